@@ -1,0 +1,150 @@
+//! What a process asks of the interface, and how the interface asks for memory copies.
+//!
+//! Invariant: the engine never sees user memory; it names regions and offsets it has checked against
+//! its own tables, and the driver moves the bytes, as the papers' firmware programs DMA [NT §3.1].
+
+use crate::ids::{Cookie, ImportId, RegionId, RegionRef};
+
+/// The copy engine of a node. Offsets and lengths are in bytes.
+///
+/// A region that no longer exists is the garbage page: deposits vanish, gathers give zeros.
+pub trait Dma {
+    /// Copies `data` into memory; the last byte becomes visible last.
+    fn deposit(&mut self, to: RegionRef, offset: u64, data: &[u8]);
+    /// Copies memory to `out`.
+    fn gather(&mut self, from: RegionRef, offset: u64, out: &mut [u8]);
+    /// Copies memory to memory of the same node; the last byte becomes visible last.
+    fn copy(&mut self, from: RegionRef, from_offset: u64, to: RegionRef, to_offset: u64, len: u64);
+    /// Changes the 8-byte aligned word at `offset` and returns its old value.
+    fn atomic(&mut self, at: RegionRef, offset: u64, op: AtomicOp) -> u64;
+}
+
+/// A read-modify-write on a 64-bit word.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AtomicOp {
+    /// Adds, wrapping.
+    FetchAdd(u64),
+    /// Stores `desired` when the word equals `expected`.
+    CompareSwap {
+        /// The value that must be there.
+        expected: u64,
+        /// The value to store.
+        desired: u64,
+    },
+    /// Stores.
+    Swap(u64),
+}
+
+impl AtomicOp {
+    /// The value to store over `old`.
+    pub fn apply(self, old: u64) -> u64 {
+        match self {
+            AtomicOp::FetchAdd(n) => old.wrapping_add(n),
+            AtomicOp::CompareSwap { expected, desired } if old == expected => desired,
+            AtomicOp::CompareSwap { .. } => old,
+            AtomicOp::Swap(new) => new,
+        }
+    }
+}
+
+/// Where the data of a send is.
+#[derive(Clone, Copy, Debug)]
+pub enum Source<'a> {
+    /// In the descriptor, at most [`INLINE_BYTES_MAX`](crate::limits::INLINE_BYTES_MAX) bytes; the engine copies it.
+    Inline(&'a [u8]),
+    /// In memory of the sender, which must stay unchanged until the completion.
+    Region {
+        /// Region of the sending process.
+        region: RegionId,
+        /// First byte.
+        offset: u64,
+        /// Number of bytes.
+        len: u64,
+    },
+}
+
+impl Source<'_> {
+    /// Number of bytes to send.
+    #[allow(clippy::len_without_is_empty)] // an empty send is legal and means "only notify"
+    pub fn len(&self) -> u64 {
+        match self {
+            Source::Inline(data) => data.len() as u64,
+            Source::Region { len, .. } => *len,
+        }
+    }
+}
+
+/// One descriptor of the command ring. Offsets are bytes from the start of the export.
+#[derive(Clone, Copy, Debug)]
+pub enum Command<'a> {
+    /// Deliberate update: copy to the imported buffer.
+    Send {
+        /// Through this import.
+        import: ImportId,
+        /// Where in the export.
+        offset: u64,
+        /// The data.
+        source: Source<'a>,
+        /// Ask for a notification at the receiver; it comes if the export allows it.
+        notify: bool,
+        /// Offset of a 64-bit word in the same export that grows by one after the data is there.
+        counter: Option<u64>,
+        /// `None`: posted; only errors are told, as `SendFailed` or `ImportBroken`.
+        completion: Option<Cookie>,
+    },
+    /// Remote fetch: copy from the imported buffer.
+    Fetch {
+        /// Through this import.
+        import: ImportId,
+        /// Where in the export.
+        offset: u64,
+        /// Number of bytes.
+        len: u64,
+        /// Region of the fetching process that gets the data.
+        region: RegionId,
+        /// Where in that region.
+        region_offset: u64,
+        /// Comes back with the completion.
+        cookie: Cookie,
+    },
+    /// Read-modify-write of a word of the imported buffer.
+    Atomic {
+        /// Through this import.
+        import: ImportId,
+        /// Offset of the word, a multiple of 8.
+        offset: u64,
+        /// What to do.
+        op: AtomicOp,
+        /// Comes back with the completion, which carries the old value.
+        cookie: Cookie,
+    },
+    /// Completes when all this process sent before to that import's node is in memory there.
+    Flush {
+        /// Any import of that node.
+        import: ImportId,
+        /// Comes back with the completion.
+        cookie: Cookie,
+    },
+}
+
+impl Command<'_> {
+    /// The import the command goes through.
+    pub fn import(&self) -> ImportId {
+        match *self {
+            Command::Send { import, .. }
+            | Command::Fetch { import, .. }
+            | Command::Atomic { import, .. }
+            | Command::Flush { import, .. } => import,
+        }
+    }
+
+    /// The cookie a completion will carry; `None` for a posted send.
+    pub fn cookie(&self) -> Option<Cookie> {
+        match *self {
+            Command::Send { completion, .. } => completion,
+            Command::Fetch { cookie, .. }
+            | Command::Atomic { cookie, .. }
+            | Command::Flush { cookie, .. } => Some(cookie),
+        }
+    }
+}

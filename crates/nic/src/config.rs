@@ -1,0 +1,54 @@
+//! What a node is told about itself.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::ids::NodeName;
+
+/// The key all nodes of a cluster share. It never appears in debug output.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ClusterKey(pub [u8; 32]);
+
+impl fmt::Debug for ClusterKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ClusterKey(..)")
+    }
+}
+
+/// Settings of an engine.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Name of this node, unique in the cluster.
+    pub name: NodeName,
+    /// `None`: plain mode, for trusted wires only.
+    pub key: Option<ClusterKey>,
+    /// Own addresses, told to peers as further paths to this node; may be empty.
+    pub listen: Vec<SocketAddr>,
+    /// UDP payload bytes per packet, unless [`set_path_mtu`](crate::Engine::set_path_mtu) says otherwise.
+    pub path_mtu_bytes: usize,
+    /// Largest datagram this node can receive, bytes; peers send no larger ones.
+    pub recv_packet_bytes_max: usize,
+    /// Bytes that may be under way to this node from each peer: what its sockets can hold.
+    pub recv_buffer_bytes: usize,
+    /// A peer that owes an answer this long is dead.
+    pub peer_timeout: Duration,
+    /// Time between signs of life while imports exist.
+    pub keepalive: Duration,
+}
+
+impl Config {
+    /// Defaults for Ethernet: 1472-byte packets, 1 MiB under way, 5 s until a peer is dead.
+    pub fn new(name: NodeName) -> Config {
+        Config {
+            name,
+            key: None,
+            listen: Vec::new(),
+            path_mtu_bytes: 1_472,
+            recv_packet_bytes_max: crate::limits::PACKET_BYTES_MAX,
+            recv_buffer_bytes: 1 << 20,
+            peer_timeout: Duration::from_secs(5),
+            keepalive: Duration::from_secs(1),
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Every bound of the engine, with its reason. A queue, table or retry that is not here does not exist.
+
+use std::time::Duration;
+
+/// Bytes in a node name: fits a DNS label, so host names can serve.
+pub const NODE_NAME_BYTES_MAX: usize = 63;
+/// Bytes in the name of an export: one length byte on the wire.
+pub const EXPORT_NAME_BYTES_MAX: usize = 255;
+/// User ids in one access list: longer lists want a group concept, not a longer scan.
+pub const ACCESS_USERS_MAX: usize = 64;
+/// Data inside a send descriptor: 256-byte descriptors with 40 bytes of fields.
+pub const INLINE_BYTES_MAX: usize = 216;
+
+/// Processes attached at once: 4 times the promised 64, and the round robin stays short.
+pub const PROCESSES_MAX: usize = 256;
+/// Exports of a node: 1,000s are promised.
+pub const EXPORTS_MAX: usize = 16_384;
+/// Imports of one process: 10,000s per node are promised.
+pub const IMPORTS_PER_PROCESS_MAX: usize = 32_768;
+/// Grants to remote importers, all nodes together: some MiB at most.
+pub const GRANTS_MAX: usize = 131_072;
+/// Peers known: 4 times the promised 64 nodes.
+pub const PEERS_MAX: usize = 256;
+/// Addresses of one peer: two networks with two interfaces each.
+pub const PATHS_MAX: usize = 4;
+/// Imports of this node that wait for an answer.
+pub const IMPORTS_WAITING_MAX: usize = 16_384;
+/// Imports of one peer that wait here for a name to be exported.
+pub const REMOTE_WAITS_PER_PEER_MAX: usize = 4_096;
+/// Pings waiting for an answer.
+pub const PINGS_MAX: usize = 256;
+
+/// Operations of one process queued towards one peer before `Busy`: a full command ring.
+pub const QUEUE_OPS_MAX: usize = 1_024;
+/// Operations of one process not yet complete, all peers together, before `Busy`.
+pub const PROCESS_OPS_MAX: usize = 8_192;
+/// Inline buffers of the engine: with 216 bytes each, 14 MiB at most.
+pub const INLINE_BUFFERS_MAX: usize = 65_536;
+/// Fetches and atomics a peer may have outstanding here; the requester holds further ones back.
+pub const SERVED_REQUESTS_MAX: usize = 1_024;
+/// Bytes of one local copy step: 100 us of memory bandwidth, so nobody stalls the node.
+pub const LOCAL_PIECE_BYTES: u64 = 1 << 20;
+/// Length of a transfer or export: 1 TiB keeps all offset arithmetic far from overflow.
+pub const LENGTH_BYTES_MAX: u64 = 1 << 40;
+
+/// Ranges remembered per redirectable export; a deposit that needs one more is refused.
+pub const ARRIVED_RANGES_MAX: usize = 1_024;
+/// Redirections posted per export at once.
+pub const REDIRECTS_PER_EXPORT_MAX: usize = 64;
+
+/// Chunks between the oldest unacknowledged one and the newest one sent.
+pub const CHUNK_WINDOW: u64 = 8_192;
+/// Control chunks may pass the receiver's byte budget by this much: errors must get out when data cannot.
+pub const CONTROL_SLACK_BYTES: usize = 256 * 1024;
+/// Ranges in one acknowledgement: 32 holes of one window are plenty, the rest follows with the next.
+pub const ACK_RANGES_MAX: usize = 32;
+/// Runs of consecutive chunks in one packet, so that its record needs no allocation.
+pub const RUNS_PER_PACKET_MAX: usize = 4;
+/// Packets by which a later one must have been seen before one counts as lost (as TCP and QUIC).
+pub const REORDER_PACKETS: u64 = 3;
+/// Packets received before an acknowledgement goes out, whatever their size.
+pub const ACK_EVERY_PACKETS: u32 = 8;
+/// Bytes received before an acknowledgement goes out: every second packet of 64 KiB.
+pub const ACK_EVERY_BYTES: usize = 96 * 1024;
+/// Longest wait of an acknowledgement for company.
+pub const ACK_DELAY: Duration = Duration::from_millis(1);
+/// Shortest retransmission timeout: above the acknowledgement delay and a scheduler tick on a busy core.
+pub const RTO_MIN: Duration = Duration::from_millis(2);
+/// Retransmission timeout before the first measurement.
+pub const RTO_INITIAL: Duration = Duration::from_millis(50);
+/// Longest retransmission timeout: 25 tries within the default peer timeout, so that a link that
+/// loses three in ten is slow and not dead.
+pub const RTO_MAX: Duration = Duration::from_millis(200);
+/// Timeouts in a row before the next path is tried.
+pub const PATH_TIMEOUTS_MAX: u32 = 3;
+/// Time between probes of a path that is out of use.
+pub const PATH_PROBE_INTERVAL: Duration = Duration::from_millis(500);
+/// Answered probes in a row that bring a preferred path back.
+pub const PATH_PROBES_GOOD: u32 = 2;
+/// Congestion window at the start, in packets, and at least in bytes.
+pub const WINDOW_INITIAL_PACKETS: usize = 16;
+/// See [`WINDOW_INITIAL_PACKETS`].
+pub const WINDOW_INITIAL_BYTES: usize = 128 * 1024;
+/// Smallest congestion window, in packets: 2 keeps fast retransmission alive.
+pub const WINDOW_MIN_PACKETS: usize = 2;
+/// Largest congestion window: a 10 Gbit/s link of 50 ms.
+pub const WINDOW_MAX_BYTES: usize = 64 << 20;
+
+/// Packets in the replay window: reordering beyond this is loss.
+pub const REPLAY_WINDOW_PACKETS: u64 = 4_096;
+/// Packets under one AES-256-GCM key before both sides go to the next: far below the safe 2^23 of full size.
+pub const KEY_PACKETS: u64 = 1 << 21;
+/// Smallest packet a path must carry: every control chunk fits (IPv6 minimum less headers).
+pub const PACKET_BYTES_MIN: usize = 1_200;
+/// Largest UDP payload.
+pub const PACKET_BYTES_MAX: usize = 65_507;
+
+/// First wait for an answer to a hello; doubles up to [`HELLO_RETRY_MAX`].
+pub const HELLO_RETRY_FIRST: Duration = Duration::from_millis(25);
+/// See [`HELLO_RETRY_FIRST`].
+pub const HELLO_RETRY_MAX: Duration = Duration::from_millis(200);
+/// Answered hellos whose session no packet has used yet, all sources together.
+pub const PENDING_SESSIONS_MAX: usize = 64;
+/// How long such a session waits for its first packet.
+pub const PENDING_LIFETIME: Duration = Duration::from_secs(3);
+/// Hellos answered per second, after a burst of [`HELLO_BURST`]: a key exchange costs some 100 us.
+pub const HELLOS_PER_SECOND: u64 = 200;
+/// See [`HELLOS_PER_SECOND`].
+pub const HELLO_BURST: u64 = 128;
+/// "I do not know this session" answers per second, and their burst.
+pub const HINTS_PER_SECOND: u64 = 100;
+/// How long a node that claims the name of a live one waits until the other is taken for gone.
+pub const NAME_CONTEST: Duration = Duration::from_millis(100);
+/// Datagrams outside sessions (hellos, answers) waiting to be sent.
+pub const LOOSE_DATAGRAMS_MAX: usize = 256;
+/// Own addresses told to a peer.
+pub const LISTEN_ADDRESSES_MAX: usize = PATHS_MAX;
