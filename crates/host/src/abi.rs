@@ -1,0 +1,287 @@
+//! Meaning of the words in rings, gates and lanes.
+//!
+//! Invariant: decoding accepts any bytes; what makes no sense becomes [`Op::Unknown`] or a value that the node's own tables refuse. The library writes these
+//! words, but so can a hostile process: everything here is a claim.
+
+use crate::limits::{COMMAND_SLOTS, COMPLETION_SLOTS, INLINE_BYTES_MAX, NOTIFICATION_SLOTS, PAIR_SLOTS};
+use crate::ring::{Consumer, Filling, Full, Producer, Shape, Words};
+
+/// Shape of the command ring.
+pub const COMMANDS: Shape = Shape { slots: COMMAND_SLOTS, slot_words: 32 };
+/// Shape of the completion ring.
+pub const COMPLETIONS: Shape = Shape { slots: COMPLETION_SLOTS, slot_words: 8 };
+/// Shape of the ring of notifications from the engine.
+pub const NOTIFICATIONS: Shape = Shape { slots: NOTIFICATION_SLOTS, slot_words: 8 };
+/// Shape of the notification ring between two processes.
+pub const PAIRS: Shape = Shape { slots: PAIR_SLOTS, slot_words: 8 };
+
+/// Operation of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Deliberate update; data inline or from a region.
+    Send,
+    /// Remote fetch into a region.
+    Fetch,
+    /// `operands[0]` is added; the old value is returned.
+    FetchAdd,
+    /// `operands[1]` is stored if the value is `operands[0]`; the old value is returned.
+    CompareSwap,
+    /// `operands[0]` is stored; the old value is returned.
+    Swap,
+    /// Completes when everything sent before through this import's node is in memory there.
+    Flush,
+    /// Not an operation.
+    Unknown,
+}
+
+/// Flag bits of a command.
+pub mod flags {
+    /// Data is in the slot.
+    pub const INLINE: u8 = 1;
+    /// Notify the receiver.
+    pub const NOTIFY: u8 = 2;
+    /// Add one to the counter word at `counter` after the data.
+    pub const COUNTER: u8 = 4;
+    /// The sender wants a completion with `cookie`.
+    pub const COMPLETE: u8 = 8;
+}
+
+/// A command as it stands in the ring, without the inline bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RawCommand {
+    /// Operation.
+    pub op: Op,
+    /// Bits of [`flags`].
+    pub flags: u8,
+    /// Returned in the completion.
+    pub cookie: u64,
+    /// Import that names the other side.
+    pub import: u64,
+    /// Byte offset in the export.
+    pub offset: u64,
+    /// Offset of the counter word, or the first operand of an atomic.
+    pub counter: u64,
+    /// Local region, or the second operand of an atomic.
+    pub region: u64,
+    /// Offset in the local region.
+    pub region_offset: u64,
+    /// Bytes to move.
+    pub len: u64,
+}
+
+/// Bytes that fit inline beside a counter: one word less than [`INLINE_BYTES_MAX`].
+pub const INLINE_WITH_COUNTER_BYTES_MAX: usize = INLINE_BYTES_MAX - 8;
+
+impl RawCommand {
+    /// A command that only names its import; fill in the rest.
+    pub fn new(op: Op, import: u64) -> RawCommand {
+        RawCommand { op, flags: 0, cookie: 0, import, offset: 0, counter: 0, region: 0, region_offset: 0, len: 0 }
+    }
+
+    /// Writes the command, with `inline` data if [`flags::INLINE`] is set, and makes it visible.
+    ///
+    /// # Panics
+    /// If the inline data does not fit: the caller compares with [`INLINE_BYTES_MAX`] (or [`INLINE_WITH_COUNTER_BYTES_MAX`]) first.
+    #[inline]
+    pub fn publish(&self, mut slot: Filling<'_>, inline: &[u8]) {
+        let len16 = if self.flags & flags::INLINE != 0 { inline.len() as u64 } else { 0 };
+        slot.set(1, op_code(self.op) | u64::from(self.flags) << 8 | len16 << 16);
+        slot.set(2, self.cookie);
+        slot.set(3, self.import);
+        slot.set(4, self.offset);
+        if self.flags & flags::INLINE != 0 {
+            if self.flags & flags::COUNTER != 0 {
+                slot.set(5, self.counter);
+                slot.set_bytes(6, inline);
+            } else {
+                slot.set_bytes(5, inline);
+            }
+        } else {
+            slot.set(5, self.counter);
+            slot.set(6, self.region);
+            slot.set(7, self.region_offset);
+            slot.set(8, self.len);
+        }
+        slot.publish();
+    }
+
+    /// Reads a command; the inline data, at most what a slot holds, goes to `inline`, and its length is `len`.
+    #[inline]
+    pub fn read(full: &Full<'_>, inline: &mut [u8; INLINE_BYTES_MAX]) -> RawCommand {
+        let head = full.word(1);
+        let flags = (head >> 8) as u8;
+        let mut command = RawCommand::new(op_from_code(head & 0xFF), full.word(3));
+        command.flags = flags;
+        command.cookie = full.word(2);
+        command.offset = full.word(4);
+        if flags & flags::INLINE == 0 {
+            command.counter = full.word(5);
+            command.region = full.word(6);
+            command.region_offset = full.word(7);
+            command.len = full.word(8);
+            return command;
+        }
+        let claimed = (head >> 16 & 0xFFFF) as usize;
+        let (from, room) =
+            if flags & flags::COUNTER != 0 { (6, INLINE_WITH_COUNTER_BYTES_MAX) } else { (5, INLINE_BYTES_MAX) };
+        if flags & flags::COUNTER != 0 {
+            command.counter = full.word(5);
+        }
+        let len = claimed.min(room);
+        full.bytes(from, &mut inline[..len]);
+        command.len = len as u64;
+        command
+    }
+}
+
+fn op_code(op: Op) -> u64 {
+    match op {
+        Op::Send => 1,
+        Op::Fetch => 2,
+        Op::FetchAdd => 3,
+        Op::CompareSwap => 4,
+        Op::Swap => 5,
+        Op::Flush => 6,
+        Op::Unknown => 0,
+    }
+}
+
+fn op_from_code(code: u64) -> Op {
+    match code {
+        1 => Op::Send,
+        2 => Op::Fetch,
+        3 => Op::FetchAdd,
+        4 => Op::CompareSwap,
+        5 => Op::Swap,
+        6 => Op::Flush,
+        _ => Op::Unknown,
+    }
+}
+
+/// How a command ended. `status` 0 is success; others are codes of the engine's `OpError` with its arguments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Completion {
+    /// From the command.
+    pub cookie: u64,
+    /// 0, or an error code.
+    pub status: u16,
+    /// Bytes moved, or the old value of an atomic.
+    pub value: u64,
+    /// Arguments of the error.
+    pub args: [u64; 3],
+}
+
+/// Cookies with this bit belong to redirections: the completion says that all bytes have come.
+pub const COOKIE_REDIRECT: u64 = 1 << 63;
+
+impl Completion {
+    /// Puts the completion in the ring; false when it is full.
+    #[inline]
+    pub fn push<W: Words>(&self, ring: &mut Producer<W>) -> bool {
+        let Some(mut slot) = ring.claim() else { return false };
+        slot.set(1, self.cookie);
+        slot.set(2, u64::from(self.status));
+        slot.set(3, self.value);
+        (0..3).for_each(|i| slot.set(4 + i, self.args[i]));
+        slot.publish();
+        true
+    }
+
+    /// Takes the oldest completion.
+    #[inline]
+    pub fn pop<W: Words>(ring: &mut Consumer<W>) -> Option<Completion> {
+        let full = ring.peek()?;
+        let args = [full.word(4), full.word(5), full.word(6)];
+        let completion = Completion { cookie: full.word(1), status: full.word(2) as u16, value: full.word(3), args };
+        full.done();
+        Some(completion)
+    }
+}
+
+/// A notification as it travels in rings [NT §3.1: virtual address and value of the last word].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct RawNotification {
+    /// The export that received data.
+    pub export: u64,
+    /// First byte of the transfer in the export.
+    pub offset: u64,
+    /// Bytes of the transfer.
+    pub len: u64,
+    /// Its last (up to) eight bytes, little endian.
+    pub last_word: u64,
+}
+
+impl RawNotification {
+    /// Puts the notification in a ring; false when it is full.
+    #[inline]
+    pub fn push<W: Words>(&self, ring: &mut Producer<W>) -> bool {
+        let Some(mut slot) = ring.claim() else { return false };
+        slot.set(1, self.export);
+        slot.set(2, self.offset);
+        slot.set(3, self.len);
+        slot.set(4, self.last_word);
+        slot.publish();
+        true
+    }
+
+    /// Takes the oldest notification.
+    #[inline]
+    pub fn pop<W: Words>(ring: &mut Consumer<W>) -> Option<RawNotification> {
+        let full = ring.peek()?;
+        let n =
+            RawNotification { export: full.word(1), offset: full.word(2), len: full.word(3), last_word: full.word(4) };
+        full.done();
+        Some(n)
+    }
+}
+
+/// State of an export, in its gate word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GateState {
+    /// No export here, or not of this generation.
+    Closed,
+    /// Transfers may go on.
+    Open,
+    /// Unexported.
+    Revoked,
+    /// The exporting process has died.
+    OwnerDied,
+    /// The node has ended on request.
+    NodeStopped,
+}
+
+/// Gate word of an export with this generation in this state. An importer compares one load with `gate_word(generation, Open)`.
+pub const fn gate_word(generation: u32, state: GateState) -> u64 {
+    let code = match state {
+        GateState::Closed => 0,
+        GateState::Open => 1,
+        GateState::Revoked => 2,
+        GateState::OwnerDied => 3,
+        GateState::NodeStopped => 4,
+    };
+    (generation as u64) << 8 | code
+}
+
+/// What a gate word says about an export of this generation.
+pub fn gate_state(word: u64, generation: u32) -> GateState {
+    if word >> 8 != u64::from(generation) {
+        return GateState::Revoked;
+    }
+    match word & 0xFF {
+        1 => GateState::Open,
+        2 => GateState::Revoked,
+        3 => GateState::OwnerDied,
+        4 => GateState::NodeStopped,
+        _ => GateState::Closed,
+    }
+}
+
+/// Slot and generation of an export or import id as it travels in words.
+pub const fn id_parts(id: u64) -> (u32, u32) {
+    (id as u32, (id >> 32) as u32)
+}
+
+/// Id from slot and generation.
+pub const fn id_from_parts(slot: u32, generation: u32) -> u64 {
+    (generation as u64) << 32 | slot as u64
+}

@@ -1,0 +1,140 @@
+//! Memory that the caller already has becomes a region: its private pages are moved onto a memfd in place.
+//!
+//! Invariant: the address and the content of every byte stay as they were, before, during and after. Source: DESIGN ("memory that the caller already
+//! has"); it costs one copy of the touched pages at the start and one at the end.
+
+use crate::region::{PAGE_BYTES, Region, RegionError, Span};
+
+/// Memory that its owner lends to VMMC for the life of an export or of a registration.
+pub struct CallerMemory {
+    base: *mut u8,
+    len: usize,
+    /// Keeps the allocation alive when we own it.
+    owner: Option<Box<dyn std::any::Any + Send>>,
+}
+
+// SAFETY: the value is a claim on an address range, not a reference to it; whoever made it vouched for the range (see `from_raw_parts`), or it owns it.
+unsafe impl Send for CallerMemory {}
+
+/// Why memory cannot be taken over.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AdoptError {
+    /// No bytes.
+    #[error("the range is empty; give at least one byte")]
+    Empty,
+    /// Part of the range is not ordinary private memory.
+    #[error(
+        "{address:#x} is in a mapping that is {what}; only private, writable, anonymous memory (heap or private mmap) can be taken over: copy the data into memory that the library allocates"
+    )]
+    Unsuitable {
+        /// Address in the offending mapping.
+        address: usize,
+        /// What it is.
+        what: String,
+    },
+    /// The region could not be made.
+    #[error(transparent)]
+    Region(#[from] RegionError),
+}
+
+impl CallerMemory {
+    /// Claims an address range.
+    ///
+    /// # Safety
+    /// The range is allocated, readable and writable, and stays so while the value or a region made of it lives. No other thread writes to the pages of the range
+    /// (whole pages, so neighbouring objects too) during [`adopt`] and during the drop of the region. After a fork the pages are shared with the child.
+    pub unsafe fn from_raw_parts(base: *mut u8, len: usize) -> CallerMemory {
+        CallerMemory { base, len, owner: None }
+    }
+}
+
+impl From<Vec<u8>> for CallerMemory {
+    /// Takes the vector; its bytes stay at their address.
+    fn from(vec: Vec<u8>) -> CallerMemory {
+        let mut boxed = vec.into_boxed_slice();
+        CallerMemory { base: boxed.as_mut_ptr(), len: boxed.len(), owner: Some(Box::new(boxed)) }
+    }
+}
+
+/// Moves the pages of the caller's memory onto a memfd.
+///
+/// Costs one copy of the range rounded outwards to pages. Neighbouring objects on the first and last page move along and stay usable; because of them an unaligned
+/// range is never mapped by importers (they use the engine). The last clone of the region gives the range private pages again.
+pub fn adopt(memory: CallerMemory) -> Result<Span, AdoptError> {
+    if memory.len == 0 {
+        return Err(AdoptError::Empty);
+    }
+    let start = memory.base as usize / PAGE_BYTES * PAGE_BYTES;
+    let end = (memory.base as usize + memory.len).next_multiple_of(PAGE_BYTES);
+    check_mappings(start, end)?;
+    // SAFETY: the pages were just seen to be private, writable and anonymous; the maker of the value vouched that they stay allocated and have no writers now.
+    let region = unsafe {
+        Region::take_over(memory.base.wrapping_sub(memory.base as usize - start), end - start, memory.owner)?
+    };
+    Ok(Span { region, offset: (memory.base as usize - start) as u64, len: memory.len as u64 })
+}
+
+/// Reads our own memory map and refuses ranges that are not ordinary private memory.
+fn check_mappings(start: usize, end: usize) -> Result<(), AdoptError> {
+    let text = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let mut covered = start;
+    for line in text.lines() {
+        let Some((low, high, flags, name)) = parse_line(line) else { continue };
+        if high <= covered || low >= end {
+            continue;
+        }
+        let what = match (flags, name) {
+            _ if low > covered => "not mapped".to_string(),
+            (f, _) if !f.starts_with("rw") => format!("not writable ({f})"),
+            (f, _) if !f.ends_with('p') => "already shared".to_string(),
+            (_, n) if !n.is_empty() && n != "[heap]" && !n.starts_with("[anon") => n.to_string(),
+            _ => {
+                covered = high;
+                continue;
+            }
+        };
+        return Err(AdoptError::Unsuitable { address: covered.max(low), what });
+    }
+    if covered < end { Err(AdoptError::Unsuitable { address: covered, what: "not mapped".into() }) } else { Ok(()) }
+}
+
+/// Start, end, flags and name of a line of /proc/self/maps.
+fn parse_line(line: &str) -> Option<(usize, usize, &str, &str)> {
+    let mut fields = line.split_ascii_whitespace();
+    let (low, high) = fields.next()?.split_once('-')?;
+    let flags = fields.next()?;
+    let name = fields.nth(3).unwrap_or("");
+    Some((usize::from_str_radix(low, 16).ok()?, usize::from_str_radix(high, 16).ok()?, flags, name))
+}
+
+#[cfg(all(test, not(loom), not(miri)))]
+mod tests {
+    use super::*;
+    use crate::region::Protection;
+
+    #[test]
+    fn a_vector_is_shared_in_place_and_its_neighbours_survive() {
+        let mut bytes = vec![0u8; 300_000];
+        bytes.iter_mut().enumerate().for_each(|(i, b)| *b = (i % 251) as u8);
+        let address = bytes.as_ptr() as usize;
+        let span = adopt(bytes.into()).unwrap();
+        assert_eq!(span.region.address() + span.offset as usize, address);
+        let other = Region::map(span.region.share().unwrap(), span.region.len_bytes(), Protection::ReadOnly).unwrap();
+        let mut got = vec![0u8; 300_000];
+        other.read(span.offset, &mut got).unwrap();
+        assert!(got.iter().enumerate().all(|(i, b)| *b == (i % 251) as u8));
+    }
+
+    #[test]
+    fn read_only_memory_is_refused() {
+        static TEXT: &str = "constant";
+        // SAFETY: the range is only looked up in the memory map, then refused.
+        let memory = unsafe { CallerMemory::from_raw_parts(TEXT.as_ptr().cast_mut(), 8) };
+        assert!(matches!(adopt(memory), Err(AdoptError::Unsuitable { .. })));
+    }
+
+    #[test]
+    fn nothing_is_refused() {
+        assert!(matches!(adopt(Vec::new().into()), Err(AdoptError::Empty)));
+    }
+}

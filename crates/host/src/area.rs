@@ -1,0 +1,308 @@
+//! The areas that a process shares with its node and with other processes of the node.
+//!
+//! | area | made by | written by | read by |
+//! | --- | --- | --- | --- |
+//! | [`AttachArea`] | node, one a process | process and node | process and node |
+//! | [`GateTable`] | node, one a process | node (gates), owner (bell) | owner; its importers, read-only |
+//! | [`PairRing`] | node, one for each notifying pair of processes | notifier (slots), receiver (give-back count) | both |
+//!
+//! Invariant: no process can write a word that another process of another user trusts; what a process writes in its own area harms only itself.
+
+use crate::abi::{COMMANDS, COMPLETIONS, NOTIFICATIONS, PAIRS};
+use crate::copy;
+use crate::limits::{EXPORTS_PER_PROCESS_MAX, LANES};
+use crate::region::{Protection, Region, RegionError};
+use crate::ring::{Consumer, Producer, RegionWords, Shape};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const LINE: u64 = 64;
+const PROCESS_SLEEPING: u64 = 0;
+const NODE_SLEEPING: u64 = LINE;
+const NOTIFICATIONS_LOST: u64 = 2 * LINE;
+const EVENTS_SENT: u64 = 3 * LINE;
+const LANES_AT: u64 = 4096;
+const COMMANDS_AT: u64 = LANES_AT + LANES as u64 * LINE;
+const COMPLETIONS_AT: u64 = COMMANDS_AT + ring_bytes(COMMANDS);
+const NOTIFICATIONS_AT: u64 = COMPLETIONS_AT + ring_bytes(COMPLETIONS);
+const ATTACH_BYTES: u64 = NOTIFICATIONS_AT + ring_bytes(NOTIFICATIONS);
+const GATES_AT: u64 = 4096;
+const GATE_BYTES: u64 = GATES_AT + EXPORTS_PER_PROCESS_MAX as u64 * 8;
+const PAIR_AT: u64 = LINE;
+const PAIR_BYTES: u64 = PAIR_AT + ring_bytes(PAIRS);
+
+/// Bytes of a ring, rounded to a page so that the next ring starts on its own.
+const fn ring_bytes(shape: Shape) -> u64 {
+    (shape.bytes() as u64).next_multiple_of(4096)
+}
+
+/// What a process and its node share: rings, lanes, flags.
+#[derive(Clone, Debug)]
+pub struct AttachArea(Region);
+
+impl AttachArea {
+    /// The node makes the area for a new process.
+    pub fn create() -> Result<AttachArea, RegionError> {
+        Region::create(ATTACH_BYTES).map(AttachArea)
+    }
+
+    /// The process maps the area that it was given.
+    pub fn open(fd: OwnedFd) -> Result<AttachArea, RegionError> {
+        Region::map(fd, ATTACH_BYTES, Protection::ReadWrite).map(AttachArea)
+    }
+
+    /// A descriptor for the other side.
+    pub fn share(&self) -> Result<OwnedFd, RegionError> {
+        self.0.share()
+    }
+
+    /// The process's end of the command ring. One only.
+    pub fn command_producer(&self) -> Producer<RegionWords> {
+        Producer::new(RegionWords::new(self.0.clone(), COMMANDS_AT, COMMANDS), COMMANDS)
+    }
+
+    /// The node's end of the command ring. One only.
+    pub fn command_consumer(&self) -> Consumer<RegionWords> {
+        Consumer::new(RegionWords::new(self.0.clone(), COMMANDS_AT, COMMANDS), COMMANDS)
+    }
+
+    /// The node's end of the completion ring. One only.
+    pub fn completion_producer(&self) -> Producer<RegionWords> {
+        Producer::new(RegionWords::new(self.0.clone(), COMPLETIONS_AT, COMPLETIONS), COMPLETIONS)
+    }
+
+    /// The process's end of the completion ring. One only.
+    pub fn completion_consumer(&self) -> Consumer<RegionWords> {
+        Consumer::new(RegionWords::new(self.0.clone(), COMPLETIONS_AT, COMPLETIONS), COMPLETIONS)
+    }
+
+    /// The node's end of the notification ring. One only.
+    pub fn notification_producer(&self) -> Producer<RegionWords> {
+        Producer::new(RegionWords::new(self.0.clone(), NOTIFICATIONS_AT, NOTIFICATIONS), NOTIFICATIONS)
+    }
+
+    /// The process's end of the notification ring. One only.
+    pub fn notification_consumer(&self) -> Consumer<RegionWords> {
+        Consumer::new(RegionWords::new(self.0.clone(), NOTIFICATIONS_AT, NOTIFICATIONS), NOTIFICATIONS)
+    }
+
+    /// Not 0: the process sleeps, or an event loop of it does; whoever puts something in a ring for it wakes it.
+    pub fn process_sleeping(&self) -> &AtomicU64 {
+        self.at(PROCESS_SLEEPING)
+    }
+
+    /// Not 0: the node sleeps; whoever puts a command in the ring writes the node's doorbell.
+    pub fn node_sleeping(&self) -> &AtomicU64 {
+        self.at(NODE_SLEEPING)
+    }
+
+    /// Notifications from the engine that found the ring full.
+    pub fn notifications_lost(&self) -> &AtomicU64 {
+        self.at(NOTIFICATIONS_LOST)
+    }
+
+    /// Events that the node has sent on the events socket.
+    pub fn events_sent(&self) -> &AtomicU64 {
+        self.at(EVENTS_SENT)
+    }
+
+    /// Lane `index`: 0, or the id of the import whose mapping a thread of the process is writing or reading right now.
+    ///
+    /// # Panics
+    /// If `index` is not below [`LANES`].
+    #[inline]
+    pub fn lane(&self, index: usize) -> &AtomicU64 {
+        assert!(index < LANES);
+        self.at(LANES_AT + index as u64 * LINE)
+    }
+
+    /// Whether any thread of the process is inside a mapped transfer of an import for which `is_one` holds.
+    pub fn any_lane(&self, is_one: impl Fn(u64) -> bool) -> bool {
+        (0..LANES).any(|i| {
+            let import = self.lane(i).load(Ordering::Acquire);
+            import != 0 && is_one(import)
+        })
+    }
+
+    fn at(&self, offset: u64) -> &AtomicU64 {
+        self.0.word(offset).expect("the layout lies in the area")
+    }
+}
+
+/// Announces a mapped transfer in a lane, so that a revocation waits for it, then looks at the gate.
+///
+/// The lane store and the gate load are separated by a full fence, as are the gate store and the lane loads of the node (Dekker's pattern): either the
+/// transfer sees the closed gate, or the node sees the lane.
+#[inline]
+pub fn enter_lane(lane: &AtomicU64, import: u64, gate: &AtomicU64) -> u64 {
+    lane.swap(import, Ordering::SeqCst);
+    gate.load(Ordering::SeqCst)
+}
+
+/// Ends what [`enter_lane`] began.
+#[inline]
+pub fn leave_lane(lane: &AtomicU64) {
+    lane.store(0, Ordering::Release);
+}
+
+/// Orders a gate store before the look at the lanes (the node's half of Dekker's pattern), and a sleep flag before the last look at a ring.
+#[inline]
+pub fn fence() {
+    copy::full_fence();
+}
+
+/// The gates of a process's exports, and the bell flag that its notifiers look at.
+#[derive(Clone, Debug)]
+pub struct GateTable(Region);
+
+impl GateTable {
+    /// The node makes the table for a new process.
+    pub fn create() -> Result<GateTable, RegionError> {
+        Region::create(GATE_BYTES).map(GateTable)
+    }
+
+    /// The owner maps its own table.
+    pub fn open(fd: OwnedFd) -> Result<GateTable, RegionError> {
+        Region::map(fd, GATE_BYTES, Protection::ReadWrite).map(GateTable)
+    }
+
+    /// An importer maps the table of the exporter.
+    pub fn open_read_only(fd: OwnedFd) -> Result<GateTable, RegionError> {
+        Region::map(fd, GATE_BYTES, Protection::ReadOnly).map(GateTable)
+    }
+
+    /// A descriptor for the owner.
+    pub fn share(&self) -> Result<OwnedFd, RegionError> {
+        self.0.share()
+    }
+
+    /// A descriptor for importers.
+    pub fn share_read_only(&self) -> Result<OwnedFd, RegionError> {
+        self.0.share_read_only()
+    }
+
+    /// Gate word of an export slot; see [`crate::abi::gate_word`]. None if there is no such slot.
+    #[inline]
+    pub fn gate(&self, slot: u32) -> Option<&AtomicU64> {
+        if slot as usize >= EXPORTS_PER_PROCESS_MAX {
+            return None;
+        }
+        Some(self.0.word(GATES_AT + u64::from(slot) * 8).expect("checked above"))
+    }
+
+    /// Not 0: the owner sleeps, or an event loop of it does; a notifier wakes it.
+    #[inline]
+    pub fn bell(&self) -> &AtomicU64 {
+        self.0.word(0).expect("the layout lies in the table")
+    }
+}
+
+/// The notification ring from one process to another of the same node.
+#[derive(Clone, Debug)]
+pub struct PairRing(Region);
+
+impl PairRing {
+    /// The node makes the ring.
+    pub fn create() -> Result<PairRing, RegionError> {
+        Region::create(PAIR_BYTES).map(PairRing)
+    }
+
+    /// Either process maps it.
+    pub fn open(fd: OwnedFd) -> Result<PairRing, RegionError> {
+        Region::map(fd, PAIR_BYTES, Protection::ReadWrite).map(PairRing)
+    }
+
+    /// A descriptor for either process.
+    pub fn share(&self) -> Result<OwnedFd, RegionError> {
+        self.0.share()
+    }
+
+    /// The notifier's end. One only.
+    pub fn producer(&self) -> Producer<RegionWords> {
+        Producer::new(RegionWords::new(self.0.clone(), PAIR_AT, PAIRS), PAIRS)
+    }
+
+    /// The receiver's end. One only.
+    pub fn consumer(&self) -> Consumer<RegionWords> {
+        Consumer::new(RegionWords::new(self.0.clone(), PAIR_AT, PAIRS), PAIRS)
+    }
+
+    /// Notifications that found the ring full; written by the notifier.
+    pub fn lost(&self) -> &AtomicU64 {
+        self.0.word(0).expect("the layout lies in the area")
+    }
+}
+
+#[cfg(all(test, not(loom), not(miri)))]
+mod tests {
+    use super::*;
+    use crate::abi::{Completion, GateState, Op, RawCommand, RawNotification, flags, gate_state, gate_word};
+    use crate::limits::INLINE_BYTES_MAX;
+
+    #[test]
+    fn both_sides_of_an_area_meet() {
+        let node = AttachArea::create().unwrap();
+        let process = AttachArea::open(node.share().unwrap()).unwrap();
+        let (mut post, mut serve) = (process.command_producer(), node.command_consumer());
+        let mut command = RawCommand::new(Op::Send, 77);
+        command.flags = flags::INLINE | flags::COUNTER | flags::NOTIFY;
+        command.counter = 4096;
+        command.publish(post.claim().unwrap(), b"hello");
+        let mut inline = [0; INLINE_BYTES_MAX];
+        let full = serve.peek().unwrap();
+        let got = RawCommand::read(&full, &mut inline);
+        full.done();
+        assert_eq!((got.import, got.counter, got.len, &inline[..5]), (77, 4096, 5, &b"hello"[..]));
+
+        let done = Completion { cookie: 5, status: 0, value: 9, args: [1, 2, 3] };
+        assert!(done.push(&mut node.completion_producer()));
+        assert_eq!(Completion::pop(&mut process.completion_consumer()), Some(done));
+        let note = RawNotification { export: 1, offset: 2, len: 3, last_word: 4 };
+        assert!(note.push(&mut node.notification_producer()));
+        assert_eq!(RawNotification::pop(&mut process.notification_consumer()), Some(note));
+    }
+
+    #[test]
+    fn a_full_pair_ring_says_so() {
+        let ring = PairRing::create().unwrap();
+        let mut producer = ring.producer();
+        let note = RawNotification::default();
+        let accepted = (0..1000).take_while(|_| note.push(&mut producer)).count();
+        assert_eq!(accepted, crate::limits::PAIR_SLOTS);
+    }
+
+    #[test]
+    fn lanes_show_who_is_inside() {
+        let area = AttachArea::create().unwrap();
+        let gates = GateTable::create().unwrap();
+        let gate = gates.gate(3).unwrap();
+        gate.store(gate_word(2, GateState::Open), Ordering::SeqCst);
+        assert_eq!(enter_lane(area.lane(9), 42, gate), gate_word(2, GateState::Open));
+        assert!(area.any_lane(|i| i == 42) && !area.any_lane(|i| i == 43));
+        leave_lane(area.lane(9));
+        assert!(!area.any_lane(|_| true));
+        assert!(gates.gate(EXPORTS_PER_PROCESS_MAX as u32).is_none());
+        assert_eq!(gate_state(gate_word(2, GateState::OwnerDied), 2), GateState::OwnerDied);
+        assert_eq!(gate_state(gate_word(3, GateState::Open), 2), GateState::Revoked);
+    }
+
+    #[test]
+    fn any_command_words_decode_without_panic() {
+        let area = AttachArea::create().unwrap();
+        let (mut post, mut serve) = (area.command_producer(), area.command_consumer());
+        let mut state = 99u64;
+        for _ in 0..5000 {
+            let mut slot = post.claim().unwrap();
+            for word in 1..32 {
+                state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                slot.set(word, state);
+            }
+            slot.publish();
+            let mut inline = [0; INLINE_BYTES_MAX];
+            let full = serve.peek().unwrap();
+            let command = RawCommand::read(&full, &mut inline);
+            assert!(command.flags & flags::INLINE == 0 || command.len <= INLINE_BYTES_MAX as u64);
+            full.done();
+        }
+    }
+}

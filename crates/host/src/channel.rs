@@ -1,0 +1,322 @@
+//! Control sockets: Unix seqpacket, whole messages, descriptors beside them, the kernel vouching for who is on the other side.
+//!
+//! Invariant: a message arrives whole or not at all; no call waits longer than its deadline. Names are abstract, so a killed process leaves no file, and are scoped
+//! by network namespace, which is the scope of a TCP port.
+
+use crate::clock::Nanos;
+use crate::limits::{CONTROL_BYTES_MAX, CONTROL_FDS_MAX};
+use crate::wait::Deadline;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// A connected control socket.
+#[derive(Debug)]
+pub struct Channel {
+    fd: OwnedFd,
+}
+
+/// A control socket that takes connections.
+#[derive(Debug)]
+pub struct Listener {
+    fd: OwnedFd,
+}
+
+/// Who is on the other side, said by the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerCredentials {
+    /// Process id, 0 if it cannot be seen from here (another pid namespace).
+    pub pid: u32,
+    /// User id.
+    pub uid: u32,
+    /// Group id.
+    pub gid: u32,
+}
+
+/// Why a control socket call failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ChannelError {
+    /// The other side closed, or died.
+    #[error("the other side of the control socket is gone")]
+    Closed,
+    /// The deadline passed.
+    #[error("nothing came before the deadline")]
+    TimedOut,
+    /// Nothing is there now (calls that do not wait).
+    #[error("nothing is there now")]
+    WouldBlock,
+    /// Too large for one message.
+    #[error("a control message of {bytes} bytes exceeds the {CONTROL_BYTES_MAX} that fit")]
+    TooLarge {
+        /// Its size.
+        bytes: usize,
+    },
+    /// Nobody listens under this name.
+    #[error("nobody listens under the name {name:?}")]
+    NoListener {
+        /// The abstract name.
+        name: String,
+    },
+    /// Somebody listens there already.
+    #[error("the name {name:?} is taken by a running node")]
+    NameTaken {
+        /// The abstract name.
+        name: String,
+    },
+    /// The kernel refused.
+    #[error("{call} failed: {errno}")]
+    System {
+        /// The system call.
+        call: &'static str,
+        /// Its error.
+        errno: Errno,
+    },
+}
+
+fn system(call: &'static str) -> impl Fn(Errno) -> ChannelError {
+    move |errno| match errno {
+        Errno::AGAIN => ChannelError::WouldBlock,
+        Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN => ChannelError::Closed,
+        errno => ChannelError::System { call, errno },
+    }
+}
+
+impl Channel {
+    /// Two connected ends in one process.
+    pub fn pair() -> Result<(Channel, Channel), ChannelError> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (a, b) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+            .map_err(system("socketpair"))?;
+        Ok((Channel { fd: a }, Channel { fd: b }))
+    }
+
+    /// Connects to an abstract name.
+    pub fn connect(name: &str) -> Result<Channel, ChannelError> {
+        let fd = socket()?;
+        let address = abstract_address(name)?;
+        match rustix::net::connect(&fd, &address) {
+            Ok(()) => Ok(Channel { fd }),
+            Err(Errno::CONNREFUSED | Errno::NOENT) => Err(ChannelError::NoListener { name: name.into() }),
+            Err(errno) => Err(system("connect")(errno)),
+        }
+    }
+
+    /// Wraps a descriptor that came over another channel.
+    pub fn from_fd(fd: OwnedFd) -> Channel {
+        Channel { fd }
+    }
+
+    /// Gives the descriptor away.
+    pub fn into_fd(self) -> OwnedFd {
+        self.fd
+    }
+
+    /// Sends one message; does not wait ([`ChannelError::WouldBlock`] when the socket is full).
+    pub fn try_send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), ChannelError> {
+        if bytes.len() > CONTROL_BYTES_MAX {
+            return Err(ChannelError::TooLarge { bytes: bytes.len() });
+        }
+        assert!(fds.len() <= CONTROL_FDS_MAX, "more descriptors than a message may carry");
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(CONTROL_FDS_MAX))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() {
+            assert!(ancillary.push(SendAncillaryMessage::ScmRights(fds)), "the space was sized for them");
+        }
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        rustix::net::sendmsg(&self.fd, &[IoSlice::new(bytes)], &mut ancillary, flags).map_err(system("sendmsg"))?;
+        Ok(())
+    }
+
+    /// Sends one message, waiting for room until the deadline.
+    pub fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>], deadline: Deadline) -> Result<(), ChannelError> {
+        loop {
+            match self.try_send(bytes, fds) {
+                Err(ChannelError::WouldBlock) => self.wait(PollFlags::OUT, deadline)?,
+                other => return other,
+            }
+        }
+    }
+
+    /// Receives one message and its descriptors; does not wait.
+    pub fn try_receive(&self) -> Result<(Vec<u8>, Vec<OwnedFd>), ChannelError> {
+        let mut bytes = vec![0u8; CONTROL_BYTES_MAX];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(CONTROL_FDS_MAX))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let message = rustix::net::recvmsg(&self.fd, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags)
+            .map_err(system("recvmsg"))?;
+        let mut fds = Vec::new();
+        for item in ancillary.drain() {
+            if let RecvAncillaryMessage::ScmRights(rights) = item {
+                fds.extend(rights);
+            }
+        }
+        if message.bytes == 0 {
+            return Err(ChannelError::Closed);
+        }
+        if message.flags.contains(ReturnFlags::TRUNC) {
+            return Err(ChannelError::TooLarge { bytes: CONTROL_BYTES_MAX + 1 });
+        }
+        bytes.truncate(message.bytes);
+        Ok((bytes, fds))
+    }
+
+    /// Receives one message and its descriptors, waiting until the deadline.
+    pub fn receive(&self, deadline: Deadline) -> Result<(Vec<u8>, Vec<OwnedFd>), ChannelError> {
+        loop {
+            match self.try_receive() {
+                Err(ChannelError::WouldBlock) => self.wait(PollFlags::IN, deadline)?,
+                other => return other,
+            }
+        }
+    }
+
+    /// Who made the connection.
+    pub fn peer(&self) -> Result<PeerCredentials, ChannelError> {
+        let c = rustix::net::sockopt::socket_peercred(&self.fd).map_err(system("SO_PEERCRED"))?;
+        Ok(PeerCredentials { pid: c.pid.as_raw_nonzero().get() as u32, uid: c.uid.as_raw(), gid: c.gid.as_raw() })
+    }
+
+    /// Ends both directions, so that whoever waits on either side sees the end.
+    pub fn shut_down(&self) {
+        let _ = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Both);
+    }
+
+    fn wait(&self, what: PollFlags, deadline: Deadline) -> Result<(), ChannelError> {
+        wait_fd(self.fd.as_fd(), what, deadline).map(drop)
+    }
+}
+
+/// Waits until a descriptor is ready or the deadline has passed.
+pub(crate) fn wait_fd(fd: BorrowedFd<'_>, what: PollFlags, deadline: Deadline) -> Result<PollFlags, ChannelError> {
+    loop {
+        let now = Nanos::monotonic();
+        let left = deadline.left(now).ok_or(ChannelError::TimedOut)?;
+        let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+        let mut fds = [PollFd::from_borrowed_fd(fd, what)];
+        match poll(&mut fds, Some(&timeout)) {
+            Ok(0) | Err(Errno::INTR) => continue,
+            Ok(_) => return Ok(fds[0].revents()),
+            Err(errno) => return Err(system("poll")(errno)),
+        }
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Listener {
+    /// Listens under an abstract name.
+    pub fn bind(name: &str) -> Result<Listener, ChannelError> {
+        let fd = socket()?;
+        match rustix::net::bind(&fd, &abstract_address(name)?) {
+            Ok(()) => {}
+            Err(Errno::ADDRINUSE) => return Err(ChannelError::NameTaken { name: name.into() }),
+            Err(errno) => return Err(system("bind")(errno)),
+        }
+        rustix::net::listen(&fd, 128).map_err(system("listen"))?;
+        Ok(Listener { fd })
+    }
+
+    /// Takes a connection if one waits.
+    pub fn accept(&self) -> Result<Channel, ChannelError> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        rustix::net::accept_with(&self.fd, flags).map(|fd| Channel { fd }).map_err(system("accept"))
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+fn socket() -> Result<OwnedFd, ChannelError> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).map_err(system("socket"))
+}
+
+fn abstract_address(name: &str) -> Result<SocketAddrUnix, ChannelError> {
+    SocketAddrUnix::new_abstract_name(name.as_bytes()).map_err(system("abstract name"))
+}
+
+/// Abstract name of the control socket of a user's node.
+pub fn node_socket_name(uid: u32, node: &str) -> String {
+    format!("vmmc/{uid}/{node}")
+}
+
+/// Nodes that listen in this network namespace: (user id, name), from the kernel's list of Unix sockets.
+pub fn listening_nodes() -> Vec<(u32, String)> {
+    let text = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
+    let mut nodes: Vec<(u32, String)> = text
+        .lines()
+        .filter_map(|line| line.split_ascii_whitespace().nth(7)?.strip_prefix("@vmmc/"))
+        .filter_map(|rest| rest.split_once('/').and_then(|(uid, name)| Some((uid.parse().ok()?, name.to_string()))))
+        .collect();
+    nodes.sort();
+    nodes.dedup();
+    nodes
+}
+
+#[cfg(all(test, not(loom), not(miri)))]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn soon() -> Deadline {
+        Deadline::after(Duration::from_secs(10))
+    }
+
+    #[test]
+    fn messages_and_descriptors_pass_whole() {
+        let (a, b) = Channel::pair().unwrap();
+        let region = crate::Region::create(4096).unwrap();
+        region.write(0, b"shared").unwrap();
+        let fd = region.share().unwrap();
+        a.send(b"first", &[fd.as_fd()], soon()).unwrap();
+        a.send(b"second", &[], soon()).unwrap();
+        let (bytes, mut fds) = b.receive(soon()).unwrap();
+        assert_eq!((&bytes[..], fds.len()), (&b"first"[..], 1));
+        let mapped = crate::Region::map(fds.remove(0), 4096, crate::Protection::ReadOnly).unwrap();
+        let mut got = [0; 6];
+        mapped.read(0, &mut got).unwrap();
+        assert_eq!(&got, b"shared");
+        assert_eq!(b.receive(soon()).unwrap().0, b"second");
+    }
+
+    #[test]
+    fn a_passed_deadline_and_a_closed_end_are_told_apart() {
+        let (a, b) = Channel::pair().unwrap();
+        assert_eq!(b.receive(Deadline::after(Duration::from_millis(1))).unwrap_err(), ChannelError::TimedOut);
+        drop(a);
+        assert_eq!(b.receive(soon()).unwrap_err(), ChannelError::Closed);
+    }
+
+    #[test]
+    fn a_name_has_one_listener_and_connections_know_who_they_are() {
+        let name = format!("vmmc-test/{}", std::process::id());
+        assert!(matches!(Channel::connect(&name), Err(ChannelError::NoListener { .. })));
+        let listener = Listener::bind(&name).unwrap();
+        assert!(matches!(Listener::bind(&name), Err(ChannelError::NameTaken { .. })));
+        let client = Channel::connect(&name).unwrap();
+        let server = listener.accept().unwrap();
+        assert_eq!(server.peer().unwrap().pid, std::process::id());
+        assert!(client.try_send(&vec![0; CONTROL_BYTES_MAX + 1], &[]).is_err());
+    }
+
+    #[test]
+    fn a_listening_node_is_listed() {
+        let name = format!("listed-{}", std::process::id());
+        let _listener = Listener::bind(&node_socket_name(4_000_000, &name)).unwrap();
+        assert!(listening_nodes().contains(&(4_000_000, name)));
+    }
+}

@@ -1,0 +1,505 @@
+//! Set-up messages between a process and its node [NT §3.1, first and third set of primitives].
+//!
+//! Requests travel on a seqpacket socket, one message each way; descriptors travel beside them. Events come unasked on a second socket.
+//!
+//! Invariant: a message is at most [`CONTROL_BYTES_MAX`](crate::limits::CONTROL_BYTES_MAX) bytes, and decoding foreign bytes gives a value
+//! or an error, never a panic.
+
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// Version of the interface between library and node. Both sides must have the same.
+pub const CONTROL_VERSION: u32 = 1;
+
+/// What a process asks of its node. `serial` numbers are echoed so that a reply that comes after its deadline is recognised and dropped.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Request {
+    /// Chosen by the process, echoed in the reply.
+    pub serial: u64,
+    /// The call.
+    pub call: Call,
+}
+
+/// The node's answer to the request with the same `serial`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Reply {
+    /// Serial of the request.
+    pub serial: u64,
+    /// Result of the call.
+    pub result: Result<Answer, Refusal>,
+}
+
+/// Rights in an export: a bit set.
+pub mod rights {
+    /// May fetch from it, and map it for reading.
+    pub const READ: u8 = 1;
+    /// May send to it.
+    pub const WRITE: u8 = 2;
+    /// May run atomic operations on it.
+    pub const ATOMIC: u8 = 4;
+}
+
+/// Which users may import.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, Default)]
+pub enum Access {
+    /// Processes of the exporter's user.
+    #[default]
+    SameUser,
+    /// Every user of every node of the cluster.
+    Anyone,
+    /// These user ids.
+    Users(Vec<u32>),
+}
+
+/// A set-up call.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Call {
+    /// First call on a connection. Answer: [`Answer::Attached`] with the descriptors named there.
+    Attach {
+        /// [`CONTROL_VERSION`] of the library.
+        version: u32,
+    },
+    /// Makes a region of the process known to the node; its memfd travels along. Answer: [`Answer::Region`].
+    RegisterRegion {
+        /// Bytes of the region.
+        len: u64,
+    },
+    /// The node forgets a region. Refused while an export uses it.
+    ReleaseRegion {
+        /// Id from [`Answer::Region`].
+        region: u32,
+    },
+    /// Makes part of a region importable. Answer: [`Answer::Exported`].
+    Export {
+        /// Name for importers, unique on the node; none: by id only.
+        name: Option<String>,
+        /// The region.
+        region: u32,
+        /// First byte in the region.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+        /// Bits of [`rights`].
+        rights: u8,
+        /// Who may import.
+        access: Access,
+        /// Whether importers may ask for notifications.
+        notify: bool,
+        /// Whether incoming data may be redirected. Such an export is never mapped by importers.
+        redirectable: bool,
+        /// Whether importers on this node may map the region. Only granted when the export covers the whole region.
+        mappable: bool,
+    },
+    /// Ends an export. Answer: [`Answer::Unexported`].
+    Unexport {
+        /// Id from [`Answer::Exported`].
+        export: u64,
+        /// True: do not rely on importers, the process will move its pages in any case.
+        moving: bool,
+    },
+    /// Obtains access to an export. Answer: [`Answer::Imported`], with descriptors if [`Grant::mapped`].
+    Import {
+        /// Node name or `address:port`; none: this node.
+        node: Option<String>,
+        /// Name, or id.
+        what: What,
+        /// Bits of [`rights`] wanted; all must be allowed.
+        rights: u8,
+        /// Wait for an export that does not exist yet.
+        wait: bool,
+        /// How long the node may take, milliseconds.
+        timeout_ms: u64,
+    },
+    /// Tells the node that an importer uses plain stores through its mapping (automatic update), so a revocation must move the pages.
+    Bind {
+        /// Id from [`Grant::import`].
+        import: u64,
+    },
+    /// Gives an import back.
+    Unimport {
+        /// Id from [`Grant::import`].
+        import: u64,
+    },
+    /// Posts another destination for data that comes to part of a redirectable export. Answer: [`Answer::Redirected`].
+    Redirect {
+        /// The export.
+        export: u64,
+        /// First byte of the range in the export.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+        /// Destination region.
+        region: u32,
+        /// Destination offset.
+        region_offset: u64,
+        /// Returned in the completion ring when all bytes have come.
+        cookie: u64,
+    },
+    /// What has happened so far to a redirection. Answer: [`Answer::Redirection`].
+    RedirectReport {
+        /// Id from [`Answer::Redirected`].
+        redirect: u64,
+    },
+    /// Ends a redirection early. Answer: [`Answer::Redirection`].
+    CancelRedirect {
+        /// Id from [`Answer::Redirected`].
+        redirect: u64,
+    },
+    /// The receiver has used the data in this range of a redirectable export; the next arrival counts as new.
+    Consume {
+        /// The export.
+        export: u64,
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+    },
+    /// Round trip between the nodes. Answer: [`Answer::Pong`].
+    Ping {
+        /// Node name or `address:port`.
+        node: String,
+        /// How long the node may take, milliseconds.
+        timeout_ms: u64,
+    },
+    /// Adds a peer node by its addresses (several: several paths).
+    AddPeer {
+        /// `address:port` each.
+        addresses: Vec<String>,
+    },
+    /// Description and statistics of the node. Answer: [`Answer::Info`].
+    Info {
+        /// Also list exports, imports and processes.
+        details: bool,
+    },
+    /// Ends the node. Only its own user (or root) may.
+    Stop,
+}
+
+/// What an import names.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum What {
+    /// The name given at export.
+    Name(String),
+    /// The id given at export.
+    Id(u64),
+}
+
+/// Successful results.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Answer {
+    /// Nothing to say.
+    Done,
+    /// Descriptors, in order: attach area, gate table, wake receiver, node doorbell (eventfd), events socket.
+    Attached {
+        /// [`CONTROL_VERSION`] of the node.
+        version: u32,
+        /// Id of this process on its node.
+        process: u32,
+        /// Name of the node.
+        node: String,
+        /// UDP addresses that the node listens on.
+        listen: Vec<String>,
+    },
+    /// The region's id.
+    Region {
+        /// Id.
+        region: u32,
+    },
+    /// The export exists.
+    Exported {
+        /// Id, with a generation inside.
+        export: u64,
+    },
+    /// The export is gone.
+    Unexported {
+        /// True: an importer could still store into the pages (bound, stopped in mid-transfer, or by request); the process must move its
+        /// memory onto other pages before it tells its caller that the export has ended.
+        must_move: bool,
+    },
+    /// The import exists. With [`Grant::mapped`], descriptors in order: region, gate table of the exporter, wake sender of the exporter,
+    /// and, with [`Grant::pair`], the notification ring.
+    Imported(Grant),
+    /// The redirection exists.
+    Redirected {
+        /// Id.
+        redirect: u64,
+        /// What has already happened.
+        report: Redirection,
+    },
+    /// State of a redirection.
+    Redirection(Redirection),
+    /// Round trip time.
+    Pong {
+        /// Nanoseconds from engine to engine and back.
+        rtt_ns: u64,
+        /// Name of the node that answered.
+        node: String,
+    },
+    /// Description of the node.
+    Info(Box<NodeInfo>),
+}
+
+/// An import as the node granted it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Grant {
+    /// Id, with a generation inside.
+    pub import: u64,
+    /// Id of the export.
+    pub export: u64,
+    /// Bytes.
+    pub len: u64,
+    /// Granted rights.
+    pub rights: u8,
+    /// Whether notifications are allowed.
+    pub notify: bool,
+    /// Whether the exporter may redirect.
+    pub redirectable: bool,
+    /// Name of the exporting node.
+    pub node: String,
+    /// Whether the importer maps the region, else why not.
+    pub mapped: Result<(), NotMapped>,
+    /// Whether a notification ring comes along.
+    pub pair: bool,
+    /// Whether traffic between the nodes is sealed (encrypted and authenticated); true for an import on this node.
+    pub sealed: bool,
+}
+
+/// Why an import goes through the engine and not through a mapping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum NotMapped {
+    /// Another node.
+    #[error("the export is on another node")]
+    OtherNode,
+    /// Redirectable.
+    #[error("the export is redirectable, so the node must see every byte")]
+    Redirectable,
+    /// The export shares pages with other memory of the exporter.
+    #[error("the export does not cover whole pages of its own, and a mapping would show its neighbours")]
+    SharesPages,
+    /// A mapping cannot be write-only.
+    #[error("the import lacks the read right, and a mapping cannot be write-only")]
+    NoReadRight,
+    /// The importer's rights differ from what page protection can say.
+    #[error("atomic without write right cannot be expressed by page protection")]
+    RightsNotExpressible,
+    /// The exporter asked for it.
+    #[error("the exporter does not allow mapping")]
+    NotAllowed,
+}
+
+/// Exactly what happened to the bytes of a redirected range; offsets are relative to the export, ranges are (offset, length).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, Default)]
+pub struct Redirection {
+    /// Had arrived in the default buffer before the redirection was posted, and were copied.
+    pub copied: Vec<(u64, u64)>,
+    /// Went straight to the new destination.
+    pub redirected: Vec<(u64, u64)>,
+    /// Have not come yet.
+    pub pending: Vec<(u64, u64)>,
+}
+
+/// Why the node refused a call. The text names the thing, the numbers and the next step; the code is for programs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{message}")]
+pub struct Refusal {
+    /// What kind of refusal.
+    pub code: RefusalCode,
+    /// One sentence for people.
+    pub message: String,
+}
+
+/// Kinds of refusal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum RefusalCode {
+    /// Library and node speak different versions.
+    Version,
+    /// No export of that name or id.
+    UnknownName,
+    /// No node of that name, or no way to it.
+    UnknownNode,
+    /// The name is taken.
+    NameTaken,
+    /// The user is not on the access list.
+    NotPermitted,
+    /// The export does not give the rights wanted.
+    NoRight,
+    /// The id is of an earlier generation.
+    Stale,
+    /// Range outside of the region or export.
+    OutOfBounds,
+    /// A table of the node or engine is full.
+    TableFull,
+    /// Not enough memory.
+    MemoryShort,
+    /// The node did not answer in time.
+    TimedOut,
+    /// The node died or cannot be reached.
+    Unreachable,
+    /// The other node was restarted.
+    Restarted,
+    /// Something that the call needs is in use.
+    Busy,
+    /// A malformed or misplaced call.
+    Invalid,
+    /// The descriptor is not a sealed memfd of the stated length.
+    BadRegion,
+}
+
+/// What the node says unasked, on the events socket.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum NodeEvent {
+    /// A process of this node may notify: its ring travels along as descriptor.
+    Pair {
+        /// The notifying process.
+        process: u32,
+    },
+    /// The notifying process has gone; what is in its ring is still valid.
+    PairGone {
+        /// The notifying process.
+        process: u32,
+    },
+    /// An import can no longer be used.
+    ImportBroken {
+        /// The import.
+        import: u64,
+        /// Why: a status of the completion ring.
+        status: u16,
+    },
+    /// The node ends on request.
+    Stopping,
+}
+
+/// Description of a node, for `vmmc stats`, `node status` and `explain`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Default)]
+pub struct NodeInfo {
+    /// Name.
+    pub name: String,
+    /// Process id of the daemon, or of the process that embeds it.
+    pub pid: u32,
+    /// User id that it runs as.
+    pub uid: u32,
+    /// Release of the node.
+    pub version: String,
+    /// Time since start, milliseconds.
+    pub uptime_ms: u64,
+    /// UDP addresses.
+    pub listen: Vec<String>,
+    /// Whether traffic between nodes is sealed.
+    pub sealed: bool,
+    /// Whether it is embedded in a process.
+    pub embedded: bool,
+    /// Counters by name.
+    pub counters: Vec<(String, u64)>,
+    /// Peers.
+    pub peers: Vec<PeerInfo>,
+    /// Attached processes.
+    pub processes: Vec<ProcessInfo>,
+    /// Exports; filled when details were asked for.
+    pub exports: Vec<ExportInfo>,
+    /// Imports; filled when details were asked for.
+    pub imports: Vec<ImportInfo>,
+}
+
+/// One peer node.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Default)]
+pub struct PeerInfo {
+    /// Name, empty until known.
+    pub name: String,
+    /// Address in use.
+    pub address: String,
+    /// All addresses known.
+    pub paths: Vec<String>,
+    /// State in a word: `up`, `connecting`, `down`.
+    pub state: String,
+    /// Smoothed round trip time, ns.
+    pub rtt_ns: u64,
+    /// Congestion window, bytes.
+    pub window_bytes: u64,
+    /// Bytes sent and not acknowledged.
+    pub in_flight_bytes: u64,
+    /// Counters by name.
+    pub counters: Vec<(String, u64)>,
+}
+
+/// One attached process.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Default)]
+pub struct ProcessInfo {
+    /// Id on the node.
+    pub process: u32,
+    /// Process id.
+    pub pid: u32,
+    /// User id.
+    pub uid: u32,
+    /// Exports it has.
+    pub exports: u32,
+    /// Imports it has.
+    pub imports: u32,
+    /// Bytes of its regions.
+    pub region_bytes: u64,
+    /// Commands that the engine took from it.
+    pub commands: u64,
+}
+
+/// One export.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Default)]
+pub struct ExportInfo {
+    /// Id.
+    pub export: u64,
+    /// Name.
+    pub name: Option<String>,
+    /// Owner.
+    pub process: u32,
+    /// Bytes.
+    pub len: u64,
+    /// Rights.
+    pub rights: u8,
+    /// Imports on this node.
+    pub importers: u32,
+}
+
+/// One import.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Default)]
+pub struct ImportInfo {
+    /// Id.
+    pub import: u64,
+    /// Importing process.
+    pub process: u32,
+    /// The export.
+    pub export: u64,
+    /// Node of the export.
+    pub node: String,
+    /// Bytes.
+    pub len: u64,
+    /// Rights.
+    pub rights: u8,
+    /// Path in a word: `mapped`, `engine`, `network`.
+    pub path: String,
+}
+
+/// Encodes a message.
+///
+/// # Panics
+/// Never for the types of this module: they contain nothing that the encoding lacks.
+pub fn encode<T: Serialize>(message: &T) -> Vec<u8> {
+    postcard::to_stdvec(message).expect("the types of this module have an encoding")
+}
+
+/// Decodes a message that came from the other side.
+pub fn decode<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Malformed> {
+    postcard::from_bytes(bytes).map_err(|e| Malformed { bytes: bytes.len(), why: e.to_string() })
+}
+
+/// Bytes that are no message.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a control message of {bytes} bytes cannot be decoded ({why}); are library and node of the same release?")]
+pub struct Malformed {
+    /// Length of what came.
+    pub bytes: usize,
+    /// What the decoder says.
+    pub why: String,
+}
+
+/// Milliseconds for the wire, rounded up so that a short wait stays a wait.
+pub fn timeout_ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,162 @@
+//! Copies into and out of memory that other processes use at the same time.
+//!
+//! Invariant: [`deposit`] makes the last byte of a transfer visible after all others (docs/memory-model.md), also when it used
+//! non-temporal stores. Source: the ordering promise of DESIGN, [NT §5.1] for large transfers that bypass the cache.
+//!
+//! Bulk bytes are copied with `ptr::copy_nonoverlapping`, as every shared-memory system does: another process may store to them meanwhile,
+//! and then the copy contains some mixture of old and new bytes, which the protocol above allows. Nothing here ever forms a reference to them.
+
+use crate::atomics::{Ordering, fence};
+use crate::limits::NON_TEMPORAL_BYTES_MIN;
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
+
+/// Copies `len` bytes so that the last ones become visible last.
+///
+/// # Safety
+/// `from` is readable and `to` writable for `len` bytes for the whole call, and they do not overlap.
+#[inline]
+pub(crate) unsafe fn deposit(from: *const u8, to: *mut u8, len: usize) {
+    if len == 0 {
+        return;
+    }
+    let tail = tail_bytes(to as usize + len, len);
+    let body = len - tail;
+    // SAFETY: body + tail = len, and the caller vouches for len bytes on both sides.
+    unsafe {
+        if body > 0 {
+            bulk(from, to, body);
+        }
+        store_last(from.add(body), to.add(body), tail);
+    }
+}
+
+/// Copies `len` bytes in no particular order.
+///
+/// # Safety
+/// As for [`deposit`].
+#[inline]
+pub(crate) unsafe fn bulk(from: *const u8, to: *mut u8, len: usize) {
+    if len >= NON_TEMPORAL_BYTES_MIN {
+        // SAFETY: the caller's promise is the same.
+        unsafe { non_temporal(from, to, len) }
+    } else {
+        // SAFETY: the caller vouches for both ranges and that they do not overlap.
+        unsafe { std::ptr::copy_nonoverlapping(from, to, len) }
+    }
+}
+
+/// Size of the final store: the largest power of two up to 8 that divides the end address and fits.
+#[inline]
+fn tail_bytes(end: usize, len: usize) -> usize {
+    let aligned = 1usize << (end.trailing_zeros().min(3));
+    let fits = if len >= 8 { 8 } else { 1 << len.ilog2() };
+    aligned.min(fits)
+}
+
+/// The final store, a single one with release ordering.
+///
+/// # Safety
+/// As for [`deposit`]; `to` is aligned to `tail`, which is 1, 2, 4 or 8.
+#[inline]
+unsafe fn store_last(from: *const u8, to: *mut u8, tail: usize) {
+    // SAFETY: the caller vouches for the ranges; the alignment of `to` makes the atomic view valid, `from` is read unaligned.
+    unsafe {
+        match tail {
+            8 => AtomicU64::from_ptr(to.cast()).store(from.cast::<u64>().read_unaligned(), Ordering::Release),
+            4 => AtomicU32::from_ptr(to.cast()).store(from.cast::<u32>().read_unaligned(), Ordering::Release),
+            2 => AtomicU16::from_ptr(to.cast()).store(from.cast::<u16>().read_unaligned(), Ordering::Release),
+            _ => AtomicU8::from_ptr(to).store(from.read(), Ordering::Release),
+        }
+    }
+}
+
+/// Copies past the cache. Ends with a store fence, so later stores cannot overtake.
+///
+/// # Safety
+/// As for [`deposit`].
+#[cfg(target_arch = "x86_64")]
+unsafe fn non_temporal(from: *const u8, to: *mut u8, len: usize) {
+    use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
+    const LINE: usize = 64;
+    let head = (to as usize).wrapping_neg() % LINE;
+    let lines = (len - head) / LINE;
+    // SAFETY: head < 64 <= len (callers pass at least NON_TEMPORAL_BYTES_MIN), and head + lines * 64 <= len; `to + head` is 64-byte aligned as the
+    // streaming store needs, loads are unaligned. The ranges are the caller's.
+    unsafe {
+        std::ptr::copy_nonoverlapping(from, to, head);
+        let (mut source, mut dest) = (from.add(head), to.add(head));
+        for _ in 0..lines {
+            let s = source.cast::<__m128i>();
+            let d = dest.cast::<__m128i>();
+            let (a, b, c, e) =
+                (_mm_loadu_si128(s), _mm_loadu_si128(s.add(1)), _mm_loadu_si128(s.add(2)), _mm_loadu_si128(s.add(3)));
+            _mm_stream_si128(d, a);
+            _mm_stream_si128(d.add(1), b);
+            _mm_stream_si128(d.add(2), c);
+            _mm_stream_si128(d.add(3), e);
+            source = source.add(LINE);
+            dest = dest.add(LINE);
+        }
+        let done = head + lines * LINE;
+        std::ptr::copy_nonoverlapping(from.add(done), to.add(done), len - done);
+        _mm_sfence();
+    }
+}
+
+/// Copies with ordinary stores: this processor has no streaming store that we know.
+///
+/// # Safety
+/// As for [`deposit`].
+#[cfg(not(target_arch = "x86_64"))]
+unsafe fn non_temporal(from: *const u8, to: *mut u8, len: usize) {
+    // SAFETY: the caller vouches for both ranges.
+    unsafe { std::ptr::copy_nonoverlapping(from, to, len) }
+}
+
+/// Orders a mapped transfer's lane store before its look at the gate.
+#[inline]
+pub(crate) fn full_fence() {
+    fence(Ordering::SeqCst);
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tail_is_aligned_and_fits() {
+        for end in 0..64usize {
+            for len in 1..20usize {
+                let tail = tail_bytes(0x1000 + end, len);
+                assert!(tail <= len && tail <= 8 && (0x1000 + end) % tail == 0 && tail.is_power_of_two());
+            }
+        }
+    }
+
+    #[test]
+    fn deposit_copies_every_length_and_alignment() {
+        let source: Vec<u8> = (0..200u8).collect();
+        for offset in 0..16 {
+            for len in 0..100 {
+                let mut dest = vec![0xEEu8; 200];
+                // SAFETY: both ranges lie inside the vectors (offset + len < 200).
+                unsafe { deposit(source.as_ptr().add(3), dest.as_mut_ptr().add(offset), len) };
+                assert_eq!(&dest[offset..offset + len], &source[3..3 + len]);
+                assert!(dest[..offset].iter().chain(&dest[offset + len..]).all(|b| *b == 0xEE));
+            }
+        }
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "eight MiB under Miri takes minutes")]
+    fn non_temporal_copies_are_complete() {
+        let len = NON_TEMPORAL_BYTES_MIN + 4097;
+        let source: Vec<u8> = (0..len + 64).map(|i| (i * 31 % 251) as u8).collect();
+        for shift in [0usize, 1, 33] {
+            let mut dest = vec![0u8; len + 64];
+            // SAFETY: shift + len <= len + 64 on both sides.
+            unsafe { deposit(source.as_ptr().add(shift), dest.as_mut_ptr().add(64 - shift), len) };
+            assert!(dest[64 - shift..64 - shift + len] == source[shift..shift + len]);
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! Named bounds of the interface between a process and its node.
+//!
+//! Invariant: every queue, table and retry of this crate takes its bound from here, with the reason for the number.
+
+/// Bytes of one command slot: four cache lines, so that short data travels inline in the descriptor and the first
+/// [`INLINE_FIRST_LINE_BYTES`] of it share the line that the node polls anyway.
+pub const COMMAND_SLOT_BYTES: usize = 256;
+/// Bytes of data that fit inline in a command slot (slot minus the five descriptor words).
+pub const INLINE_BYTES_MAX: usize = COMMAND_SLOT_BYTES - 40;
+/// Inline bytes in the first cache line of a command slot.
+pub const INLINE_FIRST_LINE_BYTES: usize = 24;
+/// Slots of the command ring (the papers' command post buffer): 64 KiB; deep enough that a sender of short messages meets
+/// flow control of the network before that of the ring.
+pub const COMMAND_SLOTS: usize = 256;
+/// Slots of the completion ring. The library never has more commands outstanding that ask for a completion, so the ring cannot overflow.
+pub const COMPLETION_SLOTS: usize = 1024;
+/// Slots of the ring of notifications that come from other nodes or through the engine. Overflow is counted, never silent.
+pub const NOTIFICATION_SLOTS: usize = 1024;
+/// Slots of the notification ring between two processes of one node.
+pub const PAIR_SLOTS: usize = 128;
+/// Lanes (hazard words) of a process: threads that can be inside a mapped transfer at one time without sharing a lane.
+pub const LANES: usize = 256;
+/// Exports of one process. Each has one gate word.
+pub const EXPORTS_PER_PROCESS_MAX: usize = 4096;
+/// Regions of one process that the node maps.
+pub const REGIONS_PER_PROCESS_MAX: usize = 8192;
+/// Largest control message, bytes. Larger ones are refused by the sender. Bounded so that a seqpacket always fits the socket buffer.
+pub const CONTROL_BYTES_MAX: usize = 64 << 10;
+/// File descriptors that accompany one control message.
+pub const CONTROL_FDS_MAX: usize = 8;
+/// Largest region, bytes: 64 TiB, far below the address space and above any machine's memory.
+pub const REGION_BYTES_MAX: u64 = 1 << 46;
+/// Bytes of memory that must remain available after an export reserved its own, so that a large export does not push the machine into its
+/// out-of-memory killer.
+pub const MEMORY_RESERVE_BYTES: u64 = 64 << 20;
+/// Copies of at least this size use non-temporal stores where the processor has them: below it the cache serves the receiver.
+/// See `vmmc bench bandwidth`, which prints both sides of it.
+pub const NON_TEMPORAL_BYTES_MIN: usize = 8 << 20;

@@ -1,0 +1,470 @@
+//! Regions: memory shared with other processes, always an unnamed sealed memfd.
+//!
+//! Invariant: a region cannot shrink (sealed), and its pages are reserved when it is made, so a mapping of it never raises SIGBUS; its bytes are only
+//! reached through [`Region`], never as a slice. Source: DESIGN, "nothing has a name"; [NT §3.1] exported buffers stay pinned (N16).
+
+use crate::copy;
+use crate::limits::{MEMORY_RESERVE_BYTES, REGION_BYTES_MAX};
+use crate::memory;
+use rustix::fs::{FallocateFlags, MemfdFlags, OFlags, SealFlags};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
+use std::any::Any;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
+
+/// Bytes of a page.
+pub const PAGE_BYTES: usize = 4096;
+
+/// What this process may do to the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protection {
+    /// Load and store.
+    ReadWrite,
+    /// Load.
+    ReadOnly,
+}
+
+/// Why a region could not be made or mapped.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RegionError {
+    /// Zero or above [`REGION_BYTES_MAX`].
+    #[error("a region must have between 1 and {REGION_BYTES_MAX} bytes, not {len}")]
+    Size {
+        /// Bytes asked for.
+        len: u64,
+    },
+    /// Not enough memory now.
+    #[error("{len} bytes asked for, {available} available on this machine (of which {reserve} stay in reserve); free memory or ask for less", reserve = MEMORY_RESERVE_BYTES)]
+    MemoryShort {
+        /// Bytes asked for.
+        len: u64,
+        /// Bytes that the kernel calls available.
+        available: u64,
+    },
+    /// The descriptor is not one of ours: it could shrink under us, or is shorter than stated.
+    #[error("the descriptor is not a sealed memfd of {len} bytes ({why})")]
+    Unsealed {
+        /// Bytes expected.
+        len: u64,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// The kernel refused.
+    #[error("{call} failed: {errno}")]
+    System {
+        /// The system call.
+        call: &'static str,
+        /// Its error.
+        errno: Errno,
+    },
+}
+
+/// A range that does not lie in its region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("bytes {offset}..{end} do not lie in a region of {size} bytes", end = offset.saturating_add(*len))]
+pub struct OutOfBounds {
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
+    /// Bytes of the region.
+    pub size: u64,
+}
+
+/// Memory shared with other processes. Clones refer to the same mapping; the last one unmaps it.
+#[derive(Clone)]
+pub struct Region(Arc<Mapping>);
+
+/// A part of a region.
+#[derive(Clone)]
+pub struct Span {
+    /// The region.
+    pub region: Region,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
+}
+
+struct Mapping {
+    base: *mut u8,
+    /// Bytes that may be used, `0 < len <= mapped`.
+    len: usize,
+    /// Bytes mapped, a multiple of the page size.
+    mapped: usize,
+    protection: Protection,
+    /// The memfd behind the pages. Changes when the pages are moved.
+    fd: Mutex<OwnedFd>,
+    /// What becomes of the address range at the end.
+    end: End,
+}
+
+/// What [`Mapping`] does when dropped.
+enum End {
+    Unmap,
+    /// The range belongs to the caller's allocator: give it private pages with the same content again.
+    MakePrivate {
+        /// The allocation, when it was given to us; freed after the pages are private again.
+        _owner: Option<Mutex<Box<dyn Any + Send>>>,
+    },
+}
+
+// SAFETY: the pointer is to a shared mapping that lives as long as the value, every access goes through raw pointers or atomics, and concurrent
+// access from other threads is no different from that of other processes, which the type is made for.
+unsafe impl Send for Mapping {}
+// SAFETY: as for Send.
+unsafe impl Sync for Mapping {}
+
+impl Region {
+    /// Makes a region of `len` bytes of zeros, all its memory reserved.
+    pub fn create(len: u64) -> Result<Region, RegionError> {
+        let fd = reserved_memfd(len)?;
+        Region::map_checked(fd, len, Protection::ReadWrite)
+    }
+
+    /// Maps a memfd that came from elsewhere: refused unless it is sealed against shrinking and at least `len` bytes long.
+    pub fn map(fd: OwnedFd, len: u64, protection: Protection) -> Result<Region, RegionError> {
+        check_size(len)?;
+        let seals =
+            rustix::fs::fcntl_get_seals(&fd).map_err(|_| RegionError::Unsealed { len, why: "it takes no seals" })?;
+        if !seals.contains(SealFlags::SHRINK) {
+            return Err(RegionError::Unsealed { len, why: "it is not sealed against shrinking" });
+        }
+        let stat = rustix::fs::fstat(&fd).map_err(|errno| RegionError::System { call: "fstat", errno })?;
+        if (stat.st_size as u64) < len {
+            return Err(RegionError::Unsealed { len, why: "it is shorter" });
+        }
+        if (stat.st_blocks as u64) * 512 < len {
+            return Err(RegionError::Unsealed { len, why: "its memory is not reserved" });
+        }
+        Region::map_checked(fd, len, protection)
+    }
+
+    fn map_checked(fd: OwnedFd, len: u64, protection: Protection) -> Result<Region, RegionError> {
+        let mapped = round_up(len);
+        let prot = match protection {
+            Protection::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
+            Protection::ReadOnly => ProtFlags::READ,
+        };
+        // SAFETY: a fresh mapping at an address that the kernel chooses; it aliases nothing of this process.
+        let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), mapped, prot, MapFlags::SHARED, &fd, 0) }
+            .map_err(|errno| RegionError::System { call: "mmap", errno })?;
+        Ok(Region(Arc::new(Mapping {
+            base: base.cast(),
+            len: len as usize,
+            mapped,
+            protection,
+            fd: Mutex::new(fd),
+            end: End::Unmap,
+        })))
+    }
+
+    /// Replaces the private pages of `base..base + mapped` by those of a new memfd with the same content.
+    ///
+    /// # Safety
+    /// The range is page-aligned, private, readable and writable memory that stays allocated as long as the region lives, and no thread writes to it during
+    /// this call and during the drop of the last clone.
+    pub(crate) unsafe fn take_over(
+        base: *mut u8,
+        mapped: usize,
+        owner: Option<Box<dyn Any + Send>>,
+    ) -> Result<Region, RegionError> {
+        let fd = reserved_memfd(mapped as u64)?;
+        // SAFETY: the caller vouches for the range and for the absence of writers.
+        unsafe { swap_pages(base, mapped, Some(&fd))? };
+        let mapping = Mapping {
+            base,
+            len: mapped,
+            mapped,
+            protection: Protection::ReadWrite,
+            fd: Mutex::new(fd),
+            end: End::MakePrivate { _owner: owner.map(Mutex::new) },
+        };
+        Ok(Region(Arc::new(mapping)))
+    }
+
+    /// Moves the content onto new pages, so that whoever maps the old ones no longer reaches it (revocation by moving). Returns the new memfd.
+    ///
+    /// Stores that other threads of this process make during the call may be lost; the caller stops them.
+    pub fn move_pages(&self) -> Result<OwnedFd, RegionError> {
+        let mut fd = self.0.fd.lock().expect("no panic while the lock is held");
+        let new = reserved_memfd(self.0.len as u64)?;
+        // SAFETY: the mapping is ours and lives as long as `self`; it is swapped by an atomic mremap, so every access sees old or new pages with the same
+        // content. Concurrent stores may be lost, which the documentation says, but touch no foreign memory.
+        unsafe { swap_pages(self.0.base, self.0.mapped, Some(&new))? };
+        let clone = new.try_clone().map_err(|e| RegionError::System {
+            call: "dup",
+            errno: Errno::from_io_error(&e).unwrap_or(Errno::MFILE),
+        })?;
+        *fd = new;
+        Ok(clone)
+    }
+
+    /// Bytes.
+    pub fn len_bytes(&self) -> u64 {
+        self.0.len as u64
+    }
+
+    /// What this process may do to the bytes.
+    pub fn protection(&self) -> Protection {
+        self.0.protection
+    }
+
+    /// Address of the first byte in this process.
+    pub fn address(&self) -> usize {
+        self.0.base as usize
+    }
+
+    /// Raw pointer to the first byte, for callers that take the responsibility of shared memory themselves.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.0.base
+    }
+
+    /// A descriptor of the memory, to be passed to another process.
+    pub fn share(&self) -> Result<OwnedFd, RegionError> {
+        let fd = self.0.fd.lock().expect("no panic while the lock is held");
+        fd.try_clone()
+            .map_err(|e| RegionError::System { call: "dup", errno: Errno::from_io_error(&e).unwrap_or(Errno::MFILE) })
+    }
+
+    /// A descriptor through which the memory can be mapped for reading only.
+    pub fn share_read_only(&self) -> Result<OwnedFd, RegionError> {
+        let fd = self.0.fd.lock().expect("no panic while the lock is held");
+        let path = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
+        rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, rustix::fs::Mode::empty())
+            .map_err(|errno| RegionError::System { call: "open /proc/self/fd", errno })
+    }
+
+    /// Checks that a range lies in the region.
+    pub fn check(&self, offset: u64, len: u64) -> Result<(), OutOfBounds> {
+        let size = self.0.len as u64;
+        match offset.checked_add(len) {
+            Some(end) if end <= size => Ok(()),
+            _ => Err(OutOfBounds { offset, len, size }),
+        }
+    }
+
+    /// Stores bytes; the last one becomes visible last.
+    ///
+    /// # Panics
+    /// If the region is mapped for reading only: callers hold a write right or own the region.
+    #[inline]
+    pub fn write(&self, offset: u64, data: &[u8]) -> Result<(), OutOfBounds> {
+        assert_eq!(self.0.protection, Protection::ReadWrite, "write to a region mapped for reading");
+        self.check(offset, data.len() as u64)?;
+        // SAFETY: the range was checked, the mapping lives as long as `self`, and `data` is private memory, so it does not overlap a shared mapping.
+        unsafe { copy::deposit(data.as_ptr(), self.0.base.add(offset as usize), data.len()) };
+        Ok(())
+    }
+
+    /// Loads bytes. If others store meanwhile, old and new bytes may be mixed.
+    #[inline]
+    pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), OutOfBounds> {
+        self.check(offset, into.len() as u64)?;
+        // SAFETY: the range was checked, the mapping lives as long as `self`, and `into` is private memory.
+        unsafe { copy::bulk(self.0.base.add(offset as usize), into.as_mut_ptr(), into.len()) };
+        Ok(())
+    }
+
+    /// Copies to another region (or another part of this one); the last byte becomes visible last.
+    ///
+    /// # Panics
+    /// If `to` is mapped for reading only.
+    pub fn copy_to(&self, offset: u64, to: &Region, to_offset: u64, len: u64) -> Result<(), OutOfBounds> {
+        assert_eq!(to.0.protection, Protection::ReadWrite, "copy to a region mapped for reading");
+        self.check(offset, len)?;
+        to.check(to_offset, len)?;
+        let (from, dest) = (self.0.base.wrapping_add(offset as usize), to.0.base.wrapping_add(to_offset as usize));
+        let len = len as usize;
+        if (from as usize) < dest as usize + len && (dest as usize) < from as usize + len {
+            // SAFETY: both ranges were checked; `copy` allows overlap.
+            unsafe { std::ptr::copy(from, dest, len) };
+        } else {
+            // SAFETY: both ranges were checked and do not overlap in this address space.
+            unsafe { copy::deposit(from, dest, len) };
+        }
+        Ok(())
+    }
+
+    /// An aligned word of the region as an atomic.
+    ///
+    /// # Panics
+    /// If the offset is not a multiple of 8: callers check the alignment of what users say.
+    #[inline]
+    pub fn word(&self, offset: u64) -> Result<&AtomicU64, OutOfBounds> {
+        self.check(offset, 8)?;
+        assert_eq!(offset % 8, 0, "misaligned word");
+        // SAFETY: in bounds and aligned (regions start on a page), the mapping lives as long as `self`, and all processes use such words atomically; should one
+        // not, the value is garbage, which the caller treats as a claim.
+        Ok(unsafe { AtomicU64::from_ptr(self.0.base.add(offset as usize).cast()) })
+    }
+
+    /// `count` consecutive words of the region as atomics.
+    ///
+    /// # Panics
+    /// As for [`word`](Self::word).
+    #[cfg(not(loom))]
+    pub(crate) fn words(&self, offset: u64, count: usize) -> Result<&[AtomicU64], OutOfBounds> {
+        self.check(offset, count as u64 * 8)?;
+        assert_eq!(offset % 8, 0, "misaligned words");
+        // SAFETY: as for `word`; AtomicU64 has the layout of u64, so a slice of them covers exactly the checked range.
+        Ok(unsafe { std::slice::from_raw_parts(self.0.base.add(offset as usize).cast::<AtomicU64>(), count) })
+    }
+}
+
+impl std::fmt::Debug for Region {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Region({} bytes at {:p}, {:?})", self.0.len, self.0.base, self.0.protection)
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        match self.end {
+            // SAFETY: the range is the mapping that this value owns, and no clone is left.
+            End::Unmap => unsafe {
+                let _ = rustix::mm::munmap(self.base.cast(), self.mapped);
+            },
+            // A failure leaves the pages shared, which is what they were; nothing is lost.
+            // SAFETY: `take_over`'s caller vouched that the range stays allocated and has no writers during this drop.
+            End::MakePrivate { .. } => unsafe {
+                let _ = swap_pages(self.base, self.mapped, None);
+            },
+        }
+    }
+}
+
+fn check_size(len: u64) -> Result<(), RegionError> {
+    if len == 0 || len > REGION_BYTES_MAX { Err(RegionError::Size { len }) } else { Ok(()) }
+}
+
+fn round_up(len: u64) -> usize {
+    (len as usize).next_multiple_of(PAGE_BYTES)
+}
+
+/// An unnamed memfd of `len` bytes, all pages reserved, sealed against every change of size.
+fn reserved_memfd(len: u64) -> Result<OwnedFd, RegionError> {
+    check_size(len)?;
+    let size = round_up(len) as u64;
+    let available = memory::available_bytes();
+    if available < size.saturating_add(MEMORY_RESERVE_BYTES) {
+        return Err(RegionError::MemoryShort { len, available });
+    }
+    let system = |call| move |errno| RegionError::System { call, errno };
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let fd = rustix::fs::memfd_create("vmmc", flags).map_err(system("memfd_create"))?;
+    rustix::fs::ftruncate(&fd, size).map_err(system("ftruncate"))?;
+    match rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, size) {
+        Ok(()) => {}
+        Err(Errno::NOSPC | Errno::NOMEM) => return Err(RegionError::MemoryShort { len, available }),
+        Err(errno) => return Err(RegionError::System { call: "fallocate", errno }),
+    }
+    rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
+        .map_err(system("fcntl(F_ADD_SEALS)"))?;
+    Ok(fd)
+}
+
+/// Puts new pages with the same content under an address range: those of `fd`, or private ones.
+///
+/// # Safety
+/// The range is page-aligned and mapped readable; nobody else relies on which pages back it. Stores made during the call may be lost.
+unsafe fn swap_pages(base: *mut u8, mapped: usize, fd: Option<&OwnedFd>) -> Result<(), RegionError> {
+    let prot = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: fresh mappings at addresses that the kernel chooses.
+    let staged = unsafe {
+        match fd {
+            Some(fd) => rustix::mm::mmap(std::ptr::null_mut(), mapped, prot, MapFlags::SHARED, fd, 0),
+            None => rustix::mm::mmap_anonymous(std::ptr::null_mut(), mapped, prot, MapFlags::PRIVATE),
+        }
+    }
+    .map_err(|errno| RegionError::System { call: "mmap", errno })?;
+    // SAFETY: `staged` is a fresh mapping of `mapped` bytes, `base` is readable for as many. mremap replaces the old pages of `base` in one step; on failure the
+    // staged mapping is removed and the old one is untouched.
+    unsafe {
+        std::ptr::copy_nonoverlapping(base, staged.cast::<u8>(), mapped);
+        rustix::mm::mremap_fixed(staged, mapped, mapped, MremapFlags::MAYMOVE, base.cast()).map_err(|errno| {
+            let _ = rustix::mm::munmap(staged, mapped);
+            RegionError::System { call: "mremap", errno }
+        })?;
+    }
+    Ok(())
+}
+
+#[cfg(all(test, not(loom), not(miri)))]
+mod tests {
+    use super::*;
+    use std::sync::atomic::Ordering;
+
+    #[test]
+    fn what_is_written_is_read_through_another_mapping() {
+        let a = Region::create(10_000).unwrap();
+        let b = Region::map(a.share().unwrap(), 10_000, Protection::ReadOnly).unwrap();
+        a.write(4090, b"across a page").unwrap();
+        let mut got = [0u8; 13];
+        b.read(4090, &mut got).unwrap();
+        assert_eq!(&got, b"across a page");
+        a.word(8).unwrap().store(7, Ordering::Release);
+        assert_eq!(b.word(8).unwrap().load(Ordering::Acquire), 7);
+    }
+
+    #[test]
+    fn ranges_outside_are_refused() {
+        let a = Region::create(100).unwrap();
+        assert_eq!(a.write(99, b"ab"), Err(OutOfBounds { offset: 99, len: 2, size: 100 }));
+        assert!(a.read(u64::MAX, &mut [0]).is_err());
+        assert!(a.word(96).is_err());
+    }
+
+    #[test]
+    fn an_unsealed_descriptor_is_refused() {
+        let fd = rustix::fs::memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+        rustix::fs::ftruncate(&fd, 8192).unwrap();
+        assert!(matches!(Region::map(fd, 8192, Protection::ReadWrite), Err(RegionError::Unsealed { .. })));
+    }
+
+    #[test]
+    fn a_short_descriptor_is_refused() {
+        let a = Region::create(4096).unwrap();
+        assert!(matches!(
+            Region::map(a.share().unwrap(), 8192, Protection::ReadWrite),
+            Err(RegionError::Unsealed { .. })
+        ));
+    }
+
+    #[test]
+    fn a_read_only_descriptor_cannot_be_mapped_for_writing() {
+        let a = Region::create(4096).unwrap();
+        let fd = a.share_read_only().unwrap();
+        assert!(matches!(Region::map(fd, 4096, Protection::ReadWrite), Err(RegionError::System { call: "mmap", .. })));
+    }
+
+    #[test]
+    fn more_memory_than_there_is_is_an_error_not_a_signal() {
+        assert!(matches!(Region::create(1 << 45), Err(RegionError::MemoryShort { .. })));
+        assert!(matches!(Region::create(0), Err(RegionError::Size { len: 0 })));
+    }
+
+    #[test]
+    fn moved_pages_keep_their_content_and_leave_old_mappings_behind() {
+        let a = Region::create(8192).unwrap();
+        let old = Region::map(a.share().unwrap(), 8192, Protection::ReadWrite).unwrap();
+        a.write(5000, b"kept").unwrap();
+        a.move_pages().unwrap();
+        old.write(5000, b"lost").unwrap();
+        let mut got = [0u8; 4];
+        a.read(5000, &mut got).unwrap();
+        assert_eq!(&got, b"kept");
+    }
+
+    #[test]
+    fn copies_between_regions_may_overlap() {
+        let a = Region::create(4096).unwrap();
+        a.write(0, b"abcdef").unwrap();
+        a.copy_to(0, &a, 2, 6).unwrap();
+        let mut got = [0u8; 8];
+        a.read(0, &mut got).unwrap();
+        assert_eq!(&got, b"ababcdef");
+    }
+}

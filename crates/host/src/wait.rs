@@ -1,0 +1,382 @@
+//! Waiting: spin, then yield, then block; or step the node that lives in this process.
+//!
+//! This is the one place where a thread sleeps. An embedded node and the simulator install a [`Stepper`] here; all blocking calls of the library come
+//! through [`Waiter::wait`].
+//!
+//! Invariant: every wait ends at its deadline; a wait that blocks has first announced itself in the sleep flag, so no wake-up is lost: the waker publishes,
+//! fences, looks at the flag; the sleeper sets the flag, fences, looks again, sleeps.
+
+use crate::area;
+use crate::channel::{ChannelError, wait_fd};
+use crate::clock::Nanos;
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// The latest time at which a wait ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Deadline(pub Nanos);
+
+impl Deadline {
+    /// This long from now, by the monotonic clock.
+    pub fn after(duration: Duration) -> Deadline {
+        Deadline(Nanos::monotonic() + duration)
+    }
+
+    /// Time left; none when it has passed.
+    pub fn left(self, now: Nanos) -> Option<Duration> {
+        if now >= self.0 { None } else { Some(self.0.since(now)) }
+    }
+}
+
+/// A node that lives in this process (embedded or simulated) and runs while callers wait.
+pub trait Stepper: Send + Sync {
+    /// The time of the node's clock.
+    fn now(&self) -> Nanos;
+    /// Does what can be done now; says whether there was anything.
+    fn step(&self) -> bool;
+    /// Sleeps until there may be something to do, at most until `until`. A simulator moves its clock instead.
+    fn park(&self, until: Nanos);
+}
+
+/// The deadline passed before what was waited for came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the deadline passed")]
+pub struct TimedOut;
+
+/// How the threads of one attachment wait.
+#[derive(Clone)]
+pub struct Waiter {
+    stepper: Option<Arc<dyn Stepper>>,
+    /// Nanoseconds to poll before blocking; adapts between [`POLL_MIN_NS`] and [`POLL_MAX_NS`] to whether polling succeeds.
+    poll_ns: Arc<AtomicU64>,
+    /// Waits during which yields are avoided, because the last one gave the core away for long.
+    no_yield: Arc<AtomicU32>,
+}
+
+/// Longest polling before a wait blocks: about what a blocking wake-up costs on a virtual machine, so polling at most doubles a wait.
+pub const POLL_MAX_NS: u64 = 50_000;
+/// Shortest polling after many waits in vain.
+pub const POLL_MIN_NS: u64 = 1_000;
+/// A yield that took longer than this gave the core to a busy third party.
+const YIELD_LONG_NS: u64 = 100_000;
+/// Waits without yields after that.
+const NO_YIELD_WAITS: u32 = 64;
+/// Polls between two looks at the clock.
+const POLLS_A_LOOK: u32 = 64;
+
+impl Waiter {
+    /// Waiting on a node in another process.
+    pub fn new() -> Waiter {
+        Waiter { stepper: None, poll_ns: Arc::new(AtomicU64::new(POLL_MAX_NS)), no_yield: Arc::new(AtomicU32::new(0)) }
+    }
+
+    /// Waiting on a node that is stepped by the waiting threads.
+    pub fn stepping(stepper: Arc<dyn Stepper>) -> Waiter {
+        Waiter { stepper: Some(stepper), ..Waiter::new() }
+    }
+
+    /// The clock that deadlines of this waiter count on.
+    pub fn now(&self) -> Nanos {
+        self.stepper.as_ref().map_or_else(Nanos::monotonic, |s| s.now())
+    }
+
+    /// A deadline this long from now on this waiter's clock.
+    pub fn deadline(&self, after: Duration) -> Deadline {
+        Deadline(self.now() + after)
+    }
+
+    /// Whether the node is stepped by us.
+    pub fn steps(&self) -> bool {
+        self.stepper.is_some()
+    }
+
+    /// Runs the node once, if it is ours to run.
+    pub fn step(&self) {
+        if let Some(stepper) = &self.stepper {
+            stepper.step();
+        }
+    }
+
+    /// Waits until `ready` gives something. `block` sleeps until there may be news, at most until the given time; it must announce itself and look once
+    /// more before it sleeps (see [`WakeReceiver::sleep`]).
+    pub fn wait<T>(
+        &self,
+        deadline: Deadline,
+        mut ready: impl FnMut() -> Option<T>,
+        block: impl FnMut(Deadline),
+    ) -> Result<T, TimedOut> {
+        if let Some(value) = ready() {
+            return Ok(value);
+        }
+        match &self.stepper {
+            Some(stepper) => wait_stepping(&**stepper, deadline, ready),
+            None => self.wait_polling(deadline, ready, block),
+        }
+    }
+
+    fn wait_polling<T>(
+        &self,
+        deadline: Deadline,
+        mut ready: impl FnMut() -> Option<T>,
+        mut block: impl FnMut(Deadline),
+    ) -> Result<T, TimedOut> {
+        let start = Nanos::monotonic();
+        let budget = self.poll_ns.load(Ordering::Relaxed);
+        let mut yields = self.may_yield();
+        let mut before = start;
+        loop {
+            for _ in 0..POLLS_A_LOOK {
+                if let Some(value) = ready() {
+                    self.adapt(true);
+                    return Ok(value);
+                }
+                std::hint::spin_loop();
+            }
+            if yields {
+                std::thread::yield_now();
+            }
+            let now = Nanos::monotonic();
+            if now >= deadline.0 {
+                return ready().ok_or(TimedOut);
+            }
+            if yields && now.since(before).as_nanos() as u64 > YIELD_LONG_NS {
+                self.no_yield.store(NO_YIELD_WAITS, Ordering::Relaxed);
+                yields = false;
+            }
+            before = now;
+            if now.since(start).as_nanos() as u64 >= budget {
+                break;
+            }
+        }
+        self.adapt(false);
+        loop {
+            block(deadline);
+            if let Some(value) = ready() {
+                return Ok(value);
+            }
+            if Nanos::monotonic() >= deadline.0 {
+                return Err(TimedOut);
+            }
+        }
+    }
+
+    fn may_yield(&self) -> bool {
+        let left = self.no_yield.load(Ordering::Relaxed);
+        if left > 0 {
+            self.no_yield.store(left - 1, Ordering::Relaxed);
+        }
+        left == 0
+    }
+
+    fn adapt(&self, polling_paid: bool) {
+        let now = self.poll_ns.load(Ordering::Relaxed);
+        let next = if polling_paid { (now * 2).min(POLL_MAX_NS) } else { (now - now / 4).max(POLL_MIN_NS) };
+        if next != now {
+            self.poll_ns.store(next, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Default for Waiter {
+    fn default() -> Self {
+        Waiter::new()
+    }
+}
+
+fn wait_stepping<T>(
+    stepper: &dyn Stepper,
+    deadline: Deadline,
+    mut ready: impl FnMut() -> Option<T>,
+) -> Result<T, TimedOut> {
+    let mut idle_since = None;
+    loop {
+        let worked = stepper.step();
+        if let Some(value) = ready() {
+            return Ok(value);
+        }
+        if worked {
+            idle_since = None;
+            continue;
+        }
+        let now = stepper.now();
+        if now >= deadline.0 {
+            return Err(TimedOut);
+        }
+        let since = *idle_since.get_or_insert(now);
+        if now.since(since).as_nanos() as u64 >= POLL_MAX_NS {
+            stepper.park(deadline.0);
+            idle_since = None;
+        }
+    }
+}
+
+/// The sleeping side of a wake-up: a pipe that only its owner reads. It is also the descriptor for event loops.
+#[derive(Debug)]
+pub struct WakeReceiver(OwnedFd);
+
+/// The waking side: it can be given to other processes, which can wake with it and nothing else.
+#[derive(Debug)]
+pub struct WakeSender(OwnedFd);
+
+/// Makes a wake-up pair.
+pub fn wake_pair() -> Result<(WakeReceiver, WakeSender), ChannelError> {
+    let flags = rustix::pipe::PipeFlags::CLOEXEC | rustix::pipe::PipeFlags::NONBLOCK;
+    let (read, write) =
+        rustix::pipe::pipe_with(flags).map_err(|errno| ChannelError::System { call: "pipe2", errno })?;
+    Ok((WakeReceiver(read), WakeSender(write)))
+}
+
+impl WakeReceiver {
+    /// Wraps a descriptor that came over a channel.
+    pub fn from_fd(fd: OwnedFd) -> WakeReceiver {
+        WakeReceiver(fd)
+    }
+
+    /// Takes all wake-ups that have come.
+    pub fn drain(&self) {
+        let mut bytes = [0u8; 64];
+        while matches!(rustix::io::read(&self.0, &mut bytes), Ok(n) if n == bytes.len()) {}
+    }
+
+    /// Sleeps until somebody wakes us or the deadline passes. `flag` tells wakers that we sleep; `look` is the last look after the flag is set: true means stay awake.
+    pub fn sleep(&self, flags: &[&AtomicU64], deadline: Deadline, look: impl FnOnce() -> bool) {
+        self.drain();
+        for flag in flags {
+            flag.fetch_add(1, Ordering::SeqCst);
+        }
+        area::fence();
+        if !look() {
+            // A failure other than the deadline (which the caller sees on its clock) shows as an early return; the caller's loop looks again.
+            let _ = wait_fd(self.0.as_fd(), PollFlags::IN, deadline);
+        }
+        for flag in flags {
+            flag.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+impl AsFd for WakeReceiver {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl WakeSender {
+    /// Wraps a descriptor that came over a channel.
+    pub fn from_fd(fd: OwnedFd) -> WakeSender {
+        WakeSender(fd)
+    }
+
+    /// Another handle to the same receiver.
+    pub fn share(&self) -> std::io::Result<OwnedFd> {
+        self.0.try_clone()
+    }
+
+    /// Wakes the receiver. A full pipe has woken it already; a receiver that is gone needs no waking.
+    pub fn wake(&self) {
+        loop {
+            match rustix::io::write(&self.0, &[1]) {
+                Err(Errno::INTR) => continue,
+                _ => return,
+            }
+        }
+    }
+
+    /// Wakes the receiver if its flag says that it sleeps. Call after what it is to see has been published.
+    #[inline]
+    pub fn wake_if(&self, flag: &AtomicU64) {
+        area::fence();
+        if flag.load(Ordering::SeqCst) != 0 {
+            self.wake();
+        }
+    }
+}
+
+#[cfg(all(test, not(loom), not(miri)))]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+
+    fn long() -> Deadline {
+        Deadline::after(Duration::from_secs(30))
+    }
+
+    #[test]
+    fn a_wait_ends_at_its_deadline() {
+        let waiter = Waiter::new();
+        let (receiver, _sender) = wake_pair().unwrap();
+        let flag = AtomicU64::new(0);
+        let deadline = Deadline::after(Duration::from_millis(20));
+        let got: Result<(), _> = waiter.wait(deadline, || None, |d| receiver.sleep(&[&flag], d, || false));
+        assert_eq!(got, Err(TimedOut));
+        assert_eq!(flag.load(Ordering::SeqCst), 0);
+    }
+
+    #[test]
+    fn no_wake_up_is_lost() {
+        let waiter = Waiter::new();
+        let (receiver, sender) = wake_pair().unwrap();
+        let shared = Arc::new((AtomicU64::new(0), AtomicU64::new(0)));
+        let theirs = shared.clone();
+        let thread = std::thread::spawn(move || {
+            for i in 1..=2000u64 {
+                while theirs.1.load(Ordering::SeqCst) >> 32 != i - 1 {
+                    std::thread::yield_now();
+                }
+                theirs.0.store(i, Ordering::SeqCst);
+                sender.wake_if(&theirs.1);
+            }
+        });
+        let flag = &shared.1;
+        for i in 1..=2000u64 {
+            let ready = || (shared.0.load(Ordering::SeqCst) >= i).then_some(());
+            let blocked = |d| receiver.sleep(&[flag], d, || ready().is_some());
+            waiter.poll_ns.store(if i % 2 == 0 { 0 } else { POLL_MAX_NS }, Ordering::Relaxed);
+            waiter.wait(long(), ready, blocked).expect("the other thread wakes us");
+            flag.fetch_add(1 << 32, Ordering::SeqCst);
+        }
+        thread.join().unwrap();
+    }
+
+    struct Countdown(AtomicU64, AtomicBool);
+
+    impl Stepper for Countdown {
+        fn now(&self) -> Nanos {
+            Nanos(1_000_000 * (100 - self.0.load(Ordering::Relaxed)))
+        }
+        fn step(&self) -> bool {
+            false
+        }
+        fn park(&self, _until: Nanos) {
+            self.1.store(true, Ordering::Relaxed);
+            self.0.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_stepped_wait_parks_on_the_steppers_clock() {
+        let stepper = Arc::new(Countdown(AtomicU64::new(100), AtomicBool::new(false)));
+        let waiter = Waiter::stepping(stepper.clone());
+        let deadline = waiter.deadline(Duration::from_millis(5));
+        // The clock of this stepper only moves when parked, so the wait has to look idle for long enough first: make it so at once.
+        stepper.0.fetch_sub(1, Ordering::Relaxed);
+        let mut looks = 0;
+        let got = waiter.wait(
+            deadline,
+            || {
+                looks += 1;
+                if looks % 3 == 0 {
+                    stepper.0.fetch_sub(1, Ordering::Relaxed);
+                }
+                None::<()>
+            },
+            |_| {},
+        );
+        assert_eq!(got, Err(TimedOut));
+        assert!(looks > 3);
+    }
+}
