@@ -9,7 +9,7 @@
 //! Invariant: no process can write a word that another process of another user trusts; what a process writes in its own area harms only itself.
 
 use crate::abi::{COMMANDS, COMPLETIONS, NOTIFICATIONS, PAIRS};
-use crate::copy;
+pub use crate::handshake::{close_gate, enter_lane, fence, leave_lane};
 use crate::limits::{EXPORTS_PER_PROCESS_MAX, LANES};
 use crate::region::{Protection, Region, RegionError};
 use crate::ring::{Consumer, Producer, RegionWords, Shape};
@@ -127,28 +127,6 @@ impl AttachArea {
     fn at(&self, offset: u64) -> &AtomicU64 {
         self.0.word(offset).expect("the layout lies in the area")
     }
-}
-
-/// Announces a mapped transfer in a lane, so that a revocation waits for it, then looks at the gate.
-///
-/// The lane store and the gate load are separated by a full fence, as are the gate store and the lane loads of the node (Dekker's pattern): either the
-/// transfer sees the closed gate, or the node sees the lane.
-#[inline]
-pub fn enter_lane(lane: &AtomicU64, import: u64, gate: &AtomicU64) -> u64 {
-    lane.swap(import, Ordering::SeqCst);
-    gate.load(Ordering::SeqCst)
-}
-
-/// Ends what [`enter_lane`] began.
-#[inline]
-pub fn leave_lane(lane: &AtomicU64) {
-    lane.store(0, Ordering::Release);
-}
-
-/// Orders a gate store before the look at the lanes (the node's half of Dekker's pattern), and a sleep flag before the last look at a ring.
-#[inline]
-pub fn fence() {
-    copy::full_fence();
 }
 
 /// The gates of a process's exports, and the bell flag that its notifiers look at.

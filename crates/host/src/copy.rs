@@ -6,7 +6,7 @@
 //! Bulk bytes are copied with `ptr::copy_nonoverlapping`, as every shared-memory system does: another process may store to them meanwhile,
 //! and then the copy contains some mixture of old and new bytes, which the protocol above allows. Nothing here ever forms a reference to them.
 
-use crate::atomics::{Ordering, fence};
+use crate::atomics::Ordering;
 use crate::limits::NON_TEMPORAL_BYTES_MIN;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 
@@ -111,12 +111,6 @@ unsafe fn non_temporal(from: *const u8, to: *mut u8, len: usize) {
 unsafe fn non_temporal(from: *const u8, to: *mut u8, len: usize) {
     // SAFETY: the caller vouches for both ranges.
     unsafe { std::ptr::copy_nonoverlapping(from, to, len) }
-}
-
-/// Orders a mapped transfer's lane store before its look at the gate.
-#[inline]
-pub(crate) fn full_fence() {
-    fence(Ordering::SeqCst);
 }
 
 #[cfg(all(test, not(loom)))]

@@ -18,24 +18,42 @@
 //!
 //! **Does not.** It knows no protocol between nodes (that is `vmmc-nic`) and takes no decision about rights (the node does).
 
+#[cfg(not(loom))]
 pub mod abi;
+#[cfg(not(loom))]
 pub mod adopt;
+#[cfg(not(loom))]
 pub mod area;
 mod atomics;
+#[cfg(not(loom))]
 pub mod attachment;
+#[cfg(not(loom))]
 pub mod channel;
+#[cfg(not(loom))]
 pub mod clock;
+#[cfg(not(loom))]
 pub mod control;
+#[cfg(not(loom))]
 mod copy;
+pub mod handshake;
 pub mod limits;
+#[cfg(not(loom))]
 pub mod memory;
+#[cfg(not(loom))]
 pub mod region;
 pub mod ring;
+#[cfg(not(loom))]
 pub mod wait;
 
+#[cfg(not(loom))]
 pub use area::{AttachArea, GateTable, PairRing};
+#[cfg(not(loom))]
 pub use attachment::Attachment;
+#[cfg(not(loom))]
 pub use channel::Channel;
+#[cfg(not(loom))]
 pub use clock::Nanos;
+#[cfg(not(loom))]
 pub use region::{Protection, Region, RegionError, Span};
+#[cfg(not(loom))]
 pub use wait::{Deadline, Stepper, WakeReceiver, WakeSender};

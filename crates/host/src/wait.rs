@@ -6,9 +6,9 @@
 //! Invariant: every wait ends at its deadline; a wait that blocks has first announced itself in the sleep flag, so no wake-up is lost: the waker publishes,
 //! fences, looks at the flag; the sleeper sets the flag, fences, looks again, sleeps.
 
-use crate::area;
 use crate::channel::{ChannelError, wait_fd};
 use crate::clock::Nanos;
+use crate::handshake::{announce_sleep, must_wake, retract_sleep};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -246,15 +246,14 @@ impl WakeReceiver {
     pub fn sleep(&self, flags: &[&AtomicU64], deadline: Deadline, look: impl FnOnce() -> bool) {
         self.drain();
         for flag in flags {
-            flag.fetch_add(1, Ordering::SeqCst);
+            announce_sleep(flag);
         }
-        area::fence();
         if !look() {
             // A failure other than the deadline (which the caller sees on its clock) shows as an early return; the caller's loop looks again.
             let _ = wait_fd(self.0.as_fd(), PollFlags::IN, deadline);
         }
         for flag in flags {
-            flag.fetch_sub(1, Ordering::SeqCst);
+            retract_sleep(flag);
         }
     }
 }
@@ -289,8 +288,7 @@ impl WakeSender {
     /// Wakes the receiver if its flag says that it sleeps. Call after what it is to see has been published.
     #[inline]
     pub fn wake_if(&self, flag: &AtomicU64) {
-        area::fence();
-        if flag.load(Ordering::SeqCst) != 0 {
+        if must_wake(flag) {
             self.wake();
         }
     }

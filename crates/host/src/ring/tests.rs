@@ -7,6 +7,7 @@ use loom::sync::Arc;
 #[cfg(not(loom))]
 use std::sync::Arc;
 
+#[cfg(not(loom))]
 const SHAPE: Shape = Shape { slots: 4, slot_words: 8 };
 
 #[derive(Clone)]
