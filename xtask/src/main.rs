@@ -1,0 +1,77 @@
+//! The one door: `cargo xtask check` runs everything that CI runs, in the order in which failures are cheapest to find.
+//!
+//! Invariant: a step passes, fails or is skipped with a printed reason; the last line counts all three, and the exit code is not 0 when a step failed.
+
+mod steps;
+mod tidy;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+/// How a step ended.
+pub(crate) enum Outcome {
+    /// All of it held. The text, if any, is a short count.
+    Passed(String),
+    /// Something did not; the text says what.
+    Failed(String),
+    /// It could not run here; the text says why and what would make it run.
+    Skipped(String),
+}
+
+const HELP: &str = "\
+cargo xtask check [STEP...]   run all steps, or only those whose name contains one of the words
+cargo xtask list              name the steps";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.first().map(String::as_str) {
+        Some("check") => check(&arguments[1..]),
+        Some("list") => {
+            steps::all().iter().for_each(|step| println!("{:<10} {}", step.name, step.what));
+            ExitCode::SUCCESS
+        }
+        _ => {
+            eprintln!("{HELP}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// The project's root folder.
+pub(crate) fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the root folder").to_path_buf()
+}
+
+fn check(words: &[String]) -> ExitCode {
+    let chosen = |name: &str| words.is_empty() || words.iter().any(|word| name.contains(word.as_str()));
+    let (mut passed, mut failed, mut skipped) = (0, Vec::new(), 0);
+    let start = Instant::now();
+    for step in steps::all().into_iter().filter(|step| chosen(step.name)) {
+        println!("── {} · {}", step.name, step.what);
+        let began = Instant::now();
+        let outcome = (step.run)();
+        let seconds = began.elapsed().as_secs_f64();
+        match outcome {
+            Outcome::Passed(note) => {
+                passed += 1;
+                println!("   passed in {seconds:.0} s{}{note}", if note.is_empty() { "" } else { ": " });
+            }
+            Outcome::Failed(why) => {
+                println!("   FAILED in {seconds:.0} s: {why}");
+                failed.push(step.name);
+            }
+            Outcome::Skipped(why) => {
+                skipped += 1;
+                println!("   SKIPPED: {why}");
+            }
+        }
+    }
+    println!("── {:.0} s in all{}", start.elapsed().as_secs_f64(), names(&failed));
+    println!("{passed} passed, {} failed, {skipped} skipped", failed.len());
+    if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn names(failed: &[&str]) -> String {
+    if failed.is_empty() { String::new() } else { format!("; failed: {}", failed.join(", ")) }
+}

@@ -1,0 +1,245 @@
+//! The steps of `cargo xtask check`.
+//!
+//! Invariant: a step never changes the tree; what it builds goes below `target`. Long output goes to `target/xtask/STEP.log`, of which the end is printed on failure.
+
+use crate::Outcome::{self, Failed, Passed, Skipped};
+use crate::{root, tidy};
+use std::fs::File;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// One step.
+pub(crate) struct Step {
+    /// Short name, for the command line.
+    pub(crate) name: &'static str,
+    /// What it shows.
+    pub(crate) what: &'static str,
+    /// Runs it.
+    pub(crate) run: fn() -> Outcome,
+}
+
+/// Profile of all tests: optimised, because the simulator runs thousands of clusters, with assertions and overflow checks.
+const PROFILE: &str = "ci";
+/// Seeds of the simulator that every check runs.
+const SIM_SEEDS: &str = "1..2001";
+/// Longest time for one step; a hang is a failure, not a stuck machine.
+const STEP_LIMIT: Duration = Duration::from_secs(20 * 60);
+/// Seconds for each fuzz target.
+const FUZZ_SECONDS: u32 = 10;
+
+/// All steps, cheap ones first.
+pub(crate) fn all() -> Vec<Step> {
+    let step = |name, what, run| Step { name, what, run };
+    vec![
+        step("format", "cargo fmt", format as fn() -> Outcome),
+        step("tidy", "arrows between crates, unsafe, file heads, licences", tidy::check),
+        step("clippy", "warnings are errors", clippy),
+        step("docs", "documentation builds without warnings", docs),
+        step("tests", "unit, scripted, property, conformance, real processes", tests),
+        step("loom", "rings and handshakes under every interleaving", loom),
+        step("miri", "rings under Miri", miri),
+        step("sim", "simulated clusters with faults, 2,000 seeds", sim),
+        step("examples", "the tutorial, each with real processes", examples),
+        step("demo", "the main job", demo),
+        step("fuzz", "every decoder, bounded", fuzz),
+        step("msrv", "the minimum supported compiler", msrv),
+    ]
+}
+
+fn format() -> Outcome {
+    run("format", cargo(&["fmt", "--all", "--check"]))
+}
+
+fn clippy() -> Outcome {
+    run("clippy", cargo(&["clippy", "--workspace", "--all-targets", "--profile", PROFILE, "--", "-D", "warnings"]))
+}
+
+fn docs() -> Outcome {
+    let mut command = cargo(&["doc", "--workspace", "--no-deps", "--profile", PROFILE]);
+    command.env("RUSTDOCFLAGS", "-D warnings");
+    run("docs", command)
+}
+
+fn tests() -> Outcome {
+    let outcome = run("tests", cargo(&["test", "--workspace", "--profile", PROFILE, "--", "--show-output"]));
+    let log = log_text("tests");
+    let skips: Vec<&str> = log.lines().filter(|line| line.starts_with("SKIP")).collect();
+    skips.iter().for_each(|line| println!("   {line}"));
+    match outcome {
+        Passed(_) => {
+            Passed(format!("{} tests, {} of them skipped with the reasons above", count_tests(&log), skips.len()))
+        }
+        other => other,
+    }
+}
+
+fn loom() -> Outcome {
+    let mut command = cargo(&["test", "--package", "vmmc-host", "--lib", "--release", "--target-dir", "target/loom"]);
+    command.env("RUSTFLAGS", "--cfg loom").env("LOOM_MAX_PREEMPTIONS", "3");
+    run("loom", command)
+}
+
+fn miri() -> Outcome {
+    if !succeeds(Command::new("cargo").args(["+nightly", "miri", "--version"])) {
+        return Skipped("no Miri here; `rustup +nightly component add miri` brings it".into());
+    }
+    let mut command = Command::new("cargo");
+    command.args(["+nightly", "miri", "test", "--package", "vmmc-host", "--lib", "--target-dir", "target/miri"]);
+    command.env("MIRIFLAGS", "-Zmiri-disable-isolation");
+    run("miri", command)
+}
+
+fn sim() -> Outcome {
+    let outcome = run("sim", vmmc(&["sim", "--seeds", SIM_SEEDS]));
+    last_line_on_pass(outcome, "sim")
+}
+
+fn examples() -> Outcome {
+    let names = match example_names() {
+        Ok(names) if !names.is_empty() => names,
+        Ok(_) => return Failed("no examples found".into()),
+        Err(e) => return Failed(format!("the examples folder cannot be read: {e}")),
+    };
+    // The examples start the user's node with the binary that lies beside them.
+    if let Failed(why) =
+        run("examples-build", cargo(&["build", "--workspace", "--profile", PROFILE, "--bins", "--examples"]))
+    {
+        return Failed(why);
+    }
+    for name in &names {
+        let mut command = cargo(&["run", "--package", "vmmc", "--profile", PROFILE, "--example", name]);
+        command.env("VMMC_BIN", root().join("target").join(PROFILE).join("vmmc"));
+        if let Failed(why) = run(&format!("example-{name}"), command) {
+            return Failed(format!("{name}: {why}"));
+        }
+    }
+    Passed(names.join(", "))
+}
+
+fn demo() -> Outcome {
+    run("demo", vmmc(&["demo", "--json"]))
+}
+
+fn fuzz() -> Outcome {
+    if !succeeds(Command::new("cargo").args(["+nightly", "fuzz", "--version"])) {
+        return Skipped("no cargo-fuzz here (`cargo install cargo-fuzz`, and a nightly toolchain); the tests throw random bytes at every decoder all the same".into());
+    }
+    let folder = root().join("crates/nic");
+    let listed = Command::new("cargo").args(["+nightly", "fuzz", "list"]).current_dir(&folder).output();
+    let targets = listed.map(|o| String::from_utf8_lossy(&o.stdout).into_owned()).unwrap_or_default();
+    let mut count = 0;
+    for target in targets.lines().filter(|t| !t.is_empty()) {
+        let mut command = Command::new("cargo");
+        command.args(["+nightly", "fuzz", "run", target, "--", &format!("-max_total_time={FUZZ_SECONDS}")]);
+        command.current_dir(&folder);
+        if let Failed(why) = run(&format!("fuzz-{target}"), command) {
+            return Failed(format!("{target}: {why}"));
+        }
+        count += 1;
+    }
+    if count == 0 {
+        Failed("cargo fuzz lists no targets".into())
+    } else {
+        Passed(format!("{count} targets, {FUZZ_SECONDS} s each"))
+    }
+}
+
+fn msrv() -> Outcome {
+    if !succeeds(Command::new("cargo").args(["+1.85", "--version"])) {
+        return Skipped("toolchain 1.85 is not installed; `rustup toolchain install 1.85` brings it".into());
+    }
+    let mut command = Command::new("cargo");
+    command.args(["+1.85", "check", "--workspace", "--target-dir", "target/msrv"]);
+    run("msrv", command)
+}
+
+fn cargo(arguments: &[&str]) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.args(arguments);
+    command
+}
+
+fn vmmc(arguments: &[&str]) -> Command {
+    let mut command = cargo(&["run", "--package", "vmmc-cli", "--bin", "vmmc", "--profile", PROFILE, "--"]);
+    command.args(arguments);
+    command
+}
+
+/// Runs a command with its output in a log file; prints the end of it on failure.
+fn run(name: &str, mut command: Command) -> Outcome {
+    let path = root().join("target/xtask").join(format!("{name}.log"));
+    let opened = std::fs::create_dir_all(path.parent().expect("has a folder")).and_then(|()| File::create(&path));
+    let pipes = opened.and_then(|file| Ok((file.try_clone()?, file)));
+    let (out, err) = match pipes {
+        Ok(pipes) => pipes,
+        Err(e) => return Failed(format!("no log file at {}: {e}", path.display())),
+    };
+    if command.get_current_dir().is_none() {
+        command.current_dir(root());
+    }
+    let mut child = match command.stdin(Stdio::null()).stdout(out).stderr(err).spawn() {
+        Ok(child) => child,
+        Err(e) => return Failed(format!("{command:?} cannot be started: {e}")),
+    };
+    let began = Instant::now();
+    let status = loop {
+        match child.try_wait() {
+            Ok(Some(status)) => break status,
+            Ok(None) if began.elapsed() > STEP_LIMIT => {
+                let _ = child.kill();
+                let _ = child.wait();
+                print_tail(name);
+                return Failed(format!("stopped after {} s without an end", STEP_LIMIT.as_secs()));
+            }
+            Ok(None) => std::thread::sleep(Duration::from_millis(50)),
+            Err(e) => return Failed(format!("waiting for it failed: {e}")),
+        }
+    };
+    if status.success() {
+        return Passed(String::new());
+    }
+    print_tail(name);
+    Failed(format!("{status}; all of its output: {}", path.display()))
+}
+
+fn succeeds(command: &mut Command) -> bool {
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|s| s.success())
+}
+
+fn log_text(name: &str) -> String {
+    std::fs::read(root().join("target/xtask").join(format!("{name}.log")))
+        .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+        .unwrap_or_default()
+}
+
+fn print_tail(name: &str) {
+    let text = log_text(name);
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(80)..].iter().for_each(|line| println!("   | {line}"));
+}
+
+/// Sum of the test runners' own counts.
+fn count_tests(log: &str) -> usize {
+    log.lines().filter_map(|l| l.strip_prefix("test result: ok. ")?.split(' ').next()?.parse::<usize>().ok()).sum()
+}
+
+fn last_line_on_pass(outcome: Outcome, name: &str) -> Outcome {
+    match outcome {
+        Passed(_) => Passed(log_text(name).lines().last().unwrap_or_default().trim().to_string()),
+        other => other,
+    }
+}
+
+fn example_names() -> std::io::Result<Vec<String>> {
+    let mut names: Vec<String> = std::fs::read_dir(root().join("crates/vmmc/examples"))?
+        .filter_map(Result::ok)
+        .filter_map(|entry| {
+            let path = entry.path();
+            let is_example = path.extension().is_some_and(|e| e == "rs") || path.join("main.rs").exists();
+            let name = path.file_stem()?.to_str()?.to_string();
+            (is_example && name.starts_with(|c: char| c.is_ascii_digit())).then_some(name)
+        })
+        .collect();
+    names.sort();
+    Ok(names)
+}
