@@ -1,0 +1,62 @@
+//! Order per channel: sends of one process to one export appear in order; a counter is raised after its data; fetches,
+//! atomics and flushes see the earlier sends of the same process to the same node [NT §2].
+
+use super::{Checker, require};
+use crate::model::{AtomicRole, Model, OpKey, OpKind, ReadRole, Seen, WriteRole};
+
+pub(crate) struct ChannelOrder;
+
+impl Checker for ChannelOrder {
+    fn name(&self) -> &'static str {
+        "channel-order"
+    }
+
+    fn observe(&mut self, model: &Model, seen: &Seen) -> Result<(), String> {
+        match seen {
+            Seen::Write { len, role: WriteRole::Send { op, at, .. }, .. } => send_lands(model, *op, at + len),
+            Seen::Atomic { role: AtomicRole::Counter(op), .. } => {
+                require(model.ops[*op].is_landed(), || format!("the counter of {op} was raised before its data was there"))
+            }
+            Seen::Atomic { role: AtomicRole::Op(op), .. } => sees_earlier(model, *op, "atomic"),
+            Seen::Read { role: ReadRole::Serve { op, .. }, .. } => sees_earlier(model, *op, "fetch"),
+            Seen::Completed { op, result: Ok(_) } if model.ops[*op].kind == OpKind::Flush => sees_earlier(model, *op, "flush"),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Bytes up to `end` of a send land: no later send of the channel was there before, and the last byte comes after all
+/// earlier sends.
+fn send_lands(model: &Model, key: OpKey, end: u64) -> Result<(), String> {
+    let op = &model.ops[key];
+    let Some(export) = op.export else { return Ok(()) };
+    if let Some(&latest) = model.latest_applied.get(&(op.sender, export)) {
+        require(latest < key || op.is_applied(), || {
+            format!("bytes of {key} from {} to {export} landed after the later send {latest} was there", op.sender)
+        })?;
+    }
+    if end < op.len {
+        return Ok(());
+    }
+    let earlier = |o: &&OpKey| **o < key && model.ops[**o].export == op.export && !model.is_excused(**o);
+    let overtaken = unapplied(model, key).iter().find(earlier);
+    require(overtaken.is_none(), || {
+        format!("send {key} from {} to {export} was complete before the earlier send {}", op.sender, overtaken.expect("just tested"))
+    })
+}
+
+fn sees_earlier(model: &Model, key: OpKey, what: &str) -> Result<(), String> {
+    let earlier = |o: &&OpKey| **o < key && !model.is_excused(**o);
+    let missing = unapplied(model, key).iter().find(earlier);
+    require(missing.is_none(), || {
+        let missing = missing.expect("just tested");
+        format!("{what} {key} of {} happened before its earlier send {missing} was in memory", model.ops[key].sender)
+    })
+}
+
+/// Sends of the same process to the same node that are not in memory.
+fn unapplied(model: &Model, key: OpKey) -> &[OpKey] {
+    let node = model.target_node(key);
+    let list = node.and_then(|n| model.unapplied.get(&(model.ops[key].sender, n)));
+    list.map_or(&[], Vec::as_slice)
+}

@@ -1,0 +1,196 @@
+//! Whose access to memory was that? The engine names a region and an offset; the model finds the operation.
+//!
+//! Invariant: an access is attributed by its place alone. Whether its content fits is said beside it, so that a stale
+//! deposit on memory in use again shows up as wrong content and never as nothing.
+
+use vmmc_nic::{AtomicOp, RegionRef};
+
+use super::facts::{OpKind, RegionUse};
+use super::table::{OpKey, RedirectKey, RegionKey};
+use super::{ExportKey, Model};
+use crate::pattern;
+
+/// What a write to memory was for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum WriteRole {
+    /// Bytes `at..` of a send, at home or where a redirection leads.
+    Send { op: OpKey, at: u64, redirect: Option<RedirectKey>, wrong_at: Option<u64> },
+    /// Bytes `at..` of a fetch, in the fetching process.
+    Fetched { op: OpKey, at: u64, wrong_at: Option<u64> },
+    /// Bytes `at..` of a redirected range that had arrived before.
+    RedirectCopy { redirect: RedirectKey, at: u64 },
+    /// Nobody's.
+    Stray(String),
+}
+
+/// What a read of memory was for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ReadRole {
+    /// The data of a send.
+    Source(OpKey),
+    /// An answer to a fetch.
+    Serve { op: OpKey, export: ExportKey },
+    /// Moving bytes to where they are redirected.
+    RedirectCopy,
+    /// Memory that is gone: the garbage page.
+    Garbage,
+    /// Nobody's.
+    Stray(String),
+}
+
+/// What a change of a word was for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum AtomicRole {
+    /// A remote atomic.
+    Op(OpKey),
+    /// The counter of a send.
+    Counter(OpKey),
+    /// Nobody's.
+    Stray(String),
+}
+
+impl Model {
+    /// What a deposit of `bytes` is for.
+    pub(crate) fn write_role(&self, node: usize, to: RegionRef, offset: u64, bytes: &[u8]) -> WriteRole {
+        let Some(key) = self.region_of(node, to) else {
+            return WriteRole::Stray(format!("{} bytes to a region that never was, {to:?}", bytes.len()));
+        };
+        let region = &self.regions[key];
+        let end = offset + bytes.len() as u64;
+        let role = match region.usage {
+            RegionUse::Shared => self.landing_role(key, offset, bytes, None),
+            RegionUse::Target => self.redirected_role(key, offset, bytes),
+            RegionUse::Fetched { op, offset: first } => {
+                let inside = first <= offset && end <= first + self.ops[op].len;
+                let at = offset.wrapping_sub(first);
+                inside.then(|| WriteRole::Fetched { op, at, wrong_at: self.fetched_wrong(op, at, bytes) })
+            }
+            RegionUse::Source(_) => None,
+        };
+        role.unwrap_or_else(|| {
+            let (usage, len) = (&region.usage, bytes.len());
+            WriteRole::Stray(format!("{len} bytes at {offset} of {key} ({usage:?}) of {} where nothing is under way", region.owner))
+        })
+    }
+
+    /// What a gather is for.
+    pub(crate) fn read_role(&self, node: usize, from: RegionRef, offset: u64, len: u64) -> ReadRole {
+        let Some(key) = self.region_of(node, from) else {
+            return ReadRole::Stray(format!("{len} bytes from a region that never was, {from:?}"));
+        };
+        let region = &self.regions[key];
+        if !region.alive {
+            return ReadRole::Garbage;
+        }
+        let end = offset + len;
+        let stray = || ReadRole::Stray(format!("{len} bytes at {offset} of {key} ({:?}) that nobody asked for", region.usage));
+        match region.usage {
+            RegionUse::Source(op) if end <= region.len => ReadRole::Source(op),
+            RegionUse::Shared => {
+                let reader = region.readers.iter().find(|r| r.0 <= offset && end <= r.1);
+                reader.map_or_else(stray, |&(_, _, op)| match self.ops[op].export {
+                    Some(export) => ReadRole::Serve { op, export },
+                    None => stray(),
+                })
+            }
+            _ => stray(),
+        }
+    }
+
+    /// What a copy from memory to memory is for, when it is not a send or fetch within the node.
+    pub(crate) fn redirect_copy(
+        &self,
+        node: usize,
+        (from, from_offset): (RegionRef, u64),
+        (to, to_offset): (RegionRef, u64),
+        len: u64,
+    ) -> Option<(RedirectKey, u64)> {
+        let (from, to) = (self.region_of(node, from)?, self.region_of(node, to)?);
+        let target = &self.regions[to];
+        target.redirects.iter().find_map(|&key| {
+            let redirect = &self.redirects[key];
+            let at = to_offset.checked_sub(redirect.target_offset)?;
+            let export = &self.exports[redirect.export];
+            let fits = export.region == from
+                && at + len <= redirect.len
+                && from_offset == export.offset + redirect.offset + at
+                && !redirect.ended;
+            fits.then_some((key, at))
+        })
+    }
+
+    /// What a change of a word is for.
+    pub(crate) fn atomic_role(&self, node: usize, to: RegionRef, offset: u64, change: AtomicOp) -> AtomicRole {
+        let Some(key) = self.region_of(node, to) else {
+            return AtomicRole::Stray(format!("a word in a region that never was, {to:?}"));
+        };
+        let word_of = |op: OpKey, offset_in_export: u64| {
+            self.ops[op].export.is_some_and(|e| {
+                let export = &self.exports[e];
+                export.region == key && export.offset + offset_in_export == offset
+            })
+        };
+        // Every remote atomic of a run carries a number of its own; a counter is raised by one.
+        if let Some(op) = crate::workload::op_of_atomic(change) {
+            let known = self.ops.try_at(op).is_some_and(|o| o.kind == OpKind::Atomic(change) && word_of(op, o.offset));
+            if known {
+                return AtomicRole::Op(op);
+            }
+        } else if change == AtomicOp::FetchAdd(1) {
+            let waiting = |op: OpKey| self.ops[op].counter().is_some_and(|c| word_of(op, c));
+            let landed = self.counting.iter().copied().filter(|&op| waiting(op));
+            let best = landed.min_by_key(|&op| (self.ops[op].counted, !self.ops[op].is_landed(), op));
+            if let Some(op) = best {
+                return AtomicRole::Counter(op);
+            }
+        }
+        AtomicRole::Stray(format!("{change:?} on the word at {offset} of {key}, which nobody asked for"))
+    }
+
+    /// The send that a notification is about.
+    pub(crate) fn notified_op(&self, export: ExportKey, offset: u64, len: u64) -> Option<OpKey> {
+        let facts = &self.exports[export];
+        if len == 0 {
+            let about = |o: &OpKey| self.ops[*o].offset == offset && self.ops[*o].asks_notification();
+            let mut candidates = facts.empty_sends.iter().copied().filter(about);
+            let first = candidates.clone().next();
+            return candidates.find(|&o| self.ops[o].notified == 0).or(first);
+        }
+        let start = facts.offset + offset;
+        let (end, op) = *self.regions[facts.region].landing.get(&start)?;
+        (end == start + len && self.ops[op].export == Some(export)).then_some(op)
+    }
+
+    fn landing_role(&self, key: RegionKey, offset: u64, bytes: &[u8], redirect: Option<RedirectKey>) -> Option<WriteRole> {
+        let end = offset + bytes.len() as u64;
+        let (start, stop, op) = self.regions[key].landing_on(offset, end).next()?;
+        if offset < start || stop < end {
+            return None;
+        }
+        let at = offset - start;
+        let wrong_at = pattern::mismatch(u64::from(op.0), at, bytes).map(|i| at + i as u64);
+        Some(WriteRole::Send { op, at, redirect, wrong_at })
+    }
+
+    /// A deposit in a redirection's target: translated back to the default buffer.
+    fn redirected_role(&self, key: RegionKey, offset: u64, bytes: &[u8]) -> Option<WriteRole> {
+        let end = offset + bytes.len() as u64;
+        // The latest redirection that fits: an ended one is still found, for the revocation checker to name.
+        let inside = |r: &&RedirectKey| {
+            let redirect = &self.redirects[**r];
+            redirect.target_offset <= offset && end <= redirect.target_offset + redirect.len
+        };
+        let redirect = *self.regions[key].redirects.iter().rev().find(inside)?;
+        let facts = &self.redirects[redirect];
+        let export = &self.exports[facts.export];
+        let home = export.offset + facts.offset + (offset - facts.target_offset);
+        self.landing_role(export.region, home, bytes, Some(redirect))
+    }
+
+    fn fetched_wrong(&self, op: OpKey, at: u64, bytes: &[u8]) -> Option<u64> {
+        let OpKind::Fetch { expected: Some(expected) } = &self.ops[op].kind else { return None };
+        let expected = &expected[at as usize..][..bytes.len()];
+        let differs = bytes.iter().zip(expected).position(|(a, b)| a != b);
+        differs.map(|i| at + i as u64)
+    }
+}

@@ -1,0 +1,315 @@
+//! The things the model keeps account of.
+
+use std::collections::BTreeMap;
+
+use vmmc_nic::{AtomicOp, ExportId, ImportError, ImportId, OpError, ProcessId, RedirectId, RegionRef, Rights};
+
+use super::table::{ExportKey, ImportKey, OpKey, ProcKey, RedirectKey, RegionKey};
+use crate::spans::Spans;
+
+/// A node over all its lives.
+#[derive(Debug, Default)]
+pub(crate) struct Node {
+    pub(crate) up: bool,
+    /// Processes of the present life.
+    pub(crate) procs: Vec<ProcKey>,
+    /// Incarnation numbers of its lives; the last is the present one.
+    pub(crate) incarnations: Vec<u64>,
+    /// Partitions, dead interfaces and crashes that touch it now.
+    pub(crate) disturbed: u32,
+    /// When the last such fault ended; 0 when there was none.
+    pub(crate) disturbed_until_ns: u64,
+}
+
+/// A process.
+#[derive(Debug)]
+pub(crate) struct Proc {
+    pub(crate) node: usize,
+    pub(crate) pid: ProcessId,
+    pub(crate) uid: u32,
+    pub(crate) alive: bool,
+    pub(crate) regions: Vec<RegionKey>,
+    pub(crate) exports: Vec<ExportKey>,
+    pub(crate) imports: Vec<ImportKey>,
+    /// Operations that have not ended.
+    pub(crate) outstanding: usize,
+}
+
+/// What a memory region is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum RegionUse {
+    /// Exports may lie here.
+    Shared,
+    /// The bytes of one send.
+    Source(OpKey),
+    /// Where a fetch puts its bytes, from `offset` on; guard bytes around.
+    Fetched { op: OpKey, offset: u64 },
+    /// Where redirections put bytes.
+    Target,
+}
+
+/// A memory region of a process.
+#[derive(Debug)]
+pub(crate) struct Region {
+    pub(crate) owner: ProcKey,
+    pub(crate) at: RegionRef,
+    pub(crate) len: u64,
+    pub(crate) usage: RegionUse,
+    /// Sends that land or landed here: first byte to (end, send). Disjoint.
+    pub(crate) landing: BTreeMap<u64, (u64, OpKey)>,
+    /// Fetches that read here: (start, end, fetch).
+    pub(crate) readers: Vec<(u64, u64, OpKey)>,
+    /// Redirections into this region, for [`RegionUse::Target`].
+    pub(crate) redirects: Vec<RedirectKey>,
+    /// Exports on this region, dead ones too.
+    pub(crate) exports: Vec<ExportKey>,
+    pub(crate) alive: bool,
+}
+
+impl Region {
+    pub(crate) fn new(owner: ProcKey, at: RegionRef, len: u64, usage: RegionUse) -> Region {
+        let (landing, readers, redirects, exports) = (BTreeMap::new(), Vec::new(), Vec::new(), Vec::new());
+        Region { owner, at, len, usage, landing, readers, redirects, exports, alive: true }
+    }
+
+    /// Sends that land or landed on any byte of `start..end`.
+    pub(crate) fn landing_on(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u64, OpKey)> + '_ {
+        let hits = self.landing.range(..end).rev().map(|(&at, &(stop, key))| (at, stop, key));
+        hits.take_while(move |hit| hit.1 > start)
+    }
+}
+
+/// How an export ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ExportEnd {
+    /// `unexport` returned.
+    Withdrawn,
+    /// Its process left or died.
+    OwnerDied,
+    /// Its node crashed.
+    NodeCrashed,
+}
+
+/// An export during its whole life.
+#[derive(Debug)]
+pub(crate) struct Export {
+    pub(crate) owner: ProcKey,
+    /// Which life of its node.
+    pub(crate) life: usize,
+    pub(crate) id: ExportId,
+    pub(crate) name: Option<String>,
+    pub(crate) region: RegionKey,
+    /// First byte, in the region.
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+    pub(crate) rights: Rights,
+    /// Users that may import; `None` for anyone.
+    pub(crate) users: Option<Vec<u32>>,
+    pub(crate) notify: bool,
+    pub(crate) redirectable: bool,
+    pub(crate) born_ns: u64,
+    pub(crate) ended: Option<(u64, ExportEnd)>,
+    pub(crate) redirects: Vec<RedirectKey>,
+    /// Sends of no bytes, which only notify or count.
+    pub(crate) empty_sends: Vec<OpKey>,
+    /// Bytes (from the export's start) that arrived and were not consumed; kept for redirectable exports.
+    pub(crate) arrived: Spans,
+}
+
+impl Export {
+    pub(crate) fn is_live(&self) -> bool {
+        self.ended.is_none()
+    }
+
+    /// Whether it lived at some moment of `from_ns..=to_ns`.
+    pub(crate) fn lived_within(&self, from_ns: u64, to_ns: u64) -> bool {
+        self.born_ns <= to_ns && self.ended.is_none_or(|(at, _)| at >= from_ns)
+    }
+
+    /// Whether it lived at every moment of `from_ns..=to_ns`.
+    pub(crate) fn lived_through(&self, from_ns: u64, to_ns: u64) -> bool {
+        self.born_ns < from_ns && self.ended.is_none_or(|(at, _)| at > to_ns)
+    }
+}
+
+/// Where an import is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ImportState {
+    /// Not answered yet.
+    Asked,
+    /// In use.
+    Granted,
+    /// Refused.
+    Refused(ImportError),
+    /// Told to be broken.
+    Broken(OpError),
+    /// Given up by its process, or its process is gone.
+    Dropped,
+}
+
+/// An import, from the request on.
+#[derive(Debug)]
+pub(crate) struct Import {
+    pub(crate) importer: ProcKey,
+    /// The node asked.
+    pub(crate) node: usize,
+    /// The export asked for.
+    pub(crate) wanted: Wanted,
+    pub(crate) rights: Rights,
+    pub(crate) wait: bool,
+    pub(crate) asked_at_ns: u64,
+    pub(crate) deadline_ns: u64,
+    pub(crate) state: ImportState,
+    /// The engine has answered, even if nobody waits any more.
+    pub(crate) answered: bool,
+    pub(crate) id: Option<ImportId>,
+    pub(crate) export: Option<ExportKey>,
+    pub(crate) granted: Rights,
+}
+
+/// What an import asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// Whatever has this name.
+    Name(String),
+    /// One export; its id may be stale.
+    Id(ExportId),
+}
+
+/// What an operation does.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum OpKind {
+    /// A deliberate update.
+    Send {
+        notify: bool,
+        counter: Option<u64>,
+    },
+    /// A remote fetch; the bytes it must bring, when they are certain.
+    Fetch {
+        expected: Option<Vec<u8>>,
+    },
+    Atomic(AtomicOp),
+    Flush,
+}
+
+/// The mistake in an operation that is wrong on purpose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mistake {
+    OutOfBounds,
+    NoRight,
+    Misaligned,
+    StaleImport,
+}
+
+impl Mistake {
+    /// Whether an error tells of this mistake.
+    pub(crate) fn explains(self, why: &OpError) -> bool {
+        match self {
+            Mistake::OutOfBounds => matches!(why, OpError::OutOfBounds { .. }),
+            Mistake::NoRight => matches!(why, OpError::NoRight { .. }),
+            Mistake::Misaligned => matches!(why, OpError::Misaligned { .. }),
+            Mistake::StaleImport => matches!(why, OpError::StaleImport),
+        }
+    }
+}
+
+/// Where an operation is, as its process was told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// Outstanding.
+    Open,
+    /// Completed; a posted send is done when it is in memory.
+    Done(u64),
+    /// Ended by an error.
+    Failed(OpError),
+    /// Its process is gone, or it was never posted: nobody is told.
+    Gone,
+}
+
+/// An operation.
+#[derive(Debug)]
+pub(crate) struct Op {
+    pub(crate) kind: OpKind,
+    pub(crate) sender: ProcKey,
+    /// The id it was posted with, and the import if there is such a one.
+    pub(crate) import_id: ImportId,
+    pub(crate) import: Option<ImportKey>,
+    pub(crate) export: Option<ExportKey>,
+    /// In the export.
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+    /// Whether a completion was asked for.
+    pub(crate) completion: bool,
+    pub(crate) memory: Option<RegionKey>,
+    pub(crate) mistake: Option<Mistake>,
+    pub(crate) outcome: Outcome,
+    pub(crate) posted_at_ns: u64,
+    pub(crate) ended_at_ns: u64,
+    /// Bytes in memory, from the operation's first.
+    pub(crate) landed: Spans,
+    /// The counter was raised.
+    pub(crate) counted: bool,
+    /// The old value an atomic found.
+    pub(crate) found: Option<u64>,
+    /// Notifications taken.
+    pub(crate) notified: u32,
+}
+
+impl Op {
+    pub(crate) fn is_send(&self) -> bool {
+        matches!(self.kind, OpKind::Send { .. })
+    }
+
+    /// Whether the sender asked for a notification.
+    pub(crate) fn asks_notification(&self) -> bool {
+        matches!(self.kind, OpKind::Send { notify: true, .. })
+    }
+
+    /// The counter a send raises.
+    pub(crate) fn counter(&self) -> Option<u64> {
+        match self.kind {
+            OpKind::Send { counter, .. } => counter,
+            _ => None,
+        }
+    }
+
+    /// Whether every byte is in memory.
+    pub(crate) fn is_landed(&self) -> bool {
+        self.landed.covers(0, self.len)
+    }
+
+    /// Whether a send has had its whole effect on memory.
+    pub(crate) fn is_applied(&self) -> bool {
+        self.is_landed() && (self.counted || self.counter().is_none())
+    }
+}
+
+/// A redirection of part of an export.
+#[derive(Debug)]
+pub(crate) struct Redirect {
+    pub(crate) export: ExportKey,
+    pub(crate) id: Option<RedirectId>,
+    /// In the export.
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+    pub(crate) target: RegionKey,
+    pub(crate) target_offset: u64,
+    /// Nothing may go through it any more.
+    pub(crate) ended: bool,
+    /// Told to be complete.
+    pub(crate) done: bool,
+    /// Bytes (from the redirected range's first) copied from the default buffer, and put straight in place.
+    pub(crate) copied: Spans,
+    pub(crate) direct: Spans,
+}
+
+/// A ping.
+#[derive(Debug)]
+pub(crate) struct Ping {
+    pub(crate) asker: ProcKey,
+    pub(crate) asker_node: usize,
+    pub(crate) node: usize,
+    pub(crate) asked_at_ns: u64,
+    pub(crate) deadline_ns: u64,
+    pub(crate) answered: bool,
+}

@@ -1,0 +1,167 @@
+//! Observations, and what the model learns from each.
+//!
+//! Invariant: the model takes an observation in only after every checker has compared it with what was true before.
+
+use vmmc_nic::{ImportError, ImportGrant, OpError, RedirectReport};
+
+use super::attribute::{AtomicRole, ReadRole, WriteRole};
+use super::facts::{ImportState, OpKind, Outcome};
+use super::table::{ExportKey, ImportKey, OpKey, PingKey, RedirectKey};
+use super::Model;
+
+/// Something an engine did, attributed.
+#[derive(Clone, Debug)]
+pub(crate) enum Seen {
+    /// It wrote memory.
+    Write { node: usize, len: u64, role: WriteRole },
+    /// It read memory.
+    Read { node: usize, len: u64, role: ReadRole },
+    /// It changed a word.
+    Atomic { node: usize, old: u64, role: AtomicRole },
+    /// It ended an operation.
+    Completed { op: OpKey, result: Result<u64, OpError> },
+    /// It told of a posted send that failed.
+    SendFailed { op: OpKey, why: OpError },
+    /// It notified; of which send, if of any.
+    Notified { export: ExportKey, op: Option<OpKey>, offset: u64, len: u64, last_word: u64 },
+    /// It answered an import; which export was granted, if the model knows it.
+    Imported { import: ImportKey, result: Result<(ImportGrant, Option<ExportKey>), ImportError> },
+    /// It broke an import.
+    ImportBroken { import: ImportKey, why: OpError },
+    /// It says that a redirection is complete, or reports on it.
+    Redirected { redirect: RedirectKey, report: RedirectReport, done: bool },
+    /// It answered a ping.
+    Pong { ping: PingKey, result: Result<u64, ImportError> },
+    /// An event that fits nothing: an unknown process, cookie, import or export.
+    Unknown(String),
+    /// A level inside an engine, and what it may rise to.
+    Level { node: usize, what: &'static str, value: u64, bound: u64 },
+    /// One call into an engine is over, all its events taken.
+    Settled,
+    /// A workload action is over.
+    Step,
+    /// The run is over.
+    End,
+}
+
+impl Model {
+    /// Learns from an observation.
+    pub(crate) fn take(&mut self, seen: &Seen) {
+        match seen {
+            Seen::Write { len, role, .. } => self.take_write(role, *len),
+            Seen::Atomic { old, role, .. } => self.take_atomic(role, *old),
+            Seen::Completed { op, result: Ok(value) } => self.end_op(*op, Outcome::Done(*value)),
+            Seen::Completed { op, result: Err(why) } | Seen::SendFailed { op, why } => {
+                self.end_op(*op, Outcome::Failed(*why));
+                self.forget_unapplied(*op);
+            }
+            Seen::Notified { op: Some(op), .. } => {
+                self.ops[*op].notified += 1;
+                self.end_posted(*op);
+            }
+            Seen::Imported { import, result } => self.take_import(*import, result),
+            Seen::ImportBroken { import, why } => self.take_broken(*import, *why),
+            Seen::Redirected { redirect, done: true, .. } => {
+                self.redirects[*redirect].done = true;
+                self.redirects[*redirect].ended = true;
+            }
+            Seen::Pong { ping, .. } => self.pings[*ping].answered = true,
+            _ => {}
+        }
+    }
+
+    fn take_write(&mut self, role: &WriteRole, len: u64) {
+        match *role {
+            WriteRole::Send { op, at, redirect, .. } => {
+                self.ops[op].landed.insert(at, at + len);
+                self.arrive(op, at, len);
+                if let Some(redirect) = redirect {
+                    let start = self.ops[op].offset + at - self.redirects[redirect].offset;
+                    self.redirects[redirect].direct.insert(start, start + len);
+                }
+                self.advance(op);
+            }
+            WriteRole::Fetched { op, at, .. } => self.ops[op].landed.insert(at, at + len),
+            WriteRole::RedirectCopy { redirect, at } => self.redirects[redirect].copied.insert(at, at + len),
+            WriteRole::Stray(_) => {}
+        }
+    }
+
+    /// Bytes that arrived in a redirectable export wait there to be consumed or redirected.
+    fn arrive(&mut self, op: OpKey, at: u64, len: u64) {
+        if let Some(export) = self.ops[op].export {
+            let start = self.ops[op].offset + at;
+            let export = &mut self.exports[export];
+            if export.redirectable {
+                export.arrived.insert(start, start + len);
+            }
+        }
+    }
+
+    /// The send had a further effect; perhaps it is whole now.
+    fn advance(&mut self, op: OpKey) {
+        if !self.ops[op].is_applied() {
+            return;
+        }
+        self.forget_unapplied(op);
+        self.counting.retain(|&o| o != op);
+        if let Some(export) = self.ops[op].export {
+            let latest = self.latest_applied.entry((self.ops[op].sender, export)).or_insert(op);
+            *latest = (*latest).max(op);
+        }
+        self.end_posted(op);
+    }
+
+    /// A posted send ends when it has had its whole effect: nobody says so.
+    fn end_posted(&mut self, op: OpKey) {
+        if !self.ops[op].completion && self.ops[op].is_applied() {
+            self.end_op(op, Outcome::Done(self.ops[op].len));
+        }
+    }
+
+    fn take_atomic(&mut self, role: &AtomicRole, old: u64) {
+        match *role {
+            AtomicRole::Op(op) => self.ops[op].found = Some(old),
+            AtomicRole::Counter(op) => {
+                self.ops[op].counted = true;
+                self.advance(op);
+            }
+            AtomicRole::Stray(_) => {}
+        }
+    }
+
+    fn take_import(&mut self, key: ImportKey, result: &Result<(ImportGrant, Option<ExportKey>), ImportError>) {
+        self.imports[key].answered = true;
+        match result {
+            Ok((grant, export)) => {
+                let import = &mut self.imports[key];
+                import.export = *export;
+                import.granted = grant.rights;
+                // Given up meanwhile: the driver releases it at once.
+                if import.state == ImportState::Asked {
+                    import.state = ImportState::Granted;
+                }
+                self.name_import(key, grant.import);
+            }
+            Err(why) => {
+                if self.imports[key].state == ImportState::Asked {
+                    self.imports[key].state = ImportState::Refused(*why);
+                }
+            }
+        }
+    }
+
+    fn take_broken(&mut self, key: ImportKey, why: OpError) {
+        if self.imports[key].state == ImportState::Granted {
+            self.imports[key].state = ImportState::Broken(why);
+        }
+        // Posted sends learn of their fate by this alone.
+        let posted = |o: &OpKey| self.ops[*o].import == Some(key) && !self.ops[*o].completion;
+        let lost: Vec<OpKey> = self.open_ops.iter().copied().filter(posted).collect();
+        for op in lost {
+            debug_assert!(matches!(self.ops[op].kind, OpKind::Send { .. }));
+            self.end_op(op, Outcome::Failed(why));
+            self.forget_unapplied(op);
+        }
+    }
+}

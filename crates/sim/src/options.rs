@@ -1,0 +1,107 @@
+//! What a run is asked to do. Everything not said here is drawn from the seed.
+//!
+//! Invariant: two runs with equal [`Options`] are the same run, packet for packet.
+
+use crate::limits::{NODES_MAX, NODES_MIN, STEPS_DEFAULT, TRACE_LINES_DEFAULT};
+
+/// One simulated run: `run(Options::new(4, 17))`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Nodes in the cluster, 2 to 64.
+    pub nodes: usize,
+    /// The seed everything else is drawn from.
+    pub seed: u64,
+    /// Workload actions (an operation, an export, a fault ...) before the faults end and the run is wound up.
+    pub steps: u64,
+    /// Which faults may happen, and how often.
+    pub faults: Faults,
+    /// Encrypted or plain engines, or by seed.
+    pub mode: Mode,
+    /// How many of the last events a [`Failure`](crate::Failure) tells; 0 for none.
+    pub trace_lines: usize,
+}
+
+impl Options {
+    /// The default run of `seed` on `nodes` nodes: all faults, either mode.
+    pub fn new(nodes: usize, seed: u64) -> Options {
+        Options {
+            nodes: nodes.clamp(NODES_MIN, NODES_MAX),
+            seed,
+            steps: STEPS_DEFAULT,
+            faults: Faults::ALL,
+            mode: Mode::BySeed,
+            trace_lines: TRACE_LINES_DEFAULT,
+        }
+    }
+
+    /// The run a sweep does for `seed`: the number of nodes follows from the seed too, two to eight.
+    pub fn for_sweep(seed: u64) -> Options {
+        Options::new(2 + (seed % 7) as usize, seed)
+    }
+}
+
+/// Whether engines encrypt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// The seed decides.
+    BySeed,
+    /// All nodes plain: damaged packets are dropped by the simulated UDP checksum.
+    Plain,
+    /// All nodes sealed with one cluster key: damaged packets reach the engine.
+    Sealed,
+}
+
+/// Faults that may happen, with their worst rates. The weather of a moment is drawn below them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Faults {
+    /// Packets lost, in thousandths (300 = 30 %).
+    pub loss: u32,
+    /// Packets doubled, in thousandths.
+    pub duplicate: u32,
+    /// Packets overtaken by later ones, in thousandths.
+    pub reorder: u32,
+    /// Packets damaged, in thousandths.
+    pub corrupt: u32,
+    /// Old packets that come back, in thousandths.
+    pub replay: u32,
+    /// Longest one-way delay, in microseconds.
+    pub delay_us: u64,
+    /// Whether groups of nodes lose each other, in one or both directions.
+    pub partitions: bool,
+    /// Whether one of several network interfaces of a node dies.
+    pub path_failures: bool,
+    /// Whether nodes crash and restart.
+    pub node_crashes: bool,
+    /// Whether processes crash.
+    pub process_crashes: bool,
+}
+
+impl Faults {
+    /// Everything, at the worst rates the project promises to survive.
+    pub const ALL: Faults = Faults {
+        loss: 300,
+        duplicate: 200,
+        reorder: 300,
+        corrupt: 100,
+        replay: 30,
+        delay_us: 2_000,
+        partitions: true,
+        path_failures: true,
+        node_crashes: true,
+        process_crashes: true,
+    };
+
+    /// A perfect network and no crashes.
+    pub const NONE: Faults = Faults {
+        loss: 0,
+        duplicate: 0,
+        reorder: 0,
+        corrupt: 0,
+        replay: 0,
+        delay_us: 50,
+        partitions: false,
+        path_failures: false,
+        node_crashes: false,
+        process_crashes: false,
+    };
+}

@@ -1,0 +1,109 @@
+//! The receiver's side of transfer redirection: posting, cancelling, asking for reports, consuming [NT §3.1].
+//!
+//! Invariant: redirections cover data only, never the counters and atomics at the start of a region.
+
+use vmmc_nic::RedirectError;
+
+use crate::cluster::Cluster;
+use crate::events::redirect_cookie;
+use crate::limits::WORDS_BYTES;
+use crate::model::{ExportKey, ProcKey, Redirect, RedirectKey, RegionKey, RegionUse, Seen};
+use crate::spans::Spans;
+
+impl Cluster {
+    /// One action on a random redirectable export of the process.
+    pub(crate) fn do_redirection(&mut self, proc: ProcKey) {
+        let mut exports = self.model.live_exports(proc);
+        exports.retain(|&e| self.model.exports[e].redirectable);
+        let Some(export) = self.rng.index(exports.len()).map(|i| exports[i]) else { return };
+        let active = |r: &RedirectKey| !self.model.redirects[*r].ended;
+        let redirects: Vec<RedirectKey> = self.model.exports[export].redirects.iter().copied().filter(active).collect();
+        let chosen = self.rng.index(redirects.len()).map(|i| redirects[i]);
+        match (self.rng.below(10), chosen) {
+            (0..2, Some(redirect)) => self.cancel_redirect(proc, redirect),
+            (2..4, Some(redirect)) => self.report_redirect(proc, redirect),
+            (4..5, _) => self.consume(proc, export),
+            _ => self.redirect(proc, export),
+        }
+    }
+
+    fn redirect(&mut self, proc: ProcKey, export: ExportKey) {
+        let facts = &self.model.exports[export];
+        let first = WORDS_BYTES.saturating_sub(facts.offset);
+        let Some(room) = facts.len.checked_sub(first + 1) else { return };
+        let offset = first + self.rng.below(room);
+        let len = self.rng.between(1, 6_000).min(facts.len - offset);
+        let (target, target_offset) = self.target(proc, len);
+        let key = self.model.add_redirect(Redirect {
+            export, id: None, offset, len, target, target_offset, ended: false, done: false,
+            copied: Spans::default(), direct: Spans::default(),
+        });
+        let (node, pid) = (self.model.procs[proc].node, self.model.procs[proc].pid);
+        let (id, to) = (self.model.exports[export].id, self.model.regions[target].at.region);
+        self.judge.note(&self.model, format_args!("{proc} posts redirection {key}: {:?}", self.model.redirects[key]));
+        let result = self.call_raw(node, |engine, now, port| {
+            engine.redirect(now, pid, id, offset, len, to, target_offset, redirect_cookie(key), port)
+        });
+        match result {
+            Some(Ok(id)) => {
+                self.redirects_made += 1;
+                self.model.redirects[key].id = Some(id);
+            }
+            Some(Err(why)) => {
+                let honest = match why {
+                    RedirectError::Overlap { .. } => self.model.is_redirected(export, offset, len, key),
+                    RedirectError::TableFull { .. } => true,
+                    _ => false,
+                };
+                if !honest {
+                    self.fail("honest-errors", format!("redirection {key} was refused without a reason: {why:?}"));
+                }
+                self.model.redirects[key].ended = true;
+            }
+            None => {}
+        }
+        self.settle(node);
+    }
+
+    /// Memory to redirect to: a new region, or a free part of one in use.
+    fn target(&mut self, proc: ProcKey, len: u64) -> (RegionKey, u64) {
+        let pad = self.rng.below(32);
+        let bytes = vec![0xcc; (pad + len + 16) as usize];
+        (self.new_region(proc, RegionUse::Target, bytes), pad)
+    }
+
+    fn cancel_redirect(&mut self, proc: ProcKey, key: RedirectKey) {
+        let Some(id) = self.model.redirects[key].id else { return };
+        let (node, pid) = (self.model.procs[proc].node, self.model.procs[proc].pid);
+        self.judge.note(&self.model, format_args!("{proc} cancels redirection {key}"));
+        match self.call_raw(node, |engine, now, _| engine.cancel_redirect(now, pid, id)) {
+            Some(Ok(report)) => self.judge.see(&mut self.model, &Seen::Redirected { redirect: key, report, done: false }),
+            result => self.fail("honest-errors", format!("cancelling redirection {key} gave {result:?}")),
+        }
+        self.model.redirects[key].ended = true;
+        self.settle(node);
+    }
+
+    fn report_redirect(&mut self, proc: ProcKey, key: RedirectKey) {
+        let Some(id) = self.model.redirects[key].id else { return };
+        let (node, pid) = (self.model.procs[proc].node, self.model.procs[proc].pid);
+        match self.call_raw(node, |engine, _, _| engine.redirect_report(pid, id)) {
+            Some(Ok(report)) => self.judge.see(&mut self.model, &Seen::Redirected { redirect: key, report, done: false }),
+            result => self.fail("honest-errors", format!("a report on redirection {key} gave {result:?}")),
+        }
+        self.settle(node);
+    }
+
+    fn consume(&mut self, proc: ProcKey, export: ExportKey) {
+        let size = self.model.exports[export].len;
+        let offset = self.rng.below(size);
+        let len = self.rng.between(1, size - offset);
+        let (node, pid) = (self.model.procs[proc].node, self.model.procs[proc].pid);
+        let id = self.model.exports[export].id;
+        match self.call_raw(node, |engine, _, _| engine.consume(pid, id, offset, len)) {
+            Some(Ok(())) => self.model.exports[export].arrived.remove(offset, offset + len),
+            result => self.fail("honest-errors", format!("consuming {len} bytes at {offset} of {export} gave {result:?}")),
+        }
+        self.settle(node);
+    }
+}

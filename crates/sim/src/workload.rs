@@ -1,0 +1,547 @@
+//! What the simulated processes do: everything the interface offers, right and wrong, in random order.
+//!
+//! Invariant: an operation is entered in the model before the engine hears of it, because an engine acts at once when
+//! both ends are on its node; and its bytes overlap with no other operation whose fate is open.
+
+use vmmc_nic::{
+    Access, AtomicOp, Command, ExportSpec, INLINE_BYTES_MAX, ImportId, ImportSpec, ImportTarget, NodeSpec, PingBy,
+    RegionId, RegionRef, Rights, Source, Time,
+};
+
+use crate::cluster::{Cluster, Happening, node_name};
+use crate::events::{import_cookie, op_cookie, ping_cookie};
+use crate::limits::{
+    EXPORTS_PER_PROCESS_MAX, IMPORTS_PER_PROCESS_MAX, OPERATIONS_PER_PROCESS_MAX, PLACE_TRIES, PROCESSES_PER_NODE_MAX,
+    WORDS_BYTES,
+};
+use crate::model::{
+    Export, ExportEnd, ExportKey, Import, ImportKey, ImportState, Key, Mistake, Model, Op, OpKey, OpKind, Outcome, Ping,
+    ProcKey, Region, RegionKey, RegionUse, Seen, Wanted,
+};
+use crate::network::address;
+use crate::pattern;
+use crate::spans::Spans;
+
+/// Marks the operand of a remote atomic, which carries the number of its operation.
+const ATOMIC_MARK: u64 = 0xa7 << 56;
+
+/// The operation that a remote atomic belongs to.
+pub(crate) fn op_of_atomic(change: AtomicOp) -> Option<OpKey> {
+    let (AtomicOp::FetchAdd(operand) | AtomicOp::CompareSwap { desired: operand, .. } | AtomicOp::Swap(operand)) = change;
+    (operand >> 32 == ATOMIC_MARK >> 32).then(|| OpKey::from_index((operand & 0xffff_ffff) as usize))
+}
+
+impl Cluster {
+    /// One workload action, and perhaps a fault; plans the next.
+    pub(crate) fn act(&mut self) {
+        if !self.stormy {
+            return;
+        }
+        self.model.begin_step();
+        self.stir();
+        for _ in 0..self.rng.pick(&[1, 1, 2, 4]) {
+            self.act_once();
+        }
+        self.gauge_one();
+        self.judge.see(&mut self.model, &Seen::Step);
+        if self.model.step < self.options.steps {
+            // Slow and hectic times take turns.
+            let mean_ns = [20_000, 200_000, 1_000_000, 30_000_000][(self.model.step / 25 % 4) as usize];
+            let wait_ns = self.rng.around(mean_ns);
+            self.after(wait_ns, Happening::Act);
+        }
+    }
+
+    fn act_once(&mut self) {
+        let Some(proc) = self.some_proc() else { return };
+        match self.rng.below(100) {
+            0..5 => self.do_export(proc),
+            5..8 => self.do_unexport(proc),
+            8..22 => self.do_import(proc),
+            22..24 => self.do_unimport(proc),
+            24..26 => self.do_ping(proc),
+            26..27 => self.do_exit(proc),
+            27..34 => self.do_redirection(proc),
+            _ => self.do_operations(proc),
+        }
+    }
+
+    /// A random process on a random running node; new ones appear as long as there is room.
+    fn some_proc(&mut self) -> Option<ProcKey> {
+        let node = self.rng.below(self.options.nodes as u64) as usize;
+        self.hosts[node].engine.as_ref()?;
+        let living: Vec<ProcKey> = self.model.living(node);
+        let room = living.len() < PROCESSES_PER_NODE_MAX;
+        if living.is_empty() || room && self.rng.chance(100) {
+            return self.do_attach(node);
+        }
+        self.rng.index(living.len()).map(|i| living[i])
+    }
+
+    pub(crate) fn do_attach(&mut self, node: usize) -> Option<ProcKey> {
+        let uid = self.rng.pick(&[1000, 1000, 1000, 1001]);
+        let pid = self.call(node, |engine, _, _| engine.attach(uid))?.expect("fewer processes than the table holds");
+        let key = self.model.add_proc(node, pid, uid);
+        self.judge.note(&self.model, format_args!("{key} attaches to node {node} as {pid:?}, user {uid}"));
+        self.do_export(key);
+        Some(key)
+    }
+
+    /// The process leaves or is killed: to an engine that is the same.
+    fn do_exit(&mut self, proc: ProcKey) {
+        if !self.options.faults.process_crashes {
+            return;
+        }
+        let (node, pid) = (self.model.procs[proc].node, self.model.procs[proc].pid);
+        self.faults.process_crashes += 1;
+        self.detach(node, proc, pid);
+    }
+
+    pub(crate) fn detach(&mut self, node: usize, proc: ProcKey, pid: vmmc_nic::ProcessId) {
+        self.judge.note(&self.model, format_args!("{proc} is gone"));
+        self.call_raw(node, |engine, now, _| engine.detach(now, pid));
+        for region in self.model.procs[proc].regions.clone() {
+            self.memory.free(region);
+        }
+        self.model.end_proc(proc, false);
+        self.settle(node);
+    }
+
+    fn do_export(&mut self, proc: ProcKey) {
+        let live = |e: &&ExportKey| self.model.exports[**e].is_live();
+        if self.model.procs[proc].exports.iter().filter(live).count() >= EXPORTS_PER_PROCESS_MAX {
+            return;
+        }
+        let region = self.export_region(proc);
+        let len_bytes = self.model.regions[region].len;
+        let offset = self.rng.pick(&[0, 0, 0, 64, 128, 256, 333]);
+        let len = if self.rng.chance(700) { len_bytes - offset } else { self.rng.between(512, len_bytes - offset) };
+        let rights = self.rng.pick(&[
+            Rights::ALL, Rights::ALL, Rights::READ | Rights::WRITE, Rights::WRITE, Rights::READ, Rights::WRITE | Rights::ATOMIC,
+        ]);
+        let name = self.rng.chance(900).then(|| format!("buffer{}", self.rng.below(6)));
+        let uid = self.model.procs[proc].uid;
+        let (access, users) = match self.rng.below(4) {
+            0 => (Access::SameUser, Some(vec![uid])),
+            1 => (Access::Users(vec![7, 1001]), Some(vec![7, 1001])),
+            _ => (Access::Anyone, None),
+        };
+        let (notify, redirectable) = (self.rng.chance(600), self.rng.chance(300));
+        let spec = ExportSpec {
+            name, region: self.model.regions[region].at.region, offset, len, rights, access, notify, redirectable,
+        };
+        self.export(proc, region, spec, users);
+    }
+
+    /// Exports, and checks a refusal against the names in use. True when it exists now.
+    pub(crate) fn export(&mut self, proc: ProcKey, region: RegionKey, spec: ExportSpec, users: Option<Vec<u32>>) -> bool {
+        let (node, pid) = (self.model.procs[proc].node, self.model.procs[proc].pid);
+        let taken = spec.name.as_ref().is_some_and(|name| self.model.is_name_taken(node, name));
+        let asked = spec.clone();
+        let Some(result) = self.call_raw(node, |engine, now, _| engine.export(now, pid, asked)) else { return false };
+        if result.is_err() != taken {
+            self.fail("honest-errors", format!("export of {:?} on node {node} gave {result:?}, name taken: {taken}", spec.name));
+        }
+        if let Ok(id) = result {
+            let ExportSpec { name, offset, len, rights, notify, redirectable, .. } = spec;
+            let life = self.model.nodes[node].incarnations.len() - 1;
+            let (born_ns, ended) = (self.model.now_ns, None);
+            let (redirects, empty_sends, arrived) = (Vec::new(), Vec::new(), Spans::default());
+            let key = self.model.add_export(Export {
+                owner: proc, life, id, name, region, offset, len, rights, users, notify, redirectable, born_ns, ended,
+                redirects, empty_sends, arrived,
+            });
+            let text = &self.model.exports[key];
+            self.judge.note(&self.model, format_args!("{proc} on node {node} exports {key}: {text:?}"));
+        }
+        // Only now: an import that waits for the name is granted by this very call.
+        self.settle(node);
+        result.is_ok()
+    }
+
+    /// A region to export: often one that is or was exported, so that generations matter.
+    fn export_region(&mut self, proc: ProcKey) -> RegionKey {
+        let shared = |r: &RegionKey| self.model.regions[*r].usage == RegionUse::Shared;
+        let known: Vec<RegionKey> = self.model.procs[proc].regions.iter().copied().filter(shared).collect();
+        if self.rng.chance(500)
+            && let Some(i) = self.rng.index(known.len())
+        {
+            return known[i];
+        }
+        let len = self.rng.pick(&[4 << 10, 8 << 10, 32 << 10, 128 << 10]);
+        self.new_region(proc, RegionUse::Shared, vec![0; len])
+    }
+
+    pub(crate) fn new_region(&mut self, owner: ProcKey, usage: RegionUse, bytes: Vec<u8>) -> RegionKey {
+        let number = self.model.procs[owner].regions.len() as u32 + 1;
+        let at = RegionRef { process: self.model.procs[owner].pid, region: RegionId(number) };
+        let key = self.model.add_region(Region::new(owner, at, bytes.len() as u64, usage));
+        self.memory.add(key, bytes);
+        key
+    }
+
+    fn do_unexport(&mut self, proc: ProcKey) {
+        let live: Vec<ExportKey> = self.model.live_exports(proc);
+        let Some(i) = self.rng.index(live.len()) else { return };
+        let (node, pid) = (self.model.procs[proc].node, self.model.procs[proc].pid);
+        let id = self.model.exports[live[i]].id;
+        self.judge.note(&self.model, format_args!("{proc} unexports {}", live[i]));
+        let result = self.call_raw(node, |engine, now, _| engine.unexport(now, pid, id));
+        if result != Some(Ok(())) {
+            self.fail("honest-errors", format!("unexport of {} gave {result:?}", live[i]));
+        }
+        self.model.end_export(live[i], ExportEnd::Withdrawn);
+        self.settle(node);
+    }
+
+    fn do_import(&mut self, proc: ProcKey) {
+        let held = |i: &&ImportKey| matches!(self.model.imports[**i].state, ImportState::Asked | ImportState::Granted);
+        if self.model.procs[proc].imports.iter().filter(held).count() >= IMPORTS_PER_PROCESS_MAX {
+            return;
+        }
+        let node = self.rng.below(self.options.nodes as u64) as usize;
+        let exports = self.model.exports_of_node(node);
+        let chosen = self.rng.index(exports.len()).map(|i| exports[i]);
+        let facts = chosen.map(|e| &self.model.exports[e]);
+        let wanted = match (self.rng.below(10), facts) {
+            (0, _) => Wanted::Name(format!("unknown{}", self.rng.below(3))),
+            (1..3, Some(export)) => Wanted::Id(export.id),
+            (3..5, _) | (_, None) => Wanted::Name(format!("buffer{}", self.rng.below(6))),
+            (_, Some(export)) => export.name.clone().map_or(Wanted::Id(export.id), Wanted::Name),
+        };
+        let offered = facts.map_or(Rights::ALL, |export| export.rights);
+        let rights = match self.rng.below(10) {
+            0 => Rights::ALL,
+            1 => Rights::READ,
+            _ => offered,
+        };
+        let wait = self.rng.chance(400);
+        let patience_ns = self.rng.pick(&[100_000, 10_000_000, 1_000_000_000, 8_000_000_000]);
+        self.import(proc, node, wanted, rights, wait, patience_ns);
+    }
+
+    pub(crate) fn import(
+        &mut self,
+        proc: ProcKey,
+        node: usize,
+        wanted: Wanted,
+        rights: Rights,
+        wait: bool,
+        patience_ns: u64,
+    ) -> ImportKey {
+        let (importer_node, pid) = (self.model.procs[proc].node, self.model.procs[proc].pid);
+        let asked_at_ns = self.model.now_ns;
+        let deadline_ns = asked_at_ns + patience_ns;
+        let what = match &wanted {
+            Wanted::Name(name) => ImportTarget::Name(name.clone()),
+            Wanted::Id(id) => ImportTarget::Id(*id),
+        };
+        let key = self.model.add_import(Import {
+            importer: proc, node, wanted, rights, wait, asked_at_ns, deadline_ns, state: ImportState::Asked,
+            answered: false, id: None, export: None, granted: Rights::NONE,
+        });
+        let spec_node = (node != importer_node).then(|| self.node_spec(importer_node, node));
+        self.judge.note(&self.model, format_args!("{proc} on node {importer_node} asks for {key}: {:?}", self.model.imports[key]));
+        let spec = ImportSpec { node: spec_node, what, rights, wait, deadline: Time::from_nanos(deadline_ns) };
+        self.call(importer_node, |engine, now, _| engine.import(now, pid, spec, import_cookie(key)));
+        key
+    }
+
+    /// The other node by its address, or by its name once the engine has learnt it.
+    fn node_spec(&mut self, asker: usize, node: usize) -> NodeSpec {
+        let name = node_name(node);
+        let by_name = self.rng.chance(400);
+        let engine = self.hosts[asker].engine.as_ref();
+        if by_name && engine.is_some_and(|e| e.peers().any(|p| p.name.as_ref() == Some(&name))) {
+            return NodeSpec::Name(name);
+        }
+        NodeSpec::Addr(address(node, 0))
+    }
+
+    fn do_unimport(&mut self, proc: ProcKey) {
+        let held: Vec<ImportKey> = self.model.procs[proc].imports.clone();
+        let Some(key) = self.rng.index(held.len()).map(|i| held[i]) else { return };
+        let (node, pid) = (self.model.procs[proc].node, self.model.procs[proc].pid);
+        let import = &self.model.imports[key];
+        match (import.state.clone(), import.id) {
+            (ImportState::Asked, _) => {
+                self.judge.note(&self.model, format_args!("{proc} withdraws {key}"));
+                self.model.imports[key].state = ImportState::Dropped;
+                self.call(node, |engine, now, _| engine.cancel_import(now, pid, import_cookie(key)));
+            }
+            (ImportState::Granted, Some(id)) => {
+                // Without operations on it: what becomes of those that are outstanding is not promised.
+                if self.model.open_ops.iter().any(|&o| self.model.ops[o].import == Some(key)) {
+                    return;
+                }
+                self.judge.note(&self.model, format_args!("{proc} releases {key}"));
+                self.model.imports[key].state = ImportState::Dropped;
+                let result = self.call_raw(node, |engine, now, _| engine.unimport(now, pid, id));
+                if result != Some(Ok(())) {
+                    self.fail("honest-errors", format!("unimport of {key} gave {result:?}"));
+                }
+                self.settle(node);
+            }
+            _ => {}
+        }
+    }
+
+    fn do_ping(&mut self, proc: ProcKey) {
+        let asker_node = self.model.procs[proc].node;
+        let node = self.rng.below(self.options.nodes as u64) as usize;
+        if node == asker_node {
+            return;
+        }
+        let asked_at_ns = self.model.now_ns;
+        let deadline_ns = asked_at_ns + self.rng.pick(&[1_000_000, 100_000_000, 6_000_000_000]);
+        let key = self.model.add_ping(Ping { asker: proc, asker_node, node, asked_at_ns, deadline_ns, answered: false });
+        let spec = self.node_spec(asker_node, node);
+        let by = PingBy::Process(self.model.procs[proc].pid);
+        let deadline = Time::from_nanos(deadline_ns);
+        self.call(asker_node, |engine, now, _| engine.ping(now, spec, by, ping_cookie(key), deadline));
+    }
+
+    /// A burst of operations through one import.
+    fn do_operations(&mut self, proc: ProcKey) {
+        let usable = |i: &ImportKey| self.model.imports[*i].state == ImportState::Granted;
+        let imports: Vec<ImportKey> = self.model.procs[proc].imports.iter().copied().filter(usable).collect();
+        let Some(import) = self.rng.index(imports.len()).map(|i| imports[i]) else { return self.do_import(proc) };
+        for _ in 0..self.rng.between(1, 6) {
+            let facts = &self.model.procs[proc];
+            if !facts.alive || facts.outstanding >= OPERATIONS_PER_PROCESS_MAX {
+                return;
+            }
+            self.do_operation(proc, import);
+        }
+    }
+
+    fn do_operation(&mut self, proc: ProcKey, import: ImportKey) {
+        if self.rng.chance(40) {
+            return self.do_mistake(proc, import);
+        }
+        let Some(export) = self.model.imports[import].export else { return };
+        let rights = self.model.imports[import].granted;
+        match self.rng.below(20) {
+            0..13 if rights.contains(Rights::WRITE) => self.do_send(proc, import, export),
+            13..17 if rights.contains(Rights::READ) => self.do_fetch(proc, import, export),
+            17..19 if rights.contains(Rights::ATOMIC) => self.do_atomic(proc, import, export),
+            19 => {
+                let op = self.op(proc, import, OpKind::Flush, 0, 0);
+                self.post(op, |key, id, _| Command::Flush { import: id, cookie: op_cookie(key) });
+            }
+            _ => {}
+        }
+    }
+
+    fn do_send(&mut self, proc: ProcKey, import: ImportKey, export: ExportKey) {
+        let Some((offset, len)) = self.place(export) else { return };
+        let counter = self.rng.chance(200).then(|| self.word(export, 0)).flatten();
+        let notify = self.rng.chance(300);
+        let completion = len == 0 || self.rng.chance(600);
+        self.send(proc, import, (offset, len), notify, counter, completion);
+    }
+
+    pub(crate) fn send(
+        &mut self,
+        proc: ProcKey,
+        import: ImportKey,
+        (offset, len): (u64, u64),
+        notify: bool,
+        counter: Option<u64>,
+        completion: bool,
+    ) {
+        let mut op = self.op(proc, import, OpKind::Send { notify, counter }, offset, len);
+        op.completion = completion;
+        let key = self.model.ops.next_key();
+        let mut data = vec![0; len as usize];
+        pattern::fill(u64::from(key.0), 0, &mut data);
+        let cookie = completion.then(|| op_cookie(key));
+        if len <= INLINE_BYTES_MAX as u64 && self.rng.chance(600) {
+            let source = Source::Inline(&data);
+            self.post(op, |_, import, _| Command::Send { import, offset, source, notify, counter, completion: cookie });
+            return;
+        }
+        let pad = self.rng.below(16);
+        let mut bytes = vec![0xee; pad as usize];
+        bytes.append(&mut data);
+        let memory = self.new_region(proc, RegionUse::Source(key), bytes);
+        op.memory = Some(memory);
+        self.post(op, |_, import, region| {
+            let source = Source::Region { region, offset: pad, len };
+            Command::Send { import, offset, source, notify, counter, completion: cookie }
+        });
+    }
+
+    fn do_fetch(&mut self, proc: ProcKey, import: ImportKey, export: ExportKey) {
+        let Some((offset, len)) = self.range(export) else { return };
+        let region = self.model.exports[export].region;
+        let start = self.model.exports[export].offset + offset;
+        let expected = self.expected(import, export, start, start + len);
+        let op = Op { completion: true, ..self.op(proc, import, OpKind::Fetch { expected }, offset, len) };
+        let key = self.model.ops.next_key();
+        let pad = self.rng.below(16);
+        let bytes = vec![0xdd; (pad + len + 16) as usize];
+        let memory = self.new_region(proc, RegionUse::Fetched { op: key, offset: pad }, bytes);
+        self.model.regions[region].readers.push((start, start + len, key));
+        self.post(Op { memory: Some(memory), ..op }, |key, import, region| Command::Fetch {
+            import, offset, len, region, region_offset: pad, cookie: op_cookie(key),
+        });
+    }
+
+    fn do_atomic(&mut self, proc: ProcKey, import: ImportKey, export: ExportKey) {
+        let Some(offset) = self.word(export, WORDS_BYTES / 2) else { return };
+        let facts = &self.model.exports[export];
+        let now = self.memory.word(facts.region, facts.offset + offset);
+        let operand = ATOMIC_MARK | u64::from(self.model.ops.next_key().0);
+        let change = match self.rng.below(3) {
+            0 => AtomicOp::FetchAdd(operand),
+            1 => AtomicOp::CompareSwap { expected: now, desired: operand },
+            _ => AtomicOp::Swap(operand),
+        };
+        let op = self.op(proc, import, OpKind::Atomic(change), offset, 0);
+        self.post(op, |key, import, _| Command::Atomic { import, offset, op: change, cookie: op_cookie(key) });
+    }
+
+    /// An operation that is wrong, and must fail by saying how.
+    fn do_mistake(&mut self, proc: ProcKey, import: ImportKey) {
+        let Some(export) = self.model.imports[import].export else { return };
+        let (size, rights) = (self.model.exports[export].len, self.model.imports[import].granted);
+        let send = OpKind::Send { notify: self.rng.chance(500), counter: None };
+        let (mistake, kind, offset, len) = match self.rng.below(4) {
+            0 if rights.contains(Rights::WRITE) => {
+                let offset = self.rng.pick(&[size - 4, size, size + 1, u64::MAX - 3, 1 << 40]);
+                (Mistake::OutOfBounds, send, offset, self.rng.between(8, 64))
+            }
+            1 if !rights.contains(Rights::WRITE) => (Mistake::NoRight, send, 0, 8),
+            2 if rights.contains(Rights::ATOMIC) => (Mistake::Misaligned, OpKind::Atomic(AtomicOp::Swap(1)), 0, 0),
+            3 => (Mistake::StaleImport, send, 0, 8),
+            _ => return,
+        };
+        let offset = if mistake == Mistake::Misaligned { self.misaligned(export) } else { offset };
+        let completion = matches!(kind, OpKind::Atomic(_)) || self.rng.chance(700);
+        let mut op = self.op(proc, import, kind.clone(), offset, len);
+        (op.mistake, op.completion) = (Some(mistake), completion);
+        if mistake == Mistake::StaleImport {
+            op.import_id = ImportId { slot: self.rng.below(8) as u32, generation: 0xdead_0000 };
+        }
+        let data = vec![0xbb; len as usize];
+        self.post(op, |key, import, _| match kind {
+            OpKind::Send { notify, counter } => {
+                let completion = completion.then(|| op_cookie(key));
+                Command::Send { import, offset, source: Source::Inline(&data), notify, counter, completion }
+            }
+            _ => Command::Atomic { import, offset, op: AtomicOp::Swap(1), cookie: op_cookie(key) },
+        });
+    }
+
+    /// Enters an operation in the model and posts it; `command` is given its key, import and memory.
+    fn post<'a>(&mut self, op: Op, command: impl FnOnce(OpKey, ImportId, RegionId) -> Command<'a>) {
+        let (node, pid) = (self.model.procs[op.sender].node, self.model.procs[op.sender].pid);
+        let memory = op.memory.map_or(RegionId(0), |m| self.model.regions[m].at.region);
+        let import = op.import_id;
+        let key = self.model.add_op(op);
+        self.judge.note(&self.model, format_args!("node {node} posts {key}: {:?}", self.model.ops[key]));
+        let command = command(key, import, memory);
+        let posted = self.call_raw(node, |engine, now, port| engine.post(now, pid, command, port));
+        if posted != Some(Ok(())) {
+            self.model.withdraw_op(key);
+        }
+        self.settle(node);
+    }
+
+    fn op(&self, sender: ProcKey, import: ImportKey, kind: OpKind, offset: u64, len: u64) -> Op {
+        let facts = &self.model.imports[import];
+        Op {
+            kind, sender, import: Some(import), export: facts.export, offset, len,
+            import_id: facts.id.expect("operations are posted on granted imports"),
+            completion: true, memory: None, mistake: None, outcome: Outcome::Open,
+            posted_at_ns: self.model.now_ns, ended_at_ns: 0, landed: Spans::default(), counted: false, found: None,
+            notified: 0,
+        }
+    }
+
+    /// A length, mostly small.
+    fn length(&mut self) -> u64 {
+        let (low, high) =
+            self.rng.pick(&[(0, 1), (1, 16), (1, 16), (8, 216), (8, 216), (200, 1_500), (1_000, 8_000), (5_000, 120_000)]);
+        self.rng.between(low, high)
+    }
+
+    /// A range of an export's data, in offsets of the export.
+    fn range(&mut self, export: ExportKey) -> Option<(u64, u64)> {
+        let facts = &self.model.exports[export];
+        let first = WORDS_BYTES.saturating_sub(facts.offset);
+        let room = facts.len.checked_sub(first)?;
+        let len = self.length().min(room);
+        Some((first + self.rng.below(room - len + 1), len))
+    }
+
+    /// A range of an export's data that no operation in the open uses.
+    fn place(&mut self, export: ExportKey) -> Option<(u64, u64)> {
+        (0..PLACE_TRIES).find_map(|_| {
+            let (offset, len) = self.range(export)?;
+            let facts = &self.model.exports[export];
+            let start = facts.offset + offset;
+            self.model.is_free(facts.region, start, start + len).then_some((offset, len))
+        })
+    }
+
+    /// A word of the region's counters (`zone` 0) or atomics (`zone` 64), as an offset of the export.
+    fn word(&mut self, export: ExportKey, zone: u64) -> Option<u64> {
+        let at = zone + 8 * self.rng.below(WORDS_BYTES / 16);
+        let facts = &self.model.exports[export];
+        let offset = at.checked_sub(facts.offset)?;
+        (offset + 8 <= facts.len).then_some(offset)
+    }
+
+    /// An offset inside the export whose place in the region is not a multiple of 8.
+    fn misaligned(&mut self, export: ExportKey) -> u64 {
+        let start = self.model.exports[export].offset;
+        let odd = 1 + self.rng.below(7);
+        (8 - start % 8) % 8 + 8 * self.rng.below(8) + odd
+    }
+
+    /// What a fetch through `import` must find in `start..end` of the exported region: what is there, and the sends of
+    /// the same import that are under way. `None` where that is not certain.
+    fn expected(&self, import: ImportKey, export: ExportKey, start: u64, end: u64) -> Option<Vec<u8>> {
+        let facts = &self.model.exports[export];
+        let region = &self.model.regions[facts.region];
+        let mut bytes = self.memory.bytes(facts.region).get(start as usize..end as usize)?.to_vec();
+        for (from, to, key) in region.landing_on(start, end) {
+            if self.model.is_settled(key) {
+                continue;
+            }
+            let op = &self.model.ops[key];
+            let redirectable = op.export.is_none_or(|e| self.model.exports[e].redirectable);
+            if op.import != Some(import) || op.outcome != Outcome::Open || redirectable {
+                return None;
+            }
+            let (low, high) = (from.max(start), to.min(end));
+            let place = &mut bytes[(low - start) as usize..(high - start) as usize];
+            pattern::fill(u64::from(key.0), low - from, place);
+        }
+        Some(bytes)
+    }
+}
+
+impl Model {
+    /// Living processes of a node.
+    pub(crate) fn living(&self, node: usize) -> Vec<ProcKey> {
+        self.present(node).filter(|&p| self.procs[p].alive).collect()
+    }
+
+    /// Live exports of a process.
+    pub(crate) fn live_exports(&self, proc: ProcKey) -> Vec<ExportKey> {
+        self.procs[proc].exports.iter().copied().filter(|&e| self.exports[e].is_live()).collect()
+    }
+
+    /// Exports of a node in its present life, dead ones too.
+    fn exports_of_node(&self, node: usize) -> Vec<ExportKey> {
+        self.present(node).flat_map(|p| self.procs[p].exports.iter().copied()).collect()
+    }
+
+    fn is_name_taken(&self, node: usize, name: &str) -> bool {
+        let same = |e: &ExportKey| self.exports[*e].is_live() && self.exports[*e].name.as_deref() == Some(name);
+        self.exports_of_node(node).iter().any(same)
+    }
+}
