@@ -1,0 +1,497 @@
+//! What can go wrong, one enum per operation.
+//!
+//! Invariant: every message names the thing, the numbers and the next step; every enum can be compared in tests. What a peer or a user does wrong arrives
+//! here; what this library does wrong is an assertion.
+
+use crate::Rights;
+use std::time::Duration;
+use thiserror::Error;
+use vmmc_host::adopt::AdoptError;
+use vmmc_host::control::{NotMapped, Refusal, RefusalCode};
+use vmmc_host::region::RegionError;
+
+/// Why a call to the node got no answer that helps.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum CallError {
+    /// The node refused; its text names the thing and the next step.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The node died or ended.
+    #[error("node {node:?} is gone; start it again (`vmmc node start --name {node}`) and attach anew")]
+    NodeGone {
+        /// Name of the node.
+        node: String,
+    },
+    /// The node did not answer in time.
+    #[error("node {node:?} did not answer within {after_ms} ms; look at it with `vmmc node status`, or give the call more time")]
+    TimedOut {
+        /// Name of the node.
+        node: String,
+        /// How long we waited.
+        after_ms: u64,
+    },
+    /// The session belongs to the parent process.
+    #[error("this session was attached by process {parent} before a fork; attach in the child to get one of its own")]
+    Forked {
+        /// The process that attached.
+        parent: u32,
+    },
+    /// The node's answer makes no sense.
+    #[error("node {node:?} sent a wrong answer ({what}); run the same release of node and library")]
+    Protocol {
+        /// Name of the node.
+        node: String,
+        /// What is wrong.
+        what: String,
+    },
+}
+
+impl CallError {
+    /// Kind of refusal, when it is one.
+    pub fn refusal(&self) -> Option<RefusalCode> {
+        if let CallError::Refused(refusal) = self { Some(refusal.code) } else { None }
+    }
+}
+
+/// Why a process could not attach.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum AttachError {
+    /// Nobody listens, and we were told not to start a node.
+    #[error("no node {node:?} runs for user {uid}; start it with `vmmc node start --name {node}`")]
+    NoNode {
+        /// Name of the node.
+        node: String,
+        /// Whose node.
+        uid: u32,
+    },
+    /// No program to start a node with was found.
+    #[error(
+        "no node {node:?} runs and the program `vmmc` that could start it was not found (looked at {looked}); build it with `cargo build --release`, put it on PATH, name it in VMMC_BIN, or embed a node"
+    )]
+    NoProgram {
+        /// Name of the node.
+        node: String,
+        /// Places.
+        looked: String,
+    },
+    /// The program ran and the node does not answer.
+    #[error("`{program} node start --name {node}` did not bring up the node: {why}")]
+    StartFailed {
+        /// Name of the node.
+        node: String,
+        /// The program.
+        program: String,
+        /// Its exit status and what it said.
+        why: String,
+    },
+    /// Somebody else listens under the name.
+    #[error("the node {node:?} of user {uid} is run by user {owner}; refused, because it could read all you send. Use another name")]
+    ForeignNode {
+        /// Name of the node.
+        node: String,
+        /// Our user id.
+        uid: u32,
+        /// Theirs.
+        owner: u32,
+    },
+    /// Library and node are of different releases.
+    #[error("node {node:?} speaks version {node_version} of the interface, this library {version}; run the same release of both")]
+    Version {
+        /// Name of the node.
+        node: String,
+        /// Version of this library.
+        version: u32,
+        /// Version of the node, 0 if it did not say.
+        node_version: u32,
+    },
+    /// The node refused or did not answer.
+    #[error("attach to node {node:?}: {error}")]
+    Call {
+        /// Name of the node.
+        node: String,
+        /// Why.
+        error: CallError,
+    },
+    /// Shared areas could not be mapped, or the kernel refused something else.
+    #[error("attach to node {node:?}: {why}")]
+    System {
+        /// Name of the node.
+        node: String,
+        /// What failed.
+        why: String,
+    },
+}
+
+/// Why memory could not be allocated, taken over or registered.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum BufferError {
+    /// The memory could not be made or mapped.
+    #[error(transparent)]
+    Region(#[from] RegionError),
+    /// The caller's memory cannot be taken over.
+    #[error(transparent)]
+    Adopt(#[from] AdoptError),
+    /// The node did not take it.
+    #[error("register {len} bytes: {error}")]
+    Call {
+        /// Bytes.
+        len: u64,
+        /// Why.
+        error: CallError,
+    },
+}
+
+/// Why an export was not made.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ExportError {
+    /// The memory could not be had.
+    #[error("export {name}: {error}")]
+    Memory {
+        /// Name of the export, quoted, or "without a name".
+        name: String,
+        /// Why.
+        error: BufferError,
+    },
+    /// The node refused or did not answer.
+    #[error("export {name}: {error}")]
+    Call {
+        /// Name of the export, quoted, or "without a name".
+        name: String,
+        /// Why.
+        error: CallError,
+    },
+}
+
+/// Why an export could not be ended in the regular way. The export is gone from the caller's view in any case.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum UnexportError {
+    /// The node refused or did not answer.
+    #[error("unexport {export}: {error}")]
+    Call {
+        /// The export.
+        export: String,
+        /// Why.
+        error: CallError,
+    },
+    /// Its memory had to be moved away from importers and could not.
+    #[error("unexport {export}: the pages could not be moved away from importers that still map them ({error}); free memory, or end the process")]
+    Move {
+        /// The export.
+        export: String,
+        /// Why.
+        error: RegionError,
+    },
+    /// Its memory had to be moved, but other exports or buffers use the same pages.
+    #[error(
+        "unexport {export}: an importer may still reach its pages, and they cannot be moved because {users} other export(s) or buffer(s) use them; end those first, then `unexport_moving`"
+    )]
+    Shared {
+        /// The export.
+        export: String,
+        /// How many others.
+        users: usize,
+    },
+}
+
+/// Why an import was not granted.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ImportError {
+    /// The node refused or did not answer.
+    #[error("import {what}: {error}")]
+    Call {
+        /// What was to be imported.
+        what: String,
+        /// Why.
+        error: CallError,
+    },
+    /// The memory could not be mapped.
+    #[error("import {what}: {error}")]
+    Map {
+        /// What was to be imported.
+        what: String,
+        /// Why.
+        error: RegionError,
+    },
+}
+
+impl ImportError {
+    /// Kind of refusal, when it is one.
+    pub fn refusal(&self) -> Option<RefusalCode> {
+        if let ImportError::Call { error, .. } = self { error.refusal() } else { None }
+    }
+}
+
+impl ExportError {
+    /// Kind of refusal, when it is one.
+    pub fn refusal(&self) -> Option<RefusalCode> {
+        if let ExportError::Call { error, .. } = self { error.refusal() } else { None }
+    }
+}
+
+/// Why data did not move: sends, fetches, atomics, flushes. `import` is the name of the import as in `"frames" on b`.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum TransferError {
+    /// The exporter took the export back.
+    #[error("import {import}: the exporter revoked it; import again if it was exported anew")]
+    Revoked {
+        /// The import.
+        import: String,
+    },
+    /// The exporting process left or died.
+    #[error("import {import}: the exporting process is gone; import again once it has restarted")]
+    OwnerDied {
+        /// The import.
+        import: String,
+    },
+    /// The exporter's node does not answer.
+    #[error("import {import}: its node has not answered for {after_ms} ms; check that it runs and can be reached, then import again")]
+    NodeUnreachable {
+        /// The import.
+        import: String,
+        /// How long nothing came, milliseconds.
+        after_ms: u64,
+    },
+    /// The exporter's node restarted.
+    #[error("import {import}: its node restarted and the export of before is gone; import again")]
+    NodeRestarted {
+        /// The import.
+        import: String,
+    },
+    /// Our own node died or ended.
+    #[error("import {import}: this process's node {node:?} is gone; start it again (`vmmc node start --name {node}`) and attach anew")]
+    NodeGone {
+        /// The import.
+        import: String,
+        /// Name of our node.
+        node: String,
+    },
+    /// Outside of the export.
+    #[error("import {import}: {len} bytes at offset {offset} reach past its {size} bytes; use a smaller range")]
+    OutOfBounds {
+        /// The import.
+        import: String,
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+        /// Bytes of the import.
+        size: u64,
+    },
+    /// Outside of the local buffer.
+    #[error("import {import}: {len} bytes at offset {offset} reach past the {size} bytes of the local buffer; use a smaller range")]
+    BufferOutOfBounds {
+        /// The import.
+        import: String,
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+        /// Bytes of the buffer.
+        size: u64,
+    },
+    /// The local buffer is registered with another node.
+    #[error("import {import}: the local buffer belongs to another session; make it with the session of the import")]
+    ForeignBuffer {
+        /// The import.
+        import: String,
+    },
+    /// The import does not carry the right.
+    #[error("import {import} has the rights {granted} and this needs {needed}; import with `.rights({needed})`")]
+    NoRight {
+        /// The import.
+        import: String,
+        /// What it takes.
+        needed: Rights,
+        /// What it has.
+        granted: Rights,
+    },
+    /// A word that must be aligned is not.
+    #[error("import {import}: offset {offset} is not a multiple of 8, as words for atomics and counters must be; align it")]
+    Misaligned {
+        /// The import.
+        import: String,
+        /// The offset.
+        offset: u64,
+    },
+    /// The receiver of a redirectable export has let too many separate ranges pile up.
+    #[error("import {import}: the receive buffer already holds {max} separate ranges; the receiver must consume some")]
+    TooFragmented {
+        /// The import.
+        import: String,
+        /// The bound.
+        max: u64,
+    },
+    /// The deadline passed. The transfer may still happen.
+    #[error("import {import}: not complete after {after_ms} ms, and may still happen; give it more time or check the other side with `vmmc ping`")]
+    TimedOut {
+        /// The import.
+        import: String,
+        /// How long we waited, milliseconds.
+        after_ms: u64,
+    },
+    /// No memory for staging could be had from system or node.
+    #[error("import {import}: no staging memory ({error}); free memory, or send from a registered `Buffer`")]
+    Staging {
+        /// The import.
+        import: String,
+        /// Why.
+        error: Box<BufferError>,
+    },
+    /// The session belongs to the parent process.
+    #[error("import {import}: this session was attached by process {parent} before a fork; attach in the child to get one of its own")]
+    Forked {
+        /// The import.
+        import: String,
+        /// The process that attached.
+        parent: u32,
+    },
+    /// Anything else that the engines report.
+    #[error("import {import}: {error}")]
+    Engine {
+        /// The import.
+        import: String,
+        /// As reported.
+        error: vmmc_nic::OpError,
+    },
+}
+
+/// Why a range of the process's own export or buffer cannot be reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum AccessError {
+    /// Outside.
+    #[error("{len} bytes at offset {offset} reach past the end of {size} bytes; use a smaller range")]
+    OutOfBounds {
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+        /// Bytes there are.
+        size: u64,
+    },
+    /// Not a multiple of 8.
+    #[error("offset {offset} does not give an 8-byte aligned word; align it")]
+    Misaligned {
+        /// The offset.
+        offset: u64,
+    },
+}
+
+/// Why a wait for a word or a notification ended without it.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum WaitError {
+    /// The deadline passed.
+    #[error("{what}: nothing came within {after_ms} ms")]
+    TimedOut {
+        /// What was waited for.
+        what: String,
+        /// How long, milliseconds.
+        after_ms: u64,
+    },
+    /// The node died or ended.
+    #[error("{what}: node {node:?} is gone; start it again (`vmmc node start --name {node}`) and attach anew")]
+    NodeGone {
+        /// What was waited for.
+        what: String,
+        /// Name of the node.
+        node: String,
+    },
+    /// The export does not allow notifications.
+    #[error("{what}: the export was made without `.notify(true)`, so none can come")]
+    NotAllowed {
+        /// What was waited for.
+        what: String,
+    },
+    /// The word is out of reach.
+    #[error(transparent)]
+    Access(#[from] AccessError),
+    /// The session belongs to the parent process.
+    #[error("this session was attached by process {parent} before a fork; attach in the child to get one of its own")]
+    Forked {
+        /// The process that attached.
+        parent: u32,
+    },
+    /// The kernel refused a descriptor or a thread.
+    #[error("{what}: {why}")]
+    System {
+        /// What was asked for.
+        what: String,
+        /// What failed.
+        why: String,
+    },
+}
+
+/// Why a redirection was not posted, or cannot be reported.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum RedirectError {
+    /// The node refused or did not answer.
+    #[error("redirect bytes {offset}..{end} of export {export}: {error}", end = offset.saturating_add(*len))]
+    Call {
+        /// The export.
+        export: String,
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+        /// Why.
+        error: CallError,
+    },
+    /// The range lies outside of the export or the destination outside of its buffer.
+    #[error(transparent)]
+    Access(#[from] AccessError),
+    /// The destination is registered with another node.
+    #[error("the destination buffer belongs to another session; make it with the session of the export")]
+    ForeignBuffer,
+    /// Too many at once.
+    #[error("{max} redirections are posted by this process already; wait for one or cancel one")]
+    TooMany {
+        /// The bound.
+        max: usize,
+    },
+    /// Not all bytes came in time.
+    #[error("redirection of export {export}: {pending} bytes have not come within {after_ms} ms; wait on, or cancel it")]
+    TimedOut {
+        /// The export.
+        export: String,
+        /// Bytes that have not come.
+        pending: u64,
+        /// How long we waited, milliseconds.
+        after_ms: u64,
+    },
+}
+
+/// Why an import cannot be bound for automatic update.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum BindError {
+    /// Plain stores reach other memory only through a mapping.
+    #[error("import {import} cannot be bound for automatic update: {why}; use `send`, or a mappable export on this node imported with read and write")]
+    NotMapped {
+        /// The import.
+        import: String,
+        /// Why there is no mapping.
+        why: NotMapped,
+    },
+    /// A binding stores, so it needs the write right.
+    #[error("import {import} has the rights {granted} and a binding needs read+write; import with both")]
+    NoRight {
+        /// The import.
+        import: String,
+        /// What it has.
+        granted: Rights,
+    },
+    /// The node refused or did not answer.
+    #[error("bind import {import}: {error}")]
+    Call {
+        /// The import.
+        import: String,
+        /// Why.
+        error: CallError,
+    },
+    /// The import has ended.
+    #[error(transparent)]
+    Transfer(#[from] TransferError),
+}
+
+/// Milliseconds for messages.
+pub(crate) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
