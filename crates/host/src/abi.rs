@@ -173,6 +173,9 @@ pub struct Completion {
 
 /// Cookies with this bit belong to redirections: the completion says that all bytes have come.
 pub const COOKIE_REDIRECT: u64 = 1 << 63;
+/// Cookie of a completion that tells the failure of a posted send (one without [`flags::COMPLETE`]): `value` is the id of the import it went through, `status`
+/// and `args` say why. At most one is told for each import between two looks of the process; cookies of commands must not have this bit.
+pub const COOKIE_SEND_FAILED: u64 = 1 << 62;
 
 impl Completion {
     /// Puts the completion in the ring; false when it is full.

@@ -260,6 +260,11 @@ pub struct Grant {
     pub mapped: Result<(), NotMapped>,
     /// Whether a notification ring comes along.
     pub pair: bool,
+    /// With [`Grant::mapped`]: index of the export's gate in the gate table of the exporter. Gate slots are the node's choice and are used again.
+    pub gate: u32,
+    /// With [`Grant::mapped`]: generation of that gate. The gate is open while its word equals `gate_word(gate_generation, Open)`. It counts uses of the gate
+    /// slot, and is not the generation inside [`Grant::export`].
+    pub gate_generation: u32,
     /// Whether traffic between the nodes is sealed (encrypted and authenticated); true for an import on this node.
     pub sealed: bool,
 }
@@ -364,6 +369,8 @@ pub enum NodeEvent {
         import: u64,
         /// Why: a status of the completion ring.
         status: u16,
+        /// Arguments of the status.
+        args: [u64; 3],
     },
     /// The node ends on request.
     Stopping,

@@ -40,8 +40,12 @@ pub mod limits;
 #[cfg(not(loom))]
 pub mod memory;
 #[cfg(not(loom))]
+pub mod process;
+#[cfg(not(loom))]
 pub mod region;
 pub mod ring;
+#[cfg(not(loom))]
+pub mod udp;
 #[cfg(not(loom))]
 pub mod wait;
 

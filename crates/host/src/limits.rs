@@ -36,3 +36,9 @@ pub const MEMORY_RESERVE_BYTES: u64 = 64 << 20;
 /// Copies of at least this size use non-temporal stores where the processor has them: below it the cache serves the receiver.
 /// See `vmmc bench bandwidth`, which prints both sides of it.
 pub const NON_TEMPORAL_BYTES_MIN: usize = 8 << 20;
+/// Largest UDP payload.
+pub const UDP_DATAGRAM_BYTES_MAX: usize = 65_507;
+/// Datagrams that one send with segmentation offload may carry: the bound of older kernels.
+pub const UDP_SEGMENTS_MAX: usize = 64;
+/// Receives of one system call: 1 MiB of buffers, after which the call itself costs nothing that shows.
+pub const UDP_BATCH: usize = 16;

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
 use std::any::Any;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex};
 
 /// Bytes of a page.
@@ -299,6 +299,18 @@ impl Region {
         // SAFETY: in bounds and aligned (regions start on a page), the mapping lives as long as `self`, and all processes use such words atomically; should one
         // not, the value is garbage, which the caller treats as a claim.
         Ok(unsafe { AtomicU64::from_ptr(self.0.base.add(offset as usize).cast()) })
+    }
+
+    /// An aligned half word of the region as an atomic: what a futex sleeps on.
+    ///
+    /// # Panics
+    /// If the offset is not a multiple of 4: callers check the alignment of what users say.
+    #[inline]
+    pub fn word32(&self, offset: u64) -> Result<&AtomicU32, OutOfBounds> {
+        self.check(offset, 4)?;
+        assert_eq!(offset % 4, 0, "misaligned half word");
+        // SAFETY: as for `word`, with four bytes.
+        Ok(unsafe { AtomicU32::from_ptr(self.0.base.add(offset as usize).cast()) })
     }
 
     /// `count` consecutive words of the region as atomics.

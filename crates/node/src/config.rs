@@ -1,0 +1,222 @@
+//! What a node is told at its start, and the same as command-line options.
+//!
+//! Invariant: `NodeConfig::from_args(config.to_args())` gives the configuration again, except for a key given as bytes, which never appears on a command line.
+
+use crate::limits::{LINGER_SECONDS_MAX, PEER_TIMEOUT_DEFAULT, PEER_TIMEOUT_MIN};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Name of the node that a user gets without asking for one.
+pub const DEFAULT_NODE: &str = "default";
+
+/// Where the cluster key comes from. Nodes of one cluster have the same key; it authenticates them and encrypts what they send each other.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub enum KeySource {
+    /// The user's key file, [`default_key_file`](crate::default_key_file); made on first use.
+    #[default]
+    Default,
+    /// This file; made on first use.
+    File(PathBuf),
+    /// These bytes (tests and programs that keep keys elsewhere).
+    Given([u8; 32]),
+    /// No key: packets are neither encrypted nor authenticated. For trusted wires only.
+    Plain,
+}
+
+impl std::fmt::Debug for KeySource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            KeySource::Default => f.write_str("Default"),
+            KeySource::File(path) => write!(f, "File({})", path.display()),
+            KeySource::Given(_) => f.write_str("Given(..)"),
+            KeySource::Plain => f.write_str("Plain"),
+        }
+    }
+}
+
+/// Settings of a node, daemon or embedded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeConfig {
+    /// Name: 1 to 63 letters, digits, `.`, `_`, `-`; unique in the cluster, and among the user's nodes on this machine.
+    pub name: String,
+    /// UDP addresses to listen on; port 0 lets the kernel choose. Empty: a port that the kernel chooses on all IPv4 addresses, so that the node can call others.
+    pub listen: Vec<SocketAddr>,
+    /// Peers known from the start; several addresses of one peer are several paths to it.
+    pub peers: Vec<Vec<SocketAddr>>,
+    /// The cluster key.
+    pub key: KeySource,
+    /// A daemon ends when no process has been attached for this long. None: it stays.
+    pub linger: Option<Duration>,
+    /// A peer that owes an answer for this long is dead.
+    pub peer_timeout: Duration,
+    /// Whether a daemon takes SIGTERM and SIGINT of its process as the order to end cleanly.
+    pub handle_signals: bool,
+    /// Whether a daemon leaves the terminal of whoever started it.
+    pub detach: bool,
+    /// Embedded: whether a thread of the node serves peers while no caller waits. It sleeps while there is nothing to do and while callers step the node.
+    pub keeper: bool,
+}
+
+impl Default for NodeConfig {
+    fn default() -> Self {
+        NodeConfig::new(DEFAULT_NODE)
+    }
+}
+
+impl NodeConfig {
+    /// The node of this name with default settings.
+    pub fn new(name: &str) -> NodeConfig {
+        NodeConfig {
+            name: name.to_string(),
+            listen: Vec::new(),
+            peers: Vec::new(),
+            key: KeySource::Default,
+            linger: None,
+            peer_timeout: PEER_TIMEOUT_DEFAULT,
+            handle_signals: false,
+            detach: false,
+            keeper: true,
+        }
+    }
+
+    /// Also listens on this address.
+    #[must_use]
+    pub fn listen(mut self, address: SocketAddr) -> NodeConfig {
+        self.listen.push(address);
+        self
+    }
+
+    /// Also knows this peer.
+    #[must_use]
+    pub fn peer(mut self, addresses: &[SocketAddr]) -> NodeConfig {
+        self.peers.push(addresses.to_vec());
+        self
+    }
+
+    /// Takes the key from there.
+    #[must_use]
+    pub fn key(mut self, key: KeySource) -> NodeConfig {
+        self.key = key;
+        self
+    }
+
+    /// The options of `vmmc node run` and `vmmcd`:
+    /// `--name N`, `--listen A`, `--peer A[,A]`, `--key-file F`, `--plain`, `--linger-s N`, `--peer-timeout-ms N`, `--detach`.
+    pub fn from_args(args: impl IntoIterator<Item = String>) -> Result<NodeConfig, BadOption> {
+        let mut config = NodeConfig { handle_signals: true, ..NodeConfig::default() };
+        let mut args = args.into_iter();
+        while let Some(option) = args.next() {
+            let mut value = || args.next().ok_or_else(|| BadOption::NoValue { option: option.clone() });
+            match option.as_str() {
+                "--name" => config.name = value()?,
+                "--listen" => config.listen.push(address(&option, &value()?)?),
+                "--peer" => config.peers.push(addresses(&option, &value()?)?),
+                "--key-file" => config.key = KeySource::File(PathBuf::from(value()?)),
+                "--plain" => config.key = KeySource::Plain,
+                "--linger-s" => {
+                    config.linger = Some(Duration::from_secs(number(&option, &value()?, 0, LINGER_SECONDS_MAX)?))
+                }
+                "--peer-timeout-ms" => {
+                    let (least, most) = (PEER_TIMEOUT_MIN.as_millis() as u64, 1000 * LINGER_SECONDS_MAX);
+                    config.peer_timeout = Duration::from_millis(number(&option, &value()?, least, most)?);
+                }
+                "--detach" => config.detach = true,
+                _ => return Err(BadOption::Unknown { option }),
+            }
+        }
+        Ok(config)
+    }
+
+    /// The options that give this configuration.
+    pub fn to_args(&self) -> Vec<String> {
+        let mut args = vec!["--name".to_string(), self.name.clone()];
+        let mut push = |option: &str, value: String| args.extend([option.to_string(), value]);
+        self.listen.iter().for_each(|a| push("--listen", a.to_string()));
+        for peer in &self.peers {
+            push("--peer", peer.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(","));
+        }
+        if let KeySource::File(path) = &self.key {
+            push("--key-file", path.display().to_string());
+        }
+        if let Some(linger) = self.linger {
+            push("--linger-s", linger.as_secs().to_string());
+        }
+        push("--peer-timeout-ms", self.peer_timeout.as_millis().to_string());
+        args.extend((self.key == KeySource::Plain).then(|| "--plain".to_string()));
+        args.extend(self.detach.then(|| "--detach".to_string()));
+        args
+    }
+}
+
+/// An option that makes no sense.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadOption {
+    /// Not an option of ours.
+    #[error(
+        "unknown option {option:?}; there are --name, --listen, --peer, --key-file, --plain, --linger-s, --peer-timeout-ms, --detach"
+    )]
+    Unknown {
+        /// What was given.
+        option: String,
+    },
+    /// Its value is missing.
+    #[error("{option} needs a value")]
+    NoValue {
+        /// Which.
+        option: String,
+    },
+    /// Its value makes no sense.
+    #[error("{option} {value:?}: {wanted}")]
+    BadValue {
+        /// Which.
+        option: String,
+        /// What was given.
+        value: String,
+        /// What it takes.
+        wanted: String,
+    },
+}
+
+fn address(option: &str, value: &str) -> Result<SocketAddr, BadOption> {
+    value.parse().map_err(|_| BadOption::BadValue {
+        option: option.into(),
+        value: value.into(),
+        wanted: "give an address and a port, such as 192.168.0.7:4000 or [::1]:4000".into(),
+    })
+}
+
+fn addresses(option: &str, value: &str) -> Result<Vec<SocketAddr>, BadOption> {
+    value.split(',').map(|one| address(option, one.trim())).collect()
+}
+
+fn number(option: &str, value: &str, least: u64, most: u64) -> Result<u64, BadOption> {
+    value.parse().ok().filter(|n| (least..=most).contains(n)).ok_or_else(|| BadOption::BadValue {
+        option: option.into(),
+        value: value.into(),
+        wanted: format!("give a number from {least} to {most}"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_survive_the_command_line() {
+        let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        let mut config = NodeConfig::new("a").listen(address(1)).peer(&[address(2), address(3)]).key(KeySource::Plain);
+        config.linger = Some(Duration::from_secs(9));
+        config.handle_signals = true;
+        assert_eq!(NodeConfig::from_args(config.to_args()), Ok(config));
+    }
+
+    #[test]
+    fn options_without_sense_are_named() {
+        let parse = |args: &[&str]| NodeConfig::from_args(args.iter().map(|a| a.to_string())).unwrap_err();
+        assert_eq!(parse(&["--nmae", "x"]), BadOption::Unknown { option: "--nmae".into() });
+        assert_eq!(parse(&["--name"]), BadOption::NoValue { option: "--name".into() });
+        assert!(parse(&["--listen", "localhost"]).to_string().contains("an address and a port"));
+        assert!(parse(&["--linger-s", "-1"]).to_string().contains("a number from 0"));
+    }
+}

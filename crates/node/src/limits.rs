@@ -1,0 +1,77 @@
+//! Named bounds of the node.
+//!
+//! Invariant: every queue, table and retry of this crate takes its bound from here, with the reason for the number.
+
+use std::time::Duration;
+
+/// Commands taken from one ring before the next ring has its turn: long enough to fill a packet with short sends, short enough that 64 busy rings turn in a millisecond.
+pub const RING_BATCH: usize = 32;
+/// Looks at a ring in vain before it is looked at only now and then.
+pub const RING_QUIET_POLLS: u32 = 256;
+/// Steps between two looks at quiet rings: adds some microseconds to the first command after a pause, and spares the others the look.
+pub const RING_QUIET_EVERY: u32 = 16;
+/// Up to this many rings are all looked at each time: it costs less than deciding.
+pub const RINGS_FEW: usize = 4;
+/// Steps for which a ring rests after the engine said `Busy`.
+pub const RING_BUSY_REST: u32 = 4;
+/// Connections, attached or not: all processes that the engine takes, and some that are about to attach or are being refused.
+pub const CONNECTIONS_MAX: usize = 320;
+/// Time that a connection may take to attach.
+pub const ATTACH_TIME: Duration = Duration::from_secs(5);
+/// Control messages taken from one connection before the next has its turn.
+pub const CONTROL_BATCH: usize = 16;
+/// Calls of one process that wait for an answer (imports that wait, pings): one for each import that it may have, roughly.
+pub const CALLS_WAITING_MAX: usize = 4_096;
+/// Replies and events that wait for room in a socket: one for each import of a process that breaks at once, and some. A process that leaves more uncollected is let go.
+pub const OUTBOX_MAX: usize = 40_000;
+/// Time between two tries to send what waits in an outbox.
+pub const OUTBOX_RETRY: Duration = Duration::from_millis(2);
+/// Time for which a revocation waits for mapped transfers under way: the copy of 1 GiB, and some. Then the exporter is told to move its pages.
+pub const REVOCATION_WAIT: Duration = Duration::from_millis(200);
+/// Time between two looks at the lanes of a revocation that waits while the node has nothing else to do.
+pub const REVOCATION_LOOK: Duration = Duration::from_micros(100);
+/// Revocations of one process that wait at once.
+pub const REVOCATIONS_PER_PROCESS_MAX: usize = 1_024;
+/// Failures of posted sends remembered for a process until its completion ring has room; further ones of the same import say nothing new.
+pub const SEND_FAILURES_MAX: usize = 256;
+/// Longest wait of a call that names none we believe: a day.
+pub const CALL_TIME_MAX: Duration = Duration::from_secs(24 * 3600);
+/// Entries of each list in a description, so that it fits a control message.
+pub const INFO_LIST_MAX: usize = 256;
+/// Bytes of a description's lists, for the same reason.
+pub const INFO_BYTES_MAX: usize = 48 << 10;
+
+/// Datagrams taken from a socket before rings have their turn.
+pub const RECEIVE_BATCH: usize = 16;
+/// Sends to the network before rings have their turn.
+pub const TRANSMIT_BATCH: usize = 64;
+/// Bytes asked for as socket buffers; the kernel may grant less.
+pub const SOCKET_BUFFER_BYTES: usize = 8 << 20;
+/// Addresses whose path size and socket are remembered: four for each of the engine's peers.
+pub const ROUTES_MAX: usize = 1_024;
+/// Addresses probed for their path size in a second: spoofed senders must not make us busy.
+pub const PROBES_PER_SECOND: u32 = 100;
+
+/// Time without work after which a node sleeps; polling costs its core, sleeping costs the next message a wake-up of about as long.
+pub const AWAKE_TIME: Duration = Duration::from_micros(80);
+/// Time between two looks at the control sockets while rings and network are busy.
+pub const CONTROL_LOOK: Duration = Duration::from_micros(50);
+/// Steps without work between two looks at the control sockets.
+pub const CONTROL_LOOK_STEPS: u32 = 4;
+/// Time for which the keeper of an embedded node leaves it to callers that step it.
+pub const KEEPER_NAP: Duration = Duration::from_millis(1);
+/// Longest sleep of anything, so that a lost timer is late and not forgotten.
+pub const SLEEP_MAX: Duration = Duration::from_secs(60);
+
+/// A peer that owes an answer for this long is dead, unless configured.
+pub const PEER_TIMEOUT_DEFAULT: Duration = Duration::from_secs(5);
+/// Shortest such time: some retransmissions must fit.
+pub const PEER_TIMEOUT_MIN: Duration = Duration::from_millis(100);
+/// Longest linger: a year.
+pub const LINGER_SECONDS_MAX: u64 = 366 * 24 * 3600;
+/// Time for which a daemon that starts in the background may take until it answers.
+pub const START_TIME: Duration = Duration::from_secs(10);
+/// Time between two looks whether it does.
+pub const START_LOOK: Duration = Duration::from_millis(2);
+/// Time for saying goodbye to peers and processes at the end.
+pub const GOODBYE_TIME: Duration = Duration::from_millis(50);
