@@ -147,7 +147,8 @@ impl Cluster {
 
     /// How long a fault lasts: mostly short, sometimes longer than a peer may be silent.
     fn duration(&mut self) -> u64 {
-        let (low, high) = self.rng.pick(&[(1, 10), (10, 100), (10, 100), (100, 1_000), (1_000, 4_000), (5_000, 15_000)]);
+        let (low, high) =
+            self.rng.pick(&[(1, 10), (10, 100), (10, 100), (100, 1_000), (1_000, 4_000), (5_000, 15_000)]);
         self.rng.between(low * 1_000_000, high * 1_000_000)
     }
 }

@@ -10,9 +10,7 @@ use vmmc_nic::{ClusterKey, Config, Engine, NodeName, Time};
 
 use crate::chaos::ChaosEvent;
 use crate::judge::{Judge, Verdict};
-use crate::limits::{
-    DATAGRAMS_PER_CALL_MAX, EVENTS_PER_CALL_MAX, PATHS_MAX, RUN_EVENTS_MAX, WORK_PIECES_PER_CALL_MAX,
-};
+use crate::limits::{DATAGRAMS_PER_CALL_MAX, EVENTS_PER_CALL_MAX, PATHS_MAX, RUN_EVENTS_MAX, WORK_PIECES_PER_CALL_MAX};
 use crate::memory::{Memory, Port};
 use crate::model::{Model, Seen};
 use crate::network::{Network, Packet, address};
@@ -184,7 +182,11 @@ impl Cluster {
     }
 
     /// Calls into a node's engine with its way to memory, then takes what the call gave. `None` when the node is down.
-    pub(crate) fn call<R>(&mut self, node: usize, act: impl FnOnce(&mut Engine, Time, &mut Port<'_>) -> R) -> Option<R> {
+    pub(crate) fn call<R>(
+        &mut self,
+        node: usize,
+        act: impl FnOnce(&mut Engine, Time, &mut Port<'_>) -> R,
+    ) -> Option<R> {
         let result = self.call_raw(node, act)?;
         self.settle(node);
         Some(result)
@@ -304,7 +306,9 @@ impl Cluster {
     fn take_datagrams(&mut self, node: usize) -> bool {
         let mut taken = 0;
         let mut buffer = std::mem::take(&mut self.buffer);
-        while let Some(Some(out)) = self.call_raw(node, |engine, now, port| engine.poll_transmit(now, &mut buffer, port)) {
+        while let Some(Some(out)) =
+            self.call_raw(node, |engine, now, port| engine.poll_transmit(now, &mut buffer, port))
+        {
             taken += 1;
             if taken > DATAGRAMS_PER_CALL_MAX {
                 self.fail("progress", format!("node {node} gives datagrams for ever"));

@@ -2,7 +2,7 @@
 //!
 //! Invariant: an event that fits nothing that was asked is an observation too ([`Seen::Unknown`]), never ignored.
 
-use vmmc_nic::{Cookie, Event, ImportGrant, ImportError, ImportId, OpError, ProcessId};
+use vmmc_nic::{Cookie, Event, ImportError, ImportGrant, ImportId, OpError, ProcessId};
 
 use crate::cluster::{Cluster, node_name};
 use crate::model::{ExportKey, ImportKey, ImportState, Key, Model, OpKey, PingKey, ProcKey, RedirectKey, Seen};
@@ -52,30 +52,35 @@ impl Cluster {
         let found = match event {
             Event::Completion { process, cookie, result } => completion(model, node, *process, *cookie, *result),
             Event::SendFailed { process, import, why } => send_failed(model, node, *process, *import, *why),
-            Event::Notification { process, export, offset, len, last_word } => {
-                model.export_of(node, *export).filter(|&e| owner(model, node, *process) == Some(model.exports[e].owner)).map(
-                    |export| {
-                        let op = model.notified_op(export, *offset, *len);
-                        Seen::Notified { export, op, offset: *offset, len: *len, last_word: *last_word }
-                    },
-                )
-            }
+            Event::Notification { process, export, offset, len, last_word } => model
+                .export_of(node, *export)
+                .filter(|&e| owner(model, node, *process) == Some(model.exports[e].owner))
+                .map(|export| {
+                    let op = model.notified_op(export, *offset, *len);
+                    Seen::Notified { export, op, offset: *offset, len: *len, last_word: *last_word }
+                }),
             Event::ImportDone { process, cookie, result } => self.import_done(node, *process, *cookie, result),
             Event::ImportBroken { process, import, why } => owner(model, node, *process)
                 .and_then(|p| model.import_of(p, *import))
                 .map(|import| Seen::ImportBroken { import, why: *why }),
             Event::RedirectDone { process, cookie, redirect, report } => index(*cookie, 3)
                 .filter(|&r: &RedirectKey| {
-                    let known = model.redirects.try_at(r).is_some_and(|facts| facts.id.is_none_or(|id| id == *redirect));
+                    let known =
+                        model.redirects.try_at(r).is_some_and(|facts| facts.id.is_none_or(|id| id == *redirect));
                     known && owner(model, node, *process) == Some(model.exports[model.redirects[r].export].owner)
                 })
                 .map(|redirect| Seen::Redirected { redirect, report: report.clone(), done: true }),
             Event::Pong { cookie, result, .. } => index(*cookie, 2)
-                .filter(|&p: &PingKey| model.pings.try_at(p).is_some_and(|facts| facts.asker_node == node && !facts.answered))
+                .filter(|&p: &PingKey| {
+                    model.pings.try_at(p).is_some_and(|facts| facts.asker_node == node && !facts.answered)
+                })
                 .map(|ping| Seen::Pong { ping, result: result.map(|rtt| rtt.as_nanos() as u64) }),
             Event::PeerUp { .. } | Event::PeerDown { .. } => return None,
         };
-        Some(found.unwrap_or_else(|| Seen::Unknown(format!("node {node} told of something nobody asked for: {event:?}"))))
+        Some(
+            found
+                .unwrap_or_else(|| Seen::Unknown(format!("node {node} told of something nobody asked for: {event:?}"))),
+        )
     }
 
     fn import_done(
@@ -142,7 +147,13 @@ fn owner(model: &Model, node: usize, process: ProcessId) -> Option<ProcKey> {
     model.proc_of(node, process).filter(|&p| model.procs[p].alive)
 }
 
-fn completion(model: &Model, node: usize, process: ProcessId, cookie: Cookie, result: Result<u64, OpError>) -> Option<Seen> {
+fn completion(
+    model: &Model,
+    node: usize,
+    process: ProcessId,
+    cookie: Cookie,
+    result: Result<u64, OpError>,
+) -> Option<Seen> {
     let op: OpKey = index(cookie, 0)?;
     let facts = model.ops.try_at(op)?;
     let asked = facts.completion && owner(model, node, process) == Some(facts.sender);

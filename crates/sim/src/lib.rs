@@ -24,7 +24,7 @@
 //! ```
 //! let report = vmmc_sim::run(vmmc_sim::Options { steps: 20, ..vmmc_sim::Options::new(2, 1) })?;
 //! assert_eq!(report.steps, 20);
-//! # Ok::<(), vmmc_sim::Failure>(())
+//! # Ok::<(), Box<vmmc_sim::Failure>>(())
 //! ```
 
 #![forbid(unsafe_code)]

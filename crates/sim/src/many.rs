@@ -39,7 +39,7 @@ pub fn run_many(
             done.0 += 1;
             match result {
                 Ok(report) => done.1.report.add(&report),
-                Err(failure) => done.1.failures.push(failure),
+                Err(failure) => done.1.failures.push(*failure),
             }
             let (finished, failed) = (done.0, done.1.failures.len() as u64);
             drop(done);

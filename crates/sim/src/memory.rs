@@ -90,7 +90,8 @@ impl Port<'_> {
         self.judge.see(self.model, &Seen::Read { node, len, role });
         let role = WriteRole::RedirectCopy { redirect, at };
         self.judge.see(self.model, &Seen::Write { node, len, role });
-        let (Some(from_key), Some(to_key)) = (self.model.region_of(node, from.0), self.model.region_of(node, to.0)) else {
+        let (Some(from_key), Some(to_key)) = (self.model.region_of(node, from.0), self.model.region_of(node, to.0))
+        else {
             return true;
         };
         let data = self.memory.slice(from_key, from.1, len).map(<[u8]>::to_vec);

@@ -35,8 +35,17 @@ impl Cluster {
         let len = self.rng.between(1, 6_000).min(facts.len - offset);
         let (target, target_offset) = self.target(proc, len);
         let key = self.model.add_redirect(Redirect {
-            export, id: None, offset, len, target, target_offset, ended: false, done: false,
-            copied: Spans::default(), direct: Spans::default(),
+            export,
+            id: None,
+            offset,
+            len,
+            target,
+            target_offset,
+            ended: false,
+            done: false,
+            orphaned: false,
+            copied: Spans::default(),
+            direct: Spans::default(),
         });
         let (node, pid) = (self.model.procs[proc].node, self.model.procs[proc].pid);
         let (id, to) = (self.model.exports[export].id, self.model.regions[target].at.region);
@@ -48,6 +57,7 @@ impl Cluster {
             Some(Ok(id)) => {
                 self.redirects_made += 1;
                 self.model.redirects[key].id = Some(id);
+                self.judge.see(&mut self.model, &Seen::RedirectPosted { redirect: key });
             }
             Some(Err(why)) => {
                 let honest = match why {
@@ -77,10 +87,13 @@ impl Cluster {
         let (node, pid) = (self.model.procs[proc].node, self.model.procs[proc].pid);
         self.judge.note(&self.model, format_args!("{proc} cancels redirection {key}"));
         match self.call_raw(node, |engine, now, _| engine.cancel_redirect(now, pid, id)) {
-            Some(Ok(report)) => self.judge.see(&mut self.model, &Seen::Redirected { redirect: key, report, done: false }),
+            Some(Ok(report)) => {
+                self.judge.see(&mut self.model, &Seen::Redirected { redirect: key, report, done: false })
+            }
             result => self.fail("honest-errors", format!("cancelling redirection {key} gave {result:?}")),
         }
         self.model.redirects[key].ended = true;
+        self.model.redirects[key].orphaned = true;
         self.settle(node);
     }
 
@@ -88,7 +101,9 @@ impl Cluster {
         let Some(id) = self.model.redirects[key].id else { return };
         let (node, pid) = (self.model.procs[proc].node, self.model.procs[proc].pid);
         match self.call_raw(node, |engine, _, _| engine.redirect_report(pid, id)) {
-            Some(Ok(report)) => self.judge.see(&mut self.model, &Seen::Redirected { redirect: key, report, done: false }),
+            Some(Ok(report)) => {
+                self.judge.see(&mut self.model, &Seen::Redirected { redirect: key, report, done: false })
+            }
             result => self.fail("honest-errors", format!("a report on redirection {key} gave {result:?}")),
         }
         self.settle(node);
@@ -102,7 +117,9 @@ impl Cluster {
         let id = self.model.exports[export].id;
         match self.call_raw(node, |engine, _, _| engine.consume(pid, id, offset, len)) {
             Some(Ok(())) => self.model.exports[export].arrived.remove(offset, offset + len),
-            result => self.fail("honest-errors", format!("consuming {len} bytes at {offset} of {export} gave {result:?}")),
+            result => {
+                self.fail("honest-errors", format!("consuming {len} bytes at {offset} of {export} gave {result:?}"))
+            }
         }
         self.settle(node);
     }

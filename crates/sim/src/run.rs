@@ -15,7 +15,7 @@ use crate::judge::Verdict;
 use crate::limits::{IDLE_NS, PROBE_PATIENCE_NS, REST_NS};
 use crate::model::{ImportState, Outcome, ProcKey, RegionUse, Seen, Wanted};
 use crate::options::Options;
-use crate::report::{FaultCounts, Failure, Report};
+use crate::report::{Failure, FaultCounts, Report};
 use crate::tamper::Tamper;
 
 /// Runs one seed.
@@ -23,21 +23,24 @@ use crate::tamper::Tamper;
 /// # Errors
 /// The first property that did not hold, with the last events before it and the command that replays it. A panic inside
 /// an engine is a failure too, of the checker `panic`.
-pub fn run(options: Options) -> Result<Report, Failure> {
+pub fn run(options: Options) -> Result<Report, Box<Failure>> {
     let trace_lines = options.trace_lines;
     // Text is made only when it is wanted: a failed run is run again for it.
     let quick = Options { trace_lines: 0, ..options };
-    run_tampered(quick.clone(), None).or_else(|failure| {
-        if trace_lines == 0 {
-            return Err(failure);
+    run_tampered(quick.clone(), None).map_err(|mut failure| {
+        if trace_lines > 0 {
+            let again = run_tampered(Options { trace_lines, ..quick }, None).err();
+            match again.filter(|again| (again.at, &again.message) == (failure.at, &failure.message)) {
+                Some(told) => failure = told,
+                None => failure.message += " (and ended differently when run again: it is not deterministic)",
+            }
         }
-        let told = Options { trace_lines, ..quick };
-        Err(run_tampered(told, None).err().unwrap_or(failure))
+        failure
     })
 }
 
 /// Runs one seed with a bug planted.
-pub(crate) fn run_tampered(options: Options, tamper: Option<Box<dyn Tamper>>) -> Result<Report, Failure> {
+pub(crate) fn run_tampered(options: Options, tamper: Option<Box<dyn Tamper>>) -> Result<Report, Box<Failure>> {
     let began = Instant::now();
     let mut cluster = Cluster::new(options, tamper);
     let caught = catch_unwind(AssertUnwindSafe(|| cluster.play()));
@@ -99,8 +102,11 @@ impl Cluster {
             self.send(proc, import, (0, 64), true, None, true);
         }
         self.decide();
-        let failed = self.model.ops.iter().find(|(key, op)| *key >= first_op && !matches!(op.outcome, Outcome::Done(_)));
-        if let Some(text) = failed.map(|(key, op)| format!("after the storm, send {key} by {} ended as {:?}", op.sender, op.outcome)) {
+        let failed =
+            self.model.ops.iter().find(|(key, op)| *key >= first_op && !matches!(op.outcome, Outcome::Done(_)));
+        if let Some(text) =
+            failed.map(|(key, op)| format!("after the storm, send {key} by {} ended as {:?}", op.sender, op.outcome))
+        {
             self.fail("progress", text);
         }
     }
@@ -109,8 +115,14 @@ impl Cluster {
         let proc = self.do_attach(node)?;
         let region = self.new_region(proc, RegionUse::Shared, vec![0; 4096]);
         let spec = ExportSpec {
-            name: Some("probe".to_owned()), region: self.model.regions[region].at.region, offset: 0, len: 4096,
-            rights: Rights::WRITE, access: Access::Anyone, notify: true, redirectable: false,
+            name: Some("probe".to_owned()),
+            region: self.model.regions[region].at.region,
+            offset: 0,
+            len: 4096,
+            rights: Rights::WRITE,
+            access: Access::Anyone,
+            notify: true,
+            redirectable: false,
         };
         self.export(proc, region, spec, None).then_some(proc)
     }
@@ -130,17 +142,19 @@ impl Cluster {
         self.gauge_at_rest(packets);
     }
 
-    fn finish(self, wall_time: Duration) -> Result<Report, Failure> {
+    fn finish(self, wall_time: Duration) -> Result<Report, Box<Failure>> {
         let at = Duration::from_nanos(self.model.now_ns);
         if let Some(Verdict { checker, message }) = self.judge.verdict {
             let (options, step, trace) = (self.options, self.model.step, self.judge.trace.into_lines());
-            return Err(Failure { options, step, at, checker, message, trace });
+            return Err(Box::new(Failure { options, step, at, checker, message, trace }));
         }
-        let retransmits = self.hosts.iter().map(|h| {
-            h.retransmits_before + h.engine.as_ref().map_or(0, |engine| engine.stats().retransmits)
-        });
+        let retransmits = self
+            .hosts
+            .iter()
+            .map(|h| h.retransmits_before + h.engine.as_ref().map_or(0, |engine| engine.stats().retransmits));
         let injected = self.network.injected();
-        let count = |test: fn(&Outcome) -> bool| self.model.ops.iter().filter(|(_, op)| test(&op.outcome)).count() as u64;
+        let count =
+            |test: fn(&Outcome) -> bool| self.model.ops.iter().filter(|(_, op)| test(&op.outcome)).count() as u64;
         Ok(Report {
             runs: 1,
             steps: self.model.step,

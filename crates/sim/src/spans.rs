@@ -54,11 +54,6 @@ impl Spans {
         start >= end || self.ranges.get(first).is_some_and(|r| r.0 <= start && r.1 >= end)
     }
 
-    /// The parts of the set inside `start..end`, in order.
-    pub(crate) fn within(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u64)> + '_ {
-        self.ranges.iter().map(move |r| (r.0.max(start), r.1.min(end))).filter(|r| r.0 < r.1)
-    }
-
     /// Bytes in the set.
     pub(crate) fn len_bytes(&self) -> u64 {
         self.ranges.iter().map(|r| r.1 - r.0).sum()
@@ -90,7 +85,11 @@ mod tests {
                 let end = start + rng.below(64 - start);
                 let add = rng.chance(600);
                 bits[start as usize..end as usize].fill(add);
-                if add { set.insert(start, end) } else { set.remove(start, end) }
+                if add {
+                    set.insert(start, end)
+                } else {
+                    set.remove(start, end)
+                }
                 assert_eq!(set.len_bytes(), bits.iter().filter(|b| **b).count() as u64);
                 let (low, high) = (rng.below(32), rng.between(32, 64));
                 let part = &bits[low as usize..high as usize];

@@ -15,8 +15,8 @@ use crate::limits::{
     WORDS_BYTES,
 };
 use crate::model::{
-    Export, ExportEnd, ExportKey, Import, ImportKey, ImportState, Key, Mistake, Model, Op, OpKey, OpKind, Outcome, Ping,
-    ProcKey, Region, RegionKey, RegionUse, Seen, Wanted,
+    Export, ExportEnd, ExportKey, Import, ImportKey, ImportState, Key, Mistake, Model, Op, OpKey, OpKind, Outcome,
+    Ping, ProcKey, Region, RegionKey, RegionUse, Seen, Wanted,
 };
 use crate::network::address;
 use crate::pattern;
@@ -27,7 +27,8 @@ const ATOMIC_MARK: u64 = 0xa7 << 56;
 
 /// The operation that a remote atomic belongs to.
 pub(crate) fn op_of_atomic(change: AtomicOp) -> Option<OpKey> {
-    let (AtomicOp::FetchAdd(operand) | AtomicOp::CompareSwap { desired: operand, .. } | AtomicOp::Swap(operand)) = change;
+    let (AtomicOp::FetchAdd(operand) | AtomicOp::CompareSwap { desired: operand, .. } | AtomicOp::Swap(operand)) =
+        change;
     (operand >> 32 == ATOMIC_MARK >> 32).then(|| OpKey::from_index((operand & 0xffff_ffff) as usize))
 }
 
@@ -117,7 +118,12 @@ impl Cluster {
         let offset = self.rng.pick(&[0, 0, 0, 64, 128, 256, 333]);
         let len = if self.rng.chance(700) { len_bytes - offset } else { self.rng.between(512, len_bytes - offset) };
         let rights = self.rng.pick(&[
-            Rights::ALL, Rights::ALL, Rights::READ | Rights::WRITE, Rights::WRITE, Rights::READ, Rights::WRITE | Rights::ATOMIC,
+            Rights::ALL,
+            Rights::ALL,
+            Rights::READ | Rights::WRITE,
+            Rights::WRITE,
+            Rights::READ,
+            Rights::WRITE | Rights::ATOMIC,
         ]);
         let name = self.rng.chance(900).then(|| format!("buffer{}", self.rng.below(6)));
         let uid = self.model.procs[proc].uid;
@@ -128,19 +134,35 @@ impl Cluster {
         };
         let (notify, redirectable) = (self.rng.chance(600), self.rng.chance(300));
         let spec = ExportSpec {
-            name, region: self.model.regions[region].at.region, offset, len, rights, access, notify, redirectable,
+            name,
+            region: self.model.regions[region].at.region,
+            offset,
+            len,
+            rights,
+            access,
+            notify,
+            redirectable,
         };
         self.export(proc, region, spec, users);
     }
 
     /// Exports, and checks a refusal against the names in use. True when it exists now.
-    pub(crate) fn export(&mut self, proc: ProcKey, region: RegionKey, spec: ExportSpec, users: Option<Vec<u32>>) -> bool {
+    pub(crate) fn export(
+        &mut self,
+        proc: ProcKey,
+        region: RegionKey,
+        spec: ExportSpec,
+        users: Option<Vec<u32>>,
+    ) -> bool {
         let (node, pid) = (self.model.procs[proc].node, self.model.procs[proc].pid);
         let taken = spec.name.as_ref().is_some_and(|name| self.model.is_name_taken(node, name));
         let asked = spec.clone();
         let Some(result) = self.call_raw(node, |engine, now, _| engine.export(now, pid, asked)) else { return false };
         if result.is_err() != taken {
-            self.fail("honest-errors", format!("export of {:?} on node {node} gave {result:?}, name taken: {taken}", spec.name));
+            self.fail(
+                "honest-errors",
+                format!("export of {:?} on node {node} gave {result:?}, name taken: {taken}", spec.name),
+            );
         }
         if let Ok(id) = result {
             let ExportSpec { name, offset, len, rights, notify, redirectable, .. } = spec;
@@ -148,8 +170,22 @@ impl Cluster {
             let (born_ns, ended) = (self.model.now_ns, None);
             let (redirects, empty_sends, arrived) = (Vec::new(), Vec::new(), Spans::default());
             let key = self.model.add_export(Export {
-                owner: proc, life, id, name, region, offset, len, rights, users, notify, redirectable, born_ns, ended,
-                redirects, empty_sends, arrived,
+                owner: proc,
+                life,
+                id,
+                name,
+                region,
+                offset,
+                len,
+                rights,
+                users,
+                notify,
+                redirectable,
+                born_ns,
+                ended,
+                redirects,
+                empty_sends,
+                arrived,
             });
             let text = &self.model.exports[key];
             self.judge.note(&self.model, format_args!("{proc} on node {node} exports {key}: {text:?}"));
@@ -237,11 +273,24 @@ impl Cluster {
             Wanted::Id(id) => ImportTarget::Id(*id),
         };
         let key = self.model.add_import(Import {
-            importer: proc, node, wanted, rights, wait, asked_at_ns, deadline_ns, state: ImportState::Asked,
-            answered: false, id: None, export: None, granted: Rights::NONE,
+            importer: proc,
+            node,
+            wanted,
+            rights,
+            wait,
+            asked_at_ns,
+            deadline_ns,
+            state: ImportState::Asked,
+            answered: false,
+            id: None,
+            export: None,
+            granted: Rights::NONE,
         });
         let spec_node = (node != importer_node).then(|| self.node_spec(importer_node, node));
-        self.judge.note(&self.model, format_args!("{proc} on node {importer_node} asks for {key}: {:?}", self.model.imports[key]));
+        self.judge.note(
+            &self.model,
+            format_args!("{proc} on node {importer_node} asks for {key}: {:?}", self.model.imports[key]),
+        );
         let spec = ImportSpec { node: spec_node, what, rights, wait, deadline: Time::from_nanos(deadline_ns) };
         self.call(importer_node, |engine, now, _| engine.import(now, pid, spec, import_cookie(key)));
         key
@@ -294,7 +343,8 @@ impl Cluster {
         }
         let asked_at_ns = self.model.now_ns;
         let deadline_ns = asked_at_ns + self.rng.pick(&[1_000_000, 100_000_000, 6_000_000_000]);
-        let key = self.model.add_ping(Ping { asker: proc, asker_node, node, asked_at_ns, deadline_ns, answered: false });
+        let key =
+            self.model.add_ping(Ping { asker: proc, asker_node, node, asked_at_ns, deadline_ns, answered: false });
         let spec = self.node_spec(asker_node, node);
         let by = PingBy::Process(self.model.procs[proc].pid);
         let deadline = Time::from_nanos(deadline_ns);
@@ -384,7 +434,12 @@ impl Cluster {
         let memory = self.new_region(proc, RegionUse::Fetched { op: key, offset: pad }, bytes);
         self.model.regions[region].readers.push((start, start + len, key));
         self.post(Op { memory: Some(memory), ..op }, |key, import, region| Command::Fetch {
-            import, offset, len, region, region_offset: pad, cookie: op_cookie(key),
+            import,
+            offset,
+            len,
+            region,
+            region_offset: pad,
+            cookie: op_cookie(key),
         });
     }
 
@@ -452,18 +507,38 @@ impl Cluster {
     fn op(&self, sender: ProcKey, import: ImportKey, kind: OpKind, offset: u64, len: u64) -> Op {
         let facts = &self.model.imports[import];
         Op {
-            kind, sender, import: Some(import), export: facts.export, offset, len,
+            kind,
+            sender,
+            import: Some(import),
+            export: facts.export,
+            offset,
+            len,
             import_id: facts.id.expect("operations are posted on granted imports"),
-            completion: true, memory: None, mistake: None, outcome: Outcome::Open,
-            posted_at_ns: self.model.now_ns, ended_at_ns: 0, landed: Spans::default(), counted: false, found: None,
+            completion: true,
+            memory: None,
+            mistake: None,
+            outcome: Outcome::Open,
+            posted_at_ns: self.model.now_ns,
+            ended_at_ns: 0,
+            landed: Spans::default(),
+            counted: false,
+            found: None,
             notified: 0,
         }
     }
 
     /// A length, mostly small.
     fn length(&mut self) -> u64 {
-        let (low, high) =
-            self.rng.pick(&[(0, 1), (1, 16), (1, 16), (8, 216), (8, 216), (200, 1_500), (1_000, 8_000), (5_000, 120_000)]);
+        let (low, high) = self.rng.pick(&[
+            (0, 1),
+            (1, 16),
+            (1, 16),
+            (8, 216),
+            (8, 216),
+            (200, 1_500),
+            (1_000, 8_000),
+            (5_000, 120_000),
+        ]);
         self.rng.between(low, high)
     }
 

@@ -14,12 +14,14 @@ impl Checker for ChannelOrder {
     fn observe(&mut self, model: &Model, seen: &Seen) -> Result<(), String> {
         match seen {
             Seen::Write { len, role: WriteRole::Send { op, at, .. }, .. } => send_lands(model, *op, at + len),
-            Seen::Atomic { role: AtomicRole::Counter(op), .. } => {
-                require(model.ops[*op].is_landed(), || format!("the counter of {op} was raised before its data was there"))
-            }
+            Seen::Atomic { role: AtomicRole::Counter(op), .. } => require(model.ops[*op].is_landed(), || {
+                format!("the counter of {op} was raised before its data was there")
+            }),
             Seen::Atomic { role: AtomicRole::Op(op), .. } => sees_earlier(model, *op, "atomic"),
             Seen::Read { role: ReadRole::Serve { op, .. }, .. } => sees_earlier(model, *op, "fetch"),
-            Seen::Completed { op, result: Ok(_) } if model.ops[*op].kind == OpKind::Flush => sees_earlier(model, *op, "flush"),
+            Seen::Completed { op, result: Ok(_) } if model.ops[*op].kind == OpKind::Flush => {
+                sees_earlier(model, *op, "flush")
+            }
             _ => Ok(()),
         }
     }
@@ -41,7 +43,11 @@ fn send_lands(model: &Model, key: OpKey, end: u64) -> Result<(), String> {
     let earlier = |o: &&OpKey| **o < key && model.ops[**o].export == op.export && !model.is_excused(**o);
     let overtaken = unapplied(model, key).iter().find(earlier);
     require(overtaken.is_none(), || {
-        format!("send {key} from {} to {export} was complete before the earlier send {}", op.sender, overtaken.expect("just tested"))
+        format!(
+            "send {key} from {} to {export} was complete before the earlier send {}",
+            op.sender,
+            overtaken.expect("just tested")
+        )
     })
 }
 

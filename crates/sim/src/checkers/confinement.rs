@@ -33,12 +33,18 @@ fn write(model: &Model, len: u64, role: &WriteRole) -> Result<(), String> {
     match role {
         WriteRole::Send { op, at, wrong_at, .. } => {
             may(model, *op, Rights::WRITE)?;
-            require(wrong_at.is_none(), || format!("byte {wrong_at:?} of what landed as bytes {at}..{} of {op} is wrong", at + len))?;
+            require(wrong_at.is_none(), || {
+                format!("byte {wrong_at:?} of what landed as bytes {at}..{} of {op} is wrong", at + len)
+            })?;
             let facts = &model.ops[*op];
             let mut landed = facts.landed.clone();
             landed.insert(*at, at + len);
             require(at + len < facts.len || landed.covers(0, facts.len), || {
-                format!("the last byte of {op} ({} bytes) was there with only {} bytes before it", facts.len, facts.landed.len_bytes())
+                format!(
+                    "the last byte of {op} ({} bytes) was there with only {} bytes before it",
+                    facts.len,
+                    facts.landed.len_bytes()
+                )
             })
         }
         WriteRole::Fetched { op, wrong_at, .. } => {
@@ -87,7 +93,9 @@ fn granted(model: &Model, key: ImportKey, grant: &ImportGrant, export: Option<Ex
     let export = &model.exports[export_key];
     let uid = model.procs[import.importer].uid;
     let admitted = export.users.as_ref().is_none_or(|users| users.contains(&uid));
-    require(admitted, || format!("{key} was granted {export_key} to user {uid}, who is not on its list {:?}", export.users))?;
+    require(admitted, || {
+        format!("{key} was granted {export_key} to user {uid}, who is not on its list {:?}", export.users)
+    })?;
     require(grant.rights == import.rights && export.rights.contains(grant.rights), || {
         format!("{key} asked for {}, got {}, of an export that offers {}", import.rights, grant.rights, export.rights)
     })?;

@@ -42,7 +42,12 @@ fn completed(model: &Model, key: OpKey, value: u64) -> Result<(), String> {
     match &op.kind {
         OpKind::Send { .. } => {
             require(op.is_applied(), || {
-                format!("send {key} was reported done with {} of {} bytes in memory, counter raised: {}", op.landed.len_bytes(), op.len, op.counted)
+                format!(
+                    "send {key} was reported done with {} of {} bytes in memory, counter raised: {}",
+                    op.landed.len_bytes(),
+                    op.len,
+                    op.counted
+                )
             })?;
             require(value == op.len, || format!("send {key} of {} bytes was reported done with {value}", op.len))
         }
@@ -65,7 +70,11 @@ fn nothing_posted_is_lost(model: &Model) -> Result<(), String> {
         let op = &model.ops[key];
         let gone = op.export.is_none_or(|e| !model.exports[e].is_live());
         require(gone || model.is_excused(key), || {
-            format!("posted send {key} was lost: {} of {} bytes are in memory and nobody was told", op.landed.len_bytes(), op.len)
+            format!(
+                "posted send {key} was lost: {} of {} bytes are in memory and nobody was told",
+                op.landed.len_bytes(),
+                op.len
+            )
         })?;
     }
     Ok(())

@@ -24,12 +24,10 @@ impl Checker for HonestErrors {
                 require(held, || format!("{import} was broken in state {:?}: {why:?}", model.imports[*import].state))?;
                 require(broken(model, Some(*import), why), || format!("{import} was broken without a reason: {why:?}"))
             }
-            Seen::Imported { import, result: Err(why) } => {
-                require(refused(model, *import, why), || {
-                    let facts = &model.imports[*import];
-                    format!("{import} ({:?} at node {}) was refused without a reason: {why:?}", facts.wanted, facts.node)
-                })
-            }
+            Seen::Imported { import, result: Err(why) } => require(refused(model, *import, why), || {
+                let facts = &model.imports[*import];
+                format!("{import} ({:?} at node {}) was refused without a reason: {why:?}", facts.wanted, facts.node)
+            }),
             Seen::Pong { ping, result: Err(why) } => {
                 let ping_facts = &model.pings[*ping];
                 let nodes = [ping_facts.asker_node, ping_facts.node];
@@ -47,7 +45,9 @@ fn mistaken(model: &Model, key: OpKey, why: &OpError) -> bool {
     let op = &model.ops[key];
     match op.mistake {
         Some(mistake) => mistake.explains(why),
-        None => matches!(why, OpError::TooFragmented { .. }) && op.export.is_some_and(|e| model.exports[e].redirectable),
+        None => {
+            matches!(why, OpError::TooFragmented { .. }) && op.export.is_some_and(|e| model.exports[e].redirectable)
+        }
     }
 }
 
@@ -85,7 +85,8 @@ fn refused(model: &Model, key: ImportKey, why: &ImportError) -> bool {
     match why {
         ImportError::NoSuchExport | ImportError::StaleExport { .. } => {
             !import.wait && !candidates.any(|e| e.lived_through(import.asked_at_ns, model.now_ns))
-                || matches!(import.wanted, Wanted::Id(_)) && !candidates.any(|e| e.lived_through(import.asked_at_ns, model.now_ns))
+                || matches!(import.wanted, Wanted::Id(_))
+                    && !candidates.any(|e| e.lived_through(import.asked_at_ns, model.now_ns))
         }
         ImportError::NotPermitted { .. } => candidates.any(|e| e.users.as_ref().is_some_and(|u| !u.contains(&uid))),
         ImportError::NoRight { .. } => candidates.any(|e| !e.rights.contains(import.rights)),

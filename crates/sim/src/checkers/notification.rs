@@ -25,12 +25,18 @@ impl Checker for Notification {
                 Ok(())
             }
             Seen::Completed { op, result: Ok(_) } if model.ops[*op].len == 0 && is_due(model, *op) => {
-                require(model.ops[*op].notified == 1, || format!("empty send {op} was reported done without its notification"))
+                require(model.ops[*op].notified == 1, || {
+                    format!("empty send {op} was reported done without its notification")
+                })
             }
-            Seen::Notified { export, op, offset, len, last_word } => notified(model, *export, *op, (*offset, *len), *last_word),
+            Seen::Notified { export, op, offset, len, last_word } => {
+                notified(model, *export, *op, (*offset, *len), *last_word)
+            }
             Seen::Settled => self.due.drain(..).try_for_each(|op| {
                 let live = model.ops[op].export.is_some_and(|e| model.exports[e].is_live());
-                require(model.ops[op].notified == 1 || !live, || format!("{op} is in memory and its notification is missing"))
+                require(model.ops[op].notified == 1 || !live, || {
+                    format!("{op} is in memory and its notification is missing")
+                })
             }),
             _ => Ok(()),
         }
@@ -43,7 +49,13 @@ fn is_due(model: &Model, op: OpKey) -> bool {
     op.asks_notification() && op.export.is_some_and(|e| model.exports[e].notify && model.exports[e].is_live())
 }
 
-fn notified(model: &Model, export: ExportKey, op: Option<OpKey>, range: (u64, u64), last_word: u64) -> Result<(), String> {
+fn notified(
+    model: &Model,
+    export: ExportKey,
+    op: Option<OpKey>,
+    range: (u64, u64),
+    last_word: u64,
+) -> Result<(), String> {
     let Some(key) = op else {
         return Err(format!("a notification of {} bytes at {} of {export} that belongs to no send", range.1, range.0));
     };
@@ -56,5 +68,7 @@ fn notified(model: &Model, export: ExportKey, op: Option<OpKey>, range: (u64, u6
     let tail = op.len.min(8);
     pattern::fill(u64::from(key.0), op.len - tail, &mut word[..tail as usize]);
     let expected = u64::from_le_bytes(word);
-    require(last_word == expected, || format!("the notification of {key} has last word {last_word:#x}, not {expected:#x}"))
+    require(last_word == expected, || {
+        format!("the notification of {key} has last word {last_word:#x}, not {expected:#x}")
+    })
 }

@@ -16,9 +16,20 @@ impl Checker for Redirection {
 
     fn observe(&mut self, model: &Model, seen: &Seen) -> Result<(), String> {
         match seen {
-            Seen::Write { len, role: WriteRole::Send { op, at, redirect: None, .. }, .. } => at_home(model, *op, *at, *len),
-            Seen::Write { len, role: WriteRole::RedirectCopy { redirect, at }, .. } => copied(model, *redirect, *at, *len),
+            Seen::Write { len, role: WriteRole::Send { op, at, redirect: None, .. }, .. } => {
+                at_home(model, *op, *at, *len)
+            }
+            Seen::Write { len, role: WriteRole::RedirectCopy { redirect, at }, .. } => {
+                copied(model, *redirect, *at, *len)
+            }
             Seen::Redirected { redirect, report, done } => reported(model, *redirect, report, *done),
+            Seen::RedirectPosted { redirect } => posted(model, *redirect),
+            Seen::End => {
+                match model.redirects.iter().find(|(_, r)| r.is_whole() && r.id.is_some() && !r.done && !r.orphaned) {
+                    Some((key, _)) => Err(format!("{key} is complete and nobody was told")),
+                    None => Ok(()),
+                }
+            }
             _ => Ok(()),
         }
     }
@@ -60,17 +71,19 @@ fn reported(model: &Model, key: RedirectKey, report: &RedirectReport, done: bool
     require(copied == redirect.copied, || {
         format!("{key} reports {copied:?} copied, in fact it was {:?}", redirect.copied)
     })?;
-    let mut fresh = redirect.direct.clone();
-    for (start, end) in redirect.copied.within(0, redirect.len) {
-        fresh.remove(start, end);
-    }
-    require(direct == fresh || direct == redirect.direct, || {
+    require(direct == redirect.direct, || {
         format!("{key} reports {direct:?} redirected, in fact it was {:?}", redirect.direct)
     })?;
-    let mut all = redirect.copied.clone();
-    redirect.direct.within(0, redirect.len).for_each(|(start, end)| all.insert(start, end));
-    let whole = all.covers(0, redirect.len);
+    let whole = redirect.is_whole();
     require(report.complete == whole && (whole || !done), || {
-        format!("{key} of {} bytes has {} of them and says complete: {}", redirect.len, all.len_bytes(), report.complete || done)
+        format!("{key} of {} bytes says complete: {}, in fact: {whole}", redirect.len, report.complete || done)
     })
+}
+
+/// What had arrived in the range has been copied by now.
+fn posted(model: &Model, key: RedirectKey) -> Result<(), String> {
+    let redirect = &model.redirects[key];
+    let (start, end) = (redirect.offset, redirect.offset + redirect.len);
+    let left = model.exports[redirect.export].arrived.touches(start, end);
+    require(!left, || format!("{key} left bytes behind that had arrived before"))
 }

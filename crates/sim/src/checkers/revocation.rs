@@ -20,12 +20,16 @@ impl Checker for Revocation {
                 }
                 WriteRole::Fetched { op, .. } => {
                     let outcome = &model.ops[*op].outcome;
-                    require(*outcome == Outcome::Open, || format!("fetch {op} brought bytes after it ended: {outcome:?}"))
+                    require(*outcome == Outcome::Open, || {
+                        format!("fetch {op} brought bytes after it ended: {outcome:?}")
+                    })
                 }
                 WriteRole::RedirectCopy { redirect, .. } => redirect_is_live(model, *redirect),
                 WriteRole::Stray(_) => Ok(()),
             },
-            Seen::Atomic { role: AtomicRole::Op(op) | AtomicRole::Counter(op), .. } => target_is_live(model, *op, "changed"),
+            Seen::Atomic { role: AtomicRole::Op(op) | AtomicRole::Counter(op), .. } => {
+                target_is_live(model, *op, "changed")
+            }
             Seen::Read { role: ReadRole::Serve { export, .. }, .. } => export_is_live(model, *export, "read"),
             Seen::Notified { export, .. } => export_is_live(model, *export, "notified of"),
             _ => Ok(()),
@@ -34,9 +38,9 @@ impl Checker for Revocation {
 }
 
 fn target_is_live(model: &Model, op: OpKey, what: &str) -> Result<(), String> {
-    model.ops[op].export.map_or(Ok(()), |export| {
-        export_is_live(model, export, what).map_err(|message| format!("{message}, by {op}"))
-    })
+    model.ops[op]
+        .export
+        .map_or(Ok(()), |export| export_is_live(model, export, what).map_err(|message| format!("{message}, by {op}")))
 }
 
 fn export_is_live(model: &Model, key: ExportKey, what: &str) -> Result<(), String> {

@@ -69,7 +69,10 @@ impl Model {
         };
         role.unwrap_or_else(|| {
             let (usage, len) = (&region.usage, bytes.len());
-            WriteRole::Stray(format!("{len} bytes at {offset} of {key} ({usage:?}) of {} where nothing is under way", region.owner))
+            WriteRole::Stray(format!(
+                "{len} bytes at {offset} of {key} ({usage:?}) of {} where nothing is under way",
+                region.owner
+            ))
         })
     }
 
@@ -83,7 +86,8 @@ impl Model {
             return ReadRole::Garbage;
         }
         let end = offset + len;
-        let stray = || ReadRole::Stray(format!("{len} bytes at {offset} of {key} ({:?}) that nobody asked for", region.usage));
+        let stray =
+            || ReadRole::Stray(format!("{len} bytes at {offset} of {key} ({:?}) that nobody asked for", region.usage));
         match region.usage {
             RegionUse::Source(op) if end <= region.len => ReadRole::Source(op),
             RegionUse::Shared => {
@@ -161,7 +165,13 @@ impl Model {
         (end == start + len && self.ops[op].export == Some(export)).then_some(op)
     }
 
-    fn landing_role(&self, key: RegionKey, offset: u64, bytes: &[u8], redirect: Option<RedirectKey>) -> Option<WriteRole> {
+    fn landing_role(
+        &self,
+        key: RegionKey,
+        offset: u64,
+        bytes: &[u8],
+        redirect: Option<RedirectKey>,
+    ) -> Option<WriteRole> {
         let end = offset + bytes.len() as u64;
         let (start, stop, op) = self.regions[key].landing_on(offset, end).next()?;
         if offset < start || stop < end {

@@ -296,11 +296,20 @@ pub(crate) struct Redirect {
     pub(crate) target_offset: u64,
     /// Nothing may go through it any more.
     pub(crate) ended: bool,
+    /// Cancelled, or its export is gone: nobody is told any more.
+    pub(crate) orphaned: bool,
     /// Told to be complete.
     pub(crate) done: bool,
     /// Bytes (from the redirected range's first) copied from the default buffer, and put straight in place.
     pub(crate) copied: Spans,
     pub(crate) direct: Spans,
+}
+
+impl Redirect {
+    /// Whether every byte of the range is in the new place.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.copied.len_bytes() + self.direct.len_bytes() == self.len
+    }
 }
 
 /// A ping.

@@ -231,6 +231,7 @@ impl Model {
             export.ended = Some((now_ns, how));
             for redirect in export.redirects.clone() {
                 self.redirects[redirect].ended = true;
+                self.redirects[redirect].orphaned = true;
             }
         }
     }
@@ -333,9 +334,10 @@ impl Model {
     /// enough before that an engine may only now have given up.
     pub(crate) fn was_disturbed(&self, nodes: &[usize], since_ns: u64) -> bool {
         let since_ns = since_ns.saturating_sub(3 * self.peer_timeout_ns);
-        nodes.iter().map(|&n| &self.nodes[n]).any(|n| {
-            n.disturbed > 0 || n.disturbed_until_ns > 0 && n.disturbed_until_ns >= since_ns
-        })
+        nodes
+            .iter()
+            .map(|&n| &self.nodes[n])
+            .any(|n| n.disturbed > 0 || n.disturbed_until_ns > 0 && n.disturbed_until_ns >= since_ns)
     }
 
     /// The node where the operation's memory is.

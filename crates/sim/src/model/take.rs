@@ -4,10 +4,10 @@
 
 use vmmc_nic::{ImportError, ImportGrant, OpError, RedirectReport};
 
+use super::Model;
 use super::attribute::{AtomicRole, ReadRole, WriteRole};
 use super::facts::{ImportState, OpKind, Outcome};
 use super::table::{ExportKey, ImportKey, OpKey, PingKey, RedirectKey};
-use super::Model;
 
 /// Something an engine did, attributed.
 #[derive(Clone, Debug)]
@@ -30,6 +30,8 @@ pub(crate) enum Seen {
     ImportBroken { import: ImportKey, why: OpError },
     /// It says that a redirection is complete, or reports on it.
     Redirected { redirect: RedirectKey, report: RedirectReport, done: bool },
+    /// It took a redirection on.
+    RedirectPosted { redirect: RedirectKey },
     /// It answered a ping.
     Pong { ping: PingKey, result: Result<u64, ImportError> },
     /// An event that fits nothing: an unknown process, cookie, import or export.
@@ -74,28 +76,43 @@ impl Model {
         match *role {
             WriteRole::Send { op, at, redirect, .. } => {
                 self.ops[op].landed.insert(at, at + len);
-                self.arrive(op, at, len);
-                if let Some(redirect) = redirect {
-                    let start = self.ops[op].offset + at - self.redirects[redirect].offset;
-                    self.redirects[redirect].direct.insert(start, start + len);
+                let start = self.ops[op].offset + at;
+                match redirect {
+                    Some(redirect) => self.take_redirected(redirect, start, len),
+                    None => self.arrive(op, start, len),
                 }
                 self.advance(op);
             }
             WriteRole::Fetched { op, at, .. } => self.ops[op].landed.insert(at, at + len),
-            WriteRole::RedirectCopy { redirect, at } => self.redirects[redirect].copied.insert(at, at + len),
+            WriteRole::RedirectCopy { redirect, at } => {
+                let facts = &mut self.redirects[redirect];
+                let start = facts.offset + at;
+                facts.copied.insert(at, at + len);
+                facts.ended |= facts.is_whole();
+                self.exports[facts.export].arrived.remove(start, start + len);
+            }
             WriteRole::Stray(_) => {}
         }
     }
 
     /// Bytes that arrived in a redirectable export wait there to be consumed or redirected.
-    fn arrive(&mut self, op: OpKey, at: u64, len: u64) {
+    fn arrive(&mut self, op: OpKey, start: u64, len: u64) {
         if let Some(export) = self.ops[op].export {
-            let start = self.ops[op].offset + at;
             let export = &mut self.exports[export];
             if export.redirectable {
                 export.arrived.insert(start, start + len);
             }
         }
+    }
+
+    /// Bytes went straight to where they are redirected; what was copied there before is overwritten. A redirection ends
+    /// with its last byte, before anybody is told.
+    fn take_redirected(&mut self, redirect: RedirectKey, start: u64, len: u64) {
+        let facts = &mut self.redirects[redirect];
+        let at = start - facts.offset;
+        facts.copied.remove(at, at + len);
+        facts.direct.insert(at, at + len);
+        facts.ended |= facts.is_whole();
     }
 
     /// The send had a further effect; perhaps it is whole now.

@@ -8,11 +8,12 @@ use crate::tamper::{Tamper, Write};
 use crate::{Faults, Options};
 
 type Hook<A, R> = Box<dyn FnMut(A) -> R>;
+type WriteHook = Box<dyn FnMut(&Model, usize, Write) -> Vec<Write>>;
 
 /// A bug made of closures; what is not given passes everything on.
 #[derive(Default)]
 struct Bug {
-    write: Option<Box<dyn FnMut(&Model, usize, Write) -> Vec<Write>>>,
+    write: Option<WriteHook>,
     atomic: Option<Hook<AtomicOp, Vec<AtomicOp>>>,
     event: Option<Hook<Event, Vec<Event>>>,
     level: Option<Hook<(&'static str, u64), u64>>,
@@ -47,7 +48,11 @@ fn events(hook: impl FnMut(Event) -> Vec<Event> + 'static) -> Bug {
 fn is_found_by(checker: &str, bug: impl Fn() -> Bug) {
     let mut found = Vec::new();
     for seed in 0..12 {
-        let options = Options { trace_lines: 0, faults: Faults { process_crashes: true, ..Faults::NONE }, ..Options::new(3, seed) };
+        let options = Options {
+            trace_lines: 0,
+            faults: Faults { process_crashes: true, ..Faults::NONE },
+            ..Options::new(3, seed)
+        };
         match run_tampered(options, Some(Box::new(bug()))) {
             Err(failure) if failure.checker == checker => return,
             Err(failure) => found.push(format!("seed {seed}: {}: {}", failure.checker, failure.message)),
@@ -193,7 +198,9 @@ fn a_deposit_after_unexport_is_found() {
 #[test]
 fn a_notification_told_twice_is_found() {
     is_found_by("notification", || {
-        events(|event| if matches!(event, Event::Notification { .. }) { vec![event.clone(), event] } else { vec![event] })
+        events(
+            |event| if matches!(event, Event::Notification { .. }) { vec![event.clone(), event] } else { vec![event] },
+        )
     });
 }
 

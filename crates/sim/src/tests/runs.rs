@@ -24,9 +24,20 @@ fn a_small_sweep_holds() {
     let faults = report.faults;
     assert_eq!(report.runs, 16);
     let happened = [
-        report.operations_done, report.operations_failed, report.notifications, report.redirects, report.retransmits,
-        faults.lost, faults.duplicated, faults.reordered, faults.corrupted, faults.blocked, faults.partitions,
-        faults.path_failures, faults.node_crashes, faults.process_crashes,
+        report.operations_done,
+        report.operations_failed,
+        report.notifications,
+        report.redirects,
+        report.retransmits,
+        faults.lost,
+        faults.duplicated,
+        faults.reordered,
+        faults.corrupted,
+        faults.blocked,
+        faults.partitions,
+        faults.path_failures,
+        faults.node_crashes,
+        faults.process_crashes,
     ];
     assert!(happened.iter().all(|&count| count > 0), "something never happened: {report:?}");
 }
