@@ -258,8 +258,11 @@ pub struct Grant {
     pub node: String,
     /// Whether the importer maps the region, else why not.
     pub mapped: Result<(), NotMapped>,
-    /// Whether a notification ring comes along.
+    /// Whether a notification ring comes along. There is one ring for a pair of processes: it comes along with each import from the same exporter that needs it,
+    /// and the importer uses the one that came first, for as long as it is attached.
     pub pair: bool,
+    /// The exporting process on its node, as [`Answer::Attached`] told it there; 0 for an export on another node.
+    pub exporter: u32,
     /// With [`Grant::mapped`]: index of the export's gate in the gate table of the exporter. Gate slots are the node's choice and are used again.
     pub gate: u32,
     /// With [`Grant::mapped`]: generation of that gate. The gate is open while its word equals `gate_word(gate_generation, Open)`. It counts uses of the gate
