@@ -40,6 +40,7 @@ mod many;
 mod memory;
 mod model;
 mod network;
+mod operations;
 mod options;
 mod pattern;
 mod redirecting;

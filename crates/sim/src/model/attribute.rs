@@ -135,7 +135,7 @@ impl Model {
             })
         };
         // Every remote atomic of a run carries a number of its own; a counter is raised by one.
-        if let Some(op) = crate::workload::op_of_atomic(change) {
+        if let Some(op) = crate::operations::op_of_atomic(change) {
             let known = self.ops.try_at(op).is_some_and(|o| o.kind == OpKind::Atomic(change) && word_of(op, o.offset));
             if known {
                 return AtomicRole::Op(op);
