@@ -15,7 +15,7 @@ use crate::memory::{Memory, Port};
 use crate::model::{Model, Seen};
 use crate::network::{Network, Packet, address};
 use crate::options::{Mode, Options};
-use crate::report::FaultCounts;
+use crate::report::{EngineCounts, FaultCounts};
 use crate::rng::Rng;
 use crate::tamper::Tamper;
 
@@ -63,6 +63,8 @@ pub(crate) struct Setup {
     pub(crate) paths: usize,
     pub(crate) path_mtu_bytes: usize,
     pub(crate) recv_buffer_bytes: usize,
+    /// A node that has another key or mode than the cluster, and knocks.
+    pub(crate) stranger: Option<usize>,
     /// Whether engines are told all addresses of a peer, or one and learn the others.
     pub(crate) tells_all_paths: bool,
 }
@@ -82,6 +84,7 @@ impl Setup {
             paths: rng.between(1, PATHS_MAX as u64) as usize,
             path_mtu_bytes,
             recv_buffer_bytes,
+            stranger: rng.chance(300).then_some(options.nodes),
             tells_all_paths: rng.chance(700),
         }
     }
@@ -93,8 +96,8 @@ pub(crate) struct Host {
     pub(crate) engine: Option<Engine>,
     /// When the engine is to be woken, ns.
     wake_at_ns: Option<u64>,
-    /// Retransmits of former lives.
-    pub(crate) retransmits_before: u64,
+    /// Counts of former lives.
+    pub(crate) counts_before: EngineCounts,
 }
 
 /// A simulated cluster in the middle of a run.
@@ -123,13 +126,14 @@ impl Cluster {
     pub(crate) fn new(options: Options, tamper: Option<Box<dyn Tamper>>) -> Cluster {
         let mut rng = Rng::new(options.seed ^ (options.nodes as u64) << 56);
         let setup = Setup::draw(&options, &mut rng);
-        let network = Network::new(options.nodes, setup.paths, setup.key.is_none(), rng.fork());
+        let places = options.nodes + usize::from(setup.stranger.is_some());
+        let network = Network::new(places, setup.paths, setup.key.is_none(), rng.fork());
         let peer_timeout = Config::new(node_name(0)).peer_timeout;
         Cluster {
-            model: Model::new(options.nodes, peer_timeout.as_nanos() as u64),
+            model: Model::new(options.nodes, places, peer_timeout.as_nanos() as u64),
             memory: Memory::default(),
             judge: Judge::new(options.trace_lines),
-            hosts: (0..options.nodes).map(|_| Host::default()).collect(),
+            hosts: (0..places).map(|_| Host::default()).collect(),
             network,
             tamper,
             faults: FaultCounts::default(),
@@ -154,7 +158,7 @@ impl Cluster {
     pub(crate) fn start_node(&mut self, node: usize) {
         let addrs = |n: usize, paths: usize| (0..paths).map(|p| address(n, p)).collect::<Vec<_>>();
         let mut config = Config::new(node_name(node));
-        config.key = self.setup.key.clone();
+        config.key = self.key_of(node);
         config.listen = addrs(node, self.setup.paths);
         config.path_mtu_bytes = self.setup.path_mtu_bytes;
         config.recv_buffer_bytes = self.setup.recv_buffer_bytes;
@@ -170,10 +174,19 @@ impl Cluster {
         self.settle(node);
     }
 
+    /// The cluster's key, or for the stranger anything else.
+    fn key_of(&mut self, node: usize) -> Option<ClusterKey> {
+        if self.setup.stranger != Some(node) {
+            return self.setup.key.clone();
+        }
+        let other = ClusterKey(self.rng.bytes32());
+        (self.setup.key.is_none() || self.rng.chance(500)).then_some(other)
+    }
+
     /// Crashes a node: its engine, its processes and their memory are gone at once.
     pub(crate) fn crash_node(&mut self, node: usize) {
         let Some(engine) = self.hosts[node].engine.take() else { return };
-        self.hosts[node].retransmits_before += engine.stats().retransmits;
+        self.hosts[node].counts_before.add(&EngineCounts::of(engine.stats()));
         self.hosts[node].wake_at_ns = None;
         self.judge.note(&self.model, format_args!("node {node} crashes"));
         for region in self.model.end_node(node) {

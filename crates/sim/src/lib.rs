@@ -57,5 +57,5 @@ mod tests;
 
 pub use many::{Sweep, run_many};
 pub use options::{Faults, Mode, Options};
-pub use report::{Failure, FaultCounts, Report};
+pub use report::{EngineCounts, Failure, FaultCounts, Report};
 pub use run::run;

@@ -24,7 +24,7 @@ pub(crate) fn op_of_atomic(change: AtomicOp) -> Option<OpKey> {
 
 impl Cluster {
     /// A burst of operations through one import.
-    fn do_operations(&mut self, proc: ProcKey) {
+    pub(crate) fn do_operations(&mut self, proc: ProcKey) {
         let usable = |i: &ImportKey| self.model.imports[*i].state == ImportState::Granted;
         let imports: Vec<ImportKey> = self.model.procs[proc].imports.iter().copied().filter(usable).collect();
         let Some(import) = self.rng.index(imports.len()).map(|i| imports[i]) else { return self.do_import(proc) };

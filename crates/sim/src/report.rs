@@ -33,8 +33,8 @@ pub struct Report {
     pub deposited_bytes: u64,
     /// Datagrams that engines sent.
     pub packets: u64,
-    /// Chunks or packets that engines sent again.
-    pub retransmits: u64,
+    /// What the engines counted.
+    pub engines: EngineCounts,
     /// What went wrong on purpose.
     pub faults: FaultCounts,
     /// Simulated time.
@@ -43,6 +43,58 @@ pub struct Report {
     pub wall_time: Duration,
     /// A hash over every packet, deposit and event with its time: equal for equal options, on every machine.
     pub digest: u64,
+}
+
+/// What engines counted, over all lives of all nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EngineCounts {
+    /// Chunks sent again.
+    pub retransmits: u64,
+    /// Chunks that came twice and were dropped.
+    pub duplicates: u64,
+    /// Packets seen before and dropped.
+    pub replays: u64,
+    /// Packets whose seal did not open.
+    pub bad_seals: u64,
+    /// Datagrams that made no sense.
+    pub malformed: u64,
+    /// Handshakes refused.
+    pub rejects: u64,
+    /// Changes to another path.
+    pub path_switches: u64,
+    /// Sessions that began.
+    pub sessions: u64,
+    /// Sessions that were lost.
+    pub sessions_lost: u64,
+}
+
+impl EngineCounts {
+    /// The counts of one engine.
+    pub(crate) fn of(stats: &vmmc_nic::Stats) -> EngineCounts {
+        EngineCounts {
+            retransmits: stats.retransmits,
+            duplicates: stats.duplicates,
+            replays: stats.replays,
+            bad_seals: stats.bad_seals,
+            malformed: stats.malformed,
+            rejects: stats.rejects,
+            path_switches: stats.path_switches,
+            sessions: stats.sessions,
+            sessions_lost: stats.sessions_lost,
+        }
+    }
+
+    pub(crate) fn add(&mut self, other: &EngineCounts) {
+        self.retransmits += other.retransmits;
+        self.duplicates += other.duplicates;
+        self.replays += other.replays;
+        self.bad_seals += other.bad_seals;
+        self.malformed += other.malformed;
+        self.rejects += other.rejects;
+        self.path_switches += other.path_switches;
+        self.sessions += other.sessions;
+        self.sessions_lost += other.sessions_lost;
+    }
 }
 
 /// Faults that a run injected.
@@ -85,7 +137,7 @@ impl Report {
         self.redirects += other.redirects;
         self.deposited_bytes += other.deposited_bytes;
         self.packets += other.packets;
-        self.retransmits += other.retransmits;
+        self.engines.add(&other.engines);
         self.faults.add(&other.faults);
         self.virtual_time += other.virtual_time;
         self.wall_time += other.wall_time;

@@ -15,7 +15,7 @@ use crate::judge::Verdict;
 use crate::limits::{IDLE_NS, PROBE_PATIENCE_NS, REST_NS};
 use crate::model::{ImportState, Outcome, ProcKey, RegionUse, Seen, Wanted};
 use crate::options::Options;
-use crate::report::{Failure, FaultCounts, Report};
+use crate::report::{EngineCounts, Failure, FaultCounts, Report};
 use crate::tamper::Tamper;
 
 /// Runs one seed.
@@ -57,6 +57,9 @@ impl Cluster {
     fn play(&mut self) {
         for node in 0..self.options.nodes {
             self.start_node(node);
+        }
+        if let Some(stranger) = self.setup.stranger {
+            self.start_node(stranger);
         }
         self.after(0, Happening::Act);
         while self.model.step < self.options.steps && self.advance(u64::MAX) {}
@@ -129,7 +132,7 @@ impl Cluster {
 
     /// Everybody leaves; then the cluster must be empty and quiet.
     fn rest(&mut self) {
-        for node in 0..self.options.nodes {
+        for node in 0..self.hosts.len() {
             for proc in self.model.living(node) {
                 let pid = self.model.procs[proc].pid;
                 self.detach(node, proc, pid);
@@ -148,10 +151,11 @@ impl Cluster {
             let (options, step, trace) = (self.options, self.model.step, self.judge.trace.into_lines());
             return Err(Box::new(Failure { options, step, at, checker, message, trace }));
         }
-        let retransmits = self
-            .hosts
-            .iter()
-            .map(|h| h.retransmits_before + h.engine.as_ref().map_or(0, |engine| engine.stats().retransmits));
+        let mut engines = EngineCounts::default();
+        for host in &self.hosts {
+            engines.add(&host.counts_before);
+            host.engine.iter().for_each(|engine| engines.add(&EngineCounts::of(engine.stats())));
+        }
         let injected = self.network.injected();
         let count =
             |test: fn(&Outcome) -> bool| self.model.ops.iter().filter(|(_, op)| test(&op.outcome)).count() as u64;
@@ -168,7 +172,7 @@ impl Cluster {
             redirects: self.redirects_made,
             deposited_bytes: self.judge.deposited_bytes,
             packets: self.network.sent(),
-            retransmits: retransmits.sum(),
+            engines,
             faults: FaultCounts {
                 lost: injected.lost,
                 duplicated: injected.duplicated,

@@ -37,6 +37,9 @@ impl Cluster {
     }
 
     fn act_once(&mut self) {
+        if self.rng.chance(15) {
+            return self.stranger_knocks();
+        }
         let Some(proc) = self.some_proc() else { return };
         match self.rng.below(100) {
             0..5 => self.do_export(proc),
@@ -60,6 +63,14 @@ impl Cluster {
             return self.do_attach(node);
         }
         self.rng.index(living.len()).map(|i| living[i])
+    }
+
+    /// The stranger asks for what it must not get.
+    fn stranger_knocks(&mut self) {
+        let Some(stranger) = self.setup.stranger else { return };
+        let known = self.model.living(stranger).first().copied();
+        let Some(proc) = known.or_else(|| self.do_attach(stranger)) else { return };
+        if self.rng.chance(500) { self.do_import(proc) } else { self.do_ping(proc) }
     }
 
     pub(crate) fn do_attach(&mut self, node: usize) -> Option<ProcKey> {
@@ -213,7 +224,7 @@ impl Cluster {
         self.settle(node);
     }
 
-    fn do_import(&mut self, proc: ProcKey) {
+    pub(crate) fn do_import(&mut self, proc: ProcKey) {
         let held = |i: &&ImportKey| matches!(self.model.imports[**i].state, ImportState::Asked | ImportState::Granted);
         if self.model.procs[proc].imports.iter().filter(held).count() >= IMPORTS_PER_PROCESS_MAX {
             return;

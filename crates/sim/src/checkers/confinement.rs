@@ -87,6 +87,8 @@ fn may(model: &Model, key: OpKey, needed: Rights) -> Result<(), String> {
 
 fn granted(model: &Model, key: ImportKey, grant: &ImportGrant, export: Option<ExportKey>) -> Result<(), String> {
     let import = &model.imports[key];
+    let importer = model.procs[import.importer].node;
+    require(importer < model.members, || format!("{key} was granted to a stranger"))?;
     let Some(export_key) = export else {
         return Err(format!("{key} was granted export {}, which node {} never had", grant.export, import.node));
     };

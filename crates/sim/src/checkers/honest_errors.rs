@@ -33,7 +33,8 @@ impl Checker for HonestErrors {
                 let nodes = [ping_facts.asker_node, ping_facts.node];
                 let disturbed = model.was_disturbed(&nodes, ping_facts.asked_at_ns);
                 let late = model.now_ns >= ping_facts.deadline_ns;
-                require(disturbed || late, || format!("{ping} failed without a reason: {why:?}"))
+                let stranger = ping_facts.asker_node >= model.members;
+                require(disturbed || late || stranger, || format!("{ping} failed without a reason: {why:?}"))
             }
             _ => Ok(()),
         }
@@ -91,7 +92,8 @@ fn refused(model: &Model, key: ImportKey, why: &ImportError) -> bool {
         ImportError::NotPermitted { .. } => candidates.any(|e| e.users.as_ref().is_some_and(|u| !u.contains(&uid))),
         ImportError::NoRight { .. } => candidates.any(|e| !e.rights.contains(import.rights)),
         ImportError::TimedOut { .. } => late,
-        ImportError::NodeUnreachable { .. } => disturbed || late && nodes[0] != nodes[1],
+        ImportError::NodeUnreachable { .. } => disturbed || nodes[0] >= model.members || late && nodes[0] != nodes[1],
+        ImportError::Rejected(_) => nodes[0] >= model.members,
         ImportError::UnknownNode => false,
         ImportError::Cancelled => import.state == ImportState::Dropped,
         ImportError::BadRequest => import.rights.is_empty(),

@@ -30,6 +30,8 @@ pub(crate) struct Model {
     pub(crate) healed_at_ns: Option<u64>,
     /// How long an engine waits before it gives a peer up, ns.
     pub(crate) peer_timeout_ns: u64,
+    /// Nodes of the cluster; those beyond are strangers.
+    pub(crate) members: usize,
     pub(crate) nodes: Vec<Node>,
     pub(crate) procs: Table<ProcKey, Proc>,
     pub(crate) regions: Table<RegionKey, Region>,
@@ -58,13 +60,14 @@ pub(crate) struct Model {
 }
 
 impl Model {
-    pub(crate) fn new(nodes: usize, peer_timeout_ns: u64) -> Model {
+    pub(crate) fn new(members: usize, places: usize, peer_timeout_ns: u64) -> Model {
         Model {
             now_ns: 0,
             step: 0,
             healed_at_ns: None,
             peer_timeout_ns,
-            nodes: (0..nodes).map(|_| Node::default()).collect(),
+            members,
+            nodes: (0..places).map(|_| Node::default()).collect(),
             procs: Table::new(),
             regions: Table::new(),
             exports: Table::new(),
