@@ -35,6 +35,8 @@ pub mod clock;
 pub mod control;
 #[cfg(not(loom))]
 mod copy;
+#[cfg(not(loom))]
+pub mod fork;
 pub mod handshake;
 pub mod limits;
 #[cfg(not(loom))]
