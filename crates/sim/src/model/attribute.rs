@@ -5,7 +5,7 @@
 
 use vmmc_nic::{AtomicOp, RegionRef};
 
-use super::facts::{OpKind, RegionUse};
+use super::facts::{OpKind, Outcome, RegionUse};
 use super::table::{OpKey, RedirectKey, RegionKey};
 use super::{ExportKey, Model};
 use crate::pattern;
@@ -91,7 +91,8 @@ impl Model {
         match region.usage {
             RegionUse::Source(op) if end <= region.len => ReadRole::Source(op),
             RegionUse::Shared => {
-                let reader = region.readers.iter().find(|r| r.0 <= offset && end <= r.1);
+                let inside = region.readers.iter().filter(|r| r.0 <= offset && end <= r.1);
+                let reader = inside.min_by_key(|r| (self.ops[r.2].outcome != Outcome::Open, r.2));
                 reader.map_or_else(stray, |&(_, _, op)| match self.ops[op].export {
                     Some(export) => ReadRole::Serve { op, export },
                     None => stray(),

@@ -57,7 +57,8 @@ pub(crate) struct Region {
     pub(crate) usage: RegionUse,
     /// Sends that land or landed here: first byte to (end, send). Disjoint.
     pub(crate) landing: BTreeMap<u64, (u64, OpKey)>,
-    /// Fetches that read here: (start, end, fetch).
+    /// Fetches that read or have read here: (start, end, fetch). An answer may be read again after the fetch has ended,
+    /// when its acknowledgement was lost.
     pub(crate) readers: Vec<(u64, u64, OpKey)>,
     /// Redirections into this region, for [`RegionUse::Target`].
     pub(crate) redirects: Vec<RedirectKey>,

@@ -291,13 +291,9 @@ impl Model {
         }
         op.outcome = outcome;
         op.ended_at_ns = self.now_ns;
-        let (sender, export) = (op.sender, op.export);
+        let sender = op.sender;
         self.procs[sender].outstanding -= 1;
         self.open_ops.retain(|&o| o != key);
-        if let Some(export) = export {
-            let region = self.exports[export].region;
-            self.regions[region].readers.retain(|r| r.2 != key);
-        }
     }
 
     /// A fault that may cost a node its peers begins.
@@ -368,7 +364,7 @@ impl Model {
     pub(crate) fn is_free(&self, region: RegionKey, start: u64, end: u64) -> bool {
         let region = &self.regions[region];
         region.landing_on(start, end).all(|(_, _, key)| self.is_settled(key))
-            && !region.readers.iter().any(|r| r.0 < end && start < r.1)
+            && !region.readers.iter().any(|r| r.0 < end && start < r.1 && self.ops[r.2].outcome == Outcome::Open)
     }
 
     /// Forgets settled operations that landed on `start..end`, to make room for a new one.
