@@ -1,0 +1,59 @@
+//! Named bounds of the command.
+//!
+//! Invariant: every wait, table and repetition of this crate takes its bound from here, with the reason for the number.
+
+use std::time::Duration;
+
+/// Runs of every series unless `--runs` says otherwise: enough for a median that one disturbed run cannot move.
+pub(crate) const RUNS: u32 = 5;
+/// Runs of every series in the demo, which has 30 s for everything.
+pub(crate) const DEMO_RUNS: u32 = 3;
+/// Most runs that can be asked for: above this nobody waits for the end.
+pub(crate) const RUNS_MAX: u32 = 1000;
+/// Time that one measurement of `vmmc bench` aims at.
+pub(crate) const MEASURE: Duration = Duration::from_millis(100);
+/// Time that one measurement of the demo aims at.
+pub(crate) const DEMO_MEASURE: Duration = Duration::from_millis(50);
+/// Part of a measurement that is spent on warming up caches, branch predictors and the clock of the core, in percent.
+pub(crate) const WARM_UP_PERCENT: u64 = 20;
+/// Round trips that tell how long one takes, before the measurement proper.
+pub(crate) const CALIBRATION_TRIPS: u64 = 64;
+/// Round trips in one sample when a single one is shorter than [`BATCH_BELOW`]: reading the clock costs about as much as such a round trip.
+pub(crate) const BATCH_TRIPS: u64 = 32;
+/// Round trips shorter than this are timed in batches.
+pub(crate) const BATCH_BELOW: Duration = Duration::from_micros(2);
+/// Fewest samples of a measurement, however long one takes.
+pub(crate) const SAMPLES_MIN: u64 = 16;
+/// Most samples of a measurement: 3.2 MB of them.
+pub(crate) const SAMPLES_MAX: u64 = 400_000;
+/// Fewest messages of a bandwidth measurement: the first ones only fill the pipe.
+pub(crate) const MESSAGES_MIN: u64 = 4;
+/// Most messages of a bandwidth measurement.
+pub(crate) const MESSAGES_MAX: u64 = 4_000_000;
+/// Looks at a shared word between two looks at the clock while spinning.
+pub(crate) const SPINS_A_LOOK: u32 = 1 << 14;
+/// Longest wait for the other process within a measurement; a measurement takes a fraction of a second, the rest is a busy machine.
+pub(crate) const PARTNER_WAIT: Duration = Duration::from_secs(20);
+/// Longest wait of the coordinator for one measurement.
+pub(crate) const MEASUREMENT_WAIT: Duration = Duration::from_secs(60);
+/// Longest wait for temporary nodes to come up.
+pub(crate) const NODE_WAIT: Duration = Duration::from_secs(15);
+/// Bytes of UDP payload that are never exceeded: what fits an IPv4 datagram.
+pub(crate) const DATAGRAM_BYTES_MAX: u64 = 65_507;
+/// Bytes of UDP that are under way at one time in the bandwidth measurement, which has no flow control: half of Linux's default receive buffer, as
+/// the kernel counts its own overhead too.
+pub(crate) const DATAGRAM_WINDOW_BYTES: u64 = 104 << 10;
+/// Capacity of the pipe that is measured: the largest that every user may have.
+pub(crate) const PIPE_BYTES: usize = 1 << 20;
+/// Socket buffers of the Unix and UDP sockets that are measured, granted as far as the machine allows.
+pub(crate) const SOCKET_BUFFER_BYTES: usize = 4 << 20;
+/// Largest size that can be measured: four buffers of it must fit a common machine.
+pub(crate) const SIZE_BYTES_MAX: u64 = 1 << 30;
+/// p99 over p50 of the cache-line limit above which the machine is called noisy.
+pub(crate) const NOISY_RATIO: f64 = 4.0;
+/// Share of stolen time above which the machine is called noisy.
+pub(crate) const NOISY_STEAL: f64 = 0.02;
+/// Bytes of one piece of a file that the demo moves: above the size where non-temporal stores begin, small enough to show progress.
+pub(crate) const DEMO_PIECE_BYTES: u64 = 8 << 20;
+/// Pieces of a file that the demo has under way.
+pub(crate) const DEMO_WINDOW_PIECES: u64 = 4;

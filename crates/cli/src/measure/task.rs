@@ -1,0 +1,193 @@
+//! What a coordinator tells its workers, and what they answer.
+//!
+//! Invariant: a task goes to both workers of a pair; they only differ in their [`Role`]. Descriptors travel beside the message.
+
+use super::stats::Sample;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// Which half of a pair a worker is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Role {
+    /// Sends first, holds the clock.
+    Lead,
+    /// Answers.
+    Follow,
+}
+
+/// What is measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Work {
+    /// Messages through the kernel.
+    Kernel {
+        /// Through what.
+        transport: Kernel,
+        /// Ping-pong or stream.
+        measure: Measure,
+    },
+    /// Limit: one cache line each way.
+    CacheLine,
+    /// Limit: an ordinary copy within one process.
+    Memcpy {
+        /// Time of one copy, or bytes a second.
+        measure: Measure,
+    },
+    /// Limit: an atomic operation on a word that only this process uses.
+    LocalAtomic,
+    /// Limit: waking a thread of the other process that has been asleep for a while.
+    Wake {
+        /// By what.
+        by: Waker,
+        /// Time asleep, microseconds.
+        asleep_us: u64,
+    },
+    /// Limit: asking another process for a descriptor and getting it.
+    PassDescriptor,
+    /// VMMC itself.
+    Vmmc(Vmmc),
+}
+
+/// Transports of the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Kernel {
+    /// Two pipes.
+    Pipe,
+    /// A pair of Unix stream sockets.
+    Unix,
+    /// TCP over loopback.
+    Tcp {
+        /// Whether receivers spin on non-blocking calls.
+        spin: bool,
+    },
+    /// UDP over loopback.
+    Udp {
+        /// Whether receivers spin on non-blocking calls.
+        spin: bool,
+    },
+}
+
+/// Two ways to measure a transport.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Measure {
+    /// Half a round trip.
+    Latency,
+    /// Bytes a second in one direction.
+    Bandwidth,
+}
+
+/// What wakes a sleeper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Waker {
+    /// A futex in shared memory.
+    Futex,
+    /// A byte in a pipe on which the sleeper polls.
+    Pipe,
+}
+
+/// What is measured of VMMC. The pair of workers stands for the path.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Vmmc {
+    /// Deliberate update, one way to a spinning receiver.
+    Latency,
+    /// Deliberate updates in one direction.
+    Bandwidth,
+    /// Remote fetch: call to data.
+    Fetch,
+    /// Remote atomic operation: call to old value.
+    Atomic {
+        /// Which.
+        op: AtomicOp,
+    },
+    /// Deliberate update with notification of a blocked thread.
+    Notify {
+        /// Time asleep, microseconds.
+        asleep_us: u64,
+    },
+    /// Import of an export that exists.
+    Import,
+    /// Data that comes to a redirected range.
+    Redirect {
+        /// When the redirection is posted.
+        when: RedirectWhen,
+    },
+}
+
+/// 64-bit operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum AtomicOp {
+    /// Add, return the old value.
+    FetchAdd,
+    /// Store if equal, return the old value.
+    CompareSwap,
+    /// Store, return the old value.
+    Swap,
+}
+
+/// Timing of a redirection [NT §3.2].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum RedirectWhen {
+    /// Never: the receiver copies the data itself.
+    Never,
+    /// Before the data comes: no copy.
+    Before,
+    /// After the data has come: the library copies.
+    After,
+}
+
+/// One measurement.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Task {
+    /// Which half this worker plays.
+    pub(crate) role: Role,
+    /// What is measured.
+    pub(crate) work: Work,
+    /// Bytes of a message.
+    pub(crate) size: u64,
+    /// Time to aim at.
+    pub(crate) budget: Duration,
+    /// Different for every measurement of a coordinator; names exports.
+    pub(crate) number: u64,
+}
+
+/// What a worker is told.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Order {
+    /// Its first message: the channel to the other worker travels along.
+    Meet(Setting),
+    /// Measure.
+    Run(Task),
+}
+
+/// What a worker needs to know before its first measurement.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Setting {
+    /// It uses no VMMC.
+    Bare,
+    /// It attaches to a daemon.
+    Daemon {
+        /// Its node.
+        node: String,
+        /// Node of the other worker.
+        other: String,
+    },
+    /// It embeds a node.
+    Embedded {
+        /// Name of its node.
+        node: String,
+        /// Name of the other's node.
+        other: String,
+        /// File with the cluster key; none: plain mode.
+        key_file: Option<String>,
+    },
+}
+
+/// What a worker answers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Answer {
+    /// It has met the other worker.
+    Met,
+    /// The follower has nothing to say; the leader gives the sample.
+    Done(Option<Sample>),
+    /// It did not work.
+    Failed(String),
+}

@@ -1,0 +1,196 @@
+//! Numeric promises, held against the figures of one run.
+//!
+//! Invariant: both sides of a ratio come from the same report; a promise whose figures are missing is not in the list.
+
+use super::{Figures, Report, units};
+use serde::Serialize;
+
+/// A promise and what a run says about it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Verdict {
+    /// The promise.
+    pub(crate) promise: String,
+    /// The figure measured.
+    pub(crate) measured: String,
+    /// What it is held against.
+    pub(crate) against: String,
+    /// The ratio, if it is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) ratio: Option<f64>,
+    /// The promise as a number.
+    pub(crate) target: String,
+    /// Whether it holds.
+    pub(crate) met: bool,
+}
+
+/// A series at a path and size.
+#[derive(Clone, Copy)]
+struct At(&'static str, &'static str, u64);
+
+enum Bound {
+    AtMost(f64),
+    AtLeast(f64),
+}
+
+/// `subject` compared with `base`: (bench, subject, base, bound).
+type Ratio = (&'static str, At, At, Bound);
+
+const KIB64: u64 = 64 << 10;
+const MIB: u64 = 1 << 20;
+
+/// The promised ratios.
+#[rustfmt::skip]
+const RATIOS: &[Ratio] = &[
+    ("latency", At("vmmc", "same-node", 8), At("cache-line", "limit", 8), Bound::AtMost(1.15)),
+    ("latency", At("vmmc", "same-node", 8), At("ucx-put-shm", "tool", 8), Bound::AtMost(1.1)),
+    ("latency", At("vmmc", "two-nodes", 8), At("tcp", "kernel", 8), Bound::AtMost(0.6)),
+    ("latency", At("vmmc-plain", "two-nodes", 8), At("tcp", "kernel", 8), Bound::AtMost(0.6)),
+    ("latency", At("vmmc", "embedded", 8), At("tcp", "kernel", 8), Bound::AtMost(0.33)),
+    ("latency", At("vmmc-plain", "embedded", 8), At("tcp", "kernel", 8), Bound::AtMost(0.33)),
+    ("latency", At("vmmc", "embedded", 8), At("tcp-spin", "kernel", 8), Bound::AtMost(0.8)),
+    ("latency", At("vmmc-plain", "embedded", 8), At("tcp-spin", "kernel", 8), Bound::AtMost(0.8)),
+    ("latency", At("vmmc", "embedded", 8), At("ucx-put-tcp", "tool", 8), Bound::AtMost(0.33)),
+    ("bandwidth", At("vmmc", "same-node", KIB64), At("memcpy", "limit", KIB64), Bound::AtLeast(0.9)),
+    ("bandwidth", At("vmmc", "same-node", MIB), At("memcpy", "limit", MIB), Bound::AtLeast(0.9)),
+    ("bandwidth", At("vmmc", "same-node", 64 * MIB), At("memcpy", "limit", 64 * MIB), Bound::AtLeast(1.2)),
+    ("bandwidth", At("vmmc-plain", "two-nodes", MIB), At("tcp", "kernel", MIB), Bound::AtLeast(1.1)),
+    ("bandwidth", At("vmmc", "two-nodes", MIB), At("tcp", "kernel", MIB), Bound::AtLeast(0.6)),
+    ("bandwidth", At("vmmc-plain", "embedded", MIB), At("tcp", "kernel", MIB), Bound::AtLeast(1.1)),
+    ("bandwidth", At("vmmc", "embedded", MIB), At("tcp", "kernel", MIB), Bound::AtLeast(0.6)),
+    ("fetch", At("vmmc", "two-nodes", 8), At("vmmc-send", "two-nodes", 8), Bound::AtMost(2.2)),
+    ("fetch", At("vmmc-plain", "two-nodes", 8), At("vmmc-plain-send", "two-nodes", 8), Bound::AtMost(2.2)),
+    ("fetch", At("vmmc", "embedded", 8), At("vmmc-send", "embedded", 8), Bound::AtMost(2.2)),
+    ("fetch", At("vmmc-plain", "embedded", 8), At("vmmc-plain-send", "embedded", 8), Bound::AtMost(2.2)),
+];
+
+/// Time within which an import on one node is done, ns.
+const IMPORT_NS_MAX: f64 = 30_000.0;
+/// A notification takes at most this many times a bare futex wake.
+const NOTIFY_RATIO_MAX: f64 = 1.3;
+
+/// All promises that the figures of this report speak about. The demo measures latency and bandwidth.
+pub(crate) fn verdicts(report: &Report) -> Vec<Verdict> {
+    let mut verdicts: Vec<Verdict> = RATIOS
+        .iter()
+        .filter(|(bench, ..)| report.bench == *bench || report.bench == "demo")
+        .filter_map(|(_, subject, base, bound)| {
+            // The demo has latency and bandwidth at one size: each promise picks the figures of its kind.
+            let want_time = matches!(bound, Bound::AtMost(_));
+            let subject_figures = find(report, *subject, want_time)?;
+            let base_figures = find(report, *base, want_time)?;
+            compare(subject, base, subject_figures, base_figures, bound)
+        })
+        .collect();
+    verdicts.extend(import(report));
+    verdicts.extend(notify(report));
+    verdicts
+}
+
+fn find(report: &Report, at: At, want_time: bool) -> Option<&Figures> {
+    report
+        .rows
+        .iter()
+        .filter(|r| (r.key.series.as_str(), r.key.path.as_str(), r.key.size_bytes) == (at.0, at.1, at.2))
+        .map(|r| &r.figures)
+        .find(|f| if want_time { f.p50_ns().is_some() } else { f.bytes_per_s().is_some() })
+}
+
+fn compare(subject: &At, base: &At, figures: &Figures, against: &Figures, bound: &Bound) -> Option<Verdict> {
+    let what = format!("{} {} {}", subject.0, subject.1, units::size(subject.2));
+    let (ratio, measured, shown) = match bound {
+        Bound::AtMost(_) => {
+            let (a, b) = (figures.p50_ns()?, against.p50_ns()?);
+            (a / b, units::time(a), units::time(b))
+        }
+        Bound::AtLeast(_) => {
+            let (a, b) = (figures.bytes_per_s()?, against.bytes_per_s()?);
+            (a / b, units::rate(a), units::rate(b))
+        }
+    };
+    let (target, met) = match bound {
+        Bound::AtMost(x) => (format!("at most {x}x"), ratio <= *x),
+        Bound::AtLeast(x) => (format!("at least {x}x"), ratio >= *x),
+    };
+    let against = format!("{} {shown}", base.0);
+    Some(Verdict { promise: what, measured, against, ratio: Some(ratio), target, met })
+}
+
+fn import(report: &Report) -> Option<Verdict> {
+    if report.bench != "import" {
+        return None;
+    }
+    let row = report.rows.iter().find(|r| r.key.series == "vmmc" && r.key.path == "same-node")?;
+    let ns = row.figures.p50_ns()?;
+    Some(Verdict {
+        promise: "import on one node".into(),
+        measured: units::time(ns),
+        against: "a fixed time".into(),
+        ratio: None,
+        target: format!("under {}", units::time(IMPORT_NS_MAX)),
+        met: ns < IMPORT_NS_MAX,
+    })
+}
+
+/// A notification on one node beside a futex wake after the same sleep.
+fn notify(report: &Report) -> Vec<Verdict> {
+    let at = |series: &str, path: &str, asleep: Option<u64>| {
+        let wanted = |r: &&super::Row| r.key.series == series && r.key.path == path && r.key.asleep_us == asleep;
+        report.rows.iter().find(wanted).and_then(|r| r.figures.p50_ns())
+    };
+    let rows =
+        report.rows.iter().filter(|r| report.bench == "notify" && r.key.series == "vmmc" && r.key.path == "same-node");
+    rows.filter_map(|row| {
+        let asleep = row.key.asleep_us;
+        let (ours, futex) = (row.figures.p50_ns()?, at("futex", "limit", asleep)?);
+        Some(Verdict {
+            promise: format!("notification after {} us of sleep", asleep?),
+            measured: units::time(ours),
+            against: format!("futex {}", units::time(futex)),
+            ratio: Some(ours / futex),
+            target: format!("at most {NOTIFY_RATIO_MAX}x"),
+            met: ours / futex <= NOTIFY_RATIO_MAX,
+        })
+    })
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Key, Row};
+    use super::*;
+    use crate::machine::Machine;
+
+    fn row(series: &str, path: &str, size_bytes: u64, figures: Figures) -> Row {
+        let key = Key { series: series.into(), path: path.into(), op: None, size_bytes, asleep_us: None };
+        Row { key, runs: 1, figures }
+    }
+
+    fn time(ns: f64) -> Figures {
+        Figures::Latency { p50_ns: ns, p99_ns: ns, p50_min_ns: ns, p50_max_ns: ns }
+    }
+
+    fn report(bench: &str, rows: Vec<Row>) -> Report {
+        let (missing, promises, warnings) = (vec![], vec![], vec![]);
+        Report { bench: bench.into(), machine: Machine::here(), rows, missing, promises, warnings }
+    }
+
+    #[test]
+    fn a_ratio_is_met_or_not() {
+        let rows = |ours| vec![row("vmmc", "same-node", 8, time(ours)), row("cache-line", "limit", 8, time(100.0))];
+        let met = verdicts(&report("latency", rows(114.0)));
+        assert_eq!((met.len(), met[0].met, met[0].ratio), (1, true, Some(1.14)));
+        assert!(!verdicts(&report("latency", rows(116.0)))[0].met);
+        assert!(verdicts(&report("fetch", rows(116.0))).is_empty());
+    }
+
+    #[test]
+    fn a_promise_without_figures_is_left_out() {
+        assert!(verdicts(&report("bandwidth", vec![row("vmmc", "same-node", KIB64, time(1.0))])).is_empty());
+    }
+
+    #[test]
+    fn an_import_is_held_against_a_fixed_time() {
+        let slow = verdicts(&report("import", vec![row("vmmc", "same-node", 4096, time(31_000.0))]));
+        assert!(!slow[0].met && slow[0].target.contains("30.0 us"));
+    }
+}
