@@ -1,16 +1,30 @@
 //! The NIC engine: the firmware of a node's network interface and the tables of its driver.
 
+#![forbid(unsafe_code)]
+
 pub mod limits;
 
 mod command;
 mod config;
+mod congestion;
+mod crypto;
 mod engine;
 mod error;
 mod event;
 mod ids;
+mod intervals;
+mod local;
+mod peer;
+mod redirect;
+mod replay;
 mod rights;
+mod rng;
+mod session;
+mod slab;
 mod stats;
+mod tables;
 mod time;
+mod wire;
 
 pub use command::{AtomicOp, Command, Dma, Source};
 pub use config::{ClusterKey, Config};

@@ -1,12 +1,72 @@
-//! API skeleton; bodies follow.
-#![allow(unused_variables, missing_docs)]
+//! The engine: one node's network interface and the tables of its driver, stepped from outside.
+//!
+//! Invariant: nothing here blocks, sleeps, reads a clock or touches memory it was not handed.
+
+mod connect;
+mod data;
+mod driver;
+mod handshake;
+mod observe;
+mod post;
+mod timers;
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
 use std::net::SocketAddr;
 
-use crate::*;
+use crate::config::Config;
+use crate::event::Event;
+use crate::ids::{NodeName, ProcessId};
+use crate::limits::{HELLO_BURST, HELLOS_PER_SECOND, HINTS_PER_SECOND, PACKET_BYTES_MAX, PACKET_BYTES_MIN};
+use crate::peer::Peer;
+use crate::rng::Rng;
+use crate::session::Session;
+use crate::slab::Key;
+use crate::stats::Stats;
+use crate::tables::{Tables, Via};
+use crate::time::Time;
+
+use handshake::{Limiter, Slot};
 
 /// One node's network interface.
+///
+/// Order of calls: hand in what happened (`post`, `handle_datagram`, `handle_timeout`, the set-up
+/// calls), then take what follows from it: [`poll_event`](Engine::poll_event) until `None`,
+/// [`poll_transmit`](Engine::poll_transmit) until `None`, [`poll_work`](Engine::poll_work) while it
+/// says true, and at last [`poll_timeout`](Engine::poll_timeout): step the engine again then, or
+/// when something happens. Times handed in never go back.
 pub struct Engine {
-    stats: Stats,
+    config: Config,
+    rng: Rng,
+    /// Tells this life of the node from others.
+    incarnation: u64,
+    tables: Tables,
+    peers: Vec<Option<Peer>>,
+    /// Sessions, attempts and pending sessions, by the slot in the packet header.
+    slots: Vec<Slot>,
+    free_slots: VecDeque<u16>,
+    /// Slots of sessions not used yet, oldest first, with their ids.
+    pending: VecDeque<(u16, u64)>,
+    /// Datagrams outside sessions.
+    loose: VecDeque<(SocketAddr, Box<[u8]>)>,
+    /// Peers that may have something to send.
+    ready: VecDeque<u16>,
+    timers: BinaryHeap<Reverse<(Time, u16)>>,
+    deadlines: BinaryHeap<Reverse<(Time, Key)>>,
+    /// Imports and pings that wait for a node of a certain name.
+    name_waits: Vec<Key>,
+    hello_limit: Limiter,
+    hint_limit: Limiter,
+    /// As told by `set_path_mtu`.
+    path_mtus: Vec<(SocketAddr, usize)>,
+    /// Sessions begun.
+    serial: u64,
+    redirects: u32,
+    process_generations: Vec<u32>,
+    free_processes: VecDeque<u32>,
+    /// Processes with local operations to be continued.
+    work: VecDeque<ProcessId>,
+    now: Time,
 }
 
 /// A datagram to send.
@@ -19,40 +79,106 @@ pub struct Transmit {
 }
 
 impl Engine {
-    pub fn new(config: Config, seed: [u8; 32], now: Time) -> Engine { unimplemented!() }
-    pub fn name(&self) -> &NodeName { unimplemented!() }
-    pub fn incarnation(&self) -> u64 { unimplemented!() }
-    /// Says goodbye to every peer (best effort) and fails what is outstanding; poll_transmit afterwards.
-    pub fn shutdown(&mut self, now: Time) { unimplemented!() }
-    pub fn attach(&mut self, uid: u32) -> Result<ProcessId, AttachError> { unimplemented!() }
-    pub fn detach(&mut self, now: Time, process: ProcessId) { unimplemented!() }
-    pub fn export(&mut self, now: Time, process: ProcessId, spec: ExportSpec) -> Result<ExportId, ExportError> { unimplemented!() }
-    pub fn unexport(&mut self, now: Time, process: ProcessId, export: ExportId) -> Result<(), UnexportError> { unimplemented!() }
-    pub fn import(&mut self, now: Time, process: ProcessId, spec: ImportSpec, cookie: Cookie) { unimplemented!() }
-    /// Withdraws an import that has not been answered; answers it with `Cancelled`.
-    pub fn cancel_import(&mut self, now: Time, process: ProcessId, cookie: Cookie) { unimplemented!() }
-    pub fn unimport(&mut self, now: Time, process: ProcessId, import: ImportId) -> Result<(), UnimportError> { unimplemented!() }
-    #[allow(clippy::too_many_arguments)]
-    pub fn redirect(&mut self, now: Time, process: ProcessId, export: ExportId, offset: u64, len: u64, to: RegionId, to_offset: u64, cookie: Cookie, dma: &mut dyn Dma) -> Result<RedirectId, RedirectError> { unimplemented!() }
-    pub fn cancel_redirect(&mut self, now: Time, process: ProcessId, redirect: RedirectId) -> Result<RedirectReport, RedirectError> { unimplemented!() }
-    pub fn redirect_report(&self, process: ProcessId, redirect: RedirectId) -> Result<RedirectReport, RedirectError> { unimplemented!() }
-    pub fn consume(&mut self, process: ProcessId, export: ExportId, offset: u64, len: u64) -> Result<(), RedirectError> { unimplemented!() }
-    pub fn add_peer(&mut self, now: Time, addrs: &[SocketAddr]) -> Result<(), PeerTableFull> { unimplemented!() }
-    pub fn ping(&mut self, now: Time, node: NodeSpec, by: PingBy, cookie: Cookie, deadline: Time) { unimplemented!() }
-    pub fn set_path_mtu(&mut self, addr: SocketAddr, bytes: usize) { unimplemented!() }
+    /// An engine with nothing attached. All its randomness, keys and incarnation come from `seed`,
+    /// which must not be used twice.
+    pub fn new(mut config: Config, seed: [u8; 32], now: Time) -> Engine {
+        let mut rng = Rng::new(seed);
+        let incarnation = rng.u64();
+        config.path_mtu_bytes = config.path_mtu_bytes.clamp(PACKET_BYTES_MIN, PACKET_BYTES_MAX);
+        config.recv_packet_bytes_max = config.recv_packet_bytes_max.clamp(PACKET_BYTES_MIN, PACKET_BYTES_MAX);
+        config.recv_buffer_bytes = config.recv_buffer_bytes.clamp(2 * PACKET_BYTES_MIN, 1 << 30);
+        Engine {
+            config,
+            rng,
+            incarnation,
+            tables: Tables::default(),
+            peers: Vec::new(),
+            slots: Vec::new(),
+            free_slots: VecDeque::new(),
+            pending: VecDeque::new(),
+            loose: VecDeque::new(),
+            ready: VecDeque::new(),
+            timers: BinaryHeap::new(),
+            deadlines: BinaryHeap::new(),
+            name_waits: Vec::new(),
+            hello_limit: Limiter::new(HELLOS_PER_SECOND, HELLO_BURST, now),
+            hint_limit: Limiter::new(HINTS_PER_SECOND, HINTS_PER_SECOND, now),
+            path_mtus: Vec::new(),
+            serial: 0,
+            redirects: 0,
+            process_generations: Vec::new(),
+            free_processes: VecDeque::new(),
+            work: VecDeque::new(),
+            now,
+        }
+    }
 
-    pub fn post(&mut self, now: Time, process: ProcessId, command: Command<'_>, dma: &mut dyn Dma) -> Result<(), Busy> { unimplemented!() }
-    pub fn handle_datagram(&mut self, now: Time, from: SocketAddr, datagram: &mut [u8], dma: &mut dyn Dma) { unimplemented!() }
-    pub fn poll_transmit(&mut self, now: Time, buf: &mut [u8], dma: &mut dyn Dma) -> Option<Transmit> { unimplemented!() }
-    /// One piece of a long local copy; true while there is more.
-    pub fn poll_work(&mut self, now: Time, dma: &mut dyn Dma) -> bool { unimplemented!() }
-    pub fn poll_event(&mut self) -> Option<Event> { unimplemented!() }
-    pub fn poll_timeout(&self) -> Option<Time> { unimplemented!() }
-    pub fn handle_timeout(&mut self, now: Time) { unimplemented!() }
+    /// Name of this node.
+    pub fn name(&self) -> &NodeName {
+        &self.config.name
+    }
 
-    pub fn stats(&self) -> &Stats { &self.stats }
-    pub fn peers(&self) -> impl Iterator<Item = PeerInfo> + '_ { std::iter::empty() }
-    pub fn exports(&self) -> impl Iterator<Item = ExportInfo> + '_ { std::iter::empty() }
-    pub fn imports(&self) -> impl Iterator<Item = ImportInfo> + '_ { std::iter::empty() }
-    pub fn processes(&self) -> impl Iterator<Item = ProcessInfo> + '_ { std::iter::empty() }
+    /// Number that tells this life of the node from others.
+    pub fn incarnation(&self) -> u64 {
+        self.incarnation
+    }
+
+    /// Takes the next event.
+    #[inline]
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.tables.events.pop_front()
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) wants to be called at the latest. It may turn
+    /// out that nothing was due; `None`: only something from outside can change anything.
+    #[inline]
+    pub fn poll_timeout(&self) -> Option<Time> {
+        if !self.work.is_empty() {
+            return Some(self.now);
+        }
+        let timer = self.timers.peek().map(|Reverse((at, _))| *at);
+        let deadline = self.deadlines.peek().map(|Reverse((at, _))| *at);
+        match (timer, deadline) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    /// Counters since the start.
+    pub fn stats(&self) -> &Stats {
+        &self.tables.stats
+    }
+
+    fn peer(&self, index: u16) -> Option<&Peer> {
+        self.peers.get(usize::from(index))?.as_ref()
+    }
+
+    fn peer_mut(&mut self, index: u16) -> Option<&mut Peer> {
+        self.peers.get_mut(usize::from(index))?.as_mut()
+    }
+
+    /// The session `via` names, if it still is that one.
+    #[inline]
+    fn session_mut(&mut self, via: Via) -> Option<&mut Session> {
+        let session = self.peers.get_mut(usize::from(via.peer))?.as_mut()?.session.as_deref_mut()?;
+        (session.via == via).then_some(session)
+    }
+
+    /// The session and what it works on.
+    #[inline]
+    fn session_and_tables(&mut self, via: Via) -> Option<(&mut Session, &mut Tables)> {
+        let session = self.peers.get_mut(usize::from(via.peer))?.as_mut()?.session.as_deref_mut()?;
+        (session.via == via).then_some((session, &mut self.tables))
+    }
+
+    /// The peer may have something to send.
+    #[inline]
+    fn wake(&mut self, index: u16) {
+        if let Some(Some(peer)) = self.peers.get_mut(usize::from(index)) {
+            if !peer.in_ready {
+                peer.in_ready = true;
+                self.ready.push_back(index);
+            }
+        }
+    }
 }

@@ -1,0 +1,298 @@
+//! Handshake and seal, both from well-kept libraries: Noise NNpsk0 by `snow`, AES-256-GCM by `ring`.
+//!
+//! Invariant: a key seals each packet number once. After `KEY_PACKETS` packets both sides move to
+//! the next key by Noise's own rekeying rule, without a message: the packet number says which.
+
+use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use snow::params::{CipherChoice, DHChoice, HashChoice, NoiseParams};
+use snow::resolvers::{CryptoResolver, DefaultResolver};
+use snow::types::{Cipher, Dh, Hash, Random};
+use snow::{Builder, HandshakeState};
+
+use crate::config::ClusterKey;
+use crate::limits::KEY_PACKETS;
+use crate::rng::Rng;
+use crate::wire::packet::HEADER_BYTES;
+
+const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
+/// Bytes a handshake message adds to its payload: the ephemeral key and the tag.
+pub(crate) const HANDSHAKE_OVERHEAD: usize = 48;
+/// Bytes an AEAD seal adds.
+const TAG_BYTES: usize = 16;
+/// Bytes of the plain mode's checksum.
+const CHECKSUM_BYTES: usize = 8;
+
+/// A handshake in progress.
+pub(crate) struct Handshake(HandshakeState);
+
+/// The two directions of a session.
+pub(crate) struct Seals {
+    pub(crate) send: Seal,
+    pub(crate) receive: Seal,
+}
+
+impl Handshake {
+    pub(crate) fn initiate(key: &ClusterKey, prologue: &[u8], rng: &mut Rng) -> Handshake {
+        Handshake(state(key, prologue, rng, true))
+    }
+
+    pub(crate) fn respond(key: &ClusterKey, prologue: &[u8], rng: &mut Rng) -> Handshake {
+        Handshake(state(key, prologue, rng, false))
+    }
+
+    /// Appends a message with `payload` to `out`.
+    pub(crate) fn write(&mut self, payload: &[u8], out: &mut Vec<u8>) {
+        let start = out.len();
+        out.resize(start + payload.len() + HANDSHAKE_OVERHEAD, 0);
+        let len = self
+            .0
+            .write_message(payload, &mut out[start..])
+            .expect("it is this side's turn and the buffer has room");
+        out.truncate(start + len);
+    }
+
+    /// Opens a message; `None` when it was not made with the cluster key.
+    pub(crate) fn read(&mut self, message: &[u8], payload: &mut [u8]) -> Option<usize> {
+        self.0.read_message(message, payload).ok()
+    }
+
+    /// After both messages: the keys of this side.
+    pub(crate) fn finish(mut self, initiator: bool) -> Seals {
+        let (first, second) = self.0.dangerously_get_raw_split();
+        let (send, receive) = if initiator { (first, second) } else { (second, first) };
+        Seals { send: Seal::aead(&send), receive: Seal::aead(&receive) }
+    }
+}
+
+fn state(key: &ClusterKey, prologue: &[u8], rng: &mut Rng, initiator: bool) -> HandshakeState {
+    let params: NoiseParams = PATTERN.parse().expect("the pattern is a valid Noise name");
+    let resolver = Box::new(Seeded { seed: rng.seed(), inner: DefaultResolver });
+    let builder = Builder::with_resolver(params, resolver)
+        .psk(0, &key.0)
+        .and_then(|builder| builder.prologue(prologue))
+        .expect("each is set once");
+    let state = if initiator { builder.build_initiator() } else { builder.build_responder() };
+    state.expect("NN needs no static keys and the resolver has every primitive of the pattern")
+}
+
+/// Noise primitives with the engine's own randomness, so that a simulation replays.
+struct Seeded {
+    seed: [u8; 32],
+    inner: DefaultResolver,
+}
+
+impl CryptoResolver for Seeded {
+    fn resolve_rng(&self) -> Option<Box<dyn Random>> {
+        Some(Box::new(SeededRandom(Rng::new(self.seed))))
+    }
+    fn resolve_dh(&self, choice: &DHChoice) -> Option<Box<dyn Dh>> {
+        self.inner.resolve_dh(choice)
+    }
+    fn resolve_hash(&self, choice: &HashChoice) -> Option<Box<dyn Hash>> {
+        self.inner.resolve_hash(choice)
+    }
+    fn resolve_cipher(&self, choice: &CipherChoice) -> Option<Box<dyn Cipher>> {
+        self.inner.resolve_cipher(choice)
+    }
+}
+
+struct SeededRandom(Rng);
+
+impl Random for SeededRandom {
+    fn try_fill_bytes(&mut self, dest: &mut [u8]) -> Result<(), snow::Error> {
+        self.0.fill(dest);
+        Ok(())
+    }
+}
+
+/// Protection of one direction of a session.
+pub(crate) enum Seal {
+    /// Plain mode: a checksum against damage, nothing against malice.
+    Plain,
+    /// Boxed: the expanded key is large.
+    Aead(Box<Keys>),
+}
+
+/// Keys of the current span of packet numbers and of its neighbours, as far as known.
+pub(crate) struct Keys {
+    epoch: u64,
+    current: LessSafeKey,
+    /// For packets delayed across a change of keys.
+    previous: Option<LessSafeKey>,
+}
+
+impl Seal {
+    fn aead(raw: &[u8; 32]) -> Seal {
+        Seal::Aead(Box::new(Keys { epoch: 0, current: expand(raw), previous: None }))
+    }
+
+    /// Bytes a sealed packet has behind its body.
+    pub(crate) fn overhead(&self) -> usize {
+        match self {
+            Seal::Plain => CHECKSUM_BYTES,
+            Seal::Aead(_) => TAG_BYTES,
+        }
+    }
+
+    /// Seals `packet[HEADER_BYTES..end]` in place and returns the whole length.
+    pub(crate) fn seal(&mut self, number: u64, packet: &mut [u8], end: usize) -> usize {
+        match self {
+            Seal::Plain => {
+                let sum = checksum(&packet[..end]);
+                packet[end..end + CHECKSUM_BYTES].copy_from_slice(&sum.to_le_bytes());
+                end + CHECKSUM_BYTES
+            }
+            Seal::Aead(keys) => {
+                keys.advance_to(number / KEY_PACKETS);
+                let (header, body) = packet[..end].split_at_mut(HEADER_BYTES);
+                let tag = keys
+                    .current
+                    .seal_in_place_separate_tag(nonce(number), Aad::from(&*header), body)
+                    .expect("a packet is far below the limit of AES-GCM");
+                packet[end..end + TAG_BYTES].copy_from_slice(tag.as_ref());
+                end + TAG_BYTES
+            }
+        }
+    }
+
+    /// Opens a packet in place; gives the end of its body, which starts behind the header.
+    pub(crate) fn open(&mut self, number: u64, packet: &mut [u8]) -> Option<usize> {
+        match self {
+            Seal::Plain => {
+                let end = packet.len().checked_sub(CHECKSUM_BYTES)?;
+                let (body, sum) = packet.split_at(end);
+                (sum == checksum(body).to_le_bytes() && end >= HEADER_BYTES).then_some(end)
+            }
+            Seal::Aead(keys) => keys.open(number, packet),
+        }
+    }
+}
+
+impl Keys {
+    fn advance_to(&mut self, epoch: u64) {
+        while self.epoch < epoch {
+            let next = self.next();
+            self.previous = Some(std::mem::replace(&mut self.current, next));
+            self.epoch += 1;
+        }
+    }
+
+    /// Noise's REKEY: encrypt 32 zeros with the largest nonce.
+    fn next(&self) -> LessSafeKey {
+        let mut raw = [0; 32];
+        let _tag = self
+            .current
+            .seal_in_place_separate_tag(nonce(u64::MAX), Aad::empty(), &mut raw)
+            .expect("32 bytes are within the limit of AES-GCM");
+        expand(&raw)
+    }
+
+    fn open(&mut self, number: u64, packet: &mut [u8]) -> Option<usize> {
+        let epoch = number / KEY_PACKETS;
+        let (header, body) = packet.split_at_mut_checked(HEADER_BYTES)?;
+        let aad = Aad::from(&*header);
+        let body_len = if epoch == self.epoch {
+            self.current.open_in_place(nonce(number), aad, body).ok()?.len()
+        } else if epoch + 1 == self.epoch {
+            self.previous.as_ref()?.open_in_place(nonce(number), aad, body).ok()?.len()
+        } else if epoch == self.epoch + 1 {
+            let next = self.next();
+            let len = next.open_in_place(nonce(number), aad, body).ok()?.len();
+            // Only a packet that opens may move the keys on.
+            self.previous = Some(std::mem::replace(&mut self.current, next));
+            self.epoch = epoch;
+            len
+        } else {
+            return None;
+        };
+        Some(HEADER_BYTES + body_len)
+    }
+}
+
+fn expand(raw: &[u8; 32]) -> LessSafeKey {
+    LessSafeKey::new(UnboundKey::new(&AES_256_GCM, raw).expect("the key has 32 bytes"))
+}
+
+fn nonce(number: u64) -> Nonce {
+    let mut bytes = [0; NONCE_LEN];
+    bytes[4..].copy_from_slice(&number.to_be_bytes());
+    Nonce::assume_unique_for_key(bytes)
+}
+
+/// Plain mode's checksum: finds damage, not malice. Four lanes keep it near memory speed.
+pub(crate) fn checksum(bytes: &[u8]) -> u64 {
+    const K: u64 = 0x9e37_79b9_7f4a_7c15;
+    let mut lanes = [bytes.len() as u64, K, !K, K.rotate_left(32)];
+    let blocks = bytes.chunks_exact(32);
+    let rest = blocks.remainder();
+    for block in blocks {
+        for (lane, word) in lanes.iter_mut().zip(block.chunks_exact(8)) {
+            let word = u64::from_le_bytes(word.try_into().expect("8 bytes"));
+            *lane = (*lane ^ word).wrapping_mul(K).rotate_left(29);
+        }
+    }
+    let mut tail = [0; 32];
+    tail[..rest.len()].copy_from_slice(rest);
+    for (lane, word) in lanes.iter_mut().zip(tail.chunks_exact(8)) {
+        let word = u64::from_le_bytes(word.try_into().expect("8 bytes"));
+        *lane = (*lane ^ word).wrapping_mul(K).rotate_left(29);
+    }
+    lanes.iter().fold(0, |sum: u64, lane| (sum ^ lane ^ lane >> 31).wrapping_mul(K).rotate_left(27))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair() -> (Seals, Seals) {
+        let (key, mut rng) = (ClusterKey([7; 32]), Rng::new([1; 32]));
+        let mut initiator = Handshake::initiate(&key, b"p", &mut rng);
+        let mut responder = Handshake::respond(&key, b"p", &mut rng);
+        let (mut first, mut second, mut payload) = (Vec::new(), Vec::new(), [0; 64]);
+        initiator.write(b"hello", &mut first);
+        assert_eq!(responder.read(&first, &mut payload), Some(5));
+        responder.write(b"welcome", &mut second);
+        assert_eq!(initiator.read(&second, &mut payload), Some(7));
+        (initiator.finish(true), responder.finish(false))
+    }
+
+    fn exchange(from: &mut Seal, to: &mut Seal, number: u64) -> bool {
+        let mut packet = vec![3; 200];
+        let len = from.seal(number, &mut packet, 100);
+        to.open(number, &mut packet[..len]) == Some(100) && packet[HEADER_BYTES..100] == [3; 80]
+    }
+
+    #[test]
+    fn both_sides_agree_on_keys_across_changes() {
+        let (mut a, mut b) = pair();
+        assert!(exchange(&mut a.send, &mut b.receive, 0));
+        assert!(exchange(&mut b.send, &mut a.receive, 0));
+        let mut late = vec![3; 200];
+        let late_len = a.send.seal(KEY_PACKETS - 1, &mut late, 100);
+        assert!(exchange(&mut a.send, &mut b.receive, KEY_PACKETS));
+        assert_eq!(b.receive.open(KEY_PACKETS - 1, &mut late[..late_len]), Some(100));
+        assert!(exchange(&mut a.send, &mut b.receive, 2 * KEY_PACKETS + 5));
+    }
+
+    #[test]
+    fn a_wrong_key_or_a_damaged_packet_does_not_open() {
+        let (mut a, mut b) = pair();
+        for sealed in [true, false] {
+            let (mut plain_a, mut plain_b) = (Seal::Plain, Seal::Plain);
+            let (from, to) = if sealed { (&mut a.send, &mut b.receive) } else { (&mut plain_a, &mut plain_b) };
+            let mut packet = vec![3; 200];
+            let len = from.seal(1, &mut packet, 100);
+            for at in 0..len {
+                let mut damaged = packet[..len].to_vec();
+                damaged[at] ^= 4;
+                assert_eq!(to.open(1, &mut damaged), None, "byte {at} sealed {sealed}");
+            }
+        }
+        let mut rng = Rng::new([1; 32]);
+        let mut initiator = Handshake::initiate(&ClusterKey([7; 32]), b"", &mut rng);
+        let mut responder = Handshake::respond(&ClusterKey([8; 32]), b"", &mut rng);
+        let mut message = Vec::new();
+        initiator.write(b"hello", &mut message);
+        assert_eq!(responder.read(&message, &mut [0; 64]), None);
+    }
+}

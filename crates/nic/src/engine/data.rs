@@ -1,0 +1,230 @@
+//! Datagrams in and out.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::handshake::Use;
+use super::{Engine, Transmit};
+use crate::command::Dma;
+use crate::error::PeerDownReason;
+use crate::event::Event;
+use crate::limits::PACKET_BYTES_MIN;
+use crate::replay::Freshness;
+use crate::session::Outcome;
+use crate::tables::WaitFor;
+use crate::time::Time;
+use crate::wire::packet::{BadHeader, HEADER_BYTES, Header, Kind, SessionRef};
+
+/// Chunks one peer may make this node keep before it counts as hostile: it asks and never
+/// acknowledges. Above the number of revocations that can be under way at once.
+const CHUNKS_MAX: usize = crate::limits::GRANTS_MAX + 65_536;
+
+impl Engine {
+    /// Takes a datagram that came from `from`; it is opened in place. Whatever it holds, the worst
+    /// it can do is to be counted and dropped.
+    pub fn handle_datagram(&mut self, now: Time, from: SocketAddr, datagram: &mut [u8], dma: &mut dyn Dma) {
+        self.now = now;
+        self.tables.stats.packets_in += 1;
+        self.tables.stats.bytes_in += datagram.len() as u64;
+        match Header::parse(datagram) {
+            Ok(header) => match header.kind {
+                Kind::Data => self.handle_data(now, from, header, datagram, dma),
+                Kind::Hello => self.handle_hello(now, from, header, datagram),
+                Kind::Welcome => self.handle_welcome(now, from, header, datagram),
+                Kind::Reject => self.handle_reject(now, header),
+                Kind::UnknownSession => self.handle_hint(now, from, header.session),
+            },
+            Err(BadHeader::HelloVersion(session)) => {
+                self.reject(now, from, session, crate::error::RejectReason::Version);
+            }
+            Err(BadHeader::Version | BadHeader::Malformed) => self.tables.stats.malformed += 1,
+        }
+    }
+
+    fn handle_data(
+        &mut self,
+        now: Time,
+        from: SocketAddr,
+        header: Header,
+        datagram: &mut [u8],
+        dma: &mut dyn Dma,
+    ) {
+        let local = header.session;
+        let slot = self.slots.get_mut(usize::from(local.slot)).filter(|slot| slot.id == local.id);
+        let (index, end) = match slot.map(|slot| &mut slot.used) {
+            Some(Use::Live(index)) => {
+                let index = *index;
+                let Some(end) = self.open_live(index, header.number, datagram) else { return };
+                (index, end)
+            }
+            Some(Use::Pending(pending)) => {
+                let Some(end) = pending.seals.receive.open(header.number, datagram) else {
+                    self.tables.stats.bad_seals += 1;
+                    return;
+                };
+                let Some(index) = self.confirm(now, from, local) else { return };
+                (index, end)
+            }
+            _ => return self.unknown_session(now, from, local),
+        };
+        self.deliver(now, from, index, header.number, &datagram[HEADER_BYTES..end], dma);
+    }
+
+    /// Checks that a packet is new and opens it; gives the end of its body.
+    #[inline]
+    fn open_live(&mut self, index: u16, number: u64, datagram: &mut [u8]) -> Option<usize> {
+        let session = self.peers[usize::from(index)].as_mut()?.session.as_deref_mut()?;
+        let stats = &mut self.tables.stats;
+        match session.replay.check(number) {
+            Freshness::New => {}
+            Freshness::Seen => {
+                stats.replays += 1;
+                return None;
+            }
+            Freshness::TooOld => {
+                stats.out_of_window += 1;
+                return None;
+            }
+        }
+        let end = session.seals.receive.open(number, datagram);
+        if end.is_none() {
+            stats.bad_seals += 1;
+        }
+        end
+    }
+
+    #[inline]
+    fn deliver(&mut self, now: Time, from: SocketAddr, index: u16, number: u64, body: &[u8], dma: &mut dyn Dma) {
+        let Some(peer) = self.peers[usize::from(index)].as_mut() else { return };
+        let (Some(name), Some(session)) = (peer.name.as_ref(), peer.session.as_deref_mut()) else { return };
+        session.replay.mark(number);
+        session.stats.packets_in += 1;
+        session.stats.bytes_in += body.len() as u64;
+        let outcome = session.receive(now, from, number, body, name, &mut self.tables, dma);
+        let hostile = session.tx.chunks.len() > CHUNKS_MAX;
+        let known = session.last_from == Some(from);
+        if known && peer.paths[peer.current].addr != from && peer.path_of(from).is_none() {
+            let mtu = self.mtu_of(from);
+            if let Some(peer) = self.peer_mut(index) {
+                peer.add_path(from, mtu);
+            }
+        }
+        self.conclude(now, index, &outcome, hostile);
+        self.wake(index);
+        self.arm(index);
+    }
+
+    /// Acts on what a packet meant for the peer as a whole.
+    #[inline]
+    fn conclude(&mut self, now: Time, index: u16, outcome: &Outcome, hostile: bool) {
+        if let Some(token) = outcome.pong {
+            self.ponged(index, token);
+        }
+        if let Some(token) = outcome.echo {
+            self.echoed(now, token);
+        }
+        if outcome.nonsense || hostile {
+            self.end_session(now, index, PeerDownReason::Protocol);
+        } else if outcome.closed {
+            self.end_session(now, index, PeerDownReason::Closed);
+        }
+    }
+
+    fn ponged(&mut self, index: u16, token: u64) {
+        let Some(peer) = self.peer_mut(index) else { return };
+        peer.ping_tries = 0;
+        if let Some(contest) = peer.contest.as_mut().filter(|contest| contest.token == token) {
+            contest.alive = true;
+        }
+        if peer.probe_answered(token) {
+            if let Some(session) = peer.session.as_deref_mut() {
+                session.stats.path_switches += 1;
+            }
+            self.tables.stats.path_switches += 1;
+        }
+    }
+
+    fn echoed(&mut self, now: Time, key: u64) {
+        let Some(WaitFor::Ping { by, sent, .. }) = self.tables.waits.get(key).map(|wait| &wait.what) else { return };
+        let (by, rtt) = (*by, now.since(*sent));
+        let cookie = self.tables.waits.remove(key).expect("it was just found").cookie;
+        self.tables.events.push_back(Event::Pong { by, cookie, result: Ok(rtt) });
+    }
+
+    /// A packet for a session that is not here: its sender may have outlived it.
+    fn unknown_session(&mut self, now: Time, from: SocketAddr, session: SessionRef) {
+        self.tables.stats.unknown_session += 1;
+        if self.hint_limit.take(now) {
+            let mut bytes = [0; HEADER_BYTES];
+            Header { kind: Kind::UnknownSession, session, number: 0 }.write(&mut bytes);
+            self.send_loose(from, bytes.into());
+        }
+    }
+
+    /// Somebody says that a peer has lost its session with this node. Nobody vouches for that: a
+    /// handshake finds out, and the peer's answer to it says whether it still has the session.
+    fn handle_hint(&mut self, now: Time, from: SocketAddr, session: SessionRef) {
+        let lost = |peer: &crate::peer::Peer| {
+            peer.session.as_deref().is_some_and(|at| at.remote == session) && peer.path_of(from).is_some()
+        };
+        let found = self.peers.iter().position(|peer| peer.as_ref().is_some_and(lost));
+        let Some(index) = found.map(|index| index as u16) else { return };
+        let Some(peer) = self.peer_mut(index) else { return };
+        if peer.attempt.is_some() || now < peer.hint_not_before {
+            return;
+        }
+        peer.hint_not_before = now + Duration::from_millis(100);
+        self.start_attempt(now, index);
+    }
+
+    /// Gives the next datagram to send, written to the front of `buf`, which should hold the largest
+    /// packet of any path (and at least 1,200 bytes).
+    #[inline]
+    pub fn poll_transmit(&mut self, now: Time, buf: &mut [u8], dma: &mut dyn Dma) -> Option<Transmit> {
+        self.now = now;
+        if buf.len() < PACKET_BYTES_MIN {
+            return None;
+        }
+        if !self.work.is_empty() {
+            self.poll_work(now, dma);
+        }
+        let transmit = match self.loose.pop_front() {
+            Some((to, datagram)) => {
+                buf[..datagram.len()].copy_from_slice(&datagram);
+                Transmit { to, len: datagram.len() }
+            }
+            None => self.poll_sessions(now, buf, dma)?,
+        };
+        self.tables.stats.packets_out += 1;
+        self.tables.stats.bytes_out += transmit.len as u64;
+        Some(transmit)
+    }
+
+    #[inline]
+    fn poll_sessions(&mut self, now: Time, buf: &mut [u8], dma: &mut dyn Dma) -> Option<Transmit> {
+        while let Some(index) = self.ready.pop_front() {
+            let Some(peer) = self.peers[usize::from(index)].as_mut() else { continue };
+            peer.in_ready = false;
+            let Some(session) = peer.session.as_deref_mut() else { continue };
+            let current = peer.paths[peer.current].addr;
+            let mut sent = None;
+            if let Some((to, token)) = session.pongs.pop_front() {
+                sent = session.build_ping(token, true, buf).map(|len| Transmit { to, len });
+            } else if let Some((to, token)) = session.pings.pop_front() {
+                let to = to.unwrap_or(current);
+                sent = session.build_ping(token, false, buf).map(|len| Transmit { to, len });
+            } else if let Some((len, only_ack)) = session.build(now, buf, &mut self.tables, dma) {
+                let to = if only_ack { session.last_from.unwrap_or(current) } else { current };
+                sent = Some(Transmit { to, len });
+            }
+            if sent.is_some() {
+                // There may be more; the others have their turn first.
+                peer.in_ready = true;
+                self.ready.push_back(index);
+                self.arm(index);
+                return sent;
+            }
+        }
+        None
+    }
+}

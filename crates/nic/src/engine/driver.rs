@@ -1,0 +1,603 @@
+//! The driver's part: attach, export, import, and taking them back [NT §3.1].
+
+use std::cmp::Reverse;
+
+use super::Engine;
+use crate::command::Dma;
+use crate::error::{
+    AttachError, ExportError, ImportError, OpError, RedirectError, UnexportError, UnimportError,
+};
+use crate::event::{ByteRange, Event, PingBy, RedirectReport};
+use crate::ids::{Cookie, ExportId, ImportId, ProcessId, RedirectId, RegionId, RegionRef};
+use crate::limits::{
+    ACCESS_USERS_MAX, EXPORT_NAME_BYTES_MAX, EXPORTS_MAX, IMPORTS_PER_PROCESS_MAX, IMPORTS_WAITING_MAX,
+    LENGTH_BYTES_MAX, PINGS_MAX, PROCESSES_MAX,
+};
+use crate::local::in_bounds;
+use crate::redirect::{Redirector, Wanted, redirect_id};
+use crate::rights::{Access, ExportSpec, Exporter, ImportGrant, ImportSpec, ImportTarget, NodeSpec};
+use crate::slab::{Key, Slab};
+use crate::tables::{Export, Import, Lead, Process, Wait, WaitAt, WaitFor, Waiter};
+use crate::time::Time;
+use crate::wire::chunk::{Chunk, Handle};
+
+impl Engine {
+    /// Attaches a process of user `uid`.
+    ///
+    /// # Errors
+    /// [`AttachError::TableFull`].
+    pub fn attach(&mut self, uid: u32) -> Result<ProcessId, AttachError> {
+        // The slot freed longest ago: an id is not reused at once.
+        let unused = self.process_generations.len();
+        let slot = if unused < PROCESSES_MAX { None } else { self.free_processes.pop_front() };
+        let slot = match slot {
+            Some(slot) => slot,
+            None if unused < PROCESSES_MAX => {
+                self.process_generations.push(0);
+                self.tables.processes.push(None);
+                unused as u32
+            }
+            None => return Err(AttachError::TableFull { max: PROCESSES_MAX as u64 }),
+        };
+        let generation = &mut self.process_generations[slot as usize];
+        *generation = generation.wrapping_add(1);
+        let id = ProcessId::new(slot, *generation);
+        self.tables.processes[slot as usize] = Some(Process {
+            id,
+            uid,
+            imports: Slab::default(),
+            exports: 0,
+            outstanding: 0,
+            local: std::collections::VecDeque::new(),
+        });
+        Ok(id)
+    }
+
+    /// The process left or died: its exports go, with word to their importers, its imports go, its
+    /// operations vanish without completions.
+    pub fn detach(&mut self, now: Time, process: ProcessId) {
+        self.now = now;
+        let owned = self.tables.exports.iter().filter(|(_, export)| export.owner == process);
+        let owned: Vec<Key> = owned.map(|(key, _)| key).collect();
+        for export in owned {
+            self.revoke(export, OpError::OwnerDied);
+        }
+        let Some(entry) = self.tables.process_mut(process) else { return };
+        let local = entry.imports.iter().filter(|(_, import)| matches!(import.lead, Lead::Local { .. }));
+        let local: Vec<Key> = local.map(|(key, _)| key).collect();
+        for key in local {
+            self.release_import(process, key);
+        }
+        // From here on no event reaches the process.
+        let Some(entry) = self.tables.processes.get_mut(process.slot()).and_then(Option::take) else { return };
+        for op in entry.local {
+            if let crate::local::LocalKind::SendInline { slot, .. } = op.kind {
+                self.tables.inline.release(slot);
+            }
+        }
+        self.free_processes.push_back(process.slot() as u32);
+        self.work.retain(|at| *at != process);
+        for peer in self.peers.iter_mut().flatten() {
+            if let Some(session) = peer.session.as_deref_mut() {
+                session.forget_process(process, &mut self.tables);
+            }
+        }
+        // After its operations, so that nothing of it uses a grant given back.
+        for (key, import) in entry.imports.iter() {
+            match import.lead {
+                Lead::Pending(wait) => self.withdraw(wait, ImportError::Cancelled),
+                Lead::Remote { via, grant } => self.give_back(process, via, key, grant),
+                Lead::Local { .. } => {}
+            }
+        }
+        let pings = self.tables.waits.iter().filter(|(_, wait)| {
+            matches!(wait.what, WaitFor::Ping { by: PingBy::Process(by), .. } if by == process)
+        });
+        let pings: Vec<Key> = pings.map(|(key, _)| key).collect();
+        for key in pings {
+            self.tables.waits.remove(key);
+        }
+        self.wake_all();
+    }
+
+    fn wake_all(&mut self) {
+        for index in 0..self.peers.len() as u16 {
+            self.wake(index);
+        }
+    }
+
+    /// Exports memory of `process`.
+    ///
+    /// # Errors
+    /// [`ExportError`]; nothing has changed then.
+    pub fn export(&mut self, now: Time, process: ProcessId, spec: ExportSpec) -> Result<ExportId, ExportError> {
+        self.now = now;
+        let owner = self.tables.process(process).ok_or(ExportError::NotAttached { process })?;
+        let uid = owner.uid;
+        self.check_export(&spec)?;
+        let name = spec.name.clone();
+        let key = self.tables.exports.insert(Export {
+            owner: process,
+            owner_uid: uid,
+            name: spec.name,
+            memory: RegionRef { process, region: spec.region },
+            offset: spec.offset,
+            len: spec.len,
+            rights: spec.rights,
+            access: spec.access,
+            notify: spec.notify,
+            redirector: spec.redirectable.then(Box::<Redirector>::default),
+            grants: Vec::new(),
+            local_importers: Vec::new(),
+        });
+        if let Some(owner) = self.tables.process_mut(process) {
+            owner.exports += 1;
+        }
+        if let Some(name) = name {
+            self.tables.names.insert(name.clone(), key);
+            self.answer_waiters(now, &name, key);
+        }
+        Ok(ExportId::from_u64(key))
+    }
+
+    fn check_export(&self, spec: &ExportSpec) -> Result<(), ExportError> {
+        if let Some(name) = &spec.name {
+            if name.is_empty() || name.len() > EXPORT_NAME_BYTES_MAX {
+                return Err(ExportError::BadName { len: name.len() as u64, max: EXPORT_NAME_BYTES_MAX as u64 });
+            }
+            if self.tables.names.contains_key(name) {
+                return Err(ExportError::NameTaken { name: name.clone() });
+            }
+        }
+        let (offset, len) = (spec.offset, spec.len);
+        if len == 0 || len > LENGTH_BYTES_MAX || offset.checked_add(len).is_none() {
+            return Err(ExportError::BadLength { offset, len, max: LENGTH_BYTES_MAX });
+        }
+        if spec.rights.is_empty() {
+            return Err(ExportError::NoRights);
+        }
+        if let Access::Users(users) = &spec.access {
+            if users.len() > ACCESS_USERS_MAX {
+                return Err(ExportError::TooManyUsers { len: users.len() as u64, max: ACCESS_USERS_MAX as u64 });
+            }
+        }
+        if self.tables.exports.len() >= EXPORTS_MAX {
+            return Err(ExportError::TableFull { max: EXPORTS_MAX as u64 });
+        }
+        Ok(())
+    }
+
+    fn answer_waiters(&mut self, now: Time, name: &str, key: Key) {
+        for waiter in self.tables.waiters.remove(name).unwrap_or_default() {
+            match waiter {
+                Waiter::Local(wait) => self.grant_local(wait, key),
+                Waiter::Remote { via, handle, uid, rights } => {
+                    if let Some((session, tables)) = self.session_and_tables(via) {
+                        session.remote_waits -= 1;
+                        session.answer_import(key, handle, uid, rights, tables);
+                        session.chunk_wait.get_or_insert(now);
+                    }
+                    self.wake(via.peer);
+                    self.arm(via.peer);
+                }
+            }
+        }
+    }
+
+    /// Takes an export back. Once this returns nothing more is deposited; importers are told.
+    ///
+    /// # Errors
+    /// [`UnexportError`].
+    pub fn unexport(&mut self, now: Time, process: ProcessId, export: ExportId) -> Result<(), UnexportError> {
+        self.now = now;
+        let key = export.to_u64();
+        match self.tables.exports.get(key) {
+            Some(entry) if entry.owner == process => {
+                self.revoke(key, OpError::Revoked);
+                Ok(())
+            }
+            _ => Err(UnexportError::NoSuchExport { export }),
+        }
+    }
+
+    fn revoke(&mut self, key: Key, why: OpError) {
+        let Some(export) = self.tables.exports.remove(key) else { return };
+        if let Some(name) = &export.name {
+            self.tables.names.remove(name);
+        }
+        if let Some(owner) = self.tables.process_mut(export.owner) {
+            owner.exports -= 1;
+        }
+        for (process, import) in export.local_importers {
+            self.tables.break_import(process, import, why);
+        }
+        let now = self.now;
+        for grant in export.grants {
+            let Some(grant) = self.tables.grants.remove(grant) else { continue };
+            if let Some(session) = self.session_mut(grant.via) {
+                session.grants -= 1;
+                session.queue_control(&Chunk::Revoked { handle: grant.handle, why });
+                session.chunk_wait.get_or_insert(now);
+            }
+            self.wake(grant.via.peer);
+            self.arm(grant.via.peer);
+        }
+    }
+
+    /// Imports; the answer is [`Event::ImportDone`] with `cookie`, at once for what is on this node.
+    pub fn import(&mut self, now: Time, process: ProcessId, spec: ImportSpec, cookie: Cookie) {
+        self.now = now;
+        if let Err(why) = self.start_import(now, process, spec, cookie) {
+            self.tables.events.push_back(Event::ImportDone { process, cookie, result: Err(why) });
+        }
+    }
+
+    fn start_import(
+        &mut self,
+        now: Time,
+        process: ProcessId,
+        spec: ImportSpec,
+        cookie: Cookie,
+    ) -> Result<(), ImportError> {
+        let bad_name = matches!(&spec.what, ImportTarget::Name(name) if name.is_empty() || name.len() > EXPORT_NAME_BYTES_MAX);
+        if bad_name || spec.rights.is_empty() {
+            return Err(ImportError::BadRequest);
+        }
+        if self.tables.waits.len() >= IMPORTS_WAITING_MAX {
+            return Err(ImportError::TableFull { max: IMPORTS_WAITING_MAX as u64 });
+        }
+        let entry = self.tables.process_mut(process).ok_or(ImportError::NotAttached)?;
+        if entry.imports.len() >= IMPORTS_PER_PROCESS_MAX {
+            return Err(ImportError::TableFull { max: IMPORTS_PER_PROCESS_MAX as u64 });
+        }
+        let (deadline, rights) = (spec.deadline, spec.rights);
+        let import = entry.imports.insert(Import {
+            export: ExportId { slot: 0, generation: 0 },
+            len: 0,
+            rights,
+            lead: Lead::Pending(0),
+            broken: None,
+        });
+        let node = spec.node.clone();
+        let what = WaitFor::Import { process, import, spec };
+        let wait = self.tables.waits.insert(Wait { what, cookie, started: now, deadline, at: WaitAt::LocalName });
+        if let Some(import) = self.tables.import_mut(process, import) {
+            import.lead = Lead::Pending(wait);
+        }
+        match node.filter(|node| !self.is_self(node)) {
+            None => self.import_here(wait),
+            Some(node) => self.wait_for_node(now, wait, &node),
+        }
+        self.watch_deadline(wait);
+        Ok(())
+    }
+
+    fn is_self(&self, node: &NodeSpec) -> bool {
+        match node {
+            NodeSpec::Name(name) => *name == self.config.name,
+            NodeSpec::Addr(addr) => self.config.listen.contains(addr),
+        }
+    }
+
+    fn watch_deadline(&mut self, wait: Key) {
+        let Some(entry) = self.tables.waits.get(wait) else { return };
+        self.deadlines.push(Reverse((entry.deadline, wait)));
+        // Answered waits leave their deadline behind; too many of those are swept out.
+        if self.deadlines.len() > 2 * self.tables.waits.len() + 64 {
+            let waits = &self.tables.waits;
+            self.deadlines.retain(|Reverse((_, key))| waits.get(*key).is_some());
+        }
+    }
+
+    fn import_here(&mut self, wait: Key) {
+        let Some(Wait { what: WaitFor::Import { spec, .. }, .. }) = self.tables.waits.get(wait) else { return };
+        match (self.tables.find_export(&spec.what), &spec.what) {
+            (Some(export), _) => self.grant_local(wait, export),
+            (None, ImportTarget::Name(name)) if spec.wait => {
+                let name = name.clone();
+                self.tables.waiters.entry(name).or_default().push(Waiter::Local(wait));
+            }
+            (None, ImportTarget::Name(_)) => self.fail_wait(wait, ImportError::NoSuchExport),
+            (None, ImportTarget::Id(id)) => {
+                let why = ImportError::StaleExport { slot: id.slot, generation: id.generation };
+                self.fail_wait(wait, why);
+            }
+        }
+    }
+
+    fn grant_local(&mut self, wait: Key, key: Key) {
+        let Some(Wait { what: WaitFor::Import { process, import, spec }, cookie, .. }) = self.tables.waits.get(wait) else {
+            return;
+        };
+        let (process, import, rights, cookie) = (*process, *import, spec.rights, *cookie);
+        let Some(uid) = self.tables.process(process).map(|process| process.uid) else { return };
+        if let Err(why) = self.tables.permit(key, uid, rights) {
+            return self.fail_wait(wait, why);
+        }
+        self.tables.waits.remove(wait);
+        let Some(export) = self.tables.exports.get_mut(key) else { return };
+        let position = export.local_importers.len();
+        export.local_importers.push((process, import));
+        let grant = ImportGrant {
+            import: ImportId::from_u64(import),
+            export: ExportId::from_u64(key),
+            len: export.len,
+            rights,
+            notify: export.notify,
+            redirectable: export.redirector.is_some(),
+            exporter: Exporter::Local { process: export.owner, region: export.memory.region, offset: export.offset },
+        };
+        let len = export.len;
+        if let Some(entry) = self.tables.import_mut(process, import) {
+            *entry = Import { export: grant.export, len, rights, lead: Lead::Local { position }, broken: None };
+        }
+        self.tables.events.push_back(Event::ImportDone { process, cookie, result: Ok(grant) });
+    }
+
+    /// Waits for a session with the node, or asks at once when there is one.
+    fn wait_for_node(&mut self, now: Time, wait: Key, node: &NodeSpec) {
+        let found = match node {
+            NodeSpec::Name(name) => self.peer_named(name),
+            NodeSpec::Addr(addr) => {
+                let found = self.peers.iter().position(|peer| {
+                    peer.as_ref().is_some_and(|peer| peer.path_of(*addr).is_some())
+                });
+                found.map(|index| index as u16).or_else(|| {
+                    let (index, mtu) = (self.add_peer_entry(None, false)?, self.mtu_of(*addr));
+                    self.peer_mut(index)?.add_path(*addr, mtu);
+                    Some(index)
+                })
+            }
+        };
+        match (found, node) {
+            (Some(index), _) => self.wait_for_peer(now, wait, index),
+            (None, NodeSpec::Addr(_)) => {
+                let why = ImportError::TableFull { max: crate::limits::PEERS_MAX as u64 };
+                self.fail_wait(wait, why);
+            }
+            (None, NodeSpec::Name(_)) => {
+                self.set_at(wait, WaitAt::NodeName);
+                self.name_waits.push(wait);
+                for index in 0..self.peers.len() as u16 {
+                    if self.peer(index).is_some_and(|peer| peer.name.is_none()) {
+                        self.connect(now, index);
+                    }
+                }
+                self.settle_name_waits(now, ImportError::UnknownNode);
+            }
+        }
+    }
+
+    fn set_at(&mut self, wait: Key, at: WaitAt) {
+        if let Some(entry) = self.tables.waits.get_mut(wait) {
+            entry.at = at;
+        }
+    }
+
+    fn wait_for_peer(&mut self, now: Time, wait: Key, index: u16) {
+        let Some(peer) = self.peer_mut(index) else { return };
+        if let Some(session) = peer.session.as_deref() {
+            let via = session.via;
+            return self.ask(now, wait, via);
+        }
+        peer.waiting.push(wait);
+        self.set_at(wait, WaitAt::Peer(index));
+        self.connect(now, index);
+    }
+
+    /// Withdraws an import that has no answer yet; its answer is then `Cancelled`.
+    pub fn cancel_import(&mut self, now: Time, process: ProcessId, cookie: Cookie) {
+        self.now = now;
+        let wanted = self.tables.waits.iter().find(|(_, wait)| {
+            wait.cookie == cookie && matches!(wait.what, WaitFor::Import { process: by, .. } if by == process)
+        });
+        if let Some(key) = wanted.map(|(key, _)| key) {
+            self.withdraw(key, ImportError::Cancelled);
+        }
+    }
+
+    /// Ends a wait before its answer: the other node and the lists that name it are told.
+    pub(super) fn withdraw(&mut self, key: Key, why: ImportError) {
+        let Some(wait) = self.tables.waits.get(key) else { return };
+        let at = wait.at;
+        if let WaitFor::Import { process, import, spec } = &wait.what {
+            let handle = Handle { process: process.0, import: *import };
+            match (at, &spec.what) {
+                (WaitAt::Answer(via), what) => {
+                    let chunk = Chunk::ImportCancel { handle, what: what.clone() };
+                    if let Some(session) = self.session_mut(via) {
+                        session.queue_control(&chunk);
+                    }
+                    self.wake(via.peer);
+                    self.arm(via.peer);
+                }
+                (WaitAt::LocalName, ImportTarget::Name(name)) => {
+                    let name = name.clone();
+                    if let Some(waiters) = self.tables.waiters.get_mut(&name) {
+                        waiters.retain(|waiter| !matches!(waiter, Waiter::Local(at) if *at == key));
+                        if waiters.is_empty() {
+                            self.tables.waiters.remove(&name);
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+        match at {
+            WaitAt::NodeName => self.name_waits.retain(|at| *at != key),
+            WaitAt::Peer(index) => {
+                if let Some(peer) = self.peer_mut(index) {
+                    peer.waiting.retain(|at| *at != key);
+                }
+            }
+            _ => {}
+        }
+        self.fail_wait(key, why);
+    }
+
+    /// Gives an import back. What was sent through it before still arrives.
+    ///
+    /// # Errors
+    /// [`UnimportError`].
+    pub fn unimport(&mut self, now: Time, process: ProcessId, import: ImportId) -> Result<(), UnimportError> {
+        self.now = now;
+        let key = import.to_u64();
+        match self.tables.import_mut(process, key).map(|import| import.lead) {
+            None | Some(Lead::Pending(_)) => Err(UnimportError::StaleImport { import }),
+            Some(_) => {
+                self.release_import(process, key);
+                Ok(())
+            }
+        }
+    }
+
+    fn release_import(&mut self, process: ProcessId, key: Key) {
+        let Some(entry) = self.tables.import_mut(process, key) else { return };
+        let (lead, export, broken) = (entry.lead, entry.export, entry.broken.is_some());
+        match lead {
+            Lead::Pending(wait) => return self.withdraw(wait, ImportError::Cancelled),
+            Lead::Local { position } if !broken => self.tables.unlink_local(export.to_u64(), position),
+            Lead::Local { .. } => {}
+            Lead::Remote { via, grant } => {
+                if let Some(process) = self.tables.process_mut(process) {
+                    process.imports.remove(key);
+                }
+                self.give_back(process, via, key, grant);
+                return;
+            }
+        }
+        if let Some(process) = self.tables.process_mut(process) {
+            process.imports.remove(key);
+        }
+    }
+
+    /// Tells the exporter, behind everything the process has queued through this import.
+    fn give_back(&mut self, process: ProcessId, via: crate::tables::Via, import: Key, grant: u64) {
+        let now = self.now;
+        if let Some(session) = self.session_mut(via) {
+            session.imports -= 1;
+            session.give_back(process, ImportId::from_u64(import), grant);
+            session.chunk_wait.get_or_insert(now);
+        }
+        self.wake(via.peer);
+        self.arm(via.peer);
+    }
+
+    /// Posts a redirection: incoming data of `[offset, offset + len)` of a redirectable export goes
+    /// to `to` at `to_offset`. What had arrived is copied now. [`Event::RedirectDone`] comes when the
+    /// whole range has arrived, at once if it had.
+    ///
+    /// # Errors
+    /// [`RedirectError`]; nothing has changed then.
+    #[allow(clippy::too_many_arguments)] // one descriptor
+    pub fn redirect(
+        &mut self,
+        now: Time,
+        process: ProcessId,
+        export: ExportId,
+        offset: u64,
+        len: u64,
+        to: RegionId,
+        to_offset: u64,
+        cookie: Cookie,
+        dma: &mut dyn Dma,
+    ) -> Result<RedirectId, RedirectError> {
+        self.now = now;
+        let serial = self.redirects.wrapping_add(1);
+        let entry = self.tables.exports.get_mut(export.to_u64()).filter(|entry| entry.owner == process);
+        let entry = entry.ok_or(RedirectError::NoSuchExport { export })?;
+        let (memory, base, size) = (entry.memory, entry.offset, entry.len);
+        let redirector = entry.redirector.as_deref_mut().ok_or(RedirectError::NotRedirectable { export })?;
+        if len == 0 || in_bounds(offset, len, size).is_err() || to_offset.checked_add(len).is_none() {
+            return Err(RedirectError::OutOfBounds { offset, len, size });
+        }
+        let range = ByteRange { start: offset, end: offset + len };
+        redirector.check(range)?;
+        self.redirects = serial;
+        let id = redirect_id(export, serial);
+        let to = RegionRef { process, region: to };
+        let (arrived, report) = redirector.post(Wanted { id, cookie, range, to, to_offset });
+        for piece in arrived {
+            dma.copy(memory, base + piece.start, to, to_offset + (piece.start - offset), piece.len());
+        }
+        if let Some(report) = report {
+            self.tables.events.push_back(Event::RedirectDone { process, cookie, redirect: id, report });
+        }
+        Ok(id)
+    }
+
+    /// Withdraws a redirection; what comes later goes to the default buffer again.
+    ///
+    /// # Errors
+    /// [`RedirectError::NoSuchRedirect`].
+    pub fn cancel_redirect(
+        &mut self,
+        now: Time,
+        process: ProcessId,
+        redirect: RedirectId,
+    ) -> Result<RedirectReport, RedirectError> {
+        self.now = now;
+        let gone = RedirectError::NoSuchRedirect { redirect };
+        let (key, _) = self.tables.exports.in_slot(redirect.slot).filter(|(_, export)| export.owner == process).ok_or(gone)?;
+        let redirector = self.tables.exports.get_mut(key).and_then(|export| export.redirector.as_deref_mut());
+        redirector.and_then(|redirector| redirector.cancel(redirect)).ok_or(gone)
+    }
+
+    /// How far a redirection has come.
+    ///
+    /// # Errors
+    /// [`RedirectError::NoSuchRedirect`], also when it is complete.
+    pub fn redirect_report(&self, process: ProcessId, redirect: RedirectId) -> Result<RedirectReport, RedirectError> {
+        let export = self.tables.exports.in_slot(redirect.slot).map(|(_, export)| export);
+        export
+            .filter(|export| export.owner == process)
+            .and_then(|export| export.redirector.as_deref())
+            .and_then(|redirector| redirector.report(redirect))
+            .ok_or(RedirectError::NoSuchRedirect { redirect })
+    }
+
+    /// The owner has taken these bytes from the default buffer: they are not there for a later
+    /// redirection any more.
+    ///
+    /// # Errors
+    /// [`RedirectError`]; `TableFull` when the rest would be in too many pieces.
+    pub fn consume(&mut self, process: ProcessId, export: ExportId, offset: u64, len: u64) -> Result<(), RedirectError> {
+        let entry = self.tables.exports.get_mut(export.to_u64()).filter(|entry| entry.owner == process);
+        let entry = entry.ok_or(RedirectError::NoSuchExport { export })?;
+        let size = entry.len;
+        let redirector = entry.redirector.as_deref_mut().ok_or(RedirectError::NotRedirectable { export })?;
+        if in_bounds(offset, len, size).is_err() {
+            return Err(RedirectError::OutOfBounds { offset, len, size });
+        }
+        if !redirector.consume(offset, offset + len) {
+            return Err(RedirectError::TableFull { max: crate::limits::ARRIVED_RANGES_MAX as u64 });
+        }
+        Ok(())
+    }
+
+    /// Which ranges of a redirectable export hold data that was neither consumed nor redirected.
+    pub fn arrived(&self, process: ProcessId, export: ExportId) -> Option<&[ByteRange]> {
+        let entry = self.tables.exports.get(export.to_u64()).filter(|entry| entry.owner == process)?;
+        Some(entry.redirector.as_deref()?.arrived())
+    }
+
+    /// Measures the round trip to a node; the answer is [`Event::Pong`].
+    pub fn ping(&mut self, now: Time, node: NodeSpec, by: PingBy, cookie: Cookie, deadline: Time) {
+        self.now = now;
+        let refused = if self.is_self(&node) {
+            Some(Ok(std::time::Duration::ZERO))
+        } else if self.tables.waits.len() >= IMPORTS_WAITING_MAX + PINGS_MAX {
+            Some(Err(ImportError::TableFull { max: PINGS_MAX as u64 }))
+        } else {
+            None
+        };
+        if let Some(result) = refused {
+            self.tables.events.push_back(Event::Pong { by, cookie, result });
+            return;
+        }
+        let what = WaitFor::Ping { by, node: node.clone(), sent: now };
+        let wait = self.tables.waits.insert(Wait { what, cookie, started: now, deadline, at: WaitAt::NodeName });
+        self.wait_for_node(now, wait, &node);
+        self.watch_deadline(wait);
+    }
+}

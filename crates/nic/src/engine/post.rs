@@ -1,0 +1,226 @@
+//! Commands: checked against the import, then queued for its node or done at once on this one.
+//!
+//! A command is a claim of a process; nothing in it is used before it is checked.
+
+use super::Engine;
+use crate::command::{Command, Dma, Source};
+use crate::error::{Busy, OpError};
+use crate::ids::ProcessId;
+use crate::limits::{INLINE_BYTES_MAX, PROCESS_OPS_MAX, QUEUE_OPS_MAX};
+use crate::local::{LocalKind, LocalOp, Progress, has_right, in_bounds};
+use crate::rights::Rights;
+use crate::session::{Op, OpKind};
+use crate::tables::{Import, Lead, Tables, Via};
+use crate::time::Time;
+
+impl Engine {
+    /// Takes a command of `process`. Mistakes come back as completions (or `SendFailed`).
+    ///
+    /// # Errors
+    /// [`Busy`]: a bound is reached; nothing happened, offer it again later.
+    #[inline]
+    pub fn post(
+        &mut self,
+        now: Time,
+        process: ProcessId,
+        command: Command<'_>,
+        dma: &mut dyn Dma,
+    ) -> Result<(), Busy> {
+        self.now = now;
+        let Some(entry) = self.tables.process(process) else { return Ok(()) };
+        if entry.outstanding >= PROCESS_OPS_MAX {
+            self.tables.stats.busy += 1;
+            return Err(Busy { queued: PROCESS_OPS_MAX as u64 });
+        }
+        let import = command.import();
+        let lead = match entry.imports.get(import.to_u64()) {
+            Some(entry) => check(entry, &command).map(|()| entry.lead),
+            None => Err(OpError::StaleImport),
+        };
+        match lead {
+            Ok(Lead::Remote { via, grant }) => self.post_remote(now, process, via, grant, command),
+            Ok(Lead::Local { .. }) => self.post_local(process, command, dma),
+            Ok(Lead::Pending(_)) => {
+                self.tables.fail(process, import, command.cookie(), OpError::StaleImport);
+                Ok(())
+            }
+            Err(why) => {
+                self.tables.fail(process, import, command.cookie(), why);
+                Ok(())
+            }
+        }
+    }
+
+    #[inline]
+    fn post_remote(
+        &mut self,
+        now: Time,
+        process: ProcessId,
+        via: Via,
+        grant: u64,
+        command: Command<'_>,
+    ) -> Result<(), Busy> {
+        let peer = self.peers[usize::from(via.peer)].as_mut();
+        let session = peer.and_then(|peer| peer.session.as_deref_mut()).filter(|session| session.via == via);
+        // An import whose session is gone was broken with it, and checked before.
+        let session = session.expect("an unbroken import has its session");
+        let queued = session.queue_len(process.slot());
+        if queued >= QUEUE_OPS_MAX {
+            self.tables.stats.busy += 1;
+            return Err(Busy { queued: queued as u64 });
+        }
+        let Some((offset, len, kind)) = op_kind(&command, &mut self.tables) else {
+            self.tables.stats.busy += 1;
+            return Err(Busy { queued: crate::limits::INLINE_BUFFERS_MAX as u64 });
+        };
+        let (import, cookie) = (command.import(), command.cookie());
+        let (progress, chunks) = (0, 0);
+        session.enqueue(Op { process, import, grant, cookie, offset, len, kind, progress, chunks, queued: true, ended: false });
+        // Liveness counts from the first operation after an idle time.
+        session.chunk_wait.get_or_insert(now);
+        if let Some(process) = self.tables.process_mut(process) {
+            process.outstanding += 1;
+        }
+        self.wake(via.peer);
+        self.arm(via.peer);
+        Ok(())
+    }
+
+    fn post_local(&mut self, process: ProcessId, command: Command<'_>, dma: &mut dyn Dma) -> Result<(), Busy> {
+        let waiting = self.tables.process(process).map_or(0, |process| process.local.len());
+        if waiting >= QUEUE_OPS_MAX {
+            self.tables.stats.busy += 1;
+            return Err(Busy { queued: waiting as u64 });
+        }
+        let (import, cookie) = (command.import(), command.cookie());
+        let export = self.tables.import_mut(process, import.to_u64()).map_or(0, |import| import.export.to_u64());
+        let (offset, kind) = match command {
+            Command::Send { offset, source, notify, counter, .. } => match source {
+                Source::Inline(data) => {
+                    let Some(slot) = self.tables.inline.put(data) else {
+                        return Err(Busy { queued: crate::limits::INLINE_BUFFERS_MAX as u64 });
+                    };
+                    (offset, LocalKind::SendInline { slot, len: data.len() as u64, notify, counter })
+                }
+                Source::Region { region, offset: from, len } => {
+                    (offset, LocalKind::Send { region, from, len, notify, counter })
+                }
+            },
+            Command::Fetch { offset, len, region, region_offset, .. } => {
+                (offset, LocalKind::Fetch { region, to: region_offset, len })
+            }
+            Command::Atomic { offset, op, .. } => (offset, LocalKind::Atomic(op)),
+            Command::Flush { .. } => (0, LocalKind::Flush),
+        };
+        let mut op = LocalOp { import, export, offset, cookie, kind, done: 0 };
+        self.tables.stats.local_ops += 1;
+        let Some(entry) = self.tables.process_mut(process) else { return Ok(()) };
+        entry.outstanding += 1;
+        let first = entry.local.is_empty();
+        if first && self.local_step(process, &mut op, dma) {
+            return Ok(());
+        }
+        if let Some(entry) = self.tables.process_mut(process) {
+            entry.local.push_back(op);
+        }
+        if first {
+            self.work.push_back(process);
+        }
+        Ok(())
+    }
+
+    /// One piece of an operation; true when it has ended and its process been told.
+    fn local_step(&mut self, process: ProcessId, op: &mut LocalOp, dma: &mut dyn Dma) -> bool {
+        let result = match op.step(process, &mut self.tables, dma) {
+            Ok(Progress::More) => return false,
+            Ok(Progress::Done(value)) => Ok(value),
+            Err(why) => Err(why),
+        };
+        if let LocalKind::SendInline { slot, .. } = op.kind {
+            self.tables.inline.release(slot);
+        }
+        self.tables.op_ended(process);
+        match (result, op.cookie) {
+            (Ok(value), Some(cookie)) => self.tables.complete(process, cookie, Ok(value)),
+            (Ok(_), None) => {}
+            (Err(why), cookie) => self.tables.fail(process, op.import, cookie, why),
+        }
+        true
+    }
+
+    /// Does one piece of a long operation within the node; true while there is more to do. Processes
+    /// take turns.
+    pub fn poll_work(&mut self, now: Time, dma: &mut dyn Dma) -> bool {
+        self.now = now;
+        let Some(process) = self.work.pop_front() else { return false };
+        let Some(entry) = self.tables.process_mut(process) else { return !self.work.is_empty() };
+        let Some(mut op) = entry.local.pop_front() else { return !self.work.is_empty() };
+        if !self.local_step(process, &mut op, dma) {
+            if let Some(entry) = self.tables.process_mut(process) {
+                entry.local.push_front(op);
+            }
+        }
+        if self.tables.process(process).is_some_and(|entry| !entry.local.is_empty()) {
+            self.work.push_back(process);
+        }
+        !self.work.is_empty()
+    }
+}
+
+/// Checks a command against its import.
+#[inline]
+fn check(import: &Import, command: &Command<'_>) -> Result<(), OpError> {
+    if let Some(why) = import.broken {
+        return Err(why);
+    }
+    if let Lead::Pending(_) = import.lead {
+        return Err(OpError::StaleImport);
+    }
+    match *command {
+        Command::Send { offset, source, counter, .. } => {
+            has_right(import.rights, Rights::WRITE)?;
+            in_bounds(offset, source.len(), import.len)?;
+            match source {
+                Source::Inline(data) if data.len() > INLINE_BYTES_MAX => {
+                    let (len, max) = (data.len() as u64, INLINE_BYTES_MAX as u64);
+                    return Err(OpError::InlineTooLong { len, max });
+                }
+                Source::Region { offset, len, .. } => in_bounds(offset, len, u64::MAX)?,
+                Source::Inline(_) => {}
+            }
+            counter.map_or(Ok(()), |counter| in_bounds(counter, 8, import.len))
+        }
+        Command::Fetch { offset, len, region_offset, .. } => {
+            has_right(import.rights, Rights::READ)?;
+            in_bounds(offset, len, import.len)?;
+            in_bounds(region_offset, len, u64::MAX)
+        }
+        Command::Atomic { offset, .. } => {
+            has_right(import.rights, Rights::ATOMIC)?;
+            in_bounds(offset, 8, import.len)
+        }
+        Command::Flush { .. } => Ok(()),
+    }
+}
+
+/// What a remote command becomes; `None`: no buffer for its inline data.
+#[inline]
+fn op_kind(command: &Command<'_>, tables: &mut Tables) -> Option<(u64, u64, OpKind)> {
+    Some(match *command {
+        Command::Send { offset, source, notify, counter, .. } => match source {
+            Source::Inline(data) => {
+                let slot = tables.inline.put(data)?;
+                (offset, data.len() as u64, OpKind::SendInline { slot, notify, counter })
+            }
+            Source::Region { region, offset: from, len } => {
+                (offset, len, OpKind::Send { region, from, notify, counter })
+            }
+        },
+        Command::Fetch { offset, len, region, region_offset, .. } => {
+            (offset, len, OpKind::Fetch { region, to: region_offset })
+        }
+        Command::Atomic { offset, op, .. } => (offset, 8, OpKind::Atomic(op)),
+        Command::Flush { .. } => (0, 0, OpKind::Flush),
+    })
+}
+

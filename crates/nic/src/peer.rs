@@ -1,0 +1,182 @@
+//! Another node: its addresses (paths), its session, the handshake under way.
+//!
+//! Invariant: `current < paths.len()`; a session outlives changes of path, since packets find it by
+//! its id and not by their address.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::crypto::Handshake;
+use crate::ids::NodeName;
+use crate::limits::{HELLO_RETRY_FIRST, PATH_PROBES_GOOD, PATHS_MAX};
+use crate::session::Session;
+use crate::slab::Key;
+use crate::time::Time;
+use crate::wire::packet::SessionRef;
+
+/// One way to the node.
+pub(crate) struct Path {
+    pub(crate) addr: SocketAddr,
+    pub(crate) mtu_bytes: usize,
+    pub(crate) failed: bool,
+    pub(crate) failures: u64,
+    /// Answered probes in a row.
+    probes_good: u32,
+    /// Token of the last probe, not answered yet.
+    pub(crate) probe: Option<u64>,
+}
+
+/// A hello that waits for its welcome.
+pub(crate) struct Attempt {
+    pub(crate) local: SessionRef,
+    /// `None` in plain mode.
+    pub(crate) handshake: Option<Handshake>,
+    pub(crate) hello: Box<[u8]>,
+    pub(crate) started: Time,
+    pub(crate) next: Time,
+    pub(crate) retry: Duration,
+    pub(crate) path: usize,
+    pub(crate) sent: u32,
+}
+
+/// Somebody else claims the name of this peer; whether it still lives is being found out.
+pub(crate) struct Contest {
+    pub(crate) since: Time,
+    pub(crate) token: u64,
+    pub(crate) alive: bool,
+}
+
+pub(crate) struct Peer {
+    pub(crate) name: Option<NodeName>,
+    /// Told by the driver: stays when nothing uses it.
+    pub(crate) configured: bool,
+    pub(crate) paths: Vec<Path>,
+    pub(crate) current: usize,
+    pub(crate) session: Option<Box<Session>>,
+    pub(crate) attempt: Option<Attempt>,
+    /// Imports and pings that wait for a session.
+    pub(crate) waiting: Vec<Key>,
+    pub(crate) in_ready: bool,
+    /// When its timer in the heap fires.
+    pub(crate) armed: Time,
+    pub(crate) probe_next: Time,
+    /// No handshake on a mere hint before this.
+    pub(crate) hint_not_before: Time,
+    pub(crate) contest: Option<Contest>,
+    /// Keepalives without an answer.
+    pub(crate) ping_tries: u32,
+}
+
+impl Peer {
+    pub(crate) fn new(name: Option<NodeName>, configured: bool) -> Peer {
+        Peer {
+            name,
+            configured,
+            paths: Vec::new(),
+            current: 0,
+            session: None,
+            attempt: None,
+            waiting: Vec::new(),
+            in_ready: false,
+            armed: Time::MAX,
+            probe_next: Time::ZERO,
+            hint_not_before: Time::ZERO,
+            contest: None,
+            ping_tries: 0,
+        }
+    }
+
+    pub(crate) fn path_of(&self, addr: SocketAddr) -> Option<usize> {
+        self.paths.iter().position(|path| path.addr == addr)
+    }
+
+    /// Adds an address; false when it is known or there is no room.
+    pub(crate) fn add_path(&mut self, addr: SocketAddr, mtu_bytes: usize) -> bool {
+        if self.path_of(addr).is_some() || self.paths.len() >= PATHS_MAX {
+            return false;
+        }
+        self.paths.push(Path { addr, mtu_bytes, failed: false, failures: 0, probes_good: 0, probe: None });
+        self.fit_packets();
+        true
+    }
+
+    /// Packets must fit every path, so that a change of path needs no new chunks.
+    pub(crate) fn fit_packets(&mut self) {
+        let smallest = self.mtu_bytes();
+        if let Some(session) = self.session.as_deref_mut() {
+            session.packet_bytes = smallest.min(session.packet_bytes_max);
+            session.congestion.set_packet(session.packet_bytes);
+        }
+    }
+
+    pub(crate) fn mtu_bytes(&self) -> usize {
+        self.paths.iter().map(|path| path.mtu_bytes).min().unwrap_or(crate::limits::PACKET_BYTES_MIN)
+    }
+
+    pub(crate) fn addr(&self) -> Option<SocketAddr> {
+        self.paths.get(self.current).map(|path| path.addr)
+    }
+
+    /// The handshake was answered from `addr`: what comes before it in the list did not work.
+    pub(crate) fn answered_from(&mut self, addr: SocketAddr, mtu_bytes: usize) {
+        if self.path_of(addr).is_none() && self.paths.len() >= PATHS_MAX {
+            self.paths.pop();
+        }
+        self.add_path(addr, mtu_bytes);
+        let Some(index) = self.path_of(addr) else { return };
+        self.current = index;
+        for path in &mut self.paths[..index] {
+            path.failed = true;
+            path.probes_good = 0;
+        }
+        self.paths[index].failed = false;
+    }
+
+    /// Gives the current path up for the next one; false when there is no other.
+    pub(crate) fn switch_path(&mut self) -> bool {
+        if self.paths.len() < 2 {
+            return false;
+        }
+        let path = &mut self.paths[self.current];
+        path.failed = true;
+        path.failures += 1;
+        path.probes_good = 0;
+        let count = self.paths.len();
+        let candidates = (1..count).map(|step| (self.current + step) % count);
+        let working = candidates.clone().find(|&index| !self.paths[index].failed);
+        self.current = working.or_else(|| candidates.clone().next()).expect("there are two paths or more");
+        true
+    }
+
+    /// A probe was answered; true when that changed the path in use.
+    pub(crate) fn probe_answered(&mut self, token: u64) -> bool {
+        let Some(index) = self.paths.iter().position(|path| path.probe == Some(token)) else { return false };
+        let path = &mut self.paths[index];
+        path.probe = None;
+        path.probes_good += 1;
+        if path.probes_good < PATH_PROBES_GOOD {
+            return false;
+        }
+        path.failed = false;
+        if index < self.current || self.paths[self.current].failed {
+            self.current = index;
+            return true;
+        }
+        false
+    }
+}
+
+impl Path {
+    /// A new probe goes out; one without an answer starts the count anew.
+    pub(crate) fn probe_again(&mut self, token: u64) {
+        if self.probe.replace(token).is_some() {
+            self.probes_good = 0;
+        }
+    }
+}
+
+impl Attempt {
+    pub(crate) fn new(local: SessionRef, handshake: Option<Handshake>, hello: Box<[u8]>, path: usize, now: Time) -> Attempt {
+        Attempt { local, handshake, hello, started: now, next: now, retry: HELLO_RETRY_FIRST, path, sent: 0 }
+    }
+}

@@ -1,0 +1,374 @@
+//! One session between two engines: the reliable, ordered stream of chunks in both directions.
+//!
+//! Invariants: chunks are processed exactly once and in order; an operation leaves the table when
+//! no chunk names it any more; what is under way never exceeds the receiver's budget.
+
+mod ack;
+mod receive;
+mod requests;
+mod transmit;
+mod tx;
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+use crate::command::AtomicOp;
+use crate::congestion::{Congestion, RoundTrip};
+use crate::crypto::Seals;
+use crate::error::OpError;
+use crate::ids::{Cookie, ImportId, ProcessId, RegionId};
+use crate::intervals::IntervalSet;
+use crate::replay::ReplayWindow;
+use crate::slab::{Key, Slab};
+use crate::stats::PeerStats;
+use crate::tables::{Tables, Via};
+use crate::time::Time;
+use crate::wire::hello::Introduction;
+use crate::wire::packet::SessionRef;
+
+pub(crate) use receive::Outcome;
+pub(crate) use tx::Tx;
+
+/// An operation of a process on this side.
+pub(crate) struct Op {
+    pub(crate) process: ProcessId,
+    pub(crate) import: ImportId,
+    pub(crate) grant: u64,
+    pub(crate) cookie: Option<Cookie>,
+    /// In the export.
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+    pub(crate) kind: OpKind,
+    /// Bytes of a send put into chunks, of a fetch received.
+    pub(crate) progress: u64,
+    /// Chunks of this side that name it.
+    pub(crate) chunks: u32,
+    /// In a queue, not all in chunks.
+    pub(crate) queued: bool,
+    /// Answered or withdrawn; nothing more may come of it.
+    pub(crate) ended: bool,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) enum OpKind {
+    /// Data in the inline pool.
+    SendInline { slot: u32, notify: bool, counter: Option<u64> },
+    Send { region: RegionId, from: u64, notify: bool, counter: Option<u64> },
+    Fetch { region: RegionId, to: u64 },
+    Atomic(AtomicOp),
+    Flush,
+    /// Tell the exporter that the import is not used any more.
+    GiveBack,
+}
+
+/// A fetch of the other side that is being answered.
+pub(crate) struct Served {
+    ticket: u64,
+    grant: u64,
+    offset: u64,
+    len: u64,
+    /// Bytes put into chunks.
+    progress: u64,
+    chunks: u32,
+    queued: bool,
+    failed: bool,
+}
+
+/// Operations of one process that wait for their turn.
+#[derive(Default)]
+struct Queue {
+    ops: VecDeque<Key>,
+    active: bool,
+}
+
+/// What has been received.
+struct Rx {
+    /// Number of the next chunk to process.
+    next: u64,
+    /// Chunks `next + 1 ..`, as far as they came.
+    held: VecDeque<Option<Box<[u8]>>>,
+    held_numbers: IntervalSet,
+    held_bytes: usize,
+    /// Largest number of a packet with chunks, and when it came.
+    largest: u64,
+    largest_at: Time,
+    /// Packets and bytes not yet acknowledged.
+    pending_packets: u32,
+    pending_bytes: usize,
+    ack_now: bool,
+    ack_deadline: Option<Time>,
+}
+
+/// The turn of the other side's fetches in the round robin.
+const SERVED_TURN: u16 = u16::MAX;
+
+/// See the module page.
+pub(crate) struct Session {
+    pub(crate) via: Via,
+    pub(crate) local: SessionRef,
+    pub(crate) remote: SessionRef,
+    pub(crate) incarnation: u64,
+    /// This side sent the hello.
+    pub(crate) initiator: bool,
+    /// A packet of this session has come.
+    pub(crate) heard: bool,
+    pub(crate) seals: Seals,
+    pub(crate) replay: ReplayWindow,
+    /// Bytes the other side can have under way to it.
+    pub(crate) budget: usize,
+    /// Largest datagram on all paths to it.
+    pub(crate) packet_bytes: usize,
+    /// Largest datagram it takes.
+    pub(crate) packet_bytes_max: usize,
+    /// Bytes held for a gap to close, at most.
+    receive_budget: usize,
+    pub(crate) tx: Tx,
+    rx: Rx,
+    pub(crate) ops: Slab<Op>,
+    /// By process slot.
+    queues: Vec<Queue>,
+    active: VecDeque<u16>,
+    pub(crate) queued_ops: usize,
+    served: Slab<Served>,
+    served_queue: VecDeque<Key>,
+    served_active: bool,
+    /// Fetches and atomics without an answer.
+    requests_out: usize,
+    pub(crate) rtt: RoundTrip,
+    pub(crate) congestion: Congestion,
+    /// Imports through this session, grants to it, its waits for names here.
+    pub(crate) imports: usize,
+    pub(crate) grants: usize,
+    pub(crate) remote_waits: usize,
+    /// Pings of the peer to be answered, where they came from.
+    pub(crate) pongs: VecDeque<(SocketAddr, u64)>,
+    /// Pings to be sent: to an address, or on the current path.
+    pub(crate) pings: VecDeque<(Option<SocketAddr>, u64)>,
+    /// Where the newest packet came from: answers that carry no data go there.
+    pub(crate) last_from: Option<SocketAddr>,
+    newest_packet: u64,
+    /// Chunks wait for an acknowledgement since.
+    pub(crate) chunk_wait: Option<Time>,
+    /// A keepalive waits for its answer since, and the next one goes out at.
+    pub(crate) ping_wait: Option<Time>,
+    pub(crate) ping_next: Time,
+    /// When the peer last proved that both directions work.
+    pub(crate) last_proof: Time,
+    pub(crate) stats: PeerStats,
+}
+
+/// What a new session starts with.
+pub(crate) struct Opening {
+    pub(crate) via: Via,
+    pub(crate) local: SessionRef,
+    pub(crate) remote: SessionRef,
+    pub(crate) initiator: bool,
+    pub(crate) seals: Seals,
+    pub(crate) receive_budget: usize,
+    pub(crate) path_bytes: usize,
+}
+
+impl Session {
+    pub(crate) fn new(opening: Opening, introduction: &Introduction, now: Time) -> Session {
+        let packet_bytes_max = introduction.packet_bytes_max as usize;
+        let packet_bytes = opening.path_bytes.min(packet_bytes_max);
+        Session {
+            via: opening.via,
+            local: opening.local,
+            remote: opening.remote,
+            incarnation: introduction.incarnation,
+            initiator: opening.initiator,
+            heard: false,
+            seals: opening.seals,
+            replay: ReplayWindow::new(),
+            budget: introduction.budget_bytes as usize,
+            packet_bytes,
+            packet_bytes_max,
+            receive_budget: opening.receive_budget,
+            tx: Tx::default(),
+            rx: Rx {
+                next: 0,
+                held: VecDeque::new(),
+                held_numbers: IntervalSet::default(),
+                held_bytes: 0,
+                largest: 0,
+                largest_at: now,
+                pending_packets: 0,
+                pending_bytes: 0,
+                ack_now: false,
+                ack_deadline: None,
+            },
+            ops: Slab::default(),
+            queues: Vec::new(),
+            active: VecDeque::new(),
+            queued_ops: 0,
+            served: Slab::default(),
+            served_queue: VecDeque::new(),
+            served_active: false,
+            requests_out: 0,
+            rtt: RoundTrip::default(),
+            congestion: Congestion::new(packet_bytes),
+            imports: 0,
+            grants: 0,
+            remote_waits: 0,
+            pongs: VecDeque::new(),
+            pings: VecDeque::new(),
+            last_from: None,
+            newest_packet: 0,
+            chunk_wait: None,
+            ping_wait: None,
+            ping_next: now,
+            last_proof: now,
+            stats: PeerStats::default(),
+        }
+    }
+
+    /// Operations of the process in `slot` that wait for their turn.
+    #[inline]
+    pub(crate) fn queue_len(&self, slot: usize) -> usize {
+        self.queues.get(slot).map_or(0, |queue| queue.ops.len())
+    }
+
+    /// Queues an operation; the caller has counted it with its process.
+    #[inline]
+    pub(crate) fn enqueue(&mut self, op: Op) {
+        let slot = op.process.slot();
+        if self.queues.len() <= slot {
+            self.queues.resize_with(slot + 1, Queue::default);
+        }
+        let key = self.ops.insert(op);
+        self.queued_ops += 1;
+        let queue = &mut self.queues[slot];
+        queue.ops.push_back(key);
+        if !queue.active {
+            queue.active = true;
+            self.active.push_back(slot as u16);
+        }
+    }
+
+    /// Nothing was sent or queued that the peer would have to acknowledge.
+    pub(crate) fn nothing_outstanding(&self) -> bool {
+        self.tx.chunks.is_empty() && self.active.is_empty()
+    }
+
+    /// Tells the exporter that an import is not used any more, behind what was sent through it: the
+    /// queue of the process is in order, and what is in it names the grant.
+    pub(crate) fn give_back(&mut self, process: ProcessId, import: ImportId, grant: u64) {
+        let waiting = self.queues.get(process.slot()).is_some_and(|queue| {
+            queue.ops.iter().any(|key| self.ops.get(*key).is_some_and(|op| op.import == import))
+        });
+        if !waiting {
+            self.queue_control(&crate::wire::chunk::Chunk::Unimport { grant });
+            return;
+        }
+        self.enqueue(Op {
+            process,
+            import,
+            grant,
+            cookie: None,
+            offset: 0,
+            len: 0,
+            kind: OpKind::GiveBack,
+            progress: 0,
+            chunks: 0,
+            queued: true,
+            ended: false,
+        });
+    }
+
+    pub(crate) fn held(&self) -> (usize, usize) {
+        (self.rx.held.iter().flatten().count(), self.rx.held_bytes)
+    }
+
+    /// Something here depends on the peer being alive.
+    pub(crate) fn matters(&self) -> bool {
+        self.imports + self.grants + self.remote_waits + self.ops.len() > 0
+    }
+
+    /// Tells the process how the operation ended. It stays in the table while chunks name it.
+    pub(crate) fn end_op(&mut self, key: Key, result: Result<u64, OpError>, tables: &mut Tables) {
+        let Some(op) = self.ops.get_mut(key) else { return };
+        if !op.ended {
+            op.ended = true;
+            let (process, import, cookie) = (op.process, op.import, op.cookie);
+            if let OpKind::GiveBack = op.kind {
+                // Nobody waits for it and no count knows it.
+                return self.release_op(key, tables);
+            }
+            match op.kind {
+                OpKind::Fetch { .. } | OpKind::Atomic(_) if !op.queued => self.requests_out -= 1,
+                _ => {}
+            }
+            if result.is_ok() {
+                match op.kind {
+                    OpKind::Fetch { .. } => tables.stats.fetches += 1,
+                    OpKind::Atomic(_) => tables.stats.atomics += 1,
+                    OpKind::Flush | OpKind::GiveBack => {}
+                    _ => tables.stats.sends += 1,
+                }
+            }
+            tables.op_ended(process);
+            match (result, cookie) {
+                (Ok(value), Some(cookie)) => tables.complete(process, cookie, Ok(value)),
+                (Ok(_), None) => {}
+                (Err(why), cookie) => tables.fail(process, import, cookie, why),
+            }
+        }
+        self.release_op(key, tables);
+    }
+
+    /// Forgets an ended operation that nothing names any more.
+    fn release_op(&mut self, key: Key, tables: &mut Tables) {
+        let Some(op) = self.ops.get(key) else { return };
+        if !op.ended || op.queued || op.chunks > 0 {
+            return;
+        }
+        if let Some(Op { kind: OpKind::SendInline { slot, .. }, .. }) = self.ops.remove(key) {
+            tables.inline.release(slot);
+        }
+    }
+
+    /// The process has left: its operations vanish; chunks under way become aborts.
+    pub(crate) fn forget_process(&mut self, process: ProcessId, tables: &mut Tables) {
+        if let Some(queue) = self.queues.get_mut(process.slot()) {
+            for key in std::mem::take(&mut queue.ops) {
+                self.queued_ops -= 1;
+                if let Some(op) = self.ops.get_mut(key) {
+                    op.queued = false;
+                    // Not sent, so it never counted as a request under way.
+                    if op.progress == 0 && matches!(op.kind, OpKind::Fetch { .. } | OpKind::Atomic(_)) {
+                        op.ended = true;
+                    }
+                }
+                self.release_op(key, tables);
+            }
+        }
+        let keys: Vec<Key> =
+            self.ops.iter().filter(|(_, op)| op.process == process).map(|(key, _)| key).collect();
+        for key in keys {
+            self.end_op(key, Err(OpError::Cancelled), tables);
+        }
+    }
+
+    /// The session is over: every operation fails, all that was lent comes back.
+    pub(crate) fn fail_all(&mut self, why: OpError, tables: &mut Tables) {
+        self.tx.clear();
+        for key in self.ops.keys() {
+            let Some(op) = self.ops.get_mut(key) else { continue };
+            op.chunks = 0;
+            let unsent = std::mem::take(&mut op.queued);
+            if unsent && matches!(op.kind, OpKind::Fetch { .. } | OpKind::Atomic(_)) {
+                self.requests_out += 1;
+            }
+            // An import that ends tells of posted sends as well; the cookie-less ones stay quiet.
+            if op.cookie.is_none() && !op.ended {
+                op.ended = true;
+                if !matches!(op.kind, OpKind::GiveBack) {
+                    tables.op_ended(op.process);
+                }
+            }
+            self.end_op(key, Err(why), tables);
+        }
+        debug_assert_eq!(self.ops.len(), 0, "nothing names an operation of a dead session");
+    }
+}

@@ -1,0 +1,307 @@
+//! Packets that come in: each chunk once and in order, the rest held or dropped.
+
+use std::net::SocketAddr;
+
+use super::Session;
+use crate::command::Dma;
+use crate::error::OpError;
+use crate::ids::{NodeName, RegionRef};
+use crate::limits::{ACK_DELAY, ACK_EVERY_BYTES, ACK_EVERY_PACKETS, CHUNK_WINDOW, CONTROL_SLACK_BYTES};
+use crate::local::{has_right, in_bounds, tail_of};
+use crate::rights::Rights;
+use crate::slab::Key;
+use crate::tables::{Incoming, Tables};
+use crate::time::Time;
+use crate::wire::Reader;
+use crate::wire::chunk::Chunk;
+use crate::wire::frame::{self, Ack, Frame};
+
+/// Pings of a peer that wait for their answer; more are dropped.
+const PONGS_MAX: usize = 8;
+
+/// What a packet meant for the session as a whole.
+#[derive(Default)]
+pub(crate) struct Outcome {
+    /// The other side broke the protocol.
+    pub(crate) nonsense: bool,
+    /// It says goodbye.
+    pub(crate) closed: bool,
+    /// A ping of this side was answered.
+    pub(crate) pong: Option<u64>,
+    /// An echo of this side was answered.
+    pub(crate) echo: Option<u64>,
+}
+
+impl Session {
+    /// Takes the opened body of packet `number`, which has not been seen before.
+    #[allow(clippy::too_many_arguments)] // one packet and the world it lands in
+    pub(crate) fn receive(
+        &mut self,
+        now: Time,
+        from: SocketAddr,
+        number: u64,
+        body: &[u8],
+        peer: &NodeName,
+        tables: &mut Tables,
+        dma: &mut dyn Dma,
+    ) -> Outcome {
+        let mut outcome = Outcome::default();
+        self.heard = true;
+        if number >= self.newest_packet {
+            self.newest_packet = number;
+            self.last_from = Some(from);
+        }
+        let mut reader = Reader::new(body);
+        let (mut next, mut chunks, mut ack) = (None, 0u32, None);
+        while !reader.is_empty() {
+            match frame::read(&mut reader) {
+                Some(Frame::Chunk(chunk, bytes)) => {
+                    let Some(seq) = next else {
+                        outcome.nonsense = true;
+                        break;
+                    };
+                    next = Some(seq + 1);
+                    chunks += 1;
+                    self.take_chunk(now, seq, chunk, bytes, peer, tables, dma, &mut outcome);
+                }
+                // Numbers near the end of u64 could not be counted on.
+                Some(Frame::Seq(seq)) if seq < u64::MAX / 2 => next = Some(seq),
+                Some(Frame::Ack(frame)) => ack = Some(frame),
+                Some(Frame::Ping(token)) => self.pinged(from, token),
+                Some(Frame::Pong(token)) => {
+                    self.ponged(now);
+                    outcome.pong = Some(token);
+                }
+                Some(Frame::Close) => outcome.closed = true,
+                Some(Frame::Seq(_)) | None => {
+                    tables.stats.malformed += 1;
+                    outcome.nonsense = true;
+                    break;
+                }
+            }
+        }
+        if chunks > 0 {
+            self.count_for_ack(now, number, body.len());
+        }
+        // Last: failures among the chunks come before the acknowledgement they belong to.
+        if let Some(ack) = ack {
+            self.take_ack(now, &ack, tables, &mut outcome);
+        }
+        outcome
+    }
+
+    fn take_ack(&mut self, now: Time, ack: &Ack<'_>, tables: &mut Tables, outcome: &mut Outcome) {
+        if self.acknowledged(now, ack, tables).is_err() {
+            outcome.nonsense = true;
+        }
+    }
+
+    fn pinged(&mut self, from: SocketAddr, token: u64) {
+        if self.pongs.len() < PONGS_MAX {
+            self.pongs.push_back((from, token));
+        }
+    }
+
+    fn count_for_ack(&mut self, now: Time, number: u64, bytes: usize) {
+        let rx = &mut self.rx;
+        if number >= rx.largest {
+            rx.largest = number;
+            rx.largest_at = now;
+        }
+        rx.pending_packets += 1;
+        rx.pending_bytes += bytes;
+        let enough = rx.pending_packets >= ACK_EVERY_PACKETS
+            || (rx.pending_packets >= 2
+                && (rx.pending_bytes >= ACK_EVERY_BYTES || rx.pending_bytes >= self.receive_budget / 4));
+        rx.ack_now |= enough || rx.held_bytes > 0;
+        if !rx.ack_now {
+            rx.ack_deadline.get_or_insert(now + ACK_DELAY);
+        }
+    }
+
+    pub(crate) fn ack_deadline(&self) -> Option<Time> {
+        if self.rx.ack_now { None } else { self.rx.ack_deadline }
+    }
+
+    pub(crate) fn ack_waited_enough(&mut self) {
+        self.rx.ack_now = true;
+    }
+
+    #[allow(clippy::too_many_arguments)] // one chunk and the world it lands in
+    #[inline]
+    fn take_chunk(
+        &mut self,
+        now: Time,
+        seq: u64,
+        chunk: Chunk<'_>,
+        bytes: &[u8],
+        peer: &NodeName,
+        tables: &mut Tables,
+        dma: &mut dyn Dma,
+        outcome: &mut Outcome,
+    ) {
+        if seq == self.rx.next {
+            self.rx.next += 1;
+            self.process(now, seq, chunk, peer, tables, dma, outcome);
+            if !self.rx.held.is_empty() {
+                self.release_held(now, peer, tables, dma, outcome);
+            }
+        } else if seq < self.rx.next {
+            self.duplicate(tables);
+        } else {
+            self.hold(seq, bytes, tables);
+        }
+    }
+
+    fn duplicate(&mut self, tables: &mut Tables) {
+        self.stats.duplicates += 1;
+        tables.stats.duplicates += 1;
+        self.rx.ack_now = true;
+    }
+
+    fn hold(&mut self, seq: u64, bytes: &[u8], tables: &mut Tables) {
+        self.rx.ack_now = true;
+        let index = seq - self.rx.next - 1;
+        let room = self.receive_budget + CONTROL_SLACK_BYTES;
+        if index >= CHUNK_WINDOW || self.rx.held_bytes + bytes.len() > room {
+            tables.stats.out_of_window += 1;
+            return;
+        }
+        let index = index as usize;
+        if self.rx.held.len() <= index {
+            self.rx.held.resize_with(index + 1, || None);
+        }
+        if self.rx.held[index].is_some() {
+            return self.duplicate(tables);
+        }
+        self.rx.held[index] = Some(bytes.into());
+        self.rx.held_bytes += bytes.len();
+        self.rx.held_numbers.insert(seq, seq + 1);
+    }
+
+    /// The gap has closed: what was held beyond it is processed up to the next one.
+    fn release_held(
+        &mut self,
+        now: Time,
+        peer: &NodeName,
+        tables: &mut Tables,
+        dma: &mut dyn Dma,
+        outcome: &mut Outcome,
+    ) {
+        // Index 0 is the successor of the chunk before `next`, which is `next` itself now.
+        while let Some(front) = self.rx.held.pop_front() {
+            let Some(bytes) = front else { break };
+            let seq = self.rx.next;
+            self.rx.next += 1;
+            self.rx.held_bytes -= bytes.len();
+            let chunk = Chunk::read(&mut Reader::new(&bytes)).expect("it was decoded before it was held");
+            self.process(now, seq, chunk, peer, tables, dma, outcome);
+        }
+        self.rx.held_numbers.trim_below(self.rx.next);
+        self.rx.ack_now = true;
+    }
+
+    #[allow(clippy::too_many_arguments)] // one chunk and the world it lands in
+    #[inline]
+    fn process(
+        &mut self,
+        now: Time,
+        seq: u64,
+        chunk: Chunk<'_>,
+        peer: &NodeName,
+        tables: &mut Tables,
+        dma: &mut dyn Dma,
+        outcome: &mut Outcome,
+    ) {
+        match chunk {
+            Chunk::Write { ack_now, grant, offset, notify, counter, data } => {
+                self.rx.ack_now |= ack_now;
+                if let Err(why) = self.write(grant, offset, notify, counter, data, tables, dma) {
+                    tables.stats.refused += 1;
+                    self.report_failure(seq, why);
+                }
+            }
+            Chunk::Nop { ack_now } => self.rx.ack_now |= ack_now,
+            Chunk::Abort => {}
+            Chunk::FetchData { ticket, offset, last, data } => {
+                self.fetched(ticket, offset, last, data, tables, dma);
+            }
+            Chunk::FetchFail { ticket, why } | Chunk::AtomicFail { ticket, why } => {
+                self.end_op_sent(ticket, Err(why), tables);
+            }
+            Chunk::AtomicReply { ticket, old } => self.end_op_sent(ticket, Ok(old), tables),
+            Chunk::Error { seq, why } => self.op_failed(seq, why, tables),
+            Chunk::EchoReply { token } => outcome.echo = Some(token),
+            other => self.request(now, other, peer, tables, dma),
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)] // the fields of one chunk
+    #[inline]
+    fn write(
+        &mut self,
+        grant: Key,
+        offset: u64,
+        notify: Option<(u64, u64)>,
+        counter: Option<u64>,
+        data: &[u8],
+        tables: &mut Tables,
+        dma: &mut dyn Dma,
+    ) -> Result<(), OpError> {
+        let grant = tables.grants.get(grant).filter(|grant| grant.via == self.via).ok_or(OpError::Revoked)?;
+        has_right(grant.rights, Rights::WRITE)?;
+        let target = grant.target;
+        in_bounds(offset, data.len() as u64, target.len)?;
+        tables.arrived(&target, offset, Incoming::Bytes(data), counter, dma)?;
+        if let Some((offset, len)) = notify {
+            // What is told to the owner is a claim of the sender; it must make sense at least.
+            in_bounds(offset, len, target.len)?;
+            tables.notify(&target, offset, len, tail_of(data));
+        }
+        Ok(())
+    }
+
+    fn report_failure(&mut self, seq: u64, why: OpError) {
+        let number = self.queue_control(&Chunk::Error { seq, why });
+        self.tx.barrier = number + 1;
+        self.rx.ack_now = true;
+    }
+
+    fn fetched(&mut self, ticket: Key, offset: u64, last: bool, data: &[u8], tables: &mut Tables, dma: &mut dyn Dma) {
+        let Some(op) = self.ops.get_mut(ticket).filter(|op| !op.ended && !op.queued) else { return };
+        let super::OpKind::Fetch { region, to } = op.kind else { return };
+        let len = data.len() as u64;
+        if in_bounds(offset, len, op.len).is_err() {
+            return self.end_op_sent(ticket, Err(OpError::Protocol), tables);
+        }
+        if len > 0 {
+            dma.deposit(RegionRef { process: op.process, region }, to + offset, data);
+            tables.stats.bytes_deposited += len;
+        }
+        op.progress += len;
+        let whole = op.len;
+        match (last, op.progress == whole) {
+            (true, true) => self.end_op_sent(ticket, Ok(whole), tables),
+            (true, false) => self.end_op_sent(ticket, Err(OpError::Protocol), tables),
+            (false, _) => {}
+        }
+    }
+
+    /// Ends an operation by the peer's word, which must be about one that was sent.
+    fn end_op_sent(&mut self, key: Key, result: Result<u64, OpError>, tables: &mut Tables) {
+        let answered = |op: &&super::Op| {
+            !op.queued && matches!(op.kind, super::OpKind::Fetch { .. } | super::OpKind::Atomic(_))
+        };
+        if self.ops.get(key).filter(answered).is_some() {
+            self.end_op(key, result, tables);
+        }
+    }
+
+    /// The peer refused chunk `seq` of a send.
+    fn op_failed(&mut self, seq: u64, why: OpError, tables: &mut Tables) {
+        let Some(chunk) = self.tx.chunk_mut(seq) else { return };
+        if let super::tx::Body::Write { op, .. } = chunk.body {
+            self.end_op(op, Err(why), tables);
+        }
+    }
+}

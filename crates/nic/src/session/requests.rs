@@ -1,0 +1,240 @@
+//! Chunks that ask for something or answer a set-up request: fetches, atomics, imports.
+
+use super::Session;
+use crate::command::{AtomicOp, Dma};
+use crate::error::{ImportError, OpError};
+use crate::event::Event;
+use crate::ids::{ExportId, ImportId, NodeName, ProcessId};
+use crate::limits::{GRANTS_MAX, REMOTE_WAITS_PER_PEER_MAX, SERVED_REQUESTS_MAX};
+use crate::local::{aligned, has_right, in_bounds};
+use crate::rights::{Exporter, ImportGrant, ImportTarget, Rights};
+use crate::slab::Key;
+use crate::tables::{Grant, Lead, Tables, Waiter};
+use crate::time::Time;
+use crate::wire::chunk::{Chunk, Handle};
+
+/// Fetches of a peer being answered: above its own bound, as its view of what is answered lags.
+const SERVED_MAX: usize = 4 * SERVED_REQUESTS_MAX;
+
+impl Session {
+    pub(super) fn request(
+        &mut self,
+        now: Time,
+        chunk: Chunk<'_>,
+        peer: &NodeName,
+        tables: &mut Tables,
+        dma: &mut dyn Dma,
+    ) {
+        let _ = now;
+        match chunk {
+            Chunk::FetchRequest { ticket, grant, offset, len } => {
+                match self.check_fetch(grant, offset, len, tables) {
+                    Ok(()) => self.serve(ticket, grant, offset, len),
+                    Err(why) => {
+                        tables.stats.refused += 1;
+                        self.queue_control(&Chunk::FetchFail { ticket, why });
+                    }
+                }
+            }
+            Chunk::AtomicRequest { ticket, grant, offset, op } => {
+                match self.change(grant, offset, op, tables, dma) {
+                    Ok(old) => self.queue_atomic_reply(ticket, old),
+                    Err(why) => {
+                        tables.stats.refused += 1;
+                        self.queue_control(&Chunk::AtomicFail { ticket, why });
+                    }
+                }
+            }
+            Chunk::ImportRequest { handle, uid, rights, wait, what } => {
+                self.import_requested(handle, uid, rights, wait, what, tables);
+            }
+            Chunk::ImportGrant { handle, grant, export, len, rights, notify, redirectable } => {
+                let answer = Granted { grant, export, len, rights, notify, redirectable };
+                self.import_granted(handle, answer, peer, tables);
+            }
+            Chunk::ImportFail { handle, why } => self.import_failed(handle, why, tables),
+            Chunk::ImportCancel { handle, what } => self.import_cancelled(handle, &what, tables),
+            Chunk::Unimport { grant } => {
+                if tables.grants.get(grant).is_some_and(|grant| grant.via == self.via) {
+                    tables.remove_grant(grant);
+                    self.grants -= 1;
+                }
+            }
+            Chunk::Revoked { handle, why } => self.revoked(handle, why, tables),
+            Chunk::Echo { token } => {
+                self.queue_control(&Chunk::EchoReply { token });
+            }
+            _ => debug_assert!(false, "other chunks are processed by the caller"),
+        }
+    }
+
+    fn check_fetch(&self, grant: Key, offset: u64, len: u64, tables: &Tables) -> Result<(), OpError> {
+        let grant = tables.grants.get(grant).filter(|grant| grant.via == self.via).ok_or(OpError::Revoked)?;
+        has_right(grant.rights, Rights::READ)?;
+        in_bounds(offset, len, grant.target.len)?;
+        if self.served.len() >= SERVED_MAX {
+            return Err(OpError::TableFull { max: SERVED_MAX as u64 });
+        }
+        Ok(())
+    }
+
+    fn change(
+        &self,
+        grant: Key,
+        offset: u64,
+        op: AtomicOp,
+        tables: &Tables,
+        dma: &mut dyn Dma,
+    ) -> Result<u64, OpError> {
+        let grant = tables.grants.get(grant).filter(|grant| grant.via == self.via).ok_or(OpError::Revoked)?;
+        has_right(grant.rights, Rights::ATOMIC)?;
+        in_bounds(offset, 8, grant.target.len)?;
+        aligned(grant.target.base + offset)?;
+        Ok(dma.atomic(grant.target.memory, grant.target.base + offset, op))
+    }
+
+    fn import_requested(
+        &mut self,
+        handle: Handle,
+        uid: u32,
+        rights: Rights,
+        wait: bool,
+        what: ImportTarget,
+        tables: &mut Tables,
+    ) {
+        match (tables.find_export(&what), what) {
+            (Some(export), _) => self.answer_import(export, handle, uid, rights, tables),
+            (None, ImportTarget::Name(name)) if wait => {
+                if self.remote_waits >= REMOTE_WAITS_PER_PEER_MAX {
+                    let why = ImportError::TableFull { max: REMOTE_WAITS_PER_PEER_MAX as u64 };
+                    self.queue_control(&Chunk::ImportFail { handle, why });
+                    return;
+                }
+                self.remote_waits += 1;
+                let waiter = Waiter::Remote { via: self.via, handle, uid, rights };
+                tables.waiters.entry(name).or_default().push(waiter);
+            }
+            (None, ImportTarget::Name(_)) => {
+                self.queue_control(&Chunk::ImportFail { handle, why: ImportError::NoSuchExport });
+            }
+            (None, ImportTarget::Id(ExportId { slot, generation })) => {
+                let why = ImportError::StaleExport { slot, generation };
+                self.queue_control(&Chunk::ImportFail { handle, why });
+            }
+        }
+    }
+
+    /// Grants or refuses an import of an export that exists.
+    pub(crate) fn answer_import(&mut self, key: Key, handle: Handle, uid: u32, rights: Rights, tables: &mut Tables) {
+        match self.grant(key, handle, uid, rights, tables) {
+            Ok(grant) => {
+                let target = tables.target(key).expect("the export was found by the caller");
+                self.queue_control(&Chunk::ImportGrant {
+                    handle,
+                    grant,
+                    export: ExportId::from_u64(key),
+                    len: target.len,
+                    rights,
+                    notify: target.notify,
+                    redirectable: target.redirectable,
+                });
+            }
+            Err(why) => {
+                self.queue_control(&Chunk::ImportFail { handle, why });
+            }
+        }
+    }
+
+    fn grant(
+        &mut self,
+        key: Key,
+        handle: Handle,
+        uid: u32,
+        rights: Rights,
+        tables: &mut Tables,
+    ) -> Result<Key, ImportError> {
+        tables.permit(key, uid, rights)?;
+        if tables.grants.len() >= GRANTS_MAX {
+            return Err(ImportError::TableFull { max: GRANTS_MAX as u64 });
+        }
+        let target = tables.target(key).ok_or(ImportError::NoSuchExport)?;
+        self.grants += 1;
+        Ok(tables.add_grant(Grant { via: self.via, handle, export: key, target, rights, position: 0 }))
+    }
+
+    fn import_granted(&mut self, handle: Handle, answer: Granted, peer: &NodeName, tables: &mut Tables) {
+        let process = ProcessId(handle.process);
+        let Some(wait) = self.pending(process, handle, tables) else {
+            // Withdrawn meanwhile.
+            self.queue_control(&Chunk::Unimport { grant: answer.grant });
+            return;
+        };
+        let cookie = tables.waits.remove(wait).expect("an import that is pending has its wait").cookie;
+        let via = self.via;
+        let import = tables.import_mut(process, handle.import).expect("it is pending");
+        import.export = answer.export;
+        import.len = answer.len;
+        import.rights = answer.rights;
+        import.lead = Lead::Remote { via, grant: answer.grant };
+        self.imports += 1;
+        let result = Ok(ImportGrant {
+            import: ImportId::from_u64(handle.import),
+            export: answer.export,
+            len: answer.len,
+            rights: answer.rights,
+            notify: answer.notify,
+            redirectable: answer.redirectable,
+            exporter: Exporter::Remote { node: peer.clone() },
+        });
+        tables.events.push_back(Event::ImportDone { process, cookie, result });
+    }
+
+    fn import_failed(&mut self, handle: Handle, why: ImportError, tables: &mut Tables) {
+        let process = ProcessId(handle.process);
+        if let Some(wait) = self.pending(process, handle, tables) {
+            tables.end_import_wait(wait, why);
+        }
+    }
+
+    /// The wait of an import that this session was asked for.
+    fn pending(&self, process: ProcessId, handle: Handle, tables: &mut Tables) -> Option<Key> {
+        let via = self.via;
+        let Lead::Pending(wait) = tables.import_mut(process, handle.import)?.lead else { return None };
+        let asked = tables.waits.get(wait)?.at == crate::tables::WaitAt::Answer(via);
+        asked.then_some(wait)
+    }
+
+    fn import_cancelled(&mut self, handle: Handle, what: &ImportTarget, tables: &mut Tables) {
+        let ImportTarget::Name(name) = what else { return };
+        let via = self.via;
+        let Some(waiters) = tables.waiters.get_mut(name) else { return };
+        let before = waiters.len();
+        waiters.retain(|waiter| {
+            !matches!(waiter, Waiter::Remote { via: at, handle: by, .. } if *at == via && *by == handle)
+        });
+        self.remote_waits -= before - waiters.len();
+        if waiters.is_empty() {
+            tables.waiters.remove(name);
+        }
+    }
+
+    fn revoked(&mut self, handle: Handle, why: OpError, tables: &mut Tables) {
+        let (process, via) = (ProcessId(handle.process), self.via);
+        let ours = tables
+            .import_mut(process, handle.import)
+            .is_some_and(|import| matches!(import.lead, Lead::Remote { via: at, .. } if at == via));
+        if ours {
+            tables.break_import(process, handle.import, why);
+        }
+    }
+}
+
+/// The fields of a grant.
+struct Granted {
+    grant: u64,
+    export: ExportId,
+    len: u64,
+    rights: Rights,
+    notify: bool,
+    redirectable: bool,
+}

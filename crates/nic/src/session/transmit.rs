@@ -1,0 +1,548 @@
+//! Building packets: what is lost first, then new chunks in turn over the processes, with the
+//! acknowledgement on the same packet. Data is gathered straight into the datagram.
+
+use super::tx::{Body, Run, SentPacket, State};
+use super::{OpKind, SERVED_TURN, Session};
+use crate::command::Dma;
+use crate::error::OpError;
+use crate::ids::RegionRef;
+use crate::limits::{ACK_RANGES_MAX, CHUNK_WINDOW, RUNS_PER_PACKET_MAX, SERVED_REQUESTS_MAX};
+use crate::slab::Key;
+use crate::tables::Tables;
+use crate::time::Time;
+use crate::wire::Writer;
+use crate::wire::chunk::{
+    ATOMIC_REPLY_BYTES, ATOMIC_REQUEST_BYTES, Chunk, FETCH_DATA_BYTES, FETCH_FAIL_BYTES,
+    FETCH_REQUEST_BYTES, NOP_BYTES, UNIMPORT_BYTES, WRITE_BYTES, WRITE_COUNTER_BYTES, WRITE_NOTIFY_BYTES, WriteHead,
+    write_fetch_head,
+};
+use crate::wire::frame::{PING_BYTES, SEQ_BYTES, ack_bytes, write_ack, write_close, write_ping, write_pong, write_seq};
+use crate::wire::packet::{HEADER_BYTES, Header, Kind};
+
+/// A piece of a long transfer is not made smaller than this to fill up a packet.
+const PIECE_BYTES_MIN: usize = 512;
+/// A fetched chunk may turn into a failure when it is sent again, which can be longer.
+const SWAP_BYTES_MAX: usize = FETCH_FAIL_BYTES;
+
+/// The chunks of the packet being built.
+struct Runs {
+    runs: [Run; RUNS_PER_PACKET_MAX],
+    used: usize,
+    /// Number that continues the last run.
+    next: Option<u64>,
+}
+
+impl Runs {
+    fn new() -> Runs {
+        Runs { runs: [Run::default(); RUNS_PER_PACKET_MAX], used: 0, next: None }
+    }
+
+    /// Bytes the numbering of `number` takes; `None`: no further run fits.
+    #[inline]
+    fn cost(&self, number: u64) -> Option<usize> {
+        if self.next == Some(number) {
+            Some(0)
+        } else if self.used < RUNS_PER_PACKET_MAX {
+            Some(SEQ_BYTES)
+        } else {
+            None
+        }
+    }
+
+    #[inline]
+    fn add(&mut self, number: u64, out: &mut Writer<'_>) {
+        if self.next != Some(number) {
+            write_seq(number, out);
+            self.runs[self.used].first = number;
+            self.used += 1;
+        }
+        self.runs[self.used - 1].count += 1;
+        self.next = Some(number + 1);
+    }
+
+    fn is_empty(&self) -> bool {
+        self.used == 0
+    }
+}
+
+/// What taking from one queue led to.
+enum Taken {
+    /// A chunk is in the packet, there may be more.
+    Chunk,
+    /// The queue is empty.
+    Empty,
+    /// It cannot go on now, others may.
+    HeldBack,
+    /// The packet or the window is full.
+    Full,
+}
+
+impl Session {
+    /// Writes one packet to `buf`; its length, and whether it must go to the address the peer last
+    /// used instead of the current path.
+    pub(crate) fn build(
+        &mut self,
+        now: Time,
+        buf: &mut [u8],
+        tables: &mut Tables,
+        dma: &mut dyn Dma,
+    ) -> Option<(usize, bool)> {
+        let may_send = self.tx.in_flight < self.congestion.window() || self.tx.probes > 0;
+        let has_data = !self.tx.resend.is_empty() || !self.active.is_empty();
+        let ack_due = self.rx.ack_now;
+        if !(has_data && may_send) && !ack_due {
+            self.tx.limited |= has_data;
+            return None;
+        }
+        self.tx.limited = has_data && !may_send;
+        let number = self.tx.next_packet;
+        let overhead = self.seals.send.overhead();
+        let ack_ranges = self.rx.held_numbers.len().min(ACK_RANGES_MAX);
+        let ack_size = ack_bytes(ack_ranges);
+        let mut size = self.packet_bytes.min(buf.len());
+        let mut has_ack = self.rx.pending_packets > 0 || ack_due;
+        let lost_size = if may_send { self.lost_size() } else { 0 };
+        if HEADER_BYTES + overhead + lost_size + ack_size > size {
+            // A lost chunk that filled its packet leaves no room for an acknowledgement now, and
+            // after a move to smaller packets it goes out as large as it is.
+            has_ack = false;
+            size = size.max(HEADER_BYTES + overhead + lost_size).min(buf.len());
+        }
+        let reserve = overhead + if has_ack { ack_size } else { 0 };
+        let mut runs = Runs::new();
+        let end = {
+            let mut out = Writer::new(&mut buf[..size.checked_sub(reserve)?]);
+            out.space(HEADER_BYTES);
+            if may_send {
+                self.add_lost(number, &mut runs, &mut out, tables, dma);
+                self.add_new(number, &mut runs, &mut out, tables, dma);
+            }
+            out.len()
+        };
+        if runs.is_empty() && end == HEADER_BYTES && !(has_ack && ack_due) {
+            return None;
+        }
+        let mut out = Writer::new(&mut buf[end..size]);
+        if has_ack {
+            self.add_ack(now, ack_ranges, &mut out);
+        }
+        let end = end + out.len();
+        if !runs.is_empty() {
+            self.tx.probes = self.tx.probes.saturating_sub(1);
+            self.tx.last_sent = now;
+            self.tx.sent.push_back(SentPacket { number, at: now, runs: runs.runs });
+            self.chunk_wait.get_or_insert(now);
+        }
+        Some((self.finish(buf, end), runs.is_empty()))
+    }
+
+    /// A packet with one ping or pong only: it goes where it is told, not on the current path.
+    pub(crate) fn build_ping(&mut self, token: u64, pong: bool, buf: &mut [u8]) -> Option<usize> {
+        if buf.len() < HEADER_BYTES + PING_BYTES + self.seals.send.overhead() {
+            return None;
+        }
+        let mut out = Writer::new(&mut buf[HEADER_BYTES..]);
+        if pong { write_pong(token, &mut out) } else { write_ping(token, &mut out) }
+        Some(self.finish(buf, HEADER_BYTES + PING_BYTES))
+    }
+
+    /// A packet that says goodbye; `buf` holds 256 bytes.
+    pub(crate) fn build_close(&mut self, buf: &mut [u8]) -> usize {
+        let mut out = Writer::new(&mut buf[HEADER_BYTES..]);
+        write_close(&mut out);
+        let end = HEADER_BYTES + out.len();
+        self.finish(buf, end)
+    }
+
+    fn finish(&mut self, buf: &mut [u8], end: usize) -> usize {
+        let number = self.tx.next_packet;
+        self.tx.next_packet += 1;
+        Header { kind: Kind::Data, session: self.remote, number }.write(buf);
+        let len = self.seals.send.seal(number, buf, end);
+        self.stats.packets_out += 1;
+        self.stats.bytes_out += len as u64;
+        len
+    }
+
+    fn add_ack(&mut self, now: Time, ranges: usize, out: &mut Writer<'_>) {
+        let rx = &mut self.rx;
+        let delay = now.since(rx.largest_at).as_micros().min(u32::MAX.into()) as u32;
+        let newest = rx.held_numbers.ranges().iter().rev().take(ranges);
+        let newest = newest.map(|range| (range.start, range.end));
+        write_ack(rx.next, rx.largest, delay, self.tx.barrier, newest, out);
+        rx.pending_packets = 0;
+        rx.pending_bytes = 0;
+        rx.ack_now = false;
+        rx.ack_deadline = None;
+    }
+
+    /// Bytes the first chunk to be sent again takes.
+    fn lost_size(&mut self) -> usize {
+        while let Some(&number) = self.tx.resend.front() {
+            match self.tx.chunk_mut(number).map(|chunk| (chunk.state, chunk.bytes)) {
+                Some((State::Lost | State::Queued, bytes)) => {
+                    return (bytes as usize).max(SWAP_BYTES_MAX) + SEQ_BYTES;
+                }
+                _ => self.tx.resend.pop_front(),
+            };
+        }
+        0
+    }
+
+    fn add_lost(
+        &mut self,
+        packet: u64,
+        runs: &mut Runs,
+        out: &mut Writer<'_>,
+        tables: &mut Tables,
+        dma: &mut dyn Dma,
+    ) {
+        while let Some(&number) = self.tx.resend.front() {
+            let base = self.tx.base;
+            let wanted = self.tx.chunk_mut(number).map(|chunk| (chunk.state, chunk.bytes));
+            let Some((state @ (State::Lost | State::Queued), bytes)) = wanted else {
+                self.tx.resend.pop_front();
+                continue;
+            };
+            let Some(cost) = runs.cost(number) else { return };
+            let room = (bytes as usize).max(SWAP_BYTES_MAX) + cost;
+            if number >= base + CHUNK_WINDOW || out.room() < room {
+                return;
+            }
+            self.tx.resend.pop_front();
+            runs.add(number, out);
+            self.encode(number, out, tables, dma);
+            let chunk = self.tx.chunk_mut(number).expect("found above");
+            chunk.state = State::InFlight;
+            chunk.packet = packet;
+            self.tx.in_flight += bytes as usize;
+            if state == State::Lost {
+                self.stats.retransmits += 1;
+            }
+        }
+    }
+
+    /// Writes chunk `number` from its source.
+    fn encode(&mut self, number: u64, out: &mut Writer<'_>, tables: &mut Tables, dma: &mut dyn Dma) {
+        let index = (number - self.tx.base) as usize;
+        match &self.tx.chunks[index].body {
+            Body::Control(bytes) => out.bytes(bytes),
+            Body::Nop => Chunk::Nop { ack_now: true }.write(out),
+            &Body::AtomicReply { ticket, old } => Chunk::AtomicReply { ticket, old }.write(out),
+            &Body::Write { op, part, len, last, ack_now } => {
+                self.encode_write(op, part, len, last, ack_now, out, tables, dma);
+            }
+            &(Body::FetchRequest { op } | Body::AtomicRequest { op } | Body::Flush { op } | Body::GiveBack { op }) => {
+                self.encode_request(op, out);
+            }
+            &Body::FetchData { served, part, len, last } => {
+                self.encode_fetch_data(served, part, len, last, out, tables, dma);
+            }
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)] // the fields of one chunk
+    #[inline]
+    fn encode_write(
+        &self,
+        key: Key,
+        part: u64,
+        len: u32,
+        last: bool,
+        ack_now: bool,
+        out: &mut Writer<'_>,
+        tables: &Tables,
+        dma: &mut dyn Dma,
+    ) {
+        let Some(op) = self.ops.get(key).filter(|op| !op.ended) else {
+            return Chunk::Abort.write(out);
+        };
+        let (notify, counter) = match op.kind {
+            OpKind::SendInline { notify, counter, .. } | OpKind::Send { notify, counter, .. } => (notify, counter),
+            _ => (false, None),
+        };
+        let head = WriteHead {
+            ack_now,
+            grant: op.grant,
+            offset: op.offset + part,
+            notify: (last && notify).then_some((op.offset, op.len)),
+            counter: counter.filter(|_| last),
+        };
+        head.write(len, out);
+        let space = out.space(len as usize);
+        match op.kind {
+            OpKind::SendInline { slot, .. } => {
+                space.copy_from_slice(tables.inline.data(slot, part, len as usize));
+            }
+            OpKind::Send { region, from, .. } if len > 0 => {
+                dma.gather(RegionRef { process: op.process, region }, from + part, space);
+            }
+            _ => {}
+        }
+    }
+
+    fn encode_request(&self, key: Key, out: &mut Writer<'_>) {
+        let Some(op) = self.ops.get(key).filter(|op| !op.ended) else {
+            return Chunk::Abort.write(out);
+        };
+        match op.kind {
+            OpKind::Fetch { .. } => {
+                Chunk::FetchRequest { ticket: key, grant: op.grant, offset: op.offset, len: op.len }.write(out);
+            }
+            OpKind::Atomic(change) => {
+                Chunk::AtomicRequest { ticket: key, grant: op.grant, offset: op.offset, op: change }.write(out);
+            }
+            OpKind::GiveBack => Chunk::Unimport { grant: op.grant }.write(out),
+            _ => Chunk::Nop { ack_now: true }.write(out),
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)] // the fields of one chunk
+    fn encode_fetch_data(
+        &mut self,
+        key: Key,
+        part: u64,
+        len: u32,
+        last: bool,
+        out: &mut Writer<'_>,
+        tables: &Tables,
+        dma: &mut dyn Dma,
+    ) {
+        let Some(served) = self.served.get_mut(key) else { return Chunk::Abort.write(out) };
+        let grant = tables.grants.get(served.grant).filter(|grant| grant.via == self.via);
+        let Some(grant) = grant.filter(|_| !served.failed) else {
+            // Revoked since: the requester hears so in place of the data.
+            served.failed = true;
+            return Chunk::FetchFail { ticket: served.ticket, why: OpError::Revoked }.write(out);
+        };
+        write_fetch_head(served.ticket, part, last, len, out);
+        let space = out.space(len as usize);
+        if len > 0 {
+            dma.gather(grant.target.memory, grant.target.base + served.offset + part, space);
+        }
+    }
+
+    /// Makes new chunks, taking turns over the queues.
+    fn add_new(
+        &mut self,
+        packet: u64,
+        runs: &mut Runs,
+        out: &mut Writer<'_>,
+        tables: &mut Tables,
+        dma: &mut dyn Dma,
+    ) {
+        // What is lost or reports failures goes first; numbers stay in the order of sending.
+        if !self.tx.resend.is_empty() {
+            return;
+        }
+        let mut held_back = 0;
+        while let Some(&turn) = self.active.front() {
+            let taken = if turn == SERVED_TURN {
+                self.take_served(packet, runs, out, tables, dma)
+            } else {
+                self.take_op(turn, packet, runs, out, tables, dma)
+            };
+            match taken {
+                Taken::Chunk => held_back = 0,
+                Taken::Empty => {
+                    self.active.pop_front();
+                    match self.queues.get_mut(usize::from(turn)) {
+                        Some(queue) if turn != SERVED_TURN => queue.active = false,
+                        _ => self.served_active = false,
+                    }
+                }
+                Taken::HeldBack => {
+                    self.active.rotate_left(1);
+                    held_back += 1;
+                    if held_back >= self.active.len() {
+                        return;
+                    }
+                }
+                Taken::Full => {
+                    if !runs.is_empty() {
+                        self.active.rotate_left(1);
+                    }
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Room for the next chunk's data after `head` bytes; `None`: the packet or a window is full.
+    #[inline]
+    fn room_for(&self, head: usize, wanted: u64, runs: &Runs, out: &Writer<'_>) -> Option<usize> {
+        let cost = runs.cost(self.tx.next_number())?;
+        let room = out.room().checked_sub(cost + head)?;
+        let budget = self.budget.checked_sub(self.tx.span_bytes + head)?;
+        if self.tx.chunks.len() as u64 >= CHUNK_WINDOW {
+            return None;
+        }
+        let take = room.min(budget).min(usize::try_from(wanted).unwrap_or(usize::MAX));
+        let whole = take as u64 == wanted;
+        // A piece fills the packet; only when nothing is under way may it be what the peer can take.
+        let worthwhile = take >= PIECE_BYTES_MIN && (room <= budget || self.tx.span_bytes == 0);
+        (whole || worthwhile).then_some(take)
+    }
+
+    fn take_op(
+        &mut self,
+        turn: u16,
+        packet: u64,
+        runs: &mut Runs,
+        out: &mut Writer<'_>,
+        tables: &mut Tables,
+        dma: &mut dyn Dma,
+    ) -> Taken {
+        let queue = &self.queues[usize::from(turn)];
+        let Some(&key) = queue.ops.front() else { return Taken::Empty };
+        let alone = queue.ops.len() == 1;
+        let op = self.ops.get(key).expect("a queued operation is in the table");
+        if op.ended {
+            self.leave_queue(turn, key);
+            self.release_op(key, tables);
+            return Taken::Chunk;
+        }
+        match op.kind {
+            OpKind::Flush | OpKind::GiveBack | OpKind::Fetch { .. } | OpKind::Atomic(_) => self.take_request(turn, key, packet, runs, out),
+            OpKind::SendInline { notify, counter, .. } | OpKind::Send { notify, counter, .. } => {
+                let mut head = WRITE_BYTES;
+                head += if notify { WRITE_NOTIFY_BYTES } else { 0 };
+                head += if counter.is_some() { WRITE_COUNTER_BYTES } else { 0 };
+                let left = op.len - op.progress;
+                let (part, wants_answer) = (op.progress, op.cookie.is_some());
+                let Some(mut take) = self.room_for(head, left, runs, out) else { return Taken::Full };
+                let rest = left - take as u64;
+                if rest > 0 && rest < 8 && take > 8 {
+                    // The last chunk carries the whole last word, for its notification.
+                    take -= 8;
+                }
+                let last = left == take as u64;
+                let number = self.tx.next_number();
+                runs.add(number, out);
+                let ack_now = last && wants_answer && alone;
+                self.encode_write(key, part, take as u32, last, ack_now, out, tables, dma);
+                let bytes = WRITE_BYTES + take + if last { head - WRITE_BYTES } else { 0 };
+                let body = Body::Write { op: key, part, len: take as u32, last, ack_now };
+                self.tx.push_in_flight(body, bytes, packet);
+                let op = self.ops.get_mut(key).expect("found above");
+                op.progress += take as u64;
+                op.chunks += 1;
+                if last {
+                    self.leave_queue(turn, key);
+                }
+                Taken::Chunk
+            }
+        }
+    }
+
+    fn take_request(&mut self, turn: u16, key: Key, packet: u64, runs: &mut Runs, out: &mut Writer<'_>) -> Taken {
+        let op = self.ops.get(key).expect("the caller found it");
+        let (bytes, body, counts) = match op.kind {
+            OpKind::Fetch { .. } => (FETCH_REQUEST_BYTES, Body::FetchRequest { op: key }, true),
+            OpKind::Atomic(_) => (ATOMIC_REQUEST_BYTES, Body::AtomicRequest { op: key }, true),
+            OpKind::GiveBack => (UNIMPORT_BYTES, Body::GiveBack { op: key }, false),
+            _ => (NOP_BYTES, Body::Flush { op: key }, false),
+        };
+        if counts && self.requests_out >= SERVED_REQUESTS_MAX {
+            return Taken::HeldBack;
+        }
+        if self.room_for(bytes, 0, runs, out).is_none() {
+            return Taken::Full;
+        }
+        runs.add(self.tx.next_number(), out);
+        self.encode_request(key, out);
+        self.tx.push_in_flight(body, bytes, packet);
+        self.requests_out += usize::from(counts);
+        self.ops.get_mut(key).expect("found above").chunks += 1;
+        self.leave_queue(turn, key);
+        Taken::Chunk
+    }
+
+    fn leave_queue(&mut self, turn: u16, key: Key) {
+        self.queues[usize::from(turn)].ops.pop_front();
+        self.queued_ops -= 1;
+        if let Some(op) = self.ops.get_mut(key) {
+            op.queued = false;
+        }
+    }
+
+    fn take_served(
+        &mut self,
+        packet: u64,
+        runs: &mut Runs,
+        out: &mut Writer<'_>,
+        tables: &mut Tables,
+        dma: &mut dyn Dma,
+    ) -> Taken {
+        let Some(&key) = self.served_queue.front() else { return Taken::Empty };
+        let served = self.served.get(key).expect("a queued fetch is in the table");
+        let (part, left) = (served.progress, served.len - served.progress);
+        if served.failed {
+            self.leave_served(key);
+            return Taken::Chunk;
+        }
+        let room = self.room_for(FETCH_DATA_BYTES, left, runs, out);
+        let Some(take) = room.filter(|_| out.room() >= SWAP_BYTES_MAX + SEQ_BYTES) else { return Taken::Full };
+        let last = left == take as u64;
+        runs.add(self.tx.next_number(), out);
+        self.encode_fetch_data(key, part, take as u32, last, out, tables, dma);
+        let body = Body::FetchData { served: key, part, len: take as u32, last };
+        self.tx.push_in_flight(body, FETCH_DATA_BYTES + take, packet);
+        let served = self.served.get_mut(key).expect("found above");
+        served.progress += take as u64;
+        served.chunks += 1;
+        if last {
+            self.leave_served(key);
+        } else {
+            // Fetches take turns too, piece by piece.
+            self.served_queue.rotate_left(1);
+        }
+        Taken::Chunk
+    }
+
+    fn leave_served(&mut self, key: Key) {
+        self.served_queue.pop_front();
+        if let Some(served) = self.served.get_mut(key) {
+            served.queued = false;
+        }
+        self.release_served(key);
+    }
+
+    /// Queues the answer to a fetch of the other side.
+    pub(super) fn serve(&mut self, ticket: u64, grant: u64, offset: u64, len: u64) {
+        let key = self.served.insert(super::Served {
+            ticket,
+            grant,
+            offset,
+            len,
+            progress: 0,
+            chunks: 0,
+            queued: true,
+            failed: false,
+        });
+        self.served_queue.push_back(key);
+        if !self.served_active {
+            self.served_active = true;
+            self.active.push_back(SERVED_TURN);
+        }
+    }
+
+    pub(super) fn queue_atomic_reply(&mut self, ticket: u64, old: u64) {
+        self.tx.queue(Body::AtomicReply { ticket, old }, ATOMIC_REPLY_BYTES);
+    }
+
+    /// Queues a chunk that carries no data.
+    pub(crate) fn queue_control(&mut self, chunk: &Chunk<'_>) -> u64 {
+        let mut buf = [0; crate::wire::chunk::CONTROL_BYTES_MAX];
+        let mut out = Writer::new(&mut buf);
+        chunk.write(&mut out);
+        let len = out.len();
+        self.tx.queue(Body::Control(buf[..len].into()), len)
+    }
+
+    /// The first chunk of an initiator: it proves to the other side that the handshake is done.
+    pub(crate) fn queue_nop(&mut self) {
+        self.tx.queue(Body::Nop, NOP_BYTES);
+    }
+}
+

@@ -1,0 +1,364 @@
+//! The driver's tables: processes, exports (the incoming page table), imports (the outgoing one),
+//! grants to other nodes, waiting imports. All that sessions share.
+//!
+//! Invariant: a grant or local import is in its export's list at its own `position`, so that both
+//! ends find each other without a search.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::command::Dma;
+use crate::error::{ImportError, OpError};
+use crate::event::Event;
+use crate::ids::{Cookie, ExportId, ImportId, ProcessId, RegionRef};
+use crate::limits::{INLINE_BUFFERS_MAX, INLINE_BYTES_MAX};
+use crate::local::LocalOp;
+use crate::redirect::Redirector;
+use crate::rights::{Access, ImportSpec, ImportTarget, Rights};
+use crate::slab::{Key, Slab};
+use crate::stats::Stats;
+use crate::time::Time;
+use crate::wire::chunk::Handle;
+
+/// A session of a certain peer; the serial number tells it from earlier ones.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Via {
+    pub(crate) peer: u16,
+    pub(crate) serial: u64,
+}
+
+pub(crate) struct Process {
+    pub(crate) id: ProcessId,
+    pub(crate) uid: u32,
+    pub(crate) imports: Slab<Import>,
+    pub(crate) exports: usize,
+    /// Operations posted and not complete.
+    pub(crate) outstanding: usize,
+    /// Operations within the node that wait for a long copy before them.
+    pub(crate) local: VecDeque<LocalOp>,
+}
+
+pub(crate) struct Export {
+    pub(crate) owner: ProcessId,
+    pub(crate) owner_uid: u32,
+    pub(crate) name: Option<String>,
+    pub(crate) memory: RegionRef,
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+    pub(crate) rights: Rights,
+    pub(crate) access: Access,
+    pub(crate) notify: bool,
+    pub(crate) redirector: Option<Box<Redirector>>,
+    pub(crate) grants: Vec<Key>,
+    pub(crate) local_importers: Vec<(ProcessId, Key)>,
+}
+
+/// Permission of a remote importer. Everything a deposit needs is here.
+#[derive(Clone, Copy)]
+pub(crate) struct Grant {
+    pub(crate) via: Via,
+    pub(crate) handle: Handle,
+    pub(crate) export: Key,
+    pub(crate) target: Target,
+    pub(crate) rights: Rights,
+    pub(crate) position: usize,
+}
+
+/// Checked destination of deposits.
+#[derive(Clone, Copy)]
+pub(crate) struct Target {
+    pub(crate) export: Key,
+    pub(crate) memory: RegionRef,
+    pub(crate) base: u64,
+    pub(crate) len: u64,
+    pub(crate) notify: bool,
+    pub(crate) redirectable: bool,
+}
+
+/// Where an import leads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Lead {
+    /// Not answered yet; the key of the wait.
+    Pending(Key),
+    Local { position: usize },
+    Remote { via: Via, grant: u64 },
+}
+
+pub(crate) struct Import {
+    pub(crate) export: ExportId,
+    pub(crate) len: u64,
+    pub(crate) rights: Rights,
+    pub(crate) lead: Lead,
+    pub(crate) broken: Option<OpError>,
+}
+
+/// Something that waits for a node or an export.
+pub(crate) struct Wait {
+    pub(crate) what: WaitFor,
+    pub(crate) cookie: Cookie,
+    pub(crate) started: Time,
+    pub(crate) deadline: Time,
+    pub(crate) at: WaitAt,
+}
+
+pub(crate) enum WaitFor {
+    Import { process: ProcessId, import: Key, spec: ImportSpec },
+    Ping { by: crate::event::PingBy, node: crate::rights::NodeSpec, sent: Time },
+}
+
+/// How far a wait has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum WaitAt {
+    /// For a name of this node.
+    LocalName,
+    /// For any handshake that tells the name of the node.
+    NodeName,
+    /// For a session with this peer.
+    Peer(u16),
+    /// For its answer.
+    Answer(Via),
+}
+
+/// Who waits for a name to be exported here.
+#[derive(Clone, Copy)]
+pub(crate) enum Waiter {
+    Local(Key),
+    Remote { via: Via, handle: Handle, uid: u32, rights: Rights },
+}
+
+#[derive(Default)]
+pub(crate) struct Tables {
+    pub(crate) processes: Vec<Option<Process>>,
+    pub(crate) exports: Slab<Export>,
+    pub(crate) names: BTreeMap<String, Key>,
+    pub(crate) grants: Slab<Grant>,
+    pub(crate) waits: Slab<Wait>,
+    pub(crate) waiters: BTreeMap<String, Vec<Waiter>>,
+    pub(crate) inline: InlinePool,
+    pub(crate) events: VecDeque<Event>,
+    pub(crate) stats: Stats,
+}
+
+impl Tables {
+    #[inline]
+    pub(crate) fn process(&self, id: ProcessId) -> Option<&Process> {
+        self.processes.get(id.slot())?.as_ref().filter(|process| process.id == id)
+    }
+
+    #[inline]
+    pub(crate) fn process_mut(&mut self, id: ProcessId) -> Option<&mut Process> {
+        self.processes.get_mut(id.slot())?.as_mut().filter(|process| process.id == id)
+    }
+
+    pub(crate) fn import_mut(&mut self, process: ProcessId, import: Key) -> Option<&mut Import> {
+        self.process_mut(process)?.imports.get_mut(import)
+    }
+
+    /// One operation of `process` is over; it may have left meanwhile.
+    pub(crate) fn op_ended(&mut self, process: ProcessId) {
+        if let Some(process) = self.process_mut(process) {
+            debug_assert!(process.outstanding > 0, "each operation is counted once");
+            process.outstanding = process.outstanding.saturating_sub(1);
+        }
+    }
+
+    pub(crate) fn complete(&mut self, process: ProcessId, cookie: Cookie, result: Result<u64, OpError>) {
+        if self.process(process).is_some() {
+            self.events.push_back(Event::Completion { process, cookie, result });
+        }
+    }
+
+    /// A send ended badly: through its completion, or as an event when it was posted.
+    pub(crate) fn fail(&mut self, process: ProcessId, import: ImportId, cookie: Option<Cookie>, why: OpError) {
+        match cookie {
+            Some(cookie) => self.complete(process, cookie, Err(why)),
+            None if self.process(process).is_some() => {
+                self.events.push_back(Event::SendFailed { process, import, why });
+            }
+            None => {}
+        }
+    }
+
+    /// Ends an import with an event, once.
+    pub(crate) fn break_import(&mut self, process: ProcessId, import: Key, why: OpError) {
+        let Some(entry) = self.import_mut(process, import) else { return };
+        if entry.broken.is_none() {
+            entry.broken = Some(why);
+            let import = ImportId::from_u64(import);
+            self.events.push_back(Event::ImportBroken { process, import, why });
+        }
+    }
+
+    pub(crate) fn target(&self, key: Key) -> Option<Target> {
+        let export = self.exports.get(key)?;
+        Some(Target {
+            export: key,
+            memory: export.memory,
+            base: export.offset,
+            len: export.len,
+            notify: export.notify,
+            redirectable: export.redirector.is_some(),
+        })
+    }
+
+    pub(crate) fn add_grant(&mut self, mut grant: Grant) -> Key {
+        let export = grant.export;
+        grant.position = self.exports.get(export).map_or(0, |export| export.grants.len());
+        let key = self.grants.insert(grant);
+        if let Some(export) = self.exports.get_mut(export) {
+            export.grants.push(key);
+        }
+        key
+    }
+
+    pub(crate) fn remove_grant(&mut self, key: Key) -> Option<Grant> {
+        let grant = self.grants.remove(key)?;
+        if let Some(export) = self.exports.get_mut(grant.export) {
+            export.grants.swap_remove(grant.position);
+            if let Some(&moved) = export.grants.get(grant.position) {
+                if let Some(moved) = self.grants.get_mut(moved) {
+                    moved.position = grant.position;
+                }
+            }
+        }
+        Some(grant)
+    }
+
+    /// Takes a local import off its export's list.
+    pub(crate) fn unlink_local(&mut self, export: Key, position: usize) {
+        let Some(export) = self.exports.get_mut(export) else { return };
+        export.local_importers.swap_remove(position);
+        if let Some(&(process, import)) = export.local_importers.get(position) {
+            if let Some(import) = self.import_mut(process, import) {
+                import.lead = Lead::Local { position };
+            }
+        }
+    }
+
+    /// Which export a request names.
+    pub(crate) fn find_export(&self, what: &ImportTarget) -> Option<Key> {
+        match what {
+            ImportTarget::Name(name) => self.names.get(name).copied(),
+            ImportTarget::Id(id) => self.exports.get(id.to_u64()).map(|_| id.to_u64()),
+        }
+    }
+
+    /// Copies bytes into an export, through its redirections, after every check.
+    pub(crate) fn land(
+        &mut self,
+        target: &Target,
+        offset: u64,
+        data: Incoming<'_>,
+        dma: &mut dyn Dma,
+    ) -> Result<(), OpError> {
+        let len = data.len();
+        self.stats.bytes_deposited += len;
+        if !target.redirectable {
+            data.put(0, len, target.memory, target.base + offset, dma);
+            return Ok(());
+        }
+        let Some(export) = self.exports.get_mut(target.export) else { return Err(OpError::Revoked) };
+        let owner = export.owner;
+        let Some(redirector) = export.redirector.as_deref_mut() else { return Err(OpError::Revoked) };
+        let pieces = redirector.arrive(offset, len, target.memory, target.base)?;
+        for piece in &pieces.places {
+            data.put(piece.start - offset, piece.len, piece.to, piece.to_offset, dma);
+        }
+        self.stats.bytes_redirected += pieces.redirected_bytes;
+        for (redirect, cookie, report) in pieces.done {
+            self.events.push_back(Event::RedirectDone { process: owner, cookie, redirect, report });
+        }
+        Ok(())
+    }
+}
+
+/// Data on its way into an export.
+#[derive(Clone, Copy)]
+pub(crate) enum Incoming<'a> {
+    Bytes(&'a [u8]),
+    Memory { from: RegionRef, offset: u64, len: u64 },
+}
+
+impl Incoming<'_> {
+    pub(crate) fn len(&self) -> u64 {
+        match self {
+            Incoming::Bytes(data) => data.len() as u64,
+            Incoming::Memory { len, .. } => *len,
+        }
+    }
+
+    fn put(&self, start: u64, len: u64, to: RegionRef, to_offset: u64, dma: &mut dyn Dma) {
+        if len == 0 {
+            return;
+        }
+        match self {
+            Incoming::Bytes(data) => {
+                dma.deposit(to, to_offset, &data[start as usize..(start + len) as usize]);
+            }
+            Incoming::Memory { from, offset, .. } => {
+                dma.copy(*from, offset + start, to, to_offset, len);
+            }
+        }
+    }
+}
+
+/// Inline data of sends, from the command until the acknowledgement.
+#[derive(Default)]
+pub(crate) struct InlinePool {
+    buffers: Vec<[u8; INLINE_BYTES_MAX]>,
+    free: Vec<u32>,
+}
+
+impl InlinePool {
+    /// `None`: the bound is reached. `data` fits, the caller has checked.
+    #[inline]
+    pub(crate) fn put(&mut self, data: &[u8]) -> Option<u32> {
+        let slot = match self.free.pop() {
+            Some(slot) => slot,
+            None if self.buffers.len() < INLINE_BUFFERS_MAX => {
+                self.buffers.push([0; INLINE_BYTES_MAX]);
+                (self.buffers.len() - 1) as u32
+            }
+            None => return None,
+        };
+        self.buffers[slot as usize][..data.len()].copy_from_slice(data);
+        Some(slot)
+    }
+
+    #[inline]
+    pub(crate) fn data(&self, slot: u32, start: u64, len: usize) -> &[u8] {
+        &self.buffers[slot as usize][start as usize..start as usize + len]
+    }
+
+    #[inline]
+    pub(crate) fn release(&mut self, slot: u32) {
+        self.free.push(slot);
+    }
+}
+
+impl Tables {
+    /// Whether a process of `uid` may import `key` with `rights`.
+    pub(crate) fn permit(&self, key: Key, uid: u32, rights: Rights) -> Result<(), ImportError> {
+        let export = self.exports.get(key).ok_or(ImportError::NoSuchExport)?;
+        if !export.access.admits(uid, export.owner_uid) {
+            return Err(ImportError::NotPermitted { uid });
+        }
+        if rights.is_empty() {
+            return Err(ImportError::BadRequest);
+        }
+        if !export.rights.contains(rights) {
+            return Err(ImportError::NoRight { wanted: rights, allowed: export.rights });
+        }
+        Ok(())
+    }
+
+    /// Answers a waiting import with an error; the import never existed for its process.
+    pub(crate) fn end_import_wait(&mut self, wait: Key, why: ImportError) {
+        let Some(Wait { what: WaitFor::Import { process, import, .. }, cookie, .. }) = self.waits.remove(wait) else {
+            return;
+        };
+        if let Some(entry) = self.process_mut(process) {
+            entry.imports.remove(import);
+            self.events.push_back(Event::ImportDone { process, cookie, result: Err(why) });
+        }
+    }
+}

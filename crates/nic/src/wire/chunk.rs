@@ -1,0 +1,414 @@
+//! Chunks: the reliable, ordered part of a session.
+
+use super::{Reader, Writer};
+use crate::command::AtomicOp;
+use crate::error::{ErrorArgs, ImportError, OpError};
+use crate::ids::ExportId;
+use crate::limits::{EXPORT_NAME_BYTES_MAX, LENGTH_BYTES_MAX};
+use crate::rights::{ImportTarget, Rights};
+
+/// First byte of a chunk; frames that are no chunks are below.
+pub(crate) const CHUNK_FIRST: u8 = 0x10;
+
+pub(crate) const WRITE: u8 = 0x10;
+pub(crate) const NOP: u8 = 0x11;
+pub(crate) const ABORT: u8 = 0x12;
+pub(crate) const FETCH_REQUEST: u8 = 0x13;
+pub(crate) const FETCH_DATA: u8 = 0x14;
+pub(crate) const FETCH_FAIL: u8 = 0x15;
+pub(crate) const ATOMIC_REQUEST: u8 = 0x16;
+pub(crate) const ATOMIC_REPLY: u8 = 0x17;
+pub(crate) const ATOMIC_FAIL: u8 = 0x18;
+pub(crate) const ERROR: u8 = 0x19;
+pub(crate) const IMPORT_REQUEST: u8 = 0x1a;
+pub(crate) const IMPORT_GRANT: u8 = 0x1b;
+pub(crate) const IMPORT_FAIL: u8 = 0x1c;
+pub(crate) const IMPORT_CANCEL: u8 = 0x1d;
+pub(crate) const UNIMPORT: u8 = 0x1e;
+pub(crate) const REVOKED: u8 = 0x1f;
+pub(crate) const ECHO: u8 = 0x20;
+pub(crate) const ECHO_REPLY: u8 = 0x21;
+
+/// Flags of a write and a nop.
+pub(crate) const FLAG_ACK_NOW: u8 = 1;
+pub(crate) const FLAG_NOTIFY: u8 = 2;
+pub(crate) const FLAG_COUNTER: u8 = 4;
+/// Flag of fetched data: nothing follows.
+pub(crate) const FLAG_LAST: u8 = 1;
+
+/// Bytes of a write before its data, without and with what notification and counter add.
+pub(crate) const WRITE_BYTES: usize = 22;
+pub(crate) const WRITE_NOTIFY_BYTES: usize = 16;
+pub(crate) const WRITE_COUNTER_BYTES: usize = 8;
+pub(crate) const FETCH_DATA_BYTES: usize = 22;
+pub(crate) const FETCH_REQUEST_BYTES: usize = 33;
+pub(crate) const FETCH_FAIL_BYTES: usize = 35;
+pub(crate) const ATOMIC_REQUEST_BYTES: usize = 42;
+pub(crate) const ATOMIC_REPLY_BYTES: usize = 17;
+pub(crate) const NOP_BYTES: usize = 2;
+pub(crate) const UNIMPORT_BYTES: usize = 9;
+/// No control chunk is longer: an import request with the longest name.
+pub(crate) const CONTROL_BYTES_MAX: usize = 320;
+
+/// Which import, in the numbers of its owner; the exporter only gives it back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Handle {
+    pub(crate) process: u32,
+    pub(crate) import: u64,
+}
+
+/// A decoded chunk.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) enum Chunk<'a> {
+    Write {
+        ack_now: bool,
+        grant: u64,
+        offset: u64,
+        /// Offset and length of the whole send.
+        notify: Option<(u64, u64)>,
+        counter: Option<u64>,
+        data: &'a [u8],
+    },
+    Nop {
+        ack_now: bool,
+    },
+    Abort,
+    FetchRequest {
+        ticket: u64,
+        grant: u64,
+        offset: u64,
+        len: u64,
+    },
+    FetchData {
+        ticket: u64,
+        offset: u64,
+        last: bool,
+        data: &'a [u8],
+    },
+    FetchFail {
+        ticket: u64,
+        why: OpError,
+    },
+    AtomicRequest {
+        ticket: u64,
+        grant: u64,
+        offset: u64,
+        op: AtomicOp,
+    },
+    AtomicReply {
+        ticket: u64,
+        old: u64,
+    },
+    AtomicFail {
+        ticket: u64,
+        why: OpError,
+    },
+    /// Chunk `seq` of the other direction failed.
+    Error {
+        seq: u64,
+        why: OpError,
+    },
+    ImportRequest {
+        handle: Handle,
+        uid: u32,
+        rights: Rights,
+        wait: bool,
+        what: ImportTarget,
+    },
+    ImportGrant {
+        handle: Handle,
+        grant: u64,
+        export: ExportId,
+        len: u64,
+        rights: Rights,
+        notify: bool,
+        redirectable: bool,
+    },
+    ImportFail {
+        handle: Handle,
+        why: ImportError,
+    },
+    ImportCancel {
+        handle: Handle,
+        what: ImportTarget,
+    },
+    Unimport {
+        grant: u64,
+    },
+    Revoked {
+        handle: Handle,
+        why: OpError,
+    },
+    Echo {
+        token: u64,
+    },
+    EchoReply {
+        token: u64,
+    },
+}
+
+impl<'a> Chunk<'a> {
+    /// Takes one chunk; its first byte is still in `reader`.
+    #[inline]
+    pub(crate) fn read(reader: &mut Reader<'a>) -> Option<Chunk<'a>> {
+        match reader.u8()? {
+            WRITE => read_write(reader),
+            FETCH_DATA => {
+                let last = reader.u8()? & FLAG_LAST != 0;
+                let (ticket, offset, len) = (reader.u64()?, reader.u64()?, reader.u32()?);
+                Some(Chunk::FetchData { ticket, offset, last, data: reader.bytes(len as usize)? })
+            }
+            kind => read_control(kind, reader),
+        }
+    }
+
+    /// Writes a chunk whose data, if any, is at hand.
+    pub(crate) fn write(&self, out: &mut Writer<'_>) {
+        match *self {
+            Chunk::Write { ack_now, grant, offset, notify, counter, data } => {
+                let head = WriteHead { ack_now, grant, offset, notify, counter };
+                head.write(data.len() as u32, out);
+                out.bytes(data);
+            }
+            Chunk::FetchData { ticket, offset, last, data } => {
+                write_fetch_head(ticket, offset, last, data.len() as u32, out);
+                out.bytes(data);
+            }
+            _ => self.write_control(out),
+        }
+    }
+
+    fn write_control(&self, out: &mut Writer<'_>) {
+        match self {
+            Chunk::Write { .. } | Chunk::FetchData { .. } => unreachable!("written by `write`"),
+            Chunk::Nop { ack_now } => {
+                out.u8(NOP);
+                out.u8(if *ack_now { FLAG_ACK_NOW } else { 0 });
+            }
+            Chunk::Abort => out.u8(ABORT),
+            Chunk::FetchRequest { ticket, grant, offset, len } => {
+                put(out, FETCH_REQUEST, &[*ticket, *grant, *offset, *len]);
+            }
+            Chunk::FetchFail { ticket, why } => {
+                put(out, FETCH_FAIL, &[*ticket]);
+                write_error(why.code(), why.args(), out);
+            }
+            Chunk::AtomicRequest { ticket, grant, offset, op } => {
+                put(out, ATOMIC_REQUEST, &[*ticket, *grant, *offset]);
+                let (code, a, b) = match *op {
+                    AtomicOp::FetchAdd(n) => (0, n, 0),
+                    AtomicOp::CompareSwap { expected, desired } => (1, expected, desired),
+                    AtomicOp::Swap(new) => (2, new, 0),
+                };
+                put(out, code, &[a, b]);
+            }
+            Chunk::AtomicReply { ticket, old } => put(out, ATOMIC_REPLY, &[*ticket, *old]),
+            Chunk::AtomicFail { ticket, why } => {
+                put(out, ATOMIC_FAIL, &[*ticket]);
+                write_error(why.code(), why.args(), out);
+            }
+            Chunk::Error { seq, why } => {
+                put(out, ERROR, &[*seq]);
+                write_error(why.code(), why.args(), out);
+            }
+            Chunk::ImportRequest { handle, uid, rights, wait, what } => {
+                write_handle(IMPORT_REQUEST, *handle, out);
+                out.u32(*uid);
+                out.u8(rights.bits());
+                out.u8((*wait).into());
+                write_target(what, out);
+            }
+            Chunk::ImportGrant { handle, grant, export, len, rights, notify, redirectable } => {
+                write_handle(IMPORT_GRANT, *handle, out);
+                out.u64(*grant);
+                out.u64(export.to_u64());
+                out.u64(*len);
+                out.u8(rights.bits());
+                out.u8(u8::from(*notify) | u8::from(*redirectable) << 1);
+            }
+            Chunk::ImportFail { handle, why } => {
+                write_handle(IMPORT_FAIL, *handle, out);
+                write_error(why.code(), why.args(), out);
+            }
+            Chunk::ImportCancel { handle, what } => {
+                write_handle(IMPORT_CANCEL, *handle, out);
+                write_target(what, out);
+            }
+            Chunk::Unimport { grant } => put(out, UNIMPORT, &[*grant]),
+            Chunk::Revoked { handle, why } => {
+                write_handle(REVOKED, *handle, out);
+                write_error(why.code(), why.args(), out);
+            }
+            Chunk::Echo { token } => put(out, ECHO, &[*token]),
+            Chunk::EchoReply { token } => put(out, ECHO_REPLY, &[*token]),
+        }
+    }
+}
+
+/// A write without its data.
+pub(crate) struct WriteHead {
+    pub(crate) ack_now: bool,
+    pub(crate) grant: u64,
+    pub(crate) offset: u64,
+    pub(crate) notify: Option<(u64, u64)>,
+    pub(crate) counter: Option<u64>,
+}
+
+impl WriteHead {
+    #[inline]
+    pub(crate) fn write(&self, len: u32, out: &mut Writer<'_>) {
+        out.u8(WRITE);
+        let mut flags = if self.ack_now { FLAG_ACK_NOW } else { 0 };
+        if self.notify.is_some() {
+            flags |= FLAG_NOTIFY;
+        }
+        if self.counter.is_some() {
+            flags |= FLAG_COUNTER;
+        }
+        out.u8(flags);
+        out.u64(self.grant);
+        out.u64(self.offset);
+        out.u32(len);
+        if let Some((offset, len)) = self.notify {
+            out.u64(offset);
+            out.u64(len);
+        }
+        if let Some(counter) = self.counter {
+            out.u64(counter);
+        }
+    }
+}
+
+#[inline]
+pub(crate) fn write_fetch_head(ticket: u64, offset: u64, last: bool, len: u32, out: &mut Writer<'_>) {
+    out.u8(FETCH_DATA);
+    out.u8(if last { FLAG_LAST } else { 0 });
+    out.u64(ticket);
+    out.u64(offset);
+    out.u32(len);
+}
+
+#[inline]
+fn read_write<'a>(reader: &mut Reader<'a>) -> Option<Chunk<'a>> {
+    let flags = reader.u8()?;
+    let (grant, offset, len) = (reader.u64()?, reader.u64()?, reader.u32()?);
+    let notify =
+        if flags & FLAG_NOTIFY != 0 { Some((reader.u64()?, reader.u64()?)) } else { None };
+    let counter = if flags & FLAG_COUNTER != 0 { Some(reader.u64()?) } else { None };
+    let data = reader.bytes(len as usize)?;
+    Some(Chunk::Write { ack_now: flags & FLAG_ACK_NOW != 0, grant, offset, notify, counter, data })
+}
+
+fn read_control<'a>(kind: u8, reader: &mut Reader<'a>) -> Option<Chunk<'a>> {
+    Some(match kind {
+        NOP => Chunk::Nop { ack_now: reader.u8()? & FLAG_ACK_NOW != 0 },
+        ABORT => Chunk::Abort,
+        FETCH_REQUEST => {
+            let (ticket, grant) = (reader.u64()?, reader.u64()?);
+            let (offset, len) = (reader.u64()?, reader.u64()?);
+            if len > LENGTH_BYTES_MAX {
+                return None;
+            }
+            Chunk::FetchRequest { ticket, grant, offset, len }
+        }
+        FETCH_FAIL => Chunk::FetchFail { ticket: reader.u64()?, why: read_op_error(reader)? },
+        ATOMIC_REQUEST => {
+            let (ticket, grant, offset) = (reader.u64()?, reader.u64()?, reader.u64()?);
+            let (code, a, b) = (reader.u8()?, reader.u64()?, reader.u64()?);
+            let op = match code {
+                0 => AtomicOp::FetchAdd(a),
+                1 => AtomicOp::CompareSwap { expected: a, desired: b },
+                2 => AtomicOp::Swap(a),
+                _ => return None,
+            };
+            Chunk::AtomicRequest { ticket, grant, offset, op }
+        }
+        ATOMIC_REPLY => Chunk::AtomicReply { ticket: reader.u64()?, old: reader.u64()? },
+        ATOMIC_FAIL => Chunk::AtomicFail { ticket: reader.u64()?, why: read_op_error(reader)? },
+        ERROR => Chunk::Error { seq: reader.u64()?, why: read_op_error(reader)? },
+        IMPORT_REQUEST => Chunk::ImportRequest {
+            handle: read_handle(reader)?,
+            uid: reader.u32()?,
+            rights: Rights::from_bits(reader.u8()?)?,
+            wait: reader.u8()? & 1 != 0,
+            what: read_target(reader)?,
+        },
+        IMPORT_GRANT => {
+            let (handle, grant) = (read_handle(reader)?, reader.u64()?);
+            let (export, len) = (ExportId::from_u64(reader.u64()?), reader.u64()?);
+            let (rights, flags) = (Rights::from_bits(reader.u8()?)?, reader.u8()?);
+            if len > LENGTH_BYTES_MAX {
+                return None;
+            }
+            let (notify, redirectable) = (flags & 1 != 0, flags & 2 != 0);
+            Chunk::ImportGrant { handle, grant, export, len, rights, notify, redirectable }
+        }
+        IMPORT_FAIL => {
+            let handle = read_handle(reader)?;
+            let (code, args) = read_error(reader)?;
+            Chunk::ImportFail { handle, why: ImportError::from_code(code, args)? }
+        }
+        IMPORT_CANCEL => Chunk::ImportCancel { handle: read_handle(reader)?, what: read_target(reader)? },
+        UNIMPORT => Chunk::Unimport { grant: reader.u64()? },
+        REVOKED => Chunk::Revoked { handle: read_handle(reader)?, why: read_op_error(reader)? },
+        ECHO => Chunk::Echo { token: reader.u64()? },
+        ECHO_REPLY => Chunk::EchoReply { token: reader.u64()? },
+        _ => return None,
+    })
+}
+
+fn put(out: &mut Writer<'_>, kind: u8, words: &[u64]) {
+    out.u8(kind);
+    words.iter().for_each(|word| out.u64(*word));
+}
+
+fn write_handle(kind: u8, handle: Handle, out: &mut Writer<'_>) {
+    out.u8(kind);
+    out.u32(handle.process);
+    out.u64(handle.import);
+}
+
+fn read_handle(reader: &mut Reader<'_>) -> Option<Handle> {
+    Some(Handle { process: reader.u32()?, import: reader.u64()? })
+}
+
+fn write_error(code: u16, args: ErrorArgs, out: &mut Writer<'_>) {
+    out.u16(code);
+    args.iter().for_each(|arg| out.u64(*arg));
+}
+
+fn read_error(reader: &mut Reader<'_>) -> Option<(u16, ErrorArgs)> {
+    Some((reader.u16()?, [reader.u64()?, reader.u64()?, reader.u64()?]))
+}
+
+fn read_op_error(reader: &mut Reader<'_>) -> Option<OpError> {
+    let (code, args) = read_error(reader)?;
+    OpError::from_code(code, args)
+}
+
+fn write_target(what: &ImportTarget, out: &mut Writer<'_>) {
+    match what {
+        ImportTarget::Id(id) => {
+            out.u8(0);
+            out.u64(id.to_u64());
+        }
+        ImportTarget::Name(name) => {
+            out.u8(1);
+            out.short_text(name);
+        }
+    }
+}
+
+fn read_target(reader: &mut Reader<'_>) -> Option<ImportTarget> {
+    Some(match reader.u8()? {
+        0 => ImportTarget::Id(ExportId::from_u64(reader.u64()?)),
+        1 => {
+            let name = reader.short_text()?;
+            if name.is_empty() || name.len() > EXPORT_NAME_BYTES_MAX {
+                return None;
+            }
+            ImportTarget::Name(name.to_owned())
+        }
+        _ => return None,
+    })
+}

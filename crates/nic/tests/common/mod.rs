@@ -1,0 +1,366 @@
+//! A cluster of engines in memory: a virtual clock, a network with faults from a seed, memory that
+//! notices what must not happen.
+#![allow(dead_code, unreachable_pub)] // each test file uses its part
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use vmmc_nic::*;
+
+/// Memory of one node.
+#[derive(Default)]
+pub struct Memory {
+    pub regions: HashMap<RegionRef, Vec<u8>>,
+}
+
+impl Memory {
+    fn region(&mut self, at: RegionRef) -> Option<&mut Vec<u8>> {
+        self.regions.get_mut(&at)
+    }
+}
+
+impl Dma for Memory {
+    fn deposit(&mut self, to: RegionRef, offset: u64, data: &[u8]) {
+        if let Some(region) = self.region(to) {
+            region[offset as usize..offset as usize + data.len()].copy_from_slice(data);
+        }
+    }
+    fn gather(&mut self, from: RegionRef, offset: u64, out: &mut [u8]) {
+        match self.region(from) {
+            Some(region) => out.copy_from_slice(&region[offset as usize..offset as usize + out.len()]),
+            None => out.fill(0),
+        }
+    }
+    fn copy(&mut self, from: RegionRef, from_offset: u64, to: RegionRef, to_offset: u64, len: u64) {
+        let mut data = vec![0; len as usize];
+        self.gather(from, from_offset, &mut data);
+        self.deposit(to, to_offset, &data);
+    }
+    fn atomic(&mut self, at: RegionRef, offset: u64, op: AtomicOp) -> u64 {
+        let Some(region) = self.region(at) else { return 0 };
+        let word = &mut region[offset as usize..offset as usize + 8];
+        let old = u64::from_le_bytes(word.try_into().expect("8 bytes"));
+        word.copy_from_slice(&op.apply(old).to_le_bytes());
+        old
+    }
+}
+
+pub struct Node {
+    pub engine: Engine,
+    pub memory: Memory,
+    pub addrs: Vec<SocketAddr>,
+    pub events: VecDeque<Event>,
+    pub down: bool,
+}
+
+/// Faults of the network, in one of 1,000.
+#[derive(Clone, Copy, Default)]
+pub struct Faults {
+    pub loss: u64,
+    pub duplicate: u64,
+    pub reorder: u64,
+    pub corrupt: u64,
+}
+
+pub struct World {
+    pub now: Time,
+    pub nodes: Vec<Node>,
+    pub faults: Faults,
+    /// Addresses nothing gets to or from.
+    pub cut: BTreeSet<SocketAddr>,
+    wire: BTreeMap<(Time, u64), (usize, SocketAddr, SocketAddr, Vec<u8>)>,
+    serial: u64,
+    chance: u64,
+    pub delay: Duration,
+    /// Everything sent, for replays.
+    pub tape: Option<Vec<(SocketAddr, SocketAddr, Vec<u8>)>>,
+    pub sent: u64,
+}
+
+pub fn addr(node: usize, path: usize) -> SocketAddr {
+    format!("10.0.{path}.{}:7000", node + 1).parse().expect("an address")
+}
+
+pub fn key() -> Option<ClusterKey> {
+    Some(ClusterKey([9; 32]))
+}
+
+impl World {
+    pub fn new(seed: u64) -> World {
+        World {
+            now: Time::from_nanos(1_000_000_000),
+            nodes: Vec::new(),
+            faults: Faults::default(),
+            cut: BTreeSet::new(),
+            wire: BTreeMap::new(),
+            serial: 0,
+            chance: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
+            delay: Duration::from_micros(30),
+            tape: None,
+            sent: 0,
+        }
+    }
+
+    /// Two nodes, `sealed` or plain, that know each other.
+    pub fn pair(seed: u64, sealed: bool) -> World {
+        let mut world = World::new(seed);
+        for _ in 0..2 {
+            world.add(|config| config.key = if sealed { key() } else { None });
+        }
+        let to = world.nodes[1].addrs.clone();
+        world.nodes[0].engine.add_peer(world.now, &to).expect("room");
+        world
+    }
+
+    pub fn add(&mut self, change: impl FnOnce(&mut Config)) -> usize {
+        let index = self.nodes.len();
+        let config = Config::new(NodeName::parse(&format!("node{index}")).expect("a name"));
+        self.add_with(config, vec![addr(index, 0)], change)
+    }
+
+    pub fn add_with(&mut self, mut config: Config, addrs: Vec<SocketAddr>, change: impl FnOnce(&mut Config)) -> usize {
+        change(&mut config);
+        let engine = Engine::new(config, self.seed(), self.now);
+        self.nodes.push(Node { engine, memory: Memory::default(), addrs, events: VecDeque::new(), down: false });
+        self.nodes.len() - 1
+    }
+
+    /// The node starts again, with nothing.
+    pub fn restart(&mut self, node: usize, change: impl FnOnce(&mut Config)) {
+        let mut config = Config::new(self.nodes[node].engine.name().clone());
+        change(&mut config);
+        let engine = Engine::new(config, self.seed(), self.now);
+        self.nodes[node].engine = engine;
+        self.nodes[node].events.clear();
+        self.nodes[node].memory = Memory::default();
+        self.nodes[node].down = false;
+    }
+
+    fn seed(&mut self) -> [u8; 32] {
+        let mut seed = [0; 32];
+        seed[..8].copy_from_slice(&self.random().to_le_bytes());
+        seed
+    }
+
+    pub fn random(&mut self) -> u64 {
+        self.chance ^= self.chance << 13;
+        self.chance ^= self.chance >> 7;
+        self.chance ^= self.chance << 17;
+        self.chance.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    fn happens(&mut self, per_mille: u64) -> bool {
+        self.random() % 1_000 < per_mille
+    }
+
+    pub fn process(&mut self, node: usize) -> ProcessId {
+        self.nodes[node].engine.attach(1_000).expect("room")
+    }
+
+    pub fn region(&mut self, node: usize, process: ProcessId, region: u32, len: usize) -> RegionRef {
+        let at = RegionRef { process, region: RegionId(region) };
+        self.nodes[node].memory.regions.insert(at, vec![0; len]);
+        at
+    }
+
+    pub fn bytes(&self, node: usize, at: RegionRef) -> &[u8] {
+        &self.nodes[node].memory.regions[&at]
+    }
+
+    pub fn fill(&mut self, node: usize, at: RegionRef, with: impl Fn(usize) -> u8) {
+        let region = self.nodes[node].memory.regions.get_mut(&at).expect("there");
+        region.iter_mut().enumerate().for_each(|(index, byte)| *byte = with(index));
+    }
+
+    /// Exports all of a region under `name`.
+    pub fn export(&mut self, node: usize, at: RegionRef, name: &str) -> ExportId {
+        let len = self.bytes(node, at).len() as u64;
+        let spec = export_spec(at.region, len, name);
+        let now = self.now;
+        self.nodes[node].engine.export(now, at.process, spec).expect("exported")
+    }
+
+    pub fn start_import(&mut self, node: usize, process: ProcessId, to: usize, name: &str, wait: bool) {
+        let spec = ImportSpec {
+            node: Some(NodeSpec::Addr(self.nodes[to].addrs[0])),
+            what: ImportTarget::Name(name.into()),
+            rights: Rights::ALL,
+            wait,
+            deadline: self.now + Duration::from_secs(30),
+        };
+        let now = self.now;
+        self.nodes[node].engine.import(now, process, spec, Cookie(1 << 32));
+    }
+
+    pub fn import(&mut self, node: usize, process: ProcessId, to: usize, name: &str) -> ImportGrant {
+        self.start_import(node, process, to, name, false);
+        self.import_answer(node).expect("granted")
+    }
+
+    pub fn import_answer(&mut self, node: usize) -> Result<ImportGrant, ImportError> {
+        let event = self.wait_for(node, |event| matches!(event, Event::ImportDone { .. }));
+        let Event::ImportDone { result, .. } = event else { unreachable!() };
+        result
+    }
+
+    pub fn post(&mut self, node: usize, process: ProcessId, command: Command<'_>) -> Result<(), Busy> {
+        let now = self.now;
+        let Node { engine, memory, .. } = &mut self.nodes[node];
+        engine.post(now, process, command, memory)
+    }
+
+    pub fn send(&mut self, node: usize, process: ProcessId, import: ImportId, offset: u64, data: &[u8], cookie: u64) {
+        let command = Command::Send {
+            import,
+            offset,
+            source: Source::Inline(data),
+            notify: false,
+            counter: None,
+            completion: Some(Cookie(cookie)),
+        };
+        self.post(node, process, command).expect("room");
+    }
+
+    pub fn send_region(&mut self, node: usize, from: RegionRef, import: ImportId, len: u64, cookie: u64) {
+        let command = Command::Send {
+            import,
+            offset: 0,
+            source: Source::Region { region: from.region, offset: 0, len },
+            notify: true,
+            counter: None,
+            completion: Some(Cookie(cookie)),
+        };
+        self.post(node, from.process, command).expect("room");
+    }
+
+    pub fn completion(&mut self, node: usize, cookie: u64) -> Result<u64, OpError> {
+        let wanted = Cookie(cookie);
+        let event =
+            self.wait_for(node, |event| matches!(event, Event::Completion { cookie, .. } if *cookie == wanted));
+        let Event::Completion { result, .. } = event else { unreachable!() };
+        result
+    }
+
+    /// Steps until an event of `node` fits, for at most 60 virtual seconds.
+    #[track_caller]
+    pub fn wait_for(&mut self, node: usize, fits: impl Fn(&Event) -> bool) -> Event {
+        let limit = self.now + Duration::from_secs(60);
+        loop {
+            self.flush();
+            if let Some(at) = self.nodes[node].events.iter().position(&fits) {
+                return self.nodes[node].events.remove(at).expect("found");
+            }
+            assert!(self.step() && self.now < limit, "it never happened; events: {:?}", self.nodes[node].events);
+        }
+    }
+
+    pub fn run_for(&mut self, time: Duration) {
+        let until = self.now + time;
+        while self.next_time().is_some_and(|at| at <= until) {
+            self.step();
+        }
+        self.now = until;
+        self.flush();
+    }
+
+    /// Steps until nothing happens before `limit`.
+    pub fn settle(&mut self) {
+        self.run_for(Duration::from_millis(500));
+    }
+
+    fn next_time(&mut self) -> Option<Time> {
+        self.flush();
+        let packet = self.wire.keys().next().map(|(at, _)| *at);
+        let timer = self.nodes.iter().filter(|node| !node.down).filter_map(|node| node.engine.poll_timeout()).min();
+        [packet, timer].into_iter().flatten().min()
+    }
+
+    /// Goes on to the next packet or timeout; false: nothing will ever happen.
+    pub fn step(&mut self) -> bool {
+        let Some(at) = self.next_time() else { return false };
+        self.now = self.now.max(at);
+        let now = self.now;
+        while let Some(entry) = self.wire.first_entry() {
+            if entry.key().0 > now {
+                break;
+            }
+            let (to, from, _, mut data) = entry.remove();
+            self.deliver(to, from, &mut data);
+        }
+        for node in self.nodes.iter_mut().filter(|node| !node.down) {
+            if node.engine.poll_timeout().is_some_and(|at| at <= now) {
+                node.engine.handle_timeout(now);
+                while node.engine.poll_work(now, &mut node.memory) {}
+            }
+        }
+        self.flush();
+        true
+    }
+
+    pub fn deliver(&mut self, to: usize, from: SocketAddr, data: &mut [u8]) {
+        let now = self.now;
+        let Node { engine, memory, down, .. } = &mut self.nodes[to];
+        if !*down {
+            engine.handle_datagram(now, from, data, memory);
+        }
+    }
+
+    /// Takes events and datagrams from every engine.
+    pub fn flush(&mut self) {
+        let mut buf = vec![0; 65_536];
+        for index in 0..self.nodes.len() {
+            let now = self.now;
+            loop {
+                let Node { engine, memory, events, addrs, down } = &mut self.nodes[index];
+                events.extend(std::iter::from_fn(|| engine.poll_event()));
+                if *down {
+                    break;
+                }
+                let Some(Transmit { to, len }) = engine.poll_transmit(now, &mut buf, memory) else { break };
+                let from = addrs.iter().find(|from| from.ip().to_string()[..7] == to.ip().to_string()[..7]);
+                let from = *from.unwrap_or(&addrs[0]);
+                self.carry(from, to, &buf[..len]);
+            }
+        }
+    }
+
+    fn carry(&mut self, from: SocketAddr, to: SocketAddr, data: &[u8]) {
+        self.sent += 1;
+        if let Some(tape) = self.tape.as_mut() {
+            tape.push((from, to, data.to_vec()));
+        }
+        let Some(index) = self.nodes.iter().position(|node| node.addrs.contains(&to)) else { return };
+        if self.cut.contains(&to) || self.cut.contains(&from) {
+            return;
+        }
+        let copies = if self.happens(self.faults.duplicate) { 2 } else { 1 };
+        for _ in 0..copies {
+            if self.happens(self.faults.loss) {
+                continue;
+            }
+            let mut data = data.to_vec();
+            if self.happens(self.faults.corrupt) {
+                let at = self.random() as usize % data.len();
+                data[at] ^= 1 << (self.random() % 8);
+            }
+            let late = if self.happens(self.faults.reorder) { self.random() % 3_000 } else { self.random() % 3 };
+            self.serial += 1;
+            let at = self.now + self.delay + Duration::from_micros(late);
+            self.wire.insert((at, self.serial), (index, from, to, data));
+        }
+    }
+}
+
+pub fn export_spec(region: RegionId, len: u64, name: &str) -> ExportSpec {
+    ExportSpec {
+        name: Some(name.into()),
+        region,
+        offset: 0,
+        len,
+        rights: Rights::ALL,
+        access: Access::SameUser,
+        notify: true,
+        redirectable: false,
+    }
+}

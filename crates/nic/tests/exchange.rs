@@ -1,0 +1,326 @@
+//! Two engines and what they say to each other: the plain course of things, in both modes.
+
+mod common;
+
+use common::{World, export_spec};
+use std::time::Duration;
+use vmmc_nic::*;
+
+/// A pair, an export of `len` bytes on node 1, its import on node 0.
+struct Setup {
+    world: World,
+    sender: ProcessId,
+    receiver: ProcessId,
+    target: RegionRef,
+    export: ExportId,
+    import: ImportId,
+}
+
+fn setup(seed: u64, sealed: bool, len: usize) -> Setup {
+    let mut world = World::pair(seed, sealed);
+    let (sender, receiver) = (world.process(0), world.process(1));
+    let target = world.region(1, receiver, 1, len);
+    let export = world.export(1, target, "buffer");
+    let grant = world.import(0, sender, 1, "buffer");
+    assert_eq!((grant.export, grant.len, grant.rights), (export, len as u64, Rights::ALL));
+    Setup { world, sender, receiver, target, export, import: grant.import }
+}
+
+#[test]
+fn a_small_send_arrives_and_completes() {
+    for sealed in [false, true] {
+        let mut s = setup(1, sealed, 64);
+        s.world.send(0, s.sender, s.import, 8, b"hello", 7);
+        assert_eq!(s.world.completion(0, 7), Ok(5));
+        assert_eq!(&s.world.bytes(1, s.target)[8..13], b"hello");
+    }
+}
+
+#[test]
+fn a_large_send_arrives_whole_with_one_notification_after_it() {
+    for sealed in [false, true] {
+        let len = 3_000_003;
+        let mut s = setup(2, sealed, len);
+        let source = s.world.region(0, s.sender, 5, len);
+        s.world.fill(0, source, |index| (index * 7 / 3) as u8);
+        s.world.send_region(0, source, s.import, len as u64, 1);
+        let note = s.world.wait_for(1, |event| matches!(event, Event::Notification { .. }));
+        let data = s.world.bytes(0, source).to_vec();
+        assert_eq!(s.world.bytes(1, s.target), data);
+        let last_word = u64::from_le_bytes(data[len - 8..].try_into().expect("8 bytes"));
+        let (process, export, len) = (s.receiver, s.export, len as u64);
+        assert_eq!(note, Event::Notification { process, export, offset: 0, len, last_word });
+        assert_eq!(s.world.completion(0, 1), Ok(len));
+    }
+}
+
+#[test]
+fn a_fetch_sees_what_was_sent_before_it() {
+    let mut s = setup(3, true, 100_000);
+    let source = s.world.region(0, s.sender, 5, 100_000);
+    let back = s.world.region(0, s.sender, 6, 100_000);
+    s.world.fill(0, source, |index| (index * 13) as u8);
+    s.world.send_region(0, source, s.import, 100_000, 1);
+    let fetch = Command::Fetch {
+        import: s.import,
+        offset: 0,
+        len: 100_000,
+        region: back.region,
+        region_offset: 0,
+        cookie: Cookie(2),
+    };
+    s.world.post(0, s.sender, fetch).expect("room");
+    assert_eq!(s.world.completion(0, 2), Ok(100_000));
+    assert_eq!(s.world.bytes(0, back), s.world.bytes(0, source));
+}
+
+#[test]
+fn atomics_return_the_old_value_and_happen_once() {
+    let mut s = setup(4, true, 64);
+    for (cookie, (op, old)) in [
+        (AtomicOp::FetchAdd(5), 0),
+        (AtomicOp::FetchAdd(2), 5),
+        (AtomicOp::CompareSwap { expected: 7, desired: 100 }, 7),
+        (AtomicOp::CompareSwap { expected: 7, desired: 200 }, 100),
+        (AtomicOp::Swap(1), 100),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let cookie = cookie as u64;
+        let command = Command::Atomic { import: s.import, offset: 16, op, cookie: Cookie(cookie) };
+        s.world.post(0, s.sender, command).expect("room");
+        assert_eq!(s.world.completion(0, cookie), Ok(old));
+    }
+    let misaligned =
+        Command::Atomic { import: s.import, offset: 17, op: AtomicOp::Swap(0), cookie: Cookie(9) };
+    s.world.post(0, s.sender, misaligned).expect("room");
+    assert_eq!(s.world.completion(0, 9), Err(OpError::Misaligned { offset: 17, align: 8 }));
+}
+
+#[test]
+fn a_counter_counts_sends_and_a_flush_waits_for_them() {
+    let mut s = setup(5, true, 4_096);
+    for index in 0..100u64 {
+        let data = index.to_le_bytes();
+        let command = Command::Send {
+            import: s.import,
+            offset: 8 + index * 8,
+            source: Source::Inline(&data),
+            notify: false,
+            counter: Some(0),
+            completion: None,
+        };
+        s.world.post(0, s.sender, command).expect("room");
+    }
+    s.world.post(0, s.sender, Command::Flush { import: s.import, cookie: Cookie(1) }).expect("room");
+    assert_eq!(s.world.completion(0, 1), Ok(0));
+    let bytes = s.world.bytes(1, s.target);
+    assert_eq!(bytes[..8], 100u64.to_le_bytes());
+    assert!((0..100u64).all(|index| bytes[8 + index as usize * 8] == index as u8));
+}
+
+#[test]
+fn small_sends_share_packets() {
+    let mut s = setup(6, true, 4_096);
+    s.world.settle();
+    let before = s.world.nodes[0].engine.stats().packets_out;
+    for index in 0..20 {
+        s.world.send(0, s.sender, s.import, index * 8, &[1; 8], index);
+    }
+    s.world.settle();
+    let packets = s.world.nodes[0].engine.stats().packets_out - before;
+    assert!(packets <= 3, "{packets} packets for 20 sends of 8 bytes");
+}
+
+#[test]
+fn wrong_commands_are_told_why() {
+    let mut s = setup(7, false, 64);
+    s.world.send(0, s.sender, s.import, 60, &[1; 8], 1);
+    assert_eq!(s.world.completion(0, 1), Err(OpError::OutOfBounds { offset: 60, len: 8, size: 64 }));
+    s.world.send(0, s.sender, s.import, u64::MAX, &[1; 8], 2);
+    assert!(matches!(s.world.completion(0, 2), Err(OpError::OutOfBounds { .. })));
+    s.world.send(0, s.sender, ImportId { slot: 9, generation: 9 }, 0, &[1; 8], 3);
+    assert_eq!(s.world.completion(0, 3), Err(OpError::StaleImport));
+    let long = [0; INLINE_BYTES_MAX + 1];
+    let mut t = setup(7, false, 4_096);
+    t.world.send(0, t.sender, t.import, 0, &long, 4);
+    assert_eq!(t.world.completion(0, 4), Err(OpError::InlineTooLong { len: 217, max: 216 }));
+}
+
+#[test]
+fn an_import_needs_right_and_permission() {
+    let mut world = World::pair(8, true);
+    let (ours, owner) = (world.process(0), world.process(1));
+    let memory = world.region(1, owner, 1, 64);
+    let now = world.now;
+    let mut spec = export_spec(memory.region, 64, "read-only");
+    spec.rights = Rights::READ;
+    world.nodes[1].engine.export(now, owner, spec).expect("exported");
+    world.start_import(0, ours, 1, "read-only", false);
+    let (wanted, allowed) = (Rights::ALL, Rights::READ);
+    assert_eq!(world.import_answer(0), Err(ImportError::NoRight { wanted, allowed }));
+    world.start_import(0, ours, 1, "nothing", false);
+    assert_eq!(world.import_answer(0), Err(ImportError::NoSuchExport));
+    let stranger = world.nodes[0].engine.attach(4).expect("room");
+    world.start_import(0, stranger, 1, "read-only", false);
+    assert_eq!(world.import_answer(0), Err(ImportError::NotPermitted { uid: 4 }));
+}
+
+#[test]
+fn an_import_can_wait_for_its_export() {
+    let mut world = World::pair(9, true);
+    let (ours, owner) = (world.process(0), world.process(1));
+    world.start_import(0, ours, 1, "later", true);
+    world.run_for(Duration::from_secs(8));
+    let memory = world.region(1, owner, 1, 64);
+    world.export(1, memory, "later");
+    assert!(world.import_answer(0).is_ok());
+    world.start_import(0, ours, 1, "never", true);
+    assert!(matches!(world.import_answer(0), Err(ImportError::TimedOut { waited_ms: 30_000 })));
+    let memory = world.region(1, owner, 2, 64);
+    world.export(1, memory, "never");
+    world.settle();
+    assert_eq!(world.nodes[1].engine.exports().map(|export| export.remote_importers).sum::<usize>(), 1);
+}
+
+#[test]
+fn revocation_is_told_and_nothing_arrives_after_it() {
+    for owner_died in [false, true] {
+        let mut s = setup(10, true, 1_000_000);
+        let source = s.world.region(0, s.sender, 5, 1_000_000);
+        s.world.fill(0, source, |_| 7);
+        s.world.send_region(0, source, s.import, 1_000_000, 1);
+        s.world.run_for(Duration::from_micros(200));
+        let now = s.world.now;
+        if owner_died {
+            s.world.nodes[1].engine.detach(now, s.receiver);
+        } else {
+            s.world.nodes[1].engine.unexport(now, s.receiver, s.export).expect("ours");
+        }
+        let before = s.world.bytes(1, s.target).to_vec();
+        assert!(before.contains(&0), "the transfer was not over");
+        assert!(s.world.completion(0, 1).is_err());
+        let why = if owner_died { OpError::OwnerDied } else { OpError::Revoked };
+        let broken = Event::ImportBroken { process: s.sender, import: s.import, why };
+        s.world.wait_for(0, |event| *event == broken);
+        s.world.settle();
+        assert_eq!(s.world.bytes(1, s.target), before);
+        s.world.send(0, s.sender, s.import, 0, &[1], 2);
+        assert_eq!(s.world.completion(0, 2), Err(why));
+    }
+}
+
+#[test]
+fn an_importer_that_dies_leaves_nothing_behind() {
+    let mut s = setup(11, true, 1_000_000);
+    let source = s.world.region(0, s.sender, 5, 1_000_000);
+    s.world.send_region(0, source, s.import, 1_000_000, 1);
+    let now = s.world.now;
+    s.world.nodes[0].engine.detach(now, s.sender);
+    s.world.settle();
+    assert_eq!(s.world.nodes[1].engine.exports().map(|export| export.remote_importers).sum::<usize>(), 0);
+    assert_eq!(s.world.nodes[0].engine.processes().count(), 0);
+    let info = s.world.nodes[0].engine.peers().next().expect("one peer");
+    assert_eq!((info.in_flight_bytes, info.queued_ops), (0, 0));
+    let again = s.world.process(0);
+    assert_ne!(again, s.sender);
+    assert!(!s.world.nodes[0].events.iter().any(|event| matches!(event, Event::Completion { .. })));
+}
+
+#[test]
+fn an_import_given_back_still_delivers_what_was_sent() {
+    let mut s = setup(12, true, 1_000_000);
+    let source = s.world.region(0, s.sender, 5, 1_000_000);
+    s.world.fill(0, source, |_| 7);
+    s.world.send_region(0, source, s.import, 1_000_000, 1);
+    let now = s.world.now;
+    s.world.nodes[0].engine.unimport(now, s.sender, s.import).expect("held");
+    assert_eq!(s.world.completion(0, 1), Ok(1_000_000));
+    assert!(s.world.bytes(1, s.target).iter().all(|byte| *byte == 7));
+    s.world.settle();
+    assert_eq!(s.world.nodes[1].engine.exports().map(|export| export.remote_importers).sum::<usize>(), 0);
+    assert!(s.world.nodes[0].engine.unimport(s.world.now, s.sender, s.import).is_err());
+}
+
+#[test]
+fn incoming_data_goes_where_the_receiver_redirects_it() {
+    let mut world = World::pair(13, true);
+    let (ours, owner) = (world.process(0), world.process(1));
+    let memory = world.region(1, owner, 1, 1_000);
+    let place = world.region(1, owner, 2, 1_000);
+    let now = world.now;
+    let mut spec = export_spec(memory.region, 1_000, "redirectable");
+    spec.redirectable = true;
+    let export = world.nodes[1].engine.export(now, owner, spec).expect("exported");
+    let import = world.import(0, ours, 1, "redirectable").import;
+    world.send(0, ours, import, 0, &[1; 200], 1);
+    assert!(world.completion(0, 1).is_ok());
+    let common::Node { engine, memory: dma, .. } = &mut world.nodes[1];
+    let id = engine.redirect(now, owner, export, 100, 300, place.region, 0, Cookie(5), dma).expect("posted");
+    assert!(!engine.redirect_report(owner, id).expect("there").complete);
+    for index in 1..3 {
+        world.send(0, ours, import, index * 200, &[index as u8 + 1; 200], 1 + index);
+    }
+    let done = world.wait_for(1, |event| matches!(event, Event::RedirectDone { .. }));
+    let Event::RedirectDone { report, cookie, redirect, .. } = done else { unreachable!() };
+    assert_eq!((cookie, redirect), (Cookie(5), id));
+    assert_eq!(report.copied, [ByteRange { start: 100, end: 200 }]);
+    assert_eq!(report.redirected, [ByteRange { start: 200, end: 400 }]);
+    world.settle();
+    let bytes = world.bytes(1, place);
+    assert!(bytes[..100] == [1; 100] && bytes[100..300] == [2; 200] && bytes[300] == 0);
+    assert!(world.bytes(1, memory)[400..600] == [3; 200]);
+}
+
+#[test]
+fn within_a_node_the_engine_copies() {
+    let mut world = World::new(14);
+    world.add(|_| {});
+    let (ours, owner) = (world.process(0), world.process(0));
+    let len = 5 << 20;
+    let memory = world.region(0, owner, 1, len);
+    world.export(0, memory, "near");
+    let spec = ImportSpec {
+        node: None,
+        what: ImportTarget::Name("near".into()),
+        rights: Rights::ALL,
+        wait: false,
+        deadline: world.now,
+    };
+    let now = world.now;
+    world.nodes[0].engine.import(now, ours, spec, Cookie(0));
+    let import = world.import_answer(0).expect("granted").import;
+    let source = world.region(0, ours, 5, len);
+    world.fill(0, source, |index| (index / 1_000) as u8);
+    world.send_region(0, source, import, len as u64, 1);
+    world.post(0, ours, Command::Flush { import, cookie: Cookie(2) }).expect("room");
+    assert_eq!(world.completion(0, 2), Ok(0));
+    assert_eq!(world.completion(0, 1), Ok(len as u64));
+    assert_eq!(world.bytes(0, memory), world.bytes(0, source));
+    assert_eq!(world.sent, 0);
+}
+
+#[test]
+fn a_ping_measures_the_round_trip() {
+    let mut world = World::pair(15, true);
+    let (now, to) = (world.now, world.nodes[1].addrs[0]);
+    let deadline = now + Duration::from_secs(9);
+    world.nodes[0].engine.ping(now, NodeSpec::Addr(to), PingBy::Driver, Cookie(3), deadline);
+    let pong = world.wait_for(0, |event| matches!(event, Event::Pong { .. }));
+    let Event::Pong { result: Ok(rtt), .. } = pong else { panic!("{pong:?}") };
+    assert!(rtt >= Duration::from_micros(60) && rtt < Duration::from_millis(5), "{rtt:?}");
+}
+
+#[test]
+fn an_idle_engine_wants_no_attention() {
+    let mut s = setup(16, true, 64);
+    let now = s.world.now;
+    s.world.nodes[0].engine.unimport(now, s.sender, s.import).expect("held");
+    s.world.run_for(Duration::from_secs(40));
+    let now = s.world.now;
+    let soon = now + Duration::from_secs(600);
+    for node in &s.world.nodes {
+        assert!(node.engine.poll_timeout().is_none_or(|at| at > soon), "{:?} at {now:?}", node.engine.poll_timeout());
+    }
+}

@@ -1,0 +1,437 @@
+//! What the network and the other side can do to a session, and what must hold all the same.
+
+mod common;
+
+use common::{Faults, Node, World, addr, key};
+use std::time::Duration;
+use vmmc_nic::*;
+
+fn bad_network() -> Faults {
+    Faults { loss: 150, duplicate: 50, reorder: 200, corrupt: 20 }
+}
+
+/// Numbered words in a row; returns the world for further checks.
+fn stream(seed: u64, sealed: bool, faults: Faults) -> World {
+    let mut world = World::pair(seed, sealed);
+    world.faults = faults;
+    let (sender, owner) = (world.process(0), world.process(1));
+    let target = world.region(1, owner, 1, 1 << 20);
+    world.export(1, target, "buffer");
+    let import = world.import(0, sender, 1, "buffer").import;
+    let big = world.region(0, sender, 2, 200_000);
+    world.fill(0, big, |index| (index * 31 + 7) as u8);
+    let (mut posted, mut completed, mut notified) = (0u64, 0u64, 0u64);
+    let total = 300;
+    while completed < total {
+        while posted < total && posted < completed + 40 {
+            let word = (posted + 1).to_le_bytes();
+            let command = if posted % 50 == 49 {
+                Command::Send {
+                    import,
+                    offset: 4_096,
+                    source: Source::Region { region: big.region, offset: 0, len: 200_000 },
+                    notify: true,
+                    counter: Some(8),
+                    completion: Some(Cookie(posted)),
+                }
+            } else {
+                Command::Send {
+                    import,
+                    offset: 0,
+                    source: Source::Inline(&word),
+                    notify: true,
+                    counter: Some(8),
+                    completion: Some(Cookie(posted)),
+                }
+            };
+            world.post(0, sender, command).expect("room");
+            posted += 1;
+        }
+        assert!(world.step());
+        world.flush();
+        for event in std::mem::take(&mut world.nodes[0].events) {
+            match event {
+                Event::Completion { cookie, result, .. } => {
+                    assert!(result.is_ok(), "seed {seed}: {result:?}");
+                    assert_eq!(cookie, Cookie(completed), "completions come in order");
+                    completed += 1;
+                }
+                Event::PeerUp { .. } | Event::Pong { .. } => {}
+                other => panic!("seed {seed}: {other:?}"),
+            }
+        }
+        for event in std::mem::take(&mut world.nodes[1].events) {
+            if let Event::Notification { last_word, .. } = event {
+                notified += 1;
+                if notified % 50 != 0 {
+                    assert_eq!(last_word, notified, "seed {seed}: order");
+                }
+            }
+        }
+        assert!(notified >= completed, "a completion is never before the data");
+    }
+    assert_eq!(notified, total, "seed {seed}: once each");
+    let (here, there) = (world.bytes(0, big).to_vec(), world.bytes(1, target).to_vec());
+    assert_eq!(there[4_096..4_096 + 200_000], here, "seed {seed}");
+    assert_eq!(there[8..16], total.to_le_bytes(), "seed {seed}: each counted once");
+    world
+}
+
+#[test]
+fn a_bad_network_loses_doubles_and_reorders_nothing_for_the_user() {
+    for seed in 0..40 {
+        let world = stream(seed, seed % 2 == 0, bad_network());
+        let stats = world.nodes[0].engine.stats();
+        assert!(stats.retransmits > 0);
+    }
+}
+
+#[test]
+fn three_lost_in_ten_is_slow_and_not_dead() {
+    for seed in 100..110 {
+        stream(seed, true, Faults { loss: 300, duplicate: 100, reorder: 300, corrupt: 20 });
+    }
+}
+
+#[test]
+fn atomics_and_fetches_are_exactly_once_on_a_bad_network() {
+    for seed in 0..20 {
+        let mut world = World::pair(seed, true);
+        world.faults = bad_network();
+        let (ours, owner) = (world.process(0), world.process(1));
+        let target = world.region(1, owner, 1, 200_000);
+        world.fill(1, target, |index| (index * 3 / 8) as u8);
+        let expected = world.bytes(1, target)[8..].to_vec();
+        world.export(1, target, "buffer");
+        let import = world.import(0, ours, 1, "buffer").import;
+        let back = world.region(0, ours, 2, 200_000);
+        let first = u64::from_le_bytes(world.bytes(1, target)[..8].try_into().expect("8 bytes"));
+        for cookie in 0..100 {
+            let command = Command::Atomic { import, offset: 0, op: AtomicOp::FetchAdd(1), cookie: Cookie(cookie) };
+            world.post(0, ours, command).expect("room");
+        }
+        let fetch = Command::Fetch {
+            import,
+            offset: 8,
+            len: 199_992,
+            region: back.region,
+            region_offset: 0,
+            cookie: Cookie(1_000),
+        };
+        world.post(0, ours, fetch).expect("room");
+        for cookie in 0..100 {
+            assert_eq!(world.completion(0, cookie), Ok(first + cookie), "seed {seed}");
+        }
+        assert_eq!(world.completion(0, 1_000), Ok(199_992));
+        assert_eq!(world.bytes(0, back)[..199_992], expected, "seed {seed}");
+    }
+}
+
+/// An import on node 0 of an export on node 1, over `paths` paths.
+fn connected(seed: u64, paths: usize, sealed: bool) -> (World, ProcessId, RegionRef, ImportId) {
+    let mut world = World::new(seed);
+    for node in 0..2 {
+        let addrs: Vec<_> = (0..paths).map(|path| addr(node, path)).collect();
+        let config = Config::new(NodeName::parse(&format!("node{node}")).expect("a name"));
+        world.add_with(config, addrs, |config| config.key = if sealed { key() } else { None });
+    }
+    let to = world.nodes[1].addrs.clone();
+    world.nodes[0].engine.add_peer(world.now, &to).expect("room");
+    let (ours, owner) = (world.process(0), world.process(1));
+    let target = world.region(1, owner, 1, 1 << 20);
+    world.export(1, target, "buffer");
+    let import = world.import(0, ours, 1, "buffer").import;
+    (world, ours, target, import)
+}
+
+#[test]
+fn an_unreachable_node_is_an_error_in_time_and_comes_back() {
+    let (mut world, ours, _, import) = connected(1, 1, true);
+    let cut = world.nodes[1].addrs[0];
+    world.cut.insert(cut);
+    let start = world.now;
+    world.send(0, ours, import, 0, b"into the void", 1);
+    assert!(matches!(world.completion(0, 1), Err(OpError::NodeUnreachable { after_ms: 5_000.. })));
+    let took = world.now - start;
+    assert!(took >= Duration::from_secs(5) && took < Duration::from_millis(5_300), "{took:?}");
+    world.wait_for(0, |event| matches!(event, Event::ImportBroken { .. }));
+    world.start_import(0, ours, 1, "buffer", false);
+    assert!(matches!(world.import_answer(0), Err(ImportError::NodeUnreachable { .. })));
+    world.cut.clear();
+    let import = world.import(0, ours, 1, "buffer").import;
+    world.send(0, ours, import, 0, b"back again", 2);
+    assert_eq!(world.completion(0, 2), Ok(10));
+}
+
+#[test]
+fn a_silent_node_is_noticed_without_traffic() {
+    let (mut world, _, _, import) = connected(2, 1, true);
+    world.run_for(Duration::from_secs(20));
+    assert!(!world.nodes[0].events.iter().any(|event| matches!(event, Event::ImportBroken { .. })));
+    world.nodes[1].down = true;
+    let start = world.now;
+    let broken = world.wait_for(0, |event| matches!(event, Event::ImportBroken { .. }));
+    let Event::ImportBroken { import: at, why, .. } = broken else { unreachable!() };
+    assert_eq!(at, import);
+    assert!(matches!(why, OpError::NodeUnreachable { .. }));
+    assert!(world.now - start < Duration::from_millis(6_500));
+}
+
+#[test]
+fn a_restarted_node_is_not_mistaken_for_its_former_self() {
+    let (mut world, ours, _, import) = connected(3, 1, true);
+    world.restart(1, |config| config.key = key());
+    world.send(0, ours, import, 0, b"for the dead", 1);
+    assert_eq!(world.completion(0, 1), Err(OpError::NodeRestarted));
+    let owner = world.process(1);
+    let target = world.region(1, owner, 1, 64);
+    world.export(1, target, "buffer");
+    let import = world.import(0, ours, 1, "buffer").import;
+    world.send(0, ours, import, 0, b"for the heir", 2);
+    assert_eq!(world.completion(0, 2), Ok(12));
+    assert_eq!(&world.bytes(1, target)[..12], b"for the heir");
+}
+
+#[test]
+fn a_failed_path_is_left_and_taken_again() {
+    let (mut world, ours, _, import) = connected(4, 2, true);
+    let path = |world: &World, index: usize| {
+        world.nodes[0].engine.peers().next().expect("one peer").paths[index].clone()
+    };
+    assert!(path(&world, 0).active);
+    let cut = world.nodes[1].addrs[0];
+    world.cut.insert(cut);
+    let start = world.now;
+    world.send(0, ours, import, 0, b"around", 1);
+    assert_eq!(world.completion(0, 1), Ok(6));
+    assert!(world.now - start < Duration::from_secs(1));
+    assert!(path(&world, 1).active && path(&world, 0).failed);
+    assert_eq!(world.nodes[0].engine.stats().path_switches, 1);
+    world.cut.clear();
+    world.run_for(Duration::from_secs(5));
+    assert!(path(&world, 0).active && !path(&world, 0).failed);
+    world.send(0, ours, import, 0, b"straight", 2);
+    assert_eq!(world.completion(0, 2), Ok(8));
+}
+
+#[test]
+fn replayed_packets_and_hellos_change_nothing() {
+    let (mut world, ours, target, import) = connected(5, 1, true);
+    world.tape = Some(Vec::new());
+    world.restart(0, |config| config.key = key());
+    let _ = (ours, import);
+    let ours = world.process(0);
+    let import = world.import(0, ours, 1, "buffer").import;
+    world.send(0, ours, import, 0, b"once", 1);
+    assert_eq!(world.completion(0, 1), Ok(4));
+    world.settle();
+    world.fill(1, target, |_| 0);
+    let tape = world.tape.take().expect("recorded");
+    for (from, to, data) in &tape {
+        let node = world.nodes.iter().position(|node| node.addrs.contains(to)).expect("known");
+        world.deliver(node, *from, &mut data.clone());
+    }
+    world.settle();
+    assert!(world.bytes(1, target).iter().all(|byte| *byte == 0));
+    assert!(world.nodes[1].engine.stats().replays > 0);
+    world.send(0, ours, import, 0, b"still alive", 2);
+    assert_eq!(world.completion(0, 2), Ok(11));
+    assert_eq!(world.nodes[0].engine.stats().sessions_lost, 0);
+}
+
+#[test]
+fn a_forged_hint_does_not_end_a_session() {
+    let (mut world, ours, _, import) = connected(6, 1, true);
+    world.tape = Some(Vec::new());
+    world.send(0, ours, import, 0, b"x", 1);
+    assert_eq!(world.completion(0, 1), Ok(1));
+    let tape = world.tape.take().expect("recorded");
+    let (from, to, data) = tape.iter().find(|(from, ..)| *from == world.nodes[0].addrs[0]).expect("sent").clone();
+    let mut hint = data[..20].to_vec();
+    hint[1] = 0x15;
+    world.deliver(0, to, &mut hint);
+    world.settle();
+    assert_eq!(world.nodes[0].engine.stats().hellos_out, 2, "it asks");
+    world.send(0, ours, import, 0, b"y", 2);
+    assert_eq!(world.completion(0, 2), Ok(1));
+    let _ = from;
+    assert_eq!(world.nodes[0].engine.stats().sessions_lost, 0);
+}
+
+#[test]
+fn nodes_that_do_not_fit_together_say_why() {
+    for (ours, theirs, reason) in [
+        (None, key(), RejectReason::NeedsKey),
+        (key(), None, RejectReason::PlainOnly),
+    ] {
+        let mut world = World::new(7);
+        world.add(|config| config.key = ours.clone());
+        world.add(|config| config.key = theirs.clone());
+        let process = world.process(0);
+        world.start_import(0, process, 1, "buffer", false);
+        assert_eq!(world.import_answer(0), Err(ImportError::Rejected(reason)));
+    }
+    let mut world = World::new(8);
+    world.add(|config| config.key = key());
+    world.add(|config| config.key = Some(ClusterKey([1; 32])));
+    let process = world.process(0);
+    world.start_import(0, process, 1, "buffer", false);
+    assert!(matches!(world.import_answer(0), Err(ImportError::NodeUnreachable { .. })));
+    assert!(world.nodes[1].engine.stats().bad_seals > 0);
+    assert_eq!(world.nodes[1].engine.peers().count(), 0);
+}
+
+#[test]
+fn a_second_node_of_one_name_is_refused_while_the_first_lives() {
+    let (mut world, ours, _, import) = connected(9, 1, true);
+    let twin = Config::new(NodeName::parse("node0").expect("a name"));
+    world.add_with(twin, vec![addr(7, 0)], |config| config.key = key());
+    let process = world.process(2);
+    world.start_import(2, process, 1, "buffer", false);
+    assert_eq!(world.import_answer(2), Err(ImportError::Rejected(RejectReason::DuplicateName)));
+    world.send(0, ours, import, 0, b"mine", 1);
+    assert_eq!(world.completion(0, 1), Ok(4));
+    // The first one is gone: the name is free again, at the new address.
+    world.nodes[0].down = true;
+    world.import(2, process, 1, "buffer");
+}
+
+#[test]
+fn two_nodes_that_call_each_other_at_once_agree_on_one_session() {
+    for seed in 0..60 {
+        let mut world = World::new(seed);
+        if seed % 3 > 0 {
+            world.faults = bad_network();
+        }
+        for _ in 0..2 {
+            world.add(|config| config.key = key());
+        }
+        let processes = [world.process(0), world.process(1)];
+        for node in 0..2 {
+            let memory = world.region(node, processes[node], 1, 64);
+            world.export(node, memory, "buffer");
+        }
+        for node in 0..2 {
+            world.start_import(node, processes[node], 1 - node, "buffer", false);
+        }
+        let grants = [world.import_answer(0).expect("granted"), world.import_answer(1).expect("granted")];
+        for node in 0..2 {
+            world.send(node, processes[node], grants[node].import, 0, b"ho", 1);
+        }
+        for node in 0..2 {
+            assert_eq!(world.completion(node, 1), Ok(2), "seed {seed}");
+        }
+        assert_eq!(world.nodes[0].engine.stats().sessions_lost, 0, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_node_that_shuts_down_says_so() {
+    let (mut world, ours, _, import) = connected(10, 1, true);
+    let now = world.now;
+    world.nodes[1].engine.shutdown(now);
+    let broken = world.wait_for(0, |event| matches!(event, Event::ImportBroken { .. }));
+    let why = OpError::NodeClosed;
+    assert_eq!(broken, Event::ImportBroken { process: ours, import, why });
+}
+
+#[test]
+fn an_import_by_name_finds_the_node_among_the_peers() {
+    let mut world = World::new(11);
+    for _ in 0..3 {
+        world.add(|config| config.key = key());
+    }
+    let (ours, owner) = (world.process(0), world.process(2));
+    let memory = world.region(2, owner, 1, 64);
+    world.export(2, memory, "buffer");
+    let now = world.now;
+    for node in 1..3 {
+        world.nodes[0].engine.add_peer(now, &[addr(node, 0)]).expect("room");
+    }
+    for (name, known) in [("node2", true), ("node9", false)] {
+        let spec = ImportSpec {
+            node: Some(NodeSpec::Name(NodeName::parse(name).expect("a name"))),
+            what: ImportTarget::Name("buffer".into()),
+            rights: Rights::READ,
+            wait: false,
+            deadline: world.now + Duration::from_secs(30),
+        };
+        let now = world.now;
+        world.nodes[0].engine.import(now, ours, spec, Cookie(0));
+        let answer = world.import_answer(0);
+        assert_eq!(answer.is_ok(), known);
+        if !known {
+            assert_eq!(answer, Err(ImportError::UnknownNode));
+        }
+    }
+}
+
+#[test]
+fn a_process_that_floods_its_queue_is_told_to_wait_and_others_go_on() {
+    let (mut world, ours, target, import) = connected(12, 1, true);
+    let source = world.region(0, ours, 5, 1 << 20);
+    let mut accepted = 0;
+    loop {
+        let command = Command::Send {
+            import,
+            offset: 0,
+            source: Source::Region { region: source.region, offset: 0, len: 1 << 20 },
+            notify: false,
+            counter: None,
+            completion: None,
+        };
+        match world.post(0, ours, command) {
+            Ok(()) => accepted += 1,
+            Err(Busy { queued }) => break assert_eq!(queued, accepted),
+        }
+    }
+    let other = world.process(0);
+    let owner = world.process(1);
+    let memory = world.region(1, owner, 1, 64);
+    world.export(1, memory, "other");
+    let import = world.import(0, other, 1, "other").import;
+    let start = world.now;
+    world.send(0, other, import, 0, b"me too", 1);
+    assert_eq!(world.completion(0, 1), Ok(6));
+    assert!(world.now - start < Duration::from_millis(100));
+    let _ = target;
+}
+
+#[test]
+fn smaller_packets_on_a_path_in_use_do_not_stop_it() {
+    let (mut world, ours, _, import) = connected(13, 1, true);
+    let to = world.nodes[1].addrs[0];
+    world.nodes[0].engine.set_path_mtu(to, 9_000);
+    let source = world.region(0, ours, 5, 1 << 20);
+    world.faults.loss = 200;
+    world.send_region(0, source, import, 1 << 20, 1);
+    world.run_for(Duration::from_micros(100));
+    world.nodes[0].engine.set_path_mtu(to, 1_400);
+    assert_eq!(world.completion(0, 1), Ok(1 << 20));
+}
+
+#[test]
+fn nothing_is_kept_for_packets_without_proof() {
+    let mut world = World::new(14);
+    world.add(|config| config.key = key());
+    let mut attacker = World::new(15);
+    attacker.add_with(Config::new(NodeName::parse("x").expect("a name")), vec![addr(9, 0)], |config| config.key = key());
+    let now = world.now;
+    // Replayed hellos of engines that had the key, from everywhere.
+    for round in 0..1_000u64 {
+        let mut seed = [0; 32];
+        seed[..8].copy_from_slice(&round.to_le_bytes());
+        let mut config = Config::new(NodeName::parse(&format!("x{round}")).expect("a name"));
+        config.key = key();
+        let mut engine = Engine::new(config, seed, now);
+        engine.add_peer(now, &[addr(0, 0)]).expect("room");
+        let mut buf = [0; 2_000];
+        let hello = engine.poll_transmit(now, &mut buf, &mut common::Memory::default()).expect("a hello");
+        world.deliver(0, addr(20 + round as usize % 100, 0), &mut buf[..hello.len]);
+    }
+    let Node { engine, .. } = &world.nodes[0];
+    assert_eq!(engine.peers().count(), 0);
+    assert!(engine.stats().hellos_limited > 800);
+    world.run_for(Duration::from_secs(5));
+    assert_eq!(world.nodes[0].engine.poll_timeout(), None);
+}
