@@ -40,6 +40,10 @@ pub trait Stepper: Send + Sync {
     fn step(&self) -> bool;
     /// Sleeps until there may be something to do, at most until `until`. A simulator moves its clock instead.
     fn park(&self, until: Nanos);
+    /// How long steps may find nothing before the thread parks, ns. A simulator parks at once: its clock only moves there.
+    fn patience_ns(&self) -> u64 {
+        POLL_MAX_NS
+    }
 }
 
 /// The deadline passed before what was waited for came.
@@ -207,7 +211,7 @@ fn wait_stepping<T>(
             return Err(TimedOut);
         }
         let since = *idle_since.get_or_insert(now);
-        if now.since(since).as_nanos() as u64 >= POLL_MAX_NS {
+        if now.since(since).as_nanos() as u64 >= stepper.patience_ns() {
             stepper.park(deadline.0);
             idle_since = None;
         }
