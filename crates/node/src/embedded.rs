@@ -1,41 +1,299 @@
-//! A node inside a process.
+//! A node inside a process, stepped by whoever waits for it.
+//!
+//! ```text
+//!   threads of the program ── Stepper::step ──▶ one at a time: rings, sockets, engine
+//!                          ── Stepper::park ──▶ sleep until something comes, or another thread's step has brought news
+//!   keeper thread          ── steps when nobody has for a millisecond, so that peers are served while the program computes
+//! ```
+//!
+//! Invariant: news that a step brought wakes every thread that sleeps in `park`: a sleeper registers, then looks at the count of news; a step counts its news, then looks
+//! for sleepers. Source: DESIGN §3 ("the engine stepped inline by the waiting thread, 1.8 us").
 
 use crate::config::NodeConfig;
 use crate::daemon::RunError;
+use crate::limits::{AWAKE_TIME, KEEPER_NAP, SLEEP_MAX};
+use crate::runner::{Runner, now, sleep};
+use crate::station::StationError;
+use rustix::event::{EventfdFlags, eventfd};
+use std::cell::Cell;
 use std::net::SocketAddr;
-use vmmc_host::Attachment;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
+use std::thread::JoinHandle;
+use vmmc_host::wait::Stepper;
+use vmmc_host::{Attachment, Channel, Nanos};
+use vmmc_nic::Time;
 
 /// A node that lives in this process. Clones are handles to the same node, which ends with the last of them and of its attachments.
 #[derive(Clone)]
-pub struct Embedded;
+pub struct Embedded(Arc<Core>);
 
 /// Why a process could not be attached to its embedded node.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AttachError {
-    /// The node takes no more connections.
-    #[error("{max} processes are attached to this node already; drop some")]
-    TableFull {
-        /// The bound.
-        max: usize,
-    },
+    /// The node takes no connection.
+    #[error(transparent)]
+    Station(#[from] StationError),
     /// The kernel refused.
     #[error(transparent)]
     Channel(#[from] vmmc_host::channel::ChannelError),
 }
 
+/// Owns the node and its keeper.
+struct Core {
+    shared: Arc<Shared>,
+    keeper: Option<JoinHandle<()>>,
+    addresses: Vec<SocketAddr>,
+}
+
+struct Shared {
+    runner: Mutex<Runner>,
+    /// Readable when something has come.
+    input: Arc<OwnedFd>,
+    /// Steps that brought something.
+    news: AtomicU64,
+    /// Time of the last step by a caller, ns.
+    stepped: AtomicU64,
+    /// Threads in `park`.
+    parked: AtomicUsize,
+    sleepers: Mutex<Sleepers>,
+    has_keeper: bool,
+    stop: AtomicBool,
+    /// Whether the keeper sleeps until a timer that a step of a caller may have made too late.
+    keeper_asleep: AtomicBool,
+    /// Wakes the keeper.
+    keeper_bell: OwnedFd,
+}
+
+/// Wake-up descriptors of threads in `park`, and spare ones.
+#[derive(Default)]
+struct Sleepers {
+    asleep: Vec<Arc<OwnedFd>>,
+    spare: Vec<Arc<OwnedFd>>,
+}
+
+thread_local! {
+    /// Node (by address) and count of news at this thread's last step.
+    static SEEN: Cell<(usize, u64)> = const { Cell::new((0, 0)) };
+}
+
 impl Embedded {
-    /// Starts a node.
-    pub fn start(_config: NodeConfig) -> Result<Embedded, RunError> {
-        unimplemented!("comes with the station")
+    /// Starts a node in this process.
+    pub fn start(config: NodeConfig) -> Result<Embedded, RunError> {
+        let runner = Runner::start(&config, true)?;
+        let addresses = runner.addresses();
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let shared = Arc::new(Shared {
+            input: runner.input(),
+            runner: Mutex::new(runner),
+            news: AtomicU64::new(0),
+            stepped: AtomicU64::new(0),
+            parked: AtomicUsize::new(0),
+            sleepers: Mutex::default(),
+            has_keeper: config.keeper,
+            stop: AtomicBool::new(false),
+            keeper_asleep: AtomicBool::new(false),
+            keeper_bell: bell.map_err(|e| RunError::system("eventfd", e))?,
+        });
+        let theirs = shared.clone();
+        let thread = || std::thread::Builder::new().name("vmmc-keeper".into()).spawn(move || theirs.keep());
+        let keeper = config.keeper.then(thread).transpose();
+        let keeper = keeper.map_err(|e| RunError::System { call: "spawn", why: e.to_string() })?;
+        Ok(Embedded(Arc::new(Core { shared, keeper, addresses })))
     }
 
-    /// Attaches this process once more.
+    /// Attaches this process once more; give the attachment to the library.
     pub fn attach(&self) -> Result<Attachment, AttachError> {
-        unimplemented!("comes with the station")
+        let (ours, theirs) = Channel::pair()?;
+        self.0.shared.lock().station.accept(now(), ours)?;
+        Ok(Attachment::stepped(theirs, Arc::new(CoreStepper(self.0.clone()))))
     }
 
     /// UDP addresses that the node listens on.
     pub fn addresses(&self) -> Vec<SocketAddr> {
-        unimplemented!("comes with the station")
+        self.0.addresses.clone()
+    }
+
+    /// Name of the node.
+    pub fn name(&self) -> String {
+        self.0.shared.lock().station.name().as_str().to_string()
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        self.shared.ring_keeper();
+        if let Some(keeper) = self.keeper.take() {
+            let _ = keeper.join();
+        }
+        self.shared.lock().shut_down();
+    }
+}
+
+/// Steps the node for the waiting threads of one attachment.
+struct CoreStepper(Arc<Core>);
+
+impl Stepper for CoreStepper {
+    fn now(&self) -> Nanos {
+        Nanos::monotonic()
+    }
+
+    fn step(&self) -> bool {
+        let shared = &*self.0.shared;
+        let worked = match shared.runner.try_lock() {
+            Ok(mut runner) => {
+                let now = now();
+                shared.stepped.store(now.as_nanos(), Ordering::Relaxed);
+                shared.step(&mut runner, now)
+            }
+            Err(TryLockError::WouldBlock) => {
+                std::thread::yield_now();
+                false
+            }
+            Err(TryLockError::Poisoned(_)) => panic!("a step of the embedded node panicked"),
+        };
+        SEEN.set((shared.address(), shared.news.load(Ordering::SeqCst)));
+        worked
+    }
+
+    fn park(&self, until: Nanos) {
+        self.0.shared.park(Time::from_nanos(until.0));
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Runner> {
+        self.runner.lock().expect("a step of the embedded node panicked")
+    }
+
+    fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
+    /// One step; news wakes the threads in `park`.
+    #[inline]
+    fn step(&self, runner: &mut Runner, now: Time) -> bool {
+        // Doorbells are needed while nobody looks at the rings. The keeper looks within its nap; without it, a thread in `park` relies on them.
+        if self.has_keeper || self.parked.load(Ordering::Relaxed) == 0 {
+            runner.station.wake_up();
+        }
+        let worked = runner.step(now);
+        if worked {
+            self.news.fetch_add(1, Ordering::SeqCst);
+            if self.parked.load(Ordering::SeqCst) > 0 {
+                self.wake_all();
+            } else {
+                runner.station.raise_bells(false);
+            }
+            if self.keeper_asleep.load(Ordering::Relaxed) && self.keeper_asleep.swap(false, Ordering::SeqCst) {
+                self.ring_keeper();
+            }
+        }
+        worked
+    }
+
+    #[cold]
+    fn wake_all(&self) {
+        let sleepers = self.sleepers.lock().expect("no panic while the lock is held");
+        for bell in &sleepers.asleep {
+            let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
+        }
+    }
+
+    fn ring_keeper(&self) {
+        // Should the count be full, it has rung already.
+        let _ = rustix::io::write(&self.keeper_bell, &1u64.to_ne_bytes());
+    }
+
+    fn park(&self, until: Time) {
+        let Some(bell) = self.enter() else { return std::thread::yield_now() };
+        if let Some(until) = self.may_sleep(until) {
+            sleep(&[&self.input, &bell], now(), until);
+        }
+        self.leave(&bell);
+    }
+
+    /// Whether this thread may sleep, and how long. Called after it is among the sleepers.
+    fn may_sleep(&self, until: Time) -> Option<Time> {
+        if SEEN.get() != (self.address(), self.news.load(Ordering::SeqCst)) {
+            return None;
+        }
+        let now = now();
+        match self.runner.try_lock() {
+            Ok(mut runner) => {
+                // A notifier that came before the bells were raised did not ring: the caller looks once more before it sleeps.
+                if runner.station.raise_bells(true) {
+                    return None;
+                }
+                Some(runner.prepare_sleep(now)?.min(until))
+            }
+            // Another thread steps; its news will wake us, but the bells may be down.
+            Err(_) => Some(until.min(now + KEEPER_NAP)),
+        }
+    }
+
+    fn enter(&self) -> Option<Arc<OwnedFd>> {
+        let mut sleepers = self.sleepers.lock().expect("no panic while the lock is held");
+        let bell = match sleepers.spare.pop() {
+            Some(bell) => bell,
+            None => Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()?),
+        };
+        sleepers.asleep.push(bell.clone());
+        self.parked.fetch_add(1, Ordering::SeqCst);
+        Some(bell)
+    }
+
+    fn leave(&self, bell: &Arc<OwnedFd>) {
+        let mut sleepers = self.sleepers.lock().expect("no panic while the lock is held");
+        self.parked.fetch_sub(1, Ordering::SeqCst);
+        sleepers.asleep.retain(|b| !Arc::ptr_eq(b, bell));
+        let mut count = [0; 8];
+        let _ = rustix::io::read(bell, &mut count);
+        sleepers.spare.push(bell.clone());
+    }
+
+    /// The keeper's life.
+    fn keep(&self) {
+        while !self.stop.load(Ordering::SeqCst) {
+            let start = now();
+            if start.since(Time::from_nanos(self.stepped.load(Ordering::Relaxed))) < KEEPER_NAP {
+                sleep(&[&self.keeper_bell], start, start + KEEPER_NAP);
+                self.hear_bell();
+                continue;
+            }
+            if let Some(until) = self.keep_awake() {
+                sleep(&[&self.input, &self.keeper_bell], now(), until);
+                self.keeper_asleep.store(false, Ordering::SeqCst);
+                self.hear_bell();
+            }
+        }
+    }
+
+    fn hear_bell(&self) {
+        let mut count = [0; 8];
+        let _ = rustix::io::read(&self.keeper_bell, &mut count);
+    }
+
+    /// Steps until there has been nothing to do for a while, or a caller steps. Returns until when to sleep.
+    fn keep_awake(&self) -> Option<Time> {
+        let stepped = self.stepped.load(Ordering::Relaxed);
+        loop {
+            let now = now();
+            {
+                let mut runner = self.runner.try_lock().ok()?;
+                self.step(&mut runner, now);
+                if runner.idle_for(now) >= AWAKE_TIME {
+                    // Set under the lock: whoever steps next sees it.
+                    self.keeper_asleep.store(true, Ordering::SeqCst);
+                    return runner.prepare_sleep(now).or(Some(now)).map(|until| until.min(now + SLEEP_MAX));
+                }
+            }
+            if self.stop.load(Ordering::Relaxed) || self.stepped.load(Ordering::Relaxed) != stepped {
+                return None;
+            }
+            std::thread::yield_now();
+        }
     }
 }

@@ -1,1 +1,347 @@
-//! Placeholder of the transport.
+//! Datagrams on UDP sockets.
+//!
+//! Invariant: nothing here waits, and nothing that a stranger sends makes it remember more than a bounded table. What cannot be sent is lost, as on any wire; the
+//! engine sends it again. Source: DESIGN §3 "Transport by default UDP sockets (GSO/GRO, batched calls)".
+
+use crate::limits::{PROBES_PER_SECOND, RECEIVE_BATCH, ROUTES_MAX, SOCKET_BUFFER_BYTES, TRANSMIT_BATCH};
+use crate::station::Station;
+use rustix::event::epoll;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+use vmmc_host::limits::{UDP_DATAGRAM_BYTES_MAX, UDP_SEGMENTS_MAX};
+use vmmc_host::udp::{ReceiveBatch, UdpPort, path_payload_bytes};
+use vmmc_nic::Time;
+
+/// Room for one datagram in the send buffer.
+const ROOM: usize = 1 << 16;
+/// Errors of the kernel that have their own treatment.
+const EMSGSIZE: i32 = 90;
+const EINVAL: i32 = 22;
+const EIO: i32 = 5;
+const ECONNREFUSED: i32 = 111;
+
+/// The sockets of a node.
+pub(crate) struct Network {
+    ports: Vec<UdpPort>,
+    batch: ReceiveBatch,
+    /// Two rooms: the datagrams of one send stand side by side at its start.
+    buffer: Vec<u8>,
+    /// What the kernel had no room for.
+    held: Option<(SocketAddr, Vec<u8>, usize)>,
+    routes: Vec<Route>,
+    /// Route used last.
+    last: usize,
+    probes: Probes,
+    /// Whether the kernel cuts sends into datagrams on every path tried so far.
+    segments: bool,
+    /// Where readable sockets show.
+    epoll: Arc<OwnedFd>,
+    counters: Counters,
+}
+
+/// What is known of an address.
+struct Route {
+    address: SocketAddr,
+    /// Socket that it was heard on, or that fits its family.
+    port: usize,
+    /// Path size has been asked for.
+    probed: bool,
+}
+
+/// Bounds the rate of path size questions.
+#[derive(Default)]
+struct Probes {
+    second: u64,
+    used: u32,
+}
+
+#[derive(Default)]
+struct Counters {
+    receives: u64,
+    datagrams_in: u64,
+    bytes_in: u64,
+    sends: u64,
+    datagrams_out: u64,
+    bytes_out: u64,
+    send_errors: u64,
+    held: u64,
+    probes: u64,
+}
+
+/// Datagrams that stand side by side and go out with one call.
+struct Run {
+    to: SocketAddr,
+    start: usize,
+    end: usize,
+    segment: usize,
+    count: usize,
+    /// A shorter datagram was the last.
+    closed: bool,
+}
+
+impl Network {
+    /// Binds the addresses.
+    pub(crate) fn bind(listen: &[SocketAddr], epoll: Arc<OwnedFd>) -> Result<Network, (SocketAddr, io::Error)> {
+        let mut network = Network {
+            ports: Vec::new(),
+            batch: ReceiveBatch::new(),
+            buffer: vec![0; 2 * ROOM],
+            held: None,
+            routes: Vec::new(),
+            last: 0,
+            probes: Probes::default(),
+            segments: true,
+            epoll,
+            counters: Counters::default(),
+        };
+        for &address in listen {
+            network.open(address).map_err(|e| (address, e))?;
+        }
+        Ok(network)
+    }
+
+    fn open(&mut self, address: SocketAddr) -> io::Result<usize> {
+        let port = UdpPort::bind(address, SOCKET_BUFFER_BYTES)?;
+        let data = epoll::EventData::new_u64(1 + self.ports.len() as u64);
+        epoll::add(&*self.epoll, &port, data, epoll::EventFlags::IN)?;
+        self.ports.push(port);
+        Ok(self.ports.len() - 1)
+    }
+
+    /// Addresses bound.
+    pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
+        self.ports.iter().map(UdpPort::local_addr).collect()
+    }
+
+    /// Bytes that may be under way to this node: a quarter of the smallest receive buffer, for the kernel's bookkeeping counts too, most for small datagrams.
+    pub(crate) fn receive_budget_bytes(&self) -> usize {
+        let smallest = self.ports.iter().map(UdpPort::receive_buffer_bytes).min();
+        (smallest.unwrap_or(SOCKET_BUFFER_BYTES) / 4).clamp(128 << 10, 8 << 20)
+    }
+
+    /// Takes what has come; says whether there was anything.
+    pub(crate) fn receive(&mut self, station: &mut Station, now: Time) -> bool {
+        let mut any = false;
+        for index in 0..self.ports.len() {
+            let mut stranger = None;
+            let (counters, routes, last) = (&mut self.counters, &self.routes, self.last);
+            let came = self.batch.receive(&self.ports[index], RECEIVE_BATCH, |from, datagram| {
+                counters.datagrams_in += 1;
+                counters.bytes_in += datagram.len() as u64;
+                station.handle_datagram(now, from, datagram);
+                if routes.get(last).is_none_or(|r| r.address != from) {
+                    stranger = Some(from);
+                }
+            });
+            // An error other than "nothing there" is one of this socket for this moment; the engine sees it as silence.
+            let came = came.unwrap_or(0);
+            self.counters.receives += came as u64;
+            any |= came > 0;
+            if let Some(from) = stranger {
+                self.learn(from, Some(index), station, now);
+            }
+        }
+        any
+    }
+
+    /// Sends what the engine has to send; says whether there was anything.
+    pub(crate) fn transmit(&mut self, station: &mut Station, now: Time) -> bool {
+        if self.held.is_some() && !self.send_held() {
+            return false;
+        }
+        let mut run: Option<Run> = None;
+        let mut at = 0;
+        let mut any = false;
+        for _ in 0..TRANSMIT_BATCH {
+            if self.buffer.len() - at < ROOM {
+                run.take().into_iter().for_each(|run| self.flush(&run, station, now));
+                at = 0;
+            }
+            if self.held.is_some() {
+                break;
+            }
+            let Some(transmit) = station.poll_transmit(now, &mut self.buffer[at..at + ROOM]) else { break };
+            any = true;
+            let end = at + transmit.len;
+            match &mut run {
+                Some(run) if self.segments && run.takes(transmit.to, transmit.len) => run.add(transmit.len),
+                _ => {
+                    let next = Run { to: transmit.to, start: at, end, segment: transmit.len, count: 1, closed: false };
+                    run.replace(next).into_iter().for_each(|run| self.flush(&run, station, now));
+                }
+            }
+            at = end;
+        }
+        run.into_iter().for_each(|run| self.flush(&run, station, now));
+        any
+    }
+
+    /// Whether something waits for room in a socket.
+    pub(crate) fn is_congested(&self) -> bool {
+        self.held.is_some()
+    }
+
+    pub(crate) fn counters(&self) -> Vec<(String, u64)> {
+        let c = &self.counters;
+        let all = [
+            ("udp_receives", c.receives),
+            ("udp_datagrams_in", c.datagrams_in),
+            ("udp_bytes_in", c.bytes_in),
+            ("udp_sends", c.sends),
+            ("udp_datagrams_out", c.datagrams_out),
+            ("udp_bytes_out", c.bytes_out),
+            ("udp_send_errors", c.send_errors),
+            ("udp_held", c.held),
+            ("udp_probes", c.probes),
+        ];
+        all.into_iter().map(|(name, n)| (name.to_string(), n)).collect()
+    }
+
+    fn flush(&mut self, run: &Run, station: &mut Station, now: Time) {
+        let route = match self.routes.get(self.last) {
+            Some(route) if route.address == run.to && route.probed => self.last,
+            _ => match self.learn(run.to, None, station, now) {
+                Some(route) => route,
+                None => {
+                    self.counters.send_errors += 1;
+                    return;
+                }
+            },
+        };
+        let port = &self.ports[self.routes[route].port];
+        self.counters.sends += 1;
+        self.counters.datagrams_out += run.count as u64;
+        self.counters.bytes_out += (run.end - run.start) as u64;
+        if self.held.is_some() {
+            return;
+        }
+        if let Err(e) = send(port, run.to, &self.buffer[run.start..run.end], run.segment) {
+            self.failed(&e, run, route, station);
+        }
+    }
+
+    #[cold]
+    fn failed(&mut self, error: &io::Error, run: &Run, route: usize, station: &mut Station) {
+        let bytes = &self.buffer[run.start..run.end];
+        match error.raw_os_error() {
+            _ if error.kind() == io::ErrorKind::WouldBlock => {
+                self.counters.held += 1;
+                self.held = Some((run.to, bytes.to_vec(), run.segment));
+            }
+            // The path has become smaller than it was: ask anew.
+            Some(EMSGSIZE) if run.count == 1 => {
+                self.counters.send_errors += 1;
+                self.routes[route].probed = false;
+                if let Ok(payload) = path_payload_bytes(run.to) {
+                    station.set_path_mtu(run.to, payload);
+                }
+            }
+            // The device cannot cut sends into datagrams: do it here from now on.
+            Some(EINVAL | EIO | EMSGSIZE) if run.count > 1 => {
+                self.segments = false;
+                let port = &self.ports[self.routes[route].port];
+                for datagram in bytes.chunks(run.segment) {
+                    let _ = port.send(run.to, datagram, datagram.len());
+                }
+            }
+            _ => self.counters.send_errors += 1,
+        }
+    }
+
+    fn send_held(&mut self) -> bool {
+        let Some((to, bytes, segment)) = self.held.take() else { return true };
+        let port = self.routes.iter().find(|r| r.address == to).map_or(0, |r| r.port);
+        let outcome = send(&self.ports[port], to, &bytes, segment);
+        if outcome.is_err_and(|e| e.kind() == io::ErrorKind::WouldBlock) {
+            self.held = Some((to, bytes, segment));
+            return false;
+        }
+        true
+    }
+
+    /// The route to an address: made, and its path size asked for, if it is new. `heard` is the socket that it was just heard on.
+    fn learn(&mut self, address: SocketAddr, heard: Option<usize>, station: &mut Station, now: Time) -> Option<usize> {
+        let known = self.routes.iter().position(|r| r.address == address);
+        let index = match known {
+            Some(index) => index,
+            None => {
+                let port = match heard {
+                    Some(port) => port,
+                    None => self.port_for(address)?,
+                };
+                if self.routes.len() >= ROUTES_MAX {
+                    // Strangers could have filled it; those that matter are learned again at their next datagram.
+                    self.routes.clear();
+                }
+                self.routes.push(Route { address, port, probed: false });
+                self.routes.len() - 1
+            }
+        };
+        if let Some(port) = heard {
+            self.routes[index].port = port;
+        }
+        if !self.routes[index].probed && self.probes.may(now) {
+            self.counters.probes += 1;
+            self.routes[index].probed = true;
+            if let Ok(payload) = path_payload_bytes(address) {
+                station.set_path_mtu(address, payload);
+            }
+        }
+        self.last = index;
+        Some(index)
+    }
+
+    /// A socket of the address's family, on loopback if the address is; opened if there is none.
+    fn port_for(&mut self, address: SocketAddr) -> Option<usize> {
+        let fits = |p: &UdpPort| p.local_addr().is_ipv4() == address.is_ipv4();
+        let near = |p: &UdpPort| p.local_addr().ip().is_loopback() == address.ip().is_loopback();
+        let at = |f: &dyn Fn(&UdpPort) -> bool| self.ports.iter().position(f);
+        let found = at(&|p| fits(p) && near(p))
+            .or_else(|| at(&|p| fits(p) && p.local_addr().ip().is_unspecified()))
+            .or_else(|| at(&|p| fits(p) && !p.local_addr().ip().is_loopback()));
+        let any = match address {
+            SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
+            SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
+        };
+        found.or_else(|| self.open(any).ok())
+    }
+}
+
+/// Sends, once more if the error was that of an earlier datagram.
+#[inline]
+fn send(port: &UdpPort, to: SocketAddr, bytes: &[u8], segment: usize) -> io::Result<()> {
+    match port.send(to, bytes, segment) {
+        Err(e) if matches!(e.raw_os_error(), Some(ECONNREFUSED)) => port.send(to, bytes, segment),
+        other => other,
+    }
+}
+
+impl Run {
+    fn takes(&self, to: SocketAddr, len: usize) -> bool {
+        !self.closed
+            && self.to == to
+            && len <= self.segment
+            && self.count < UDP_SEGMENTS_MAX
+            && self.end - self.start + len <= UDP_DATAGRAM_BYTES_MAX
+    }
+
+    fn add(&mut self, len: usize) {
+        self.end += len;
+        self.count += 1;
+        self.closed = len < self.segment;
+    }
+}
+
+impl Probes {
+    fn may(&mut self, now: Time) -> bool {
+        let second = now.as_nanos() / Duration::from_secs(1).as_nanos() as u64;
+        if second != self.second {
+            *self = Probes { second, used: 0 };
+        }
+        self.used += 1;
+        self.used <= PROBES_PER_SECOND
+    }
+}

@@ -1,1 +1,149 @@
-//! Placeholder of the transport.
+//! A station on real sockets: what the daemon's loop and the callers of an embedded node both step.
+//!
+//! Invariant: a step does not wait, and takes the time once.
+
+use crate::config::NodeConfig;
+use crate::daemon::RunError;
+use crate::key::{cluster_key, random_bytes};
+use crate::limits::{CONTROL_LOOK, CONTROL_LOOK_STEPS, GOODBYE_TIME, OUTBOX_RETRY, PEER_TIMEOUT_MIN, SLEEP_MAX};
+use crate::network::Network;
+use crate::station::{Station, StationConfig};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+use vmmc_host::Nanos;
+use vmmc_nic::{NodeName, Time};
+
+/// A station and its sockets.
+pub(crate) struct Runner {
+    pub(crate) station: Station,
+    network: Network,
+    /// Readable when something has come: control sockets, doorbells, datagrams.
+    input: Arc<OwnedFd>,
+    looked_at_control: Time,
+    /// Steps in vain since the last that was not.
+    vain: u32,
+    /// Time of the first of them.
+    idle_since: Time,
+}
+
+/// The time of the monotonic clock, as the engine counts it.
+#[inline]
+pub(crate) fn now() -> Time {
+    Time::from_nanos(Nanos::monotonic().0)
+}
+
+impl Runner {
+    pub(crate) fn start(config: &NodeConfig, embedded: bool) -> Result<Runner, RunError> {
+        let name = NodeName::parse(&config.name)?;
+        let key = cluster_key(&config.key)?;
+        let input = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| RunError::system("epoll_create1", e))?;
+        let input = Arc::new(input);
+        let network = Network::bind(&config.listen, input.clone())
+            .map_err(|(address, e)| RunError::Bind { address, why: e.to_string() })?;
+        let station = StationConfig {
+            name,
+            key,
+            listen: network.addresses(),
+            recv_buffer_bytes: network.receive_budget_bytes(),
+            peer_timeout: config.peer_timeout.max(PEER_TIMEOUT_MIN),
+            embedded,
+        };
+        let start = now();
+        let mut station = Station::new(station, random_bytes()?, start)?;
+        for peer in &config.peers {
+            station.add_peer(start, peer)?;
+        }
+        let flags = epoll::EventFlags::IN;
+        epoll::add(&*input, &station, epoll::EventData::new_u64(0), flags)
+            .map_err(|e| RunError::system("epoll_ctl", e))?;
+        Ok(Runner { station, network, input, looked_at_control: start, vain: 0, idle_since: start })
+    }
+
+    /// Readable when there may be work.
+    pub(crate) fn input(&self) -> Arc<OwnedFd> {
+        self.input.clone()
+    }
+
+    pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
+        self.network.addresses()
+    }
+
+    /// Does what can be done now; says whether there was anything.
+    #[inline]
+    pub(crate) fn step(&mut self, now: Time) -> bool {
+        let mut worked = self.network.receive(&mut self.station, now);
+        worked |= self.station.step(now);
+        worked |= self.network.transmit(&mut self.station, now);
+        if self.control_is_due(worked, now) {
+            self.looked_at_control = now;
+            if self.station.poll_control(now) {
+                worked = true;
+                self.station.step(now);
+                self.network.transmit(&mut self.station, now);
+            }
+        }
+        if worked {
+            self.vain = 0;
+        } else {
+            if self.vain == 0 {
+                self.idle_since = now;
+            }
+            self.vain = self.vain.saturating_add(1);
+        }
+        worked
+    }
+
+    #[inline]
+    fn control_is_due(&self, worked: bool, now: Time) -> bool {
+        if worked { now.since(self.looked_at_control) >= CONTROL_LOOK } else { self.vain % CONTROL_LOOK_STEPS == 0 }
+    }
+
+    /// The next step looks at control sockets: there may be something.
+    pub(crate) fn look_at_control_soon(&mut self) {
+        self.vain = self.vain.next_multiple_of(CONTROL_LOOK_STEPS);
+        self.looked_at_control = Time::ZERO;
+    }
+
+    /// How long nothing has been there to do.
+    pub(crate) fn idle_for(&self, now: Time) -> Duration {
+        if self.vain == 0 { Duration::ZERO } else { now.since(self.idle_since) }
+    }
+
+    /// Announces a sleep. None: there is work, do not sleep; else the time at which the sleep must end.
+    pub(crate) fn prepare_sleep(&mut self, now: Time) -> Option<Time> {
+        self.station.set_transport_counters(self.network.counters());
+        if self.station.prepare_sleep() {
+            return None;
+        }
+        let until = self.station.next_timeout(now).unwrap_or(Time::MAX).min(now + SLEEP_MAX);
+        let until = if self.network.is_congested() { until.min(now + OUTBOX_RETRY) } else { until };
+        (until > now).then_some(until)
+    }
+
+    /// Ends the node: says goodbye to peers and processes.
+    pub(crate) fn shut_down(&mut self) {
+        let start = now();
+        self.station.shut_down(start);
+        loop {
+            let now = now();
+            let worked = self.station.step(now)
+                | self.network.transmit(&mut self.station, now)
+                | self.station.poll_control(now);
+            if !worked || now.since(start) >= GOODBYE_TIME {
+                return;
+            }
+        }
+    }
+}
+
+/// Sleeps until one of the descriptors is readable, at most until `until`. Which one does not matter: the caller looks at all.
+pub(crate) fn sleep(fds: &[&OwnedFd], now: Time, until: Time) {
+    let left = until.since(now).min(SLEEP_MAX);
+    let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+    let mut polled: Vec<_> = fds.iter().map(|fd| PollFd::new(*fd, PollFlags::IN)).collect();
+    // An interrupted or failed sleep is a short one.
+    let _ = poll(&mut polled, Some(&timeout));
+}

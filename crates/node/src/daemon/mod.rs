@@ -1,8 +1,25 @@
-//! The node daemon.
+//! The node daemon `vmmcd`: one node that serves the processes of a machine.
+//!
+//! Invariant: it has no name but that of its control socket, which dies with it, so a killed daemon leaves nothing behind and the next takes its place at once. While
+//! there is nothing to do it sleeps; it looks for work for [`AWAKE_TIME`] first, with the core given away between looks, which is what keeps four parties on two
+//! cores fast (DESIGN §3 "Waiting").
+
+mod start;
 
 use crate::config::NodeConfig;
+use crate::key::KeyError;
+use crate::limits::AWAKE_TIME;
+use crate::runner::{Runner, now, sleep};
+use crate::station::StationError;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use vmmc_host::channel::{ChannelError, Listener, node_socket_name};
+use vmmc_host::wait::{WakeReceiver, WakeSender, wake_pair};
+use vmmc_nic::{BadNodeName, PeerTableFull, Time};
+
+pub use start::{StartError, start_detached};
 
 /// What a running daemon says about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,58 +33,175 @@ pub struct Running {
 /// Why a node cannot run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RunError {
-    /// A bad name.
+    /// A name that is none.
     #[error(transparent)]
-    Name(#[from] vmmc_nic::BadNodeName),
+    Name(#[from] BadNodeName),
+    /// The user has a node of this name already.
+    #[error("node {name:?} of user {uid} runs already; use it, stop it with `vmmc node stop --name {name}`, or choose another name")]
+    NameTaken {
+        /// The name.
+        name: String,
+        /// The user.
+        uid: u32,
+    },
     /// No key.
     #[error(transparent)]
-    Key(#[from] crate::key::KeyError),
-}
-
-/// Why a daemon did not start.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum StartError {
-    /// It ended.
-    #[error("node {name:?} ended at once: {said}")]
-    Ended {
-        /// Name of the node.
-        name: String,
-        /// What it said.
-        said: String,
+    Key(#[from] KeyError),
+    /// An address cannot be listened on.
+    #[error("cannot listen on {address}: {why}; choose another address or port (0: any)")]
+    Bind {
+        /// Which.
+        address: SocketAddr,
+        /// What the system says.
+        why: String,
+    },
+    /// Too many peers.
+    #[error(transparent)]
+    Peers(#[from] PeerTableFull),
+    /// The station cannot be made.
+    #[error(transparent)]
+    Station(#[from] StationError),
+    /// The control socket cannot be made.
+    #[error(transparent)]
+    Channel(ChannelError),
+    /// The kernel refused.
+    #[error("{call} failed: {why}")]
+    System {
+        /// The call.
+        call: &'static str,
+        /// Its error.
+        why: String,
     },
 }
 
-/// A daemon that is ready to run: its name is taken, its sockets are bound.
-pub struct Daemon;
+impl RunError {
+    pub(crate) fn system(call: &'static str, errno: rustix::io::Errno) -> RunError {
+        RunError::System { call, why: errno.to_string() }
+    }
+}
+
+/// A daemon that is ready to run: its name is taken, its sockets are bound, processes can connect.
+pub struct Daemon {
+    config: NodeConfig,
+    runner: Runner,
+    listener: Listener,
+    stop: Arc<AtomicBool>,
+    /// Rings when `stop` may have been set.
+    bell: WakeReceiver,
+    ringer: Arc<WakeSender>,
+}
 
 /// Ends a running daemon from another thread.
 #[derive(Clone)]
-pub struct Stopper;
+pub struct Stopper {
+    stop: Arc<AtomicBool>,
+    ringer: Arc<WakeSender>,
+}
 
 impl Stopper {
     /// Ends the daemon cleanly; returns at once.
-    pub fn stop(&self) {}
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::SeqCst);
+        self.ringer.wake();
+    }
 }
 
 impl Daemon {
     /// Takes the name and binds the sockets.
-    pub fn start(_config: NodeConfig) -> Result<Daemon, RunError> {
-        unimplemented!("comes with the station")
+    pub fn start(config: NodeConfig) -> Result<Daemon, RunError> {
+        if config.detach {
+            // Fails only for the leader of a process group, which has no terminal to leave.
+            let _ = rustix::process::setsid();
+        }
+        raise_open_files();
+        vmmc_nic::NodeName::parse(&config.name)?;
+        let uid = rustix::process::geteuid().as_raw();
+        let listener = Listener::bind(&node_socket_name(uid, &config.name)).map_err(|e| match e {
+            ChannelError::NameTaken { .. } => RunError::NameTaken { name: config.name.clone(), uid },
+            other => RunError::Channel(other),
+        })?;
+        let runner = Runner::start(&config, false)?;
+        let (bell, ringer) = wake_pair().map_err(RunError::Channel)?;
+        let stop = Arc::new(AtomicBool::new(false));
+        if config.handle_signals {
+            let caught = catch_signals(&stop, &ringer);
+            caught.map_err(|e| RunError::System { call: "sigaction", why: e.to_string() })?;
+        }
+        runner.station.watch_outside(&listener)?;
+        runner.station.watch_outside(&bell)?;
+        Ok(Daemon { config, runner, listener, stop, bell, ringer: Arc::new(ringer) })
     }
 
     /// Name and addresses.
     pub fn running(&self) -> Running {
-        unimplemented!("comes with the station")
+        Running { name: self.config.name.clone(), addresses: self.runner.addresses() }
     }
 
     /// A handle that ends it.
     pub fn stopper(&self) -> Stopper {
-        Stopper
+        Stopper { stop: self.stop.clone(), ringer: self.ringer.clone() }
     }
 
-    /// Serves until stopped.
-    pub fn run(self) -> Result<(), RunError> {
-        unimplemented!("comes with the station")
+    /// Serves until stopped: by a [`Stopper`], a process that asks for it, a signal, or because nobody has been attached for as long as configured.
+    pub fn run(mut self) -> Result<(), RunError> {
+        let input = self.runner.input();
+        let mut alone_since = now();
+        loop {
+            let now = now();
+            let mut worked = self.runner.step(now);
+            if self.runner.station.take_outside() {
+                self.bell.drain();
+                worked |= self.take_connections(now);
+            }
+            if self.runner.station.connections() > 0 {
+                alone_since = now;
+            }
+            if self.ends(now, alone_since) {
+                break;
+            }
+            if worked {
+                continue;
+            }
+            if self.runner.idle_for(now) < AWAKE_TIME {
+                std::thread::yield_now();
+                continue;
+            }
+            self.sleep(&input, now, alone_since);
+        }
+        drop(self.listener);
+        self.runner.shut_down();
+        Ok(())
+    }
+
+    fn sleep(&mut self, input: &OwnedFd, now: Time, alone_since: Time) {
+        if let Some(mut until) = self.runner.prepare_sleep(now) {
+            if let Some(linger) = self.config.linger.filter(|_| self.runner.station.connections() == 0) {
+                until = until.min(alone_since + linger);
+            }
+            sleep(&[input], now, until);
+        }
+        self.runner.station.wake_up();
+        self.runner.look_at_control_soon();
+    }
+
+    fn take_connections(&mut self, now: Time) -> bool {
+        let mut any = false;
+        while let Ok(channel) = self.listener.accept() {
+            any = true;
+            // Whoever is turned away sees its connection close; the node serves those it has.
+            let _ = self.runner.station.accept(now, channel);
+        }
+        if any {
+            self.runner.look_at_control_soon();
+        }
+        any
+    }
+
+    fn ends(&self, now: Time, alone_since: Time) -> bool {
+        let lonely = |linger| now.since(alone_since) >= linger;
+        self.stop.load(Ordering::Relaxed)
+            || self.runner.station.stop_requested()
+            || self.config.linger.is_some_and(lonely)
     }
 }
 
@@ -83,7 +217,19 @@ pub fn run_with(config: NodeConfig, ready: impl FnOnce(Running)) -> Result<(), R
     daemon.run()
 }
 
-/// Starts `binary node run OPTIONS` in the background and waits until processes can attach.
-pub fn start_detached(_binary: &Path, _config: &NodeConfig) -> Result<(), StartError> {
-    unimplemented!("comes with the station")
+/// Has the signals that end a daemon set `stop`, and ring.
+fn catch_signals(stop: &Arc<AtomicBool>, ringer: &WakeSender) -> std::io::Result<()> {
+    for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT, signal_hook::consts::SIGHUP] {
+        signal_hook::flag::register(signal, stop.clone())?;
+        signal_hook::low_level::pipe::register(signal, ringer.share()?)?;
+    }
+    Ok(())
+}
+
+/// Each region of each process costs a descriptor: take all that the system allows.
+fn raise_open_files() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    // If it is refused, the node serves as many as it may.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
 }

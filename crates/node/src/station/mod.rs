@@ -1,9 +1,42 @@
-//! One node without transport.
+//! One node without transport: the engine, the processes attached to it, and everything between them.
+//!
+//! Order of calls, by whoever drives it (daemon, embedded node, simulator): [`accept`](Station::accept) connections; then, again and again,
+//! [`handle_datagram`](Station::handle_datagram) for what came, [`step`](Station::step), [`poll_transmit`](Station::poll_transmit) until none is left, and
+//! [`poll_control`](Station::poll_control) when the [descriptor](Station::as_fd) is readable or now and then. Before sleeping:
+//! [`prepare_sleep`](Station::prepare_sleep); after it, [`wake_up`](Station::wake_up). Time is an argument.
+//!
+//! Invariant: what a process writes or says is a claim. It can fail that process's own calls, fill its own queues, end its own connection, and nothing else.
+//! Source: DESIGN §3; the driver of [NT §3.1].
 
+mod attach;
+mod calls;
+mod connection;
+mod control;
+mod events;
+mod export;
+mod gates;
+mod import;
+mod info;
+mod link;
+mod memory;
+mod redirection;
+mod refusal;
+mod rings;
+
+use crate::limits::{ATTACH_TIME, CONNECTIONS_MAX, OUTBOX_RETRY, REVOCATION_LOOK};
+use calls::Calls;
+use connection::{Connection, Outbox};
+use export::{ExportRecord, Revocation};
+use memory::Memory;
+use rustix::event::{Timespec, epoll};
 use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
-use vmmc_host::Channel;
-use vmmc_nic::{ClusterKey, NodeName, Time, Transmit};
+use vmmc_host::area;
+use vmmc_host::channel::ChannelError;
+use vmmc_host::{Channel, control::NodeEvent};
+use vmmc_nic::{ClusterKey, Config, Engine, NodeName, PeerTableFull, Time, Transmit};
 
 /// Settings of a station.
 #[derive(Clone, Debug)]
@@ -12,57 +45,465 @@ pub struct StationConfig {
     pub name: NodeName,
     /// Cluster key; none: plain mode.
     pub key: Option<ClusterKey>,
-    /// Addresses told to peers and shown to processes.
+    /// Own addresses, told to peers and shown to processes.
     pub listen: Vec<SocketAddr>,
-    /// See [`vmmc_nic::Config`].
+    /// Bytes that may be under way to this node from each peer: what its sockets can hold.
     pub recv_buffer_bytes: usize,
-    /// See [`vmmc_nic::Config`].
+    /// A peer that owes an answer for this long is dead.
     pub peer_timeout: Duration,
     /// Whether the node lives in the process that is attached to it.
     pub embedded: bool,
 }
 
-/// One node without transport.
-pub struct Station;
+impl StationConfig {
+    /// A node of this name with default settings, in plain mode.
+    pub fn new(name: NodeName) -> StationConfig {
+        let defaults = Config::new(name.clone());
+        StationConfig {
+            name,
+            key: None,
+            listen: Vec::new(),
+            recv_buffer_bytes: defaults.recv_buffer_bytes,
+            peer_timeout: defaults.peer_timeout,
+            embedded: false,
+        }
+    }
+}
 
 /// Why a station or a connection to it cannot be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StationError {
-    /// Too many.
-    #[error("{max} connections exist already")]
+    /// Too many connections.
+    #[error("{max} processes are connected to this node already; detach some")]
     TableFull {
         /// The bound.
         max: usize,
     },
+    /// The kernel refused.
+    #[error("{call} failed: {why}")]
+    System {
+        /// The system call.
+        call: &'static str,
+        /// Its error.
+        why: String,
+    },
+    /// The connection does not say who made it.
+    #[error(transparent)]
+    Channel(#[from] ChannelError),
+}
+
+/// Counters of the driver, beside those of the engine.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counters {
+    commands: u64,
+    control_calls: u64,
+    refusals: u64,
+    connections: u64,
+    processes_died: u64,
+    revocations: u64,
+    revocations_moved: u64,
+    sleeps: u64,
+    peers_up: u64,
+    peers_down: u64,
+}
+
+/// One node without transport.
+pub struct Station {
+    config: StationConfig,
+    engine: Engine,
+    memory: Memory,
+    connections: Vec<Option<Box<Connection>>>,
+    /// Indices of the connections with a process.
+    attached: Vec<usize>,
+    /// Index of the connection, by slot of the process id.
+    by_slot: Vec<Option<usize>>,
+    /// By slot of the export id.
+    exports: Vec<Option<ExportRecord>>,
+    calls: Calls,
+    revocations: Vec<Revocation>,
+    /// Connections to close at the next opportunity: they misbehaved, or are gone.
+    dying: Vec<usize>,
+    /// All control sockets, doorbells and watches.
+    epoll: OwnedFd,
+    uid: u32,
+    started: Time,
+    steps: u32,
+    /// Grows when the engine may have room again.
+    progress: u64,
+    numbers: u64,
+    /// Whether something waits for room in a socket or completion ring.
+    congested: bool,
+    unattached: usize,
+    bells_raised: bool,
+    asleep: bool,
+    stop: bool,
+    /// A descriptor of the driver was readable.
+    outside: bool,
+    counters: Counters,
+    /// Counters of the transport, for [`Info`](vmmc_host::control::Call::Info).
+    transport_counters: Vec<(String, u64)>,
+}
+
+/// What a readable descriptor means; travels through epoll with the connection's index.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Readable {
+    Control,
+    Doorbell,
+    Ended,
+    Bell,
+    Outside,
 }
 
 impl Station {
-    /// A node with nobody attached. `seed`: random bytes; the same seed gives the same node.
-    pub fn new(_config: StationConfig, _seed: [u8; 32], _now: Time) -> Result<Station, StationError> {
-        unimplemented!()
+    /// A node with nobody attached. `seed` is 32 random bytes; the same seed gives the same node.
+    pub fn new(config: StationConfig, seed: [u8; 32], now: Time) -> Result<Station, StationError> {
+        let mut engine = Config::new(config.name.clone());
+        engine.key = config.key.clone();
+        engine.listen = config.listen.clone();
+        engine.recv_buffer_bytes = config.recv_buffer_bytes;
+        engine.peer_timeout = config.peer_timeout;
+        Ok(Station {
+            engine: Engine::new(engine, seed, now),
+            config,
+            memory: Memory::default(),
+            connections: Vec::new(),
+            attached: Vec::new(),
+            by_slot: Vec::new(),
+            exports: Vec::new(),
+            calls: Calls::default(),
+            revocations: Vec::new(),
+            dying: Vec::new(),
+            epoll: epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("epoll_create1"))?,
+            uid: rustix::process::geteuid().as_raw(),
+            started: now,
+            steps: 0,
+            progress: 0,
+            numbers: 0,
+            congested: false,
+            unattached: 0,
+            bells_raised: false,
+            asleep: false,
+            stop: false,
+            outside: false,
+            counters: Counters::default(),
+            transport_counters: Vec::new(),
+        })
     }
-    /// Takes a connection; who it is says the kernel.
-    pub fn accept(&mut self, _now: Time, _channel: Channel) -> Result<(), StationError> {
-        unimplemented!()
+
+    /// Takes a connection; who is on the other side says the kernel.
+    pub fn accept(&mut self, now: Time, channel: Channel) -> Result<(), StationError> {
+        let index = match self.connections.iter().position(Option::is_none) {
+            Some(index) => index,
+            None if self.connections.len() < CONNECTIONS_MAX => {
+                self.connections.push(None);
+                self.connections.len() - 1
+            }
+            None => return Err(StationError::TableFull { max: CONNECTIONS_MAX }),
+        };
+        let who = channel.peer()?;
+        self.watch(&channel, index, Readable::Control).map_err(system("epoll_ctl"))?;
+        self.numbers += 1;
+        self.unattached += 1;
+        self.counters.connections += 1;
+        let control = Outbox::new(channel);
+        let connection = Connection { number: self.numbers, control, who, heard: now, process: None };
+        self.connections[index] = Some(Box::new(connection));
+        Ok(())
     }
-    /// Serves rings, due timers and events of the engine once; says whether there was anything.
-    pub fn step(&mut self, _now: Time) -> bool {
-        unimplemented!()
+
+    /// Serves rings, timers that are due, and what the engine has to say; says whether there was anything.
+    pub fn step(&mut self, now: Time) -> bool {
+        let mut worked = self.serve_rings(now);
+        if self.engine.poll_timeout().is_some_and(|due| due <= now) {
+            self.engine.handle_timeout(now);
+            self.progress += 1;
+        }
+        if self.engine.poll_work(now, &mut self.memory) {
+            self.progress += 1;
+            worked = true;
+        }
+        worked |= self.serve_events(now);
+        if !self.revocations.is_empty() {
+            worked |= self.serve_revocations(now);
+        }
+        if !self.dying.is_empty() {
+            self.bury(now);
+            worked = true;
+        }
+        worked
     }
-    /// Serves the control sockets that have something; says whether there was anything. One system call when there is nothing.
-    pub fn poll_control(&mut self, _now: Time) -> bool {
-        unimplemented!()
+
+    /// Serves the control sockets that have something, and notices who has ended; says whether there was anything. One system call when there is nothing.
+    pub fn poll_control(&mut self, now: Time) -> bool {
+        let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut events = [const { std::mem::MaybeUninit::<epoll::Event>::uninit() }; 64];
+        let ready = match epoll::wait(&self.epoll, &mut events, Some(&zero)) {
+            Ok((ready, _)) => ready,
+            Err(_) => return false,
+        };
+        let mut worked = !ready.is_empty();
+        for event in ready {
+            let data = event.data.u64();
+            let index = data as u32 as usize;
+            match readable(data) {
+                Readable::Control => self.serve_connection(index, now),
+                Readable::Ended => self.end(index),
+                Readable::Doorbell => self.look_again(index),
+                Readable::Bell => {}
+                Readable::Outside => self.outside = true,
+            }
+        }
+        if self.congested {
+            self.relieve();
+        }
+        if self.unattached > 0 {
+            self.drop_silent(now);
+        }
+        self.bury(now);
+        worked |= self.serve_events(now);
+        worked
     }
+
     /// A datagram came. It is decrypted in place.
-    pub fn handle_datagram(&mut self, _now: Time, _from: SocketAddr, _datagram: &mut [u8]) {
-        unimplemented!()
+    #[inline]
+    pub fn handle_datagram(&mut self, now: Time, from: SocketAddr, datagram: &mut [u8]) {
+        self.progress += 1;
+        self.engine.handle_datagram(now, from, datagram, &mut self.memory);
     }
+
     /// The next datagram to send, written to the start of `buf`.
-    pub fn poll_transmit(&mut self, _now: Time, _buf: &mut [u8]) -> Option<Transmit> {
-        unimplemented!()
+    #[inline]
+    pub fn poll_transmit(&mut self, now: Time, buf: &mut [u8]) -> Option<Transmit> {
+        self.engine.poll_transmit(now, buf, &mut self.memory)
     }
-    /// When [`step`](Self::step) must be called although nothing comes.
-    pub fn next_timeout(&self) -> Option<Time> {
-        unimplemented!()
+
+    /// When [`step`](Self::step) and [`poll_control`](Self::poll_control) must be called although nothing comes.
+    pub fn next_timeout(&self, now: Time) -> Option<Time> {
+        let mut next = self.engine.poll_timeout();
+        let mut sooner = |at: Time| next = Some(next.map_or(at, |n| n.min(at)));
+        if !self.revocations.is_empty() {
+            sooner(now + REVOCATION_LOOK);
+        }
+        if self.congested || self.overflows() {
+            sooner(now + OUTBOX_RETRY);
+        }
+        if self.unattached > 0 {
+            let first = self.connections.iter().flatten().filter(|c| c.process.is_none()).map(|c| c.heard).min();
+            first.into_iter().for_each(|heard| sooner(heard + ATTACH_TIME));
+        }
+        next
+    }
+
+    /// Looks at a descriptor of whoever drives this station too; [`take_outside`](Self::take_outside) then says that one was readable.
+    pub(crate) fn watch_outside(&self, fd: impl AsFd) -> Result<(), StationError> {
+        self.watch(fd, 0, Readable::Outside).map_err(system("epoll_ctl"))
+    }
+
+    /// Whether a descriptor of the driver was readable since the last call.
+    pub(crate) fn take_outside(&mut self) -> bool {
+        std::mem::take(&mut self.outside)
+    }
+
+    /// Announces that whoever drives this station is about to sleep, and looks once more: true means that there is work, so do not sleep.
+    pub fn prepare_sleep(&mut self) -> bool {
+        self.asleep = true;
+        self.counters.sleeps += 1;
+        self.each_process(|process, _| process.area.node_sleeping().store(1, Ordering::SeqCst));
+        area::fence();
+        let mut ready = false;
+        self.each_process(|process, progress| ready |= process.is_ready(progress));
+        ready
+    }
+
+    /// Ends what [`prepare_sleep`](Self::prepare_sleep) began.
+    #[inline]
+    pub fn wake_up(&mut self) {
+        if std::mem::take(&mut self.asleep) {
+            self.each_process(|process, _| process.area.node_sleeping().store(0, Ordering::SeqCst));
+        }
+    }
+
+    /// Embedded nodes: whether a caller that waits for its node sleeps, so that other processes of the node must wake it for a notification through a mapping.
+    /// Returns whether that is a change.
+    pub(crate) fn raise_bells(&mut self, raised: bool) -> bool {
+        if std::mem::replace(&mut self.bells_raised, raised) == raised {
+            return false;
+        }
+        self.each_process(|process, _| {
+            if process.bell.is_some() {
+                let bell = process.gates.table().bell();
+                if raised { bell.fetch_add(1, Ordering::SeqCst) } else { bell.fetch_sub(1, Ordering::SeqCst) };
+            }
+        });
+        area::fence();
+        true
+    }
+
+    /// Adds a peer by its addresses; several addresses are several paths.
+    pub fn add_peer(&mut self, now: Time, addresses: &[SocketAddr]) -> Result<(), PeerTableFull> {
+        self.engine.add_peer(now, addresses)
+    }
+
+    /// Tells how large a datagram may be on the path to an address.
+    pub fn set_path_mtu(&mut self, address: SocketAddr, bytes: usize) {
+        self.engine.set_path_mtu(address, bytes);
+    }
+
+    /// Shows counters of the transport to processes that ask.
+    pub fn set_transport_counters(&mut self, counters: Vec<(String, u64)>) {
+        self.transport_counters = counters;
+    }
+
+    /// Whether a process has asked the node to end.
+    pub fn stop_requested(&self) -> bool {
+        self.stop
+    }
+
+    /// Attached processes.
+    pub fn processes(&self) -> usize {
+        self.attached.len()
+    }
+
+    /// Open connections, attached or not.
+    pub fn connections(&self) -> usize {
+        self.attached.len() + self.unattached
+    }
+
+    /// The node's name.
+    pub fn name(&self) -> &NodeName {
+        &self.config.name
+    }
+
+    /// The engine, for those who look (simulator, statistics).
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Ends the node: gates close, processes are told, peers are told by what [`poll_transmit`](Self::poll_transmit) gives afterwards.
+    pub fn shut_down(&mut self, now: Time) {
+        self.stop = true;
+        self.engine.shutdown(now);
+        self.serve_events(now);
+        self.close_gates();
+        for index in self.attached.clone() {
+            self.tell(index, &NodeEvent::Stopping, Vec::new());
+        }
+    }
+
+    /// Sends an event to a process, and lets the process go if it collects nothing.
+    fn tell(&mut self, index: usize, event: &NodeEvent, fds: Vec<OwnedFd>) {
+        let Some(process) = self.connections[index].as_mut().and_then(|c| c.process.as_mut()) else { return };
+        match process.tell(event, fds) {
+            Ok(()) => self.congested |= process.events.is_waiting(),
+            Err(_) => self.dying.push(index),
+        }
+    }
+
+    /// Tries again to send what waits for room.
+    fn relieve(&mut self) {
+        self.congested = false;
+        for (index, slot) in self.connections.iter_mut().enumerate() {
+            let Some(connection) = slot else { continue };
+            let mut gone = connection.control.retry().is_err();
+            let mut waiting = connection.control.is_waiting();
+            if let Some(process) = &mut connection.process {
+                match process.events.retry() {
+                    Ok(sent) => process.count_events(sent),
+                    Err(_) => gone = true,
+                }
+                waiting |= process.events.is_waiting();
+            }
+            if gone {
+                self.dying.push(index);
+            } else {
+                self.congested |= waiting;
+            }
+        }
+    }
+
+    /// Closes connections that have not attached in time.
+    fn drop_silent(&mut self, now: Time) {
+        for (index, slot) in self.connections.iter().enumerate() {
+            let silent = |c: &Connection| c.process.is_none() && now.since(c.heard) >= ATTACH_TIME;
+            if slot.as_deref().is_some_and(silent) {
+                self.dying.push(index);
+            }
+        }
+    }
+
+    fn bury(&mut self, now: Time) {
+        while let Some(index) = self.dying.pop() {
+            self.close(index, now);
+        }
+    }
+
+    /// The process behind a connection has ended.
+    fn end(&mut self, index: usize) {
+        if self.connections.get(index).is_some_and(Option::is_some) {
+            self.counters.processes_died += 1;
+            self.dying.push(index);
+        }
+    }
+
+    /// A doorbell rang: the ring is worth a look each time again.
+    fn look_again(&mut self, index: usize) {
+        if let Some(process) = self.connections.get_mut(index).and_then(|c| c.as_mut()?.process.as_mut()) {
+            process.quiet = 0;
+        }
+    }
+
+    fn overflows(&self) -> bool {
+        let process = |&i: &usize| self.connections[i].as_ref().and_then(|c| c.process.as_ref());
+        self.attached.iter().filter_map(process).any(|p| p.overflows())
+    }
+
+    fn each_process(&mut self, mut each: impl FnMut(&mut connection::Process, u64)) {
+        for &index in &self.attached {
+            if let Some(process) = self.connections[index].as_mut().and_then(|c| c.process.as_mut()) {
+                each(process, self.progress);
+            }
+        }
+    }
+
+    /// Adds a descriptor to those that [`poll_control`](Self::poll_control) looks at.
+    fn watch(&self, fd: impl AsFd, index: usize, what: Readable) -> rustix::io::Result<()> {
+        let (kind, flags) = match what {
+            Readable::Control => (0, epoll::EventFlags::IN),
+            Readable::Doorbell => (1, epoll::EventFlags::IN | epoll::EventFlags::ET),
+            Readable::Ended => (2, epoll::EventFlags::IN),
+            Readable::Bell => (3, epoll::EventFlags::IN | epoll::EventFlags::ET),
+            Readable::Outside => (4, epoll::EventFlags::IN),
+        };
+        epoll::add(&self.epoll, fd, epoll::EventData::new_u64(kind << 32 | index as u64), flags)
+    }
+
+    /// Removes a descriptor: others may hold it too, and then closing ours does not end its events.
+    fn unwatch(&self, fd: impl AsFd) {
+        // What is not there needs no removing.
+        let _ = epoll::delete(&self.epoll, fd);
     }
 }
+
+impl AsFd for Station {
+    /// Readable when [`poll_control`](Station::poll_control) has something to do.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}
+
+fn readable(data: u64) -> Readable {
+    match data >> 32 {
+        0 => Readable::Control,
+        1 => Readable::Doorbell,
+        2 => Readable::Ended,
+        3 => Readable::Bell,
+        _ => Readable::Outside,
+    }
+}
+
+fn system(call: &'static str) -> impl Fn(rustix::io::Errno) -> StationError {
+    move |errno| StationError::System { call, why: errno.to_string() }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,90 @@
+//! Starting a daemon in the background.
+//!
+//! Invariant: on success processes can attach; on failure the caller knows what the daemon had to say.
+
+use crate::config::NodeConfig;
+use crate::limits::{START_LOOK, START_TIME};
+use std::io::Read;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+use vmmc_host::Channel;
+use vmmc_host::channel::node_socket_name;
+
+/// Bytes of a daemon's last words that are worth repeating.
+const WORDS_MAX: u64 = 4096;
+
+/// Why a daemon did not start.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StartError {
+    /// The program cannot be executed.
+    #[error("{binary} cannot be executed: {why}")]
+    Execute {
+        /// Which program.
+        binary: String,
+        /// What the system says.
+        why: String,
+    },
+    /// It ended.
+    #[error("node {name:?} ended at once: {said}")]
+    Ended {
+        /// Name of the node.
+        name: String,
+        /// What it said.
+        said: String,
+    },
+    /// It runs but does not answer.
+    #[error("node {name:?} (process {pid}) has not answered within {after_s} s; look at what it does, then end it")]
+    Silent {
+        /// Name of the node.
+        name: String,
+        /// Its process id.
+        pid: u32,
+        /// How long it had.
+        after_s: u64,
+    },
+}
+
+/// Starts `binary node run OPTIONS` in the background and waits until processes can attach. Two that start the same node at the same moment both succeed: one of the
+/// daemons serves, the other one ends.
+pub fn start_detached(binary: &Path, config: &NodeConfig) -> Result<(), StartError> {
+    let config = NodeConfig { detach: true, ..config.clone() };
+    let mut child = Command::new(binary)
+        .args(["node", "run"])
+        .args(config.to_args())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .current_dir("/")
+        .spawn()
+        .map_err(|e| StartError::Execute { binary: binary.display().to_string(), why: e.to_string() })?;
+    let name = node_socket_name(rustix::process::geteuid().as_raw(), &config.name);
+    let start = Instant::now();
+    loop {
+        if Channel::connect(&name).is_ok() {
+            return Ok(());
+        }
+        // A failure to ask counts as "still running": the deadline ends that.
+        if let Ok(Some(_)) = child.try_wait() {
+            // Ended because another one serves?
+            if Channel::connect(&name).is_ok() {
+                return Ok(());
+            }
+            return Err(StartError::Ended { name: config.name, said: last_words(&mut child) });
+        }
+        if start.elapsed() >= START_TIME {
+            return Err(StartError::Silent { name: config.name, pid: child.id(), after_s: START_TIME.as_secs() });
+        }
+        std::thread::sleep(START_LOOK);
+    }
+}
+
+fn last_words(child: &mut Child) -> String {
+    let mut said = String::new();
+    if let Some(stderr) = child.stderr.take() {
+        // What cannot be read was not said.
+        let _ = stderr.take(WORDS_MAX).read_to_string(&mut said);
+    }
+    let said = said.trim();
+    if said.is_empty() { "it said nothing".into() } else { said.into() }
+}

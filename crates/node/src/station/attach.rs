@@ -1,0 +1,154 @@
+//! A process comes and goes.
+//!
+//! Invariant: once a process has gone, no byte arrives in its memory, its names are free, its importers know, and the node holds nothing of it. Source: [NT §3.1];
+//! ISSUE "a process killed -9 in the middle of anything".
+
+use super::connection::{Parts, Process};
+use super::gates::Gates;
+use super::refusal::{refusal, shortage};
+use super::{Readable, Station};
+use rustix::event::{EventfdFlags, eventfd};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering;
+use vmmc_host::abi::GateState;
+use vmmc_host::control::{Answer, CONTROL_VERSION, NodeEvent, Refusal, RefusalCode};
+use vmmc_host::process::ProcessWatch;
+use vmmc_host::wait::{WakeReceiver, wake_pair};
+use vmmc_host::{AttachArea, Channel, GateTable};
+use vmmc_nic::{ProcessId, Time};
+
+impl Station {
+    /// First call on a connection.
+    pub(super) fn attach(&mut self, index: usize, version: u32) -> Result<(Answer, Vec<OwnedFd>), Refusal> {
+        if version != CONTROL_VERSION {
+            let message = format!(
+                "the library speaks version {version} and the node {CONTROL_VERSION}; use the same release of both"
+            );
+            return Err(refusal(RefusalCode::Version, message));
+        }
+        let connection = self.connections[index].as_ref().expect("the caller serves this connection");
+        if connection.process.is_some() {
+            return Err(refusal(RefusalCode::Invalid, "this connection is attached already; open another one"));
+        }
+        let (uid, pid) = (connection.who.uid, connection.who.pid);
+        let (parts, given) = self.parts(pid).map_err(|why| shortage("the areas of a new process", why))?;
+        let id = self.engine.attach(uid).map_err(|e| refusal(RefusalCode::TableFull, e.to_string()))?;
+        let process = Process::new(id, parts);
+        if let Err(why) = self.watch_process(&process, index) {
+            self.unwatch_process(&process);
+            self.engine.detach(self.started, id);
+            return Err(shortage("its watch on the new process", why));
+        }
+        if self.bells_raised && process.bell.is_some() {
+            process.gates.table().bell().fetch_add(1, Ordering::SeqCst);
+        }
+        self.memory.add_process(id);
+        if self.by_slot.len() <= id.slot() {
+            self.by_slot.resize(id.slot() + 1, None);
+        }
+        self.by_slot[id.slot()] = Some(index);
+        self.connections[index].as_mut().expect("seen above").process = Some(process);
+        self.attached.push(index);
+        self.unattached -= 1;
+        let listen = self.config.listen.iter().map(ToString::to_string).collect();
+        let node = self.config.name.as_str().to_string();
+        Ok((Answer::Attached { version: CONTROL_VERSION, process: id.0, node, listen }, given))
+    }
+
+    /// What a new process needs, ours and its own.
+    fn parts(&self, pid: u32) -> Result<(Parts, Vec<OwnedFd>), Box<dyn std::error::Error>> {
+        let area = AttachArea::create()?;
+        let table = GateTable::create()?;
+        let (receiver, wake) = wake_pair()?;
+        let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let (events, theirs) = Channel::pair()?;
+        let own = pid == std::process::id();
+        let watch = if own { None } else { ProcessWatch::open(pid) };
+        let bell = (own && self.config.embedded).then(|| receiver.as_fd().try_clone_to_owned()).transpose()?;
+        let given = vec![area.share()?, table.share()?, receiver_fd(&receiver)?, doorbell.try_clone()?, theirs.into_fd()];
+        Ok((Parts { area, gates: Gates::new(table), wake, doorbell, events, watch, bell }, given))
+    }
+
+    fn watch_process(&self, process: &Process, index: usize) -> rustix::io::Result<()> {
+        self.watch(&process.doorbell, index, Readable::Doorbell)?;
+        if let Some(watch) = &process.watch {
+            self.watch(watch, index, Readable::Ended)?;
+        }
+        if let Some(bell) = &process.bell {
+            self.watch(bell, index, Readable::Bell)?;
+        }
+        Ok(())
+    }
+
+    fn unwatch_process(&self, process: &Process) {
+        self.unwatch(&process.doorbell);
+        process.watch.iter().for_each(|w| self.unwatch(w));
+        process.bell.iter().for_each(|b| self.unwatch(b));
+    }
+
+    /// Ends a connection and everything that the process behind it had.
+    pub(super) fn close(&mut self, index: usize, now: Time) {
+        let Some(connection) = self.connections.get_mut(index).and_then(Option::take) else { return };
+        self.unwatch(&connection.control.channel);
+        self.calls.forget(connection.number);
+        let Some(mut process) = connection.process else {
+            self.unattached -= 1;
+            return;
+        };
+        self.attached.retain(|&i| i != index);
+        self.by_slot[process.id.slot()] = None;
+        self.unwatch_process(&process);
+        self.engine.detach(now, process.id);
+        self.revocations.retain(|r| r.number != connection.number);
+        self.drop_exports(&mut process);
+        self.drop_imports(&process);
+        self.memory.drop_process(process.id);
+        self.announce_gone(process.id);
+    }
+
+    /// Its exports end; importers on this node see it at the gate.
+    fn drop_exports(&mut self, process: &mut Process) {
+        for export in std::mem::take(&mut process.exports) {
+            if let Some(record) = self.exports[export.slot as usize].take_if(|r| r.id == export) {
+                process.gates.set(record.gate, GateState::OwnerDied);
+            }
+        }
+    }
+
+    /// Its imports end. A thread of it that is still inside a mapped transfer can go on only if the process lives; then the exporter must move its pages one day.
+    fn drop_imports(&mut self, process: &Process) {
+        let ended = process.watch.as_ref().is_some_and(ProcessWatch::has_ended);
+        for import in process.imports.iter().flatten() {
+            let stuck = !ended && (import.bound || process.area.any_lane(|lane| lane == import.id.to_u64()));
+            if let Some(record) = self.export_record(import.export) {
+                record.importers.retain(|i| i.process != process.id);
+                record.stuck |= stuck;
+            }
+        }
+    }
+
+    /// Whoever could be notified by it learns that no more comes.
+    fn announce_gone(&mut self, gone: ProcessId) {
+        for index in self.attached.clone() {
+            let Some(process) = self.connections[index].as_mut().and_then(|c| c.process.as_mut()) else { continue };
+            let Some(at) = process.links.iter().position(|l| l.importer == gone) else { continue };
+            if process.links.swap_remove(at).ring.is_some() {
+                self.tell(index, &NodeEvent::PairGone { process: gone.0 }, Vec::new());
+            }
+        }
+    }
+
+    /// The node ends: every gate says so.
+    pub(super) fn close_gates(&mut self) {
+        for record in self.exports.iter().flatten() {
+            let owner = self.connections[record.owner].as_ref().and_then(|c| c.process.as_ref());
+            if let Some(process) = owner {
+                process.gates.set(record.gate, GateState::NodeStopped);
+            }
+        }
+    }
+}
+
+fn receiver_fd(receiver: &WakeReceiver) -> std::io::Result<OwnedFd> {
+    receiver.as_fd().try_clone_to_owned()
+}

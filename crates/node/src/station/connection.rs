@@ -1,0 +1,262 @@
+//! One connection to the node, and the process that attached through it.
+//!
+//! Invariant: nothing here waits for the other side; what does not fit a socket or ring now waits in a bounded queue of that process alone.
+
+use super::gates::Gates;
+use super::link::Link;
+use crate::limits::{OUTBOX_MAX, RING_QUIET_POLLS, SEND_FAILURES_MAX};
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, OwnedFd};
+use vmmc_host::abi::{COOKIE_SEND_FAILED, Completion};
+use vmmc_host::channel::{ChannelError, PeerCredentials};
+use vmmc_host::control::{NodeEvent, encode};
+use vmmc_host::process::ProcessWatch;
+use vmmc_host::ring::{Consumer, Producer, RegionWords};
+use vmmc_host::wait::WakeSender;
+use vmmc_host::{AttachArea, Channel};
+use vmmc_nic::{ExportId, ImportId, OpError, ProcessId, Time};
+
+/// A connection.
+pub(super) struct Connection {
+    /// Never used twice, unlike the index in the table.
+    pub(super) number: u64,
+    pub(super) control: Outbox,
+    pub(super) who: PeerCredentials,
+    /// Last sign of life while not attached.
+    pub(super) heard: Time,
+    pub(super) process: Option<Process>,
+}
+
+/// A socket, and what waits for room in it.
+pub(super) struct Outbox {
+    pub(super) channel: Channel,
+    waiting: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
+}
+
+/// The other side is gone, or collects nothing.
+#[derive(Debug)]
+pub(super) struct Gone;
+
+impl Outbox {
+    pub(super) fn new(channel: Channel) -> Outbox {
+        Outbox { channel, waiting: VecDeque::new() }
+    }
+
+    /// Sends a message, or queues it. Returns the number of messages that went out.
+    pub(super) fn send(&mut self, bytes: Vec<u8>, fds: Vec<OwnedFd>) -> Result<u64, Gone> {
+        if self.waiting.is_empty() && try_send(&self.channel, &bytes, &fds)? {
+            return Ok(1);
+        }
+        if self.waiting.len() >= OUTBOX_MAX {
+            return Err(Gone);
+        }
+        self.waiting.push_back((bytes, fds));
+        Ok(0)
+    }
+
+    /// Sends what waits, as far as there is room. Returns the number of messages that went out.
+    pub(super) fn retry(&mut self) -> Result<u64, Gone> {
+        let mut sent = 0;
+        while let Some((bytes, fds)) = self.waiting.front() {
+            if !try_send(&self.channel, bytes, fds)? {
+                break;
+            }
+            self.waiting.pop_front();
+            sent += 1;
+        }
+        Ok(sent)
+    }
+
+    pub(super) fn is_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+}
+
+fn try_send(channel: &Channel, bytes: &[u8], fds: &[OwnedFd]) -> Result<bool, Gone> {
+    let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+    match channel.try_send(bytes, &fds) {
+        Ok(()) => Ok(true),
+        Err(ChannelError::WouldBlock) => Ok(false),
+        Err(_) => Err(Gone),
+    }
+}
+
+/// An attached process.
+pub(super) struct Process {
+    pub(super) id: ProcessId,
+    pub(super) area: AttachArea,
+    pub(super) commands: Consumer<RegionWords>,
+    completions: Producer<RegionWords>,
+    pub(super) notifications: Producer<RegionWords>,
+    /// Completions that found their ring full. While there are any, no command of the process is taken, so the engine's bound on its operations bounds them.
+    overflow: VecDeque<Completion>,
+    pub(super) gates: Gates,
+    pub(super) wake: WakeSender,
+    /// The process writes it when the node sleeps. Never read: the process could steal a wake-up by reading, or make a read of ours wait.
+    pub(super) doorbell: OwnedFd,
+    pub(super) events: Outbox,
+    /// Absent for a process that is this one, or that cannot be seen.
+    pub(super) watch: Option<ProcessWatch>,
+    /// Its wake-ups, for a process that steps the node that it waits for.
+    pub(super) bell: Option<OwnedFd>,
+    pub(super) exports: Vec<ExportId>,
+    /// By slot of the import id.
+    pub(super) imports: Vec<Option<ImportRecord>>,
+    /// Importers of its exports.
+    pub(super) links: Vec<Link>,
+    /// Looks at its ring in vain.
+    pub(super) quiet: u32,
+    /// Progress of the engine at which it said `Busy`; it is offered the command again when there is more.
+    pub(super) stalled_at: Option<u64>,
+    pub(super) wake_due: bool,
+    pub(super) commands_taken: u64,
+    pub(super) calls_waiting: usize,
+    pub(super) revocations: usize,
+}
+
+/// What the station knows of an import.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ImportRecord {
+    pub(super) id: ImportId,
+    pub(super) export: ExportId,
+    pub(super) path: Path,
+    /// The importer stores through its mapping whenever it likes.
+    pub(super) bound: bool,
+}
+
+/// Way of an import's transfers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Path {
+    Mapped,
+    Engine,
+    Network,
+}
+
+/// What [`Process::new`] needs from outside.
+pub(super) struct Parts {
+    pub(super) area: AttachArea,
+    pub(super) gates: Gates,
+    pub(super) wake: WakeSender,
+    pub(super) doorbell: OwnedFd,
+    pub(super) events: Channel,
+    pub(super) watch: Option<ProcessWatch>,
+    pub(super) bell: Option<OwnedFd>,
+}
+
+impl Process {
+    pub(super) fn new(id: ProcessId, parts: Parts) -> Process {
+        Process {
+            id,
+            commands: parts.area.command_consumer(),
+            completions: parts.area.completion_producer(),
+            notifications: parts.area.notification_producer(),
+            area: parts.area,
+            overflow: VecDeque::new(),
+            gates: parts.gates,
+            wake: parts.wake,
+            doorbell: parts.doorbell,
+            events: Outbox::new(parts.events),
+            watch: parts.watch,
+            bell: parts.bell,
+            exports: Vec::new(),
+            imports: Vec::new(),
+            links: Vec::new(),
+            quiet: 0,
+            stalled_at: None,
+            wake_due: false,
+            commands_taken: 0,
+            calls_waiting: 0,
+            revocations: 0,
+        }
+    }
+
+    /// Gives a completion to the process.
+    #[inline]
+    pub(super) fn complete(&mut self, completion: Completion) {
+        self.wake_due = true;
+        if self.overflow.is_empty() && completion.push(&mut self.completions) {
+            return;
+        }
+        self.overflow.push_back(completion);
+    }
+
+    /// Tells the process that a posted send failed. While it collects nothing, further failures of the same import say nothing new.
+    pub(super) fn send_failed(&mut self, import: u64, why: OpError) {
+        let told = |c: &Completion| c.cookie == COOKIE_SEND_FAILED && c.value == import;
+        if self.overflow.len() >= SEND_FAILURES_MAX || self.overflow.iter().any(told) {
+            return;
+        }
+        let (status, args) = (why.code(), why.args());
+        self.complete(Completion { cookie: COOKIE_SEND_FAILED, status, value: import, args });
+    }
+
+    /// Whether completions wait for room.
+    #[inline]
+    pub(super) fn overflows(&self) -> bool {
+        !self.overflow.is_empty()
+    }
+
+    /// Moves waiting completions to the ring; true if none is left.
+    pub(super) fn drain_overflow(&mut self) -> bool {
+        while let Some(completion) = self.overflow.front() {
+            if !completion.push(&mut self.completions) {
+                return false;
+            }
+            self.overflow.pop_front();
+            self.wake_due = true;
+        }
+        true
+    }
+
+    /// Whether a command waits that the engine would look at now.
+    pub(super) fn is_ready(&self, progress: u64) -> bool {
+        !self.overflows() && self.stalled_at != Some(progress) && self.commands.is_ready()
+    }
+
+    /// Whether its ring need not be looked at each time.
+    #[inline]
+    pub(super) fn is_quiet(&self) -> bool {
+        self.quiet >= RING_QUIET_POLLS
+    }
+
+    /// Wakes the process if it sleeps and there is something for it.
+    #[inline]
+    pub(super) fn wake_if_due(&mut self) {
+        if std::mem::take(&mut self.wake_due) {
+            self.wake.wake_if(self.area.process_sleeping());
+        }
+    }
+
+    /// Tells the process something unasked. `events_sent` grows with what has really gone out, so a process that sees it grow finds the message.
+    pub(super) fn tell(&mut self, event: &NodeEvent, fds: Vec<OwnedFd>) -> Result<(), Gone> {
+        let sent = self.events.send(encode(event), fds)?;
+        self.count_events(sent);
+        Ok(())
+    }
+
+    /// Counts events that have gone out and wakes the process for them.
+    pub(super) fn count_events(&mut self, sent: u64) {
+        if sent > 0 {
+            self.area.events_sent().fetch_add(sent, std::sync::atomic::Ordering::SeqCst);
+            self.wake.wake_if(self.area.process_sleeping());
+        }
+    }
+
+    /// The record of an import of this process, if the id is of now.
+    pub(super) fn import(&mut self, id: ImportId) -> Option<&mut ImportRecord> {
+        self.imports.get_mut(id.slot as usize)?.as_mut().filter(|r| r.id == id)
+    }
+
+    pub(super) fn remember_import(&mut self, record: ImportRecord) {
+        let slot = record.id.slot as usize;
+        if self.imports.len() <= slot {
+            self.imports.resize(slot + 1, None);
+        }
+        self.imports[slot] = Some(record);
+    }
+
+    pub(super) fn forget_import(&mut self, id: ImportId) -> Option<ImportRecord> {
+        let slot = self.imports.get_mut(id.slot as usize)?;
+        slot.take_if(|r| r.id == id)
+    }
+}

@@ -1,0 +1,153 @@
+//! Control messages: from bytes of a process to calls, and answers back.
+//!
+//! Invariant: one reply to each request that can be decoded; a process that sends what cannot be decoded is let go.
+
+use super::Station;
+use super::connection::Process;
+use super::refusal::{invalid, refusal};
+use super::{memory, refusal as refusals};
+use crate::limits::CONTROL_BATCH;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use vmmc_host::channel::ChannelError;
+use vmmc_host::control::{Answer, Call, Refusal, RefusalCode, Reply, Request, decode, encode};
+use vmmc_host::limits::CONTROL_BYTES_MAX;
+use vmmc_nic::{RegionId, Time};
+
+impl Station {
+    /// Takes what has come on a connection.
+    pub(super) fn serve_connection(&mut self, index: usize, now: Time) {
+        for _ in 0..CONTROL_BATCH {
+            let Some(connection) = self.connections.get_mut(index).and_then(Option::as_mut) else { return };
+            match connection.control.channel.try_receive() {
+                Ok((bytes, fds)) => {
+                    connection.heard = now;
+                    self.counters.control_calls += 1;
+                    match decode::<Request>(&bytes) {
+                        Ok(request) => self.serve_request(index, now, request, fds),
+                        Err(_) => return self.dying.push(index),
+                    }
+                }
+                Err(ChannelError::WouldBlock) => return,
+                Err(_) => return self.end(index),
+            }
+        }
+    }
+
+    fn serve_request(&mut self, index: usize, now: Time, request: Request, fds: Vec<OwnedFd>) {
+        let serial = request.serial;
+        match self.serve_call(index, now, serial, request.call, fds) {
+            Ok(Some((answer, given))) => self.reply(index, serial, Ok(answer), given),
+            Ok(None) => {}
+            Err(refusal) => self.reply(index, serial, Err(refusal), Vec::new()),
+        }
+    }
+
+    /// One call; none: its answer comes later, as a reply of its own.
+    fn serve_call(
+        &mut self,
+        index: usize,
+        now: Time,
+        serial: u64,
+        call: Call,
+        mut fds: Vec<OwnedFd>,
+    ) -> Result<Option<(Answer, Vec<OwnedFd>)>, Refusal> {
+        let answer = match call {
+            Call::Attach { version } => return self.attach(index, version).map(Some),
+            Call::RegisterRegion { len } => {
+                let fd = (fds.len() == 1).then(|| fds.remove(0));
+                self.register_region(index, len, fd)
+            }
+            Call::ReleaseRegion { region } => self.release_region(index, region),
+            Call::Export { .. } => self.export(now, index, call),
+            Call::Unexport { export, moving } => match self.unexport(now, index, serial, export, moving)? {
+                Some(answer) => Ok(answer),
+                None => return Ok(None),
+            },
+            Call::Import { .. } => return self.import(now, index, serial, call).map(|()| None),
+            Call::Bind { import } => self.bind(index, import),
+            Call::Unimport { import } => self.unimport(now, index, import),
+            Call::Redirect { .. } => self.redirect(now, index, call),
+            Call::RedirectReport { redirect } => self.redirect_report(index, redirect),
+            Call::CancelRedirect { redirect } => self.cancel_redirect(now, index, redirect),
+            Call::Consume { export, offset, len } => self.consume(index, export, offset, len),
+            Call::Ping { .. } => match self.ping(now, index, serial, call)? {
+                Some(answer) => Ok(answer),
+                None => return Ok(None),
+            },
+            Call::AddPeer { addresses } => self.call_add_peer(now, index, &addresses),
+            Call::Info { details } => Ok(self.info(now, index, details)),
+            Call::Stop => self.call_stop(index),
+        };
+        answer.map(|answer| Some((answer, Vec::new())))
+    }
+
+    fn register_region(&mut self, index: usize, len: u64, fd: Option<OwnedFd>) -> Result<Answer, Refusal> {
+        let id = self.attached_process(index)?.id;
+        let fd = fd.ok_or_else(|| refusal(RefusalCode::BadRegion, "a region comes with exactly one descriptor"))?;
+        let region = self.memory.register(id, fd, len).map_err(|e| refusals::memory(&e))?;
+        Ok(Answer::Region { region: region.0 })
+    }
+
+    fn release_region(&mut self, index: usize, region: u32) -> Result<Answer, Refusal> {
+        let id = self.attached_process(index)?.id;
+        let released: Result<(), memory::MemoryError> = self.memory.release(id, RegionId(region));
+        released.map(|()| Answer::Done).map_err(|e| refusals::memory(&e))
+    }
+
+    fn call_add_peer(&mut self, now: Time, index: usize, addresses: &[String]) -> Result<Answer, Refusal> {
+        self.only_owner(index, "add peers to")?;
+        let parse = |text: &String| {
+            let bad = || invalid(format!("{text:?} is not an address and a port, such as 192.168.0.7:4000"));
+            text.parse::<SocketAddr>().map_err(|_| bad())
+        };
+        let addresses: Vec<_> = addresses.iter().map(parse).collect::<Result<_, _>>()?;
+        let most = vmmc_nic::limits::PATHS_MAX;
+        if addresses.is_empty() || addresses.len() > most {
+            return Err(invalid(format!("a peer has 1 to {most} addresses, not {}", addresses.len())));
+        }
+        let added = self.engine.add_peer(now, &addresses);
+        added.map(|()| Answer::Done).map_err(|e| refusal(RefusalCode::TableFull, e.to_string()))
+    }
+
+    fn call_stop(&mut self, index: usize) -> Result<Answer, Refusal> {
+        self.only_owner(index, "stop")?;
+        self.stop = true;
+        Ok(Answer::Done)
+    }
+
+    fn only_owner(&self, index: usize, done: &str) -> Result<(), Refusal> {
+        let uid = self.connections[index].as_ref().map_or(u32::MAX, |c| c.who.uid);
+        if uid == self.uid || uid == 0 {
+            return Ok(());
+        }
+        let message = format!("user {uid} may not {done} a node of user {}; ask its user", self.uid);
+        Err(refusal(RefusalCode::NotPermitted, message))
+    }
+
+    /// Whether details of other users' exports are for the eyes of whoever is on this connection.
+    pub(super) fn is_owner(&self, index: usize) -> bool {
+        self.only_owner(index, "").is_ok()
+    }
+
+    /// The process behind a connection.
+    pub(super) fn attached_process(&mut self, index: usize) -> Result<&mut Process, Refusal> {
+        let process = self.connections.get_mut(index).and_then(|c| c.as_mut()?.process.as_mut());
+        process.ok_or_else(|| invalid("this connection is not attached; the first call must be Attach"))
+    }
+
+    /// Answers a request; lets the process go if it collects nothing.
+    pub(super) fn reply(&mut self, index: usize, serial: u64, result: Result<Answer, Refusal>, fds: Vec<OwnedFd>) {
+        self.counters.refusals += u64::from(result.is_err());
+        let Some(connection) = self.connections[index].as_mut() else { return };
+        let mut bytes = encode(&Reply { serial, result });
+        if bytes.len() > CONTROL_BYTES_MAX {
+            let message = format!("an answer of {} bytes does not fit; ask without details", bytes.len());
+            bytes = encode(&Reply { serial, result: Err(refusal(RefusalCode::TableFull, message)) });
+        }
+        match connection.control.send(bytes, fds) {
+            Ok(_) => self.congested |= connection.control.is_waiting(),
+            Err(_) => self.dying.push(index),
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! What the engine tells: completions and notifications go to rings, answers to control sockets.
+//!
+//! Invariant: every event of the engine is taken after every call into it; an event for a process that has gone is dropped.
+
+use super::Station;
+use super::calls::{CallKind, WaitingCall};
+use super::connection::Process;
+use super::refusal;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use vmmc_host::abi::{COOKIE_REDIRECT, Completion, RawNotification};
+use vmmc_host::control::{Answer, NodeEvent};
+use vmmc_nic::{Cookie, Event, ImportError, ImportGrant, ImportId, OpError, ProcessId, Time};
+
+impl Station {
+    /// Hands out all events; says whether there were any.
+    pub(super) fn serve_events(&mut self, now: Time) -> bool {
+        let mut any = false;
+        while let Some(event) = self.engine.poll_event() {
+            any = true;
+            self.hand_out(event, now);
+        }
+        if any {
+            self.wake_processes();
+        }
+        any
+    }
+
+    /// Wakes all processes that sleep and have something new in their rings.
+    pub(super) fn wake_processes(&mut self) {
+        for &index in &self.attached {
+            if let Some(process) = self.connections[index].as_mut().and_then(|c| c.process.as_mut()) {
+                process.wake_if_due();
+            }
+        }
+    }
+
+    #[inline]
+    fn hand_out(&mut self, event: Event, now: Time) {
+        match event {
+            Event::Completion { process, cookie, result } => {
+                if let Some(process) = self.process(process) {
+                    process.complete(completion(cookie, result));
+                }
+            }
+            Event::Notification { process, export, offset, len, last_word } => {
+                let note = RawNotification { export: export.to_u64(), offset, len, last_word };
+                if let Some(process) = self.process(process) {
+                    notify(process, note);
+                }
+            }
+            Event::SendFailed { process, import, why } => {
+                if let Some(process) = self.process(process) {
+                    process.send_failed(import.to_u64(), why);
+                }
+            }
+            Event::RedirectDone { process, cookie, redirect, report } => {
+                let bytes = report.range.map_or(0, |r| r.len());
+                if let Some(process) = self.process(process) {
+                    let cookie = cookie.0 | COOKIE_REDIRECT;
+                    process.complete(Completion { cookie, status: 0, value: redirect.to_u64(), args: [bytes, 0, 0] });
+                }
+            }
+            Event::ImportDone { process, cookie, result } => self.import_done(process, cookie, result, now),
+            Event::ImportBroken { process, import, why } => self.import_broken(process, import, why),
+            Event::Pong { cookie, result, .. } => self.pong(cookie, result),
+            Event::PeerUp { .. } => self.counters.peers_up += 1,
+            Event::PeerDown { .. } => self.counters.peers_down += 1,
+        }
+    }
+
+    #[inline]
+    fn process(&mut self, id: ProcessId) -> Option<&mut Process> {
+        let index = self.by_slot.get(id.slot()).copied().flatten()?;
+        self.connections[index].as_mut()?.process.as_mut().filter(|p| p.id == id)
+    }
+
+    fn import_done(
+        &mut self,
+        process: ProcessId,
+        cookie: Cookie,
+        result: Result<ImportGrant, ImportError>,
+        now: Time,
+    ) {
+        let waiting = self.take_call(cookie);
+        let Some(WaitingCall { index, serial, kind: CallKind::Import { what, node }, .. }) = waiting else {
+            // The process left while it waited: what it got goes back.
+            if let Ok(grant) = result {
+                let _ = self.engine.unimport(now, process, grant.import);
+            }
+            return;
+        };
+        let answer = match result {
+            Err(e) => Err(refusal::import(&e, &what, &node)),
+            Ok(grant) => self.grant(index, grant, now),
+        };
+        match answer {
+            Ok((grant, fds)) => self.reply(index, serial, Ok(Answer::Imported(grant)), fds),
+            Err(refusal) => self.reply(index, serial, Err(refusal), Vec::new()),
+        }
+    }
+
+    fn import_broken(&mut self, process: ProcessId, import: ImportId, why: OpError) {
+        let Some(index) = self.by_slot.get(process.slot()).copied().flatten() else { return };
+        let event = NodeEvent::ImportBroken { import: import.to_u64(), status: why.code(), args: why.args() };
+        self.tell(index, &event, Vec::new());
+    }
+
+    fn pong(&mut self, cookie: Cookie, result: Result<Duration, ImportError>) {
+        let Some(WaitingCall { index, serial, kind: CallKind::Ping { node }, .. }) = self.take_call(cookie) else {
+            return;
+        };
+        let result = match result {
+            Err(e) => Err(refusal::ping(&e, &node)),
+            Ok(rtt) => Ok(Answer::Pong {
+                rtt_ns: u64::try_from(rtt.as_nanos()).unwrap_or(u64::MAX),
+                node: self.name_of_peer(&node),
+            }),
+        };
+        self.reply(index, serial, result, Vec::new());
+    }
+}
+
+#[inline]
+fn completion(cookie: Cookie, result: Result<u64, OpError>) -> Completion {
+    match result {
+        Ok(value) => Completion { cookie: cookie.0, status: 0, value, args: [0; 3] },
+        Err(why) => Completion { cookie: cookie.0, status: why.code(), value: 0, args: why.args() },
+    }
+}
+
+#[inline]
+fn notify(process: &mut Process, note: RawNotification) {
+    process.wake_due = true;
+    if !note.push(&mut process.notifications) {
+        process.area.notifications_lost().fetch_add(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,133 @@
+//! Description of the node for `vmmc stats`, `node status` and `explain`.
+//!
+//! Invariant: it fits a control message; lists are cut where they would not, and a counter says by how much.
+
+use super::Station;
+use super::connection::Path;
+use crate::limits::{INFO_BYTES_MAX, INFO_LIST_MAX};
+use vmmc_host::control::{
+    Answer, ExportInfo, ImportInfo, NodeInfo, PeerInfo as HostPeerInfo, ProcessInfo, encode,
+};
+use vmmc_nic::{PeerInfo, PeerState, Time};
+
+impl Station {
+    pub(super) fn info(&self, now: Time, index: usize, details: bool) -> Answer {
+        let mut info = NodeInfo {
+            name: self.config.name.as_str().to_string(),
+            pid: std::process::id(),
+            uid: self.uid,
+            version: env!("CARGO_PKG_VERSION").to_string(),
+            uptime_ms: now.since(self.started).as_millis() as u64,
+            listen: self.config.listen.iter().map(ToString::to_string).collect(),
+            sealed: self.config.key.is_some(),
+            embedded: self.config.embedded,
+            counters: self.all_counters(),
+            peers: self.engine.peers().take(INFO_LIST_MAX).map(|p| peer(&p)).collect(),
+            processes: self.process_infos(),
+            exports: Vec::new(),
+            imports: Vec::new(),
+        };
+        if details && self.is_owner(index) {
+            self.add_details(&mut info);
+        }
+        while encode(&info).len() > INFO_BYTES_MAX && info.peers.pop().is_some() {}
+        Answer::Info(Box::new(info))
+    }
+
+    fn all_counters(&self) -> Vec<(String, u64)> {
+        let own = [
+            ("commands", self.counters.commands),
+            ("control_calls", self.counters.control_calls),
+            ("refusals", self.counters.refusals),
+            ("connections", self.counters.connections),
+            ("processes_ended", self.counters.processes_died),
+            ("revocations", self.counters.revocations),
+            ("revocations_moved", self.counters.revocations_moved),
+            ("sleeps", self.counters.sleeps),
+            ("peers_up", self.counters.peers_up),
+            ("peers_down", self.counters.peers_down),
+            ("exports", self.exports.iter().flatten().count() as u64),
+        ];
+        let own = own.into_iter().map(|(name, n)| (name.to_string(), n));
+        let engine = self.engine.stats().iter().map(|(name, n)| (format!("engine_{name}"), n));
+        own.chain(engine).chain(self.transport_counters.iter().cloned()).collect()
+    }
+
+    fn process_infos(&self) -> Vec<ProcessInfo> {
+        let connections = self.attached.iter().filter_map(|&i| self.connections[i].as_ref());
+        let infos = connections.filter_map(|c| {
+            let process = c.process.as_ref()?;
+            Some(ProcessInfo {
+                process: process.id.0,
+                pid: c.who.pid,
+                uid: c.who.uid,
+                exports: process.exports.len() as u32,
+                imports: process.imports.iter().flatten().count() as u32,
+                region_bytes: self.memory.bytes(process.id),
+                commands: process.commands_taken,
+            })
+        });
+        infos.take(INFO_LIST_MAX).collect()
+    }
+
+    fn add_details(&self, info: &mut NodeInfo) {
+        let exports = self.engine.exports().map(|e| ExportInfo {
+            export: e.export.to_u64(),
+            name: e.name,
+            process: e.process.0,
+            len: e.len,
+            rights: e.rights.bits(),
+            importers: e.local_importers as u32,
+        });
+        let imports = self.engine.imports().map(|i| ImportInfo {
+            import: i.import.to_u64(),
+            process: i.process.0,
+            export: i.export.to_u64(),
+            path: self.path_of(i.process, i.import).to_string(),
+            node: i.node.map_or_else(|| self.config.name.as_str().to_string(), |n| n.as_str().to_string()),
+            len: i.len,
+            rights: i.rights.bits(),
+        });
+        info.exports = exports.take(INFO_LIST_MAX).collect();
+        info.imports = imports.take(INFO_LIST_MAX).collect();
+        while encode(info).len() > INFO_BYTES_MAX && (info.imports.pop().is_some() | info.exports.pop().is_some()) {}
+    }
+
+    fn path_of(&self, process: vmmc_nic::ProcessId, import: vmmc_nic::ImportId) -> &'static str {
+        let index = self.by_slot.get(process.slot()).copied().flatten();
+        let record = index
+            .and_then(|i| self.connections[i].as_ref()?.process.as_ref())
+            .and_then(|p| p.imports.get(import.slot as usize).copied().flatten());
+        match record.filter(|r| r.id == import).map(|r| r.path) {
+            Some(Path::Mapped) => "mapped",
+            Some(Path::Engine) => "engine",
+            Some(Path::Network) => "network",
+            None => "unknown",
+        }
+    }
+}
+
+fn peer(peer: &PeerInfo) -> HostPeerInfo {
+    let active = peer.paths.iter().find(|p| p.active).or(peer.paths.first());
+    let state = match peer.state {
+        PeerState::Up => "up",
+        PeerState::Connecting => "connecting",
+        PeerState::Idle => "down",
+    };
+    let own = [
+        ("held_bytes".to_string(), peer.held_bytes as u64),
+        ("queued_ops".to_string(), peer.queued_ops as u64),
+        ("path_failures".to_string(), peer.paths.iter().map(|p| p.failures).sum()),
+        ("mtu_bytes".to_string(), active.map_or(0, |p| p.mtu_bytes as u64)),
+    ];
+    HostPeerInfo {
+        name: peer.name.as_ref().map_or_else(String::new, |n| n.as_str().to_string()),
+        address: active.map_or_else(String::new, |p| p.addr.to_string()),
+        paths: peer.paths.iter().map(|p| p.addr.to_string()).collect(),
+        state: state.to_string(),
+        rtt_ns: peer.rtt.map_or(0, |rtt| rtt.as_nanos() as u64),
+        window_bytes: peer.window_bytes as u64,
+        in_flight_bytes: peer.in_flight_bytes as u64,
+        counters: peer.stats.iter().map(|(name, n)| (name.to_string(), n)).chain(own).collect(),
+    }
+}

@@ -1,0 +1,296 @@
+//! The regions that processes have registered, and the copies that the engine asks for.
+//!
+//! Invariant: a region id that is not (or no longer) in the table is the garbage page: deposits vanish, gathers give zeros, so a transfer that was under way when
+//! its memory went harms nobody. Source: [UTLB §4.1] unset entries lead to the garbage page.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
+use vmmc_host::limits::REGIONS_PER_PROCESS_MAX;
+use vmmc_host::region::{PAGE_BYTES, RegionError};
+use vmmc_host::{Protection, Region};
+use vmmc_nic::{AtomicOp, Dma, OpError, ProcessId, RegionId, RegionRef};
+
+/// Bits of a region id that are the slot; the rest counts uses of the slot.
+const SLOT_BITS: u32 = REGIONS_PER_PROCESS_MAX.trailing_zeros();
+const SLOT_MASK: u32 = (1 << SLOT_BITS) - 1;
+const _: () = assert!(REGIONS_PER_PROCESS_MAX.is_power_of_two());
+
+/// All regions of all processes.
+#[derive(Default)]
+pub(super) struct Memory {
+    /// By slot of the process id.
+    processes: Vec<ProcessMemory>,
+}
+
+#[derive(Default)]
+struct ProcessMemory {
+    /// Whose regions these are; none: the slot is free.
+    owner: Option<ProcessId>,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    bytes: u64,
+}
+
+#[derive(Default)]
+struct Slot {
+    generation: u32,
+    region: Option<Region>,
+    /// Exports that use the region; it cannot be released before they end.
+    exports: u32,
+    /// Made when the first importer needs it.
+    read_only: Option<OwnedFd>,
+}
+
+/// Why a region cannot be registered or released.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum MemoryError {
+    #[error("{REGIONS_PER_PROCESS_MAX} regions are registered by this process already; release some")]
+    TableFull,
+    #[error("region {region} of this process does not exist; it was released already")]
+    NoSuchRegion { region: u32 },
+    #[error("region {region} carries {exports} exports; unexport them first")]
+    InUse { region: u32, exports: u32 },
+    #[error(transparent)]
+    Region(#[from] RegionError),
+}
+
+impl Memory {
+    pub(super) fn add_process(&mut self, process: ProcessId) {
+        if self.processes.len() <= process.slot() {
+            self.processes.resize_with(process.slot() + 1, ProcessMemory::default);
+        }
+        self.processes[process.slot()] = ProcessMemory { owner: Some(process), ..ProcessMemory::default() };
+    }
+
+    pub(super) fn drop_process(&mut self, process: ProcessId) {
+        if self.of(process).is_some() {
+            self.processes[process.slot()] = ProcessMemory::default();
+        }
+    }
+
+    /// Maps a memfd that came from a process.
+    pub(super) fn register(&mut self, process: ProcessId, fd: OwnedFd, len: u64) -> Result<RegionId, MemoryError> {
+        let memory = self.of_mut(process).expect("registered by an attached process");
+        if memory.free.is_empty() && memory.slots.len() >= REGIONS_PER_PROCESS_MAX {
+            return Err(MemoryError::TableFull);
+        }
+        refuse_huge_pages(&fd, len)?;
+        let region = Region::map(fd, len, Protection::ReadWrite)?;
+        let slot = memory.free.pop().unwrap_or_else(|| {
+            memory.slots.push(Slot::default());
+            memory.slots.len() as u32 - 1
+        });
+        memory.bytes += len;
+        let entry = &mut memory.slots[slot as usize];
+        entry.region = Some(region);
+        Ok(RegionId(slot | entry.generation << SLOT_BITS))
+    }
+
+    pub(super) fn release(&mut self, process: ProcessId, id: RegionId) -> Result<(), MemoryError> {
+        let gone = MemoryError::NoSuchRegion { region: id.0 };
+        let memory = self.of_mut(process).ok_or(gone.clone())?;
+        let slot = memory.slot_mut(id).ok_or(gone)?;
+        if slot.exports > 0 {
+            return Err(MemoryError::InUse { region: id.0, exports: slot.exports });
+        }
+        let len = slot.region.as_ref().map_or(0, Region::len_bytes);
+        *slot = Slot { generation: slot.generation.wrapping_add(1) & (u32::MAX >> SLOT_BITS), ..Slot::default() };
+        memory.bytes -= len;
+        memory.free.push(id.0 & SLOT_MASK);
+        Ok(())
+    }
+
+    /// Counts an export on its region.
+    pub(super) fn hold(&mut self, process: ProcessId, id: RegionId) {
+        if let Some(slot) = self.of_mut(process).and_then(|m| m.slot_mut(id)) {
+            slot.exports += 1;
+        }
+    }
+
+    /// Undoes one [`hold`](Self::hold).
+    pub(super) fn unhold(&mut self, process: ProcessId, id: RegionId) {
+        if let Some(slot) = self.of_mut(process).and_then(|m| m.slot_mut(id)) {
+            slot.exports -= 1;
+        }
+    }
+
+    #[inline]
+    pub(super) fn region(&self, at: RegionRef) -> Option<&Region> {
+        self.of(at.process)?.slots.get((at.region.0 & SLOT_MASK) as usize).filter(|s| s.is(at.region))?.region.as_ref()
+    }
+
+    /// Checks a range that a process claims.
+    #[inline]
+    pub(super) fn check(&self, at: RegionRef, offset: u64, len: u64) -> Result<(), OpError> {
+        let size = self.region(at).map_or(0, Region::len_bytes);
+        match offset.checked_add(len) {
+            Some(end) if end <= size => Ok(()),
+            _ => Err(OpError::OutOfBounds { offset, len, size }),
+        }
+    }
+
+    /// A descriptor of a region for an importer.
+    pub(super) fn share(&mut self, at: RegionRef, writable: bool) -> Option<Result<OwnedFd, RegionError>> {
+        let slot = self.of_mut(at.process)?.slot_mut(at.region)?;
+        let region = slot.region.as_ref()?;
+        if writable {
+            return Some(region.share());
+        }
+        if slot.read_only.is_none() {
+            match region.share_read_only() {
+                Ok(fd) => slot.read_only = Some(fd),
+                Err(e) => return Some(Err(e)),
+            }
+        }
+        let fd = slot.read_only.as_ref().expect("made above");
+        Some(fd.try_clone().map_err(|e| RegionError::System {
+            call: "dup",
+            errno: rustix::io::Errno::from_io_error(&e).unwrap_or(rustix::io::Errno::MFILE),
+        }))
+    }
+
+    /// Bytes of a process's regions.
+    pub(super) fn bytes(&self, process: ProcessId) -> u64 {
+        self.of(process).map_or(0, |m| m.bytes)
+    }
+
+    #[inline]
+    fn of(&self, process: ProcessId) -> Option<&ProcessMemory> {
+        self.processes.get(process.slot()).filter(|m| m.owner == Some(process))
+    }
+
+    fn of_mut(&mut self, process: ProcessId) -> Option<&mut ProcessMemory> {
+        self.processes.get_mut(process.slot()).filter(|m| m.owner == Some(process))
+    }
+}
+
+impl ProcessMemory {
+    fn slot_mut(&mut self, id: RegionId) -> Option<&mut Slot> {
+        self.slots.get_mut((id.0 & SLOT_MASK) as usize).filter(|s| s.is(id) && s.region.is_some())
+    }
+}
+
+impl Slot {
+    #[inline]
+    fn is(&self, id: RegionId) -> bool {
+        self.generation == id.0 >> SLOT_BITS
+    }
+}
+
+/// Huge pages can run out after the mapping was made, and then a copy of ours would end in SIGBUS: only ordinary pages are reserved for good.
+fn refuse_huge_pages(fd: &OwnedFd, len: u64) -> Result<(), RegionError> {
+    let stat = rustix::fs::fstat(fd).map_err(|errno| RegionError::System { call: "fstat", errno })?;
+    if stat.st_blksize as usize > PAGE_BYTES {
+        return Err(RegionError::Unsealed { len, why: "it has huge pages" });
+    }
+    Ok(())
+}
+
+impl Dma for Memory {
+    // A range outside of its region cannot come: exports and commands were checked when they were made. Should the region have been replaced by a smaller one
+    // since, the range is garbage too.
+    #[inline]
+    fn deposit(&mut self, to: RegionRef, offset: u64, data: &[u8]) {
+        if let Some(region) = self.region(to) {
+            let _ = region.write(offset, data);
+        }
+    }
+
+    #[inline]
+    fn gather(&mut self, from: RegionRef, offset: u64, out: &mut [u8]) {
+        if self.region(from).is_none_or(|region| region.read(offset, out).is_err()) {
+            out.fill(0);
+        }
+    }
+
+    fn copy(&mut self, from: RegionRef, from_offset: u64, to: RegionRef, to_offset: u64, len: u64) {
+        let Some(to) = self.region(to) else { return };
+        let Some(from) = self.region(from).filter(|f| f.check(from_offset, len).is_ok()) else {
+            return zero(to, to_offset, len);
+        };
+        let _ = from.copy_to(from_offset, to, to_offset, len);
+    }
+
+    #[inline]
+    fn atomic(&mut self, at: RegionRef, offset: u64, op: AtomicOp) -> u64 {
+        let Some(region) = self.region(at).filter(|_| offset % 8 == 0) else { return 0 };
+        let Ok(word) = region.word(offset) else { return 0 };
+        match op {
+            AtomicOp::FetchAdd(by) => word.fetch_add(by, Ordering::SeqCst),
+            AtomicOp::Swap(new) => word.swap(new, Ordering::SeqCst),
+            AtomicOp::CompareSwap { expected, desired } => {
+                word.compare_exchange(expected, desired, Ordering::SeqCst, Ordering::SeqCst).unwrap_or_else(|old| old)
+            }
+        }
+    }
+}
+
+fn zero(to: &Region, offset: u64, len: u64) {
+    let zeros = [0u8; PAGE_BYTES];
+    let mut done = 0;
+    while done < len {
+        let piece = (len - done).min(zeros.len() as u64);
+        if to.write(offset + done, &zeros[..piece as usize]).is_err() {
+            return;
+        }
+        done += piece;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table() -> (Memory, ProcessId) {
+        let (mut memory, process) = (Memory::default(), ProcessId(3));
+        memory.add_process(process);
+        (memory, process)
+    }
+
+    #[test]
+    fn a_released_region_is_the_garbage_page() {
+        let (mut memory, process) = table();
+        let region = Region::create(4096).unwrap();
+        let id = memory.register(process, region.share().unwrap(), 4096).unwrap();
+        let at = RegionRef { process, region: id };
+        memory.deposit(at, 10, b"here");
+        let mut got = [0; 4];
+        region.read(10, &mut got).unwrap();
+        assert_eq!(&got, b"here");
+        memory.release(process, id).unwrap();
+        let next = memory.register(process, Region::create(4096).unwrap().share().unwrap(), 4096).unwrap();
+        assert_ne!(id, next, "a slot used again has another id");
+        memory.deposit(at, 10, b"gone");
+        memory.gather(at, 10, &mut got);
+        assert_eq!(got, [0; 4]);
+        assert_eq!(memory.atomic(at, 0, AtomicOp::Swap(1)), 0);
+        assert!(memory.check(at, 0, 1).is_err() && memory.check(RegionRef { process, region: next }, 0, 4096).is_ok());
+        let elsewhere = RegionRef { process: ProcessId(3 | 1 << 12), region: next };
+        assert!(memory.region(elsewhere).is_none(), "the slot's next process sees nothing of it");
+    }
+
+    #[test]
+    fn a_region_in_use_is_not_released() {
+        let (mut memory, process) = table();
+        let id = memory.register(process, Region::create(100).unwrap().share().unwrap(), 100).unwrap();
+        memory.hold(process, id);
+        assert_eq!(memory.release(process, id), Err(MemoryError::InUse { region: id.0, exports: 1 }));
+        memory.unhold(process, id);
+        assert_eq!(memory.bytes(process), 100);
+        memory.release(process, id).unwrap();
+        assert_eq!(memory.bytes(process), 0);
+        assert_eq!(memory.release(process, id), Err(MemoryError::NoSuchRegion { region: id.0 }));
+    }
+
+    #[test]
+    fn atomics_change_the_shared_word() {
+        let (mut memory, process) = table();
+        let region = Region::create(4096).unwrap();
+        let at = RegionRef { process, region: memory.register(process, region.share().unwrap(), 4096).unwrap() };
+        assert_eq!(memory.atomic(at, 8, AtomicOp::FetchAdd(5)), 0);
+        assert_eq!(memory.atomic(at, 8, AtomicOp::CompareSwap { expected: 4, desired: 1 }), 5);
+        assert_eq!(memory.atomic(at, 8, AtomicOp::CompareSwap { expected: 5, desired: 9 }), 5);
+        assert_eq!(memory.atomic(at, 8, AtomicOp::Swap(2)), 9);
+        assert_eq!(region.word(8).unwrap().load(Ordering::SeqCst), 2);
+    }
+}

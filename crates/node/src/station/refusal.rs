@@ -1,0 +1,90 @@
+//! What a process is told when its call fails: a code for programs, a sentence for people.
+//!
+//! Invariant: every message names the thing and the numbers, and says what to do next.
+
+use super::memory::MemoryError;
+use vmmc_host::control::{Refusal, RefusalCode};
+use vmmc_host::region::RegionError;
+use vmmc_nic::{ExportError, ImportError, RedirectError, RejectReason, UnexportError, UnimportError};
+
+pub(super) fn refusal(code: RefusalCode, message: impl Into<String>) -> Refusal {
+    Refusal { code, message: message.into() }
+}
+
+pub(super) fn invalid(message: impl Into<String>) -> Refusal {
+    refusal(RefusalCode::Invalid, message)
+}
+
+pub(super) fn import(error: &ImportError, what: &str, node: &str) -> Refusal {
+    let code = match error {
+        ImportError::NoSuchExport => RefusalCode::UnknownName,
+        ImportError::StaleExport { .. } => RefusalCode::Stale,
+        ImportError::NotPermitted { .. } => RefusalCode::NotPermitted,
+        ImportError::NoRight { .. } => RefusalCode::NoRight,
+        ImportError::TimedOut { .. } => RefusalCode::TimedOut,
+        ImportError::UnknownNode => RefusalCode::UnknownNode,
+        ImportError::NodeUnreachable { .. } => RefusalCode::Unreachable,
+        ImportError::Rejected(RejectReason::Version) => RefusalCode::Version,
+        ImportError::Rejected(RejectReason::PeerTableFull) | ImportError::TableFull { .. } => RefusalCode::TableFull,
+        ImportError::Rejected(_) => RefusalCode::Unreachable,
+        ImportError::NotAttached | ImportError::Cancelled | ImportError::BadRequest => RefusalCode::Invalid,
+    };
+    let message = if node.is_empty() { format!("{what}: {error}") } else { format!("{what} on node {node}: {error}") };
+    refusal(code, message)
+}
+
+pub(super) fn ping(error: &ImportError, node: &str) -> Refusal {
+    let found = import(error, "ping", node);
+    match error {
+        ImportError::TimedOut { waited_ms } => refusal(
+            RefusalCode::TimedOut,
+            format!("node {node} has not answered within {waited_ms} ms; check that it runs, and the address"),
+        ),
+        _ => found,
+    }
+}
+
+pub(super) fn export(error: &ExportError) -> Refusal {
+    let code = match error {
+        ExportError::NameTaken { .. } => RefusalCode::NameTaken,
+        ExportError::BadLength { .. } => RefusalCode::OutOfBounds,
+        ExportError::TableFull { .. } | ExportError::TooManyUsers { .. } => RefusalCode::TableFull,
+        _ => RefusalCode::Invalid,
+    };
+    refusal(code, error.to_string())
+}
+
+pub(super) fn unexport(error: &UnexportError) -> Refusal {
+    refusal(RefusalCode::Stale, error.to_string())
+}
+
+pub(super) fn unimport(error: &UnimportError) -> Refusal {
+    refusal(RefusalCode::Stale, error.to_string())
+}
+
+pub(super) fn redirect(error: &RedirectError) -> Refusal {
+    let code = match error {
+        RedirectError::NoSuchExport { .. } | RedirectError::NoSuchRedirect { .. } => RefusalCode::Stale,
+        RedirectError::NotRedirectable { .. } => RefusalCode::Invalid,
+        RedirectError::OutOfBounds { .. } => RefusalCode::OutOfBounds,
+        RedirectError::Overlap { .. } => RefusalCode::Busy,
+        RedirectError::TableFull { .. } => RefusalCode::TableFull,
+    };
+    refusal(code, error.to_string())
+}
+
+pub(super) fn memory(error: &MemoryError) -> Refusal {
+    let code = match error {
+        MemoryError::TableFull => RefusalCode::TableFull,
+        MemoryError::NoSuchRegion { .. } => RefusalCode::Stale,
+        MemoryError::InUse { .. } => RefusalCode::Busy,
+        MemoryError::Region(RegionError::MemoryShort { .. }) => RefusalCode::MemoryShort,
+        MemoryError::Region(_) => RefusalCode::BadRegion,
+    };
+    refusal(code, error.to_string())
+}
+
+/// The node itself lacks something: memory, descriptors.
+pub(super) fn shortage(what: &str, error: impl std::fmt::Display) -> Refusal {
+    refusal(RefusalCode::MemoryShort, format!("the node could not make {what}: {error}; `vmmc doctor` shows its limits"))
+}

@@ -1,0 +1,125 @@
+//! Command rings: from words of a process to commands of the engine [UTLB §4.1].
+//!
+//! Invariant: every field is a claim. Ranges in the process's own memory are checked here, everything about the import by the engine; what makes no sense fails
+//! for that process alone.
+
+use super::Station;
+use super::connection::Process;
+use super::memory::Memory;
+use crate::limits::{RING_BATCH, RING_QUIET_EVERY, RINGS_FEW};
+use vmmc_host::abi::{Completion, Op, RawCommand, flags};
+use vmmc_host::limits::INLINE_BYTES_MAX;
+use vmmc_nic::{AtomicOp, Command, Cookie, Engine, ImportId, OpError, ProcessId, RegionId, RegionRef, Source, Time};
+
+impl Station {
+    /// Serves each ring that may have something.
+    pub(super) fn serve_rings(&mut self, now: Time) -> bool {
+        self.steps = self.steps.wrapping_add(1);
+        let all = self.attached.len() <= RINGS_FEW || self.steps % RING_QUIET_EVERY == 0;
+        let mut taken = 0;
+        for &index in &self.attached {
+            let Some(process) = self.connections[index].as_mut().and_then(|c| c.process.as_mut()) else { continue };
+            if all || !process.is_quiet() {
+                taken += serve_ring(process, &mut self.engine, &mut self.memory, self.progress, now);
+            }
+        }
+        self.counters.commands += taken as u64;
+        taken > 0
+    }
+}
+
+/// Takes commands of one process; returns how many.
+#[inline]
+fn serve_ring(process: &mut Process, engine: &mut Engine, memory: &mut Memory, progress: u64, now: Time) -> usize {
+    if process.overflows() && !process.drain_overflow() || process.stalled_at == Some(progress) {
+        return 0;
+    }
+    let mut taken = 0;
+    while taken < RING_BATCH {
+        let Some(full) = process.commands.peek() else { break };
+        let mut inline = [0; INLINE_BYTES_MAX];
+        let raw = RawCommand::read(&full, &mut inline);
+        let outcome = match command(&raw, &inline, process.id, memory) {
+            Ok(command) => match engine.post(now, process.id, command, memory) {
+                Ok(()) => Ok(()),
+                Err(_busy) => {
+                    process.stalled_at = Some(progress);
+                    break;
+                }
+            },
+            Err(why) => Err(why),
+        };
+        full.done();
+        taken += 1;
+        if let Err(why) = outcome {
+            fail(process, &raw, why);
+        }
+    }
+    process.quiet = if taken > 0 { 0 } else { process.quiet.saturating_add(1) };
+    process.commands_taken += taken as u64;
+    taken
+}
+
+/// The meaning of a command, its local range checked.
+#[inline]
+fn command<'a>(
+    raw: &RawCommand,
+    inline: &'a [u8; INLINE_BYTES_MAX],
+    process: ProcessId,
+    memory: &Memory,
+) -> Result<Command<'a>, OpError> {
+    let import = ImportId::from_u64(raw.import);
+    let cookie = Cookie(raw.cookie);
+    let atomic = |op| Ok(Command::Atomic { import, offset: raw.offset, op, cookie });
+    match raw.op {
+        Op::Send => {
+            let source = if raw.flags & flags::INLINE != 0 {
+                Source::Inline(&inline[..raw.len as usize])
+            } else {
+                Source::Region { region: own_range(raw, process, memory)?, offset: raw.region_offset, len: raw.len }
+            };
+            Ok(Command::Send {
+                import,
+                offset: raw.offset,
+                source,
+                notify: raw.flags & flags::NOTIFY != 0,
+                counter: (raw.flags & flags::COUNTER != 0).then_some(raw.counter),
+                completion: (raw.flags & flags::COMPLETE != 0).then_some(cookie),
+            })
+        }
+        Op::Fetch => {
+            let region = own_range(raw, process, memory)?;
+            Ok(Command::Fetch {
+                import,
+                offset: raw.offset,
+                len: raw.len,
+                region,
+                region_offset: raw.region_offset,
+                cookie,
+            })
+        }
+        Op::FetchAdd => atomic(AtomicOp::FetchAdd(raw.counter)),
+        Op::CompareSwap => atomic(AtomicOp::CompareSwap { expected: raw.counter, desired: raw.region }),
+        Op::Swap => atomic(AtomicOp::Swap(raw.counter)),
+        Op::Flush => Ok(Command::Flush { import, cookie }),
+        Op::Unknown => Err(OpError::Protocol),
+    }
+}
+
+/// The region that a command names, if the range lies in it.
+#[inline]
+fn own_range(raw: &RawCommand, process: ProcessId, memory: &Memory) -> Result<RegionId, OpError> {
+    let nowhere = OpError::OutOfBounds { offset: raw.region_offset, len: raw.len, size: 0 };
+    let region = RegionId(u32::try_from(raw.region).map_err(|_| nowhere)?);
+    memory.check(RegionRef { process, region }, raw.region_offset, raw.len)?;
+    Ok(region)
+}
+
+#[cold]
+fn fail(process: &mut Process, raw: &RawCommand, why: OpError) {
+    if raw.op == Op::Send && raw.flags & flags::COMPLETE == 0 {
+        process.send_failed(raw.import, why);
+    } else {
+        process.complete(Completion { cookie: raw.cookie, status: why.code(), value: 0, args: why.args() });
+    }
+}

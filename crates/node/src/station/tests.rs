@@ -1,0 +1,1 @@
+//! Station with a raw process side.
