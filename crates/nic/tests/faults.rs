@@ -293,6 +293,7 @@ fn a_second_node_of_one_name_is_refused_while_the_first_lives() {
     assert_eq!(world.completion(0, 1), Ok(4));
     // The first one is gone: the name is free again, at the new address.
     world.nodes[0].down = true;
+    world.settle();
     world.import(2, process, 1, "buffer");
 }
 

@@ -66,7 +66,7 @@ impl Engine {
             let Some(session) = peer.session.as_deref_mut() else { continue };
             let len = session.build_close(&mut buf);
             self.send_loose(addr, buf[..len].into());
-            self.end_session(now, index, PeerDownReason::Closed);
+            self.lose_peer(now, index, PeerDownReason::Closed);
         }
     }
 
@@ -330,6 +330,11 @@ impl Engine {
         }
         let again = matches!(why, PeerDownReason::Reset | PeerDownReason::Restarted);
         self.move_unanswered(index, via, op_error, again);
+    }
+
+    /// Ends the session with a peer without a new one in its place.
+    pub(super) fn lose_peer(&mut self, now: Time, index: u16, why: PeerDownReason) {
+        self.end_session(now, index, why);
         self.retire_peer(index);
     }
 

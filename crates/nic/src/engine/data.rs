@@ -124,9 +124,9 @@ impl Engine {
             self.echoed(now, token);
         }
         if outcome.nonsense || hostile {
-            self.end_session(now, index, PeerDownReason::Protocol);
+            self.lose_peer(now, index, PeerDownReason::Protocol);
         } else if outcome.closed {
-            self.end_session(now, index, PeerDownReason::Closed);
+            self.lose_peer(now, index, PeerDownReason::Closed);
         }
     }
 

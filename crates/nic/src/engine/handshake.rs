@@ -243,6 +243,8 @@ impl Engine {
         }
         let contest = peer.contest.get_or_insert(Contest { since: now, token, alive: false });
         if contest.alive {
+            // The next hello is judged anew.
+            peer.contest = None;
             return Verdict::Taken;
         }
         if now.since(contest.since) >= NAME_CONTEST {

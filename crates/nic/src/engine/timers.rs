@@ -128,7 +128,7 @@ impl Engine {
                     session.chunk_wait = None;
                 } else {
                     let after_ms = now.since(since).as_millis() as u64;
-                    self.end_session(now, index, PeerDownReason::Unreachable { after_ms });
+                    self.lose_peer(now, index, PeerDownReason::Unreachable { after_ms });
                     return;
                 }
             }
@@ -171,7 +171,7 @@ impl Engine {
         };
         if now >= since + peer_timeout.saturating_sub(keepalive) {
             let after_ms = now.since(since).as_millis() as u64 + keepalive.as_millis() as u64;
-            self.end_session(now, index, PeerDownReason::Unreachable { after_ms });
+            self.lose_peer(now, index, PeerDownReason::Unreachable { after_ms });
         } else if now >= session.ping_next {
             session.ping_next = now + PING_RETRY;
             session.pings.push_back((None, token));
