@@ -1,27 +1,84 @@
-//! Registered memory.
-use crate::*;
+//! Registered memory: the node knows it, so sends and fetches through the engine need no copy on the way.
+//!
+//! Invariant: the memory stays registered as long as any clone, any transfer under way or any redirection uses it.
+
+use crate::core::Core;
+use crate::error::AccessError;
+use crate::memory::Piece;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use vmmc_host::Region;
 
 /// Memory registered with the node, for sends and fetches without copies. Clones are the same memory.
 #[derive(Clone)]
-pub struct Buffer {}
+pub struct Buffer {
+    core: Arc<Core>,
+    piece: Arc<Piece>,
+}
 
-#[allow(unused_variables, clippy::len_without_is_empty)]
+#[allow(clippy::len_without_is_empty)] // never empty
 impl Buffer {
+    pub(crate) fn new(core: Arc<Core>, piece: Piece) -> Buffer {
+        Buffer { core, piece: Arc::new(piece) }
+    }
+
     /// Bytes.
     pub fn len(&self) -> u64 {
-        unimplemented!("skeleton")
+        self.piece.len
     }
+
     /// Copies bytes out.
+    ///
+    /// # Errors
+    /// [`AccessError::OutOfBounds`].
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), AccessError> {
-        unimplemented!("skeleton")
+        self.piece.read(offset, into)
     }
+
     /// Copies bytes in.
+    ///
+    /// # Errors
+    /// [`AccessError::OutOfBounds`].
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<(), AccessError> {
-        unimplemented!("skeleton")
+        self.piece.write(offset, data)
     }
-    /// An aligned word.
+
+    /// An aligned word, which fetches and redirected data may change at any time.
+    ///
+    /// # Errors
+    /// [`AccessError`].
     pub fn word(&self, offset: u64) -> Result<&AtomicU64, AccessError> {
-        unimplemented!("skeleton")
+        self.piece.word(offset)
+    }
+
+    pub(crate) fn check(&self, offset: u64, len: u64) -> Result<(), AccessError> {
+        self.piece.check(offset, len)
+    }
+
+    pub(crate) fn is_of(&self, core: &Arc<Core>) -> bool {
+        Arc::ptr_eq(&self.core, core)
+    }
+
+    pub(crate) fn region(&self) -> &Region {
+        self.piece.region()
+    }
+
+    pub(crate) fn region_id(&self) -> u32 {
+        self.piece.registered.id
+    }
+
+    /// Where a byte of the buffer lies in its region.
+    pub(crate) fn region_offset(&self, offset: u64) -> u64 {
+        self.piece.offset + offset
+    }
+
+    pub(crate) fn registered(&self) -> Arc<crate::regions::Registered> {
+        self.piece.registered.clone()
+    }
+}
+
+impl std::fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Buffer({} bytes)", self.len())
     }
 }

@@ -23,7 +23,9 @@ pub enum CallError {
         node: String,
     },
     /// The node did not answer in time.
-    #[error("node {node:?} did not answer within {after_ms} ms; look at it with `vmmc node status`, or give the call more time")]
+    #[error(
+        "node {node:?} did not answer within {after_ms} ms; look at it with `vmmc node status`, or give the call more time"
+    )]
     TimedOut {
         /// Name of the node.
         node: String,
@@ -85,7 +87,9 @@ pub enum AttachError {
         why: String,
     },
     /// Somebody else listens under the name.
-    #[error("the node {node:?} of user {uid} is run by user {owner}; refused, because it could read all you send. Use another name")]
+    #[error(
+        "the node {node:?} of user {uid} is run by user {owner}; refused, because it could read all you send. Use another name"
+    )]
     ForeignNode {
         /// Name of the node.
         node: String,
@@ -95,7 +99,9 @@ pub enum AttachError {
         owner: u32,
     },
     /// Library and node are of different releases.
-    #[error("node {node:?} speaks version {node_version} of the interface, this library {version}; run the same release of both")]
+    #[error(
+        "node {node:?} speaks version {node_version} of the interface, this library {version}; run the same release of both"
+    )]
     Version {
         /// Name of the node.
         node: String,
@@ -174,7 +180,9 @@ pub enum UnexportError {
         error: CallError,
     },
     /// Its memory had to be moved away from importers and could not.
-    #[error("unexport {export}: the pages could not be moved away from importers that still map them ({error}); free memory, or end the process")]
+    #[error(
+        "unexport {export}: the pages could not be moved away from importers that still map them ({error}); free memory, or end the process"
+    )]
     Move {
         /// The export.
         export: String,
@@ -244,7 +252,9 @@ pub enum TransferError {
         import: String,
     },
     /// The exporter's node does not answer.
-    #[error("import {import}: its node has not answered for {after_ms} ms; check that it runs and can be reached, then import again")]
+    #[error(
+        "import {import}: its node has not answered for {after_ms} ms; check that it runs and can be reached, then import again"
+    )]
     NodeUnreachable {
         /// The import.
         import: String,
@@ -258,7 +268,9 @@ pub enum TransferError {
         import: String,
     },
     /// Our own node died or ended.
-    #[error("import {import}: this process's node {node:?} is gone; start it again (`vmmc node start --name {node}`) and attach anew")]
+    #[error(
+        "import {import}: this process's node {node:?} is gone; start it again (`vmmc node start --name {node}`) and attach anew"
+    )]
     NodeGone {
         /// The import.
         import: String,
@@ -278,7 +290,9 @@ pub enum TransferError {
         size: u64,
     },
     /// Outside of the local buffer.
-    #[error("import {import}: {len} bytes at offset {offset} reach past the {size} bytes of the local buffer; use a smaller range")]
+    #[error(
+        "import {import}: {len} bytes at offset {offset} reach past the {size} bytes of the local buffer; use a smaller range"
+    )]
     BufferOutOfBounds {
         /// The import.
         import: String,
@@ -306,7 +320,9 @@ pub enum TransferError {
         granted: Rights,
     },
     /// A word that must be aligned is not.
-    #[error("import {import}: offset {offset} is not a multiple of 8, as words for atomics and counters must be; align it")]
+    #[error(
+        "import {import}: offset {offset} is not a multiple of 8, as words for atomics and counters must be; align it"
+    )]
     Misaligned {
         /// The import.
         import: String,
@@ -322,7 +338,9 @@ pub enum TransferError {
         max: u64,
     },
     /// The deadline passed. The transfer may still happen.
-    #[error("import {import}: not complete after {after_ms} ms, and may still happen; give it more time or check the other side with `vmmc ping`")]
+    #[error(
+        "import {import}: not complete after {after_ms} ms, and may still happen; give it more time or check the other side with `vmmc ping`"
+    )]
     TimedOut {
         /// The import.
         import: String,
@@ -338,7 +356,9 @@ pub enum TransferError {
         error: Box<BufferError>,
     },
     /// The session belongs to the parent process.
-    #[error("import {import}: this session was attached by process {parent} before a fork; attach in the child to get one of its own")]
+    #[error(
+        "import {import}: this session was attached by process {parent} before a fork; attach in the child to get one of its own"
+    )]
     Forked {
         /// The import.
         import: String,
@@ -448,7 +468,9 @@ pub enum RedirectError {
         max: usize,
     },
     /// Not all bytes came in time.
-    #[error("redirection of export {export}: {pending} bytes have not come within {after_ms} ms; wait on, or cancel it")]
+    #[error(
+        "redirection of export {export}: {pending} bytes have not come within {after_ms} ms; wait on, or cancel it"
+    )]
     TimedOut {
         /// The export.
         export: String,
@@ -463,7 +485,9 @@ pub enum RedirectError {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum BindError {
     /// Plain stores reach other memory only through a mapping.
-    #[error("import {import} cannot be bound for automatic update: {why}; use `send`, or a mappable export on this node imported with read and write")]
+    #[error(
+        "import {import} cannot be bound for automatic update: {why}; use `send`, or a mappable export on this node imported with read and write"
+    )]
     NotMapped {
         /// The import.
         import: String,

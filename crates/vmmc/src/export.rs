@@ -1,137 +1,338 @@
-//! Exports.
-use crate::*;
-use std::ops::Range;
-use std::sync::atomic::AtomicU64;
+//! Exports: memory that others may import, and its end.
+//!
+//! Invariant: when [`Export::unexport`] has returned successfully, no importer's byte arrives in this memory any more. Source: [NT §3.1]; revocation by moving pages
+//! is our departure, since a mapping held by another process cannot be taken back (DESIGN §3).
 
-/// Memory that others may import.
-pub struct Export {}
+use crate::core::Core;
+use crate::error::{AccessError, CallError, ExportError, UnexportError, WaitError};
+use crate::hub::Taker;
+use crate::memory::{Piece, Source};
+use crate::notification::{HandlerGuard, Notification};
+use crate::session::Session;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use vmmc_host::control::{Access, Answer, Call};
+use vmmc_host::{Deadline, Region};
+use vmmc_nic::{ExportId, Rights};
 
-/// Choices for an export.
-pub struct ExportBuilder {}
+/// Memory that others may import. Dropping it ends the export.
+pub struct Export {
+    core: Arc<Core>,
+    id: ExportId,
+    name: Option<String>,
+    notify: bool,
+    /// None once the export has ended.
+    piece: Option<Piece>,
+}
+
+/// Choices for an export; made by [`Session::export`] and its siblings.
+#[must_use = "nothing is exported before `create`"]
+pub struct ExportBuilder {
+    session: Session,
+    source: Source,
+    name: Option<String>,
+    rights: Rights,
+    access: Access,
+    notify: bool,
+    redirectable: bool,
+    mappable: bool,
+}
 
 /// How an ended export was made unreachable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Revocation {
-    /// No importer had a way left: the engine refuses, and mapped transfers have stopped at the gate.
+    /// The engine refuses, and mapped transfers have stopped at the gate. A hostile importer that stores through its mapping without the library could still reach
+    /// the old pages: use [`Export::unexport_moving`] against such.
     Gate,
     /// The content was moved onto other pages; whoever still maps the old ones reaches nothing.
     Moved,
 }
 
-#[allow(unused_variables)]
 impl ExportBuilder {
-    /// Name for importers, unique on the node; without one it is imported by id.
-    #[must_use]
-    pub fn name(self, name: &str) -> Self {
-        unimplemented!("skeleton")
+    pub(crate) fn new(session: Session, source: Source) -> ExportBuilder {
+        ExportBuilder {
+            session,
+            source,
+            name: None,
+            rights: Rights::ALL,
+            access: Access::default(),
+            notify: false,
+            redirectable: false,
+            mappable: true,
+        }
     }
+
+    /// Name for importers, 1 to 255 bytes, unique on the node; without one it is imported by id.
+    pub fn name(mut self, name: &str) -> Self {
+        self.name = Some(name.to_string());
+        self
+    }
+
     /// What importers may be granted; default read, write and atomic.
-    #[must_use]
-    pub fn rights(self, rights: Rights) -> Self {
-        unimplemented!("skeleton")
+    pub fn rights(mut self, rights: Rights) -> Self {
+        self.rights = rights;
+        self
     }
+
     /// Who may import; default processes of the same user.
-    #[must_use]
-    pub fn access(self, access: Access) -> Self {
-        unimplemented!("skeleton")
+    pub fn access(mut self, access: Access) -> Self {
+        self.access = access;
+        self
     }
+
     /// Whether senders may notify; default false.
-    #[must_use]
-    pub fn notify(self, allowed: bool) -> Self {
-        unimplemented!("skeleton")
+    pub fn notify(mut self, allowed: bool) -> Self {
+        self.notify = allowed;
+        self
     }
-    /// Whether incoming data may be redirected; default false. Such an export is served by the engine also on its own node.
-    #[must_use]
-    pub fn redirectable(self, redirectable: bool) -> Self {
-        unimplemented!("skeleton")
+
+    /// Whether incoming data may be redirected; default false. Such an export is served by the engine also on its own node, since the node must see every byte.
+    pub fn redirectable(mut self, redirectable: bool) -> Self {
+        self.redirectable = redirectable;
+        self
     }
-    /// Whether importers on this node may map the memory; default true.
-    #[must_use]
-    pub fn mappable(self, mappable: bool) -> Self {
-        unimplemented!("skeleton")
+
+    /// Whether importers on this node may map the memory; default true. Without, they go through the engine, and nobody can touch the pages after the end.
+    pub fn mappable(mut self, mappable: bool) -> Self {
+        self.mappable = mappable;
+        self
     }
-    /// Makes the export.
+
+    /// Makes the export. Its memory is reserved now: a shortage is an error here and never a signal later.
+    ///
+    /// # Errors
+    /// [`ExportError`].
     pub fn create(self) -> Result<Export, ExportError> {
-        unimplemented!("skeleton")
+        let core = self.session.core().clone();
+        let deadline = core.default_deadline();
+        let label = self.name.as_ref().map_or_else(|| "without a name".to_string(), |name| format!("{name:?}"));
+        let piece = match self.source.register(&core, deadline) {
+            Ok(piece) => piece,
+            Err(error) => return Err(ExportError::Memory { name: label, error }),
+        };
+        let call = Call::Export {
+            name: self.name.clone(),
+            region: piece.registered.id,
+            offset: piece.offset,
+            len: piece.len,
+            rights: self.rights.bits(),
+            access: self.access,
+            notify: self.notify,
+            redirectable: self.redirectable,
+            mappable: self.mappable,
+        };
+        let export = match core.call(call, &[], deadline) {
+            Ok((Answer::Exported { export }, _)) => export,
+            Ok(_) => return Err(ExportError::Call { name: label, error: core.wrong_answer("to an export") }),
+            Err(error) => return Err(ExportError::Call { name: label, error }),
+        };
+        core.hub.open(export);
+        let id = ExportId::from_u64(export);
+        Ok(Export { core, id, name: self.name, notify: self.notify, piece: Some(piece) })
     }
 }
 
-#[allow(unused_variables, clippy::len_without_is_empty)]
+#[allow(clippy::len_without_is_empty)] // never empty
 impl Export {
     /// Id for importers.
     pub fn id(&self) -> ExportId {
-        unimplemented!("skeleton")
+        self.id
     }
+
+    /// Name for importers, if it has one.
+    pub fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
     /// Bytes.
     pub fn len(&self) -> u64 {
-        unimplemented!("skeleton")
+        self.piece().len
     }
-    /// Copies bytes out.
+
+    /// The region that the memory lies in; it outlives the export.
+    pub fn region(&self) -> Region {
+        self.piece().region().clone()
+    }
+
+    /// Copies bytes out. If importers store meanwhile, old and new bytes may be mixed.
+    ///
+    /// # Errors
+    /// [`AccessError::OutOfBounds`].
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), AccessError> {
-        unimplemented!("skeleton")
+        self.piece().read(offset, into)
     }
+
     /// Copies bytes in; the last one becomes visible last.
+    ///
+    /// # Errors
+    /// [`AccessError::OutOfBounds`].
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<(), AccessError> {
-        unimplemented!("skeleton")
+        self.piece().write(offset, data)
     }
-    /// An aligned word.
+
+    /// An aligned word, which importers may change at any time.
+    ///
+    /// # Errors
+    /// [`AccessError`].
+    #[inline]
     pub fn word(&self, offset: u64) -> Result<&AtomicU64, AccessError> {
-        unimplemented!("skeleton")
+        self.piece().word(offset)
     }
-    /// Waits (polling) until a word satisfies a condition; gives its value.
+
+    /// Waits the session's timeout until a word satisfies a condition; gives its value. Everything sent before that word by the same process is then visible.
+    ///
+    /// It polls, yields the processor, then takes short naps (up to 1 ms): a store by another process cannot wake anybody. To block without naps, ask the sender
+    /// for a notification.
+    ///
+    /// # Errors
+    /// [`WaitError`].
     pub fn wait_word(&self, offset: u64, ready: impl Fn(u64) -> bool) -> Result<u64, WaitError> {
-        unimplemented!("skeleton")
+        self.wait_word_by(offset, ready, self.core.default_deadline())
     }
+
     /// As [`wait_word`](Self::wait_word), until a deadline.
-    pub fn wait_word_by(
-        &self,
-        offset: u64,
-        ready: impl Fn(u64) -> bool,
-        deadline: Deadline,
-    ) -> Result<u64, WaitError> {
-        unimplemented!("skeleton")
+    ///
+    /// # Errors
+    /// [`WaitError`].
+    pub fn wait_word_by(&self, offset: u64, ready: impl Fn(u64) -> bool, deadline: Deadline) -> Result<u64, WaitError> {
+        let word = self.word(offset)?;
+        let look = || Some(word.load(Ordering::Acquire)).filter(|value| ready(*value));
+        if let Some(value) = look() {
+            return Ok(value);
+        }
+        let start = self.core.waiting.waiter.now();
+        self.core.wait_unannounced(deadline, look).map_err(|end| {
+            let waited = self.core.waiting.waiter.now().since(start);
+            self.core.wait_error(end, &format!("wait for the word at {offset} of export {}", self.id), waited)
+        })
     }
-    /// Ends the export; when it returns no further byte arrives.
-    pub fn unexport(self) -> Result<Revocation, UnexportError> {
-        unimplemented!("skeleton")
+
+    /// Ends the export. When this returns no further byte arrives from anybody who uses the library, and, if an importer had bound itself or was stopped in the
+    /// middle of a transfer, the content has been moved onto other pages.
+    ///
+    /// # Errors
+    /// [`UnexportError`].
+    pub fn unexport(mut self) -> Result<Revocation, UnexportError> {
+        self.end(false)
     }
-    /// Ends the export and moves its content onto other pages without relying on importers.
-    pub fn unexport_moving(self) -> Result<Revocation, UnexportError> {
-        unimplemented!("skeleton")
+
+    /// Ends the export and moves its content onto other pages (one copy), without relying on importers. Other threads must not store to the memory meanwhile.
+    ///
+    /// # Errors
+    /// [`UnexportError`].
+    pub fn unexport_moving(mut self) -> Result<Revocation, UnexportError> {
+        self.end(true)
     }
+
     /// The next notification of this export; waits the session's timeout.
+    ///
+    /// # Errors
+    /// [`WaitError`].
     pub fn wait_notification(&self) -> Result<Notification, WaitError> {
-        unimplemented!("skeleton")
+        self.wait_notification_by(self.core.default_deadline())
     }
+
     /// The next notification of this export.
+    ///
+    /// # Errors
+    /// [`WaitError`].
     pub fn wait_notification_by(&self, deadline: Deadline) -> Result<Notification, WaitError> {
-        unimplemented!("skeleton")
+        self.must_allow_notifications()?;
+        self.core.wait_notification(self.taker(), deadline)
     }
+
     /// A notification of this export if one is there.
     pub fn take_notification(&self) -> Option<Notification> {
-        unimplemented!("skeleton")
+        self.core.take_notification(self.taker())
     }
-    /// Runs a handler on a thread of its own for every notification of this export.
+
+    /// Runs a handler on a thread of its own for every notification of this export, which other takers then no longer see.
+    ///
+    /// # Errors
+    /// [`WaitError`].
     pub fn on_notification(
         &self,
         handler: impl FnMut(Notification) + Send + 'static,
     ) -> Result<HandlerGuard, WaitError> {
-        unimplemented!("skeleton")
+        self.must_allow_notifications()?;
+        self.core.handle_notifications(self.taker(), handler)
     }
+
     /// Notifications of this export queue up and are not delivered.
     pub fn block_notifications(&self) {
-        unimplemented!("skeleton")
+        self.core.hub.block(self.taker(), true);
     }
+
     /// Ends [`block_notifications`](Self::block_notifications).
     pub fn unblock_notifications(&self) {
-        unimplemented!("skeleton")
+        self.core.hub.block(self.taker(), false);
+        self.core.waiting.kick();
     }
-    /// Posts another destination for data that comes to a range of a redirectable export.
-    pub fn redirect(&self, range: Range<u64>, to: &Buffer, to_offset: u64) -> Result<Redirection, RedirectError> {
-        unimplemented!("skeleton")
+
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.core
     }
-    /// The data in this range of a redirectable export has been used; the next arrival counts as new.
-    pub fn consume(&self, range: Range<u64>) -> Result<(), RedirectError> {
-        unimplemented!("skeleton")
+
+    pub(crate) fn check(&self, offset: u64, len: u64) -> Result<(), AccessError> {
+        self.piece().check(offset, len)
+    }
+
+    fn taker(&self) -> Taker {
+        Taker::Export(self.id.to_u64())
+    }
+
+    fn must_allow_notifications(&self) -> Result<(), WaitError> {
+        if self.notify {
+            return Ok(());
+        }
+        Err(WaitError::NotAllowed { what: format!("wait for a notification of export {}", self.label()) })
+    }
+
+    fn piece(&self) -> &Piece {
+        self.piece.as_ref().expect("only `end` takes it, and the export is not used after")
+    }
+
+    fn label(&self) -> String {
+        self.name.as_ref().map_or_else(|| self.id.to_string(), |name| format!("{name:?}"))
+    }
+
+    fn end(&mut self, moving: bool) -> Result<Revocation, UnexportError> {
+        let Some(piece) = self.piece.take() else { return Ok(Revocation::Gate) };
+        let error = |error: CallError| UnexportError::Call { export: self.label(), error };
+        let call = Call::Unexport { export: self.id.to_u64(), moving };
+        let answer = self.core.call(call, &[], self.core.default_deadline());
+        self.core.hub.close(self.id.to_u64());
+        match answer {
+            Ok((Answer::Unexported { must_move: false }, _)) => Ok(Revocation::Gate),
+            Ok((Answer::Unexported { must_move: true }, _)) => self.move_pages(piece),
+            // With the node everything it granted through the engine is gone too; only mappings remain, and moving frees us of them.
+            Err(CallError::NodeGone { .. }) if moving => self.move_pages(piece),
+            Ok(_) => Err(error(self.core.wrong_answer("to an unexport"))),
+            Err(e) => Err(error(e)),
+        }
+    }
+
+    fn move_pages(&self, piece: Piece) -> Result<Revocation, UnexportError> {
+        let users = Arc::strong_count(&piece.registered) - 1;
+        if users > 0 {
+            return Err(UnexportError::Shared { export: self.label(), users });
+        }
+        match piece.region().move_pages() {
+            Ok(_new_memfd) => Ok(Revocation::Moved),
+            Err(error) => Err(UnexportError::Move { export: self.label(), error }),
+        }
+    }
+}
+
+impl Drop for Export {
+    fn drop(&mut self) {
+        // Whoever wants to know how it went calls `unexport`.
+        let _ = self.end(false);
+    }
+}
+
+impl std::fmt::Debug for Export {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Export({}, {} bytes)", self.label(), self.len())
     }
 }

@@ -1,18 +1,69 @@
-//! Imports.
-use crate::*;
-use std::ops::Range;
+//! Imports: proxy receive buffers, and the deliberate updates and fetches through them.
+//!
+//! Invariant: every transfer is checked here against length and rights of the import before it reaches mapped memory or the command ring. Source: [NT §3.1],
+//! [SHRIMP §2] deliberate update; gather, scatter and remote atomics as every peer library has them.
+
+use crate::core::{Core, End, count};
+use crate::error::{CallError, ImportError, TransferError, millis};
+use crate::explain::{Explanation, Path};
+use crate::imports::Trouble;
+use crate::limits::{ANSWER_GRACE, DROP_FLUSH};
+use crate::mapped::{Fault, Mapped};
+use crate::session::Session;
+use crate::staging::Share;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use vmmc_host::abi::{GateState, RawNotification};
+use vmmc_host::control::{Answer, Call, Grant, NotMapped, What, timeout_ms};
+use vmmc_host::handshake::fence;
+use vmmc_host::{Deadline, Nanos, Protection, Region, RegionError};
+use vmmc_nic::{ExportId, OpError, Rights};
 
-/// A proxy receive buffer: access to another process's export.
-pub struct Import {}
+/// A proxy receive buffer: access to another process's export. Dropping it gives the import back, after its posted sends have arrived (or one second).
+///
+/// All calls can be made from any thread. Errors of sends that had already returned are told by the next call on the import, at the latest by [`flush`](Import::flush).
+pub struct Import {
+    /// Present if the transfers are copies by the caller.
+    pub(crate) mapped: Option<Mapped>,
+    pub(crate) shared: Arc<Shared>,
+}
 
-/// Choices for an import.
-pub struct ImportBuilder {}
+/// What transfers under way need of their import.
+pub(crate) struct Shared {
+    pub(crate) core: Arc<Core>,
+    pub(crate) id: u64,
+    pub(crate) export: u64,
+    pub(crate) len: u64,
+    pub(crate) rights: Rights,
+    pub(crate) notify: bool,
+    redirectable: bool,
+    sealed: bool,
+    node: String,
+    /// As in `"frames" on b`.
+    pub(crate) label: String,
+    pub(crate) not_mapped: Option<NotMapped>,
+    pub(crate) trouble: Arc<Trouble>,
+    pub(crate) share: Arc<Share>,
+    /// Something was posted since the last flush.
+    pub(crate) posted: AtomicBool,
+}
+
+/// Choices for an import; made by [`Session::import`].
+#[must_use = "nothing is imported before `open`"]
+pub struct ImportBuilder {
+    session: Session,
+    what: What,
+    node: Option<String>,
+    rights: Rights,
+    wait: Option<Duration>,
+}
 
 /// Choices for one send.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendOptions {
-    /// Notify the receiver; it is notified if the export allows it.
+    /// Notify the receiver; it is notified if the export allows it, after the data.
     pub notify: bool,
     /// Offset of a 64-bit word of the export that grows by one after the data is there.
     pub counter: Option<u64>,
@@ -20,138 +71,439 @@ pub struct SendOptions {
     pub timeout: Option<Duration>,
 }
 
-#[allow(unused_variables)]
-impl ImportBuilder {
-    /// Name or `address:port` of the exporting node; default this node.
-    #[must_use]
-    pub fn node(self, node: &str) -> Self {
-        unimplemented!("skeleton")
+impl SendOptions {
+    /// Asks for a notification.
+    pub fn notify() -> SendOptions {
+        SendOptions { notify: true, ..SendOptions::default() }
     }
-    /// Rights wanted; default read and write.
-    #[must_use]
-    pub fn rights(self, rights: Rights) -> Self {
-        unimplemented!("skeleton")
-    }
-    /// Wait this long for an export that does not exist yet.
-    #[must_use]
-    pub fn wait(self, timeout: Duration) -> Self {
-        unimplemented!("skeleton")
-    }
-    /// Imports.
-    pub fn open(self) -> Result<Import, ImportError> {
-        unimplemented!("skeleton")
+
+    /// Asks for a counter.
+    pub fn counter(offset: u64) -> SendOptions {
+        SendOptions { counter: Some(offset), ..SendOptions::default() }
     }
 }
 
-#[allow(unused_variables, clippy::len_without_is_empty)]
-impl Import {
-    /// Bytes.
-    pub fn len(&self) -> u64 {
-        unimplemented!("skeleton")
+impl ImportBuilder {
+    pub(crate) fn new(session: Session, what: What) -> ImportBuilder {
+        ImportBuilder { session, what, node: None, rights: Rights::READ | Rights::WRITE, wait: None }
     }
+
+    /// Name or `address:port` of the exporting node; default this node.
+    pub fn node(mut self, node: &str) -> Self {
+        self.node = Some(node.to_string());
+        self
+    }
+
+    /// Rights wanted; default read and write. Without read the memory cannot be mapped, and transfers go through the engine.
+    pub fn rights(mut self, rights: Rights) -> Self {
+        self.rights = rights;
+        self
+    }
+
+    /// Wait this long for an export that does not exist yet; without this a missing export is an error at once.
+    pub fn wait(mut self, timeout: Duration) -> Self {
+        self.wait = Some(timeout);
+        self
+    }
+
+    /// Imports.
+    ///
+    /// # Errors
+    /// [`ImportError`]; [`ImportError::refusal`] tells the kind.
+    pub fn open(self) -> Result<Import, ImportError> {
+        let label = self.label();
+        let core = self.session.core().clone();
+        let timeout = self.wait.unwrap_or(core.timeout);
+        let call = Call::Import {
+            node: self.node,
+            what: self.what,
+            rights: self.rights.bits(),
+            wait: self.wait.is_some(),
+            timeout_ms: timeout_ms(timeout),
+        };
+        let deadline = core.deadline(timeout.saturating_add(ANSWER_GRACE));
+        match core.call(call, &[], deadline) {
+            Ok((Answer::Imported(grant), fds)) => {
+                let import = grant.import;
+                Import::granted(core.clone(), label.clone(), grant, fds).map_err(|error| {
+                    core.control.tell(Call::Unimport { import });
+                    ImportError::Map { what: label, error }
+                })
+            }
+            Ok(_) => Err(ImportError::Call { what: label, error: core.wrong_answer("to an import") }),
+            Err(error) => Err(ImportError::Call { what: label, error }),
+        }
+    }
+
+    fn label(&self) -> String {
+        let what = match &self.what {
+            What::Name(name) => format!("{name:?}"),
+            What::Id(id) => ExportId::from_u64(*id).to_string(),
+        };
+        match &self.node {
+            Some(node) => format!("{what} on {node}"),
+            None => what,
+        }
+    }
+}
+
+impl Import {
+    fn granted(core: Arc<Core>, label: String, grant: Grant, fds: Vec<OwnedFd>) -> Result<Import, RegionError> {
+        let rights = Rights::from_bits(grant.rights).unwrap_or(Rights::NONE);
+        let mapped = match grant.mapped {
+            Ok(()) => Some(map(&core, &grant, rights, fds)?),
+            Err(_) => None,
+        };
+        let trouble = Arc::new(Trouble::default());
+        core.imports.add(grant.import, &trouble);
+        let shared = Shared {
+            id: grant.import,
+            export: grant.export,
+            len: grant.len,
+            rights,
+            notify: grant.notify,
+            redirectable: grant.redirectable,
+            sealed: grant.sealed,
+            node: grant.node,
+            label,
+            not_mapped: grant.mapped.err(),
+            trouble,
+            share: Arc::default(),
+            posted: AtomicBool::new(false),
+            core,
+        };
+        Ok(Import { mapped, shared: Arc::new(shared) })
+    }
+
+    /// Bytes.
+    #[allow(clippy::len_without_is_empty)] // never empty
+    pub fn len(&self) -> u64 {
+        self.shared.len
+    }
+
     /// Rights.
     pub fn rights(&self) -> Rights {
-        unimplemented!("skeleton")
+        self.shared.rights
     }
+
     /// Id of the export behind it.
     pub fn export_id(&self) -> ExportId {
-        unimplemented!("skeleton")
+        ExportId::from_u64(self.shared.export)
     }
+
+    /// Name of the exporting node.
+    pub fn node(&self) -> &str {
+        &self.shared.node
+    }
+
     /// Which path it uses, and why not a better one.
     pub fn explain(&self) -> Explanation {
-        unimplemented!("skeleton")
+        let shared = &*self.shared;
+        let path = match shared.not_mapped {
+            None => Path::Mapped,
+            Some(NotMapped::OtherNode) => Path::Network,
+            Some(_) => Path::Engine,
+        };
+        Explanation {
+            import: shared.label.clone(),
+            node: shared.node.clone(),
+            path,
+            not_mapped: shared.not_mapped,
+            len: shared.len,
+            rights: shared.rights.to_string(),
+            sealed: shared.sealed,
+            notify: shared.notify,
+            redirectable: shared.redirectable,
+            broken: self.broken().map(|e| e.to_string()),
+        }
     }
-    /// Deliberate update: copies `data` to the export. The data may be reused on return.
+
+    /// Why it cannot be used any more, if so.
+    pub fn broken(&self) -> Option<TransferError> {
+        let shared = &*self.shared;
+        if let Some(error) = shared.trouble.ended() {
+            return Some(shared.op_error(error));
+        }
+        match &self.mapped {
+            Some(mapped) => mapped.look().err().map(|fault| shared.fault(fault)),
+            None => shared.core.usable().err().map(|end| shared.end(end, Duration::ZERO)),
+        }
+    }
+
+    /// Deliberate update: copies `data` to the export, any alignment, any length. The data may be reused on return.
+    ///
+    /// On a mapped import the data is in the receiver's memory on return. Otherwise it is on its way; [`flush`](Self::flush) waits for it, and should come before the
+    /// process ends.
+    ///
+    /// # Errors
+    /// [`TransferError`]; nothing has moved, except after [`TransferError::TimedOut`], when the data may still arrive.
     #[inline]
     pub fn send(&self, offset: u64, data: &[u8]) -> Result<(), TransferError> {
-        unimplemented!("skeleton")
+        if let Some(mapped) = &self.mapped {
+            if self.shared.rights.contains(Rights::WRITE) {
+                return mapped.send(offset, data).map_err(|fault| self.shared.fault(fault));
+            }
+        }
+        self.send_with(offset, data, SendOptions::default())
     }
+
     /// [`send`](Self::send) with choices.
+    ///
+    /// # Errors
+    /// As for [`send`](Self::send).
     pub fn send_with(&self, offset: u64, data: &[u8], options: SendOptions) -> Result<(), TransferError> {
-        unimplemented!("skeleton")
+        let shared = &*self.shared;
+        shared.check_send(offset, data.len() as u64, options.counter)?;
+        match &self.mapped {
+            Some(mapped) => {
+                mapped.send(offset, data).map_err(|fault| shared.fault(fault))?;
+                self.after_mapped(mapped, offset, data.len() as u64, Mapped::last_word(data), options)
+            }
+            None => shared.send_engine(offset, data, options),
+        }
     }
-    /// Sends from registered memory without a copy; returns when the memory may be reused.
-    pub fn send_from(&self, source: &Buffer, range: Range<u64>, offset: u64) -> Result<(), TransferError> {
-        unimplemented!("skeleton")
-    }
-    /// [`send_from`](Self::send_from) with choices.
-    pub fn send_from_with(
+
+    /// The counter and the notification that follow mapped data.
+    pub(crate) fn after_mapped(
         &self,
-        source: &Buffer,
-        range: Range<u64>,
+        mapped: &Mapped,
         offset: u64,
+        len: u64,
+        last_word: u64,
         options: SendOptions,
     ) -> Result<(), TransferError> {
-        unimplemented!("skeleton")
+        let shared = &*self.shared;
+        if let Some(counter) = options.counter {
+            let add = mapped.atomic(counter, |word| word.fetch_add(1, Ordering::AcqRel));
+            add.map_err(|fault| shared.fault(fault))?;
+        }
+        if options.notify && shared.notify {
+            let core = &shared.core;
+            count(&core.counters.notified, 1);
+            if !mapped.notify(RawNotification { export: shared.export, offset, len, last_word }) {
+                count(&core.counters.notify_lost, 1);
+            }
+            if core.waiting.waiter.steps() {
+                // A receiver in this process may be parked in the node.
+                core.ring_doorbell();
+            }
+        }
+        Ok(())
     }
-    /// Sends without waiting; the data is copied before return.
-    pub fn send_async(&self, offset: u64, data: &[u8], options: SendOptions) -> Result<Transfer, TransferError> {
-        unimplemented!("skeleton")
-    }
-    /// Sends from registered memory without waiting; leave the range alone until the transfer is done.
-    pub fn send_from_async(
-        &self,
-        source: &Buffer,
-        range: Range<u64>,
-        offset: u64,
-        options: SendOptions,
-    ) -> Result<Transfer, TransferError> {
-        unimplemented!("skeleton")
-    }
-    /// Remote fetch into any memory.
+
+    /// Remote fetch into any memory, any alignment, any length. Sees what this process sent to the same node before.
+    ///
+    /// # Errors
+    /// [`TransferError`]; the memory may have been written in part.
+    #[inline]
     pub fn fetch(&self, offset: u64, into: &mut [u8]) -> Result<(), TransferError> {
-        unimplemented!("skeleton")
+        if let Some(mapped) = &self.mapped {
+            // A mapping exists only with the read right.
+            return mapped.fetch(offset, into).map_err(|fault| self.shared.fault(fault));
+        }
+        self.shared.check(Rights::READ, offset, into.len() as u64)?;
+        self.shared.fetch_engine(offset, into)
     }
-    /// Remote fetch into registered memory without a copy.
-    pub fn fetch_into(&self, offset: u64, to: &Buffer, range: Range<u64>) -> Result<(), TransferError> {
-        unimplemented!("skeleton")
-    }
-    /// Remote fetch into registered memory without waiting.
-    pub fn fetch_async(&self, offset: u64, to: &Buffer, range: Range<u64>) -> Result<Transfer, TransferError> {
-        unimplemented!("skeleton")
-    }
-    /// Sends several pieces to consecutive places.
-    pub fn gather(&self, pieces: &[&[u8]], offset: u64) -> Result<(), TransferError> {
-        unimplemented!("skeleton")
-    }
-    /// Sends several ranges of registered memory to consecutive places.
-    pub fn gather_from(&self, source: &Buffer, ranges: &[Range<u64>], offset: u64) -> Result<(), TransferError> {
-        unimplemented!("skeleton")
-    }
-    /// Sends consecutive parts of `data` to several ranges of the export.
-    pub fn scatter(&self, data: &[u8], ranges: &[Range<u64>]) -> Result<(), TransferError> {
-        unimplemented!("skeleton")
-    }
-    /// Fetches consecutive bytes into several pieces of memory.
-    pub fn fetch_scatter(&self, offset: u64, pieces: &mut [&mut [u8]]) -> Result<(), TransferError> {
-        unimplemented!("skeleton")
-    }
-    /// Fetches several ranges of the export into consecutive bytes.
-    pub fn fetch_gather(&self, ranges: &[Range<u64>], into: &mut [u8]) -> Result<(), TransferError> {
-        unimplemented!("skeleton")
-    }
+
     /// Adds to an aligned word; gives the old value.
+    ///
+    /// # Errors
+    /// [`TransferError`].
+    #[inline]
     pub fn fetch_add(&self, offset: u64, value: u64) -> Result<u64, TransferError> {
-        unimplemented!("skeleton")
+        self.shared.check_word(offset)?;
+        match &self.mapped {
+            Some(mapped) => {
+                mapped.atomic(offset, |w| w.fetch_add(value, Ordering::AcqRel)).map_err(|f| self.shared.fault(f))
+            }
+            None => self.shared.atomic_engine(vmmc_host::abi::Op::FetchAdd, offset, [value, 0]),
+        }
     }
-    /// Stores `new` if the word is `expected`; gives the old value.
+
+    /// Stores `new` in an aligned word if it is `expected`; gives the old value.
+    ///
+    /// # Errors
+    /// [`TransferError`].
     pub fn compare_swap(&self, offset: u64, expected: u64, new: u64) -> Result<u64, TransferError> {
-        unimplemented!("skeleton")
+        self.shared.check_word(offset)?;
+        let swap = |word: &std::sync::atomic::AtomicU64| {
+            let result = word.compare_exchange(expected, new, Ordering::AcqRel, Ordering::Acquire);
+            result.unwrap_or_else(|old| old)
+        };
+        match &self.mapped {
+            Some(mapped) => mapped.atomic(offset, swap).map_err(|fault| self.shared.fault(fault)),
+            None => self.shared.atomic_engine(vmmc_host::abi::Op::CompareSwap, offset, [expected, new]),
+        }
     }
-    /// Stores; gives the old value.
+
+    /// Stores `new` in an aligned word; gives the old value.
+    ///
+    /// # Errors
+    /// [`TransferError`].
     pub fn swap(&self, offset: u64, new: u64) -> Result<u64, TransferError> {
-        unimplemented!("skeleton")
+        self.shared.check_word(offset)?;
+        match &self.mapped {
+            Some(mapped) => mapped.atomic(offset, |w| w.swap(new, Ordering::AcqRel)).map_err(|f| self.shared.fault(f)),
+            None => self.shared.atomic_engine(vmmc_host::abi::Op::Swap, offset, [new, 0]),
+        }
     }
-    /// Returns when all sent before by this process to the export's node is in memory there, or the error of a send that failed.
+
+    /// Returns when all that this process sent before to the export's node is in memory there, or the error of a posted send that failed.
+    ///
+    /// # Errors
+    /// [`TransferError`].
     pub fn flush(&self) -> Result<(), TransferError> {
-        unimplemented!("skeleton")
+        self.flush_by(self.shared.core.default_deadline())
     }
+
     /// As [`flush`](Self::flush), until a deadline.
+    ///
+    /// # Errors
+    /// [`TransferError`].
     pub fn flush_by(&self, deadline: Deadline) -> Result<(), TransferError> {
-        unimplemented!("skeleton")
+        match &self.mapped {
+            Some(mapped) => {
+                fence();
+                mapped.look().map_err(|fault| self.shared.fault(fault))
+            }
+            None => self.shared.flush_engine(deadline),
+        }
     }
-    /// Automatic update: plain stores through the binding appear in the export.
-    pub fn bind(&self, options: BindOptions) -> Result<Binding, BindError> {
-        unimplemented!("skeleton")
+}
+
+/// Maps what the grant gives.
+fn map(core: &Arc<Core>, grant: &Grant, rights: Rights, fds: Vec<OwnedFd>) -> Result<Mapped, RegionError> {
+    let missing = RegionError::Unsealed { len: grant.len, why: "the node sent no descriptor of it" };
+    let mut fds = fds.into_iter();
+    let (Some(region), Some(gates), Some(wake)) = (fds.next(), fds.next(), fds.next()) else { return Err(missing) };
+    let protection = if rights.contains(Rights::WRITE) || rights.contains(Rights::ATOMIC) {
+        Protection::ReadWrite
+    } else {
+        Protection::ReadOnly
+    };
+    let region = Region::map(region, grant.len, protection)?;
+    let peer = core.peers.meet(gates, wake, fds.next().filter(|_| grant.pair))?;
+    Mapped::new(core.hot.clone(), region, peer, grant.gate, grant.gate_generation, grant.import).ok_or(missing)
+}
+
+impl Shared {
+    /// Checks a transfer against the import.
+    pub(crate) fn check(&self, needed: Rights, offset: u64, len: u64) -> Result<(), TransferError> {
+        self.check_right(needed)?;
+        match offset.checked_add(len) {
+            Some(end) if end <= self.len => Ok(()),
+            _ => Err(TransferError::OutOfBounds { import: self.label.clone(), offset, len, size: self.len }),
+        }
+    }
+
+    pub(crate) fn check_send(&self, offset: u64, len: u64, counter: Option<u64>) -> Result<(), TransferError> {
+        self.check(Rights::WRITE, offset, len)?;
+        let Some(counter) = counter else { return Ok(()) };
+        self.check(Rights::WRITE, counter, 8)?;
+        self.check_aligned(counter)
+    }
+
+    fn check_word(&self, offset: u64) -> Result<(), TransferError> {
+        self.check(Rights::ATOMIC, offset, 8)?;
+        self.check_aligned(offset)
+    }
+
+    fn check_right(&self, needed: Rights) -> Result<(), TransferError> {
+        if self.rights.contains(needed) {
+            return Ok(());
+        }
+        Err(TransferError::NoRight { import: self.label.clone(), needed, granted: self.rights })
+    }
+
+    fn check_aligned(&self, offset: u64) -> Result<(), TransferError> {
+        if offset % 8 == 0 { Ok(()) } else { Err(TransferError::Misaligned { import: self.label.clone(), offset }) }
+    }
+
+    /// A mapped transfer's fault, in words.
+    #[cold]
+    pub(crate) fn fault(&self, fault: Fault) -> TransferError {
+        let import = self.label.clone();
+        match fault {
+            Fault::Gate(GateState::OwnerDied) => TransferError::OwnerDied { import },
+            Fault::Gate(GateState::NodeStopped) | Fault::Gone => self.end(End::Gone, Duration::ZERO),
+            Fault::Gate(_) => TransferError::Revoked { import },
+            Fault::Bounds(e) => TransferError::OutOfBounds { import, offset: e.offset, len: e.len, size: e.size },
+            Fault::Forked => self.end(End::Forked, Duration::ZERO),
+        }
+    }
+
+    /// How a wait ended, in words.
+    #[cold]
+    pub(crate) fn end(&self, end: End, waited: Duration) -> TransferError {
+        let import = self.label.clone();
+        match end {
+            End::TimedOut => TransferError::TimedOut { import, after_ms: millis(waited) },
+            End::Gone => TransferError::NodeGone { import, node: self.core.identity.name.clone() },
+            End::Forked => TransferError::Forked { import, parent: self.core.pid },
+        }
+    }
+
+    /// How a wait that began at `start` ended, in words.
+    pub(crate) fn ended(&self, end: End, start: Nanos) -> TransferError {
+        self.end(end, self.core.waiting.waiter.now().since(start))
+    }
+
+    /// An engine's error, in words.
+    #[cold]
+    pub(crate) fn op_error(&self, error: OpError) -> TransferError {
+        let import = self.label.clone();
+        match error {
+            OpError::Revoked | OpError::StaleImport => TransferError::Revoked { import },
+            OpError::OwnerDied => TransferError::OwnerDied { import },
+            OpError::NodeUnreachable { after_ms } => TransferError::NodeUnreachable { import, after_ms },
+            OpError::NodeRestarted => TransferError::NodeRestarted { import },
+            OpError::OutOfBounds { offset, len, size } => TransferError::OutOfBounds { import, offset, len, size },
+            OpError::NoRight { needed } => TransferError::NoRight { import, needed, granted: self.rights },
+            OpError::Misaligned { offset, .. } => TransferError::Misaligned { import, offset },
+            OpError::TooFragmented { max } => TransferError::TooFragmented { import, max },
+            error => TransferError::Engine { import, error },
+        }
+    }
+
+    /// An error that is to be told before anything else happens.
+    pub(crate) fn check_trouble(&self) -> Result<(), TransferError> {
+        self.trouble.check().map_err(|error| self.op_error(error))
+    }
+}
+
+impl Drop for Import {
+    fn drop(&mut self) {
+        let shared = &*self.shared;
+        if let Some(OpError::OwnerDied) = shared.trouble.ended() {
+            if let Some(mapped) = &self.mapped {
+                mapped.peer.mark_dead();
+            }
+        }
+        if shared.posted.load(Ordering::Relaxed) && self.broken().is_none() {
+            // Posted sends are promised to arrive; giving the import back at once would cut them off. Their errors have nobody left to hear them.
+            let _ = shared.flush_engine(shared.core.deadline(DROP_FLUSH));
+        }
+        shared.core.imports.remove(shared.id);
+        if shared.core.usable().is_ok() {
+            shared.core.control.tell(Call::Unimport { import: shared.id });
+        }
+    }
+}
+
+impl std::fmt::Debug for Import {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Import({}, {} bytes, {})", self.shared.label, self.shared.len, self.shared.rights)
+    }
+}
+
+/// For callers that made a set-up call on behalf of an import.
+impl From<(&Shared, CallError)> for TransferError {
+    fn from((shared, error): (&Shared, CallError)) -> TransferError {
+        let end = match error {
+            CallError::TimedOut { .. } => End::TimedOut,
+            CallError::Forked { .. } => End::Forked,
+            _ => End::Gone,
+        };
+        shared.end(end, Duration::ZERO)
     }
 }

@@ -12,17 +12,34 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod attach;
 mod binding;
 mod buffer;
+mod collector;
+mod control;
+mod core;
+mod engine;
 mod error;
 mod explain;
 mod export;
+mod hub;
 mod import;
+mod imports;
+mod lanes;
+pub mod limits;
+mod mapped;
+mod memory;
 mod notification;
+mod peers;
 mod redirection;
+mod regions;
 mod session;
+mod slots;
+mod staging;
+mod start;
 mod stats;
 mod transfer;
+mod waiting;
 
 pub use binding::{BindOptions, Binding};
 pub use buffer::Buffer;
@@ -42,3 +59,16 @@ pub use vmmc_host::adopt::CallerMemory;
 pub use vmmc_host::control::{Access, NodeInfo, NotMapped, Refusal, RefusalCode};
 pub use vmmc_host::{Attachment, Deadline, Nanos, Region};
 pub use vmmc_nic::{ExportId, Rights};
+
+/// All handles go between threads.
+const _: () = {
+    const fn check<T: Send + Sync>() {}
+    check::<Session>();
+    check::<Export>();
+    check::<Import>();
+    check::<Buffer>();
+    check::<Transfer>();
+    check::<Binding<'static>>();
+    check::<Redirection>();
+    check::<HandlerGuard>();
+};

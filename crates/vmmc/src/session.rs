@@ -1,15 +1,47 @@
-//! A process's attachment to its node.
-use crate::*;
+//! A process's attachment to its node: the door to exports, imports, buffers and notifications.
+//!
+//! Invariant: all state is behind one shared core; a session can be used from any number of threads. A child of a fork finds its parent's session unusable.
+
+use crate::attach;
+use crate::buffer::Buffer;
+use crate::core::Core;
+use crate::error::{AttachError, BufferError, CallError, WaitError};
+use crate::export::ExportBuilder;
+use crate::hub::Taker;
+use crate::import::ImportBuilder;
+use crate::limits::{ANSWER_GRACE, INLINE_BYTES_MAX, NOTIFICATIONS_PER_EXPORT_MAX, REDIRECTIONS_MAX, SHARED_LANE};
+use crate::limits::{TIMEOUT_DEFAULT, TRANSFERS_MAX};
+use crate::memory::Source;
+use crate::notification::{HandlerGuard, Notification};
+use crate::stats::SessionStats;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 use std::time::Duration;
+use vmmc_host::adopt::CallerMemory;
+use vmmc_host::control::{Answer, Call, NodeInfo, What, timeout_ms};
+use vmmc_host::limits::{EXPORTS_PER_PROCESS_MAX, REGION_BYTES_MAX};
+use vmmc_host::{Attachment, Deadline, Region};
+use vmmc_nic::ExportId;
+
+/// Name of the environment variable that names another default node.
+pub(crate) const NODE_VARIABLE: &str = "VMMC_NODE";
+/// Name of the default node.
+const DEFAULT_NODE: &str = "default";
 
 /// An attachment to a node. Clones are the same attachment; it ends with the last clone and the last export, import and buffer made with it.
 #[derive(Clone)]
-pub struct Session {}
+pub struct Session {
+    core: Arc<Core>,
+}
 
 /// Choices made before attaching.
 #[derive(Clone, Debug)]
-pub struct SessionBuilder {}
+#[must_use = "nothing is attached before `attach`"]
+pub struct SessionBuilder {
+    pub(crate) node: String,
+    pub(crate) start: bool,
+    pub(crate) timeout: Duration,
+}
 
 /// Who the node is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,12 +52,12 @@ pub struct NodeIdentity {
     pub listen: Vec<String>,
 }
 
-/// Bounds of this session, for programs that plan.
+/// Bounds of a session, for programs that plan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes of a send that travel inside the descriptor.
     pub inline_bytes: usize,
-    /// Transfers through the engine that can be outstanding at once.
+    /// Transfers through the engine that can be outstanding at once; further ones wait.
     pub transfers: usize,
     /// Exports of one process.
     pub exports: usize,
@@ -39,152 +71,279 @@ pub struct Limits {
     pub export_bytes: u64,
 }
 
-#[allow(unused_variables)]
-impl Session {
-    /// Attaches to the user's default node (`$VMMC_NODE`, else `default`), starting it when none runs.
-    pub fn attach() -> Result<Session, AttachError> {
-        unimplemented!("skeleton")
+impl Default for SessionBuilder {
+    fn default() -> Self {
+        let node = std::env::var(NODE_VARIABLE).ok().filter(|name| !name.is_empty());
+        SessionBuilder { node: node.unwrap_or_else(|| DEFAULT_NODE.into()), start: true, timeout: TIMEOUT_DEFAULT }
     }
+}
+
+impl SessionBuilder {
+    /// Name of the node of this user; default `$VMMC_NODE`, else `default`.
+    pub fn node(mut self, name: &str) -> SessionBuilder {
+        self.node = name.to_string();
+        self
+    }
+
+    /// Whether to start the node when none runs; default true. The program is `$VMMC_BIN`, else `vmmc` beside the running program or in its parent folders, else on
+    /// the path; the node ends a minute after its last process.
+    pub fn start_node(mut self, start: bool) -> SessionBuilder {
+        self.start = start;
+        self
+    }
+
+    /// Default of all waits of the session; 5 s if not set.
+    pub fn timeout(mut self, timeout: Duration) -> SessionBuilder {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Attaches.
+    ///
+    /// # Errors
+    /// [`AttachError`]. The node must belong to our own user or to root; the kernel says whose it is.
+    pub fn attach(self) -> Result<Session, AttachError> {
+        let attachment = attach::reach(&self)?;
+        self.over(attachment)
+    }
+
+    /// Attaches over a way to an embedded or simulated node.
+    ///
+    /// # Errors
+    /// [`AttachError`].
+    pub fn over(self, attachment: Attachment) -> Result<Session, AttachError> {
+        Ok(Session { core: attach::attach(self, attachment)? })
+    }
+}
+
+impl Session {
+    /// Attaches to the user's default node, starting it when none runs.
+    ///
+    /// # Errors
+    /// [`AttachError`].
+    pub fn attach() -> Result<Session, AttachError> {
+        Session::builder().attach()
+    }
+
     /// Attaches with choices.
     pub fn builder() -> SessionBuilder {
-        unimplemented!("skeleton")
+        SessionBuilder::default()
     }
+
     /// Attaches over a way to an embedded or simulated node.
+    ///
+    /// # Errors
+    /// [`AttachError`].
     pub fn over(attachment: Attachment) -> Result<Session, AttachError> {
-        unimplemented!("skeleton")
+        Session::builder().over(attachment)
     }
+
     /// The node.
     pub fn node(&self) -> &NodeIdentity {
-        unimplemented!("skeleton")
+        &self.core.identity
     }
+
     /// Id of this process on its node.
     pub fn process_id(&self) -> u32 {
-        unimplemented!("skeleton")
+        self.core.process
     }
+
     /// Bounds.
     pub fn limits(&self) -> Limits {
-        unimplemented!("skeleton")
+        Limits {
+            inline_bytes: INLINE_BYTES_MAX,
+            transfers: TRANSFERS_MAX,
+            exports: EXPORTS_PER_PROCESS_MAX,
+            redirections: REDIRECTIONS_MAX,
+            lanes: SHARED_LANE as usize,
+            notifications_queued: NOTIFICATIONS_PER_EXPORT_MAX,
+            export_bytes: REGION_BYTES_MAX,
+        }
     }
+
     /// Default of all waits.
     pub fn timeout(&self) -> Duration {
-        unimplemented!("skeleton")
+        self.core.timeout
     }
+
     /// A deadline on this session's clock.
     pub fn deadline(&self, after: Duration) -> Deadline {
-        unimplemented!("skeleton")
+        self.core.deadline(after)
     }
-    /// Whether the node is still there.
+
+    /// Whether the node is still there, as far as is known without asking it.
     pub fn is_alive(&self) -> bool {
-        unimplemented!("skeleton")
+        self.core.usable().is_ok()
     }
-    /// Runs an embedded node once; nothing with a daemon.
+
+    /// Runs an embedded node once; does nothing with a daemon. Programs that compute for long between calls can step their node with this.
     pub fn step(&self) {
-        unimplemented!("skeleton")
+        self.core.waiting.waiter.step();
     }
+
     /// Description of the node; `details` lists exports, imports and processes too.
+    ///
+    /// # Errors
+    /// [`CallError`].
     pub fn node_info(&self, details: bool) -> Result<NodeInfo, CallError> {
-        unimplemented!("skeleton")
+        match self.core.call(Call::Info { details }, &[], self.core.default_deadline())? {
+            (Answer::Info(info), _) => Ok(*info),
+            _ => Err(self.core.wrong_answer("to a question for information")),
+        }
     }
+
     /// Round trip from engine to engine. `node` is a name or `address:port`.
+    ///
+    /// # Errors
+    /// [`CallError`].
     pub fn ping(&self, node: &str, timeout: Duration) -> Result<Duration, CallError> {
-        unimplemented!("skeleton")
+        let call = Call::Ping { node: node.to_string(), timeout_ms: timeout_ms(timeout) };
+        match self.core.call(call, &[], self.core.deadline(timeout.saturating_add(ANSWER_GRACE)))? {
+            (Answer::Pong { rtt_ns, .. }, _) => Ok(Duration::from_nanos(rtt_ns)),
+            _ => Err(self.core.wrong_answer("to a ping")),
+        }
     }
-    /// Makes the node know a peer by its addresses (several: several paths).
+
+    /// Makes the node know a peer by its addresses (`address:port`; several are several paths to one node).
+    ///
+    /// # Errors
+    /// [`CallError`].
     pub fn add_peer<S: AsRef<str>>(&self, addresses: &[S]) -> Result<(), CallError> {
-        unimplemented!("skeleton")
+        let addresses = addresses.iter().map(|a| a.as_ref().to_string()).collect();
+        self.core.call(Call::AddPeer { addresses }, &[], self.core.default_deadline()).map(drop)
     }
-    /// Ends the node, for all its processes.
+
+    /// Ends the node, for all its processes. Only its own user and root may.
+    ///
+    /// # Errors
+    /// [`CallError`].
     pub fn stop_node(&self) -> Result<(), CallError> {
-        unimplemented!("skeleton")
+        match self.core.call(Call::Stop, &[], self.core.default_deadline()) {
+            // It may be gone before its answer is read.
+            Ok(_) | Err(CallError::NodeGone { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
+
     /// Counters of this session.
     pub fn stats(&self) -> SessionStats {
-        unimplemented!("skeleton")
+        self.core.stats()
     }
-    /// Export of new memory.
+
+    /// Exports new memory of `len` bytes, zeroed and reserved. It starts on a page, so importers of this node can map it.
     pub fn export(&self, len: u64) -> ExportBuilder {
-        unimplemented!("skeleton")
+        ExportBuilder::new(self.clone(), Source::New(len))
     }
-    /// Export of memory that the caller has.
+
+    /// Exports memory that the caller has: a `Vec<u8>`, or a range claimed with `CallerMemory::from_raw_parts`. Its pages are moved onto shared memory in place: one copy of
+    /// the touched pages now, one at the end. Unless it covers whole pages, importers of this node go through the engine.
     pub fn export_memory(&self, memory: impl Into<CallerMemory>) -> ExportBuilder {
-        unimplemented!("skeleton")
+        ExportBuilder::new(self.clone(), Source::Caller(memory.into()))
     }
-    /// Export of a region.
+
+    /// Exports a region.
     pub fn export_region(&self, region: Region) -> ExportBuilder {
-        unimplemented!("skeleton")
+        ExportBuilder::new(self.clone(), Source::Region(region))
     }
-    /// Import by name.
+
+    /// Imports by name.
     pub fn import(&self, name: &str) -> ImportBuilder {
-        unimplemented!("skeleton")
+        ImportBuilder::new(self.clone(), What::Name(name.to_string()))
     }
-    /// Import by id.
+
+    /// Imports by id.
     pub fn import_id(&self, id: ExportId) -> ImportBuilder {
-        unimplemented!("skeleton")
+        ImportBuilder::new(self.clone(), What::Id(id.to_u64()))
     }
-    /// Memory for sends and fetches without copies.
+
+    /// New registered memory for sends and fetches without copies.
+    ///
+    /// # Errors
+    /// [`BufferError`].
     pub fn buffer(&self, len: u64) -> Result<Buffer, BufferError> {
-        unimplemented!("skeleton")
+        self.register(Source::New(len))
     }
-    /// The caller's memory for sends and fetches without copies.
+
+    /// The caller's memory, registered for sends and fetches without copies; costs as [`export_memory`](Self::export_memory) says.
+    ///
+    /// # Errors
+    /// [`BufferError`].
     pub fn adopt(&self, memory: impl Into<CallerMemory>) -> Result<Buffer, BufferError> {
-        unimplemented!("skeleton")
+        self.register(Source::Caller(memory.into()))
     }
-    /// The next notification of any export; waits the session's timeout.
+
+    /// A region, registered for sends and fetches without copies: that of an export, for example.
+    ///
+    /// # Errors
+    /// [`BufferError`].
+    pub fn buffer_region(&self, region: Region) -> Result<Buffer, BufferError> {
+        self.register(Source::Region(region))
+    }
+
+    /// The next notification of any export that has no handler of its own; waits the session's timeout.
+    ///
+    /// # Errors
+    /// [`WaitError`].
     pub fn wait_notification(&self) -> Result<Notification, WaitError> {
-        unimplemented!("skeleton")
+        self.wait_notification_by(self.core.default_deadline())
     }
-    /// The next notification of any export.
+
+    /// As [`wait_notification`](Self::wait_notification), until a deadline.
+    ///
+    /// # Errors
+    /// [`WaitError`].
     pub fn wait_notification_by(&self, deadline: Deadline) -> Result<Notification, WaitError> {
-        unimplemented!("skeleton")
+        self.core.wait_notification(Taker::Any, deadline)
     }
-    /// A notification if one is there.
+
+    /// A notification if one is there. With [`event_fd`](Self::event_fd): call it until it gives none, then sleep.
     pub fn take_notification(&self) -> Option<Notification> {
-        unimplemented!("skeleton")
+        self.core.take_notification(Taker::Any)
     }
-    /// Runs a handler on a thread of its own for every notification.
+
+    /// Runs a handler on a thread of its own for every notification of exports without their own handler, until the guard is dropped.
+    ///
+    /// # Errors
+    /// [`WaitError::System`] when no thread can be had.
     pub fn on_notification(
         &self,
         handler: impl FnMut(Notification) + Send + 'static,
     ) -> Result<HandlerGuard, WaitError> {
-        unimplemented!("skeleton")
+        self.core.handle_notifications(Taker::Any, handler)
     }
-    /// For event loops: readable when [`take_notification`](Self::take_notification) has something. Call that until it gives none.
+
+    /// A descriptor for event loops (poll, epoll): readable when [`take_notification`](Self::take_notification) may have something. Only wait for it to be readable; do
+    /// not read it.
+    ///
+    /// # Errors
+    /// [`WaitError::System`] when no descriptor can be had.
     pub fn event_fd(&self) -> Result<BorrowedFd<'_>, WaitError> {
-        unimplemented!("skeleton")
+        self.core.event_fd()
     }
-    /// Notifications of all exports queue up and are not delivered.
+
+    /// Notifications of all exports queue up and are not delivered, until [`unblock_notifications`](Self::unblock_notifications).
     pub fn block_notifications(&self) {
-        unimplemented!("skeleton")
+        self.core.hub.block(Taker::Any, true);
     }
-    /// Ends [`block_notifications`](Self::block_notifications).
+
+    /// Ends [`block_notifications`](Self::block_notifications); what has queued is delivered.
     pub fn unblock_notifications(&self) {
-        unimplemented!("skeleton")
+        self.core.hub.block(Taker::Any, false);
+        self.core.waiting.kick();
+    }
+
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
+    fn register(&self, source: Source) -> Result<Buffer, BufferError> {
+        let piece = source.register(&self.core, self.core.default_deadline())?;
+        Ok(Buffer::new(self.core.clone(), piece))
     }
 }
 
-#[allow(unused_variables)]
-impl SessionBuilder {
-    /// Name of the node of this user.
-    #[must_use]
-    pub fn node(self, name: &str) -> SessionBuilder {
-        unimplemented!("skeleton")
-    }
-    /// Whether to start a node when none runs; default true.
-    #[must_use]
-    pub fn start_node(self, start: bool) -> SessionBuilder {
-        unimplemented!("skeleton")
-    }
-    /// Default of all waits of the session; 5 s if not set.
-    #[must_use]
-    pub fn timeout(self, timeout: Duration) -> SessionBuilder {
-        unimplemented!("skeleton")
-    }
-    /// Attaches.
-    pub fn attach(self) -> Result<Session, AttachError> {
-        unimplemented!("skeleton")
-    }
-    /// Attaches over a way to an embedded or simulated node.
-    pub fn over(self, attachment: Attachment) -> Result<Session, AttachError> {
-        unimplemented!("skeleton")
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Session(process {} on node {:?})", self.core.process, self.core.identity.name)
     }
 }

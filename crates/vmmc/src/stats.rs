@@ -1,5 +1,11 @@
 //! Counters of a session.
+//!
+//! Invariant: nothing that is lost goes uncounted. Counters of mapped transfers are kept by lane, so counting costs the sender no shared cache line.
+
+use crate::core::Core;
+use crate::lanes::LaneCounters;
 use serde::Serialize;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What a session has done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -24,13 +30,13 @@ pub struct SessionStats {
     pub fetches_engine: u64,
     /// Their bytes.
     pub fetch_bytes_engine: u64,
-    /// Atomic operations on mapped memory.
+    /// Atomic operations on mapped memory, counters of sends included.
     pub atomics_mapped: u64,
     /// Atomic operations through the engine.
     pub atomics_engine: u64,
     /// Notifications asked for on mapped imports.
     pub notifications_sent: u64,
-    /// Of those, the ones that found the ring to the receiver full.
+    /// Of those, the ones that found the ring to the receiver full; the receiver counts them too.
     pub notifications_lost_sending: u64,
     /// Notifications that came.
     pub notifications_received: u64,
@@ -40,10 +46,41 @@ pub struct SessionStats {
     pub notifications_lost_in_rings: u64,
     /// Notifications lost in this process because an export's queue was full.
     pub notifications_lost_in_queue: u64,
-    /// Notifications for exports that were gone.
+    /// Notifications for exports that had ended.
     pub notifications_stale: u64,
     /// Waits that blocked in the kernel.
     pub sleeps: u64,
     /// Calls to the node.
     pub calls: u64,
+}
+
+impl Core {
+    pub(crate) fn stats(&self) -> SessionStats {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let lanes = |which: fn(&LaneCounters) -> u64| self.hot.counters.iter().map(which).fold(0, u64::wrapping_add);
+        let (own, hub) = (&self.counters, self.hub.counts());
+        SessionStats {
+            sends_mapped: lanes(|l| l.sends.value()),
+            send_bytes_mapped: lanes(|l| l.send_bytes.value()),
+            sends_inline: read(&own.sends_inline),
+            sends_staged: read(&own.sends_staged),
+            sends_registered: read(&own.sends_registered),
+            send_bytes_engine: read(&own.send_bytes),
+            fetches_mapped: lanes(|l| l.fetches.value()),
+            fetch_bytes_mapped: lanes(|l| l.fetch_bytes.value()),
+            fetches_engine: read(&own.fetches),
+            fetch_bytes_engine: read(&own.fetch_bytes),
+            atomics_mapped: lanes(|l| l.atomics.value()),
+            atomics_engine: read(&own.atomics),
+            notifications_sent: read(&own.notified),
+            notifications_lost_sending: read(&own.notify_lost),
+            notifications_received: hub.received,
+            notifications_taken: hub.taken,
+            notifications_lost_in_rings: read(&own.lost_in_rings),
+            notifications_lost_in_queue: hub.lost,
+            notifications_stale: hub.stale,
+            sleeps: read(&self.waiting.sleeps),
+            calls: read(&self.control.calls),
+        }
+    }
 }

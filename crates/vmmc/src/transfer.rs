@@ -1,22 +1,264 @@
-//! Transfers under way.
-use crate::*;
+//! Transfers between registered memory and imports, lists of pieces, and handles to transfers under way.
+//!
+//! Invariant: a handle that is dropped abandons the answer only; memory stays registered until the engine is done with it.
 
-/// A transfer under way. Dropping it abandons the answer, not the transfer; its source stays alive until it is done.
+use crate::buffer::Buffer;
+use crate::engine::Ticket;
+use crate::error::TransferError;
+use crate::import::{Import, SendOptions, Shared};
+use std::ops::Range;
+use std::sync::Arc;
+use vmmc_host::Deadline;
+use vmmc_nic::Rights;
+
+/// A transfer under way. Dropping it abandons the answer, not the transfer; registered memory that it uses stays alive until it is done.
 #[must_use = "a transfer that nobody waits for is abandoned"]
-pub struct Transfer {}
+pub struct Transfer {
+    shared: Arc<Shared>,
+    state: State,
+}
 
-#[allow(unused_variables)]
+enum State {
+    Pending(Ticket),
+    Done(Result<u64, TransferError>),
+}
+
 impl Transfer {
-    /// Its result if it is done: bytes moved.
+    /// Its result if it is done: bytes moved. Steps an embedded node.
     pub fn poll(&mut self) -> Option<Result<u64, TransferError>> {
-        unimplemented!("skeleton")
+        if let State::Pending(ticket) = &mut self.state {
+            let core = &self.shared.core;
+            core.waiting.waiter.step();
+            core.collect_if_free();
+            let result = match ticket.poll() {
+                Some((result, hold)) => {
+                    core.release(hold);
+                    result.map_err(|error| self.shared.op_error(error))
+                }
+                None => Err(self.shared.end(core.usable().err()?, Default::default())),
+            };
+            self.state = State::Done(result);
+        }
+        let State::Done(result) = &self.state else { return None };
+        Some(result.clone())
     }
-    /// Waits the session's timeout for the result.
-    pub fn wait(self) -> Result<u64, TransferError> {
-        unimplemented!("skeleton")
+
+    /// Waits the session's timeout for the result: bytes moved.
+    ///
+    /// # Errors
+    /// [`TransferError`].
+    pub fn wait(mut self) -> Result<u64, TransferError> {
+        let deadline = self.shared.core.default_deadline();
+        self.wait_by(deadline)
     }
-    /// Waits until a deadline; may be called again after [`TransferError::TimedOut`].
+
+    /// As [`wait`](Self::wait), until a deadline; may be called again after [`TransferError::TimedOut`].
+    ///
+    /// # Errors
+    /// [`TransferError`].
     pub fn wait_by(&mut self, deadline: Deadline) -> Result<u64, TransferError> {
-        unimplemented!("skeleton")
+        if let State::Pending(ticket) = &mut self.state {
+            let result = self.shared.finish(ticket, deadline);
+            if let Err(TransferError::TimedOut { .. }) = result {
+                return result;
+            }
+            self.state = State::Done(result);
+        }
+        let State::Done(result) = &self.state else { unreachable!("set above") };
+        result.clone()
     }
+}
+
+fn len(range: &Range<u64>) -> u64 {
+    range.end.saturating_sub(range.start)
+}
+
+impl Import {
+    /// Sends from registered memory without a copy; returns when the memory may be reused.
+    ///
+    /// # Errors
+    /// [`TransferError`]; after [`TransferError::TimedOut`] the memory may still be read.
+    pub fn send_from(&self, source: &Buffer, range: Range<u64>, offset: u64) -> Result<(), TransferError> {
+        self.send_from_with(source, range, offset, SendOptions::default())
+    }
+
+    /// [`send_from`](Self::send_from) with choices.
+    ///
+    /// # Errors
+    /// As for [`send_from`](Self::send_from).
+    pub fn send_from_with(
+        &self,
+        source: &Buffer,
+        range: Range<u64>,
+        offset: u64,
+        options: SendOptions,
+    ) -> Result<(), TransferError> {
+        let timeout = options.timeout.unwrap_or(self.shared.core.timeout);
+        let deadline = self.shared.core.deadline(timeout);
+        self.send_from_async(source, range, offset, options)?.wait_by(deadline).map(drop)
+    }
+
+    /// Sends without waiting. The data is copied before return, so it may be reused.
+    ///
+    /// # Errors
+    /// [`TransferError`]; later errors come with the transfer.
+    pub fn send_async(&self, offset: u64, data: &[u8], options: SendOptions) -> Result<Transfer, TransferError> {
+        if self.mapped.is_some() {
+            self.send_with(offset, data, options)?;
+            return Ok(self.done(data.len() as u64));
+        }
+        self.shared.check_send(offset, data.len() as u64, options.counter)?;
+        Ok(self.pending(self.shared.send_copied(offset, data, options)?))
+    }
+
+    /// Sends from registered memory without waiting; leave the range alone until the transfer is done.
+    ///
+    /// # Errors
+    /// [`TransferError`]; later errors come with the transfer.
+    pub fn send_from_async(
+        &self,
+        source: &Buffer,
+        range: Range<u64>,
+        offset: u64,
+        options: SendOptions,
+    ) -> Result<Transfer, TransferError> {
+        let shared = &*self.shared;
+        let len = len(&range);
+        shared.check_send(offset, len, options.counter)?;
+        self.check_buffer(source, range.start, len)?;
+        let Some(mapped) = &self.mapped else {
+            return Ok(self.pending(shared.send_registered(source, range.start, len, offset, options)?));
+        };
+        let from = source.region_offset(range.start);
+        mapped.send_region(offset, source.region(), from, len).map_err(|fault| shared.fault(fault))?;
+        self.after_mapped(mapped, offset, len, last_word(source, &range), options)?;
+        Ok(self.done(len))
+    }
+
+    /// Remote fetch into registered memory without a copy.
+    ///
+    /// # Errors
+    /// [`TransferError`]; after [`TransferError::TimedOut`] the memory may still be written.
+    pub fn fetch_into(&self, offset: u64, to: &Buffer, range: Range<u64>) -> Result<(), TransferError> {
+        self.fetch_async(offset, to, range)?.wait().map(drop)
+    }
+
+    /// Remote fetch into registered memory without waiting; leave the range alone until the transfer is done.
+    ///
+    /// # Errors
+    /// [`TransferError`]; later errors come with the transfer.
+    pub fn fetch_async(&self, offset: u64, to: &Buffer, range: Range<u64>) -> Result<Transfer, TransferError> {
+        let shared = &*self.shared;
+        let len = len(&range);
+        shared.check(Rights::READ, offset, len)?;
+        self.check_buffer(to, range.start, len)?;
+        let Some(mapped) = &self.mapped else {
+            return Ok(self.pending(shared.fetch_registered(offset, to, range.start, len)?));
+        };
+        let at = to.region_offset(range.start);
+        mapped.fetch_region(offset, to.region(), at, len).map_err(|fault| shared.fault(fault))?;
+        Ok(self.done(len))
+    }
+
+    /// Gathers: sends several pieces to consecutive places.
+    ///
+    /// # Errors
+    /// [`TransferError`]; pieces before the failing one may have been sent.
+    pub fn gather(&self, pieces: &[&[u8]], offset: u64) -> Result<(), TransferError> {
+        self.shared.check_send(offset, pieces.iter().map(|p| p.len() as u64).sum(), None)?;
+        let mut at = offset;
+        for piece in pieces {
+            self.send(at, piece)?;
+            at += piece.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Gathers from registered memory: sends several ranges to consecutive places, all under way at once.
+    ///
+    /// # Errors
+    /// [`TransferError`]; others of the ranges may have been sent.
+    pub fn gather_from(&self, source: &Buffer, ranges: &[Range<u64>], offset: u64) -> Result<(), TransferError> {
+        self.shared.check_send(offset, ranges.iter().map(len).sum(), None)?;
+        let mut at = offset;
+        let mut transfers = Vec::with_capacity(ranges.len());
+        for range in ranges {
+            transfers.push(self.send_from_async(source, range.clone(), at, SendOptions::default())?);
+            at += len(range);
+        }
+        transfers.into_iter().try_for_each(|transfer| transfer.wait().map(drop))
+    }
+
+    /// Scatters: sends consecutive parts of `data` to several ranges of the export, as far as both reach.
+    ///
+    /// # Errors
+    /// [`TransferError`]; parts before the failing one may have been sent.
+    pub fn scatter(&self, data: &[u8], ranges: &[Range<u64>]) -> Result<(), TransferError> {
+        ranges.iter().try_for_each(|range| self.shared.check_send(range.start, len(range), None))?;
+        let mut rest = data;
+        for range in ranges {
+            let (part, after) = rest.split_at(rest.len().min(len(range) as usize));
+            self.send(range.start, part)?;
+            rest = after;
+        }
+        Ok(())
+    }
+
+    /// Fetches consecutive bytes into several pieces of memory.
+    ///
+    /// # Errors
+    /// [`TransferError`]; pieces before the failing one may have been written.
+    pub fn fetch_scatter(&self, offset: u64, pieces: &mut [&mut [u8]]) -> Result<(), TransferError> {
+        self.shared.check(Rights::READ, offset, pieces.iter().map(|p| p.len() as u64).sum())?;
+        let mut at = offset;
+        for piece in pieces {
+            self.fetch(at, piece)?;
+            at += piece.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Fetches several ranges of the export into consecutive bytes, as far as both reach.
+    ///
+    /// # Errors
+    /// [`TransferError`]; parts may have been written.
+    pub fn fetch_gather(&self, ranges: &[Range<u64>], into: &mut [u8]) -> Result<(), TransferError> {
+        ranges.iter().try_for_each(|range| self.shared.check(Rights::READ, range.start, len(range)))?;
+        let mut rest = into;
+        for range in ranges {
+            let (part, after) = rest.split_at_mut(rest.len().min(len(range) as usize));
+            self.fetch(range.start, part)?;
+            rest = after;
+        }
+        Ok(())
+    }
+
+    fn check_buffer(&self, buffer: &Buffer, offset: u64, len: u64) -> Result<(), TransferError> {
+        let import = || self.shared.label.clone();
+        if !buffer.is_of(&self.shared.core) {
+            return Err(TransferError::ForeignBuffer { import: import() });
+        }
+        buffer.check(offset, len).map_err(|_| TransferError::BufferOutOfBounds {
+            import: import(),
+            offset,
+            len,
+            size: buffer.len(),
+        })
+    }
+
+    fn done(&self, bytes: u64) -> Transfer {
+        Transfer { shared: self.shared.clone(), state: State::Done(Ok(bytes)) }
+    }
+
+    fn pending(&self, ticket: Ticket) -> Transfer {
+        Transfer { shared: self.shared.clone(), state: State::Pending(ticket) }
+    }
+}
+
+/// The last bytes of a range that has been checked.
+fn last_word(buffer: &Buffer, range: &Range<u64>) -> u64 {
+    let take = len(range).min(8) as usize;
+    let mut word = [0u8; 8];
+    buffer.read(range.end - take as u64, &mut word[..take]).expect("the caller checked the range");
+    u64::from_le_bytes(word)
 }

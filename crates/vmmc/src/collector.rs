@@ -1,0 +1,162 @@
+//! What comes from the node and from notifying processes: completions, notifications, events.
+//!
+//! Invariant: one thread at a time. The events socket is read before the notification rings, so a ring that was announced is looked at; a ring is never read by two.
+
+use crate::core::{Core, count};
+use crate::imports::Broken;
+use crate::limits::NOTIFICATIONS_A_TURN;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
+use vmmc_host::abi::{COOKIE_REDIRECT, COOKIE_SEND_FAILED, Completion, RawNotification};
+use vmmc_host::area::PairRing;
+use vmmc_host::channel::ChannelError;
+use vmmc_host::control::{NodeEvent, decode};
+use vmmc_host::ring::{Consumer, RegionWords};
+use vmmc_host::{AttachArea, Channel};
+use vmmc_nic::OpError;
+
+/// The receiving ends of a session.
+pub(crate) struct Collector {
+    completions: Consumer<RegionWords>,
+    notifications: Consumer<RegionWords>,
+    pairs: Vec<Pair>,
+    events: Channel,
+    /// The node's count of events at our last look.
+    events_seen: u64,
+    /// The node's count of lost notifications at our last look.
+    lost_seen: u64,
+}
+
+/// The notification ring from one process of this node.
+struct Pair {
+    process: u32,
+    ring: PairRing,
+    consumer: Consumer<RegionWords>,
+    /// Its count of lost notifications at our last look.
+    lost_seen: u64,
+    gone: bool,
+}
+
+impl Collector {
+    pub(crate) fn new(area: &AttachArea, events: Channel) -> Collector {
+        Collector {
+            completions: area.completion_consumer(),
+            notifications: area.notification_consumer(),
+            pairs: Vec::new(),
+            events,
+            events_seen: 0,
+            lost_seen: 0,
+        }
+    }
+
+    /// Takes what is there, a turn's worth of each ring; says whether there was anything.
+    pub(crate) fn pass(&mut self, core: &Core) -> bool {
+        let mut any = false;
+        if core.hot.area.events_sent().load(Ordering::Acquire) != self.events_seen {
+            any |= self.read_events(core);
+        }
+        while let Some(completion) = Completion::pop(&mut self.completions) {
+            any = true;
+            complete(core, &completion);
+        }
+        for _ in 0..NOTIFICATIONS_A_TURN {
+            let Some(notification) = RawNotification::pop(&mut self.notifications) else { break };
+            any = true;
+            core.hub.deliver(notification);
+        }
+        for pair in &mut self.pairs {
+            any |= pair.take_turn(core);
+        }
+        if any {
+            self.after_news(core);
+        }
+        any
+    }
+
+    /// What need not be looked at while nothing comes.
+    fn after_news(&mut self, core: &Core) {
+        let lost = core.hot.area.notifications_lost().load(Ordering::Relaxed);
+        count(&core.counters.lost_in_rings, lost.wrapping_sub(self.lost_seen));
+        self.lost_seen = lost;
+        self.pairs.retain(|pair| !pair.gone || pair.consumer.is_ready());
+    }
+
+    /// Reads the events socket until nothing is there.
+    pub(crate) fn read_events(&mut self, core: &Core) -> bool {
+        self.events_seen = core.hot.area.events_sent().load(Ordering::Acquire);
+        let mut any = false;
+        loop {
+            match self.events.try_receive() {
+                Ok((bytes, fds)) => {
+                    any = true;
+                    if let Ok(event) = decode::<NodeEvent>(&bytes) {
+                        self.handle(core, event, fds);
+                    }
+                }
+                Err(ChannelError::WouldBlock) => return any,
+                Err(ChannelError::TooLarge { .. }) => {}
+                Err(_) => {
+                    core.node_gone();
+                    return any;
+                }
+            }
+        }
+    }
+
+    fn handle(&mut self, core: &Core, event: NodeEvent, mut fds: Vec<OwnedFd>) {
+        match event {
+            NodeEvent::Pair { process } => {
+                if let Some(Ok(ring)) = fds.pop().map(PairRing::open) {
+                    self.pairs.push(Pair { process, consumer: ring.consumer(), ring, lost_seen: 0, gone: false });
+                }
+            }
+            NodeEvent::PairGone { process } => {
+                self.pairs.iter_mut().filter(|p| p.process == process).for_each(|p| p.gone = true);
+            }
+            NodeEvent::ImportBroken { import, status, args } => {
+                core.imports.tell(import, Broken::Ended(op_error(status, args)));
+            }
+            NodeEvent::Stopping => core.node_gone(),
+        }
+    }
+}
+
+impl Pair {
+    fn take_turn(&mut self, core: &Core) -> bool {
+        let mut any = false;
+        for _ in 0..NOTIFICATIONS_A_TURN {
+            let Some(notification) = RawNotification::pop(&mut self.consumer) else { break };
+            any = true;
+            core.hub.deliver(notification);
+        }
+        if any {
+            let lost = self.ring.lost().load(Ordering::Relaxed);
+            count(&core.counters.lost_in_rings, lost.wrapping_sub(self.lost_seen));
+            self.lost_seen = lost;
+        }
+        any
+    }
+}
+
+fn complete(core: &Core, completion: &Completion) {
+    let failure = (completion.status != 0).then(|| op_error(completion.status, completion.args));
+    if completion.cookie & COOKIE_REDIRECT != 0 {
+        return core.redirects.complete(completion.cookie);
+    }
+    if completion.cookie & COOKIE_SEND_FAILED != 0 {
+        if let Some(error) = failure {
+            core.imports.tell(completion.value, Broken::Send(error));
+        }
+        return;
+    }
+    let finished = core.slots.complete(completion, failure.map_or(Ok(completion.value), Err));
+    if let Some((import, error)) = finished.failed {
+        core.imports.tell(import, Broken::Send(error));
+    }
+    core.release(finished.hold);
+}
+
+/// The engine's error behind a status; one that this release does not know counts as a broken protocol.
+fn op_error(status: u16, args: [u64; 3]) -> OpError {
+    OpError::from_code(status, args).unwrap_or(OpError::Protocol)
+}

@@ -1,0 +1,276 @@
+//! The inside of a session: what exports, imports, buffers and transfers share.
+//!
+//! Invariant: commands are posted under one lock, in the order in which their callers got it; everything that comes from the node is collected under another one, by
+//! whichever thread looks first. Once the node is gone no call waits.
+
+use crate::collector::Collector;
+use crate::control::{Answered, Control};
+use crate::error::CallError;
+use crate::hub::Hub;
+use crate::imports::Imports;
+use crate::limits::{NAP_MAX, NAP_MIN};
+use crate::mapped::{ALIVE, GONE, Hot};
+use crate::peers::Peers;
+use crate::redirection::Redirects;
+use crate::regions::Regions;
+use crate::session::NodeIdentity;
+use crate::slots::{Hold, Slots};
+use crate::staging::Staging;
+use crate::waiting::{Waiting, wait_sliced};
+use std::cell::{Cell, RefCell};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use vmmc_host::abi::RawCommand;
+use vmmc_host::control::Call;
+use vmmc_host::handshake::must_wake;
+use vmmc_host::ring::{Producer, RegionWords};
+use vmmc_host::wait::TimedOut;
+use vmmc_host::{Deadline, GateTable};
+
+/// The shared inside of a session.
+pub(crate) struct Core {
+    pub(crate) identity: NodeIdentity,
+    /// Id of this process on its node.
+    pub(crate) process: u32,
+    /// Process that attached.
+    pub(crate) pid: u32,
+    /// Default of all waits.
+    pub(crate) timeout: Duration,
+    pub(crate) hot: Arc<Hot>,
+    pub(crate) gates: GateTable,
+    pub(crate) control: Control,
+    pub(crate) doorbell: OwnedFd,
+    pub(crate) commands: Mutex<Producer<RegionWords>>,
+    pub(crate) collector: Mutex<Collector>,
+    pub(crate) waiting: Waiting,
+    pub(crate) slots: Slots,
+    pub(crate) staging: Staging,
+    pub(crate) hub: Hub,
+    pub(crate) imports: Imports,
+    pub(crate) redirects: Redirects,
+    pub(crate) peers: Peers,
+    pub(crate) regions: Regions,
+    pub(crate) counters: Counters,
+    pub(crate) event_loop: crate::notification::EventLoop,
+    /// Another handle on the events socket, to end the monitor.
+    pub(crate) events_end: OwnedFd,
+}
+
+/// Counters that do not belong to a lane.
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub(crate) sends_inline: AtomicU64,
+    pub(crate) sends_staged: AtomicU64,
+    pub(crate) sends_registered: AtomicU64,
+    pub(crate) send_bytes: AtomicU64,
+    pub(crate) fetches: AtomicU64,
+    pub(crate) fetch_bytes: AtomicU64,
+    pub(crate) atomics: AtomicU64,
+    pub(crate) notified: AtomicU64,
+    pub(crate) notify_lost: AtomicU64,
+    pub(crate) lost_in_rings: AtomicU64,
+}
+
+/// Why a wait ended without what was waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    TimedOut,
+    Gone,
+    Forked,
+}
+
+/// Counts in a shared counter.
+pub(crate) fn count(counter: &AtomicU64, n: u64) {
+    counter.fetch_add(n, Ordering::Relaxed);
+}
+
+impl Core {
+    /// A deadline on this session's clock.
+    pub(crate) fn deadline(&self, after: Duration) -> Deadline {
+        self.waiting.waiter.deadline(after)
+    }
+
+    /// The session's own timeout from now on.
+    pub(crate) fn default_deadline(&self) -> Deadline {
+        self.deadline(self.timeout)
+    }
+
+    /// Whether the session can be used at all.
+    pub(crate) fn usable(&self) -> Result<(), End> {
+        match self.hot.state() {
+            ALIVE => Ok(()),
+            GONE => Err(End::Gone),
+            _ => Err(End::Forked),
+        }
+    }
+
+    /// Makes a set-up call.
+    pub(crate) fn call(&self, call: Call, fds: &[BorrowedFd<'_>], deadline: Deadline) -> Result<Answered, CallError> {
+        self.usable().map_err(|end| self.call_error(end, Duration::ZERO))?;
+        let result = self.control.call(call, fds, deadline);
+        if self.control.is_closed() {
+            self.node_gone();
+        }
+        result
+    }
+
+    pub(crate) fn call_error(&self, end: End, waited: Duration) -> CallError {
+        let node = self.identity.name.clone();
+        match end {
+            End::TimedOut => CallError::TimedOut { node, after_ms: crate::error::millis(waited) },
+            End::Gone => CallError::NodeGone { node },
+            End::Forked => CallError::Forked { parent: self.pid },
+        }
+    }
+
+    /// The node has died or ended: every wait ends, every later call fails.
+    pub(crate) fn node_gone(&self) {
+        if self.hot.state() == ALIVE {
+            self.hot.set_gone();
+            self.control.close();
+            self.waiting.kick();
+        }
+    }
+
+    /// Waits until `ready` gives something, collecting what comes from the node meanwhile.
+    pub(crate) fn wait<T>(&self, deadline: Deadline, ready: impl FnMut() -> Option<T>) -> Result<T, End> {
+        let ready = RefCell::new(ready);
+        let found: Cell<Option<T>> = Cell::new(None);
+        let look = || {
+            self.collect();
+            let now = (ready.borrow_mut())();
+            let some = now.is_some();
+            found.set(now);
+            some || self.hot.state() != ALIVE
+        };
+        let poll = || {
+            if let Some(value) = found.take() {
+                return Some(Ok(value));
+            }
+            self.collect_if_free();
+            if let Some(value) = (ready.borrow_mut())() {
+                return Some(Ok(value));
+            }
+            self.usable().err().map(Err)
+        };
+        let block = |until: Deadline| {
+            let mut look = look;
+            let flags = [self.hot.area.process_sleeping(), self.gates.bell()];
+            self.waiting.block(&flags, until, &mut look);
+        };
+        wait_sliced(&self.waiting.waiter, deadline, poll, block).unwrap_or(Err(End::TimedOut))
+    }
+
+    /// As [`wait`](Self::wait), for what other threads of this process give back.
+    pub(crate) fn wait_resource<T>(&self, deadline: Deadline, mut ready: impl FnMut() -> Option<T>) -> Result<T, End> {
+        if let Some(now) = ready() {
+            return Ok(now);
+        }
+        self.waiting.starving(|| self.wait(deadline, ready))
+    }
+
+    /// As [`wait`](Self::wait), for what nobody announces: polls, yields, then naps.
+    pub(crate) fn wait_unannounced<T>(
+        &self,
+        deadline: Deadline,
+        mut ready: impl FnMut() -> Option<T>,
+    ) -> Result<T, End> {
+        let poll = || match ready() {
+            Some(value) => Some(Ok(value)),
+            None => self.usable().err().map(Err),
+        };
+        let waiter = &self.waiting.waiter;
+        let mut nap = NAP_MIN;
+        let block = |until: Deadline| {
+            if let Some(left) = until.left(waiter.now()) {
+                std::thread::sleep(nap.min(left));
+                nap = (nap * 2).min(NAP_MAX);
+            }
+        };
+        wait_sliced(waiter, deadline, poll, block).unwrap_or(Err(End::TimedOut))
+    }
+
+    /// Posts a command; waits for room in the ring.
+    pub(crate) fn post(&self, command: &RawCommand, inline: &[u8], deadline: Deadline) -> Result<(), End> {
+        self.usable()?;
+        if !self.try_post(command, inline) {
+            self.ring_doorbell();
+            self.wait_unannounced(deadline, || self.try_post(command, inline).then_some(()))?;
+        }
+        self.ring_doorbell();
+        self.waiting.waiter.step();
+        Ok(())
+    }
+
+    fn try_post(&self, command: &RawCommand, inline: &[u8]) -> bool {
+        let mut ring = self.commands.lock().expect("no panic while the lock is held");
+        let Some(slot) = ring.claim() else { return false };
+        command.publish(slot, inline);
+        true
+    }
+
+    /// Wakes the node if it sleeps.
+    pub(crate) fn ring_doorbell(&self) {
+        if must_wake(self.hot.area.node_sleeping()) {
+            // A full counter has rung already; a node that is gone shows elsewhere.
+            let _ = rustix::io::write(&self.doorbell, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// A slot for a command that will be answered.
+    pub(crate) fn reserve(&self, deadline: Deadline) -> Result<u64, End> {
+        self.wait_resource(deadline, || self.slots.reserve())
+    }
+
+    /// Gives back what a finished command used.
+    pub(crate) fn release(&self, hold: Hold) {
+        if let Hold::Chunk(chunk) = hold {
+            self.staging.give_back(chunk);
+        }
+        self.waiting.given_back();
+    }
+
+    /// Collects all that has come from the node.
+    pub(crate) fn collect(&self) {
+        let mut collector = self.collector.lock().expect("no panic while the lock is held");
+        let mut delivered = false;
+        while collector.pass(self) {
+            delivered = true;
+        }
+        drop(collector);
+        self.announce(delivered);
+    }
+
+    /// Collects some of what has come, unless another thread does.
+    pub(crate) fn collect_if_free(&self) {
+        let Ok(mut collector) = self.collector.try_lock() else { return };
+        let delivered = collector.pass(self);
+        drop(collector);
+        self.announce(delivered);
+    }
+
+    fn announce(&self, delivered: bool) {
+        if delivered {
+            self.waiting.delivered();
+            if self.waiting.waiter.steps() {
+                // Threads parked in the node look again.
+                self.ring_doorbell();
+            }
+        }
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        let _ = rustix::net::shutdown(&self.events_end, rustix::net::Shutdown::Both);
+    }
+}
+
+/// Ends a wait of a type that has only one way to end.
+impl From<TimedOut> for End {
+    fn from(_: TimedOut) -> End {
+        End::TimedOut
+    }
+}

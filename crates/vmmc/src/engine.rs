@@ -1,0 +1,395 @@
+//! Transfers through the engine: to other nodes, and to exports of this node that cannot be mapped.
+//!
+//! Invariant: memory that a command names is held by its slot until the completion; the caller's own memory is never named, only copied, so it is free on return.
+//! Commands of one thread are posted in the order of its calls. Source: [UTLB §4.1] command post buffer; [NT §3.1] short data inline.
+
+use crate::buffer::Buffer;
+use crate::core::{Core, End, count};
+use crate::error::{BufferError, TransferError};
+use crate::import::{SendOptions, Shared};
+use crate::limits::{INLINE_BYTES_MAX, LONG_SEND_KEPT_MAX, STAGING_CHUNK_MAX};
+use crate::memory::Source;
+use crate::regions::Registered;
+use crate::slots::Hold;
+use crate::staging::{Chunk, Staging};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use vmmc_host::abi::{INLINE_WITH_COUNTER_BYTES_MAX, Op, RawCommand, flags};
+use vmmc_host::{Deadline, Region};
+use vmmc_nic::OpError;
+
+/// A posted command whose answer somebody wants. Dropping it abandons the answer.
+pub(crate) struct Ticket {
+    core: Arc<Core>,
+    cookie: u64,
+    taken: bool,
+}
+
+impl Ticket {
+    /// The result, if it has come.
+    pub(crate) fn poll(&mut self) -> Option<(Result<u64, OpError>, Hold)> {
+        let answer = self.core.slots.take(self.cookie)?;
+        self.taken = true;
+        Some(answer)
+    }
+
+    /// Waits for the result.
+    pub(crate) fn wait(&mut self, deadline: Deadline) -> Result<(Result<u64, OpError>, Hold), End> {
+        let core = self.core.clone();
+        core.wait(deadline, || self.poll())
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        if !self.taken {
+            let hold = self.core.slots.abandon(self.cookie);
+            self.core.release(hold);
+        }
+    }
+}
+
+impl Shared {
+    /// The deadline of a call that began now.
+    fn deadline(&self, options: SendOptions) -> Deadline {
+        self.core.deadline(options.timeout.unwrap_or(self.core.timeout))
+    }
+
+    /// Sends the caller's data: in the descriptor, or by way of staging memory.
+    pub(crate) fn send_engine(&self, offset: u64, data: &[u8], options: SendOptions) -> Result<(), TransferError> {
+        self.check_trouble()?;
+        let deadline = self.deadline(options);
+        let inline_max = if options.counter.is_some() { INLINE_WITH_COUNTER_BYTES_MAX } else { INLINE_BYTES_MAX };
+        count(&self.core.counters.send_bytes, data.len() as u64);
+        if data.len() <= inline_max {
+            count(&self.core.counters.sends_inline, 1);
+            let mut command = self.send_command(offset, options);
+            command.flags |= flags::INLINE;
+            return self.post(&command, data, deadline);
+        }
+        count(&self.core.counters.sends_staged, 1);
+        if data.len() as u64 > STAGING_CHUNK_MAX && options.notify {
+            // One command for all, since the notification tells its range.
+            return self.send_long(offset, data, options, deadline);
+        }
+        self.send_staged(offset, data, options, deadline)
+    }
+
+    /// Sends in pieces that stay in staging memory until they have arrived; only the last one carries counter and notification.
+    fn send_staged(
+        &self,
+        offset: u64,
+        data: &[u8],
+        options: SendOptions,
+        deadline: Deadline,
+    ) -> Result<(), TransferError> {
+        let mut done = 0;
+        while done < data.len() {
+            let rest = &data[done..];
+            let (staging, chunk) = self.chunk(rest.len() as u64, deadline)?;
+            let piece = &rest[..rest.len().min(chunk.len() as usize)];
+            staging.region.write(chunk.offset, piece).expect("chunks lie in the staging region");
+            let last = piece.len() == rest.len();
+            let mut command = self.send_command(offset + done as u64, if last { options } else { Default::default() });
+            command.flags |= flags::COMPLETE;
+            command.region = u64::from(staging.id);
+            command.region_offset = chunk.offset;
+            command.len = piece.len() as u64;
+            self.post_unattended(&mut command, Hold::Chunk(chunk), deadline)?;
+            done += piece.len();
+        }
+        Ok(())
+    }
+
+    /// Sends long data by one command from memory made for it, and waits for it.
+    fn send_long(
+        &self,
+        offset: u64,
+        data: &[u8],
+        options: SendOptions,
+        deadline: Deadline,
+    ) -> Result<(), TransferError> {
+        let memory = self.long_memory(data, deadline)?;
+        let mut command = self.send_command(offset, options);
+        command.len = data.len() as u64;
+        command.region = u64::from(memory.id);
+        let mut ticket = self.post_answered(&mut command, Hold::Memory(memory.clone()), deadline)?;
+        self.finish(&mut ticket, deadline)?;
+        if memory.region.len_bytes() <= LONG_SEND_KEPT_MAX {
+            *self.core.staging.long.lock().expect("no panic while the lock is held") = Some(memory);
+        }
+        Ok(())
+    }
+
+    /// Registered memory with a copy of the data.
+    pub(crate) fn long_memory(&self, data: &[u8], deadline: Deadline) -> Result<Arc<Registered>, TransferError> {
+        let len = data.len() as u64;
+        let kept = self.core.staging.long.lock().expect("no panic while the lock is held").take();
+        let memory = match kept.filter(|memory| memory.region.len_bytes() >= len) {
+            Some(memory) => memory,
+            None => {
+                let piece = Source::New(len).register(&self.core, deadline).map_err(|e| self.no_staging(e))?;
+                piece.registered
+            }
+        };
+        memory.region.write(0, data).expect("it was made or chosen large enough");
+        Ok(memory)
+    }
+
+    /// Sends from registered memory; the answer says that the memory is free.
+    pub(crate) fn send_registered(
+        &self,
+        source: &Buffer,
+        from: u64,
+        len: u64,
+        offset: u64,
+        options: SendOptions,
+    ) -> Result<Ticket, TransferError> {
+        self.check_trouble()?;
+        count(&self.core.counters.sends_registered, 1);
+        count(&self.core.counters.send_bytes, len);
+        let mut command = self.send_command(offset, options);
+        command.len = len;
+        command.region = u64::from(source.region_id());
+        command.region_offset = source.region_offset(from);
+        self.post_answered(&mut command, Hold::Memory(source.registered()), self.deadline(options))
+    }
+
+    /// Sends data that is copied first; the answer says that it has arrived.
+    pub(crate) fn send_copied(&self, offset: u64, data: &[u8], options: SendOptions) -> Result<Ticket, TransferError> {
+        self.check_trouble()?;
+        let deadline = self.deadline(options);
+        count(&self.core.counters.send_bytes, data.len() as u64);
+        let mut command = self.send_command(offset, options);
+        command.len = data.len() as u64;
+        if data.len() as u64 > STAGING_CHUNK_MAX {
+            count(&self.core.counters.sends_staged, 1);
+            let memory = self.long_memory(data, deadline)?;
+            command.region = u64::from(memory.id);
+            return self.post_answered(&mut command, Hold::Memory(memory), deadline);
+        }
+        if data.len() <= INLINE_WITH_COUNTER_BYTES_MAX {
+            count(&self.core.counters.sends_inline, 1);
+            command.flags |= flags::INLINE;
+            return self.post_answered_with(&mut command, data, Hold::Nothing, deadline);
+        }
+        count(&self.core.counters.sends_staged, 1);
+        let (staging, chunk) = self.chunk(data.len() as u64, deadline)?;
+        staging.region.write(chunk.offset, data).expect("chunks lie in the staging region");
+        command.region = u64::from(staging.id);
+        command.region_offset = chunk.offset;
+        self.post_answered(&mut command, Hold::Chunk(chunk), deadline)
+    }
+
+    /// Fetches into the caller's memory by way of staging memory, several pieces under way.
+    pub(crate) fn fetch_engine(&self, offset: u64, into: &mut [u8]) -> Result<(), TransferError> {
+        self.check_trouble()?;
+        let deadline = self.core.default_deadline();
+        self.count_fetch(into.len() as u64);
+        let mut asked = 0;
+        let mut filled = 0;
+        let mut under_way: VecDeque<(Ticket, usize)> = VecDeque::new();
+        while filled < into.len() {
+            if let Some((staging, chunk)) = self.next_chunk(into.len() - asked, under_way.is_empty(), deadline)? {
+                let len = (into.len() - asked).min(chunk.len() as usize);
+                let at = (u64::from(staging.id), chunk.offset);
+                let ticket = self.post_fetch(offset + asked as u64, len as u64, at, Hold::Chunk(chunk), deadline)?;
+                under_way.push_back((ticket, len));
+                asked += len;
+                continue;
+            }
+            let (mut ticket, len) = under_way.pop_front().expect("nothing left to ask for means something under way");
+            let hold = self.finish_holding(&mut ticket, deadline)?;
+            if let Hold::Chunk(chunk) = &hold {
+                let staging = self.core.staging.memory.get().expect("a chunk was taken from it");
+                staging.region.read(chunk.offset, &mut into[filled..filled + len]).expect("chunks lie in the region");
+            }
+            self.core.release(hold);
+            filled += len;
+        }
+        Ok(())
+    }
+
+    /// A chunk for the next piece of a fetch: waits for one only if nothing is under way, which would give one back.
+    fn next_chunk(
+        &self,
+        left: usize,
+        must: bool,
+        deadline: Deadline,
+    ) -> Result<Option<(Arc<Registered>, Chunk)>, TransferError> {
+        match (left, must) {
+            (0, _) => Ok(None),
+            (_, true) => self.chunk(left as u64, deadline).map(Some),
+            _ => Ok(self
+                .core
+                .staging
+                .take(left as u64, &self.share)
+                .map(|chunk| (self.core.staging.memory.get().expect("the first chunk has made it").clone(), chunk))),
+        }
+    }
+
+    /// Fetches into registered memory.
+    pub(crate) fn fetch_registered(
+        &self,
+        offset: u64,
+        to: &Buffer,
+        at: u64,
+        len: u64,
+    ) -> Result<Ticket, TransferError> {
+        self.check_trouble()?;
+        self.count_fetch(len);
+        let place = (u64::from(to.region_id()), to.region_offset(at));
+        self.post_fetch(offset, len, place, Hold::Memory(to.registered()), self.core.default_deadline())
+    }
+
+    fn count_fetch(&self, len: u64) {
+        count(&self.core.counters.fetches, 1);
+        count(&self.core.counters.fetch_bytes, len);
+    }
+
+    fn post_fetch(
+        &self,
+        offset: u64,
+        len: u64,
+        (region, region_offset): (u64, u64),
+        hold: Hold,
+        deadline: Deadline,
+    ) -> Result<Ticket, TransferError> {
+        let mut command = RawCommand::new(Op::Fetch, self.id);
+        command.offset = offset;
+        command.len = len;
+        command.region = region;
+        command.region_offset = region_offset;
+        self.post_answered(&mut command, hold, deadline)
+    }
+
+    pub(crate) fn atomic_engine(&self, op: Op, offset: u64, operands: [u64; 2]) -> Result<u64, TransferError> {
+        self.check_trouble()?;
+        count(&self.core.counters.atomics, 1);
+        let mut command = RawCommand::new(op, self.id);
+        command.offset = offset;
+        [command.counter, command.region] = operands;
+        let deadline = self.core.default_deadline();
+        let mut ticket = self.post_answered(&mut command, Hold::Nothing, deadline)?;
+        self.finish(&mut ticket, deadline)
+    }
+
+    pub(crate) fn flush_engine(&self, deadline: Deadline) -> Result<(), TransferError> {
+        self.check_trouble()?;
+        self.posted.store(false, Ordering::Relaxed);
+        let mut command = RawCommand::new(Op::Flush, self.id);
+        let mut ticket = self.post_answered(&mut command, Hold::Nothing, deadline)?;
+        self.finish(&mut ticket, deadline)?;
+        self.core.collect();
+        self.check_trouble()
+    }
+
+    /// Waits for an answer; gives its value.
+    pub(crate) fn finish(&self, ticket: &mut Ticket, deadline: Deadline) -> Result<u64, TransferError> {
+        let start = self.core.waiting.waiter.now();
+        let (result, hold) = ticket.wait(deadline).map_err(|end| self.ended(end, start))?;
+        self.core.release(hold);
+        result.map_err(|error| self.op_error(error))
+    }
+
+    /// Waits for an answer; gives what the command held.
+    fn finish_holding(&self, ticket: &mut Ticket, deadline: Deadline) -> Result<Hold, TransferError> {
+        let start = self.core.waiting.waiter.now();
+        let (result, hold) = ticket.wait(deadline).map_err(|end| self.ended(end, start))?;
+        match result {
+            Ok(_) => Ok(hold),
+            Err(error) => {
+                self.core.release(hold);
+                Err(self.op_error(error))
+            }
+        }
+    }
+
+    fn send_command(&self, offset: u64, options: SendOptions) -> RawCommand {
+        let mut command = RawCommand::new(Op::Send, self.id);
+        command.offset = offset;
+        command.flags |= if options.notify { flags::NOTIFY } else { 0 };
+        if let Some(counter) = options.counter {
+            command.flags |= flags::COUNTER;
+            command.counter = counter;
+        }
+        command
+    }
+
+    fn post(&self, command: &RawCommand, inline: &[u8], deadline: Deadline) -> Result<(), TransferError> {
+        let start = self.core.waiting.waiter.now();
+        self.posted.store(true, Ordering::Relaxed);
+        self.core.post(command, inline, deadline).map_err(|end| self.ended(end, start))
+    }
+
+    fn post_unattended(&self, command: &mut RawCommand, hold: Hold, deadline: Deadline) -> Result<(), TransferError> {
+        let cookie = self.reserve(hold, deadline)?;
+        self.core.slots.leave(cookie, self.id);
+        command.cookie = cookie;
+        self.post(command, &[], deadline).inspect_err(|_| self.core.release(self.core.slots.cancel(cookie)))
+    }
+
+    fn post_answered(&self, command: &mut RawCommand, hold: Hold, deadline: Deadline) -> Result<Ticket, TransferError> {
+        self.post_answered_with(command, &[], hold, deadline)
+    }
+
+    fn post_answered_with(
+        &self,
+        command: &mut RawCommand,
+        inline: &[u8],
+        hold: Hold,
+        deadline: Deadline,
+    ) -> Result<Ticket, TransferError> {
+        let cookie = self.reserve(hold, deadline)?;
+        command.flags |= flags::COMPLETE;
+        command.cookie = cookie;
+        match self.post(command, inline, deadline) {
+            Ok(()) => Ok(Ticket { core: self.core.clone(), cookie, taken: false }),
+            Err(error) => {
+                self.core.release(self.core.slots.cancel(cookie));
+                Err(error)
+            }
+        }
+    }
+
+    fn reserve(&self, hold: Hold, deadline: Deadline) -> Result<u64, TransferError> {
+        let start = self.core.waiting.waiter.now();
+        match self.core.reserve(deadline) {
+            Ok(cookie) => {
+                self.core.slots.hold(cookie, hold);
+                Ok(cookie)
+            }
+            Err(end) => {
+                self.core.release(hold);
+                Err(self.ended(end, start))
+            }
+        }
+    }
+
+    /// A chunk of staging memory; waits for one.
+    fn chunk(&self, len: u64, deadline: Deadline) -> Result<(Arc<Registered>, Chunk), TransferError> {
+        let start = self.core.waiting.waiter.now();
+        let memory = self.staging(deadline)?;
+        let take = || self.core.staging.take(len, &self.share);
+        let chunk = self.core.wait_resource(deadline, take).map_err(|end| self.ended(end, start))?;
+        Ok((memory, chunk))
+    }
+
+    /// The staging memory, made at first use.
+    fn staging(&self, deadline: Deadline) -> Result<Arc<Registered>, TransferError> {
+        let staging = &self.core.staging;
+        if let Some(memory) = staging.memory.get() {
+            return Ok(memory.clone());
+        }
+        let made = Region::create(Staging::bytes())
+            .map_err(BufferError::from)
+            .and_then(|region| Registered::new(&self.core, region, deadline))
+            .map_err(|error| self.no_staging(error))?;
+        Ok(staging.memory.get_or_init(|| made).clone())
+    }
+
+    fn no_staging(&self, error: BufferError) -> TransferError {
+        TransferError::Staging { import: self.label.clone(), error: Box::new(error) }
+    }
+}

@@ -1,0 +1,260 @@
+//! Where notifications queue in the process until somebody takes them.
+//!
+//! Invariant: a notification is in at most one queue, taken at most once, and every one that came is counted as taken, queued, lost or stale; those of one sender stay
+//! in order. Source: [NT §3.1] notifications can be blocked and unblocked, for all buffers and for one.
+
+use crate::limits::{NOTIFICATIONS_EARLY_MAX, NOTIFICATIONS_MAX, NOTIFICATIONS_PER_EXPORT_MAX};
+use crate::notification::Notification;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::os::fd::OwnedFd;
+use std::sync::{Mutex, MutexGuard};
+use vmmc_host::abi::RawNotification;
+use vmmc_nic::ExportId;
+
+/// Who takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Taker {
+    /// Anybody: the oldest one of any export that has no handler of its own.
+    Any,
+    /// The oldest one of this export.
+    Export(u64),
+}
+
+/// The queues.
+#[derive(Default)]
+pub(crate) struct Hub(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    exports: HashMap<u64, Queue>,
+    /// Order of arrival of all queued ones, over exports.
+    order: BTreeMap<u64, u64>,
+    arrivals: u64,
+    blocked: bool,
+    /// For exports that we do not know yet.
+    early: VecDeque<RawNotification>,
+    /// Readable while something is queued, once an event loop has asked for it.
+    event: Option<OwnedFd>,
+    counts: Counts,
+}
+
+#[derive(Default)]
+struct Queue {
+    waiting: VecDeque<(u64, RawNotification)>,
+    blocked: bool,
+    /// Handlers that take this export's notifications and no others.
+    handlers: usize,
+}
+
+/// What became of notifications.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) received: u64,
+    pub(crate) taken: u64,
+    pub(crate) lost: u64,
+    pub(crate) stale: u64,
+}
+
+impl Hub {
+    /// An export begins; takes what came for it before we knew it.
+    pub(crate) fn open(&self, export: u64) {
+        let mut state = self.lock();
+        state.exports.insert(export, Queue::default());
+        let (mine, others) = std::mem::take(&mut state.early).into_iter().partition(|n| n.export == export);
+        state.early = others;
+        let mine: VecDeque<RawNotification> = mine;
+        mine.into_iter().for_each(|n| state.enqueue(n));
+    }
+
+    /// An export has ended; what is queued for it is gone.
+    pub(crate) fn close(&self, export: u64) {
+        let mut state = self.lock();
+        let Some(queue) = state.exports.remove(&export) else { return };
+        state.counts.stale += queue.waiting.len() as u64;
+        queue.waiting.iter().for_each(|(arrival, _)| {
+            state.order.remove(arrival);
+        });
+        state.clear_event_if_empty();
+    }
+
+    /// A notification came.
+    pub(crate) fn deliver(&self, notification: RawNotification) {
+        let mut state = self.lock();
+        state.counts.received += 1;
+        if state.exports.contains_key(&notification.export) {
+            return state.enqueue(notification);
+        }
+        if state.early.len() == NOTIFICATIONS_EARLY_MAX {
+            state.early.pop_front();
+            state.counts.stale += 1;
+        }
+        state.early.push_back(notification);
+    }
+
+    /// The oldest notification that this taker may have.
+    pub(crate) fn take(&self, taker: Taker) -> Option<Notification> {
+        let mut state = self.lock();
+        if state.blocked {
+            return None;
+        }
+        let export = match taker {
+            Taker::Export(export) => export,
+            Taker::Any => {
+                let may = |export: &u64| state.exports.get(export).is_some_and(|q| !q.blocked && q.handlers == 0);
+                *state.order.values().find(|export| may(export))?
+            }
+        };
+        let queue = state.exports.get_mut(&export)?;
+        if queue.blocked {
+            return None;
+        }
+        let (arrival, raw) = queue.waiting.pop_front()?;
+        state.order.remove(&arrival);
+        state.counts.taken += 1;
+        state.clear_event_if_empty();
+        Some(Notification {
+            export: ExportId::from_u64(raw.export),
+            offset: raw.offset,
+            len: raw.len,
+            last_word: raw.last_word,
+        })
+    }
+
+    /// Blocks or unblocks all, or one export.
+    pub(crate) fn block(&self, taker: Taker, blocked: bool) {
+        let mut state = self.lock();
+        match taker {
+            Taker::Any => state.blocked = blocked,
+            Taker::Export(export) => {
+                if let Some(queue) = state.exports.get_mut(&export) {
+                    queue.blocked = blocked;
+                }
+            }
+        }
+    }
+
+    /// A handler of one export begins or ends.
+    pub(crate) fn handler(&self, taker: Taker, begins: bool) {
+        let Taker::Export(export) = taker else { return };
+        if let Some(queue) = self.lock().exports.get_mut(&export) {
+            queue.handlers = if begins { queue.handlers + 1 } else { queue.handlers.saturating_sub(1) };
+        }
+    }
+
+    /// From now on, `event` is readable while something is queued.
+    pub(crate) fn set_event(&self, event: OwnedFd) {
+        let mut state = self.lock();
+        state.event = Some(event);
+        if !state.order.is_empty() {
+            state.signal();
+        }
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        self.lock().counts
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().expect("no panic while the lock is held")
+    }
+}
+
+impl State {
+    fn enqueue(&mut self, notification: RawNotification) {
+        let full = self.order.len() >= NOTIFICATIONS_MAX;
+        let Some(queue) = self.exports.get_mut(&notification.export) else { return };
+        if full || queue.waiting.len() >= NOTIFICATIONS_PER_EXPORT_MAX {
+            self.counts.lost += 1;
+            return;
+        }
+        self.arrivals += 1;
+        queue.waiting.push_back((self.arrivals, notification));
+        self.order.insert(self.arrivals, notification.export);
+        self.signal();
+    }
+
+    fn signal(&self) {
+        if let Some(event) = &self.event {
+            // A full counter is readable already.
+            let _ = rustix::io::write(event, &1u64.to_ne_bytes());
+        }
+    }
+
+    fn clear_event_if_empty(&mut self) {
+        if let (true, Some(event)) = (self.order.is_empty(), &self.event) {
+            let _ = rustix::io::read(event, &mut [0u8; 8]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn note(export: u64, offset: u64) -> RawNotification {
+        RawNotification { export, offset, len: 8, last_word: 0 }
+    }
+
+    #[test]
+    fn notifications_of_any_export_come_in_order_of_arrival() {
+        let hub = Hub::default();
+        hub.open(1);
+        hub.open(2);
+        [(1, 10), (2, 20), (1, 11)].into_iter().for_each(|(e, o)| hub.deliver(note(e, o)));
+        assert_eq!(hub.take(Taker::Export(2)).unwrap().offset, 20);
+        assert_eq!(hub.take(Taker::Any).unwrap().offset, 10);
+        assert_eq!(hub.take(Taker::Any).unwrap().offset, 11);
+        assert!(hub.take(Taker::Any).is_none());
+        assert_eq!((hub.counts().received, hub.counts().taken), (3, 3));
+    }
+
+    #[test]
+    fn blocked_ones_queue_and_come_after_unblocking() {
+        let hub = Hub::default();
+        hub.open(1);
+        hub.open(2);
+        hub.block(Taker::Export(1), true);
+        [(1, 10), (2, 20)].into_iter().for_each(|(e, o)| hub.deliver(note(e, o)));
+        assert_eq!(hub.take(Taker::Any).unwrap().offset, 20);
+        assert!(hub.take(Taker::Any).is_none() && hub.take(Taker::Export(1)).is_none());
+        hub.block(Taker::Export(1), false);
+        hub.block(Taker::Any, true);
+        assert!(hub.take(Taker::Export(1)).is_none());
+        hub.block(Taker::Any, false);
+        assert_eq!(hub.take(Taker::Any).unwrap().offset, 10);
+    }
+
+    #[test]
+    fn an_export_with_a_handler_is_left_to_it() {
+        let hub = Hub::default();
+        hub.open(1);
+        hub.handler(Taker::Export(1), true);
+        hub.deliver(note(1, 10));
+        assert!(hub.take(Taker::Any).is_none());
+        assert!(hub.take(Taker::Export(1)).is_some());
+    }
+
+    #[test]
+    fn overflow_is_counted_and_harms_one_export_only() {
+        let hub = Hub::default();
+        hub.open(1);
+        hub.open(2);
+        (0..NOTIFICATIONS_PER_EXPORT_MAX as u64 + 5).for_each(|i| hub.deliver(note(1, i)));
+        hub.deliver(note(2, 0));
+        assert_eq!(hub.counts().lost, 5);
+        assert!(hub.take(Taker::Export(2)).is_some());
+        assert_eq!(hub.take(Taker::Any).unwrap().offset, 0, "the oldest are kept");
+    }
+
+    #[test]
+    fn one_that_comes_before_its_export_is_known_waits_for_it() {
+        let hub = Hub::default();
+        hub.deliver(note(9, 1));
+        hub.deliver(note(8, 2));
+        hub.open(9);
+        assert_eq!(hub.take(Taker::Any).unwrap().offset, 1);
+        assert!(hub.take(Taker::Any).is_none());
+        (0..NOTIFICATIONS_EARLY_MAX as u64).for_each(|i| hub.deliver(note(7, i)));
+        assert_eq!(hub.counts().stale, 1, "the one for 8");
+    }
+}

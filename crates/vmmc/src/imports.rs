@@ -1,0 +1,134 @@
+//! Imports of the session as the node's news find them.
+//!
+//! Invariant: an error of a posted send is told once, by the next call on its import; the end of an import is told by every call.
+
+use crate::limits::BROKEN_EARLY_MAX;
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use vmmc_nic::OpError;
+
+/// What the node says about an import.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Broken {
+    /// It can no longer be used.
+    Ended(OpError),
+    /// A send that nobody waited for failed.
+    Send(OpError),
+}
+
+/// Troubles of one import.
+#[derive(Default)]
+pub(crate) struct Trouble {
+    /// A look without the lock.
+    any: AtomicBool,
+    state: Mutex<(Option<OpError>, Option<OpError>)>,
+}
+
+/// Troubles by import id.
+#[derive(Default)]
+pub(crate) struct Imports(Mutex<Known>);
+
+#[derive(Default)]
+struct Known {
+    imports: HashMap<u64, Weak<Trouble>>,
+    /// Ended before the reply that granted them reached its thread.
+    early: VecDeque<(u64, OpError)>,
+}
+
+impl Trouble {
+    /// An error to be told now, if there is one. That of a posted send is told once.
+    #[inline]
+    pub(crate) fn check(&self) -> Result<(), OpError> {
+        if self.any.load(Ordering::Acquire) { self.tell() } else { Ok(()) }
+    }
+
+    /// Why the import has ended, if it has.
+    pub(crate) fn ended(&self) -> Option<OpError> {
+        self.lock().0
+    }
+
+    #[cold]
+    fn tell(&self) -> Result<(), OpError> {
+        let mut state = self.lock();
+        let posted = state.1.take();
+        if state.0.is_none() {
+            self.any.store(false, Ordering::Release);
+        }
+        posted.or(state.0).map_or(Ok(()), Err)
+    }
+
+    pub(crate) fn note(&self, broken: Broken) {
+        let mut state = self.lock();
+        match broken {
+            Broken::Ended(why) => state.0 = Some(why),
+            Broken::Send(why) => state.1 = state.1.or(Some(why)),
+        }
+        self.any.store(true, Ordering::Release);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, (Option<OpError>, Option<OpError>)> {
+        self.state.lock().expect("no panic while the lock is held")
+    }
+}
+
+impl Imports {
+    /// A new import.
+    pub(crate) fn add(&self, import: u64, trouble: &Arc<Trouble>) {
+        let mut known = self.lock();
+        if let Some((_, why)) = known.early.iter().find(|(early, _)| *early == import) {
+            trouble.note(Broken::Ended(*why));
+        }
+        known.imports.insert(import, Arc::downgrade(trouble));
+    }
+
+    /// The import is given back.
+    pub(crate) fn remove(&self, import: u64) {
+        self.lock().imports.remove(&import);
+    }
+
+    /// News of an import.
+    pub(crate) fn tell(&self, import: u64, news: Broken) {
+        let mut known = self.lock();
+        if let Some(trouble) = known.imports.get(&import).and_then(Weak::upgrade) {
+            return trouble.note(news);
+        }
+        if let Broken::Ended(why) = news {
+            if known.early.len() == BROKEN_EARLY_MAX {
+                known.early.pop_front();
+            }
+            known.early.push_back((import, why));
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.0.lock().expect("no panic while the lock is held")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_send_is_told_once_and_the_end_always() {
+        let imports = Imports::default();
+        let trouble = Arc::new(Trouble::default());
+        imports.add(5, &trouble);
+        assert_eq!(trouble.check(), Ok(()));
+        imports.tell(5, Broken::Send(OpError::TooFragmented { max: 3 }));
+        assert_eq!(trouble.check(), Err(OpError::TooFragmented { max: 3 }));
+        assert_eq!(trouble.check(), Ok(()));
+        imports.tell(5, Broken::Ended(OpError::Revoked));
+        assert_eq!((trouble.check(), trouble.check()), (Err(OpError::Revoked), Err(OpError::Revoked)));
+    }
+
+    #[test]
+    fn an_end_that_comes_before_its_import_is_not_lost() {
+        let imports = Imports::default();
+        imports.tell(7, Broken::Ended(OpError::OwnerDied));
+        let trouble = Arc::new(Trouble::default());
+        imports.add(7, &trouble);
+        assert_eq!(trouble.ended(), Some(OpError::OwnerDied));
+    }
+}

@@ -1,0 +1,66 @@
+//! Named bounds of the library.
+//!
+//! Invariant: every queue, table and retry of this crate takes its bound from here, with the reason for the number.
+
+use std::time::Duration;
+use vmmc_host::limits::{COMPLETION_SLOTS, INLINE_BYTES_MAX as SLOT_INLINE, LANES};
+
+/// Default of all waits: the time within which a dead node is an error.
+pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(5);
+/// How much longer than the node we wait for its answer, so that its own "timed out", which says more, comes first.
+pub const ANSWER_GRACE: Duration = Duration::from_millis(500);
+/// How long an attach waits for a node that it started itself.
+pub const START_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time between two tries to connect to a node that is starting.
+pub const START_RETRY: Duration = Duration::from_millis(5);
+/// A node that the library starts ends after this many seconds without processes.
+pub const START_LINGER_S: u64 = 60;
+
+/// Bytes of a send that travel in the descriptor.
+pub const INLINE_BYTES_MAX: usize = SLOT_INLINE;
+/// Redirections of one process at once: twice what one export may have; each holds a place in the completion ring.
+pub const REDIRECTIONS_MAX: usize = 128;
+/// Places in the completion ring kept for reports of failed sends.
+pub const FAILURE_PLACES: usize = 64;
+/// Transfers that can be outstanding: the rest of the completion ring, which so never overflows.
+pub const TRANSFERS_MAX: usize = COMPLETION_SLOTS - REDIRECTIONS_MAX - FAILURE_PLACES;
+
+/// Staging chunks, (bytes, how many), smallest first: short messages must not wait for long ones; the largest are big enough to keep the engine's packets
+/// full and small enough that copying one overlaps with sending the one before. 2.75 MiB together, made at first use.
+pub const STAGING: [(u64, u32); 3] = [(4 << 10, 64), (32 << 10, 16), (256 << 10, 8)];
+/// Largest staging chunk, bytes.
+pub const STAGING_CHUNK_MAX: u64 = STAGING[2].0;
+/// Part of the chunks of a size that one import may hold, so that a node that does not answer cannot stop sends to others: one in this many.
+pub const STAGING_SHARE: u32 = 2;
+/// Largest memory kept for the next long notified send, bytes; longer ones allocate each time.
+pub const LONG_SEND_KEPT_MAX: u64 = 16 << 20;
+
+/// Notifications that queue for one export.
+pub const NOTIFICATIONS_PER_EXPORT_MAX: usize = 4096;
+/// Notifications that queue in the whole process (3 MiB).
+pub const NOTIFICATIONS_MAX: usize = 65_536;
+/// Notifications kept for exports whose own creation has not come back to us yet.
+pub const NOTIFICATIONS_EARLY_MAX: usize = 256;
+/// Notifications taken from one ring before the next ring gets its turn.
+pub const NOTIFICATIONS_A_TURN: usize = 128;
+/// Broken imports remembered whose own creation has not come back to us yet.
+pub const BROKEN_EARLY_MAX: usize = 1024;
+/// Dead exporters whose notification rings are kept before they are swept out.
+pub const PEERS_BEFORE_SWEEP: usize = 64;
+
+/// Calls sent without waiting for the reply, before replies are collected: they fit the socket buffer many times.
+pub const UNREAD_REPLIES_MAX: usize = 16;
+/// Calls kept for later when the control socket is full; further ones are dropped, and the node forgets their objects when the process leaves.
+pub const TELLS_KEPT_MAX: usize = 4096;
+
+/// Lane that threads share when all others are taken.
+pub const SHARED_LANE: u32 = LANES as u32 - 1;
+
+/// Pause while waiting for room in the command ring or for a word in memory, which nobody can announce. Longer than a poll phase, shorter than anyone notices.
+pub const NAP_MIN: Duration = Duration::from_micros(50);
+/// Longest such pause: 1,000 wake-ups a second cost one percent of a core.
+pub const NAP_MAX: Duration = Duration::from_millis(1);
+/// Longest sleep of a thread that waits on a node in this process, because another thread may collect what it waits for.
+pub const STEPPED_SLICE: Duration = Duration::from_millis(5);
+/// How long a dropped import may wait for its posted sends to arrive.
+pub const DROP_FLUSH: Duration = Duration::from_secs(1);

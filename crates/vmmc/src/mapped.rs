@@ -1,0 +1,204 @@
+//! Transfers within a node: copies by the caller into and out of the exporter's mapped memory. No system call, no lock, no allocation, no look at a clock.
+//!
+//! Invariant: bytes move only between [`enter_lane`] with an open gate and [`leave_lane`], so a revocation that has seen gate closed and lane empty is final.
+//! Source: DESIGN §3 "same node", [SHRIMP §2] for the mapping that does the work.
+
+use crate::lanes::{self, LaneCounters};
+use crate::limits::SHARED_LANE;
+use crate::peers::Peer;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use vmmc_host::abi::{GateState, RawNotification, gate_state, gate_word};
+use vmmc_host::area::{enter_lane, leave_lane};
+use vmmc_host::fork::ForkWord;
+use vmmc_host::region::OutOfBounds;
+use vmmc_host::{AttachArea, Region};
+
+/// The session is usable. The word of [`Hot::state`] is 0 in a forked child.
+pub(crate) const ALIVE: u64 = 1;
+/// The node has died or ended.
+pub(crate) const GONE: u64 = 2;
+
+/// What every mapped transfer of a session looks at.
+pub(crate) struct Hot {
+    state: ForkWord,
+    pub(crate) area: AttachArea,
+    pub(crate) counters: Box<[LaneCounters]>,
+    /// Guards [`SHARED_LANE`].
+    shared: Mutex<()>,
+}
+
+/// An import that this process maps.
+pub(crate) struct Mapped {
+    hot: Arc<Hot>,
+    region: Region,
+    pub(crate) peer: Arc<Peer>,
+    gate: u32,
+    generation: u32,
+    open: u64,
+    import: u64,
+}
+
+/// Why a mapped transfer did not happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    Gate(GateState),
+    Bounds(OutOfBounds),
+    Gone,
+    Forked,
+}
+
+impl From<OutOfBounds> for Fault {
+    fn from(e: OutOfBounds) -> Fault {
+        Fault::Bounds(e)
+    }
+}
+
+impl Hot {
+    pub(crate) fn new(area: AttachArea, state: ForkWord) -> Hot {
+        state.word().store(ALIVE, Ordering::Release);
+        Hot { state, area, counters: lanes::counters(), shared: Mutex::new(()) }
+    }
+
+    /// [`ALIVE`], [`GONE`], or 0 in a forked child.
+    #[inline]
+    pub(crate) fn state(&self) -> u64 {
+        self.state.word().load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_gone(&self) {
+        self.state.word().store(GONE, Ordering::Release);
+    }
+
+    #[cold]
+    fn fault(&self) -> Fault {
+        if self.state() == GONE { Fault::Gone } else { Fault::Forked }
+    }
+}
+
+impl Mapped {
+    pub(crate) fn new(
+        hot: Arc<Hot>,
+        region: Region,
+        peer: Arc<Peer>,
+        gate: u32,
+        generation: u32,
+        import: u64,
+    ) -> Option<Mapped> {
+        peer.gates.gate(gate)?;
+        Some(Mapped { hot, region, peer, gate, generation, open: gate_word(generation, GateState::Open), import })
+    }
+
+    /// Runs a transfer with the lane announced and the gate seen open.
+    #[inline(always)]
+    fn through<R>(&self, transfer: impl FnOnce(&LaneCounters) -> R) -> Result<R, Fault> {
+        let lane = lanes::current();
+        if lane == SHARED_LANE {
+            return self.through_shared(transfer);
+        }
+        self.inside(lane, transfer)
+    }
+
+    #[inline(always)]
+    fn inside<R>(&self, lane: u32, transfer: impl FnOnce(&LaneCounters) -> R) -> Result<R, Fault> {
+        let hot = &*self.hot;
+        if hot.state() != ALIVE {
+            return Err(hot.fault());
+        }
+        let word = hot.area.lane(lane as usize);
+        let gate = self.gate();
+        let seen = enter_lane(word, self.import, gate);
+        if seen != self.open {
+            leave_lane(word);
+            return Err(Fault::Gate(gate_state(seen, self.generation)));
+        }
+        let result = transfer(&hot.counters[lane as usize]);
+        leave_lane(word);
+        Ok(result)
+    }
+
+    #[cold]
+    fn through_shared<R>(&self, transfer: impl FnOnce(&LaneCounters) -> R) -> Result<R, Fault> {
+        let _turn = self.hot.shared.lock().expect("transfers do not panic");
+        self.inside(SHARED_LANE, transfer)
+    }
+
+    #[inline(always)]
+    fn gate(&self) -> &AtomicU64 {
+        self.peer.gates.gate(self.gate).expect("checked when the import was made")
+    }
+
+    /// The state of the export, without a transfer.
+    pub(crate) fn look(&self) -> Result<(), Fault> {
+        self.through(|_| ())
+    }
+
+    /// Deliberate update.
+    #[inline]
+    pub(crate) fn send(&self, offset: u64, data: &[u8]) -> Result<(), Fault> {
+        self.through(|count| {
+            self.region.write(offset, data)?;
+            count.sends.add(1);
+            count.send_bytes.add(data.len() as u64);
+            Ok(())
+        })?
+    }
+
+    /// Deliberate update from a region.
+    pub(crate) fn send_region(&self, offset: u64, from: &Region, from_offset: u64, len: u64) -> Result<(), Fault> {
+        self.through(|count| {
+            from.copy_to(from_offset, &self.region, offset, len)?;
+            count.sends.add(1);
+            count.send_bytes.add(len);
+            Ok(())
+        })?
+    }
+
+    /// Remote fetch.
+    #[inline]
+    pub(crate) fn fetch(&self, offset: u64, into: &mut [u8]) -> Result<(), Fault> {
+        self.through(|count| {
+            self.region.read(offset, into)?;
+            count.fetches.add(1);
+            count.fetch_bytes.add(into.len() as u64);
+            Ok(())
+        })?
+    }
+
+    /// Remote fetch into a region.
+    pub(crate) fn fetch_region(&self, offset: u64, to: &Region, to_offset: u64, len: u64) -> Result<(), Fault> {
+        self.through(|count| {
+            self.region.copy_to(offset, to, to_offset, len)?;
+            count.fetches.add(1);
+            count.fetch_bytes.add(len);
+            Ok(())
+        })?
+    }
+
+    /// An operation on an aligned word.
+    #[inline]
+    pub(crate) fn atomic(&self, offset: u64, operation: impl FnOnce(&AtomicU64) -> u64) -> Result<u64, Fault> {
+        self.through(|count| {
+            let old = operation(self.region.word(offset)?);
+            count.atomics.add(1);
+            Ok(old)
+        })?
+    }
+
+    /// Tells the receiver, after the data; false when the ring is full, which is counted there.
+    pub(crate) fn notify(&self, notification: RawNotification) -> bool {
+        self.peer.notify(notification)
+    }
+
+    /// The last bytes of a transfer that the notification carries.
+    pub(crate) fn last_word(data: &[u8]) -> u64 {
+        let tail = &data[data.len().saturating_sub(8)..];
+        let mut word = [0u8; 8];
+        word[..tail.len()].copy_from_slice(tail);
+        u64::from_le_bytes(word)
+    }
+
+    pub(crate) fn region(&self) -> &Region {
+        &self.region
+    }
+}

@@ -1,0 +1,84 @@
+//! Exporting processes of this node as an importer sees them: their gates, their wake-up, the notification ring to them.
+//!
+//! Invariant: there is one [`Peer`] for each exporting process, and one producer for each notification ring, however many imports share them. A process is told
+//! by the inode of its gate table, which is not used again while we map it.
+
+use crate::limits::PEERS_BEFORE_SWEEP;
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use vmmc_host::abi::RawNotification;
+use vmmc_host::area::PairRing;
+use vmmc_host::ring::{Producer, RegionWords};
+use vmmc_host::{GateTable, RegionError, WakeSender};
+
+/// An exporting process of this node.
+pub(crate) struct Peer {
+    pub(crate) gates: GateTable,
+    wake: WakeSender,
+    pair: Mutex<Option<Pair>>,
+    /// Its death has been told; it can be swept out when no import uses it.
+    dead: AtomicBool,
+}
+
+struct Pair {
+    ring: PairRing,
+    producer: Producer<RegionWords>,
+}
+
+/// All exporting processes whose memory this process maps.
+#[derive(Default)]
+pub(crate) struct Peers(Mutex<HashMap<(u64, u64), Arc<Peer>>>);
+
+impl Peers {
+    /// The exporter behind the descriptors of a grant.
+    pub(crate) fn meet(&self, gates: OwnedFd, wake: OwnedFd, pair: Option<OwnedFd>) -> Result<Arc<Peer>, RegionError> {
+        let identity = rustix::fs::fstat(&gates).map_err(|errno| RegionError::System { call: "fstat", errno })?;
+        let key = (identity.st_dev, identity.st_ino);
+        let mut peers = self.0.lock().expect("no panic while the lock is held");
+        if let Some(peer) = peers.get(&key) {
+            peer.add_pair(pair)?;
+            return Ok(peer.clone());
+        }
+        let gates = GateTable::open_read_only(gates)?;
+        let peer =
+            Peer { gates, wake: WakeSender::from_fd(wake), pair: Mutex::new(None), dead: AtomicBool::new(false) };
+        peer.add_pair(pair)?;
+        if peers.len() >= PEERS_BEFORE_SWEEP {
+            peers.retain(|_, peer| !peer.dead.load(Ordering::Relaxed) || Arc::strong_count(peer) > 1);
+        }
+        let peer = Arc::new(peer);
+        peers.insert(key, peer.clone());
+        Ok(peer)
+    }
+}
+
+impl Peer {
+    /// The ring comes with every import; the first one is used.
+    fn add_pair(&self, fd: Option<OwnedFd>) -> Result<(), RegionError> {
+        let mut pair = self.pair.lock().expect("no panic while the lock is held");
+        if let (None, Some(fd)) = (&*pair, fd) {
+            let ring = PairRing::open(fd)?;
+            *pair = Some(Pair { producer: ring.producer(), ring });
+        }
+        Ok(())
+    }
+
+    pub(crate) fn mark_dead(&self) {
+        self.dead.store(true, Ordering::Relaxed);
+    }
+
+    /// Puts a notification in the ring and wakes the receiver if it sleeps; false if the ring is full, which the receiver finds counted.
+    pub(crate) fn notify(&self, notification: RawNotification) -> bool {
+        let mut guard = self.pair.lock().expect("no panic while the lock is held");
+        let Some(pair) = guard.as_mut() else { return false };
+        let pushed = notification.push(&mut pair.producer);
+        if !pushed {
+            pair.ring.lost().fetch_add(1, Ordering::Relaxed);
+        }
+        drop(guard);
+        self.wake.wake_if(self.gates.bell());
+        pushed
+    }
+}

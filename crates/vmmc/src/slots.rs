@@ -1,0 +1,210 @@
+//! Commands that will be answered: who waits for which completion, and what must stay alive until it comes.
+//!
+//! Invariant: a cookie names one use of a slot; at most [`TRANSFERS_MAX`] are in use, so the completion ring cannot overflow; what a command reads or writes is held
+//! by its slot until the completion, whether or not anybody still waits.
+
+use crate::limits::TRANSFERS_MAX;
+use crate::regions::Registered;
+use crate::staging::Chunk;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use vmmc_host::abi::{COOKIE_REDIRECT, COOKIE_SEND_FAILED, Completion};
+use vmmc_nic::OpError;
+
+/// What a command uses.
+pub(crate) enum Hold {
+    Nothing,
+    /// Registered memory.
+    Memory(#[allow(dead_code, reason = "held only to stay alive")] Arc<Registered>),
+    /// A piece of staging memory.
+    Chunk(Chunk),
+}
+
+/// The slots of a session.
+pub(crate) struct Slots {
+    slots: Box<[Slot]>,
+    free: Mutex<Vec<u32>>,
+}
+
+struct Slot {
+    /// A look without the lock: the phase is [`Phase::Done`].
+    done: AtomicBool,
+    use_: Mutex<Use>,
+}
+
+struct Use {
+    generation: u32,
+    phase: Phase,
+    hold: Hold,
+}
+
+enum Phase {
+    Free,
+    Pending,
+    /// Nobody waits; an error goes to the import, if there is one to tell.
+    Unattended(Option<u64>),
+    Done(Result<u64, OpError>),
+}
+
+/// What is left to do after a completion.
+pub(crate) struct Finished {
+    /// An error that nobody waits for, and the import it concerns.
+    pub(crate) failed: Option<(u64, OpError)>,
+    /// To be given back, outside of locks.
+    pub(crate) hold: Hold,
+}
+
+/// Generations are cut so that cookies never have the bits of redirections and failed sends.
+const GENERATION_MASK: u32 = (((COOKIE_REDIRECT | COOKIE_SEND_FAILED) >> 32) as u32) ^ u32::MAX;
+
+impl Slots {
+    pub(crate) fn new() -> Slots {
+        let slot = |_| Slot {
+            done: AtomicBool::new(false),
+            use_: Mutex::new(Use { generation: 0, phase: Phase::Free, hold: Hold::Nothing }),
+        };
+        Slots {
+            slots: (0..TRANSFERS_MAX).map(slot).collect(),
+            free: Mutex::new((0..TRANSFERS_MAX as u32).rev().collect()),
+        }
+    }
+
+    /// Takes a slot for a command about to be posted; none when all are in use. Its holder waits for it, abandons it, or leaves it unattended.
+    pub(crate) fn reserve(&self) -> Option<u64> {
+        let index = self.free.lock().expect("no panic while the lock is held").pop()?;
+        let slot = &self.slots[index as usize];
+        let mut used = slot.lock();
+        used.generation = used.generation.wrapping_add(1) & GENERATION_MASK;
+        used.phase = Phase::Pending;
+        slot.done.store(false, Ordering::Relaxed);
+        Some(u64::from(used.generation) << 32 | u64::from(index))
+    }
+
+    /// Gives the slot what its command uses. Before the command is posted.
+    pub(crate) fn hold(&self, cookie: u64, hold: Hold) {
+        self.at(cookie).lock().hold = hold;
+    }
+
+    /// Nobody will wait: errors go to the import.
+    pub(crate) fn leave(&self, cookie: u64, import: u64) {
+        self.at(cookie).lock().phase = Phase::Unattended(Some(import));
+    }
+
+    /// Takes a slot back whose command was not posted.
+    pub(crate) fn cancel(&self, cookie: u64) -> Hold {
+        let mut used = self.at(cookie).lock();
+        self.free(cookie, &mut used)
+    }
+
+    /// The result, when it has come; this frees the slot.
+    pub(crate) fn take(&self, cookie: u64) -> Option<(Result<u64, OpError>, Hold)> {
+        let slot = self.at(cookie);
+        if !slot.done.load(Ordering::Acquire) {
+            return None;
+        }
+        let mut used = slot.lock();
+        let Phase::Done(result) = used.phase else { unreachable!("done was set with the phase") };
+        let hold = self.free(cookie, &mut used);
+        Some((result, hold))
+    }
+
+    /// Nobody waits any longer. What a finished command held comes back.
+    pub(crate) fn abandon(&self, cookie: u64) -> Hold {
+        let mut used = self.at(cookie).lock();
+        match used.phase {
+            Phase::Done(_) => self.free(cookie, &mut used),
+            _ => {
+                used.phase = Phase::Unattended(None);
+                Hold::Nothing
+            }
+        }
+    }
+
+    /// A completion came. One that fits no slot is dropped: the node erred, and no memory of ours depends on it.
+    pub(crate) fn complete(&self, completion: &Completion, result: Result<u64, OpError>) -> Finished {
+        let nothing = Finished { failed: None, hold: Hold::Nothing };
+        let Some(slot) = self.slots.get(completion.cookie as u32 as usize) else { return nothing };
+        let mut used = slot.lock();
+        if used.generation != (completion.cookie >> 32) as u32 {
+            return nothing;
+        }
+        match used.phase {
+            Phase::Pending => {
+                used.phase = Phase::Done(result);
+                slot.done.store(true, Ordering::Release);
+                nothing
+            }
+            Phase::Unattended(import) => {
+                let failed = import.and_then(|import| Some((import, result.err()?)));
+                Finished { failed, hold: self.free(completion.cookie, &mut used) }
+            }
+            Phase::Free | Phase::Done(_) => nothing,
+        }
+    }
+
+    fn at(&self, cookie: u64) -> &Slot {
+        &self.slots[cookie as u32 as usize]
+    }
+
+    fn free(&self, cookie: u64, used: &mut Use) -> Hold {
+        used.phase = Phase::Free;
+        self.at(cookie).done.store(false, Ordering::Relaxed);
+        self.free.lock().expect("no panic while the lock is held").push(cookie as u32);
+        std::mem::replace(&mut used.hold, Hold::Nothing)
+    }
+}
+
+impl Slot {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Use> {
+        self.use_.lock().expect("no panic while the lock is held")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn completion(cookie: u64) -> Completion {
+        Completion { cookie, ..Completion::default() }
+    }
+
+    #[test]
+    fn a_completion_of_an_earlier_use_changes_nothing() {
+        let slots = Slots::new();
+        let first = slots.reserve().unwrap();
+        slots.complete(&completion(first), Ok(1));
+        assert_eq!(slots.take(first).unwrap().0, Ok(1));
+        let second = slots.reserve().unwrap();
+        assert_eq!(second as u32, first as u32, "the same slot again");
+        slots.complete(&completion(first), Ok(7));
+        assert!(slots.take(second).is_none());
+        slots.complete(&completion(u64::MAX), Ok(7));
+        slots.complete(&completion(second), Ok(2));
+        assert_eq!(slots.take(second).unwrap().0, Ok(2));
+    }
+
+    #[test]
+    fn abandoned_and_unattended_slots_come_back_with_their_completion() {
+        let slots = Slots::new();
+        let all: Vec<u64> = std::iter::from_fn(|| slots.reserve()).collect();
+        assert_eq!(all.len(), TRANSFERS_MAX);
+        slots.abandon(all[0]);
+        slots.leave(all[1], 77);
+        assert!(slots.reserve().is_none());
+        assert!(slots.complete(&completion(all[0]), Err(OpError::Revoked)).failed.is_none());
+        let failed = slots.complete(&completion(all[1]), Err(OpError::Revoked)).failed;
+        assert_eq!(failed, Some((77, OpError::Revoked)));
+        assert!(slots.reserve().is_some() && slots.reserve().is_some() && slots.reserve().is_none());
+    }
+
+    #[test]
+    fn cookies_stay_clear_of_the_marked_ones() {
+        let slots = Slots::new();
+        for _ in 0..3 {
+            let cookie = slots.reserve().unwrap();
+            assert_eq!(cookie & (COOKIE_REDIRECT | COOKIE_SEND_FAILED), 0);
+            slots.cancel(cookie);
+        }
+        assert_eq!(GENERATION_MASK, 0x3FFF_FFFF);
+    }
+}
