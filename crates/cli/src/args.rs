@@ -6,6 +6,8 @@ use crate::failure::EXIT_CODES;
 use crate::limits::{RUNS, RUNS_MAX};
 use crate::report::units::parse_size;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::net::SocketAddr;
+use std::ops::Range;
 use std::path::PathBuf;
 
 /// Virtual memory-mapped communication: memory moves between processes and between machines.
@@ -20,9 +22,34 @@ pub(crate) struct Cli {
 /// What to do.
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
+    /// Start two nodes, move a file between processes, measure, print one table
+    #[command(after_help = EXIT_CODES)]
+    Demo(Demo),
+    /// Start, stop and look at nodes on this machine
+    #[command(subcommand, after_help = EXIT_CODES)]
+    Node(Node),
+    /// Round trips between two nodes
+    #[command(after_help = EXIT_CODES)]
+    Ping(Ping),
     /// Measure VMMC beside the limits of the machine and other transports
     #[command(after_help = EXIT_CODES)]
     Bench(Bench),
+    /// Counters of a node and of its peers
+    #[command(after_help = EXIT_CODES)]
+    Stats(Stats),
+    /// Which path an import uses, and why not a better one; or which paths a node's imports use
+    #[command(after_help = EXIT_CODES)]
+    Explain(Explain),
+    /// What this machine offers VMMC, what is missing, and how to get it
+    #[command(after_help = EXIT_CODES)]
+    Doctor {
+        /// Print one JSON object instead of a table
+        #[arg(long)]
+        json: bool,
+    },
+    /// Run a whole cluster in this process, on a virtual clock, from a seed, with faults and checkers
+    #[command(after_help = EXIT_CODES)]
+    Sim(Sim),
     /// Print a completion script for a shell
     Completion {
         /// The shell
@@ -165,4 +192,159 @@ pub(crate) struct Output {
     /// Also write a self-contained page with plots
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
+}
+
+/// The demo.
+#[derive(Args, Debug)]
+pub(crate) struct Demo {
+    /// File to move [default: this program]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) file: Option<PathBuf>,
+    /// How to show the result.
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+/// What to do with nodes.
+#[derive(Subcommand, Debug)]
+pub(crate) enum Node {
+    /// Start a node in the background
+    Start(NodeOptions),
+    /// Run a node in the foreground
+    #[command(hide = true)]
+    Run {
+        /// Its settings.
+        #[command(flatten)]
+        options: NodeOptions,
+        /// Leave the terminal of whoever started it
+        #[arg(long, hide = true)]
+        detach: bool,
+    },
+    /// End a node; its processes get errors
+    Stop(Which),
+    /// Describe a node: addresses, peers, processes, exports, imports
+    Status {
+        /// Which node.
+        #[command(flatten)]
+        which: Which,
+        /// Print one JSON object instead of a table
+        #[arg(long)]
+        json: bool,
+    },
+    /// List the nodes of this machine
+    List {
+        /// Print one JSON object instead of a table
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// Settings of a node.
+#[derive(Args, Debug)]
+pub(crate) struct NodeOptions {
+    /// Which node.
+    #[command(flatten)]
+    pub(crate) which: Which,
+    /// UDP address to listen on, for example 0.0.0.0:4791; repeat for several
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) listen: Vec<SocketAddr>,
+    /// Address of another node; several paths to one node separated by commas; repeat for several nodes
+    #[arg(long, value_name = "ADDR[,ADDR]")]
+    pub(crate) peer: Vec<String>,
+    /// File with the cluster key, made if it does not exist [default: ~/.config/vmmc/cluster.key]
+    #[arg(long, value_name = "FILE", conflicts_with = "plain")]
+    pub(crate) key_file: Option<PathBuf>,
+    /// Neither encrypt nor authenticate what nodes send each other: for trusted wires only
+    #[arg(long)]
+    pub(crate) plain: bool,
+    /// End when no process has been attached for this long, seconds
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) linger_s: Option<u64>,
+    /// Call a peer dead that owes an answer for this long, milliseconds
+    #[arg(long, value_name = "MS")]
+    pub(crate) peer_timeout_ms: Option<u64>,
+}
+
+/// Which node of this user.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Which {
+    /// Name of the node
+    #[arg(long, env = "VMMC_NODE", default_value = vmmc_node::DEFAULT_NODE)]
+    pub(crate) name: String,
+}
+
+/// Round trips.
+#[derive(Args, Debug)]
+pub(crate) struct Ping {
+    /// Name or address:port of the other node
+    pub(crate) node: String,
+    /// Which node asks.
+    #[command(flatten)]
+    pub(crate) which: Which,
+    /// Round trips
+    #[arg(long, short, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) count: u32,
+    /// Give up on one round trip after this long, milliseconds
+    #[arg(long, default_value_t = 5000)]
+    pub(crate) timeout_ms: u64,
+    /// Print one JSON object instead of lines
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Counters.
+#[derive(Args, Debug)]
+pub(crate) struct Stats {
+    /// Which node.
+    #[command(flatten)]
+    pub(crate) which: Which,
+    /// Print one JSON object instead of a table
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Which path.
+#[derive(Args, Debug)]
+pub(crate) struct Explain {
+    /// Name or address:port of the exporting node; with NAME
+    pub(crate) node: Option<String>,
+    /// Name of the export; it is imported, explained and given back
+    #[arg(requires = "node")]
+    pub(crate) export: Option<String>,
+    /// Which node imports.
+    #[command(flatten)]
+    pub(crate) which: Which,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// A simulated cluster.
+#[derive(Args, Debug)]
+pub(crate) struct Sim {
+    /// Nodes; by the seed if not given
+    #[arg(long, value_parser = clap::value_parser!(u64).range(vmmc_sim::limits::NODES_MIN as u64..=vmmc_sim::limits::NODES_MAX as u64))]
+    pub(crate) nodes: Option<u64>,
+    /// The seed that everything else is drawn from
+    #[arg(long, default_value_t = 1, conflicts_with = "seeds")]
+    pub(crate) seed: u64,
+    /// Seeds A up to, not including, B
+    #[arg(long, value_name = "A..B", value_parser = parse_seeds)]
+    pub(crate) seeds: Option<Range<u64>>,
+    /// Actions of the workload in a run
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) steps: Option<u64>,
+    /// Print the events of a failing run before the failure, all that were kept
+    #[arg(long)]
+    pub(crate) trace: bool,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+fn parse_seeds(text: &str) -> Result<Range<u64>, String> {
+    let (from, to) = text.split_once("..").ok_or_else(|| format!("write A..B, for example 0..2000, not {text:?}"))?;
+    let number = |t: &str| t.trim().parse::<u64>().map_err(|_| format!("{t:?} is no seed"));
+    let seeds = number(from)?..number(to)?;
+    if seeds.is_empty() { Err(format!("there is no seed in {text}")) } else { Ok(seeds) }
 }

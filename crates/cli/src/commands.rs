@@ -1,3 +1,59 @@
-//! The commands, one module each.
+//! The commands, one module each, and how they reach a node.
+//!
+//! Invariant: a command that only looks at nodes never starts one.
 
 pub(crate) mod bench;
+pub(crate) mod demo;
+pub(crate) mod doctor;
+pub(crate) mod explain;
+pub(crate) mod node;
+pub(crate) mod ping;
+pub(crate) mod sim;
+pub(crate) mod stats;
+
+use crate::failure::Failure;
+use vmmc::{AttachError, CallError, ImportError, RefusalCode, Session};
+
+/// Attaches to a node of this user that runs.
+fn attach(name: &str) -> Result<Session, Failure> {
+    Session::builder().node(name).start_node(false).attach().map_err(Failure::from)
+}
+
+impl From<AttachError> for Failure {
+    fn from(error: AttachError) -> Failure {
+        let text = error.to_string();
+        match error {
+            AttachError::NoNode { .. } | AttachError::Version { .. } => Failure::NoNode(text),
+            AttachError::Call { error, .. } => with_text(&error, text),
+            _ => Failure::Failed(text),
+        }
+    }
+}
+
+impl From<CallError> for Failure {
+    fn from(error: CallError) -> Failure {
+        with_text(&error, error.to_string())
+    }
+}
+
+impl From<ImportError> for Failure {
+    fn from(error: ImportError) -> Failure {
+        let text = error.to_string();
+        match error {
+            ImportError::Call { error, .. } => with_text(&error, text),
+            ImportError::Map { .. } => Failure::Failed(text),
+        }
+    }
+}
+
+/// The exit code of a call's error, with the text of what it was part of.
+fn with_text(error: &CallError, text: String) -> Failure {
+    match (error, error.refusal()) {
+        (CallError::NodeGone { .. }, _) => Failure::NoNode(text),
+        (CallError::TimedOut { .. }, _) => Failure::Unreachable(text),
+        (_, Some(RefusalCode::TimedOut | RefusalCode::Unreachable | RefusalCode::UnknownNode)) => {
+            Failure::Unreachable(text)
+        }
+        _ => Failure::Failed(text),
+    }
+}

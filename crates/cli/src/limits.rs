@@ -10,8 +10,6 @@ pub(crate) const RUNS: u32 = 5;
 pub(crate) const DEMO_RUNS: u32 = 3;
 /// Most runs that can be asked for: above this nobody waits for the end.
 pub(crate) const RUNS_MAX: u32 = 1000;
-/// Time that one measurement of `vmmc bench` aims at.
-pub(crate) const MEASURE: Duration = Duration::from_millis(100);
 /// Time that one measurement of the demo aims at.
 pub(crate) const DEMO_MEASURE: Duration = Duration::from_millis(50);
 /// Part of a measurement that is spent on warming up caches, branch predictors and the clock of the core, in percent.
@@ -53,7 +51,11 @@ pub(crate) const SIZE_BYTES_MAX: u64 = 1 << 30;
 pub(crate) const NOISY_RATIO: f64 = 4.0;
 /// Share of stolen time above which the machine is called noisy.
 pub(crate) const NOISY_STEAL: f64 = 0.02;
-/// Bytes of one piece of a file that the demo moves: above the size where non-temporal stores begin, small enough to show progress.
-pub(crate) const DEMO_PIECE_BYTES: u64 = 8 << 20;
+/// Bytes of one piece of a file that the demo moves: small enough to overlap reading, moving and checking, large enough to hide their hand-overs.
+pub(crate) const PIECE_BYTES: u64 = 1 << 20;
 /// Pieces of a file that the demo has under way.
-pub(crate) const DEMO_WINDOW_PIECES: u64 = 4;
+pub(crate) const PIECES: u64 = 8;
+/// Messages of a bandwidth measurement that are under way at once between nodes: two fill a pipe, more hide the hand-overs.
+pub(crate) const TRANSFERS: usize = 8;
+/// Pauses between two reports of progress: often enough for the eye.
+pub(crate) const PROGRESS_PAUSE: Duration = Duration::from_millis(50);

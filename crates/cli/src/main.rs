@@ -13,6 +13,7 @@
 
 mod args;
 mod commands;
+mod external;
 mod failure;
 mod limits;
 mod machine;
@@ -22,7 +23,15 @@ mod report;
 use args::{Cli, Command};
 use clap::{CommandFactory, Parser};
 use failure::Failure;
+use std::io::Write;
 use std::process::ExitCode;
+
+/// Prints a value as JSON.
+pub(crate) fn output_json(value: &impl serde::Serialize) -> Result<(), Failure> {
+    let mut text = serde_json::to_string_pretty(value).map_err(Failure::new)?;
+    text.push('\n');
+    output(&text)
+}
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -35,9 +44,25 @@ fn main() -> ExitCode {
     }
 }
 
+/// Writes to standard output. A reader that has gone (`| head`) is no failure.
+pub(crate) fn output(text: &str) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        other => Ok(other?),
+    }
+}
+
 fn run(command: Command) -> Result<(), Failure> {
     match command {
+        Command::Demo(demo) => commands::demo::run(&demo),
+        Command::Node(node) => commands::node::run(&node),
+        Command::Ping(ping) => commands::ping::run(&ping),
         Command::Bench(bench) => commands::bench::run(&bench),
+        Command::Stats(stats) => commands::stats::run(&stats),
+        Command::Explain(explain) => commands::explain::run(&explain),
+        Command::Doctor { json } => commands::doctor::run(json),
+        Command::Sim(sim) => commands::sim::run(&sim),
         Command::Completion { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "vmmc", &mut std::io::stdout());
             Ok(())

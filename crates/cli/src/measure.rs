@@ -15,12 +15,14 @@
 
 pub(crate) mod kernel;
 pub(crate) mod limit;
+pub(crate) mod nodes;
 pub(crate) mod pair;
 pub(crate) mod ping;
 pub(crate) mod plan;
 pub(crate) mod side;
 pub(crate) mod stats;
 pub(crate) mod task;
+pub(crate) mod vmmc;
 pub(crate) mod worker;
 
 use crate::limits::PARTNER_WAIT;

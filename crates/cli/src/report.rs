@@ -2,6 +2,8 @@
 //!
 //! Invariant: the three say the same; numbers are in the units that their names end with.
 
+pub(crate) mod demo;
+pub(crate) mod html;
 pub(crate) mod promise;
 pub(crate) mod table;
 pub(crate) mod units;
@@ -135,12 +137,6 @@ fn first(sample: &Sample) -> f64 {
 }
 
 impl Report {
-    /// Figures of a series at a size, whichever op.
-    pub(crate) fn figures(&self, series: &str, path: &str, size_bytes: u64) -> Option<&Figures> {
-        let wanted = |r: &&Row| r.key.series == series && r.key.path == path && r.key.size_bytes == size_bytes;
-        self.rows.iter().find(wanted).map(|r| &r.figures)
-    }
-
     /// As JSON, with a final newline.
     pub(crate) fn json(&self) -> String {
         let mut text = serde_json::to_string_pretty(self).expect("the types of this module have an encoding");

@@ -3,31 +3,27 @@
 //! Invariant: limits and peers are in the same plan as what they are compared with.
 
 use crate::args::{Bench, MaybePeer, Output, Path, Peer, What};
+use crate::external;
 use crate::failure::Failure;
 use crate::limits::NOISY_RATIO;
 use crate::machine::{Machine, Quiet};
-use crate::measure::pair::Pair;
+use crate::measure::nodes::Route;
+use crate::measure::pair::{Pair, TemporaryNode};
 use crate::measure::plan::{Plan, Source};
-use crate::measure::task::{Kernel, Measure, Setting, Waker, Work};
-use crate::report::{Figures, Key, Report, promise, table};
+use crate::measure::task::{AtomicOp, Kernel, Measure, RedirectWhen, Setting, Vmmc, Waker, Work};
+use crate::report::{Figures, Key, Missing, Report, html, promise, table};
 use clap::ValueEnum;
 use std::time::Duration;
 
 /// Runs the command.
 pub(crate) fn run(bench: &Bench) -> Result<(), Failure> {
     let quiet = Quiet::start();
-    let mut plan = Plan::default();
-    let bare = plan.pair(Pair::start(Setting::Bare, Setting::Bare).map_err(Failure::new)?);
-    for size in sizes(bench) {
-        add_limits(&mut plan, bare, bench, size);
-        add_kernel(&mut plan, bare, bench, size);
-    }
-    let rows = plan.carry_out(bench.runs, Duration::from_millis(bench.time_ms));
+    let (rows, missing) = measure(bench)?;
     let mut report = Report {
         bench: bench.what.name().into(),
         machine: Machine::here(),
         rows,
-        missing: vec![],
+        missing,
         promises: vec![],
         warnings: quiet.warnings(),
     };
@@ -35,6 +31,54 @@ pub(crate) fn run(bench: &Bench) -> Result<(), Failure> {
     report.warnings.extend(noise(&report));
     show(&report, &bench.output, table::bench)?;
     verdict(&report, bench.check)
+}
+
+/// Plans and measures. The temporary nodes end when this returns.
+fn measure(bench: &Bench) -> Result<(Vec<crate::report::Row>, Vec<Missing>), Failure> {
+    let mut plan = Plan::default();
+    let mut nodes = Vec::new();
+    let mut missing = Vec::new();
+    let bare = plan.pair(Pair::start(Setting::Bare, Setting::Bare).map_err(Failure::new)?);
+    let routes = routes(&mut plan, bench, &mut nodes);
+    let tools = tools(bench, &mut missing);
+    for size in sizes(bench) {
+        add_limits(&mut plan, bare, bench, size);
+        for route in &routes {
+            add_vmmc(&mut plan, route, bench, size);
+        }
+        add_kernel(&mut plan, bare, bench, size);
+        for tool in &tools {
+            tool.add(&mut plan, bench.what, size);
+        }
+    }
+    Ok((plan.carry_out(bench.runs, Duration::from_millis(bench.time_ms)), missing))
+}
+
+/// A path that is measured: pair of the plan, or why there is none.
+struct Line {
+    series: &'static str,
+    path: Path,
+    pair: Result<usize, String>,
+}
+
+fn routes(plan: &mut Plan, bench: &Bench, nodes: &mut Vec<TemporaryNode>) -> Vec<Line> {
+    let paths = if bench.path.is_empty() { Path::value_variants().to_vec() } else { bench.path.clone() };
+    let mut lines = Vec::new();
+    for path in paths {
+        let between_nodes = path != Path::SameNode;
+        for sealed in [true, false] {
+            let unwanted = if sealed { bench.plain } else { bench.sealed };
+            if (between_nodes && unwanted) || (!between_nodes && !sealed) {
+                continue;
+            }
+            let pair = Route::open(path, sealed).map_err(|e| e.to_string()).map(|route| {
+                nodes.extend(route.nodes);
+                plan.pair(route.pair)
+            });
+            lines.push(Line { series: if sealed { "vmmc" } else { "vmmc-plain" }, path, pair });
+        }
+    }
+    lines
 }
 
 fn sizes(bench: &Bench) -> Vec<u64> {
@@ -52,6 +96,45 @@ fn sizes(bench: &Bench) -> Vec<u64> {
 
 fn key(series: &str, path: &str, size_bytes: u64) -> Key {
     Key { series: series.into(), path: path.into(), op: None, size_bytes, asleep_us: None }
+}
+
+fn add_vmmc(plan: &mut Plan, line: &Line, bench: &Bench, size: u64) {
+    let plain = |what: Vmmc| vec![(key(line.series, line.path.name(), size), what)];
+    let with_op =
+        |op: &str, what: Vmmc| (Key { op: Some(op.into()), ..key(line.series, line.path.name(), size) }, what);
+    let series: Vec<(Key, Vmmc)> = match bench.what {
+        What::Latency => plain(Vmmc::Latency),
+        What::Bandwidth => plain(Vmmc::Bandwidth),
+        What::Import => plain(Vmmc::Import),
+        What::Fetch => {
+            let send = key(&format!("{}-send", line.series), line.path.name(), size);
+            [plain(Vmmc::Fetch), vec![(send, Vmmc::Latency)]].concat()
+        }
+        What::Atomic => vec![
+            with_op("fetch-add", Vmmc::Atomic { op: AtomicOp::FetchAdd }),
+            with_op("compare-swap", Vmmc::Atomic { op: AtomicOp::CompareSwap }),
+            with_op("swap", Vmmc::Atomic { op: AtomicOp::Swap }),
+        ],
+        What::Notify => bench
+            .asleep_us
+            .iter()
+            .map(|asleep_us| {
+                let key = Key { asleep_us: Some(*asleep_us), ..key(line.series, line.path.name(), size) };
+                (key, Vmmc::Notify { asleep_us: *asleep_us })
+            })
+            .collect(),
+        What::Redirect => vec![
+            with_op("copied by the receiver", Vmmc::Redirect { when: RedirectWhen::Never }),
+            with_op("redirected before", Vmmc::Redirect { when: RedirectWhen::Before }),
+            with_op("redirected after", Vmmc::Redirect { when: RedirectWhen::After }),
+        ],
+    };
+    for (key, what) in series {
+        match &line.pair {
+            Ok(pair) => plan.add(key, Source::Pair(*pair, Work::Vmmc(what))),
+            Err(why) => plan.add_failed(key, why.clone()),
+        }
+    }
 }
 
 fn add_limits(plan: &mut Plan, pair: usize, bench: &Bench, size: u64) {
@@ -94,6 +177,22 @@ fn add_kernel(plan: &mut Plan, pair: usize, bench: &Bench, size: u64) {
     }
 }
 
+/// Public tools that were asked for and are installed; the others are named as missing.
+fn tools(bench: &Bench, missing: &mut Vec<Missing>) -> Vec<external::Tool> {
+    if !matches!(bench.what, What::Latency | What::Bandwidth) {
+        return vec![];
+    }
+    let mut found = Vec::new();
+    for peer in peers(bench) {
+        match external::find(peer) {
+            Some(Ok(tools)) => found.extend(tools),
+            Some(Err(how)) => missing.push(how),
+            None => {}
+        }
+    }
+    found
+}
+
 fn peers(bench: &Bench) -> Vec<Peer> {
     match &bench.peers {
         None => Peer::value_variants().to_vec(),
@@ -110,7 +209,7 @@ pub(crate) fn kernel_peer(peer: Peer) -> Option<(&'static str, Kernel)> {
         Peer::TcpSpin => ("tcp-spin", Kernel::Tcp { spin: true }),
         Peer::Udp => ("udp", Kernel::Udp { spin: false }),
         Peer::UdpSpin => ("udp-spin", Kernel::Udp { spin: true }),
-        _ => return None,
+        Peer::Ucx | Peer::Libfabric | Peer::Mpi | Peer::Iceoryx2 => return None,
     })
 }
 
@@ -126,29 +225,25 @@ pub(crate) fn noise(report: &Report) -> Option<String> {
     }
 }
 
-/// Prints the report in the form asked for.
+/// Prints the report in the form asked for, and writes the page.
 pub(crate) fn show(report: &Report, output: &Output, human: fn(&Report) -> String) -> Result<(), Failure> {
     if let Some(file) = &output.html {
-        let _ = file;
+        std::fs::write(file, html::page(report))
+            .map_err(|e| Failure::new(format!("{} cannot be written: {e}", file.display())))?;
     }
-    if output.json {
-        print!("{}", report.json())
-    } else {
-        print!("{}", human(report))
-    }
-    Ok(())
+    crate::output(&if output.json { report.json() } else { human(report) })
 }
 
 /// With `--check`, a promise that is not met is a failure; a series that failed always is.
 pub(crate) fn verdict(report: &Report, check: bool) -> Result<(), Failure> {
-    let failed: Vec<&str> = report
+    let failed: Vec<String> = report
         .rows
         .iter()
         .filter(|r| matches!(r.figures, Figures::Failed { .. }))
-        .map(|r| r.key.series.as_str())
+        .map(|r| format!("{} {}", r.key.series, r.key.path))
         .collect();
     if !failed.is_empty() {
-        return Err(Failure::new(format!("{} series could not be measured: {}", failed.len(), failed.join(", "))));
+        return Err(Failure::new(format!("{} rows could not be measured: {}", failed.len(), failed.join(", "))));
     }
     let broken = report.promises.iter().filter(|v| !v.met).count();
     if check && broken > 0 {

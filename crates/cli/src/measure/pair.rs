@@ -3,7 +3,7 @@
 //! Invariant: a pair that failed in a measurement is not used again: its two halves may no longer agree on where they are.
 
 use super::stats::Sample;
-use super::task::{Answer, Measure, Order, Role, Setting, Task, Waker, Work};
+use super::task::{Answer, Move, MoveBy, Moved, NodeOrder, Order, Role, Setting, Task, Waker, Work};
 use super::{TaskError, kernel, limit};
 use crate::limits::{MEASUREMENT_WAIT, NODE_WAIT};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -31,16 +31,6 @@ impl Helper {
         Ok(Helper { child, channel: ours })
     }
 
-    /// Its process id.
-    pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
-    /// Whether it has ended.
-    pub(crate) fn ended(&mut self) -> Option<std::process::ExitStatus> {
-        self.child.try_wait().ok().flatten()
-    }
-
     fn order(&self, order: &Order, fds: &[OwnedFd]) -> Result<(), TaskError> {
         let fds: Vec<BorrowedFd<'_>> = fds.iter().map(AsFd::as_fd).collect();
         Ok(self.channel.send(&control::encode(order), &fds, Deadline::after(NODE_WAIT))?)
@@ -49,6 +39,34 @@ impl Helper {
     fn answer(&self, within: Duration) -> Result<Answer, TaskError> {
         let (bytes, _) = self.channel.receive(Deadline::after(within))?;
         control::decode(&bytes).map_err(|e| TaskError::Protocol(e.to_string()))
+    }
+}
+
+/// A node daemon that lives as long as the measurement.
+pub(crate) struct TemporaryNode {
+    /// Its name.
+    pub(crate) name: String,
+    /// UDP addresses that it listens on.
+    pub(crate) addresses: Vec<String>,
+    helper: Helper,
+}
+
+impl TemporaryNode {
+    /// Starts it and waits until processes can attach.
+    pub(crate) fn start(order: NodeOrder) -> Result<TemporaryNode, TaskError> {
+        let helper = Helper::start(&["worker".into()])?;
+        let name = order.name.clone();
+        helper.order(&Order::Node(order), &[])?;
+        match helper.answer(NODE_WAIT)? {
+            Answer::Node(addresses) => Ok(TemporaryNode { name, addresses, helper }),
+            Answer::Failed(why) => Err(TaskError::Protocol(why)),
+            _ => Err(TaskError::Protocol("a node gave an answer of the wrong kind".into())),
+        }
+    }
+
+    /// Process id of the daemon.
+    pub(crate) fn pid(&self) -> u32 {
+        self.helper.child.id()
     }
 }
 
@@ -84,7 +102,7 @@ impl Pair {
             match half.answer(NODE_WAIT)? {
                 Answer::Met => {}
                 Answer::Failed(why) => return Err(TaskError::Protocol(why)),
-                Answer::Done(_) => return Err(TaskError::Protocol("a worker answered before it was asked".into())),
+                _ => return Err(TaskError::Protocol("a worker answered before it was asked".into())),
             }
         }
         Ok(pair)
@@ -100,6 +118,30 @@ impl Pair {
             self.broken = Some(e.to_string());
         }
         result
+    }
+
+    /// Moves a file from the leader to the follower, and says what both sides found. `progress` is told the bytes so far now and then.
+    pub(crate) fn move_file(
+        &mut self,
+        file: &str,
+        by: MoveBy,
+        mut progress: impl FnMut(u64),
+    ) -> Result<(Moved, Moved), TaskError> {
+        let number = TASKS.fetch_add(1, Ordering::Relaxed);
+        let order = |role| Order::Move(Move { role, file: file.into(), by, number });
+        self.follower.order(&order(Role::Follow), &[])?;
+        self.leader.order(&order(Role::Lead), &[])?;
+        let lead = loop {
+            match self.leader.answer(MEASUREMENT_WAIT)? {
+                Answer::Progress(bytes) => progress(bytes),
+                other => break other,
+            }
+        };
+        match (lead, self.follower.answer(MEASUREMENT_WAIT)?) {
+            (Answer::Moved(sent), Answer::Moved(received)) => Ok((sent, received)),
+            (Answer::Failed(why), _) | (_, Answer::Failed(why)) => Err(TaskError::Protocol(why)),
+            _ => Err(TaskError::Protocol("a worker gave an answer of the wrong kind".into())),
+        }
     }
 
     fn try_measure(&mut self, work: &Work, size: u64, budget: Duration) -> Result<Sample, TaskError> {
@@ -146,9 +188,7 @@ fn descriptors(work: &Work) -> Result<(Vec<OwnedFd>, Vec<OwnedFd>), TaskError> {
             let region = shared_region()?;
             Ok((vec![share(&region)?], vec![share(&region)?]))
         }
-        Work::Memcpy { measure: Measure::Latency | Measure::Bandwidth } | Work::LocalAtomic | Work::Vmmc(_) => {
-            Ok((vec![], vec![]))
-        }
+        Work::Memcpy { .. } | Work::LocalAtomic | Work::Vmmc(_) => Ok((vec![], vec![])),
     }
 }
 

@@ -149,13 +149,50 @@ pub(crate) struct Task {
     pub(crate) number: u64,
 }
 
-/// What a worker is told.
+/// A file to be moved from the leader to the follower.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Move {
+    /// The leader reads the file, the follower checks what came.
+    pub(crate) role: Role,
+    /// The file; only the leader opens it.
+    pub(crate) file: String,
+    /// By whom the bytes are moved.
+    pub(crate) by: MoveBy,
+    /// Different for every move of a coordinator; names exports.
+    pub(crate) number: u64,
+}
+
+/// Who moves the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum MoveBy {
+    /// The leader, by deliberate update.
+    Send,
+    /// The follower, by remote fetch.
+    Fetch,
+}
+
+/// A node to be run by a helper.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct NodeOrder {
+    /// Its name.
+    pub(crate) name: String,
+    /// Cluster key; none: plain mode. It travels over the channel, so it is in no file and on no command line.
+    pub(crate) key: Option<[u8; 32]>,
+    /// Addresses of a node that it is to know.
+    pub(crate) peer: Vec<String>,
+}
+
+/// What a helper is told.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Order {
-    /// Its first message: the channel to the other worker travels along.
+    /// First message to a worker: the channel to the other worker travels along.
     Meet(Setting),
     /// Measure.
     Run(Task),
+    /// Move a file.
+    Move(Move),
+    /// First message to a node.
+    Node(NodeOrder),
 }
 
 /// What a worker needs to know before its first measurement.
@@ -167,27 +204,37 @@ pub(crate) enum Setting {
     Daemon {
         /// Its node.
         node: String,
-        /// Node of the other worker.
-        other: String,
+        /// Address of the other worker's node; none: the same node.
+        other: Option<String>,
     },
     /// It embeds a node.
-    Embedded {
-        /// Name of its node.
-        node: String,
-        /// Name of the other's node.
-        other: String,
-        /// File with the cluster key; none: plain mode.
-        key_file: Option<String>,
-    },
+    Embedded(NodeOrder),
 }
 
-/// What a worker answers.
+/// What a helper answers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Answer {
+    /// The node runs and listens on these addresses.
+    Node(Vec<String>),
+    /// So many bytes of the file have been moved.
+    Progress(u64),
+    /// The file has been moved and checked.
+    Moved(Moved),
     /// It has met the other worker.
     Met,
     /// The follower has nothing to say; the leader gives the sample.
     Done(Option<Sample>),
     /// It did not work.
     Failed(String),
+}
+
+/// A file that has been moved.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Moved {
+    /// Its bytes.
+    pub(crate) bytes: u64,
+    /// Time from first to last byte, with reading, checksums and all.
+    pub(crate) taken: Duration,
+    /// Checksum on this side.
+    pub(crate) crc32: u32,
 }

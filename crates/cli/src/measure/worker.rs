@@ -7,7 +7,8 @@ use super::limit::{self, CacheLine, Sleep};
 use super::ping::{Flow, Ping};
 use super::side::Side;
 use super::stats::Sample;
-use super::task::{Answer, Measure, Order, Role, Setting, Task, Work};
+use super::task::{Answer, Measure, NodeOrder, Order, Role, Setting, Task, Work};
+use super::vmmc::{Attached, temporary_node};
 use super::{TaskError, ping};
 use crate::failure::Failure;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -22,22 +23,46 @@ pub(crate) fn run(core: Option<usize>) -> Result<(), Failure> {
         crate::machine::pin(core);
     }
     let orders = channel_to_coordinator()?;
-    let (bytes, mut fds) = hear(&orders)?;
-    let (Ok(Order::Meet(setting)), Some(side)) = (control::decode(&bytes), fds.pop()) else {
-        return Err(Failure::Usage("this command is started by `vmmc bench` and `vmmc demo` only".into()));
+    let (first, mut fds) = hear(&orders)?;
+    match (first, fds.pop()) {
+        (Order::Meet(setting), Some(side)) => serve(&orders, &setting, Side::over(Channel::from_fd(side))),
+        (Order::Node(node), None) => run_node(&orders, &node),
+        _ => Err(Failure::Usage("this command is started by `vmmc bench` and `vmmc demo` only".into())),
+    }
+}
+
+/// Measures and moves as ordered.
+fn serve(orders: &Channel, setting: &Setting, side: Side) -> Result<(), Failure> {
+    let attached = match Attached::new(setting, &side) {
+        Ok(attached) => attached,
+        Err(e) => return answer(orders, &Answer::Failed(e.to_string())),
     };
-    let side = Side::over(Channel::from_fd(side));
-    let mut worker = match Worker::meet(setting, side) {
-        Ok(worker) => answer(&orders, &Answer::Met).map(|()| worker)?,
-        Err(e) => return answer(&orders, &Answer::Failed(e.to_string())),
-    };
+    answer(orders, &Answer::Met)?;
+    let worker = Worker { side, attached };
     loop {
-        let (bytes, fds) = hear(&orders)?;
-        let Ok(Order::Run(task)) = control::decode(&bytes) else {
-            return Err(Failure::new("an order that is none came from the coordinator"));
+        let outcome = match hear(orders)? {
+            (Order::Run(task), fds) => worker.measure(&task, fds).map(Answer::Done),
+            (Order::Move(order), _) => worker.attached().and_then(|a| {
+                // A coordinator that does not listen is gone, and we end with it.
+                a.move_file(&order, |bytes| drop(answer(orders, &Answer::Progress(bytes)))).map(Answer::Moved)
+            }),
+            (Order::Meet(_) | Order::Node(_), _) => Err(TaskError::Protocol("an order out of order came".into())),
         };
-        let outcome = worker.measure(&task, fds);
-        answer(&orders, &outcome.map_or_else(|e| Answer::Failed(e.to_string()), Answer::Done))?;
+        answer(orders, &outcome.unwrap_or_else(|e| Answer::Failed(e.to_string())))?;
+    }
+}
+
+/// Runs a node that ends with the coordinator.
+fn run_node(orders: &Channel, order: &NodeOrder) -> Result<(), Failure> {
+    let started = temporary_node(order)
+        .and_then(|config| vmmc_node::Daemon::start(config).map_err(|e| TaskError::Protocol(e.to_string())));
+    match started {
+        Ok(daemon) => {
+            let addresses = daemon.running().addresses.iter().map(ToString::to_string).collect();
+            answer(orders, &Answer::Node(addresses))?;
+            daemon.run().map_err(Failure::new)
+        }
+        Err(e) => answer(orders, &Answer::Failed(e.to_string())),
     }
 }
 
@@ -63,12 +88,13 @@ fn exit_when_closed(fd: &OwnedFd) -> ! {
     }
 }
 
-fn hear(orders: &Channel) -> Result<(Vec<u8>, Vec<OwnedFd>), Failure> {
+fn hear(orders: &Channel) -> Result<(Order, Vec<OwnedFd>), Failure> {
     loop {
         match orders.receive(Deadline::after(Duration::from_secs(3600))) {
             Err(ChannelError::TimedOut) => {}
             Err(ChannelError::Closed) => std::process::exit(0),
-            other => return other.map_err(Failure::new),
+            Ok((bytes, fds)) => return Ok((control::decode(&bytes).map_err(Failure::new)?, fds)),
+            Err(other) => return Err(Failure::new(other)),
         }
     }
 }
@@ -80,17 +106,15 @@ fn answer(orders: &Channel, answer: &Answer) -> Result<(), Failure> {
 
 struct Worker {
     side: Side,
+    attached: Option<Attached>,
 }
 
 impl Worker {
-    fn meet(setting: Setting, side: Side) -> Result<Worker, TaskError> {
-        match setting {
-            Setting::Bare => Ok(Worker { side }),
-            _ => Err(TaskError::Protocol("this build has no VMMC library".into())),
-        }
+    fn attached(&self) -> Result<&Attached, TaskError> {
+        self.attached.as_ref().ok_or_else(|| TaskError::Protocol("this worker was not told to attach to a node".into()))
     }
 
-    fn measure(&mut self, task: &Task, fds: Vec<OwnedFd>) -> Result<Option<Sample>, TaskError> {
+    fn measure(&self, task: &Task, fds: Vec<OwnedFd>) -> Result<Option<Sample>, TaskError> {
         match &task.work {
             Work::Kernel { transport, measure } => {
                 let mut end = End::new(*transport, fds, task.size)?;
@@ -123,7 +147,7 @@ impl Worker {
                     Role::Follow => limit::follow_descriptors(&socket, &region).map(|()| None),
                 }
             }
-            Work::Vmmc(_) => Err(TaskError::Protocol("this build has no VMMC library".into())),
+            Work::Vmmc(what) => self.attached()?.measure(what, task, &self.side, fds),
         }
     }
 

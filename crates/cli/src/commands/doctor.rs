@@ -1,0 +1,323 @@
+//! `vmmc doctor`: what this machine offers, what is missing, what that would bring, how to get it.
+//!
+//! Invariant: looking changes nothing. Only what VMMC cannot do without makes the command fail.
+
+use crate::args::Peer;
+use crate::external;
+use crate::failure::Failure;
+use crate::machine::Machine;
+use crate::report::{table, units};
+use rustix::net::sockopt;
+use serde::Serialize;
+use std::fs::read_to_string;
+use std::net::UdpSocket;
+use std::os::unix::fs::MetadataExt;
+use vmmc_host::{Protection, Region, memory};
+
+/// How a finding is to be taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum State {
+    /// As it should be.
+    Good,
+    /// Works; more would be better.
+    Note,
+    /// VMMC cannot do without.
+    Bad,
+}
+
+/// One thing that was looked at.
+#[derive(Clone, Debug, Serialize)]
+struct Finding {
+    /// What.
+    about: &'static str,
+    /// How good.
+    state: State,
+    /// What was found.
+    found: String,
+    /// What it brings, and how to get it; empty if all is well.
+    advice: String,
+}
+
+fn good(about: &'static str, found: impl Into<String>) -> Finding {
+    Finding { about, state: State::Good, found: found.into(), advice: String::new() }
+}
+
+fn note(about: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Finding {
+    Finding { about, state: State::Note, found: found.into(), advice: advice.into() }
+}
+
+fn bad(about: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Finding {
+    Finding { about, state: State::Bad, found: found.into(), advice: advice.into() }
+}
+
+/// Runs the command.
+pub(crate) fn run(json: bool) -> Result<(), Failure> {
+    let machine = Machine::here();
+    let findings = findings(&machine);
+    let bad = findings.iter().filter(|f| f.state == State::Bad).count();
+    if json {
+        crate::output_json(&serde_json::json!({ "machine": machine, "findings": findings, "usable": bad == 0 }))?;
+    } else {
+        crate::output(&text(&machine, &findings))?;
+    }
+    if bad == 0 {
+        Ok(())
+    } else {
+        Err(Failure::new(format!("VMMC cannot run here: {bad} of the findings above are bad")))
+    }
+}
+
+fn text(machine: &Machine, findings: &[Finding]) -> String {
+    let lines: Vec<Vec<String>> = findings
+        .iter()
+        .map(|f| {
+            let state = match f.state {
+                State::Good => "good",
+                State::Note => "note",
+                State::Bad => "BAD",
+            };
+            vec![state.into(), f.about.to_string(), f.found.clone()]
+        })
+        .collect();
+    let mut out = format!("{machine}\n\n{}", table::align(&["", "about", "found"], &lines, 3));
+    let advised: Vec<&Finding> = findings.iter().filter(|f| !f.advice.is_empty()).collect();
+    if !advised.is_empty() {
+        out.push_str("\nWhat would help:\n");
+    }
+    for finding in advised {
+        out += &format!("  {}: {}\n", finding.about, finding.advice);
+    }
+    out
+}
+
+fn findings(machine: &Machine) -> Vec<Finding> {
+    let mut all = vec![kernel(machine), sealed_memory(), available(), cores(machine)];
+    all.extend([udp_segments(machine), udp_buffers(), userfaultfd(), io_uring(), membarrier(machine)]);
+    all.extend([locked_memory(), open_files(), huge_pages(), key_file(), nodes()]);
+    all.extend(tools());
+    all
+}
+
+/// Major and minor number of the kernel.
+fn version(machine: &Machine) -> (u32, u32) {
+    let mut numbers = machine.kernel.split(['.', '-']).map(|n| n.parse().unwrap_or(0));
+    (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+}
+
+fn kernel(machine: &Machine) -> Finding {
+    match version(machine) {
+        v if v >= (5, 10) => good("kernel", &machine.kernel),
+        v if v >= (5, 3) => note("kernel", &machine.kernel, "5.10 or later is what VMMC is tested with"),
+        _ => bad("kernel", &machine.kernel, "VMMC needs Linux 5.3 or later (process descriptors); update the kernel"),
+    }
+}
+
+fn sealed_memory() -> Finding {
+    let about = "sealed shared memory";
+    let made = Region::create(8192).and_then(|r| Region::map(r.share()?, 8192, Protection::ReadWrite));
+    match made {
+        Ok(_) => good(about, "memfd with seals, reserved and mapped"),
+        Err(e) => bad(
+            about,
+            e.to_string(),
+            "all exports live in such memory; allow memfd_create (container policies sometimes forbid it)",
+        ),
+    }
+}
+
+fn available() -> Finding {
+    let (available, total) = (memory::available_bytes(), memory::total_bytes().unwrap_or(0));
+    let found = format!("{} of {} available", units::size(available), units::size(total));
+    if available > 1 << 28 {
+        good("memory", found)
+    } else {
+        note("memory", found, "exports reserve their memory; free some, or raise memory.max of the control group")
+    }
+}
+
+fn cores(machine: &Machine) -> Finding {
+    let found = machine.cores.to_string();
+    if machine.cores >= 2 {
+        good("processors", found)
+    } else {
+        note(
+            "processors",
+            found,
+            "with two or more, a receiver can spin while the sender runs: tenths of microseconds in place of several",
+        )
+    }
+}
+
+fn udp_segments(machine: &Machine) -> Finding {
+    let about = "UDP segmentation";
+    match version(machine) {
+        v if v >= (5, 0) => good(about, "GSO and GRO"),
+        v if v >= (4, 18) => note(about, "GSO only", "GRO (Linux 5.0) receives many packets in one call"),
+        _ => note(about, "none", "GSO (Linux 4.18) sends many packets in one call"),
+    }
+}
+
+fn udp_buffers() -> Finding {
+    let about = "UDP socket buffers";
+    let wanted = crate::limits::SOCKET_BUFFER_BYTES;
+    let max = |name: &str| {
+        read_to_string(format!("/proc/sys/net/core/{name}")).ok().and_then(|t| t.trim().parse::<u64>().ok())
+    };
+    let granted = UdpSocket::bind("127.0.0.1:0").ok().map(|socket| {
+        if sockopt::set_socket_recv_buffer_size_force(&socket, wanted).is_err() {
+            let _ = sockopt::set_socket_recv_buffer_size(&socket, wanted);
+        }
+        // The kernel doubles what is asked for, for its own overhead.
+        sockopt::socket_recv_buffer_size(&socket).unwrap_or(0) as u64 / 2
+    });
+    let Some(granted) = granted else {
+        return bad(about, "no UDP socket on 127.0.0.1", "nodes talk over UDP; allow sockets");
+    };
+    let show = |n: Option<u64>| n.map_or("?".into(), units::size);
+    let found = format!(
+        "{} granted of {} (rmem_max {}, wmem_max {})",
+        units::size(granted),
+        units::size(wanted as u64),
+        show(max("rmem_max")),
+        show(max("wmem_max"))
+    );
+    if granted >= wanted as u64 {
+        return good(about, found);
+    }
+    note(
+        about,
+        found,
+        format!(
+            "larger buffers lose fewer packets in bursts between nodes: `sysctl -w net.core.rmem_max={wanted} net.core.wmem_max={wanted}` as root"
+        ),
+    )
+}
+
+fn userfaultfd() -> Finding {
+    let about = "userfaultfd";
+    let allowed = read_to_string("/proc/sys/vm/unprivileged_userfaultfd").ok();
+    let root = rustix::process::geteuid().is_root();
+    let device = std::fs::OpenOptions::new().read(true).write(true).open("/dev/userfaultfd").is_ok();
+    match allowed.as_deref().map(str::trim) {
+        _ if device => good(about, "allowed through /dev/userfaultfd"),
+        Some("1") => good(about, "allowed to every user"),
+        Some(_) if root => good(about, "allowed to root"),
+        Some(_) => note(
+            about,
+            "user mode faults only",
+            "page faults of shared virtual memory; `sysctl -w vm.unprivileged_userfaultfd=1` as root. Not needed yet",
+        ),
+        None => note(
+            about,
+            "not in this kernel",
+            "page faults of shared virtual memory; a kernel with CONFIG_USERFAULTFD. Not needed yet",
+        ),
+    }
+}
+
+fn io_uring() -> Finding {
+    let about = "io_uring";
+    match read_to_string("/proc/sys/kernel/io_uring_disabled").ok().as_deref().map(str::trim) {
+        Some("0") => good(about, "allowed"),
+        Some(_) => note(
+            about,
+            "forbidden by kernel.io_uring_disabled",
+            "an alternative transport between nodes; VMMC does not use it yet",
+        ),
+        None => {
+            note(about, "not known to this kernel", "an alternative transport between nodes; VMMC does not use it yet")
+        }
+    }
+}
+
+fn membarrier(machine: &Machine) -> Finding {
+    let about = "membarrier";
+    if version(machine) >= (4, 14) {
+        good(about, "private expedited (by kernel version)")
+    } else {
+        note(about, "not in this kernel", "Linux 4.14 has it; VMMC does without")
+    }
+}
+
+fn locked_memory() -> Finding {
+    let about = "locked memory";
+    match memory::locked_bytes_max() {
+        None => good(about, "no limit"),
+        Some(n) if n >= 1 << 30 => good(about, units::size(n)),
+        Some(n) => note(
+            about,
+            units::size(n),
+            "pinning for network adapters counts against it: `ulimit -l`, or LimitMEMLOCK= of the service. Not needed over UDP",
+        ),
+    }
+}
+
+fn open_files() -> Finding {
+    let about = "open files";
+    let advice =
+        "a process needs one for each export and each mapped import: `ulimit -n 65536`, or LimitNOFILE= of the service";
+    match memory::open_files_max() {
+        None => good(about, "no limit"),
+        Some(n) if n >= 16_384 => good(about, n.to_string()),
+        Some(n) => note(about, n.to_string(), advice),
+    }
+}
+
+fn huge_pages() -> Finding {
+    let about = "huge pages";
+    let shmem = read_to_string("/sys/kernel/mm/transparent_hugepage/shmem_enabled").unwrap_or_default();
+    match shmem.split(['[', ']']).nth(1) {
+        Some(mode @ ("always" | "within_size" | "advise" | "force")) => good(about, format!("shared memory: {mode}")),
+        Some(mode) => note(
+            about,
+            format!("shared memory: {mode}"),
+            "fewer misses in large exports: `echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled` as root",
+        ),
+        None => note(
+            about,
+            "not in this kernel",
+            "fewer misses in large exports; a kernel with CONFIG_TRANSPARENT_HUGEPAGE",
+        ),
+    }
+}
+
+fn key_file() -> Finding {
+    let about = "cluster key";
+    let path = match vmmc_node::default_key_file() {
+        Ok(path) => path,
+        Err(e) => return note(about, e.to_string(), "nodes encrypt with it; name one with --key-file"),
+    };
+    let shown = path.display();
+    match std::fs::metadata(&path) {
+        Err(_) => good(about, format!("{shown} will be made by the first node")),
+        Ok(m) if m.uid() != rustix::process::geteuid().as_raw() => {
+            bad(about, format!("{shown} belongs to user {}", m.uid()), "copy the key to a file of your own")
+        }
+        Ok(m) if m.mode() & 0o077 != 0 => bad(
+            about,
+            format!("{shown} has mode {:04o}", m.mode() & 0o7777),
+            format!("others may know the key, so nodes refuse it: `chmod 600 {shown}`, or make a new one"),
+        ),
+        Ok(_) => good(about, format!("{shown}, mode 0600")),
+    }
+}
+
+fn nodes() -> Finding {
+    let names: Vec<String> =
+        vmmc_host::channel::listening_nodes().into_iter().map(|(uid, name)| format!("{name} (user {uid})")).collect();
+    good("running nodes", if names.is_empty() { "none".to_string() } else { names.join(", ") })
+}
+
+/// Tools that `vmmc bench` compares with.
+fn tools() -> Vec<Finding> {
+    [("ucx", Peer::Ucx), ("libfabric", Peer::Libfabric), ("mpi", Peer::Mpi), ("iceoryx2", Peer::Iceoryx2)]
+        .into_iter()
+        .filter_map(|(about, peer)| {
+            Some(match external::find(peer)? {
+                Ok(_) => good(about, "found"),
+                Err(missing) => note(about, "not found", format!("a peer in `vmmc bench`: {}", missing.how)),
+            })
+        })
+        .collect()
+}

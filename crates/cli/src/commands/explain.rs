@@ -1,0 +1,64 @@
+//! `vmmc explain`: which path an import uses, and why not a better one.
+//!
+//! Invariant: the import that is made to be explained is given back at once.
+
+use super::attach;
+use crate::args::Explain;
+use crate::failure::Failure;
+use crate::report::table;
+use vmmc::{Rights, Session};
+
+/// Runs the command.
+pub(crate) fn run(explain: &Explain) -> Result<(), Failure> {
+    let session = attach(&explain.which.name)?;
+    match (&explain.node, &explain.export) {
+        (Some(node), Some(export)) => one(&session, node, export, explain.json),
+        (Some(node), None) => paths(&session, Some(node), explain.json),
+        _ => paths(&session, None, explain.json),
+    }
+}
+
+fn one(session: &Session, node: &str, export: &str, json: bool) -> Result<(), Failure> {
+    let builder = session.import(export).rights(Rights::READ.union(Rights::WRITE));
+    // The node that we are attached to is reached without its name.
+    let builder = if node == session.node().name { builder } else { builder.node(node) };
+    let import = match builder.open() {
+        Ok(import) => import,
+        Err(e) if e.refusal() == Some(vmmc::RefusalCode::NoRight) => {
+            let builder = session.import(export).rights(Rights::READ);
+            let builder = if node == session.node().name { builder } else { builder.node(node) };
+            builder.open()?
+        }
+        Err(e) => return Err(e.into()),
+    };
+    let explanation = import.explain();
+    if json { crate::output_json(&explanation) } else { crate::output(&format!("{explanation}\n")) }
+}
+
+/// All imports of the node, or those from one other node.
+fn paths(session: &Session, from: Option<&str>, json: bool) -> Result<(), Failure> {
+    let info = session.node_info(true)?;
+    let imports: Vec<_> = info.imports.iter().filter(|i| from.is_none_or(|n| i.node == n)).collect();
+    if json {
+        return crate::output_json(&serde_json::json!({ "node": info.name, "imports": imports }));
+    }
+    if imports.is_empty() {
+        return crate::output(&format!(
+            "no process of node {:?} has an import{}; `vmmc explain NODE NAME` imports one and explains it\n",
+            info.name,
+            from.map(|n| format!(" from {n}")).unwrap_or_default()
+        ));
+    }
+    let why = |path: &str| match path {
+        "mapped" => "copies into mapped memory, no system call, no node",
+        "engine" => {
+            "through the node: the export cannot be mapped with these rights; ask in the importing program with Import::explain"
+        }
+        _ => "the export is on another node: descriptors to the node, packets between the nodes",
+    };
+    let lines: Vec<Vec<String>> = imports
+        .iter()
+        .map(|i| vec![format!("#{:x}", i.export), i.node.clone(), i.path.clone(), why(&i.path).into()])
+        .collect();
+    crate::output(&table::align(&["import of", "node", "path", "because"], &lines, 4))
+}

@@ -1,0 +1,195 @@
+//! `vmmc node`: nodes as processes of their own.
+//!
+//! Invariant: `stop` returns when the name is free again, `start` when processes can attach.
+
+use super::attach;
+use crate::args::{Node, NodeOptions, Which};
+use crate::failure::Failure;
+use crate::limits::NODE_WAIT;
+use crate::report::{table, units};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+use vmmc::NodeInfo;
+use vmmc_host::channel::listening_nodes;
+use vmmc_node::{KeySource, NodeConfig};
+
+/// Runs the command.
+pub(crate) fn run(node: &Node) -> Result<(), Failure> {
+    match node {
+        Node::Start(options) => start(options),
+        Node::Run { options, detach } => run_here(options, *detach),
+        Node::Stop(which) => stop(which),
+        Node::Status { which, json } => status(which, *json),
+        Node::List { json } => list(*json),
+    }
+}
+
+fn own_uid() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+fn runs(name: &str) -> bool {
+    listening_nodes().contains(&(own_uid(), name.to_string()))
+}
+
+fn config(options: &NodeOptions) -> Result<NodeConfig, Failure> {
+    let mut config = NodeConfig::new(&options.which.name);
+    config.listen.clone_from(&options.listen);
+    for peer in &options.peer {
+        let addresses: Result<Vec<SocketAddr>, _> = peer.split(',').map(|a| a.trim().parse()).collect();
+        config.peers.push(addresses.map_err(|e| {
+            Failure::Usage(format!("--peer {peer}: {e}; write address:port, for example 10.0.0.2:4791"))
+        })?);
+    }
+    config.key = match &options.key_file {
+        _ if options.plain => KeySource::Plain,
+        Some(file) => KeySource::File(file.clone()),
+        None => KeySource::Default,
+    };
+    config.linger = options.linger_s.map(Duration::from_secs);
+    if let Some(ms) = options.peer_timeout_ms {
+        config.peer_timeout = Duration::from_millis(ms);
+    }
+    Ok(config)
+}
+
+fn start(options: &NodeOptions) -> Result<(), Failure> {
+    let name = &options.which.name;
+    let config = config(options)?;
+    if runs(name) {
+        let text =
+            format!("node {name:?} runs already; stop it (`vmmc node stop --name {name}`) or choose another name");
+        return Err(Failure::NodeExists(text));
+    }
+    let program = std::env::current_exe()?;
+    vmmc_node::start_detached(&program, &config).map_err(|e| {
+        // Two starts at the same moment: one of them wins.
+        if runs(name) { Failure::NodeExists(e.to_string()) } else { Failure::new(e) }
+    })?;
+    let info = attach(name)?.node_info(false)?;
+    crate::output(&format!("{}\n", line(&info)))
+}
+
+fn run_here(options: &NodeOptions, detach: bool) -> Result<(), Failure> {
+    let config = NodeConfig { handle_signals: true, detach, ..config(options)? };
+    let ready = |running: vmmc_node::Running| {
+        if !detach {
+            let addresses: Vec<String> = running.addresses.iter().map(ToString::to_string).collect();
+            let text = format!("node {:?} serves processes, and peers on {}\n", running.name, addresses.join(", "));
+            // Whoever started us may not listen; the node serves all the same.
+            let _ = crate::output(&text);
+        }
+    };
+    vmmc_node::run_with(config, ready)
+        .map_err(|e| if runs(&options.which.name) { Failure::NodeExists(e.to_string()) } else { Failure::new(e) })
+}
+
+fn stop(which: &Which) -> Result<(), Failure> {
+    let name = &which.name;
+    attach(name)?.stop_node()?;
+    let end = Instant::now() + NODE_WAIT;
+    while runs(name) {
+        if Instant::now() > end {
+            let text = format!("node {name:?} was told to stop {} s ago and still runs", NODE_WAIT.as_secs());
+            return Err(Failure::Unreachable(text));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    crate::output(&format!("node {name:?} has ended\n"))
+}
+
+/// A node in a line.
+fn line(info: &NodeInfo) -> String {
+    let sealed = if info.sealed { "encrypted" } else { "plain" };
+    let listen = if info.listen.is_empty() { "no address".into() } else { info.listen.join(", ") };
+    format!("node {:?} runs as process {}, listens on {listen}, {sealed}", info.name, info.pid)
+}
+
+fn status(which: &Which, json: bool) -> Result<(), Failure> {
+    let info = attach(&which.name)?.node_info(true)?;
+    if json { crate::output_json(&info) } else { crate::output(&describe(&info)) }
+}
+
+/// Everything about a node as text.
+fn describe(info: &NodeInfo) -> String {
+    let up = units::time(info.uptime_ms as f64 * 1e6);
+    let mut out = format!("{}, release {}, up for {up}\n", line(info), info.version);
+    let peers = info.peers.iter().map(|p| {
+        let name = if p.name.is_empty() { "?".to_string() } else { p.name.clone() };
+        let rtt = if p.rtt_ns == 0 { String::new() } else { units::time(p.rtt_ns as f64) };
+        vec![name, p.address.clone(), p.state.clone(), rtt, units::size(p.window_bytes), units::size(p.in_flight_bytes)]
+    });
+    section(&mut out, &["peer", "address", "state", "rtt", "window", "in flight"], peers, 3);
+    let processes = info.processes.iter().map(|p| {
+        let numbers = [u64::from(p.exports), u64::from(p.imports), p.commands].map(|n| n.to_string());
+        [vec![p.pid.to_string(), p.uid.to_string()], numbers.to_vec(), vec![units::size(p.region_bytes)]].concat()
+    });
+    section(&mut out, &["process", "user", "exports", "imports", "commands", "memory"], processes, 1);
+    let exports = info.exports.iter().map(|e| {
+        let name = e.name.clone().unwrap_or_else(|| format!("#{:x}", e.export));
+        vec![name, rights(e.rights), units::size(e.len), e.importers.to_string()]
+    });
+    section(&mut out, &["export", "rights", "bytes", "importers here"], exports, 2);
+    let imports = info.imports.iter().map(|i| {
+        vec![format!("#{:x}", i.export), i.node.clone(), i.path.clone(), rights(i.rights), units::size(i.len)]
+    });
+    section(&mut out, &["import of", "node", "path", "rights", "bytes"], imports, 4);
+    out
+}
+
+fn section(out: &mut String, header: &[&str], lines: impl Iterator<Item = Vec<String>>, left: usize) {
+    let lines: Vec<Vec<String>> = lines.collect();
+    if !lines.is_empty() {
+        out.push('\n');
+        out.push_str(&table::align(header, &lines, left));
+    }
+}
+
+/// Rights in words.
+fn rights(bits: u8) -> String {
+    let names = [(1, "read"), (2, "write"), (4, "atomic")];
+    names.iter().filter(|(bit, _)| bits & bit != 0).map(|(_, n)| *n).collect::<Vec<_>>().join("+")
+}
+
+/// A node as `list` shows it.
+#[derive(serde::Serialize)]
+struct Listed {
+    name: String,
+    uid: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pid: Option<u32>,
+    listen: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sealed: Option<bool>,
+    processes: usize,
+}
+
+fn list(json: bool) -> Result<(), Failure> {
+    let nodes: Vec<Listed> = listening_nodes().into_iter().map(|(uid, name)| look_at(uid, name)).collect();
+    if json {
+        return crate::output_json(&serde_json::json!({ "nodes": nodes }));
+    }
+    if nodes.is_empty() {
+        return crate::output("no node runs; start one with `vmmc node start`\n");
+    }
+    let lines: Vec<Vec<String>> = nodes
+        .iter()
+        .map(|n| {
+            let traffic = n.sealed.map_or("?", |s| if s { "encrypted" } else { "plain" });
+            let pid = n.pid.map_or("?".into(), |p| p.to_string());
+            vec![n.name.clone(), n.listen.join(", "), traffic.into(), n.uid.to_string(), pid, n.processes.to_string()]
+        })
+        .collect();
+    crate::output(&table::align(&["node", "listens on", "traffic", "user", "pid", "processes"], &lines, 3))
+}
+
+/// Asks a node of our own about itself; those of others are only named.
+fn look_at(uid: u32, name: String) -> Listed {
+    let info = (uid == own_uid()).then(|| attach(&name).and_then(|s| Ok(s.node_info(false)?)).ok()).flatten();
+    let Some(info) = info else {
+        return Listed { name, uid, pid: None, listen: vec![], sealed: None, processes: 0 };
+    };
+    // We are attached too while we ask.
+    let processes = info.processes.iter().filter(|p| p.pid != std::process::id()).count();
+    Listed { name, uid, pid: Some(info.pid), listen: info.listen, sealed: Some(info.sealed), processes }
+}

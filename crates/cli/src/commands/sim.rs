@@ -1,0 +1,96 @@
+//! `vmmc sim`: seeds through the simulated cluster.
+//!
+//! Invariant: a failing seed is printed with the command that replays it, and makes the exit code 6.
+
+use crate::args::Sim;
+use crate::failure::Failure;
+use crate::measure::plan::progress;
+use vmmc_sim::{Options, Report, Sweep, run_many};
+
+/// Events that `--trace` keeps.
+const TRACE_LINES: usize = 10_000;
+
+/// Runs the command.
+pub(crate) fn run(sim: &Sim) -> Result<(), Failure> {
+    let seeds = sim.seeds.clone().unwrap_or(sim.seed..sim.seed.saturating_add(1));
+    let count = seeds.end - seeds.start;
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(count as usize);
+    let bar = progress(count);
+    let sweep = run_many(
+        seeds,
+        threads,
+        |seed| options(sim, seed),
+        |finished, failed| {
+            bar.set_position(finished);
+            if failed > 0 {
+                bar.set_message(format!("{failed} failed"));
+            }
+            true
+        },
+    );
+    bar.finish_and_clear();
+    if sim.json {
+        crate::output_json(&json(&sweep))?
+    } else {
+        crate::output(&text(&sweep))?
+    }
+    match sweep.failures.len() {
+        0 => Ok(()),
+        failed => Err(Failure::Check(format!("{failed} of {count} seeds failed"))),
+    }
+}
+
+fn options(sim: &Sim, seed: u64) -> Options {
+    let mut options = match sim.nodes {
+        Some(nodes) => Options::new(nodes as usize, seed),
+        None => Options::for_sweep(seed),
+    };
+    options.steps = sim.steps.unwrap_or(options.steps);
+    if sim.trace {
+        options.trace_lines = TRACE_LINES;
+    }
+    options
+}
+
+fn counts(r: &Report) -> [(&'static str, u64); 13] {
+    [
+        ("runs", r.runs),
+        ("actions", r.steps),
+        ("operations", r.operations),
+        ("operations_done", r.operations_done),
+        ("operations_failed", r.operations_failed),
+        ("exports", r.exports),
+        ("imports", r.imports),
+        ("notifications", r.notifications),
+        ("redirects", r.redirects),
+        ("deposited_bytes", r.deposited_bytes),
+        ("packets", r.packets),
+        ("retransmits", r.engines.retransmits),
+        ("faults", r.faults.total()),
+    ]
+}
+
+fn text(sweep: &Sweep) -> String {
+    let mut out: String = sweep.failures.iter().map(|f| format!("{f}\n\n")).collect();
+    let lines: Vec<Vec<String>> =
+        counts(&sweep.report).iter().map(|(name, n)| vec![name.replace('_', " "), n.to_string()]).collect();
+    out += &crate::report::table::align(&["every property held in", "count"], &lines, 1);
+    let (real, simulated) = (sweep.report.wall_time, sweep.report.virtual_time);
+    out + &format!("\n{simulated:.1?} simulated in {real:.1?} of processor time, digest {:016x}\n", sweep.report.digest)
+}
+
+fn json(sweep: &Sweep) -> serde_json::Value {
+    let failures: Vec<serde_json::Value> = sweep
+        .failures
+        .iter()
+        .map(|f| {
+            serde_json::json!({
+                "seed": f.options.seed, "nodes": f.options.nodes, "step": f.step, "checker": f.checker,
+                "message": f.message, "replay": f.replay_command(), "trace": f.trace,
+            })
+        })
+        .collect();
+    let counts: serde_json::Map<String, serde_json::Value> =
+        counts(&sweep.report).into_iter().map(|(name, n)| (name.to_string(), n.into())).collect();
+    serde_json::json!({ "counts": counts, "digest": format!("{:016x}", sweep.report.digest), "failures": failures })
+}

@@ -1,0 +1,30 @@
+//! `vmmc stats`: counters of a node and of its peers.
+//!
+//! Invariant: every counter that the node has is shown; none is renamed.
+
+use super::attach;
+use crate::args::Stats;
+use crate::failure::Failure;
+use crate::report::table;
+
+/// Runs the command.
+pub(crate) fn run(stats: &Stats) -> Result<(), Failure> {
+    let info = attach(&stats.which.name)?.node_info(false)?;
+    if stats.json {
+        let map = |counters: &[(String, u64)]| -> serde_json::Map<String, serde_json::Value> {
+            counters.iter().map(|(name, value)| (name.clone(), (*value).into())).collect()
+        };
+        let peer = |p: &vmmc_host::control::PeerInfo| serde_json::json!({ "name": p.name, "address": p.address, "state": p.state, "rtt_ns": p.rtt_ns, "counters": map(&p.counters) });
+        let peers: Vec<serde_json::Value> = info.peers.iter().map(peer).collect();
+        return crate::output_json(&serde_json::json!({
+            "node": info.name, "uptime_ms": info.uptime_ms, "counters": map(&info.counters), "peers": peers,
+        }));
+    }
+    let line = |whose: &str, (name, value): &(String, u64)| vec![whose.to_string(), name.clone(), value.to_string()];
+    let mut lines: Vec<Vec<String>> = info.counters.iter().map(|c| line(&info.name, c)).collect();
+    for peer in &info.peers {
+        let whose = if peer.name.is_empty() { &peer.address } else { &peer.name };
+        lines.extend(peer.counters.iter().map(|c| line(&format!("peer {whose}"), c)));
+    }
+    crate::output(&table::align(&["of", "counter", "value"], &lines, 2))
+}

@@ -1,0 +1,275 @@
+//! Public tools of other libraries: found on the machine or named as missing, run as they come, their output read.
+//!
+//! Invariant: no tool is needed; a tool that hangs is killed.
+
+use crate::args::{Peer, What};
+use crate::machine::core_pair;
+use crate::measure::plan::{Plan, Source};
+use crate::measure::stats::Sample;
+use crate::report::{Key, Missing};
+use std::cell::OnceCell;
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+/// Longest run of a tool.
+const TOOL_WAIT: Duration = Duration::from_secs(20);
+/// Time that a tool's server gets to listen before its client starts.
+const SERVER_START: Duration = Duration::from_millis(400);
+/// Iterations of a latency tool: a second at ten microseconds.
+const LATENCY_ITERATIONS: u64 = 20_000;
+/// Bytes that a bandwidth tool moves.
+const BANDWIDTH_BYTES: u64 = 512 << 20;
+/// The C program that stands for MPI: ping-pong and stream.
+const MPI_SOURCE: &str = include_str!("external/mpi.c");
+
+/// One series of a tool.
+#[derive(Clone)]
+pub(crate) struct Tool {
+    series: &'static str,
+    kind: Kind,
+}
+
+#[derive(Clone)]
+enum Kind {
+    /// `ucx_perftest` with one-sided puts over these transports.
+    Ucx { transports: &'static str },
+    /// `fi_pingpong` with this provider and endpoint type. It only knows latency.
+    Libfabric { provider: &'static str, endpoint: &'static str },
+    /// A program under `mpirun`, compiled when it is first needed.
+    Mpi { program: Rc<OnceCell<Result<Compiled, String>>> },
+}
+
+/// The tools of a peer, or how to get them; none if the peer is the kernel's.
+pub(crate) fn find(peer: Peer) -> Option<Result<Vec<Tool>, Missing>> {
+    let missing = |series: &str, how: &str| Err(Missing { series: series.into(), how: how.into() });
+    Some(match peer {
+        Peer::Ucx if in_path("ucx_perftest").is_some() => Ok(vec![
+            Tool { series: "ucx-put-shm", kind: Kind::Ucx { transports: "posix,self" } },
+            Tool { series: "ucx-put-tcp", kind: Kind::Ucx { transports: "tcp,self" } },
+        ]),
+        Peer::Ucx => missing("ucx", "Debian package ucx-utils"),
+        Peer::Libfabric if in_path("fi_pingpong").is_some() => Ok(vec![
+            Tool { series: "libfabric-shm", kind: Kind::Libfabric { provider: "shm", endpoint: "rdm" } },
+            Tool { series: "libfabric-tcp", kind: Kind::Libfabric { provider: "tcp", endpoint: "msg" } },
+        ]),
+        Peer::Libfabric => missing("libfabric", "Debian package libfabric-bin"),
+        Peer::Mpi => match (in_path("mpicc"), in_path("mpirun")) {
+            (Some(_), Some(_)) => Ok(vec![Tool { series: "mpi", kind: Kind::Mpi { program: Rc::default() } }]),
+            _ => missing("mpi", "Debian packages openmpi-bin and libopenmpi-dev, or mpich and libmpich-dev"),
+        },
+        Peer::Iceoryx2 => missing(
+            "iceoryx2",
+            "it has no installed benchmark tool; `cargo run --release --bin benchmark-publish-subscribe` in its source",
+        ),
+        Peer::Pipe | Peer::Unix | Peer::Tcp | Peer::TcpSpin | Peer::Udp | Peer::UdpSpin => return None,
+    })
+}
+
+/// Where a program is.
+pub(crate) fn in_path(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|dir| dir.join(program)).find(|file| file.is_file())
+}
+
+impl Tool {
+    /// Adds this series to a plan, if the tool can measure that.
+    pub(crate) fn add(&self, plan: &mut Plan, what: What, size: u64) {
+        let latency = what == What::Latency;
+        if !latency && matches!(self.kind, Kind::Libfabric { .. }) {
+            return;
+        }
+        let key = Key { series: self.series.into(), path: "tool".into(), op: None, size_bytes: size, asleep_us: None };
+        let tool = self.clone();
+        plan.add(key, Source::Tool(Box::new(move |size| tool.measure(latency, size))));
+    }
+
+    fn measure(&self, latency: bool, size: u64) -> Result<Sample, String> {
+        match &self.kind {
+            Kind::Ucx { transports } => ucx(transports, latency, size),
+            Kind::Libfabric { provider, endpoint } => libfabric(provider, endpoint, size),
+            Kind::Mpi { program } => match program.get_or_init(compile_mpi) {
+                Ok(compiled) => mpi(&compiled.0.join("mpi"), latency, size),
+                Err(why) => Err(format!("mpicc failed: {why}")),
+            },
+        }
+    }
+}
+
+/// Iterations for a size.
+fn iterations(latency: bool, size: u64) -> u64 {
+    if latency {
+        (LATENCY_ITERATIONS * 1024 / size.max(1024)).max(200)
+    } else {
+        (BANDWIDTH_BYTES / size).clamp(16, 50_000)
+    }
+}
+
+fn ucx(transports: &str, latency: bool, size: u64) -> Result<Sample, String> {
+    let port = free_port()?;
+    let test = if latency { "ucp_put_lat" } else { "ucp_put_bw" };
+    let (first, second) = core_pair();
+    let run = |core: usize, server: Option<&str>| {
+        let mut command = Command::new("ucx_perftest");
+        command.env("UCX_TLS", transports).env("UCX_NET_DEVICES", "lo").env("UCX_WARN_UNUSED_ENV_VARS", "n");
+        command.args(server).args(["-t", test, "-s", &size.to_string(), "-n", &iterations(latency, size).to_string()]);
+        command.args(["-p", &port.to_string(), "-c", &core.to_string(), "-f", "-w", "1000"]);
+        command
+    };
+    let text = server_and_client(run(second, None), run(first, Some("127.0.0.1")))?;
+    parse_ucx(&text, latency).ok_or_else(|| format!("the output of ucx_perftest could not be read: {text:?}"))
+}
+
+/// The final line of `ucx_perftest -f`: iterations, then latency (50th percentile where it is known, average, overall) in microseconds, bandwidth (average, overall)
+/// in MiB/s, message rates.
+fn parse_ucx(text: &str, latency: bool) -> Option<Sample> {
+    let line = text.lines().rev().find_map(|l| l.trim().strip_prefix("Final:"))?;
+    let numbers: Vec<f64> = line.split_ascii_whitespace().filter_map(|n| n.parse().ok()).collect();
+    if latency {
+        let p50_ns = numbers.get(1)? * 1e3;
+        return Some(Sample::Latency { p50_ns, p99_ns: p50_ns });
+    }
+    Some(Sample::Bandwidth { bytes_per_s: numbers.get(numbers.len().checked_sub(3)?)? * 1048576.0 })
+}
+
+fn libfabric(provider: &str, endpoint: &str, size: u64) -> Result<Sample, String> {
+    let port = free_port()?;
+    let (first, second) = core_pair();
+    let run = |core: usize, server: Option<&str>| {
+        let mut command = pinned(core, "fi_pingpong");
+        let side = if server.is_some() { "-P" } else { "-B" };
+        command.args(["-p", provider, "-e", endpoint, "-I", &iterations(true, size).to_string()]);
+        command.args(["-S", &size.to_string(), side, &port.to_string()]).args(server);
+        command
+    };
+    let text = server_and_client(run(second, None), run(first, Some("127.0.0.1")))?;
+    parse_pingpong(&text).ok_or_else(|| format!("the output of fi_pingpong could not be read: {text:?}"))
+}
+
+/// The last line of `fi_pingpong`: ..., microseconds a transfer (a mean, one way), millions of transfers a second.
+fn parse_pingpong(text: &str) -> Option<Sample> {
+    let line = text.lines().rev().find(|l| l.split_ascii_whitespace().count() >= 8)?;
+    let fields: Vec<&str> = line.split_ascii_whitespace().collect();
+    let mean_us: f64 = fields.get(fields.len() - 2)?.parse().ok()?;
+    Some(Sample::Latency { p50_ns: mean_us * 1e3, p99_ns: mean_us * 1e3 })
+}
+
+/// A folder with the compiled program; removed when dropped.
+struct Compiled(PathBuf);
+
+impl Drop for Compiled {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn compile_mpi() -> Result<Compiled, String> {
+    let dir = std::env::temp_dir().join(format!("vmmc-mpi-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).map_err(|e| e.to_string())?;
+    let compiled = Compiled(dir);
+    let (source, program) = (compiled.0.join("mpi.c"), compiled.0.join("mpi"));
+    std::fs::write(&source, MPI_SOURCE).map_err(|e| e.to_string())?;
+    let done = Command::new("mpicc").arg("-O2").arg("-o").arg(&program).arg(&source).output();
+    match done {
+        Ok(output) if output.status.success() => Ok(compiled),
+        Ok(output) => Err(String::from_utf8_lossy(&output.stderr).trim().to_string()),
+        Err(e) => Err(e.to_string()),
+    }
+}
+
+fn mpi(program: &std::path::Path, latency: bool, size: u64) -> Result<Sample, String> {
+    let mut command = Command::new("mpirun");
+    // Open MPI refuses to run as root unless told; other implementations ignore these.
+    command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+    command.args(["-n", "2"]).arg(program).args([if latency { "lat" } else { "bw" }, &size.to_string()]);
+    command.arg(iterations(latency, size).to_string());
+    let text = finish(spawn(&mut command)?, "mpirun")?;
+    let numbers: Vec<f64> = text.split_ascii_whitespace().filter_map(|n| n.parse().ok()).collect();
+    match (latency, numbers.as_slice()) {
+        (true, [p50_ns, p99_ns]) => Ok(Sample::Latency { p50_ns: *p50_ns, p99_ns: *p99_ns }),
+        (false, [bytes_per_s]) => Ok(Sample::Bandwidth { bytes_per_s: *bytes_per_s }),
+        _ => Err(format!("the output of the MPI program could not be read: {text:?}")),
+    }
+}
+
+/// A command on one processor, if `taskset` is there.
+fn pinned(core: usize, program: &str) -> Command {
+    if in_path("taskset").is_none() {
+        return Command::new(program);
+    }
+    let mut command = Command::new("taskset");
+    command.args(["-c", &core.to_string(), program]);
+    command
+}
+
+fn server_and_client(mut server: Command, mut client: Command) -> Result<String, String> {
+    let mut server = Killed(spawn(&mut server)?);
+    std::thread::sleep(SERVER_START);
+    let text = finish(spawn(&mut client)?, "the client")?;
+    let _ = server.0.try_wait();
+    Ok(text)
+}
+
+/// A process that is killed when dropped.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn spawn(command: &mut Command) -> Result<Child, String> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().map_err(|e| format!("{program}: {e}"))
+}
+
+/// Waits for a process within [`TOOL_WAIT`]; what it printed. Tools print less than a pipe holds.
+fn finish(child: Child, name: &str) -> Result<String, String> {
+    let mut child = Killed(child);
+    let end = Instant::now() + TOOL_WAIT;
+    let status = loop {
+        match child.0.try_wait() {
+            Ok(Some(status)) => break status,
+            Ok(None) if Instant::now() < end => std::thread::sleep(Duration::from_millis(20)),
+            _ => return Err(format!("{name} did not end within {} s", TOOL_WAIT.as_secs())),
+        }
+    };
+    let mut text = String::new();
+    let mut errors = String::new();
+    if let Some(mut out) = child.0.stdout.take() {
+        let _ = std::io::Read::read_to_string(&mut out, &mut text);
+    }
+    if let Some(mut out) = child.0.stderr.take() {
+        let _ = std::io::Read::read_to_string(&mut out, &mut errors);
+    }
+    if status.success() { Ok(text) } else { Err(format!("{name} failed ({status}): {}", errors.trim())) }
+}
+
+/// A TCP port that was free a moment ago.
+fn free_port() -> Result<u16, String> {
+    let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).map(|a| a.port());
+    port.map_err(|e| e.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_output_of_the_tools_is_read() {
+        let ucx =
+            "+---+\nFinal:   1000000      0.176     0.178     0.178       42.90      42.90     5623012     5623012\n";
+        assert_eq!(parse_ucx(ucx, true), Some(Sample::Latency { p50_ns: 176.0, p99_ns: 176.0 }));
+        let Some(Sample::Bandwidth { bytes_per_s }) = parse_ucx(ucx, false) else { panic!("no bandwidth") };
+        assert!((bytes_per_s - 42.9 * 1048576.0).abs() < 1.0);
+        let fabric = "bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec\n8       20k     =20k     312k        0.03s     10.95       0.73       1.37\n";
+        assert_eq!(parse_pingpong(fabric), Some(Sample::Latency { p50_ns: 730.0, p99_ns: 730.0 }));
+        assert_eq!(parse_ucx("no result", true), None);
+        assert_eq!(parse_pingpong(""), None);
+    }
+}

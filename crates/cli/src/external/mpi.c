@@ -1,0 +1,52 @@
+// Two ranks, as a peer for VMMC: `lat SIZE N` prints p50 and p99 of half a round trip in ns, `bw SIZE N` prints bytes per second of N messages in windows.
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { WINDOW = 16 };
+
+static int ascending(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+int main(int argc, char **argv) {
+    MPI_Init(&argc, &argv);
+    int rank;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    if (argc < 4) MPI_Abort(MPI_COMM_WORLD, 2);
+    int latency = !strcmp(argv[1], "lat"), size = atoi(argv[2]), n = atoi(argv[3]), warm = n / 5 + 1;
+    char *buffer = malloc(size);
+    double *times = malloc(n * sizeof *times);
+    memset(buffer, 1, size);
+    if (latency) {
+        for (int i = -warm; i < n; i++) {
+            double start = MPI_Wtime();
+            if (rank == 0) MPI_Send(buffer, size, MPI_CHAR, 1, 0, MPI_COMM_WORLD);
+            MPI_Recv(buffer, size, MPI_CHAR, !rank, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+            if (rank == 1) MPI_Send(buffer, size, MPI_CHAR, 0, 0, MPI_COMM_WORLD);
+            if (i >= 0) times[i] = (MPI_Wtime() - start) * 1e9 / 2;
+        }
+        qsort(times, n, sizeof *times, ascending);
+        if (rank == 0) printf("%.1f %.1f\n", times[n / 2], times[n - 1 - n / 100]);
+    } else {
+        MPI_Request requests[WINDOW];
+        int windows = n / WINDOW + 1;
+        double start = 0;
+        for (int i = -2; i < windows; i++) {
+            if (i == 0) start = MPI_Wtime();
+            for (int j = 0; j < WINDOW; j++) {
+                if (rank == 0) MPI_Isend(buffer, size, MPI_CHAR, 1, 0, MPI_COMM_WORLD, &requests[j]);
+                else MPI_Irecv(buffer, size, MPI_CHAR, 0, 0, MPI_COMM_WORLD, &requests[j]);
+            }
+            MPI_Waitall(WINDOW, requests, MPI_STATUSES_IGNORE);
+        }
+        char done = 0;
+        if (rank == 0) MPI_Recv(&done, 1, MPI_CHAR, 1, 1, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        else MPI_Send(&done, 1, MPI_CHAR, 0, 1, MPI_COMM_WORLD);
+        if (rank == 0) printf("%.0f\n", (double)windows * WINDOW * size / (MPI_Wtime() - start));
+    }
+    MPI_Finalize();
+    return 0;
+}

@@ -1,0 +1,71 @@
+//! Pairs of workers for each path, with the temporary nodes they need.
+//!
+//! Invariant: names contain our process id and a number, so they meet no other node of the user; nodes and key end with us.
+
+use super::TaskError;
+use super::pair::{Pair, TemporaryNode};
+use super::task::{NodeOrder, Setting};
+use crate::args::Path;
+use std::io::Read;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A path that can be measured: its workers, and the daemons that serve them.
+pub(crate) struct Route {
+    /// Leader and follower.
+    pub(crate) pair: Pair,
+    /// Their nodes; none if embedded.
+    pub(crate) nodes: Vec<TemporaryNode>,
+}
+
+/// Numbers of names.
+static NAMES: AtomicU32 = AtomicU32::new(1);
+
+impl Route {
+    /// Sets a path up; `sealed` matters between nodes.
+    pub(crate) fn open(path: Path, sealed: bool) -> Result<Route, TaskError> {
+        let key = if sealed { Some(random_key()?) } else { None };
+        match path {
+            Path::SameNode => {
+                let node = TemporaryNode::start(order("one", key, &[]))?;
+                Route::between(vec![node])
+            }
+            Path::TwoNodes => {
+                let first = TemporaryNode::start(order("a", key, &[]))?;
+                let second = TemporaryNode::start(order("b", key, &first.addresses))?;
+                Route::between(vec![first, second])
+            }
+            Path::Embedded => {
+                let embed = |name| Setting::Embedded(order(name, key, &[]));
+                Ok(Route { pair: Pair::start(embed("c"), embed("d"))?, nodes: vec![] })
+            }
+        }
+    }
+
+    /// Workers on the first and the last of these nodes.
+    pub(crate) fn between(nodes: Vec<TemporaryNode>) -> Result<Route, TaskError> {
+        let (Some(first), Some(last)) = (nodes.first(), nodes.last()) else {
+            return Err(TaskError::Protocol("a path needs a node".into()));
+        };
+        let pair = Pair::start(setting(first, last), setting(last, first))?;
+        Ok(Route { pair, nodes })
+    }
+}
+
+/// How a worker on `mine` reaches one on `theirs`.
+pub(crate) fn setting(mine: &TemporaryNode, theirs: &TemporaryNode) -> Setting {
+    let other = if mine.name == theirs.name { None } else { theirs.addresses.first().cloned() };
+    Setting::Daemon { node: mine.name.clone(), other }
+}
+
+/// A node with a name of its own.
+pub(crate) fn order(name: &str, key: Option<[u8; 32]>, peer: &[String]) -> NodeOrder {
+    let number = NAMES.fetch_add(1, Ordering::Relaxed);
+    NodeOrder { name: format!("bench-{}-{number}-{name}", std::process::id()), key, peer: peer.to_vec() }
+}
+
+/// A cluster key for one measurement.
+pub(crate) fn random_key() -> Result<[u8; 32], TaskError> {
+    let mut key = [0; 32];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut key)?;
+    Ok(key)
+}
