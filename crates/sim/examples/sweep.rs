@@ -1,7 +1,7 @@
 //! Runs many seeds: `cargo run --release -p vmmc-sim --example sweep -- FIRST LAST [NODES [STEPS]]`.
 //!
 //! Without NODES the number of nodes follows from the seed, two to eight. With FIRST = LAST it runs that one seed and
-//! tells the last 200 events when it fails.
+//! tells the last events when it fails.
 
 use std::time::Instant;
 
@@ -16,7 +16,7 @@ fn main() {
             _ => Options::for_sweep(seed),
         };
         options.steps = numbers.get(3).copied().unwrap_or(options.steps);
-        options.trace_lines = if first == last { 200 } else { 0 };
+        options.trace_lines = if first == last { 100_000 } else { 0 };
         options
     };
     let began = Instant::now();

@@ -62,6 +62,8 @@ impl Cluster {
                     Seen::Notified { export, op, offset: *offset, len: *len, last_word: *last_word }
                 }),
             Event::ImportDone { process, cookie, result } => self.import_done(node, *process, *cookie, result),
+            // Leaving breaks a process's imports of its own exports; nobody is there to be told.
+            Event::ImportBroken { process, .. } if owner(model, node, *process).is_none() => return None,
             Event::ImportBroken { process, import, why } => owner(model, node, *process)
                 .and_then(|p| model.import_of(p, *import))
                 .map(|import| Seen::ImportBroken { import, why: *why }),

@@ -8,7 +8,7 @@ use vmmc_nic::{AtomicOp, Command, INLINE_BYTES_MAX, ImportId, RegionId, Rights, 
 use crate::cluster::Cluster;
 use crate::events::op_cookie;
 use crate::limits::{OPERATIONS_PER_PROCESS_MAX, PLACE_TRIES, WORDS_BYTES};
-use crate::model::{ExportKey, ImportKey, ImportState, Key, Mistake, Op, OpKey, OpKind, Outcome, ProcKey, RegionUse};
+use crate::model::{Expected, ExportKey, ImportKey, ImportState, Key, Mistake, Op, OpKey, OpKind, Outcome, ProcKey, RegionUse};
 use crate::pattern;
 use crate::spans::Spans;
 
@@ -57,7 +57,10 @@ impl Cluster {
 
     fn do_send(&mut self, proc: ProcKey, import: ImportKey, export: ExportKey) {
         let Some((offset, len)) = self.place(export) else { return };
-        let counter = self.rng.chance(200).then(|| self.word(export, 0)).flatten();
+        let mut counter = self.rng.chance(200).then(|| self.word(export, 0)).flatten();
+        if len == 0 && self.model.has_empty_counting(export) {
+            counter = None;
+        }
         let notify = self.rng.chance(300);
         let completion = len == 0 || self.rng.chance(600);
         self.send(proc, import, (offset, len), notify, counter, completion);
@@ -193,6 +196,7 @@ impl Cluster {
             posted_at_ns: self.model.now_ns,
             ended_at_ns: 0,
             landed: Spans::default(),
+            served: 0,
             counted: false,
             found: None,
             notified: 0,
@@ -250,7 +254,7 @@ impl Cluster {
 
     /// What a fetch through `import` must find in `start..end` of the exported region: what is there, and the sends of
     /// the same import that are under way. `None` where that is not certain.
-    fn expected(&self, import: ImportKey, export: ExportKey, start: u64, end: u64) -> Option<Vec<u8>> {
+    fn expected(&self, import: ImportKey, export: ExportKey, start: u64, end: u64) -> Option<Expected> {
         let facts = &self.model.exports[export];
         let region = &self.model.regions[facts.region];
         let mut bytes = self.memory.bytes(facts.region).get(start as usize..end as usize)?.to_vec();
@@ -267,6 +271,6 @@ impl Cluster {
             let place = &mut bytes[(low - start) as usize..(high - start) as usize];
             pattern::fill(u64::from(key.0), low - from, place);
         }
-        Some(bytes)
+        Some(Expected(bytes))
     }
 }

@@ -41,7 +41,7 @@ fn send_lands(model: &Model, key: OpKey, end: u64) -> Result<(), String> {
         return Ok(());
     }
     let earlier = |o: &&OpKey| **o < key && model.ops[**o].export == op.export && !model.is_excused(**o);
-    let overtaken = unapplied(model, key).iter().find(earlier);
+    let overtaken = model.unapplied_of(key).iter().find(earlier);
     require(overtaken.is_none(), || {
         format!(
             "send {key} from {} to {export} was complete before the earlier send {}",
@@ -52,17 +52,7 @@ fn send_lands(model: &Model, key: OpKey, end: u64) -> Result<(), String> {
 }
 
 fn sees_earlier(model: &Model, key: OpKey, what: &str) -> Result<(), String> {
-    let earlier = |o: &&OpKey| **o < key && !model.is_excused(**o);
-    let missing = unapplied(model, key).iter().find(earlier);
-    require(missing.is_none(), || {
-        let missing = missing.expect("just tested");
-        format!("{what} {key} of {} happened before its earlier send {missing} was in memory", model.ops[key].sender)
+    model.misses_earlier(key).map_or(Ok(()), |missing| {
+        Err(format!("{what} {key} of {} happened before its earlier send {missing} was in memory", model.ops[key].sender))
     })
-}
-
-/// Sends of the same process to the same node that are not in memory.
-fn unapplied(model: &Model, key: OpKey) -> &[OpKey] {
-    let node = model.target_node(key);
-    let list = node.and_then(|n| model.unapplied.get(&(model.ops[key].sender, n)));
-    list.map_or(&[], Vec::as_slice)
 }

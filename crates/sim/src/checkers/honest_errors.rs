@@ -59,9 +59,10 @@ fn broken(model: &Model, import: Option<ImportKey>, why: &OpError) -> bool {
     let nodes = ends(model, import);
     let local = nodes[0] == nodes[1];
     match why {
-        OpError::Revoked => ended == Some(ExportEnd::Withdrawn),
+        // A refused chunk only knows that its grant is gone.
+        OpError::Revoked => matches!(ended, Some(ExportEnd::Withdrawn | ExportEnd::OwnerDied)),
         OpError::OwnerDied => ended == Some(ExportEnd::OwnerDied),
-        OpError::NodeRestarted => ended == Some(ExportEnd::NodeCrashed),
+        OpError::NodeRestarted => import.export.is_some_and(|e| model.exports[e].life + 1 < model.nodes[import.node].incarnations.len()),
         OpError::NodeUnreachable { .. } => !local && model.was_disturbed(&nodes, import.asked_at_ns),
         OpError::StaleImport | OpError::Cancelled => import.state == ImportState::Dropped || ended.is_some(),
         _ => false,

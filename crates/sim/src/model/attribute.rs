@@ -28,8 +28,8 @@ pub(crate) enum WriteRole {
 pub(crate) enum ReadRole {
     /// The data of a send.
     Source(OpKey),
-    /// An answer to a fetch.
-    Serve { op: OpKey, export: ExportKey },
+    /// Bytes `..end` of an answer to a fetch.
+    Serve { op: OpKey, export: ExportKey, end: u64 },
     /// Moving bytes to where they are redirected.
     RedirectCopy,
     /// Memory that is gone: the garbage page.
@@ -92,14 +92,34 @@ impl Model {
             RegionUse::Source(op) if end <= region.len => ReadRole::Source(op),
             RegionUse::Shared => {
                 let inside = region.readers.iter().filter(|r| r.0 <= offset && end <= r.1);
-                let reader = inside.min_by_key(|r| (self.ops[r.2].outcome != Outcome::Open, r.2));
-                reader.map_or_else(stray, |&(_, _, op)| match self.ops[op].export {
-                    Some(export) => ReadRole::Serve { op, export },
+                // Fetches may overlap: one that may be answered now is meant, best one that goes on just here.
+                let reader = inside.min_by_key(|r| {
+                    let op = &self.ops[r.2];
+                    let next = r.0 + op.served;
+                    let dead = op.export.is_none_or(|e| !self.exports[e].is_live());
+                    let early = self.misses_earlier(r.2).is_some();
+                    (dead, early, offset > next, offset != next, op.outcome != Outcome::Open, r.2)
+                });
+                reader.map_or_else(stray, |&(start, _, op)| match self.ops[op].export {
+                    Some(export) => ReadRole::Serve { op, export, end: end - start },
                     None => stray(),
                 })
             }
             _ => stray(),
         }
+    }
+
+    /// Whether sends that the same process posted before to the same node are not in memory, though they ought to be.
+    pub(crate) fn misses_earlier(&self, key: OpKey) -> Option<OpKey> {
+        let earlier = |o: &&OpKey| **o < key && !self.is_excused(**o);
+        self.unapplied_of(key).iter().find(earlier).copied()
+    }
+
+    /// Sends of the same process to the same node that are not in memory.
+    pub(crate) fn unapplied_of(&self, key: OpKey) -> &[OpKey] {
+        let node = self.target_node(key);
+        let list = node.and_then(|n| self.unapplied.get(&(self.ops[key].sender, n)));
+        list.map_or(&[], Vec::as_slice)
     }
 
     /// What a copy from memory to memory is for, when it is not a send or fetch within the node.
@@ -142,10 +162,14 @@ impl Model {
                 return AtomicRole::Op(op);
             }
         } else if change == AtomicOp::FetchAdd(1) {
-            let waiting = |op: OpKey| self.ops[op].counter().is_some_and(|c| word_of(op, c));
-            let landed = self.counting.iter().copied().filter(|&op| waiting(op));
-            let best = landed.min_by_key(|&op| (self.ops[op].counted, !self.ops[op].is_landed(), op));
-            if let Some(op) = best {
+            // The counter follows its data in the same breath. Sends without bytes have nothing to go by, so there is
+            // never more than one of them for a word.
+            let counts = |op: &OpKey| self.ops[*op].counter().is_some_and(|c| word_of(*op, c));
+            let landed = self.just_landed.filter(counts);
+            let fresh = landed.filter(|&op| !self.ops[op].counted);
+            let empty = || self.counting.iter().copied().find(|op| counts(op) && self.ops[*op].len == 0);
+            let early = || self.counting.iter().copied().find(|op| counts(op) && !self.ops[*op].is_landed());
+            if let Some(op) = fresh.or_else(empty).or(landed).or_else(early) {
                 return AtomicRole::Counter(op);
             }
         }
@@ -200,7 +224,7 @@ impl Model {
 
     fn fetched_wrong(&self, op: OpKey, at: u64, bytes: &[u8]) -> Option<u64> {
         let OpKind::Fetch { expected: Some(expected) } = &self.ops[op].kind else { return None };
-        let expected = &expected[at as usize..][..bytes.len()];
+        let expected = &expected.0[at as usize..][..bytes.len()];
         let differs = bytes.iter().zip(expected).position(|(a, b)| a != b);
         differs.map(|i| at + i as u64)
     }

@@ -177,6 +177,16 @@ pub(crate) enum Wanted {
     Id(ExportId),
 }
 
+/// Bytes a fetch must bring.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Expected(pub(crate) Vec<u8>);
+
+impl std::fmt::Debug for Expected {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} bytes", self.0.len())
+    }
+}
+
 /// What an operation does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum OpKind {
@@ -187,7 +197,7 @@ pub(crate) enum OpKind {
     },
     /// A remote fetch; the bytes it must bring, when they are certain.
     Fetch {
-        expected: Option<Vec<u8>>,
+        expected: Option<Expected>,
     },
     Atomic(AtomicOp),
     Flush,
@@ -248,6 +258,8 @@ pub(crate) struct Op {
     pub(crate) ended_at_ns: u64,
     /// Bytes in memory, from the operation's first.
     pub(crate) landed: Spans,
+    /// How far a fetch has been read at the exporter, from its first byte.
+    pub(crate) served: u64,
     /// The counter was raised.
     pub(crate) counted: bool,
     /// The old value an atomic found.

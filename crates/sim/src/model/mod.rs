@@ -50,6 +50,8 @@ pub(crate) struct Model {
     pub(crate) unapplied: BTreeMap<(ProcKey, usize), Vec<OpKey>>,
     /// Sends with a counter that has not been raised yet.
     pub(crate) counting: Vec<OpKey>,
+    /// The send of which the last byte was the last to be written, within the call under way.
+    pub(crate) just_landed: Option<OpKey>,
     /// Of each channel (process, export): the latest send of which the last byte is in memory.
     pub(crate) latest_applied: BTreeMap<(ProcKey, ExportKey), OpKey>,
     pids: BTreeMap<(usize, ProcessId), ProcKey>,
@@ -80,6 +82,7 @@ impl Model {
             open_pings: Vec::new(),
             unapplied: BTreeMap::new(),
             counting: Vec::new(),
+            just_landed: None,
             latest_applied: BTreeMap::new(),
             pids: BTreeMap::new(),
             region_refs: BTreeMap::new(),
@@ -344,11 +347,13 @@ impl Model {
         self.ops[key].export.map(|e| self.procs[self.exports[e].owner].node)
     }
 
-    /// Whether the sender has been told that the send may not have arrived, or nobody is left to be told.
+    /// Whether a send need not arrive: its export is gone, its sender has been told that it may not have arrived, or
+    /// nobody is left to be told.
     pub(crate) fn is_excused(&self, key: OpKey) -> bool {
         let op = &self.ops[key];
         let import = op.import.map(|i| &self.imports[i].state);
-        matches!(op.outcome, Outcome::Failed(_) | Outcome::Gone)
+        let gone = op.export.is_none_or(|e| !self.exports[e].is_live());
+        gone || matches!(op.outcome, Outcome::Failed(_) | Outcome::Gone)
             || matches!(import, Some(ImportState::Broken(_) | ImportState::Dropped))
     }
 
@@ -358,6 +363,13 @@ impl Model {
         let gone = op.export.is_some_and(|e| !self.exports[e].is_live());
         let told = op.notified > 0 || !op.asks_notification() || op.export.is_none_or(|e| !self.exports[e].notify);
         op.mistake.is_some() || gone || op.is_applied() && told
+    }
+
+    /// Whether a send without bytes is to raise a counter in the export's region. A second one could not be told from it.
+    pub(crate) fn has_empty_counting(&self, export: ExportKey) -> bool {
+        let region = self.exports[export].region;
+        let there = |op: &Op| op.len == 0 && op.export.is_some_and(|e| self.exports[e].region == region);
+        self.counting.iter().any(|&op| there(&self.ops[op]))
     }
 
     /// Whether `start..end` of a region is free of operations in the open, so that a new one may land there.

@@ -51,6 +51,10 @@ impl Model {
     pub(crate) fn take(&mut self, seen: &Seen) {
         match seen {
             Seen::Write { len, role, .. } => self.take_write(role, *len),
+            Seen::Read { role: ReadRole::Serve { op, end, .. }, .. } => {
+                let op = &mut self.ops[*op];
+                op.served = op.served.max(*end);
+            }
             Seen::Atomic { old, role, .. } => self.take_atomic(role, *old),
             Seen::Completed { op, result: Ok(value) } => self.end_op(*op, Outcome::Done(*value)),
             Seen::Completed { op, result: Err(why) } | Seen::SendFailed { op, why } => {
@@ -67,6 +71,7 @@ impl Model {
                 self.redirects[*redirect].done = true;
                 self.redirects[*redirect].ended = true;
             }
+            Seen::Settled => self.just_landed = None,
             Seen::Pong { ping, .. } => self.pings[*ping].answered = true,
             _ => {}
         }
@@ -76,6 +81,7 @@ impl Model {
         match *role {
             WriteRole::Send { op, at, redirect, .. } => {
                 self.ops[op].landed.insert(at, at + len);
+                self.just_landed = self.ops[op].is_landed().then_some(op);
                 let start = self.ops[op].offset + at;
                 match redirect {
                     Some(redirect) => self.take_redirected(redirect, start, len),
