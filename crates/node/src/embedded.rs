@@ -297,3 +297,6 @@ impl Shared {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

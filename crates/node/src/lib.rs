@@ -34,6 +34,8 @@ pub mod limits;
 mod network;
 mod runner;
 pub mod station;
+#[cfg(test)]
+mod testing;
 
 pub use config::{BadOption, DEFAULT_NODE, KeySource, NodeConfig};
 pub use daemon::{Daemon, RunError, Running, StartError, Stopper, run, run_with, start_detached};

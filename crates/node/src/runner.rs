@@ -129,9 +129,8 @@ impl Runner {
         self.station.shut_down(start);
         loop {
             let now = now();
-            let worked = self.station.step(now)
-                | self.network.transmit(&mut self.station, now)
-                | self.station.poll_control(now);
+            let worked =
+                self.station.step(now) | self.network.transmit(&mut self.station, now) | self.station.poll_control(now);
             if !worked || now.since(start) >= GOODBYE_TIME {
                 return;
             }

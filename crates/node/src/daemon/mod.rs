@@ -37,7 +37,9 @@ pub enum RunError {
     #[error(transparent)]
     Name(#[from] BadNodeName),
     /// The user has a node of this name already.
-    #[error("node {name:?} of user {uid} runs already; use it, stop it with `vmmc node stop --name {name}`, or choose another name")]
+    #[error(
+        "node {name:?} of user {uid} runs already; use it, stop it with `vmmc node stop --name {name}`, or choose another name"
+    )]
     NameTaken {
         /// The name.
         name: String,
@@ -233,3 +235,6 @@ fn raise_open_files() {
     // If it is refused, the node serves as many as it may.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
 }
+
+#[cfg(test)]
+mod tests;

@@ -65,7 +65,8 @@ impl Station {
         let own = pid == std::process::id();
         let watch = if own { None } else { ProcessWatch::open(pid) };
         let bell = (own && self.config.embedded).then(|| receiver.as_fd().try_clone_to_owned()).transpose()?;
-        let given = vec![area.share()?, table.share()?, receiver_fd(&receiver)?, doorbell.try_clone()?, theirs.into_fd()];
+        let given =
+            vec![area.share()?, table.share()?, receiver_fd(&receiver)?, doorbell.try_clone()?, theirs.into_fd()];
         Ok((Parts { area, gates: Gates::new(table), wake, doorbell, events, watch, bell }, given))
     }
 

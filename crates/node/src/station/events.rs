@@ -75,13 +75,7 @@ impl Station {
         self.connections[index].as_mut()?.process.as_mut().filter(|p| p.id == id)
     }
 
-    fn import_done(
-        &mut self,
-        process: ProcessId,
-        cookie: Cookie,
-        result: Result<ImportGrant, ImportError>,
-        now: Time,
-    ) {
+    fn import_done(&mut self, process: ProcessId, cookie: Cookie, result: Result<ImportGrant, ImportError>, now: Time) {
         let waiting = self.take_call(cookie);
         let Some(WaitingCall { index, serial, kind: CallKind::Import { what, node }, .. }) = waiting else {
             // The process left while it waited: what it got goes back.

@@ -108,7 +108,8 @@ impl Station {
         let export = ExportId::from_u64(export);
         let process = self.attached_process(index)?;
         if process.revocations >= REVOCATIONS_PER_PROCESS_MAX {
-            let message = format!("{REVOCATIONS_PER_PROCESS_MAX} unexports of this process wait already; let some finish");
+            let message =
+                format!("{REVOCATIONS_PER_PROCESS_MAX} unexports of this process wait already; let some finish");
             return Err(refuse(RefusalCode::Busy, message));
         }
         let id = process.id;

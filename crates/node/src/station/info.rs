@@ -5,9 +5,7 @@
 use super::Station;
 use super::connection::Path;
 use crate::limits::{INFO_BYTES_MAX, INFO_LIST_MAX};
-use vmmc_host::control::{
-    Answer, ExportInfo, ImportInfo, NodeInfo, PeerInfo as HostPeerInfo, ProcessInfo, encode,
-};
+use vmmc_host::control::{Answer, ExportInfo, ImportInfo, NodeInfo, PeerInfo as HostPeerInfo, ProcessInfo, encode};
 use vmmc_nic::{PeerInfo, PeerState, Time};
 
 impl Station {

@@ -332,7 +332,11 @@ impl Station {
         self.each_process(|process, _| {
             if process.bell.is_some() {
                 let bell = process.gates.table().bell();
-                if raised { bell.fetch_add(1, Ordering::SeqCst) } else { bell.fetch_sub(1, Ordering::SeqCst) };
+                if raised {
+                    bell.fetch_add(1, Ordering::SeqCst)
+                } else {
+                    bell.fetch_sub(1, Ordering::SeqCst)
+                };
             }
         });
         area::fence();

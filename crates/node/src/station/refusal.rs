@@ -86,5 +86,8 @@ pub(super) fn memory(error: &MemoryError) -> Refusal {
 
 /// The node itself lacks something: memory, descriptors.
 pub(super) fn shortage(what: &str, error: impl std::fmt::Display) -> Refusal {
-    refusal(RefusalCode::MemoryShort, format!("the node could not make {what}: {error}; `vmmc doctor` shows its limits"))
+    refusal(
+        RefusalCode::MemoryShort,
+        format!("the node could not make {what}: {error}; `vmmc doctor` shows its limits"),
+    )
 }

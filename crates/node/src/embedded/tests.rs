@@ -1,0 +1,203 @@
+//! Embedded nodes over real sockets, stepped by the threads of the test.
+
+use super::*;
+use crate::config::KeySource;
+use crate::testing::{LONG, Raw, wait};
+use std::time::Duration;
+use vmmc_host::abi::{Op, RawCommand, flags};
+use vmmc_host::control::{Call, RefusalCode, rights};
+use vmmc_host::wait::{Deadline, Waiter};
+
+fn loopback() -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], 0))
+}
+
+fn pair(keys: [KeySource; 2], keeper: bool) -> (Embedded, Embedded) {
+    let [first, second] = keys;
+    let mut a = NodeConfig::new("a").listen(loopback()).key(first);
+    a.keeper = keeper;
+    let a = Embedded::start(a).unwrap();
+    let mut b = NodeConfig::new("b").listen(loopback()).peer(&a.addresses()).key(second);
+    b.keeper = keeper;
+    (a, Embedded::start(b).unwrap())
+}
+
+fn plain() -> [KeySource; 2] {
+    [KeySource::Plain, KeySource::Plain]
+}
+
+/// A process of `b` that imports from a process of `a`, both stepped.
+fn joined(a: &Embedded, b: &Embedded) -> (Raw, crate::testing::Registered, Raw, u64) {
+    let (mut owner, mut importer) = (Raw::stepped(a.attach().unwrap()), Raw::stepped(b.attach().unwrap()));
+    let (_, memory) = owner.export("x");
+    // The other node is stepped by its keeper, or by the owner's pump.
+    let serial = importer.ask(Raw::import_call(Some("a"), "x", rights::READ | rights::WRITE | rights::ATOMIC));
+    let answer = wait(&|| owner.pump(), || {
+        importer.pump();
+        importer.channel.try_receive().ok()
+    });
+    let reply: vmmc_host::control::Reply = vmmc_host::control::decode(&answer.0).unwrap();
+    assert_eq!(reply.serial, serial);
+    let Ok(vmmc_host::control::Answer::Imported(grant)) = reply.result else { panic!("{reply:?}") };
+    (owner, memory, importer, grant.import)
+}
+
+#[test]
+fn processes_of_one_embedded_node_share_memory() {
+    let node = Embedded::start(NodeConfig::new("alone").key(KeySource::Plain)).unwrap();
+    let (mut a, mut b) = (Raw::stepped(node.attach().unwrap()), Raw::stepped(node.attach().unwrap()));
+    let (_, memory) = a.export("x");
+    assert_eq!(b.import(None, "x", rights::READ | rights::WRITE).0.mapped, Ok(()));
+    let (grant, _) = b.import(None, "x", rights::WRITE);
+    b.send(grant.import, 8, b"by engine", 1);
+    assert_eq!(b.completion().status, 0);
+    let mut got = [0; 9];
+    memory.region.read(8, &mut got).unwrap();
+    assert_eq!(&got, b"by engine");
+    assert_eq!(node.name(), "alone");
+}
+
+#[test]
+fn nodes_that_are_stepped_by_their_callers_talk() {
+    for keys in [plain(), [KeySource::Given([3; 32]), KeySource::Given([3; 32])]] {
+        let (a, b) = pair(keys, false);
+        let (owner, memory, mut importer, import) = joined(&a, &b);
+        for i in 1..=100u64 {
+            importer.send(import, 0, &i.to_le_bytes(), i);
+            let done = wait(&|| owner.pump(), || {
+                importer.pump();
+                memory.region.word(0).unwrap().load(Ordering::SeqCst).eq(&i).then_some(())
+            });
+            assert_eq!(done, ());
+        }
+    }
+}
+
+#[test]
+fn the_keeper_serves_peers_while_the_owner_computes() {
+    let (a, b) = pair(plain(), true);
+    let (_owner, memory, mut importer, import) = joined(&a, &b);
+    memory.region.write(0, b"kept").unwrap();
+    let into = importer.register(4096);
+    for cookie in 1..=5 {
+        let mut fetch = RawCommand::new(Op::Fetch, import);
+        (fetch.region, fetch.len, fetch.cookie) = (into.id.into(), 4, cookie);
+        importer.post(&fetch, &[]);
+        importer.ring();
+        // Nobody steps `a` but its keeper.
+        assert_eq!(importer.completion().cookie, cookie);
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let mut got = [0; 4];
+    into.region.read(0, &mut got).unwrap();
+    assert_eq!(&got, b"kept");
+}
+
+#[test]
+fn a_parked_thread_is_woken_by_what_another_thread_steps() {
+    for keeper in [false, true] {
+        let (a, b) = pair(plain(), keeper);
+        let (_owner, memory, mut importer, import) = joined(&a, &b);
+        let waiter = a.attach().unwrap().waiter();
+        let region = memory.region.clone();
+        let rounds = 30u64;
+        let thread = std::thread::spawn(move || {
+            for i in 1..=rounds {
+                let there = || (region.word(0).unwrap().load(Ordering::SeqCst) >= i).then_some(());
+                waiter.wait(Deadline::after(LONG), there, |_| unreachable!("stepped")).expect("the data comes");
+            }
+        });
+        // Another thread that steps the same node all the while, and takes the datagrams away from under the sleeper.
+        let other = a.attach().unwrap().waiter();
+        for i in 1..=rounds {
+            std::thread::sleep(Duration::from_millis(3));
+            importer.send(import, 0, &i.to_le_bytes(), i);
+            let got = wait(&|| other.step(), || {
+                importer.pump();
+                (memory.region.word(0).unwrap().load(Ordering::SeqCst) >= i).then_some(())
+            });
+            assert_eq!(got, ());
+        }
+        thread.join().unwrap();
+    }
+}
+
+#[test]
+fn a_parked_thread_is_woken_by_a_notifier_of_the_same_node() {
+    let node = Embedded::start(NodeConfig { keeper: false, ..NodeConfig::new("n").key(KeySource::Plain) }).unwrap();
+    let attachment = node.attach().unwrap();
+    let waiter = attachment.waiter();
+    let (mut a, mut b) = (Raw::stepped(attachment), Raw::stepped(node.attach().unwrap()));
+    let (_, memory) = a.export("x");
+    let (_, fds) = b.import(None, "x", rights::READ | rights::WRITE);
+    let gates = vmmc_host::GateTable::open_read_only(fds[1].try_clone().unwrap()).unwrap();
+    let wake = vmmc_host::wait::WakeSender::from_fd(fds[2].try_clone().unwrap());
+    let region = memory.region.clone();
+    let thread = std::thread::spawn(move || {
+        for i in 1..=20u64 {
+            std::thread::sleep(Duration::from_millis(2));
+            region.word(0).unwrap().store(i, Ordering::SeqCst);
+            wake.wake_if(gates.bell());
+        }
+    });
+    for i in 1..=20u64 {
+        let there = || (memory.region.word(0).unwrap().load(Ordering::SeqCst) >= i).then_some(());
+        waiter.wait(Deadline::after(LONG), there, |_| unreachable!("stepped")).expect("the notifier rings");
+    }
+    thread.join().unwrap();
+}
+
+#[test]
+fn a_wait_on_an_embedded_node_ends_at_its_deadline() {
+    let node = Embedded::start(NodeConfig::new("n").key(KeySource::Plain)).unwrap();
+    let waiter: Waiter = node.attach().unwrap().waiter();
+    assert!(waiter.wait(Deadline::after(Duration::from_millis(30)), || None::<()>, |_| {}).is_err());
+}
+
+#[test]
+fn plain_and_sealed_nodes_refuse_each_other_and_say_so() {
+    let (a, b) = pair([KeySource::Given([1; 32]), KeySource::Plain], true);
+    let _owner = Raw::stepped(a.attach().unwrap());
+    let mut importer = Raw::stepped(b.attach().unwrap());
+    let call = Call::Import {
+        node: Some(a.addresses()[0].to_string()),
+        what: vmmc_host::control::What::Name("x".into()),
+        rights: 1,
+        wait: false,
+        timeout_ms: 3_000,
+    };
+    let refusal = importer.call(call).unwrap_err();
+    assert!(refusal.message.contains("plain") || refusal.message.contains("encrypt"), "{}", refusal.message);
+    assert_eq!(refusal.code, RefusalCode::Unreachable);
+}
+
+#[test]
+fn nodes_with_different_keys_do_not_talk() {
+    let (a, b) = pair([KeySource::Given([1; 32]), KeySource::Given([2; 32])], true);
+    let mut owner = Raw::stepped(a.attach().unwrap());
+    owner.export("x");
+    let mut importer = Raw::stepped(b.attach().unwrap());
+    let refusal = importer.call(Call::Import {
+        node: Some(a.addresses()[0].to_string()),
+        what: vmmc_host::control::What::Name("x".into()),
+        rights: 1,
+        wait: false,
+        timeout_ms: 500,
+    });
+    let code = refusal.unwrap_err().code;
+    assert!(matches!(code, RefusalCode::TimedOut | RefusalCode::Unreachable), "{code:?}");
+}
+
+#[test]
+fn a_posted_send_leaves_although_its_sender_goes_on() {
+    let (a, b) = pair(plain(), true);
+    let (_owner, memory, mut importer, import) = joined(&a, &b);
+    let mut command = RawCommand::new(Op::Send, import);
+    command.flags = flags::INLINE;
+    importer.post(&command, &77u64.to_le_bytes());
+    importer.ring();
+    // Nobody steps either node but their keepers.
+    wait(&|| std::thread::sleep(Duration::from_millis(1)), || {
+        (memory.region.word(0).unwrap().load(Ordering::SeqCst) == 77).then_some(())
+    });
+}

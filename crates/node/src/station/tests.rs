@@ -1,1 +1,0 @@
-//! Station with a raw process side.

@@ -1,0 +1,235 @@
+//! Processes that break every rule harm only themselves.
+
+use crate::testing::{LONG, Raw, World};
+use std::os::fd::AsFd;
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+use vmmc_host::Channel;
+use vmmc_host::abi::{Op, RawCommand, flags};
+use vmmc_host::control::{Access, Call, RefusalCode, Request, encode, rights};
+use vmmc_host::limits::{COMPLETION_SLOTS, EXPORTS_PER_PROCESS_MAX};
+use vmmc_host::wait::Deadline;
+use vmmc_nic::OpError;
+
+/// Deterministic noise.
+struct Noise(u64);
+
+impl Noise {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        self.0 ^ self.0 >> 29
+    }
+}
+
+/// An honest pair that must go on working.
+fn honest(world: &Rc<std::cell::RefCell<World>>, name: &str) -> impl FnMut() + use<> {
+    let (mut a, mut b) = (Raw::attach(world, 0), Raw::attach(world, 0));
+    let (_, memory) = a.export(name);
+    let (grant, _) = b.import(None, name, rights::WRITE);
+    let mut count = 0u64;
+    move || {
+        count += 1;
+        assert!(a.no_completion(), "the receiver does nothing");
+        b.send(grant.import, 0, &count.to_le_bytes(), count);
+        let done = b.completion();
+        assert_eq!((done.cookie, done.status), (count, 0));
+        assert_eq!(memory.region.word(0).unwrap().load(Ordering::SeqCst), count);
+        assert_eq!(memory.region.word(8).unwrap().load(Ordering::SeqCst), 0);
+    }
+}
+
+#[test]
+fn random_words_in_the_command_ring_harm_only_their_writer() {
+    let world = World::new(2, None);
+    let mut check = honest(&world, "honest");
+    let mut noise = Noise(5);
+    let mut evil = Raw::attach(&world, 0);
+    let (_, own) = evil.export("own");
+    let (grant, _) = evil.import(None, "own", rights::WRITE);
+    for round in 0..40 {
+        for _ in 0..100 {
+            let Some(mut slot) = evil.commands.claim() else { break };
+            for word in 1..32 {
+                slot.set(word, noise.next() >> (noise.next() % 64));
+            }
+            // Half of them look more like commands.
+            if noise.next() % 2 == 0 {
+                slot.set(1, noise.next() % 7 | (noise.next() % 16) << 8 | (noise.next() % 400) << 16);
+                slot.set(3, if noise.next() % 2 == 0 { grant.import } else { noise.next() % 4 });
+                slot.set(6, u64::from(own.id));
+            }
+            slot.publish();
+        }
+        evil.pump();
+        check();
+        while round % 4 == 0 && !evil.no_completion() {}
+    }
+}
+
+#[test]
+fn ranges_outside_of_own_regions_fail() {
+    let world = World::new(1, None);
+    let (mut a, mut b) = (Raw::attach(&world, 0), Raw::attach(&world, 0));
+    a.export("x");
+    let (grant, _) = b.import(None, "x", rights::READ | rights::WRITE);
+    let own = b.register(4096);
+    for (region, offset, len) in [
+        (own.id.into(), 4090, 8),
+        (own.id.into(), u64::MAX, 8),
+        (u64::from(own.id) + 1, 0, 8),
+        (1 << 40, 0, 1),
+        (own.id.into(), 0, u64::MAX),
+    ] {
+        for op in [Op::Send, Op::Fetch] {
+            let mut command = RawCommand::new(op, grant.import);
+            command.flags = flags::COMPLETE;
+            (command.region, command.region_offset, command.len, command.cookie) = (region, offset, len, 3);
+            b.post(&command, &[]);
+            let done = b.completion();
+            assert_eq!(done.cookie, 3);
+            assert!(matches!(OpError::from_code(done.status, done.args), Some(OpError::OutOfBounds { .. })));
+        }
+    }
+}
+
+#[test]
+fn random_control_messages_end_the_connection_of_their_sender() {
+    let world = World::new(1, None);
+    let mut check = honest(&world, "honest");
+    let mut noise = Noise(11);
+    for round in 0..200 {
+        let (theirs, ours) = Channel::pair().unwrap();
+        {
+            let mut world = world.borrow_mut();
+            let now = world.now;
+            world.stations[0].accept(now, theirs).unwrap();
+        }
+        let mut bytes: Vec<u8> = (0..1 + noise.next() % 60).map(|_| noise.next() as u8).collect();
+        if round % 2 == 0 {
+            // A message that was one before it was damaged.
+            let call = Call::Export {
+                name: Some("evil".into()),
+                region: 1,
+                offset: 2,
+                len: 3,
+                rights: 7,
+                access: Access::Users(vec![1, 2]),
+                notify: true,
+                redirectable: true,
+                mappable: true,
+            };
+            bytes = encode(&Request { serial: 9, call });
+            let at = noise.next() as usize % bytes.len();
+            bytes[at] = noise.next() as u8;
+        }
+        let fd = rustix::event::eventfd(0, rustix::event::EventfdFlags::empty()).unwrap();
+        let _ = ours.try_send(&bytes, &[fd.as_fd(), fd.as_fd()]);
+        world.borrow_mut().step();
+        if round % 20 == 0 {
+            check();
+        }
+    }
+    world.borrow_mut().step();
+    assert_eq!(world.borrow().stations[0].connections(), 2, "connections of the hostile are left");
+}
+
+#[test]
+fn descriptors_that_could_hurt_are_refused() {
+    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+    let world = World::new(1, None);
+    let mut a = Raw::attach(&world, 0);
+    let mut code =
+        |fd: &std::os::fd::OwnedFd, len| a.call_with(Call::RegisterRegion { len }, &[fd]).0.unwrap_err().code;
+    let unsealed = memfd_create("t", MemfdFlags::ALLOW_SEALING).unwrap();
+    ftruncate(&unsealed, 8192).unwrap();
+    assert_eq!(code(&unsealed, 8192), RefusalCode::BadRegion);
+    let socket = Channel::pair().unwrap().0.into_fd();
+    assert_eq!(code(&socket, 4096), RefusalCode::BadRegion);
+    let region = vmmc_host::Region::create(4096).unwrap();
+    assert_eq!(code(&region.share().unwrap(), 8192), RefusalCode::BadRegion);
+    assert_eq!(code(&region.share().unwrap(), 0), RefusalCode::BadRegion);
+    assert_eq!(code(&region.share_read_only().unwrap(), 4096), RefusalCode::BadRegion);
+}
+
+#[test]
+fn exports_of_a_process_are_bounded() {
+    let world = World::new(1, None);
+    let mut a = Raw::attach(&world, 0);
+    let memory = a.register(4096);
+    let call = || {
+        let mut call = Raw::export_call(&memory, "");
+        let Call::Export { name, .. } = &mut call else { unreachable!() };
+        *name = None;
+        call
+    };
+    for _ in 0..EXPORTS_PER_PROCESS_MAX {
+        a.call(call()).unwrap();
+    }
+    assert_eq!(a.call(call()).unwrap_err().code, RefusalCode::TableFull);
+    honest(&world, "honest")();
+}
+
+#[test]
+fn a_process_that_collects_no_completions_is_no_longer_served_and_loses_none() {
+    let world = World::new(1, None);
+    let mut check = honest(&world, "honest");
+    let (mut a, mut lazy) = (Raw::attach(&world, 0), Raw::attach(&world, 0));
+    a.export("x");
+    let (grant, _) = lazy.import(None, "x", rights::WRITE);
+    let mut posted = 0;
+    let end = Deadline::after(LONG);
+    loop {
+        let mut command = RawCommand::new(Op::Send, grant.import);
+        command.flags = flags::INLINE | flags::COMPLETE;
+        command.cookie = posted;
+        match lazy.commands.claim() {
+            Some(slot) => command.publish(slot, b"x"),
+            None => {
+                let before = posted;
+                (0..50).for_each(|_| lazy.pump());
+                if before == posted && lazy.commands.free() == 0 {
+                    break;
+                }
+                continue;
+            }
+        }
+        posted += 1;
+        assert!(end.left(vmmc_host::Nanos::monotonic()).is_some());
+    }
+    assert!(posted as usize > COMPLETION_SLOTS && (posted as usize) < 3 * COMPLETION_SLOTS, "{posted} were taken");
+    check();
+    for cookie in 0..posted {
+        assert_eq!(lazy.completion().cookie, cookie);
+    }
+}
+
+#[test]
+fn a_connection_that_does_not_attach_is_closed() {
+    let world = World::new(1, None);
+    let (theirs, ours) = Channel::pair().unwrap();
+    {
+        let mut world = world.borrow_mut();
+        let now = world.now;
+        world.stations[0].accept(now, theirs).unwrap();
+        assert!(world.stations[0].next_timeout(now).is_some());
+        world.now = now + crate::limits::ATTACH_TIME;
+        world.step();
+        assert_eq!(world.stations[0].connections(), 0);
+    }
+    assert!(ours.try_receive().is_err());
+}
+
+#[test]
+fn a_process_may_write_its_own_bell_and_gates_as_it_likes() {
+    let world = World::new(1, None);
+    let mut check = honest(&world, "honest");
+    let evil = Raw::attach(&world, 0);
+    for i in 0..3000u64 {
+        rustix::io::write(&evil.doorbell, &(1u64 << 40).to_ne_bytes()).unwrap();
+        evil.gates.bell().store(i, Ordering::SeqCst);
+        evil.area.process_sleeping().store(i, Ordering::SeqCst);
+        evil.area.lane(i as usize % 256).store(i, Ordering::SeqCst);
+        evil.pump();
+    }
+    check();
+}

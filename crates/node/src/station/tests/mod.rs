@@ -1,0 +1,6 @@
+//! Station with a raw process side.
+
+mod hostile;
+mod network;
+mod one_node;
+mod revocation;
