@@ -34,6 +34,7 @@ mod checkers;
 mod cluster;
 mod events;
 mod gauges;
+mod hosted;
 mod judge;
 pub mod limits;
 mod many;
@@ -55,6 +56,7 @@ mod workload;
 #[cfg(test)]
 mod tests;
 
+pub use hosted::{Hosted, HostedError, HostedOptions};
 pub use many::{Sweep, run_many};
 pub use options::{Faults, Mode, Options};
 pub use report::{EngineCounts, Failure, FaultCounts, Report};
