@@ -142,9 +142,9 @@ impl Command<'_> {
     pub fn cookie(&self) -> Option<Cookie> {
         match *self {
             Command::Send { completion, .. } => completion,
-            Command::Fetch { cookie, .. }
-            | Command::Atomic { cookie, .. }
-            | Command::Flush { cookie, .. } => Some(cookie),
+            Command::Fetch { cookie, .. } | Command::Atomic { cookie, .. } | Command::Flush { cookie, .. } => {
+                Some(cookie)
+            }
         }
     }
 }

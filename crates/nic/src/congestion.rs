@@ -6,8 +6,8 @@
 use std::time::Duration;
 
 use crate::limits::{
-    ACK_DELAY, RTO_INITIAL, RTO_MAX, RTO_MIN, WINDOW_INITIAL_BYTES, WINDOW_INITIAL_PACKETS,
-    WINDOW_MAX_BYTES, WINDOW_MIN_PACKETS,
+    ACK_DELAY, RTO_INITIAL, RTO_MAX, RTO_MIN, WINDOW_INITIAL_BYTES, WINDOW_INITIAL_PACKETS, WINDOW_MAX_BYTES,
+    WINDOW_MIN_PACKETS,
 };
 
 /// Smoothed round trip time.
@@ -35,9 +35,7 @@ impl RoundTrip {
     /// Timeout after `backoff` timeouts in a row.
     pub(crate) fn timeout(&self, backoff: u32) -> Duration {
         let base = match self.smoothed {
-            Some(smoothed) => {
-                smoothed + (self.variation * 4).max(Duration::from_millis(1)) + ACK_DELAY
-            }
+            Some(smoothed) => smoothed + (self.variation * 4).max(Duration::from_millis(1)) + ACK_DELAY,
             None => RTO_INITIAL,
         };
         base.max(RTO_MIN).saturating_mul(1 << backoff.min(12)).min(RTO_MAX.max(base))

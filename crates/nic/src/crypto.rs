@@ -44,10 +44,8 @@ impl Handshake {
     pub(crate) fn write(&mut self, payload: &[u8], out: &mut Vec<u8>) {
         let start = out.len();
         out.resize(start + payload.len() + HANDSHAKE_OVERHEAD, 0);
-        let len = self
-            .0
-            .write_message(payload, &mut out[start..])
-            .expect("it is this side's turn and the buffer has room");
+        let len =
+            self.0.write_message(payload, &mut out[start..]).expect("it is this side's turn and the buffer has room");
         out.truncate(start + len);
     }
 

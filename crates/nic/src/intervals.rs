@@ -49,10 +49,7 @@ impl IntervalSet {
             self.ranges.insert(first, ByteRange { start, end });
             return;
         }
-        let merged = ByteRange {
-            start: start.min(self.ranges[first].start),
-            end: end.max(self.ranges[after - 1].end),
-        };
+        let merged = ByteRange { start: start.min(self.ranges[first].start), end: end.max(self.ranges[after - 1].end) };
         self.ranges[first] = merged;
         self.ranges.drain(first + 1..after);
     }

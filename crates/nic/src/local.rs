@@ -23,9 +23,24 @@ pub(crate) struct LocalOp {
 
 pub(crate) enum LocalKind {
     /// Data in the inline pool.
-    SendInline { slot: u32, len: u64, notify: bool, counter: Option<u64> },
-    Send { region: RegionId, from: u64, len: u64, notify: bool, counter: Option<u64> },
-    Fetch { region: RegionId, to: u64, len: u64 },
+    SendInline {
+        slot: u32,
+        len: u64,
+        notify: bool,
+        counter: Option<u64>,
+    },
+    Send {
+        region: RegionId,
+        from: u64,
+        len: u64,
+        notify: bool,
+        counter: Option<u64>,
+    },
+    Fetch {
+        region: RegionId,
+        to: u64,
+        len: u64,
+    },
     Atomic(AtomicOp),
     Flush,
 }

@@ -176,7 +176,13 @@ impl Path {
 }
 
 impl Attempt {
-    pub(crate) fn new(local: SessionRef, handshake: Option<Handshake>, hello: Box<[u8]>, path: usize, now: Time) -> Attempt {
+    pub(crate) fn new(
+        local: SessionRef,
+        handshake: Option<Handshake>,
+        hello: Box<[u8]>,
+        path: usize,
+        now: Time,
+    ) -> Attempt {
         Attempt { local, handshake, hello, started: now, next: now, retry: HELLO_RETRY_FIRST, path, sent: 0 }
     }
 }

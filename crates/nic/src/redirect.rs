@@ -71,13 +71,7 @@ impl Post {
 
 impl Redirector {
     /// Says where the bytes of `[offset, offset + len)` go and remembers that they came.
-    pub(crate) fn arrive(
-        &mut self,
-        offset: u64,
-        len: u64,
-        default: RegionRef,
-        base: u64,
-    ) -> Result<Arrival, OpError> {
+    pub(crate) fn arrive(&mut self, offset: u64, len: u64, default: RegionRef, base: u64) -> Result<Arrival, OpError> {
         let mut arrival = Arrival::default();
         let mut at = offset;
         let end = offset + len;

@@ -88,9 +88,10 @@ impl<T> Slab<T> {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Key, &T)> + '_ {
-        self.entries.iter().zip(0u32..).filter_map(|(entry, slot)| {
-            entry.value.as_ref().map(|value| (key_of(slot, entry.generation), value))
-        })
+        self.entries
+            .iter()
+            .zip(0u32..)
+            .filter_map(|(entry, slot)| entry.value.as_ref().map(|value| (key_of(slot, entry.generation), value)))
     }
 
     pub(crate) fn keys(&self) -> Vec<Key> {

@@ -61,6 +61,9 @@ pub(crate) struct Grant {
     pub(crate) target: Target,
     pub(crate) rights: Rights,
     pub(crate) position: usize,
+    /// A chunk of a send was void or refused: so is the rest of it, or its last byte would appear
+    /// before the others.
+    pub(crate) skip: bool,
 }
 
 /// Checked destination of deposits.
@@ -79,8 +82,13 @@ pub(crate) struct Target {
 pub(crate) enum Lead {
     /// Not answered yet; the key of the wait.
     Pending(Key),
-    Local { position: usize },
-    Remote { via: Via, grant: u64 },
+    Local {
+        position: usize,
+    },
+    Remote {
+        via: Via,
+        grant: u64,
+    },
 }
 
 pub(crate) struct Import {

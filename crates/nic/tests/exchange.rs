@@ -92,8 +92,7 @@ fn atomics_return_the_old_value_and_happen_once() {
         s.world.post(0, s.sender, command).expect("room");
         assert_eq!(s.world.completion(0, cookie), Ok(old));
     }
-    let misaligned =
-        Command::Atomic { import: s.import, offset: 17, op: AtomicOp::Swap(0), cookie: Cookie(9) };
+    let misaligned = Command::Atomic { import: s.import, offset: 17, op: AtomicOp::Swap(0), cookie: Cookie(9) };
     s.world.post(0, s.sender, misaligned).expect("room");
     assert_eq!(s.world.completion(0, 9), Err(OpError::Misaligned { offset: 17, align: 8 }));
 }

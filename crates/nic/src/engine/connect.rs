@@ -113,9 +113,9 @@ impl Engine {
     /// `index` has turned out to be `name`: joins it with the entry of that name, if there is one.
     pub(super) fn merge_peer(&mut self, now: Time, index: u16, name: &NodeName) -> u16 {
         let Some(known) = self.peer_named(name).filter(|known| *known != index) else {
-            let renamed = self.peer(index).is_some_and(|peer| {
-                peer.session.is_some() && peer.name.as_ref().is_some_and(|old| old != name)
-            });
+            let renamed = self
+                .peer(index)
+                .is_some_and(|peer| peer.session.is_some() && peer.name.as_ref().is_some_and(|old| old != name));
             if renamed {
                 // Another node has taken the address.
                 self.end_session(now, index, PeerDownReason::Restarted);
@@ -315,9 +315,9 @@ impl Engine {
         let op_error = match why {
             PeerDownReason::Unreachable { after_ms } => OpError::NodeUnreachable { after_ms },
             PeerDownReason::Restarted => OpError::NodeRestarted,
-            PeerDownReason::Reset => OpError::NodeUnreachable {
-                after_ms: now.since(session.last_proof).as_millis() as u64,
-            },
+            PeerDownReason::Reset => {
+                OpError::NodeUnreachable { after_ms: now.since(session.last_proof).as_millis() as u64 }
+            }
             PeerDownReason::Closed => OpError::NodeClosed,
             PeerDownReason::Protocol => OpError::Protocol,
         };
@@ -341,9 +341,10 @@ impl Engine {
     fn drop_what_went_through(&mut self, via: Via, why: OpError) {
         let mut broken = Vec::new();
         for process in self.tables.processes.iter().flatten() {
-            let through = process.imports.iter().filter(|(_, import)| {
-                matches!(import.lead, Lead::Remote { via: at, .. } if at == via)
-            });
+            let through = process
+                .imports
+                .iter()
+                .filter(|(_, import)| matches!(import.lead, Lead::Remote { via: at, .. } if at == via));
             broken.extend(through.map(|(key, _)| (process.id, key)));
         }
         for (process, import) in broken {
@@ -362,13 +363,8 @@ impl Engine {
 
     /// Requests without an answer go to the next session, when there is one, or fail.
     fn move_unanswered(&mut self, index: u16, via: Via, why: OpError, again: bool) {
-        let unanswered: Vec<Key> = self
-            .tables
-            .waits
-            .iter()
-            .filter(|(_, wait)| wait.at == WaitAt::Answer(via))
-            .map(|(key, _)| key)
-            .collect();
+        let unanswered: Vec<Key> =
+            self.tables.waits.iter().filter(|(_, wait)| wait.at == WaitAt::Answer(via)).map(|(key, _)| key).collect();
         let after_ms = match why {
             OpError::NodeUnreachable { after_ms } => after_ms,
             _ => 0,

@@ -41,14 +41,7 @@ impl Engine {
         }
     }
 
-    fn handle_data(
-        &mut self,
-        now: Time,
-        from: SocketAddr,
-        header: Header,
-        datagram: &mut [u8],
-        dma: &mut dyn Dma,
-    ) {
+    fn handle_data(&mut self, now: Time, from: SocketAddr, header: Header, datagram: &mut [u8], dma: &mut dyn Dma) {
         let local = header.session;
         let slot = self.slots.get_mut(usize::from(local.slot)).filter(|slot| slot.id == local.id);
         let (index, end) = match slot.map(|slot| &mut slot.used) {
@@ -110,6 +103,7 @@ impl Engine {
             }
         }
         self.conclude(now, index, &outcome, hostile);
+        self.trim_deadlines();
         self.wake(index);
         self.arm(index);
     }

@@ -4,9 +4,7 @@ use std::cmp::Reverse;
 
 use super::Engine;
 use crate::command::Dma;
-use crate::error::{
-    AttachError, ExportError, ImportError, OpError, RedirectError, UnexportError, UnimportError,
-};
+use crate::error::{AttachError, ExportError, ImportError, OpError, RedirectError, UnexportError, UnimportError};
 use crate::event::{ByteRange, Event, PingBy, RedirectReport};
 use crate::ids::{Cookie, ExportId, ImportId, ProcessId, RedirectId, RegionId, RegionRef};
 use crate::limits::{
@@ -57,16 +55,16 @@ impl Engine {
     /// operations vanish without completions.
     pub fn detach(&mut self, now: Time, process: ProcessId) {
         self.now = now;
-        let owned = self.tables.exports.iter().filter(|(_, export)| export.owner == process);
-        let owned: Vec<Key> = owned.map(|(key, _)| key).collect();
-        for export in owned {
-            self.revoke(export, OpError::OwnerDied);
-        }
         let Some(entry) = self.tables.process_mut(process) else { return };
         let local = entry.imports.iter().filter(|(_, import)| matches!(import.lead, Lead::Local { .. }));
         let local: Vec<Key> = local.map(|(key, _)| key).collect();
         for key in local {
             self.release_import(process, key);
+        }
+        let owned = self.tables.exports.iter().filter(|(_, export)| export.owner == process);
+        let owned: Vec<Key> = owned.map(|(key, _)| key).collect();
+        for export in owned {
+            self.revoke(export, OpError::OwnerDied);
         }
         // From here on no event reaches the process.
         let Some(entry) = self.tables.processes.get_mut(process.slot()).and_then(Option::take) else { return };
@@ -90,9 +88,10 @@ impl Engine {
                 Lead::Local { .. } => {}
             }
         }
-        let pings = self.tables.waits.iter().filter(|(_, wait)| {
-            matches!(wait.what, WaitFor::Ping { by: PingBy::Process(by), .. } if by == process)
-        });
+        let pings =
+            self.tables.waits.iter().filter(
+                |(_, wait)| matches!(wait.what, WaitFor::Ping { by: PingBy::Process(by), .. } if by == process),
+            );
         let pings: Vec<Key> = pings.map(|(key, _)| key).collect();
         for key in pings {
             self.tables.waits.remove(key);
@@ -239,7 +238,8 @@ impl Engine {
         spec: ImportSpec,
         cookie: Cookie,
     ) -> Result<(), ImportError> {
-        let bad_name = matches!(&spec.what, ImportTarget::Name(name) if name.is_empty() || name.len() > EXPORT_NAME_BYTES_MAX);
+        let bad_name =
+            matches!(&spec.what, ImportTarget::Name(name) if name.is_empty() || name.len() > EXPORT_NAME_BYTES_MAX);
         if bad_name || spec.rights.is_empty() {
             return Err(ImportError::BadRequest);
         }
@@ -306,7 +306,8 @@ impl Engine {
     }
 
     fn grant_local(&mut self, wait: Key, key: Key) {
-        let Some(Wait { what: WaitFor::Import { process, import, spec }, cookie, .. }) = self.tables.waits.get(wait) else {
+        let Some(Wait { what: WaitFor::Import { process, import, spec }, cookie, .. }) = self.tables.waits.get(wait)
+        else {
             return;
         };
         let (process, import, rights, cookie) = (*process, *import, spec.rights, *cookie);
@@ -339,9 +340,8 @@ impl Engine {
         let found = match node {
             NodeSpec::Name(name) => self.peer_named(name),
             NodeSpec::Addr(addr) => {
-                let found = self.peers.iter().position(|peer| {
-                    peer.as_ref().is_some_and(|peer| peer.path_of(*addr).is_some())
-                });
+                let found =
+                    self.peers.iter().position(|peer| peer.as_ref().is_some_and(|peer| peer.path_of(*addr).is_some()));
                 found.map(|index| index as u16).or_else(|| {
                     let (index, mtu) = (self.add_peer_entry(None, false)?, self.mtu_of(*addr));
                     self.peer_mut(index)?.add_path(*addr, mtu);
@@ -538,7 +538,8 @@ impl Engine {
     ) -> Result<RedirectReport, RedirectError> {
         self.now = now;
         let gone = RedirectError::NoSuchRedirect { redirect };
-        let (key, _) = self.tables.exports.in_slot(redirect.slot).filter(|(_, export)| export.owner == process).ok_or(gone)?;
+        let (key, _) =
+            self.tables.exports.in_slot(redirect.slot).filter(|(_, export)| export.owner == process).ok_or(gone)?;
         let redirector = self.tables.exports.get_mut(key).and_then(|export| export.redirector.as_deref_mut());
         redirector.and_then(|redirector| redirector.cancel(redirect)).ok_or(gone)
     }
@@ -561,7 +562,13 @@ impl Engine {
     ///
     /// # Errors
     /// [`RedirectError`]; `TableFull` when the rest would be in too many pieces.
-    pub fn consume(&mut self, process: ProcessId, export: ExportId, offset: u64, len: u64) -> Result<(), RedirectError> {
+    pub fn consume(
+        &mut self,
+        process: ProcessId,
+        export: ExportId,
+        offset: u64,
+        len: u64,
+    ) -> Result<(), RedirectError> {
         let entry = self.tables.exports.get_mut(export.to_u64()).filter(|entry| entry.owner == process);
         let entry = entry.ok_or(RedirectError::NoSuchExport { export })?;
         let size = entry.len;

@@ -223,9 +223,8 @@ impl Engine {
             return false;
         }
         let Some(peer) = self.peer(index) else { return false };
-        let fresh = |session: &Session| {
-            session.initiator && !session.heard && session.incarnation == theirs.incarnation
-        };
+        let fresh =
+            |session: &Session| session.initiator && !session.heard && session.incarnation == theirs.incarnation;
         peer.attempt.is_some() || peer.session.as_deref().is_some_and(fresh)
     }
 
@@ -400,9 +399,8 @@ impl Engine {
             },
         };
         // Decided as for two hellos that cross.
-        let fresh = |session: &Session| {
-            session.initiator && !session.heard && session.incarnation == introduction.incarnation
-        };
+        let fresh =
+            |session: &Session| session.initiator && !session.heard && session.incarnation == introduction.incarnation;
         let peer = self.peers[usize::from(index)].as_ref().expect("it was just found");
         if self.config.name < introduction.name && peer.session.as_deref().is_some_and(fresh) {
             self.free_slot(local);

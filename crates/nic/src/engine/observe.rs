@@ -2,8 +2,8 @@
 
 use super::Engine;
 use crate::ids::{ExportId, ImportId};
-use crate::stats::{ExportInfo, ImportInfo, PathInfo, PeerInfo, PeerState, ProcessInfo};
 use crate::peer::Peer;
+use crate::stats::{ExportInfo, ImportInfo, PathInfo, PeerInfo, PeerState, ProcessInfo};
 use crate::tables::Lead;
 
 impl Engine {

@@ -19,13 +19,7 @@ impl Engine {
     /// # Errors
     /// [`Busy`]: a bound is reached; nothing happened, offer it again later.
     #[inline]
-    pub fn post(
-        &mut self,
-        now: Time,
-        process: ProcessId,
-        command: Command<'_>,
-        dma: &mut dyn Dma,
-    ) -> Result<(), Busy> {
+    pub fn post(&mut self, now: Time, process: ProcessId, command: Command<'_>, dma: &mut dyn Dma) -> Result<(), Busy> {
         self.now = now;
         let Some(entry) = self.tables.process(process) else { return Ok(()) };
         if entry.outstanding >= PROCESS_OPS_MAX {
@@ -75,7 +69,19 @@ impl Engine {
         };
         let (import, cookie) = (command.import(), command.cookie());
         let (progress, chunks) = (0, 0);
-        session.enqueue(Op { process, import, grant, cookie, offset, len, kind, progress, chunks, queued: true, ended: false });
+        session.enqueue(Op {
+            process,
+            import,
+            grant,
+            cookie,
+            offset,
+            len,
+            kind,
+            progress,
+            chunks,
+            queued: true,
+            ended: false,
+        });
         // Liveness counts from the first operation after an idle time.
         session.chunk_wait.get_or_insert(now);
         if let Some(process) = self.tables.process_mut(process) {
@@ -223,4 +229,3 @@ fn op_kind(command: &Command<'_>, tables: &mut Tables) -> Option<(u64, u64, OpKi
         Command::Flush { .. } => (0, 0, OpKind::Flush),
     })
 }
-

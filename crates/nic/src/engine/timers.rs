@@ -46,6 +46,7 @@ impl Engine {
             self.arm(index);
         }
         self.expire_waits(now);
+        self.trim_deadlines();
     }
 
     /// Sees to it that the peer's next deadline is in the heap.
@@ -91,6 +92,17 @@ impl Engine {
                 let waited_ms = now.since(wait.started).as_millis() as u64;
                 self.withdraw(key, ImportError::TimedOut { waited_ms });
             }
+        }
+    }
+
+    /// Answered waits leave their deadlines behind; an idle engine shall not wake for them.
+    #[inline]
+    pub(super) fn trim_deadlines(&mut self) {
+        while let Some(&Reverse((_, key))) = self.deadlines.peek() {
+            if self.tables.waits.get(key).is_some() {
+                break;
+            }
+            self.deadlines.pop();
         }
     }
 

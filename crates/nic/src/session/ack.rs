@@ -12,12 +12,7 @@ use crate::wire::frame::Ack;
 pub(super) struct Nonsense;
 
 impl Session {
-    pub(super) fn acknowledged(
-        &mut self,
-        now: Time,
-        ack: &Ack<'_>,
-        tables: &mut Tables,
-    ) -> Result<(), Nonsense> {
+    pub(super) fn acknowledged(&mut self, now: Time, ack: &Ack<'_>, tables: &mut Tables) -> Result<(), Nonsense> {
         // Failures first: a send must not complete before its error has come.
         if ack.barrier > self.rx.next {
             return Ok(());

@@ -52,9 +52,21 @@ pub(crate) struct Op {
 #[derive(Clone, Copy)]
 pub(crate) enum OpKind {
     /// Data in the inline pool.
-    SendInline { slot: u32, notify: bool, counter: Option<u64> },
-    Send { region: RegionId, from: u64, notify: bool, counter: Option<u64> },
-    Fetch { region: RegionId, to: u64 },
+    SendInline {
+        slot: u32,
+        notify: bool,
+        counter: Option<u64>,
+    },
+    Send {
+        region: RegionId,
+        from: u64,
+        notify: bool,
+        counter: Option<u64>,
+    },
+    Fetch {
+        region: RegionId,
+        to: u64,
+    },
     Atomic(AtomicOp),
     Flush,
     /// Tell the exporter that the import is not used any more.
@@ -254,9 +266,10 @@ impl Session {
     /// Tells the exporter that an import is not used any more, behind what was sent through it: the
     /// queue of the process is in order, and what is in it names the grant.
     pub(crate) fn give_back(&mut self, process: ProcessId, import: ImportId, grant: u64) {
-        let waiting = self.queues.get(process.slot()).is_some_and(|queue| {
-            queue.ops.iter().any(|key| self.ops.get(*key).is_some_and(|op| op.import == import))
-        });
+        let waiting = self
+            .queues
+            .get(process.slot())
+            .is_some_and(|queue| queue.ops.iter().any(|key| self.ops.get(*key).is_some_and(|op| op.import == import)));
         if !waiting {
             self.queue_control(&crate::wire::chunk::Chunk::Unimport { grant });
             return;
@@ -343,8 +356,7 @@ impl Session {
                 self.release_op(key, tables);
             }
         }
-        let keys: Vec<Key> =
-            self.ops.iter().filter(|(_, op)| op.process == process).map(|(key, _)| key).collect();
+        let keys: Vec<Key> = self.ops.iter().filter(|(_, op)| op.process == process).map(|(key, _)| key).collect();
         for key in keys {
             self.end_op(key, Err(OpError::Cancelled), tables);
         }

@@ -214,15 +214,22 @@ impl Session {
         outcome: &mut Outcome,
     ) {
         match chunk {
-            Chunk::Write { ack_now, grant, offset, notify, counter, data } => {
+            Chunk::Write { ack_now, first, grant, offset, notify, counter, data } => {
                 self.rx.ack_now |= ack_now;
+                if let Some(grant) = tables.grants.get_mut(grant).filter(|grant| grant.via == self.via) {
+                    grant.skip &= !first;
+                    if grant.skip {
+                        return;
+                    }
+                }
                 if let Err(why) = self.write(grant, offset, notify, counter, data, tables, dma) {
                     tables.stats.refused += 1;
+                    self.skip_rest(grant, tables);
                     self.report_failure(seq, why);
                 }
             }
             Chunk::Nop { ack_now } => self.rx.ack_now |= ack_now,
-            Chunk::Abort => {}
+            Chunk::Abort { grant } => self.skip_rest(grant, tables),
             Chunk::FetchData { ticket, offset, last, data } => {
                 self.fetched(ticket, offset, last, data, tables, dma);
             }
@@ -261,6 +268,13 @@ impl Session {
         Ok(())
     }
 
+    /// The rest of the send under way on this grant is void.
+    fn skip_rest(&self, grant: Key, tables: &mut Tables) {
+        if let Some(grant) = tables.grants.get_mut(grant).filter(|grant| grant.via == self.via) {
+            grant.skip = true;
+        }
+    }
+
     fn report_failure(&mut self, seq: u64, why: OpError) {
         let number = self.queue_control(&Chunk::Error { seq, why });
         self.tx.barrier = number + 1;
@@ -289,9 +303,8 @@ impl Session {
 
     /// Ends an operation by the peer's word, which must be about one that was sent.
     fn end_op_sent(&mut self, key: Key, result: Result<u64, OpError>, tables: &mut Tables) {
-        let answered = |op: &&super::Op| {
-            !op.queued && matches!(op.kind, super::OpKind::Fetch { .. } | super::OpKind::Atomic(_))
-        };
+        let answered =
+            |op: &&super::Op| !op.queued && matches!(op.kind, super::OpKind::Fetch { .. } | super::OpKind::Atomic(_));
         if self.ops.get(key).filter(answered).is_some() {
             self.end_op(key, result, tables);
         }

@@ -27,24 +27,20 @@ impl Session {
     ) {
         let _ = now;
         match chunk {
-            Chunk::FetchRequest { ticket, grant, offset, len } => {
-                match self.check_fetch(grant, offset, len, tables) {
-                    Ok(()) => self.serve(ticket, grant, offset, len),
-                    Err(why) => {
-                        tables.stats.refused += 1;
-                        self.queue_control(&Chunk::FetchFail { ticket, why });
-                    }
+            Chunk::FetchRequest { ticket, grant, offset, len } => match self.check_fetch(grant, offset, len, tables) {
+                Ok(()) => self.serve(ticket, grant, offset, len),
+                Err(why) => {
+                    tables.stats.refused += 1;
+                    self.queue_control(&Chunk::FetchFail { ticket, why });
                 }
-            }
-            Chunk::AtomicRequest { ticket, grant, offset, op } => {
-                match self.change(grant, offset, op, tables, dma) {
-                    Ok(old) => self.queue_atomic_reply(ticket, old),
-                    Err(why) => {
-                        tables.stats.refused += 1;
-                        self.queue_control(&Chunk::AtomicFail { ticket, why });
-                    }
+            },
+            Chunk::AtomicRequest { ticket, grant, offset, op } => match self.change(grant, offset, op, tables, dma) {
+                Ok(old) => self.queue_atomic_reply(ticket, old),
+                Err(why) => {
+                    tables.stats.refused += 1;
+                    self.queue_control(&Chunk::AtomicFail { ticket, why });
                 }
-            }
+            },
             Chunk::ImportRequest { handle, uid, rights, wait, what } => {
                 self.import_requested(handle, uid, rights, wait, what, tables);
             }
@@ -159,7 +155,7 @@ impl Session {
         }
         let target = tables.target(key).ok_or(ImportError::NoSuchExport)?;
         self.grants += 1;
-        Ok(tables.add_grant(Grant { via: self.via, handle, export: key, target, rights, position: 0 }))
+        Ok(tables.add_grant(Grant { via: self.via, handle, export: key, target, rights, position: 0, skip: false }))
     }
 
     fn import_granted(&mut self, handle: Handle, answer: Granted, peer: &NodeName, tables: &mut Tables) {
@@ -209,9 +205,9 @@ impl Session {
         let via = self.via;
         let Some(waiters) = tables.waiters.get_mut(name) else { return };
         let before = waiters.len();
-        waiters.retain(|waiter| {
-            !matches!(waiter, Waiter::Remote { via: at, handle: by, .. } if *at == via && *by == handle)
-        });
+        waiters.retain(
+            |waiter| !matches!(waiter, Waiter::Remote { via: at, handle: by, .. } if *at == via && *by == handle),
+        );
         self.remote_waits -= before - waiters.len();
         if waiters.is_empty() {
             tables.waiters.remove(name);

@@ -8,21 +8,18 @@ use crate::error::OpError;
 use crate::ids::RegionRef;
 use crate::limits::{ACK_RANGES_MAX, CHUNK_WINDOW, RUNS_PER_PACKET_MAX, SERVED_REQUESTS_MAX};
 use crate::slab::Key;
-use crate::tables::Tables;
+use crate::tables::{Tables, Target};
 use crate::time::Time;
 use crate::wire::Writer;
 use crate::wire::chunk::{
-    ATOMIC_REPLY_BYTES, ATOMIC_REQUEST_BYTES, Chunk, FETCH_DATA_BYTES, FETCH_FAIL_BYTES,
-    FETCH_REQUEST_BYTES, NOP_BYTES, UNIMPORT_BYTES, WRITE_BYTES, WRITE_COUNTER_BYTES, WRITE_NOTIFY_BYTES, WriteHead,
-    write_fetch_head,
+    ATOMIC_REPLY_BYTES, ATOMIC_REQUEST_BYTES, Chunk, FETCH_DATA_BYTES, FETCH_REQUEST_BYTES, NOP_BYTES, UNIMPORT_BYTES,
+    WRITE_BYTES, WRITE_COUNTER_BYTES, WRITE_NOTIFY_BYTES, WriteHead, write_fetch_head,
 };
 use crate::wire::frame::{PING_BYTES, SEQ_BYTES, ack_bytes, write_ack, write_close, write_ping, write_pong, write_seq};
 use crate::wire::packet::{HEADER_BYTES, Header, Kind};
 
 /// A piece of a long transfer is not made smaller than this to fill up a packet.
 const PIECE_BYTES_MIN: usize = 512;
-/// A fetched chunk may turn into a failure when it is sent again, which can be longer.
-const SWAP_BYTES_MAX: usize = FETCH_FAIL_BYTES;
 
 /// The chunks of the packet being built.
 struct Runs {
@@ -90,7 +87,7 @@ impl Session {
         let may_send = self.tx.in_flight < self.congestion.window() || self.tx.probes > 0;
         let has_data = !self.tx.resend.is_empty() || !self.active.is_empty();
         let ack_due = self.rx.ack_now;
-        if !(has_data && may_send) && !ack_due {
+        if !(ack_due || has_data && may_send) {
             self.tx.limited |= has_data;
             return None;
         }
@@ -116,6 +113,10 @@ impl Session {
             if may_send {
                 self.add_lost(number, &mut runs, &mut out, tables, dma);
                 self.add_new(number, &mut runs, &mut out, tables, dma);
+                if runs.is_empty() {
+                    // Instead of new chunks there may be a failure to tell.
+                    self.add_lost(number, &mut runs, &mut out, tables, dma);
+                }
             }
             out.len()
         };
@@ -142,7 +143,11 @@ impl Session {
             return None;
         }
         let mut out = Writer::new(&mut buf[HEADER_BYTES..]);
-        if pong { write_pong(token, &mut out) } else { write_ping(token, &mut out) }
+        if pong {
+            write_pong(token, &mut out)
+        } else {
+            write_ping(token, &mut out)
+        }
         Some(self.finish(buf, HEADER_BYTES + PING_BYTES))
     }
 
@@ -181,7 +186,7 @@ impl Session {
         while let Some(&number) = self.tx.resend.front() {
             match self.tx.chunk_mut(number).map(|chunk| (chunk.state, chunk.bytes)) {
                 Some((State::Lost | State::Queued, bytes)) => {
-                    return (bytes as usize).max(SWAP_BYTES_MAX) + SEQ_BYTES;
+                    return bytes as usize + SEQ_BYTES;
                 }
                 _ => self.tx.resend.pop_front(),
             };
@@ -189,14 +194,7 @@ impl Session {
         0
     }
 
-    fn add_lost(
-        &mut self,
-        packet: u64,
-        runs: &mut Runs,
-        out: &mut Writer<'_>,
-        tables: &mut Tables,
-        dma: &mut dyn Dma,
-    ) {
+    fn add_lost(&mut self, packet: u64, runs: &mut Runs, out: &mut Writer<'_>, tables: &mut Tables, dma: &mut dyn Dma) {
         while let Some(&number) = self.tx.resend.front() {
             let base = self.tx.base;
             let wanted = self.tx.chunk_mut(number).map(|chunk| (chunk.state, chunk.bytes));
@@ -205,7 +203,7 @@ impl Session {
                 continue;
             };
             let Some(cost) = runs.cost(number) else { return };
-            let room = (bytes as usize).max(SWAP_BYTES_MAX) + cost;
+            let room = bytes as usize + cost;
             if number >= base + CHUNK_WINDOW || out.room() < room {
                 return;
             }
@@ -254,15 +252,17 @@ impl Session {
         tables: &Tables,
         dma: &mut dyn Dma,
     ) {
-        let Some(op) = self.ops.get(key).filter(|op| !op.ended) else {
-            return Chunk::Abort.write(out);
-        };
+        let op = self.ops.get(key).expect("an operation stays while chunks name it");
+        if op.ended {
+            return Chunk::Abort { grant: op.grant }.write(out);
+        }
         let (notify, counter) = match op.kind {
             OpKind::SendInline { notify, counter, .. } | OpKind::Send { notify, counter, .. } => (notify, counter),
             _ => (false, None),
         };
         let head = WriteHead {
             ack_now,
+            first: part == 0,
             grant: op.grant,
             offset: op.offset + part,
             notify: (last && notify).then_some((op.offset, op.len)),
@@ -283,7 +283,7 @@ impl Session {
 
     fn encode_request(&self, key: Key, out: &mut Writer<'_>) {
         let Some(op) = self.ops.get(key).filter(|op| !op.ended) else {
-            return Chunk::Abort.write(out);
+            return Chunk::Nop { ack_now: false }.write(out);
         };
         match op.kind {
             OpKind::Fetch { .. } => {
@@ -308,29 +308,36 @@ impl Session {
         tables: &Tables,
         dma: &mut dyn Dma,
     ) {
-        let Some(served) = self.served.get_mut(key) else { return Chunk::Abort.write(out) };
-        let grant = tables.grants.get(served.grant).filter(|grant| grant.via == self.via);
-        let Some(grant) = grant.filter(|_| !served.failed) else {
-            // Revoked since: the requester hears so in place of the data.
-            served.failed = true;
-            return Chunk::FetchFail { ticket: served.ticket, why: OpError::Revoked }.write(out);
+        let Some(target) = self.served_target(key, tables) else {
+            // Revoked since. The chunk may have come already, so the failure goes by itself.
+            self.fail_served(key);
+            return Chunk::Nop { ack_now: false }.write(out);
         };
+        let served = self.served.get(key).expect("it has a target");
         write_fetch_head(served.ticket, part, last, len, out);
         let space = out.space(len as usize);
         if len > 0 {
-            dma.gather(grant.target.memory, grant.target.base + served.offset + part, space);
+            dma.gather(target.memory, target.base + served.offset + part, space);
         }
     }
 
+    /// The memory a fetch reads, while the export is there.
+    fn served_target(&self, key: Key, tables: &Tables) -> Option<Target> {
+        let served = self.served.get(key)?;
+        let grant = tables.grants.get(served.grant).filter(|grant| grant.via == self.via)?;
+        Some(grant.target)
+    }
+
+    /// Tells the requester, once.
+    fn fail_served(&mut self, key: Key) {
+        let Some(served) = self.served.get_mut(key).filter(|served| !served.failed) else { return };
+        served.failed = true;
+        let ticket = served.ticket;
+        self.queue_control(&Chunk::FetchFail { ticket, why: OpError::Revoked });
+    }
+
     /// Makes new chunks, taking turns over the queues.
-    fn add_new(
-        &mut self,
-        packet: u64,
-        runs: &mut Runs,
-        out: &mut Writer<'_>,
-        tables: &mut Tables,
-        dma: &mut dyn Dma,
-    ) {
+    fn add_new(&mut self, packet: u64, runs: &mut Runs, out: &mut Writer<'_>, tables: &mut Tables, dma: &mut dyn Dma) {
         // What is lost or reports failures goes first; numbers stay in the order of sending.
         if !self.tx.resend.is_empty() {
             return;
@@ -403,7 +410,9 @@ impl Session {
             return Taken::Chunk;
         }
         match op.kind {
-            OpKind::Flush | OpKind::GiveBack | OpKind::Fetch { .. } | OpKind::Atomic(_) => self.take_request(turn, key, packet, runs, out),
+            OpKind::Flush | OpKind::GiveBack | OpKind::Fetch { .. } | OpKind::Atomic(_) => {
+                self.take_request(turn, key, packet, runs, out)
+            }
             OpKind::SendInline { notify, counter, .. } | OpKind::Send { notify, counter, .. } => {
                 let mut head = WRITE_BYTES;
                 head += if notify { WRITE_NOTIFY_BYTES } else { 0 };
@@ -477,12 +486,13 @@ impl Session {
         let Some(&key) = self.served_queue.front() else { return Taken::Empty };
         let served = self.served.get(key).expect("a queued fetch is in the table");
         let (part, left) = (served.progress, served.len - served.progress);
-        if served.failed {
+        if self.served_target(key, tables).is_none() {
+            self.fail_served(key);
             self.leave_served(key);
-            return Taken::Chunk;
+            // The failure has its number now and goes before anything new.
+            return Taken::Full;
         }
-        let room = self.room_for(FETCH_DATA_BYTES, left, runs, out);
-        let Some(take) = room.filter(|_| out.room() >= SWAP_BYTES_MAX + SEQ_BYTES) else { return Taken::Full };
+        let Some(take) = self.room_for(FETCH_DATA_BYTES, left, runs, out) else { return Taken::Full };
         let last = left == take as u64;
         runs.add(self.tx.next_number(), out);
         self.encode_fetch_data(key, part, take as u32, last, out, tables, dma);
@@ -545,4 +555,3 @@ impl Session {
         self.tx.queue(Body::Nop, NOP_BYTES);
     }
 }
-

@@ -23,13 +23,35 @@ pub(crate) enum State {
 
 /// What a chunk is made from each time it is sent: data is gathered anew, never kept.
 pub(crate) enum Body {
-    Write { op: Key, part: u64, len: u32, last: bool, ack_now: bool },
-    FetchRequest { op: Key },
-    AtomicRequest { op: Key },
-    Flush { op: Key },
-    GiveBack { op: Key },
-    FetchData { served: Key, part: u64, len: u32, last: bool },
-    AtomicReply { ticket: u64, old: u64 },
+    Write {
+        op: Key,
+        part: u64,
+        len: u32,
+        last: bool,
+        ack_now: bool,
+    },
+    FetchRequest {
+        op: Key,
+    },
+    AtomicRequest {
+        op: Key,
+    },
+    Flush {
+        op: Key,
+    },
+    GiveBack {
+        op: Key,
+    },
+    FetchData {
+        served: Key,
+        part: u64,
+        len: u32,
+        last: bool,
+    },
+    AtomicReply {
+        ticket: u64,
+        old: u64,
+    },
     /// Encoded.
     Control(Box<[u8]>),
     Nop,

@@ -33,6 +33,8 @@ pub(crate) const ECHO_REPLY: u8 = 0x21;
 pub(crate) const FLAG_ACK_NOW: u8 = 1;
 pub(crate) const FLAG_NOTIFY: u8 = 2;
 pub(crate) const FLAG_COUNTER: u8 = 4;
+/// Flag of a write: a new send begins.
+pub(crate) const FLAG_FIRST: u8 = 8;
 /// Flag of fetched data: nothing follows.
 pub(crate) const FLAG_LAST: u8 = 1;
 
@@ -42,7 +44,6 @@ pub(crate) const WRITE_NOTIFY_BYTES: usize = 16;
 pub(crate) const WRITE_COUNTER_BYTES: usize = 8;
 pub(crate) const FETCH_DATA_BYTES: usize = 22;
 pub(crate) const FETCH_REQUEST_BYTES: usize = 33;
-pub(crate) const FETCH_FAIL_BYTES: usize = 35;
 pub(crate) const ATOMIC_REQUEST_BYTES: usize = 42;
 pub(crate) const ATOMIC_REPLY_BYTES: usize = 17;
 pub(crate) const NOP_BYTES: usize = 2;
@@ -62,6 +63,8 @@ pub(crate) struct Handle {
 pub(crate) enum Chunk<'a> {
     Write {
         ack_now: bool,
+        /// A new send begins here; the chunks of one grant are never mixed.
+        first: bool,
         grant: u64,
         offset: u64,
         /// Offset and length of the whole send.
@@ -72,7 +75,10 @@ pub(crate) enum Chunk<'a> {
     Nop {
         ack_now: bool,
     },
-    Abort,
+    /// In place of a write whose sender is gone: the rest of that send is void too.
+    Abort {
+        grant: u64,
+    },
     FetchRequest {
         ticket: u64,
         grant: u64,
@@ -165,8 +171,8 @@ impl<'a> Chunk<'a> {
     /// Writes a chunk whose data, if any, is at hand.
     pub(crate) fn write(&self, out: &mut Writer<'_>) {
         match *self {
-            Chunk::Write { ack_now, grant, offset, notify, counter, data } => {
-                let head = WriteHead { ack_now, grant, offset, notify, counter };
+            Chunk::Write { ack_now, first, grant, offset, notify, counter, data } => {
+                let head = WriteHead { ack_now, first, grant, offset, notify, counter };
                 head.write(data.len() as u32, out);
                 out.bytes(data);
             }
@@ -185,7 +191,7 @@ impl<'a> Chunk<'a> {
                 out.u8(NOP);
                 out.u8(if *ack_now { FLAG_ACK_NOW } else { 0 });
             }
-            Chunk::Abort => out.u8(ABORT),
+            Chunk::Abort { grant } => put(out, ABORT, &[*grant]),
             Chunk::FetchRequest { ticket, grant, offset, len } => {
                 put(out, FETCH_REQUEST, &[*ticket, *grant, *offset, *len]);
             }
@@ -248,6 +254,7 @@ impl<'a> Chunk<'a> {
 /// A write without its data.
 pub(crate) struct WriteHead {
     pub(crate) ack_now: bool,
+    pub(crate) first: bool,
     pub(crate) grant: u64,
     pub(crate) offset: u64,
     pub(crate) notify: Option<(u64, u64)>,
@@ -259,6 +266,9 @@ impl WriteHead {
     pub(crate) fn write(&self, len: u32, out: &mut Writer<'_>) {
         out.u8(WRITE);
         let mut flags = if self.ack_now { FLAG_ACK_NOW } else { 0 };
+        if self.first {
+            flags |= FLAG_FIRST;
+        }
         if self.notify.is_some() {
             flags |= FLAG_NOTIFY;
         }
@@ -292,17 +302,17 @@ pub(crate) fn write_fetch_head(ticket: u64, offset: u64, last: bool, len: u32, o
 fn read_write<'a>(reader: &mut Reader<'a>) -> Option<Chunk<'a>> {
     let flags = reader.u8()?;
     let (grant, offset, len) = (reader.u64()?, reader.u64()?, reader.u32()?);
-    let notify =
-        if flags & FLAG_NOTIFY != 0 { Some((reader.u64()?, reader.u64()?)) } else { None };
+    let notify = if flags & FLAG_NOTIFY != 0 { Some((reader.u64()?, reader.u64()?)) } else { None };
     let counter = if flags & FLAG_COUNTER != 0 { Some(reader.u64()?) } else { None };
     let data = reader.bytes(len as usize)?;
-    Some(Chunk::Write { ack_now: flags & FLAG_ACK_NOW != 0, grant, offset, notify, counter, data })
+    let (ack_now, first) = (flags & FLAG_ACK_NOW != 0, flags & FLAG_FIRST != 0);
+    Some(Chunk::Write { ack_now, first, grant, offset, notify, counter, data })
 }
 
 fn read_control<'a>(kind: u8, reader: &mut Reader<'a>) -> Option<Chunk<'a>> {
     Some(match kind {
         NOP => Chunk::Nop { ack_now: reader.u8()? & FLAG_ACK_NOW != 0 },
-        ABORT => Chunk::Abort,
+        ABORT => Chunk::Abort { grant: reader.u64()? },
         FETCH_REQUEST => {
             let (ticket, grant) = (reader.u64()?, reader.u64()?);
             let (offset, len) = (reader.u64()?, reader.u64()?);

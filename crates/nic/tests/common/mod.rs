@@ -236,8 +236,7 @@ impl World {
 
     pub fn completion(&mut self, node: usize, cookie: u64) -> Result<u64, OpError> {
         let wanted = Cookie(cookie);
-        let event =
-            self.wait_for(node, |event| matches!(event, Event::Completion { cookie, .. } if *cookie == wanted));
+        let event = self.wait_for(node, |event| matches!(event, Event::Completion { cookie, .. } if *cookie == wanted));
         let Event::Completion { result, .. } = event else { unreachable!() };
         result
     }
