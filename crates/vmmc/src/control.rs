@@ -67,6 +67,11 @@ impl Control {
         self.closed.load(Ordering::Acquire)
     }
 
+    /// Closes the connection, so that the node takes us for gone.
+    pub(crate) fn shut_down(&self) {
+        self.channel.shut_down();
+    }
+
     /// Ends all calls: the node is gone.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);

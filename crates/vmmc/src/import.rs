@@ -221,6 +221,8 @@ impl Import {
     /// Why it cannot be used any more, if so.
     pub fn broken(&self) -> Option<TransferError> {
         let shared = &*self.shared;
+        shared.core.waiting.waiter.step();
+        shared.core.collect_if_free();
         if let Some(error) = shared.trouble.ended() {
             return Some(shared.op_error(error));
         }
@@ -467,6 +469,7 @@ impl Shared {
 
     /// An error that is to be told before anything else happens.
     pub(crate) fn check_trouble(&self) -> Result<(), TransferError> {
+        self.core.collect_if_free();
         self.trouble.check().map_err(|error| self.op_error(error))
     }
 }

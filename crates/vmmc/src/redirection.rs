@@ -219,8 +219,8 @@ impl Redirection {
 impl Drop for Redirection {
     fn drop(&mut self) {
         if !self.ended && !self.is_complete() {
-            // The buffer is released after this on the same socket, so nothing is deposited in memory that the node has forgotten.
-            self.core.control.tell(Call::CancelRedirect { redirect: self.redirect });
+            // Waits for the node, so that data of sends that begin after this goes to the export. A node that is gone redirects nothing.
+            let _ = self.ask(Call::CancelRedirect { redirect: self.redirect });
         }
         self.core.redirects.remove(self.cookie);
     }

@@ -225,6 +225,13 @@ impl Session {
         }
     }
 
+    /// Leaves the node at once, as the end of the process would: exports end (their importers are told that the owner has gone), later calls fail. Without this, a
+    /// session ends with the last handle made with it.
+    pub fn leave(&self) {
+        self.core.control.shut_down();
+        self.core.node_gone();
+    }
+
     /// Counters of this session.
     pub fn stats(&self) -> SessionStats {
         self.core.stats()

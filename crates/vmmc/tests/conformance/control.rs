@@ -1,0 +1,62 @@
+//! What sessions and nodes tell about themselves.
+
+use crate::nodes::{LONG, Nodes, Place, join, join_with};
+use vmmc::{NotMapped, Rights, SendOptions};
+
+pub(crate) fn the_path_is_explained(nodes: &dyn Nodes) {
+    let j = join(nodes, Place::Mapped, 4096);
+    let text = j.import.explain().to_string();
+    assert!(text.contains("path: mapped") && text.contains("state: open"), "{text}");
+    let writer = j.user.import_id(j.export.id()).rights(Rights::WRITE).open().unwrap().explain();
+    assert_eq!(writer.not_mapped, Some(NotMapped::NoReadRight));
+    let odd = j.user.import_id(j.export.id()).rights(Rights::READ | Rights::ATOMIC).open().unwrap().explain();
+    assert_eq!(odd.not_mapped, Some(NotMapped::RightsNotExpressible));
+    let r = join_with(nodes, Place::Engine, 4096, |e| e.redirectable(true).mappable(true));
+    assert!(r.import.explain().redirectable);
+    let remote = join(nodes, Place::Network, 4096).import.explain();
+    assert!(remote.sealed && remote.to_string().contains("encrypted"), "{remote}");
+    let json = serde_json::to_value(&remote).unwrap();
+    assert_eq!((&json["path"], &json["len"]), (&"network".into(), &4096.into()));
+    let owner = j.owner;
+    let part = owner.export_memory(vec![0u8; 5000]).create().unwrap();
+    let import = j.user.import_id(part.id()).open().unwrap();
+    assert_eq!(import.explain().not_mapped, Some(NotMapped::SharesPages));
+    j.export.unexport().unwrap();
+    assert!(j.import.explain().to_string().contains("unusable"));
+}
+
+pub(crate) fn what_happened_is_counted(nodes: &dyn Nodes) {
+    let j = join(nodes, Place::Mapped, 4096);
+    j.import.send(0, b"four").unwrap();
+    j.import.fetch(0, &mut [0; 3]).unwrap();
+    j.import.fetch_add(0, 1).unwrap();
+    let s = j.user.stats();
+    assert_eq!((s.sends_mapped, s.send_bytes_mapped, s.fetches_mapped, s.fetch_bytes_mapped), (1, 4, 1, 3));
+    assert_eq!(s.atomics_mapped, 1);
+    assert!(s.calls >= 1);
+    let j = join(nodes, Place::Network, 1 << 20);
+    j.import.send(0, b"four").unwrap();
+    j.import.send(0, &[1; 1000]).unwrap();
+    j.import.send_with(0, &[1; 10], SendOptions::counter(16)).unwrap();
+    j.import.fetch(0, &mut [0; 3]).unwrap();
+    j.import.fetch_add(0, 1).unwrap();
+    let s = j.user.stats();
+    assert_eq!((s.sends_inline, s.sends_staged, s.send_bytes_engine), (2, 1, 1014));
+    assert_eq!((s.fetches_engine, s.fetch_bytes_engine, s.atomics_engine), (1, 3, 1));
+}
+
+pub(crate) fn nodes_answer_pings_and_questions(nodes: &dyn Nodes) {
+    let session = nodes.attach(1);
+    let rtt = session.ping(&nodes.name(0), LONG).unwrap();
+    assert!(rtt < LONG);
+    let _export = session.export(4096).name("listed").create().unwrap();
+    let info = session.node_info(true).unwrap();
+    assert_eq!(info.name, nodes.name(1));
+    assert!(info.sealed && info.pid == std::process::id());
+    assert!(info.peers.iter().any(|p| p.name == nodes.name(0)), "{:?}", info.peers);
+    assert!(info.exports.iter().any(|e| e.name.as_deref() == Some("listed") && e.len == 4096), "{:?}", info.exports);
+    assert!(info.processes.iter().any(|p| p.process == session.process_id()));
+    assert!(session.node_info(false).unwrap().exports.is_empty());
+    session.add_peer(&["127.0.0.1:9"]).unwrap();
+    assert!(session.add_peer(&["not an address"]).is_err());
+}

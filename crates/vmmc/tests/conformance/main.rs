@@ -1,0 +1,93 @@
+//! One suite for every kind of node: embedded, daemon, simulated. Each test is a function over [`nodes::Nodes`]; `suite!` makes a module of tests for a kind.
+//!
+//! To add a kind (simulated nodes, say), implement `Nodes` for it in `nodes.rs` and add one `suite!` line below.
+
+mod bindings;
+mod control;
+mod errors;
+mod moving;
+mod names;
+mod nodes;
+mod notifications;
+mod order;
+mod redirections;
+mod revocation;
+mod threads;
+
+macro_rules! suite {
+    ($kind:ident, $make:expr) => {
+        mod $kind {
+            suite!(@tests $make;
+                moving: every_length_and_alignment_arrives_and_nothing_else,
+                moving: fetches_of_every_length_see_what_is_there,
+                moving: long_transfers_arrive_whole,
+                moving: registered_memory_moves_both_ways,
+                moving: callers_memory_is_exported_and_adopted_in_place,
+                moving: transfers_can_be_polled_awaited_and_dropped,
+                moving: many_transfers_can_be_under_way,
+                moving: pieces_are_gathered_and_scattered,
+                moving: atomics_return_the_old_value,
+                moving: counters_grow_after_the_data,
+                moving: empty_transfers_are_legal,
+                order: sends_appear_in_order,
+                order: the_last_byte_of_a_send_appears_last,
+                order: fetches_and_atomics_see_earlier_sends,
+                order: notifications_come_after_their_data,
+                order: sends_of_a_dropped_import_arrive,
+                names: exports_are_found_by_name_and_by_id,
+                names: an_import_waits_for_its_export,
+                names: a_waiting_import_does_not_hold_up_other_calls,
+                names: unknown_names_are_errors_at_once_and_after_the_wait,
+                names: a_name_is_taken_until_its_export_ends,
+                names: stale_ids_never_lead_to_other_memory,
+                names: rights_that_the_export_lacks_are_refused,
+                names: hundreds_of_exports_and_imports_live_side_by_side,
+                revocation: after_unexport_no_byte_arrives_and_importers_are_told,
+                revocation: unexport_moving_leaves_the_content,
+                revocation: shared_pages_are_not_moved,
+                revocation: a_dropped_export_ends_and_its_name_is_free,
+                revocation: when_the_owner_leaves_importers_are_told,
+                revocation: unexport_under_fire_is_final,
+                notifications: one_comes_for_each_that_was_asked_for,
+                notifications: they_come_only_if_the_export_allows_them,
+                notifications: they_can_be_blocked_and_unblocked,
+                notifications: a_handler_gets_them_on_its_own_thread,
+                notifications: a_handler_of_one_export_gets_only_its_own,
+                notifications: a_sleeping_waiter_is_woken,
+                notifications: an_event_loop_sees_them,
+                notifications: overflow_is_counted,
+                notifications: a_long_send_notifies_once_for_all,
+                notifications: a_wait_ends_at_its_deadline,
+                redirections: before_arrival_nothing_is_copied,
+                redirections: after_arrival_all_is_copied,
+                redirections: in_the_middle_the_report_tells_the_parts,
+                redirections: a_cancelled_one_lets_data_go_to_the_export,
+                redirections: consumed_data_counts_as_not_arrived,
+                redirections: only_redirectable_exports_take_them,
+                bindings: plain_stores_appear_in_the_export,
+                bindings: unmapped_imports_say_why_they_cannot_be_bound,
+                bindings: unexport_takes_the_pages_from_a_binding,
+                errors: ranges_outside_are_refused,
+                errors: missing_rights_are_named,
+                errors: misaligned_words_are_refused,
+                errors: buffers_of_other_sessions_are_refused,
+                errors: impossible_exports_are_refused,
+                errors: an_unknown_or_silent_node_is_an_error_in_time,
+                errors: when_the_node_ends_calls_and_waits_end,
+                errors: when_the_other_node_ends_imports_are_told,
+                control: the_path_is_explained,
+                control: what_happened_is_counted,
+                control: nodes_answer_pings_and_questions,
+                threads: threads_share_a_session,
+                threads: more_threads_than_lanes_still_move_data,
+                threads: waiting_threads_do_not_starve_each_other,
+            );
+        }
+    };
+    (@tests $make:expr; $($module:ident: $test:ident,)*) => {
+        $(#[test] fn $test() { crate::$module::$test(&$make()); })*
+    };
+}
+
+suite!(embedded, crate::nodes::Embedded::start);
+suite!(daemon, crate::nodes::Daemons::start);

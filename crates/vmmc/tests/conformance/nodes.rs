@@ -1,0 +1,186 @@
+//! Kinds of nodes, and what tests need of them.
+
+use std::net::SocketAddr;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use vmmc::{Export, ExportBuilder, Import, Rights, Session};
+use vmmc_node::{Daemon, KeySource, NodeConfig, Stopper};
+
+/// Two nodes that know each other.
+pub(crate) trait Nodes {
+    /// A session on node 0 or 1.
+    fn attach(&self, node: usize) -> Session;
+    /// Name of a node.
+    fn name(&self, node: usize) -> String;
+    /// Ends a node in the regular way. Returns when it is ended, or, for nodes that live as long as their sessions, at once with false.
+    fn stop(&self, node: usize) -> bool;
+}
+
+/// Longer than anything takes that works.
+pub(crate) const LONG: Duration = Duration::from_secs(30);
+/// Time for what must not happen to happen.
+pub(crate) const SHORT: Duration = Duration::from_millis(60);
+
+/// Names that no other test uses.
+fn unique(what: &str) -> String {
+    static SERIAL: AtomicU32 = AtomicU32::new(0);
+    format!("{what}-{}-{}", std::process::id(), SERIAL.fetch_add(1, Ordering::Relaxed))
+}
+
+fn config(name: &str) -> NodeConfig {
+    let loopback: SocketAddr = "127.0.0.1:0".parse().expect("an address");
+    let mut config = NodeConfig::new(name).listen(loopback).key(KeySource::Given([7; 32]));
+    config.peer_timeout = Duration::from_secs(2);
+    config
+}
+
+fn builder() -> vmmc::SessionBuilder {
+    Session::builder().timeout(LONG)
+}
+
+/// Nodes in this process.
+pub(crate) struct Embedded([vmmc_node::Embedded; 2]);
+
+impl Embedded {
+    pub(crate) fn start() -> Embedded {
+        let a = vmmc_node::Embedded::start(config(&unique("a"))).expect("node a starts");
+        let b = vmmc_node::Embedded::start(config(&unique("b")).peer(&a.addresses())).expect("node b starts");
+        let nodes = Embedded([a, b]);
+        introduce(&nodes);
+        nodes
+    }
+}
+
+impl Nodes for Embedded {
+    fn attach(&self, node: usize) -> Session {
+        builder().over(self.0[node].attach().expect("the node takes us")).expect("attach")
+    }
+    fn name(&self, node: usize) -> String {
+        self.0[node].name()
+    }
+    fn stop(&self, _node: usize) -> bool {
+        false
+    }
+}
+
+/// Daemons, on threads of this process.
+pub(crate) struct Daemons {
+    names: [String; 2],
+    running: Mutex<Vec<Option<(Stopper, JoinHandle<()>)>>>,
+}
+
+impl Daemons {
+    pub(crate) fn start() -> Daemons {
+        let names = [unique("a"), unique("b")];
+        let a = Daemon::start(config(&names[0])).expect("node a starts");
+        let addresses = a.running().addresses;
+        let b = Daemon::start(config(&names[1]).peer(&addresses)).expect("node b starts");
+        let running = [a, b].map(|daemon| {
+            let stopper = daemon.stopper();
+            let thread = std::thread::spawn(move || daemon.run().expect("the daemon ends well"));
+            Some((stopper, thread))
+        });
+        let nodes = Daemons { names, running: Mutex::new(running.into()) };
+        introduce(&nodes);
+        nodes
+    }
+}
+
+impl Nodes for Daemons {
+    fn attach(&self, node: usize) -> Session {
+        builder().node(&self.names[node]).start_node(false).attach().expect("attach")
+    }
+    fn name(&self, node: usize) -> String {
+        self.names[node].clone()
+    }
+    fn stop(&self, node: usize) -> bool {
+        if let Some((stopper, thread)) = self.running.lock().unwrap()[node].take() {
+            stopper.stop();
+            thread.join().expect("the daemon ends well");
+        }
+        true
+    }
+}
+
+impl Drop for Daemons {
+    fn drop(&mut self) {
+        self.stop(0);
+        self.stop(1);
+    }
+}
+
+/// Node 1 knows the address of node 0; this makes them know each other's names.
+fn introduce(nodes: &impl Nodes) {
+    let b = nodes.attach(1);
+    let address = nodes.attach(0).node().listen[0].clone();
+    b.ping(&address, LONG).expect("node b reaches node a");
+}
+
+/// Where exporter and importer are, and by which path data moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    Mapped,
+    Engine,
+    Network,
+}
+
+impl Place {
+    pub(crate) const ALL: [Place; 3] = [Place::Mapped, Place::Engine, Place::Network];
+    /// Where the node sees every byte.
+    pub(crate) const THROUGH_ENGINES: [Place; 2] = [Place::Engine, Place::Network];
+}
+
+/// An export and an import of it, with their sessions.
+pub(crate) struct Joined {
+    pub(crate) owner: Session,
+    pub(crate) user: Session,
+    pub(crate) export: Export,
+    pub(crate) import: Import,
+}
+
+/// Exports `len` bytes on node 0 and imports them with all rights, so that data moves by the given path.
+pub(crate) fn join(nodes: &dyn Nodes, place: Place, len: u64) -> Joined {
+    join_with(nodes, place, len, |e| e)
+}
+
+/// As [`join`], with choices for the export.
+pub(crate) fn join_with(
+    nodes: &dyn Nodes,
+    place: Place,
+    len: u64,
+    choose: impl Fn(ExportBuilder) -> ExportBuilder,
+) -> Joined {
+    let owner = nodes.attach(0);
+    let name = unique("export");
+    let builder = choose(owner.export(len)).name(&name).mappable(place == Place::Mapped);
+    let export = builder.create().expect("export");
+    let user = nodes.attach(if place == Place::Network { 1 } else { 0 });
+    let import = user.import(&name).rights(Rights::ALL);
+    let import = if place == Place::Network { import.node(&nodes.name(0)) } else { import };
+    let import = import.open().unwrap_or_else(|e| panic!("{place:?}: {e}"));
+    assert_eq!(import.explain().path.to_string(), format!("{place:?}").to_lowercase());
+    Joined { owner, user, export, import }
+}
+
+/// Bytes that tell where they belong.
+pub(crate) fn pattern(len: usize, seed: u8) -> Vec<u8> {
+    (0..len).map(|i| (i as u8).wrapping_mul(31).wrapping_add((i >> 8) as u8).wrapping_add(seed) | 1).collect()
+}
+
+/// All bytes of an export.
+pub(crate) fn content(export: &Export) -> Vec<u8> {
+    let mut bytes = vec![0; export.len() as usize];
+    export.read(0, &mut bytes).expect("the whole export");
+    bytes
+}
+
+/// Waits until something holds.
+pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = std::time::Instant::now() + LONG;
+    while !holds() {
+        assert!(std::time::Instant::now() < end, "{what} did not happen");
+        std::thread::sleep(Duration::from_micros(200));
+    }
+}
