@@ -29,6 +29,7 @@ impl Cluster {
             50..62 if faults.path_failures => self.break_path(),
             62..68 if faults.node_crashes => self.crash(),
             68..75 if faults.replay > 0 => self.throw_garbage(),
+            75..80 => self.change_mtu(),
             _ => {}
         }
     }
@@ -126,9 +127,22 @@ impl Cluster {
         }
         self.faults.node_crashes += 1;
         self.model.disturb(node);
-        self.crash_node(node);
+        if self.rng.chance(300) {
+            self.stop_node(node);
+        } else {
+            self.crash_node(node);
+        }
         let lasts_ns = self.duration();
         self.after(lasts_ns, Happening::Chaos(ChaosEvent::Restart { node }));
+    }
+
+    /// A path turns out to carry larger or smaller packets.
+    fn change_mtu(&mut self) {
+        let nodes = self.options.nodes as u64;
+        let (node, peer) = (self.rng.below(nodes) as usize, self.rng.below(nodes) as usize);
+        let at = address(peer, self.rng.below(self.network.paths() as u64) as usize);
+        let bytes = self.rng.pick(&[1_200, 1_472, self.setup.path_mtu_bytes]);
+        self.call(node, |engine, _, _| engine.set_path_mtu(at, bytes));
     }
 
     /// Random bytes from a random place: a stray or hostile sender.

@@ -10,7 +10,10 @@ use vmmc_nic::{ClusterKey, Config, Engine, NodeName, Time};
 
 use crate::chaos::ChaosEvent;
 use crate::judge::{Judge, Verdict};
-use crate::limits::{DATAGRAMS_PER_CALL_MAX, EVENTS_PER_CALL_MAX, PATHS_MAX, RUN_EVENTS_MAX, WORK_PIECES_PER_CALL_MAX};
+use crate::limits::{
+    DATAGRAMS_PER_CALL_MAX, EVENTS_PER_CALL_MAX, OPERATIONS_FLOOD, OPERATIONS_PER_PROCESS_MAX, PATHS_MAX,
+    RUN_EVENTS_MAX, WORK_PIECES_PER_CALL_MAX,
+};
 use crate::memory::{Memory, Port};
 use crate::model::{Model, Seen};
 use crate::network::{Network, Packet, address};
@@ -63,6 +66,8 @@ pub(crate) struct Setup {
     pub(crate) paths: usize,
     pub(crate) path_mtu_bytes: usize,
     pub(crate) recv_buffer_bytes: usize,
+    /// Operations one process has outstanding before the workload waits.
+    pub(crate) operations_max: usize,
     /// A node that has another key or mode than the cluster, and knocks.
     pub(crate) stranger: Option<usize>,
     /// Whether engines are told all addresses of a peer, or one and learn the others.
@@ -84,6 +89,7 @@ impl Setup {
             paths: rng.between(1, PATHS_MAX as u64) as usize,
             path_mtu_bytes,
             recv_buffer_bytes,
+            operations_max: if rng.chance(30) { OPERATIONS_FLOOD } else { OPERATIONS_PER_PROCESS_MAX },
             stranger: rng.chance(300).then_some(options.nodes),
             tells_all_paths: rng.chance(700),
         }
@@ -181,6 +187,13 @@ impl Cluster {
         }
         let other = ClusterKey(self.rng.bytes32());
         (self.setup.key.is_none() || self.rng.chance(500)).then_some(other)
+    }
+
+    /// Stops a node in good order: it says goodbye to its peers, as far as the network lets it.
+    pub(crate) fn stop_node(&mut self, node: usize) {
+        self.call_raw(node, |engine, now, _| engine.shutdown(now));
+        self.take_datagrams(node);
+        self.crash_node(node);
     }
 
     /// Crashes a node: its engine, its processes and their memory are gone at once.

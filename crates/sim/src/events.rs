@@ -51,8 +51,8 @@ impl Cluster {
         let model = &self.model;
         let found = match event {
             Event::Completion { process, cookie, result } => completion(model, node, *process, *cookie, *result),
-            // What becomes of posted sends was told with the end of their import.
-            Event::SendFailed { process, import, .. } if is_broken(model, node, *process, *import) => return None,
+            // What becomes of posted sends was told with the end of their import, or nobody wants to know.
+            Event::SendFailed { process, import, .. } if is_over(model, node, *process, *import) => return None,
             Event::SendFailed { process, import, why } => send_failed(model, node, *process, *import, *why),
             Event::Notification { process, export, offset, len, last_word } => model
                 .export_of(node, *export)
@@ -164,9 +164,9 @@ fn completion(
     asked.then_some(Seen::Completed { op, result })
 }
 
-fn is_broken(model: &Model, node: usize, process: ProcessId, import: ImportId) -> bool {
+fn is_over(model: &Model, node: usize, process: ProcessId, import: ImportId) -> bool {
     let import = owner(model, node, process).and_then(|p| model.import_of(p, import));
-    import.is_some_and(|i| matches!(model.imports[i].state, ImportState::Broken(_)))
+    import.is_some_and(|i| matches!(model.imports[i].state, ImportState::Broken(_) | ImportState::Dropped))
 }
 
 /// A posted send has no cookie: the one that could have failed so, mistaken ones first.

@@ -28,6 +28,12 @@ pub(crate) const IMPORTS_PER_PROCESS_MAX: usize = 6;
 /// Operations one process has outstanding before the workload waits.
 pub(crate) const OPERATIONS_PER_PROCESS_MAX: usize = 24;
 
+/// The same in a run that floods the queues: more than an engine takes, so that `Busy` is met.
+pub(crate) const OPERATIONS_FLOOD: usize = 1_200;
+/// How long after a node has died an operation towards it may be outstanding, beyond the peer timeout: a handshake or
+/// keepalive may have to find out first.
+pub(crate) const DEAD_PEER_SLACK_NS: u64 = 2_000_000_000;
+
 /// Bytes at the start of exported memory kept for counters (first half) and atomics (second half).
 pub(crate) const WORDS_BYTES: u64 = 128;
 /// Tries to find a place for a send that no other outstanding operation uses.

@@ -7,8 +7,10 @@ use vmmc_nic::{AtomicOp, Command, INLINE_BYTES_MAX, ImportId, RegionId, Rights, 
 
 use crate::cluster::Cluster;
 use crate::events::op_cookie;
-use crate::limits::{OPERATIONS_PER_PROCESS_MAX, PLACE_TRIES, WORDS_BYTES};
-use crate::model::{Expected, ExportKey, ImportKey, ImportState, Key, Mistake, Op, OpKey, OpKind, Outcome, ProcKey, RegionUse};
+use crate::limits::{PLACE_TRIES, WORDS_BYTES};
+use crate::model::{
+    Expected, ExportKey, ImportKey, ImportState, Key, Mistake, Op, OpKey, OpKind, Outcome, ProcKey, RegionUse,
+};
 use crate::pattern;
 use crate::spans::Spans;
 
@@ -28,9 +30,10 @@ impl Cluster {
         let usable = |i: &ImportKey| self.model.imports[*i].state == ImportState::Granted;
         let imports: Vec<ImportKey> = self.model.procs[proc].imports.iter().copied().filter(usable).collect();
         let Some(import) = self.rng.index(imports.len()).map(|i| imports[i]) else { return self.do_import(proc) };
-        for _ in 0..self.rng.between(1, 6) {
+        let burst = (self.setup.operations_max / 4) as u64;
+        for _ in 0..self.rng.between(1, burst) {
             let facts = &self.model.procs[proc];
-            if !facts.alive || facts.outstanding >= OPERATIONS_PER_PROCESS_MAX {
+            if !facts.alive || facts.outstanding >= self.setup.operations_max {
                 return;
             }
             self.do_operation(proc, import);
@@ -215,7 +218,7 @@ impl Cluster {
             (1_000, 8_000),
             (5_000, 120_000),
         ]);
-        self.rng.between(low, high)
+        if self.rng.chance(3) { self.rng.between(1 << 20, 3 << 20) } else { self.rng.between(low, high) }
     }
 
     /// A range of an export's data, in offsets of the export.

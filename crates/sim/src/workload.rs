@@ -44,11 +44,11 @@ impl Cluster {
         match self.rng.below(100) {
             0..5 => self.do_export(proc),
             5..8 => self.do_unexport(proc),
-            8..22 => self.do_import(proc),
-            22..24 => self.do_unimport(proc),
-            24..26 => self.do_ping(proc),
-            26..27 => self.do_exit(proc),
-            27..34 => self.do_redirection(proc),
+            8..19 => self.do_import(proc),
+            19..21 => self.do_unimport(proc),
+            21..23 => self.do_ping(proc),
+            23..24 => self.do_exit(proc),
+            24..31 => self.do_redirection(proc),
             _ => self.do_operations(proc),
         }
     }
@@ -199,6 +199,7 @@ impl Cluster {
             return known[i];
         }
         let len = self.rng.pick(&[4 << 10, 8 << 10, 32 << 10, 128 << 10]);
+        let len = if self.rng.chance(15) { 3 << 20 } else { len };
         self.new_region(proc, RegionUse::Shared, vec![0; len])
     }
 
@@ -280,7 +281,9 @@ impl Cluster {
             export: None,
             granted: Rights::NONE,
         });
-        let spec_node = (node != importer_node).then(|| self.node_spec(importer_node, node));
+        // Its own node a process may name or not.
+        let named = node != importer_node || self.rng.chance(150);
+        let spec_node = named.then(|| self.node_spec(importer_node, node));
         self.judge.note(
             &self.model,
             format_args!("{proc} on node {importer_node} asks for {key}: {:?}", self.model.imports[key]),
@@ -294,6 +297,9 @@ impl Cluster {
     fn node_spec(&mut self, asker: usize, node: usize) -> NodeSpec {
         let name = node_name(node);
         let by_name = self.rng.chance(400);
+        if node == asker {
+            return NodeSpec::Name(name);
+        }
         let engine = self.hosts[asker].engine.as_ref();
         if by_name && engine.is_some_and(|e| e.peers().any(|p| p.name.as_ref() == Some(&name))) {
             return NodeSpec::Name(name);
@@ -313,12 +319,8 @@ impl Cluster {
                 self.call(node, |engine, now, _| engine.cancel_import(now, pid, import_cookie(key)));
             }
             (ImportState::Granted, Some(id)) => {
-                // Without operations on it: what becomes of those that are outstanding is not promised.
-                if self.model.open_ops.iter().any(|&o| self.model.ops[o].import == Some(key)) {
-                    return;
-                }
                 self.judge.note(&self.model, format_args!("{proc} releases {key}"));
-                self.model.imports[key].state = ImportState::Dropped;
+                self.model.release_import(key);
                 let result = self.call_raw(node, |engine, now, _| engine.unimport(now, pid, id));
                 if result != Some(Ok(())) {
                     self.fail("honest-errors", format!("unimport of {key} gave {result:?}"));

@@ -58,13 +58,18 @@ fn broken(model: &Model, import: Option<ImportKey>, why: &OpError) -> bool {
     let ended = import.export.and_then(|e| model.exports[e].ended).map(|(_, how)| how);
     let nodes = ends(model, import);
     let local = nodes[0] == nodes[1];
+    let dropped = import.state == ImportState::Dropped;
     match why {
-        // A refused chunk only knows that its grant is gone.
-        OpError::Revoked => matches!(ended, Some(ExportEnd::Withdrawn | ExportEnd::OwnerDied)),
+        // A refused chunk only knows that its grant is gone; the importer may have given it back itself.
+        OpError::Revoked => dropped || matches!(ended, Some(ExportEnd::Withdrawn | ExportEnd::OwnerDied)),
         OpError::OwnerDied => ended == Some(ExportEnd::OwnerDied),
-        OpError::NodeRestarted => import.export.is_some_and(|e| model.exports[e].life + 1 < model.nodes[import.node].incarnations.len()),
+        OpError::NodeRestarted => {
+            import.export.is_some_and(|e| model.exports[e].life + 1 < model.nodes[import.node].incarnations.len())
+        }
+        // Somebody stopped the node in good order.
+        OpError::NodeClosed => ended == Some(ExportEnd::NodeCrashed) || model.was_disturbed(&nodes, import.asked_at_ns),
         OpError::NodeUnreachable { .. } => !local && model.was_disturbed(&nodes, import.asked_at_ns),
-        OpError::StaleImport | OpError::Cancelled => import.state == ImportState::Dropped || ended.is_some(),
+        OpError::StaleImport | OpError::Cancelled => dropped || ended.is_some(),
         _ => false,
     }
 }

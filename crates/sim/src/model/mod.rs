@@ -229,6 +229,16 @@ impl Model {
         }
     }
 
+    /// The process gives the import up. Its operations go on, but nobody is told what becomes of posted sends.
+    pub(crate) fn release_import(&mut self, key: ImportKey) {
+        self.imports[key].state = ImportState::Dropped;
+        let posted = |o: &OpKey| self.ops[*o].import == Some(key) && !self.ops[*o].completion;
+        let forgotten: Vec<OpKey> = self.open_ops.iter().copied().filter(posted).collect();
+        for op in forgotten {
+            self.end_op(op, Outcome::Gone);
+        }
+    }
+
     /// The export is withdrawn from this moment on.
     pub(crate) fn end_export(&mut self, key: ExportKey, how: ExportEnd) {
         let now_ns = self.now_ns;
