@@ -113,5 +113,7 @@ pub const HINTS_PER_SECOND: u64 = 100;
 pub const NAME_CONTEST: Duration = Duration::from_millis(100);
 /// Datagrams outside sessions (hellos, answers) waiting to be sent.
 pub const LOOSE_DATAGRAMS_MAX: usize = 256;
+/// How long a handshake of the node with the smaller name goes before the other side's.
+pub const OURS_WINS: Duration = Duration::from_millis(500);
 /// Own addresses told to a peer.
 pub const LISTEN_ADDRESSES_MAX: usize = PATHS_MAX;

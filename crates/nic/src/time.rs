@@ -31,17 +31,22 @@ impl Time {
     }
 }
 
+/// A duration in 64 bits; timers compute with these on every packet.
+fn nanos(duration: Duration) -> u64 {
+    duration.as_secs().saturating_mul(1_000_000_000).saturating_add(duration.subsec_nanos().into())
+}
+
 impl Add<Duration> for Time {
     type Output = Time;
     fn add(self, after: Duration) -> Time {
-        Time(self.0.saturating_add(u64::try_from(after.as_nanos()).unwrap_or(u64::MAX)))
+        Time(self.0.saturating_add(nanos(after)))
     }
 }
 
 impl Sub<Duration> for Time {
     type Output = Time;
     fn sub(self, before: Duration) -> Time {
-        Time(self.0.saturating_sub(u64::try_from(before.as_nanos()).unwrap_or(u64::MAX)))
+        Time(self.0.saturating_sub(nanos(before)))
     }
 }
 

@@ -304,16 +304,16 @@ fn two_nodes_that_call_each_other_at_once_agree_on_one_session() {
             world.add(|config| config.key = key());
         }
         let processes = [world.process(0), world.process(1)];
-        for node in 0..2 {
-            let memory = world.region(node, processes[node], 1, 64);
+        for (node, process) in processes.into_iter().enumerate() {
+            let memory = world.region(node, process, 1, 64);
             world.export(node, memory, "buffer");
         }
-        for node in 0..2 {
-            world.start_import(node, processes[node], 1 - node, "buffer", false);
+        for (node, process) in processes.into_iter().enumerate() {
+            world.start_import(node, process, 1 - node, "buffer", false);
         }
         let grants = [world.import_answer(0).expect("granted"), world.import_answer(1).expect("granted")];
-        for node in 0..2 {
-            world.send(node, processes[node], grants[node].import, 0, b"ho", 1);
+        for (node, process) in processes.into_iter().enumerate() {
+            world.send(node, process, grants[node].import, 0, b"ho", 1);
         }
         for node in 0..2 {
             assert_eq!(world.completion(node, 1), Ok(2), "seed {seed}");
@@ -476,4 +476,34 @@ fn a_fetch_from_an_export_that_goes_away_ends() {
         let _ = world.completion(0, 1);
         assert!(world.now - start < Duration::from_secs(3), "seed {seed}");
     }
+}
+
+#[test]
+fn a_send_refused_by_a_revocation_is_never_reported_as_done() {
+    let mut refused = 0;
+    for seed in 0..80 {
+        let (mut world, ours, target, import) = connected(seed, 1, seed % 2 == 0);
+        let owner = target.process;
+        let export = world.nodes[1].engine.exports().next().expect("exported").export;
+        world.faults = Faults { loss: 400, duplicate: 0, reorder: 300, corrupt: 0 };
+        for word in 1..=40u64 {
+            world.send(0, ours, import, 0, &word.to_le_bytes(), word);
+            world.run_for(Duration::from_micros(40));
+        }
+        let now = world.now;
+        world.nodes[1].engine.unexport(now, owner, export).expect("ours");
+        for word in 41..=60u64 {
+            world.send(0, ours, import, 0, &word.to_le_bytes(), word);
+            world.run_for(Duration::from_micros(40));
+        }
+        let bytes = &world.bytes(1, target)[..8];
+        let landed = u64::from_le_bytes(bytes.try_into().expect("8 bytes"));
+        for word in 1..=60 {
+            match world.completion(0, word) {
+                Ok(_) => assert!(word <= landed, "seed {seed}: {word} is done but {landed} is there"),
+                Err(_) => refused += 1,
+            }
+        }
+    }
+    assert!(refused > 0);
 }

@@ -29,7 +29,7 @@ fn decoders_take_any_bytes() {
 }
 
 /// Traffic of a pair, as recorded.
-fn tape(sealed: bool) -> Vec<(std::net::SocketAddr, std::net::SocketAddr, Vec<u8>)> {
+fn tape(sealed: bool) -> Vec<common::Recorded> {
     let mut world = World::pair(2, sealed);
     world.tape = Some(Vec::new());
     let (ours, owner) = (world.process(0), world.process(1));

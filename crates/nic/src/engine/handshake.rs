@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use super::Engine;
 use crate::crypto::{HANDSHAKE_OVERHEAD, Handshake, Seal, Seals, checksum};
 use crate::error::{PeerDownReason, RejectReason};
-use crate::limits::{LOOSE_DATAGRAMS_MAX, NAME_CONTEST, PENDING_SESSIONS_MAX};
+use crate::limits::{LOOSE_DATAGRAMS_MAX, NAME_CONTEST, OURS_WINS, PENDING_SESSIONS_MAX};
 use crate::peer::Contest;
 use crate::session::{Opening, Session};
 use crate::time::Time;
@@ -192,7 +192,7 @@ impl Engine {
         let index = self.find_peer(&introduction.name, from, &introduction.listen);
         let mut current = SessionRef::default();
         if let Some(index) = index {
-            if self.ours_wins(index, &introduction) {
+            if self.ours_wins(now, index, &introduction) {
                 return;
             }
             let peer = self.peers[usize::from(index)].as_mut().expect("it was just found");
@@ -218,14 +218,16 @@ impl Engine {
     }
 
     /// Whether a handshake of this side goes before the peer's.
-    fn ours_wins(&self, index: u16, theirs: &Introduction) -> bool {
+    fn ours_wins(&self, now: Time, index: u16, theirs: &Introduction) -> bool {
         if self.config.name >= theirs.name {
             return false;
         }
         let Some(peer) = self.peer(index) else { return false };
         let fresh =
             |session: &Session| session.initiator && !session.heard && session.incarnation == theirs.incarnation;
-        peer.attempt.is_some() || peer.session.as_deref().is_some_and(fresh)
+        // One that has had no answer for long may be going to an address that is no more.
+        let going = |attempt: &crate::peer::Attempt| now.since(attempt.started) < OURS_WINS;
+        peer.attempt.as_ref().is_some_and(going) || peer.session.as_deref().is_some_and(fresh)
     }
 
     /// Somebody at `from` has the name of a peer with a session, and another incarnation: the peer

@@ -83,12 +83,15 @@ impl Engine {
             ended: false,
         });
         // Liveness counts from the first operation after an idle time.
+        let idle = session.chunk_wait.is_none();
         session.chunk_wait.get_or_insert(now);
         if let Some(process) = self.tables.process_mut(process) {
             process.outstanding += 1;
         }
         self.wake(via.peer);
-        self.arm(via.peer);
+        if idle {
+            self.arm(via.peer);
+        }
         Ok(())
     }
 

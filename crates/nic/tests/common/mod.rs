@@ -54,6 +54,11 @@ pub struct Node {
     pub down: bool,
 }
 
+/// From, to, bytes.
+pub type Recorded = (SocketAddr, SocketAddr, Vec<u8>);
+/// Receiving node, from, bytes.
+type Carried = (usize, SocketAddr, Vec<u8>);
+
 /// Faults of the network, in one of 1,000.
 #[derive(Clone, Copy, Default)]
 pub struct Faults {
@@ -69,12 +74,12 @@ pub struct World {
     pub faults: Faults,
     /// Addresses nothing gets to or from.
     pub cut: BTreeSet<SocketAddr>,
-    wire: BTreeMap<(Time, u64), (usize, SocketAddr, SocketAddr, Vec<u8>)>,
+    wire: BTreeMap<(Time, u64), Carried>,
     serial: u64,
     chance: u64,
     pub delay: Duration,
     /// Everything sent, for replays.
-    pub tape: Option<Vec<(SocketAddr, SocketAddr, Vec<u8>)>>,
+    pub tape: Option<Vec<Recorded>>,
     pub sent: u64,
 }
 
@@ -284,7 +289,7 @@ impl World {
             if entry.key().0 > now {
                 break;
             }
-            let (to, from, _, mut data) = entry.remove();
+            let (to, from, mut data) = entry.remove();
             self.deliver(to, from, &mut data);
         }
         for node in self.nodes.iter_mut().filter(|node| !node.down) {
@@ -346,7 +351,7 @@ impl World {
             let late = if self.happens(self.faults.reorder) { self.random() % 3_000 } else { self.random() % 3 };
             self.serial += 1;
             let at = self.now + self.delay + Duration::from_micros(late);
-            self.wire.insert((at, self.serial), (index, from, to, data));
+            self.wire.insert((at, self.serial), (index, from, data));
         }
     }
 }
