@@ -86,6 +86,15 @@ pub const WINDOW_MIN_PACKETS: usize = 2;
 /// Largest congestion window: a 10 Gbit/s link of 50 ms.
 pub const WINDOW_MAX_BYTES: usize = 64 << 20;
 
+/// Pings (and answers to them) of one session that wait to be sent: two rounds of probes of all paths.
+pub const PINGS_QUEUED_MAX: usize = 8;
+/// Chunks one peer may make this node keep by asking and never acknowledging, before its session
+/// ends: above the number of revocations that can be under way at once.
+pub const CHUNKS_MAX: usize = GRANTS_MAX + 65_536;
+/// Time between keepalives without an answer: enough of them within the peer timeout that a link
+/// that loses three in ten is not taken for dead.
+pub const PING_RETRY: Duration = Duration::from_millis(200);
+
 /// Packets in the replay window: reordering beyond this is loss.
 pub const REPLAY_WINDOW_PACKETS: u64 = 4_096;
 /// Packets under one AES-256-GCM key before both sides go to the next: far below the safe 2^23 of full size.

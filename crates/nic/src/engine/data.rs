@@ -8,16 +8,12 @@ use super::{Engine, Transmit};
 use crate::command::Dma;
 use crate::error::PeerDownReason;
 use crate::event::Event;
-use crate::limits::PACKET_BYTES_MIN;
+use crate::limits::{CHUNKS_MAX, PACKET_BYTES_MIN};
 use crate::replay::Freshness;
 use crate::session::Outcome;
 use crate::tables::WaitFor;
 use crate::time::Time;
 use crate::wire::packet::{BadHeader, HEADER_BYTES, Header, Kind, SessionRef};
-
-/// Chunks one peer may make this node keep before it counts as hostile: it asks and never
-/// acknowledges. Above the number of revocations that can be under way at once.
-const CHUNKS_MAX: usize = crate::limits::GRANTS_MAX + 65_536;
 
 impl Engine {
     /// Takes a datagram that came from `from`; it is opened in place. Whatever it holds, the worst

@@ -254,7 +254,7 @@ impl Engine {
         }
         let token = contest.token;
         if let Some(session) = peer.session.as_deref_mut() {
-            session.pings.push_back((None, token));
+            session.queue_ping(None, token);
         }
         self.wake(index);
         Verdict::Wait

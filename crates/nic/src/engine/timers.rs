@@ -9,14 +9,11 @@ use std::time::Duration;
 use super::Engine;
 use super::handshake::Use;
 use crate::error::{ImportError, PeerDownReason};
-use crate::limits::{PATH_PROBE_INTERVAL, PATH_TIMEOUTS_MAX, PENDING_LIFETIME};
+use crate::limits::{PATH_PROBE_INTERVAL, PATH_TIMEOUTS_MAX, PENDING_LIFETIME, PING_RETRY};
 use crate::peer::Peer;
 use crate::time::Time;
 use crate::wire::packet::SessionRef;
 
-/// Time between keepalives that have no answer: enough of them within the peer timeout that a
-/// link that loses three in ten is not taken for dead.
-const PING_RETRY: Duration = Duration::from_millis(200);
 /// The heap entry of the sessions on probation.
 const PENDING_TIMER: u16 = u16::MAX;
 
@@ -178,7 +175,7 @@ impl Engine {
         let Some(since) = session.ping_wait else {
             session.ping_wait = Some(now);
             session.ping_next = now + PING_RETRY;
-            session.pings.push_back((None, token));
+            session.queue_ping(None, token);
             return;
         };
         if now >= since + peer_timeout.saturating_sub(keepalive) {
@@ -186,7 +183,7 @@ impl Engine {
             self.lose_peer(now, index, PeerDownReason::Unreachable { after_ms });
         } else if now >= session.ping_next {
             session.ping_next = now + PING_RETRY;
-            session.pings.push_back((None, token));
+            session.queue_ping(None, token);
             peer.ping_tries += 1;
             if peer.ping_tries % PATH_TIMEOUTS_MAX == 0 {
                 self.switch_path(index);
@@ -205,7 +202,7 @@ impl Engine {
         for (path, step) in peer.paths.iter_mut().zip(0u64..) {
             if path.failed {
                 path.probe_again(token.wrapping_add(step));
-                session.pings.push_back((Some(path.addr), token.wrapping_add(step)));
+                session.queue_ping(Some(path.addr), token.wrapping_add(step));
             }
         }
     }

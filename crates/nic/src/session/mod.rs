@@ -235,6 +235,13 @@ impl Session {
         }
     }
 
+    /// Sends a ping to an address, or on the current path; dropped when too many wait.
+    pub(crate) fn queue_ping(&mut self, to: Option<SocketAddr>, token: u64) {
+        if self.pings.len() < crate::limits::PINGS_QUEUED_MAX {
+            self.pings.push_back((to, token));
+        }
+    }
+
     /// Operations of the process in `slot` that wait for their turn.
     #[inline]
     pub(crate) fn queue_len(&self, slot: usize) -> usize {

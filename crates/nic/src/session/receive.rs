@@ -16,9 +16,6 @@ use crate::wire::Reader;
 use crate::wire::chunk::Chunk;
 use crate::wire::frame::{self, Ack, Frame};
 
-/// Pings of a peer that wait for their answer; more are dropped.
-const PONGS_MAX: usize = 8;
-
 /// What a packet meant for the session as a whole.
 #[derive(Default)]
 pub(crate) struct Outcome {
@@ -97,7 +94,7 @@ impl Session {
     }
 
     fn pinged(&mut self, from: SocketAddr, token: u64) {
-        if self.pongs.len() < PONGS_MAX {
+        if self.pongs.len() < crate::limits::PINGS_QUEUED_MAX {
             self.pongs.push_back((from, token));
         }
     }
