@@ -1,0 +1,235 @@
+//! The hierarchical table of a process: directory in the engine, second-level tables in host memory, indexed by virtual page. [UTLB §3.3, §4.2]
+//!
+//! Invariant: every entry that the driver did not install is the garbage page, so the engine never checks what a process says: at worst a lying process
+//! moves garbage. A second-level table that is swapped out is known to the directory by its disk block; the engine then asks the host to bring it in.
+
+use crate::directory::Directory;
+use crate::ids::{Frame, Page};
+use crate::limits::{LEAF_PAGES, LEAF_SHIFT};
+
+/// Where a swapped-out second-level table lies. Opaque here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct DiskBlock(pub u64);
+
+/// What a page translates to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Translation {
+    /// It was installed.
+    Frame(Frame),
+    /// It was not: the garbage page.
+    Garbage(Frame),
+    /// The host must bring the second-level table in first.
+    SwappedOut(DiskBlock),
+}
+
+/// A second-level table on its way to disk or back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SecondLevel {
+    frames: Box<[Option<Frame>]>,
+}
+
+/// Why a table was not changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TableError {
+    /// The second-level table is on disk.
+    #[error("the second-level table of page {page:#x} is swapped out to block {block:?}; bring it in first")]
+    SwappedOut {
+        /// The page.
+        page: u64,
+        /// Where the table is.
+        block: DiskBlock,
+    },
+    /// The second-level table is not on disk.
+    #[error("the second-level table of page {page:#x} is not swapped out")]
+    NotSwappedOut {
+        /// The page.
+        page: u64,
+    },
+    /// There is no second-level table.
+    #[error("page {page:#x} has no second-level table: nothing near it is pinned")]
+    Absent {
+        /// The page.
+        page: u64,
+    },
+}
+
+#[derive(Clone, Debug)]
+enum Entry {
+    InMemory { frames: Box<[Option<Frame>]>, used: usize },
+    OnDisk { block: DiskBlock, used: usize },
+}
+
+impl Default for Entry {
+    fn default() -> Entry {
+        Entry::InMemory { frames: vec![None; LEAF_PAGES].into_boxed_slice(), used: 0 }
+    }
+}
+
+/// The table of one process.
+#[derive(Clone, Debug)]
+pub struct HierarchicalTable {
+    directory: Directory<Entry>,
+    garbage: Frame,
+}
+
+#[inline]
+fn split(page: Page) -> (u64, usize) {
+    (page.number() >> LEAF_SHIFT, page.number() as usize & (LEAF_PAGES - 1))
+}
+
+impl HierarchicalTable {
+    /// Every page is garbage.
+    pub fn new(garbage: Frame) -> HierarchicalTable {
+        HierarchicalTable { directory: Directory::new(), garbage }
+    }
+
+    /// Second-level tables, in memory and on disk.
+    pub fn second_levels(&self) -> usize {
+        self.directory.len()
+    }
+
+    /// The driver pinned a page.
+    ///
+    /// # Errors
+    ///
+    /// [`TableError::SwappedOut`].
+    pub fn install(&mut self, page: Page, frame: Frame) -> Result<(), TableError> {
+        let (number, at) = split(page);
+        match self.directory.leaf_or_new(number) {
+            Entry::InMemory { frames, used } => {
+                *used += usize::from(frames[at].replace(frame).is_none());
+                Ok(())
+            }
+            Entry::OnDisk { block, .. } => Err(TableError::SwappedOut { page: page.number(), block: *block }),
+        }
+    }
+
+    /// The driver unpinned a page; what it translated to.
+    ///
+    /// # Errors
+    ///
+    /// [`TableError::SwappedOut`].
+    pub fn remove(&mut self, page: Page) -> Result<Option<Frame>, TableError> {
+        let (number, at) = split(page);
+        match self.directory.leaf_mut(number) {
+            None => Ok(None),
+            Some(Entry::OnDisk { block, .. }) => Err(TableError::SwappedOut { page: page.number(), block: *block }),
+            Some(Entry::InMemory { frames, used }) => {
+                let frame = frames[at].take();
+                *used -= usize::from(frame.is_some());
+                if *used == 0 {
+                    self.directory.remove(number);
+                }
+                Ok(frame)
+            }
+        }
+    }
+
+    /// What the engine reads at a cache miss.
+    pub fn translate(&self, page: Page) -> Translation {
+        let (number, at) = split(page);
+        match self.directory.leaf(number) {
+            None => Translation::Garbage(self.garbage),
+            Some(Entry::OnDisk { block, .. }) => Translation::SwappedOut(*block),
+            Some(Entry::InMemory { frames, .. }) => {
+                frames[at].map_or(Translation::Garbage(self.garbage), Translation::Frame)
+            }
+        }
+    }
+
+    /// The valid ones of up to `count` entries from `page` on, in one read; a read ends at the end of the second-level table. [UTLB §3.2, Table 2]
+    pub fn fetch(&self, page: Page, count: u32, mut entry: impl FnMut(Page, Frame)) {
+        let (number, at) = split(page);
+        let Some(Entry::InMemory { frames, .. }) = self.directory.leaf(number) else { return };
+        let end = (at + count as usize).min(LEAF_PAGES);
+        for (place, frame) in frames.iter().enumerate().take(end).skip(at) {
+            if let Some(frame) = frame {
+                entry(Page::from_table((number << LEAF_SHIFT) + place as u64), *frame);
+            }
+        }
+    }
+
+    /// Takes the second-level table of `page` out of memory; the caller stores it at `block` and keeps what is in it pinned or not as it likes.
+    ///
+    /// # Errors
+    ///
+    /// [`TableError::Absent`], [`TableError::SwappedOut`].
+    pub fn swap_out(&mut self, page: Page, block: DiskBlock) -> Result<SecondLevel, TableError> {
+        let entry = self.directory.leaf_mut(split(page).0).ok_or(TableError::Absent { page: page.number() })?;
+        match entry {
+            Entry::OnDisk { block, .. } => Err(TableError::SwappedOut { page: page.number(), block: *block }),
+            Entry::InMemory { frames, used } => {
+                let (frames, used) = (std::mem::take(frames), *used);
+                *entry = Entry::OnDisk { block, used };
+                Ok(SecondLevel { frames })
+            }
+        }
+    }
+
+    /// Puts a second-level table back.
+    ///
+    /// # Errors
+    ///
+    /// [`TableError::Absent`], [`TableError::NotSwappedOut`].
+    pub fn swap_in(&mut self, page: Page, table: SecondLevel) -> Result<(), TableError> {
+        let entry = self.directory.leaf_mut(split(page).0).ok_or(TableError::Absent { page: page.number() })?;
+        let Entry::OnDisk { used, .. } = entry else {
+            return Err(TableError::NotSwappedOut { page: page.number() });
+        };
+        assert_eq!(table.frames.iter().flatten().count(), *used, "another table came back from disk than went there");
+        *entry = Entry::InMemory { frames: table.frames, used: *used };
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+
+    const GARBAGE: Frame = Frame(u64::MAX);
+
+    fn page(number: u64) -> Page {
+        Page::new(number).expect("small")
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_not_installed_is_garbage(
+            ops in proptest::collection::vec((any::<bool>(), 0..2000u64), 0..200), from in 0..2000u64, count in 1..40u32,
+        ) {
+            let (mut table, mut model) = (HierarchicalTable::new(GARBAGE), BTreeMap::new());
+            for (add, number) in ops {
+                if add {
+                    table.install(page(number), Frame(number * 3)).expect("in memory");
+                    model.insert(number, Frame(number * 3));
+                } else {
+                    prop_assert_eq!(table.remove(page(number)), Ok(model.remove(&number)));
+                }
+            }
+            for number in 0..2000 {
+                let expected = model.get(&number).map_or(Translation::Garbage(GARBAGE), |f| Translation::Frame(*f));
+                prop_assert_eq!(table.translate(page(number)), expected);
+            }
+            let mut fetched = Vec::new();
+            table.fetch(page(from), count, |p, f| fetched.push((p.number(), f)));
+            let end = (from + u64::from(count)).min((from / LEAF_PAGES as u64 + 1) * LEAF_PAGES as u64);
+            prop_assert_eq!(fetched, model.range(from..end).map(|(p, f)| (*p, *f)).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn a_swapped_out_table_is_known_by_its_block_until_it_returns() {
+        let mut table = HierarchicalTable::new(GARBAGE);
+        assert_eq!(table.swap_out(page(3), DiskBlock(9)), Err(TableError::Absent { page: 3 }));
+        table.install(page(3), Frame(1)).expect("in memory");
+        let out = table.swap_out(page(4), DiskBlock(9)).expect("the same table");
+        assert_eq!(table.translate(page(3)), Translation::SwappedOut(DiskBlock(9)));
+        assert_eq!(table.install(page(5), Frame(2)), Err(TableError::SwappedOut { page: 5, block: DiskBlock(9) }));
+        table.fetch(page(3), 8, |p, _| panic!("{p:?} read from a table that is not there"));
+        table.swap_in(page(3), out.clone()).expect("it was out");
+        assert_eq!(table.translate(page(3)), Translation::Frame(Frame(1)));
+        assert_eq!(table.swap_in(page(3), out), Err(TableError::NotSwappedOut { page: 3 }));
+    }
+}
