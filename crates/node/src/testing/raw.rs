@@ -1,7 +1,5 @@
-//! A process as the node sees it, for tests: raw rings and control messages, no library.
+//! A process as the node sees it: raw rings and control messages, no library.
 
-use std::cell::RefCell;
-use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -13,58 +11,9 @@ use vmmc_host::control::{
 use vmmc_host::ring::{Consumer, Producer, RegionWords};
 use vmmc_host::wait::{Deadline, Stepper, WakeReceiver};
 use vmmc_host::{AttachArea, Channel, GateTable, Nanos, Region};
-use vmmc_nic::{ClusterKey, NodeName, Time};
-
-use crate::station::{Station, StationConfig};
 
 /// Longest wait of a test.
 pub(crate) const LONG: Duration = Duration::from_secs(20);
-
-/// Stations joined by a wire that loses nothing, on a virtual clock.
-pub(crate) struct World {
-    pub(crate) stations: Vec<Station>,
-    pub(crate) now: Time,
-    buffer: Vec<u8>,
-}
-
-impl World {
-    /// Stations named `n0`, `n1`, ... that know each other.
-    pub(crate) fn new(count: usize, key: Option<[u8; 32]>) -> Rc<RefCell<World>> {
-        let now = Time::from_nanos(1_000_000_000);
-        let stations = (0..count)
-            .map(|i| {
-                let mut config = StationConfig::new(NodeName::parse(&format!("n{i}")).unwrap());
-                config.key = key.map(ClusterKey);
-                config.listen = vec![address(i)];
-                config.embedded = false;
-                let mut station = Station::new(config, [i as u8 + 1; 32], now).unwrap();
-                (0..count).filter(|&j| j != i).for_each(|j| station.add_peer(now, &[address(j)]).unwrap());
-                station
-            })
-            .collect();
-        Rc::new(RefCell::new(World { stations, now, buffer: vec![0; 1 << 16] }))
-    }
-
-    /// Each station has its turn; the clock moves on.
-    pub(crate) fn step(&mut self) {
-        self.now = self.now + Duration::from_micros(50);
-        for i in 0..self.stations.len() {
-            self.stations[i].poll_control(self.now);
-            self.stations[i].step(self.now);
-            while let Some(transmit) = self.stations[i].poll_transmit(self.now, &mut self.buffer) {
-                let to = (0..self.stations.len()).find(|&j| address(j) == transmit.to);
-                if let Some(j) = to {
-                    self.stations[j].handle_datagram(self.now, address(i), &mut self.buffer[..transmit.len]);
-                }
-            }
-        }
-    }
-}
-
-/// Address of a station in a world.
-pub(crate) fn address(i: usize) -> SocketAddr {
-    SocketAddr::from(([10, 0, 0, i as u8 + 1], 4000))
-}
 
 /// A process without a library.
 pub(crate) struct Raw {
@@ -89,18 +38,6 @@ pub(crate) struct Registered {
 }
 
 impl Raw {
-    /// Attaches to a station of a world.
-    pub(crate) fn attach(world: &Rc<RefCell<World>>, station: usize) -> Raw {
-        let (theirs, ours) = Channel::pair().unwrap();
-        {
-            let mut world = world.borrow_mut();
-            let now = world.now;
-            world.stations[station].accept(now, theirs).unwrap();
-        }
-        let world = world.clone();
-        Raw::over(ours, Rc::new(move || world.borrow_mut().step()))
-    }
-
     /// Attaches to an embedded node.
     pub(crate) fn stepped(attachment: vmmc_host::Attachment) -> Raw {
         let stepper: Arc<dyn Stepper> = attachment.stepper.unwrap();
