@@ -22,6 +22,8 @@ const SERVER_START: Duration = Duration::from_millis(400);
 const LATENCY_ITERATIONS: u64 = 20_000;
 /// Bytes that a bandwidth tool moves.
 const BANDWIDTH_BYTES: u64 = 512 << 20;
+/// What a tool does not tell: `null` in JSON, empty in a table.
+const UNKNOWN: f64 = f64::NAN;
 /// The C program that stands for MPI: ping-pong and stream.
 const MPI_SOURCE: &str = include_str!("external/mpi.c");
 
@@ -122,16 +124,17 @@ fn ucx(transports: &str, latency: bool, size: u64) -> Result<Sample, String> {
     parse_ucx(&text, latency).ok_or_else(|| format!("the output of ucx_perftest could not be read: {text:?}"))
 }
 
-/// The final line of `ucx_perftest -f`: iterations, then latency (50th percentile where it is known, average, overall) in microseconds, bandwidth (average, overall)
-/// in MiB/s, message rates.
+/// The last line of `ucx_perftest -f`, "Final:" or not by version: iterations, then latency (50th percentile, average, overall) in microseconds, bandwidth
+/// (average, overall) in MiB/s, message rates (average, overall).
 fn parse_ucx(text: &str, latency: bool) -> Option<Sample> {
-    let line = text.lines().rev().find_map(|l| l.trim().strip_prefix("Final:"))?;
+    let line = text.lines().rev().find(|l| !l.trim().is_empty())?;
     let numbers: Vec<f64> = line.split_ascii_whitespace().filter_map(|n| n.parse().ok()).collect();
-    if latency {
-        let p50_ns = numbers.get(1)? * 1e3;
-        return Some(Sample::Latency { p50_ns, p99_ns: p50_ns });
-    }
-    Some(Sample::Bandwidth { bytes_per_s: numbers.get(numbers.len().checked_sub(3)?)? * 1048576.0 })
+    let [_, p50_us, _, _, _, mib_per_s, _, _] = numbers[..] else { return None };
+    Some(if latency {
+        Sample::Latency { p50_ns: p50_us * 1e3, p99_ns: UNKNOWN }
+    } else {
+        Sample::Bandwidth { bytes_per_s: mib_per_s * 1048576.0 }
+    })
 }
 
 fn libfabric(provider: &str, endpoint: &str, size: u64) -> Result<Sample, String> {
@@ -153,7 +156,7 @@ fn parse_pingpong(text: &str) -> Option<Sample> {
     let line = text.lines().rev().find(|l| l.split_ascii_whitespace().count() >= 8)?;
     let fields: Vec<&str> = line.split_ascii_whitespace().collect();
     let mean_us: f64 = fields.get(fields.len() - 2)?.parse().ok()?;
-    Some(Sample::Latency { p50_ns: mean_us * 1e3, p99_ns: mean_us * 1e3 })
+    Some(Sample::Latency { p50_ns: mean_us * 1e3, p99_ns: UNKNOWN })
 }
 
 /// A folder with the compiled program; removed when dropped.
@@ -262,13 +265,14 @@ mod tests {
 
     #[test]
     fn the_output_of_the_tools_is_read() {
-        let ucx =
-            "+---+\nFinal:   1000000      0.176     0.178     0.178       42.90      42.90     5623012     5623012\n";
-        assert_eq!(parse_ucx(ucx, true), Some(Sample::Latency { p50_ns: 176.0, p99_ns: 176.0 }));
+        let ucx = "+---+\n  1000000      0.176     0.178     0.178       42.90      42.90     5623012     5623012\n";
+        let p50 = |sample| if let Some(Sample::Latency { p50_ns, .. }) = sample { p50_ns } else { f64::NAN };
+        assert_eq!(p50(parse_ucx(ucx, true)), 176.0);
+        assert_eq!(p50(parse_ucx(&ucx.replace("  1000000", "Final:  1000000"), true)), 176.0);
         let Some(Sample::Bandwidth { bytes_per_s }) = parse_ucx(ucx, false) else { panic!("no bandwidth") };
         assert!((bytes_per_s - 42.9 * 1048576.0).abs() < 1.0);
         let fabric = "bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec\n8       20k     =20k     312k        0.03s     10.95       0.73       1.37\n";
-        assert_eq!(parse_pingpong(fabric), Some(Sample::Latency { p50_ns: 730.0, p99_ns: 730.0 }));
+        assert_eq!(p50(parse_pingpong(fabric)), 730.0);
         assert_eq!(parse_ucx("no result", true), None);
         assert_eq!(parse_pingpong(""), None);
     }

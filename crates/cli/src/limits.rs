@@ -24,8 +24,8 @@ pub(crate) const BATCH_BELOW: Duration = Duration::from_micros(2);
 pub(crate) const SAMPLES_MIN: u64 = 16;
 /// Most samples of a measurement: 3.2 MB of them.
 pub(crate) const SAMPLES_MAX: u64 = 400_000;
-/// Fewest messages of a bandwidth measurement: the first ones only fill the pipe.
-pub(crate) const MESSAGES_MIN: u64 = 4;
+/// Fewest messages of a bandwidth measurement, however long one takes.
+pub(crate) const MESSAGES_MIN: u64 = 2;
 /// Most messages of a bandwidth measurement.
 pub(crate) const MESSAGES_MAX: u64 = 4_000_000;
 /// Looks at a shared word between two looks at the clock while spinning.

@@ -85,10 +85,11 @@ pub(crate) fn lead_flow<F: Flow>(flow: &mut F, side: &Side, size: u64, budget: D
         side.tell(&count)?;
         timed(|| flow.push(count))
     };
-    push(MESSAGES_MIN)?;
-    let first = push(MESSAGES_MIN)? / MESSAGES_MIN as u32;
-    let guess = fit(budget / 8, first.max(Duration::from_nanos(1)), MESSAGES_MIN, MESSAGES_MAX);
-    let each = push(guess)?.as_secs_f64() / guess as f64;
+    // The first message touches all pages; the second one tells roughly, a few more tell better if they are cheap.
+    push(1)?;
+    let first = push(1)?.max(Duration::from_nanos(1));
+    let guess = fit(budget / 8, first, 1, MESSAGES_MAX);
+    let each = if guess > 1 { push(guess)?.as_secs_f64() / guess as f64 } else { first.as_secs_f64() };
     let count = fit(budget, Duration::from_secs_f64(each.max(1e-9)), MESSAGES_MIN, MESSAGES_MAX);
     let taken = push(count)?;
     side.tell(&0u64)?;

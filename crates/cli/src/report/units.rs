@@ -2,9 +2,10 @@
 //!
 //! Invariant: sizes are powers of two (KiB), rates and times are decimal (GB/s, us).
 
-/// A time in nanoseconds.
+/// A time in nanoseconds; empty if it is not known.
 pub(crate) fn time(ns: f64) -> String {
     match ns {
+        n if n.is_nan() => String::new(),
         n if n < 1e3 => format!("{} ns", digits(n)),
         n if n < 1e6 => format!("{} us", digits(n / 1e3)),
         n if n < 1e9 => format!("{} ms", digits(n / 1e6)),
@@ -40,7 +41,7 @@ pub(crate) fn ratio(x: f64) -> String {
 }
 
 /// Three significant digits.
-fn digits(x: f64) -> String {
+pub(crate) fn digits(x: f64) -> String {
     match x {
         x if x < 10.0 => format!("{x:.2}"),
         x if x < 100.0 => format!("{x:.1}"),

@@ -1,0 +1,161 @@
+//! The command line: help, exit codes, shapes of JSON.
+//!
+//! Invariant: scripts rely on what is tested here.
+
+mod common;
+
+use common::{Folder, Node, fails, json, ok, unique, vmmc};
+
+#[test]
+fn help_names_every_command_and_exit_code() {
+    let help = ok(&["--help"]);
+    for command in ["demo", "node", "ping", "bench", "stats", "explain", "doctor", "sim", "completion", "man"] {
+        assert!(help.contains(&format!("\n  {command} ")), "{command} is not in the help:\n{help}");
+    }
+    assert!(help.contains("Exit codes:") && !help.contains("worker"));
+    assert!(ok(&["bench", "--help"]).contains("same-node"));
+}
+
+#[test]
+fn completion_and_manual_come_from_the_same_declaration() {
+    assert!(ok(&["completion", "bash"]).contains("two-nodes"));
+    assert!(ok(&["completion", "zsh"]).contains("doctor"));
+    assert!(ok(&["man"]).contains(".SH"));
+}
+
+#[test]
+fn wrong_usage_is_exit_code_2() {
+    fails(2, &["no-such-command"]);
+    fails(2, &["bench", "latency", "--sizes", "0"]);
+    fails(2, &["bench", "latency", "--path", "nowhere"]);
+    fails(2, &["sim", "--seeds", "9..3"]);
+    fails(2, &["node", "start", "--peer", "not-an-address"]);
+    fails(2, &["worker"]);
+    assert_eq!(vmmc(&[]).status.code(), Some(2));
+}
+
+#[test]
+fn a_node_that_does_not_run_is_exit_code_3_and_is_not_started() {
+    let name = unique("nobody");
+    for args in [
+        vec!["node", "status", "--name", &name],
+        vec!["node", "stop", "--name", &name],
+        vec!["stats", "--name", &name],
+        vec!["ping", "b", "--name", &name],
+        vec!["explain", "--name", &name],
+    ] {
+        let said = fails(3, &args);
+        assert!(said.contains(&name) && said.contains("vmmc node start"), "{said}");
+    }
+    assert!(!ok(&["node", "list"]).contains(&name));
+}
+
+#[test]
+fn a_bench_in_json_has_the_promised_rows() {
+    let page = Folder::new();
+    let html = page.file("bench.html");
+    let args =
+        ["bench", "latency", "--json", "--runs", "2", "--time-ms", "3", "--sizes", "8,1K", "--peers", "pipe,ucx"];
+    let report = json(&[&args[..], &["--path", "same-node", "--html", &html]].concat());
+    assert_eq!(report["bench"], "latency");
+    assert!(report["machine"]["cores"].as_u64() >= Some(1) && report["machine"]["kernel"].is_string());
+    let rows = report["rows"].as_array().expect("rows are a list");
+    for series in ["cache-line", "memcpy", "vmmc", "pipe"] {
+        let row = rows.iter().find(|r| r["series"] == series).unwrap_or_else(|| panic!("no row {series}: {report}"));
+        assert_eq!((&row["size_bytes"], &row["runs"]), (&8.into(), &2.into()));
+        assert!(row["p50_ns"].as_f64() > Some(0.0) && row["p99_ns"].as_f64() >= row["p50_ns"].as_f64(), "{row}");
+        assert!(row["path"].is_string());
+    }
+    let page = std::fs::read_to_string(html).expect("the page was written");
+    assert!(page.contains("<svg") && page.contains("same-node") && !page.contains("http"));
+}
+
+#[test]
+fn a_bandwidth_bench_in_json_has_rates() {
+    let args = ["bench", "bandwidth", "--json", "--runs", "1", "--time-ms", "3", "--sizes", "64K", "--peers", "unix"];
+    let report = json(&[&args[..], &["--path", "same-node,embedded", "--sealed"]].concat());
+    let rows = report["rows"].as_array().expect("rows are a list");
+    assert_eq!(rows.len(), 4, "{report}");
+    assert!(rows.iter().all(|r| r["bytes_per_s"].as_f64() > Some(0.0)), "{report}");
+    assert!(report["promises"].as_array().is_some_and(|p| !p.is_empty()));
+}
+
+#[test]
+fn every_bench_measures_every_path() {
+    for what in ["fetch", "atomic", "notify", "import", "redirect"] {
+        let args = ["bench", what, "--json", "--runs", "1", "--time-ms", "3", "--asleep-us", "100"];
+        let sizes: &[&str] = if what == "redirect" || what == "fetch" { &["--sizes", "4K"] } else { &[] };
+        let report = json(&[&args[..], sizes].concat());
+        for (series, path) in [
+            ("vmmc", "same-node"),
+            ("vmmc", "two-nodes"),
+            ("vmmc-plain", "two-nodes"),
+            ("vmmc", "embedded"),
+            ("vmmc-plain", "embedded"),
+        ] {
+            let rows = report["rows"].as_array().expect("rows are a list");
+            let found = rows.iter().find(|r| r["series"] == series && r["path"] == path);
+            assert!(found.is_some_and(|r| r["p50_ns"].as_f64() > Some(0.0)), "{what} {series} {path}: {report}");
+        }
+    }
+}
+
+#[test]
+fn the_demo_moves_a_file_and_measures() {
+    let folder = Folder::new();
+    let file = folder.file("data");
+    let bytes: Vec<u8> = (0..3_000_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    std::fs::write(&file, bytes).expect("the folder can be written");
+    let report = json(&["demo", "--json", "--file", &file, "--html", &folder.file("demo.html")]);
+    let rows = report["rows"].as_array().expect("rows are a list");
+    for (series, path) in
+        [("vmmc", "same-node"), ("vmmc", "two-nodes"), ("pipe", "kernel"), ("unix", "kernel"), ("tcp", "kernel")]
+    {
+        let of = rows.iter().filter(|r| r["series"] == series && r["path"] == path).count();
+        assert_eq!(of, 6, "{series} {path}: {report}");
+    }
+    assert!(rows.iter().all(|r| r["error"].is_null()), "{report}");
+}
+
+#[test]
+fn an_empty_file_moves_and_a_missing_one_is_named() {
+    let folder = Folder::new();
+    let said = fails(1, &["demo", "--json", "--file", &folder.file("nothing")]);
+    assert!(said.contains("nothing"), "{said}");
+}
+
+#[test]
+fn the_doctor_says_what_is_missing() {
+    let report = json(&["doctor", "--json"]);
+    assert_eq!(report["usable"], true);
+    let findings = report["findings"].as_array().expect("findings are a list");
+    for about in ["kernel", "sealed shared memory", "UDP socket buffers", "open files", "cluster key", "ucx"] {
+        assert!(findings.iter().any(|f| f["about"] == about), "{about} is not in {report}");
+    }
+    assert!(findings.iter().all(|f| f["state"] == "good" || !f["advice"].as_str().unwrap_or("").is_empty()));
+}
+
+#[test]
+fn simulated_seeds_hold_and_replay() {
+    let run = || json(&["sim", "--nodes", "3", "--seed", "7", "--steps", "60", "--json"]);
+    let first = run();
+    assert_eq!((&first["counts"]["runs"], &first["failures"]), (&1.into(), &serde_json::json!([])));
+    assert_eq!(first["digest"], run()["digest"]);
+    assert_eq!(json(&["sim", "--seeds", "0..4", "--steps", "30", "--json"])["counts"]["runs"], 4);
+}
+
+#[test]
+fn stats_and_explain_speak_of_a_running_node() {
+    let node = Node::start("stats", &["--plain"]);
+    let stats = json(&["stats", "--name", &node.name, "--json"]);
+    assert_eq!(stats["node"], node.name.as_str());
+    assert!(stats["counters"].as_object().is_some_and(|c| !c.is_empty()));
+    let session = vmmc::Session::builder().node(&node.name).start_node(false).attach().expect("the node runs");
+    let _export = session.export(8192).name("frames").create().expect("there is memory");
+    let text = ok(&["explain", &node.name, "frames", "--name", &node.name]);
+    assert!(text.contains("frames"), "{text}");
+    let explained = json(&["explain", &node.name, "frames", "--name", &node.name, "--json"]);
+    assert_eq!(explained["path"], "mapped");
+    let said = fails(1, &["explain", &node.name, "no-such-export", "--name", &node.name]);
+    assert!(said.contains("no-such-export"), "{said}");
+}

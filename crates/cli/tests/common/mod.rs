@@ -1,0 +1,162 @@
+//! What the tests of the command share: running it, temporary nodes, waiting.
+//!
+//! Invariant: every node that a test starts has a name of its own and is gone when the test ends, also when it fails.
+#![allow(dead_code, reason = "every test file uses a part of it")]
+
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// Longest wait for what the promises give a second or five: the machine may be busy with other tests.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+static NAMES: AtomicU32 = AtomicU32::new(1);
+
+/// A name that no other test uses.
+pub fn unique(what: &str) -> String {
+    format!("test-{}-{}-{what}", std::process::id(), NAMES.fetch_add(1, Ordering::Relaxed))
+}
+
+/// A folder that is removed when dropped.
+pub struct Folder(pub PathBuf);
+
+impl Folder {
+    pub fn new() -> Folder {
+        let path = std::env::temp_dir().join(unique("folder"));
+        std::fs::create_dir_all(&path).expect("the temporary folder can be written");
+        Folder(path)
+    }
+
+    pub fn file(&self, name: &str) -> String {
+        self.0.join(name).to_str().expect("the name is ASCII").to_string()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// The command, with nothing of the user's environment that matters to it.
+pub fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vmmc"));
+    command.args(args).env_remove("VMMC_NODE").stdin(Stdio::null());
+    command
+}
+
+/// Runs the command to its end.
+pub fn vmmc(args: &[&str]) -> Output {
+    command(args).output().expect("the command can be started")
+}
+
+/// Runs it, expects success, gives what it printed.
+pub fn ok(args: &[&str]) -> String {
+    let output = vmmc(args);
+    assert!(output.status.success(), "vmmc {args:?}: {}\n{}", output.status, text(&output.stderr));
+    text(&output.stdout)
+}
+
+/// Runs it, expects success, gives what it printed as JSON.
+pub fn json(args: &[&str]) -> serde_json::Value {
+    let printed = ok(args);
+    serde_json::from_str(&printed).unwrap_or_else(|e| panic!("vmmc {args:?} printed no JSON: {e}\n{printed}"))
+}
+
+/// Runs it, expects this exit code, gives what it said.
+pub fn fails(code: i32, args: &[&str]) -> String {
+    let output = vmmc(args);
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "vmmc {args:?}: {said}{}", text(&output.stdout));
+    said
+}
+
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A node daemon of a test.
+pub struct Node {
+    pub name: String,
+    pub pid: u32,
+    pub address: String,
+}
+
+impl Node {
+    /// Starts a node on loopback with these options besides.
+    pub fn start(what: &str, options: &[&str]) -> Node {
+        Node::start_named(&unique(what), options)
+    }
+
+    pub fn start_named(name: &str, options: &[&str]) -> Node {
+        let basic = ["node", "start", "--name", name, "--listen", "127.0.0.1:0", "--linger-s", "120"];
+        ok(&[&basic, options].concat());
+        let status = json(&["node", "status", "--name", name, "--json"]);
+        let pid = status["pid"].as_u64().expect("a node has a process id") as u32;
+        let address = status["listen"][0].as_str().expect("a node listens").to_string();
+        Node { name: name.to_string(), pid, address }
+    }
+
+    /// Kills the daemon at once.
+    pub fn kill(&self) {
+        kill(self.pid);
+        wait_until("the daemon is gone", || !alive(self.pid));
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        let _ = vmmc(&["node", "stop", "--name", &self.name]);
+        if alive(self.pid) {
+            kill(self.pid);
+        }
+    }
+}
+
+/// Kills a process with SIGKILL.
+pub fn kill(pid: u32) {
+    if let Some(pid) = rustix::process::Pid::from_raw(pid as i32) {
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+    }
+}
+
+/// Whether a process runs; one that has ended and was not waited for does not.
+pub fn alive(pid: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = status.rsplit(") ").next().and_then(|rest| rest.chars().next());
+    !matches!(state, None | Some('Z' | 'X'))
+}
+
+/// Waits, patiently, until something holds.
+pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < end, "not within {} s: {what}", PATIENCE.as_secs());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Descriptors that a process has open.
+pub fn open_files(pid: u32) -> usize {
+    std::fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count)
+}
+
+/// Mappings of unnamed memory that a process has.
+pub fn memory_mappings(pid: u32) -> usize {
+    std::fs::read_to_string(format!("/proc/{pid}/maps"))
+        .unwrap_or_default()
+        .lines()
+        .filter(|l| l.contains("memfd:"))
+        .count()
+}
+
+/// Small random numbers from a seed.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (self.0 >> 33) % bound
+    }
+}
