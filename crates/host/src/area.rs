@@ -124,6 +124,7 @@ impl AttachArea {
         })
     }
 
+    #[inline]
     fn at(&self, offset: u64) -> &AtomicU64 {
         self.0.word(offset).expect("the layout lies in the area")
     }

@@ -238,6 +238,7 @@ impl Region {
     }
 
     /// Checks that a range lies in the region.
+    #[inline]
     pub fn check(&self, offset: u64, len: u64) -> Result<(), OutOfBounds> {
         let size = self.0.len as u64;
         match offset.checked_add(len) {
