@@ -28,7 +28,7 @@ use vmmc_host::{AttachArea, Attachment, Channel, GateTable, WakeReceiver};
 
 /// Connects to the node, starting it if need be and allowed.
 pub(crate) fn reach(choices: &SessionBuilder) -> Result<Attachment, AttachError> {
-    let uid = rustix::process::getuid().as_raw();
+    let uid = rustix::process::geteuid().as_raw();
     let node = &choices.node;
     let channel = match Channel::connect(&node_socket_name(uid, node)) {
         Err(ChannelError::NoListener { .. }) if choices.start => start::start(uid, node)?,

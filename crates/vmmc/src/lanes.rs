@@ -89,8 +89,10 @@ impl Count {
 }
 
 /// Counters of all lanes.
-pub(crate) fn counters() -> Box<[LaneCounters]> {
-    (0..LANES).map(|_| LaneCounters::default()).collect()
+pub(crate) fn counters() -> Box<[LaneCounters; LANES]> {
+    let counters: Box<[LaneCounters]> = (0..LANES).map(|_| LaneCounters::default()).collect();
+    let Ok(counters) = counters.try_into() else { unreachable!("there are LANES of them") };
+    counters
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex};
 use vmmc_host::abi::{GateState, RawNotification, gate_state, gate_word};
 use vmmc_host::area::{enter_lane, leave_lane};
 use vmmc_host::fork::ForkWord;
+use vmmc_host::limits::LANES;
 use vmmc_host::region::OutOfBounds;
 use vmmc_host::{AttachArea, Region};
 
@@ -23,7 +24,7 @@ pub(crate) const GONE: u64 = 2;
 pub(crate) struct Hot {
     state: ForkWord,
     pub(crate) area: AttachArea,
-    pub(crate) counters: Box<[LaneCounters]>,
+    pub(crate) counters: Box<[LaneCounters; LANES]>,
     /// Guards [`SHARED_LANE`].
     shared: Mutex<()>,
 }

@@ -90,21 +90,29 @@ pub(crate) fn an_unknown_or_silent_node_is_an_error_in_time(nodes: &dyn Nodes) {
 }
 
 pub(crate) fn when_the_node_ends_calls_and_waits_end(nodes: &dyn Nodes) {
-    for place in [Place::Mapped, Place::Engine] {
-        let j = join_with(nodes, place, 4096, |e| e.notify(true));
+    let mapped = join_with(nodes, Place::Mapped, 4096, |e| e.notify(true));
+    let served = join(nodes, Place::Engine, 4096);
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| mapped.export.wait_notification_by(mapped.owner.deadline(2 * LONG)));
+        std::thread::sleep(SHORT);
         if !nodes.stop(0) {
-            return;
+            mapped.owner.leave();
         }
+        let ended = waiting.join().unwrap();
+        assert!(matches!(ended, Err(WaitError::NodeGone { .. })), "a blocked wait ends too: {ended:?}");
+    });
+    if mapped.user.is_alive() && !nodes.stop(0) {
+        return;
+    }
+    for j in [mapped, served] {
         eventually("the session being told", || !j.owner.is_alive() && !j.user.is_alive());
         let error = j.import.send(0, b"x").unwrap_err();
         assert!(matches!(error, TransferError::NodeGone { .. }), "{error}");
         assert!(j.import.fetch(0, &mut [0]).is_err());
-        assert!(matches!(j.export.wait_notification(), Err(WaitError::NodeGone { .. })));
         assert!(matches!(j.export.wait_word(0, |w| w == 1), Err(WaitError::NodeGone { .. })));
         assert!(matches!(j.owner.node_info(false), Err(CallError::NodeGone { .. })));
         let error = j.owner.export(64).create().unwrap_err();
         assert!(error.to_string().contains("start it again"), "{error}");
-        return;
     }
 }
 

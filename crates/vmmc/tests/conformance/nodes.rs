@@ -68,8 +68,11 @@ impl Nodes for Embedded {
 /// Daemons, on threads of this process.
 pub(crate) struct Daemons {
     names: [String; 2],
-    running: Mutex<Vec<Option<(Stopper, JoinHandle<()>)>>>,
+    running: Mutex<[Running; 2]>,
 }
+
+/// A daemon that runs, if it still does.
+type Running = Option<(Stopper, JoinHandle<()>)>;
 
 impl Daemons {
     pub(crate) fn start() -> Daemons {
@@ -82,7 +85,7 @@ impl Daemons {
             let thread = std::thread::spawn(move || daemon.run().expect("the daemon ends well"));
             Some((stopper, thread))
         });
-        let nodes = Daemons { names, running: Mutex::new(running.into()) };
+        let nodes = Daemons { names, running: Mutex::new(running) };
         introduce(&nodes);
         nodes
     }
