@@ -171,7 +171,7 @@ fn bulk_side(mut raw: Raw, first: bool, import: u64) {
     let mut rates = Vec::new();
     for _ in 0..20 {
         let start = Instant::now();
-        let (total, mut done, mut posted) = (256u64, 0, 0);
+        let (total, mut done, mut posted) = (64u64, 0, 0);
         while done < total {
             while posted < total && posted < done + 4 {
                 let mut command = RawCommand::new(Op::Send, import);
@@ -188,5 +188,10 @@ fn bulk_side(mut raw: Raw, first: bool, import: u64) {
         rates.push(total as f64 * 1.048576 / start.elapsed().as_secs_f64() / 1000.0);
     }
     rates.sort_by(f64::total_cmp);
-    println!("1 MiB sends: min {:.2} median {:.2} max {:.2} GB/s", rates[0], rates[10], rates[19]);
+    println!(
+        "1 MiB sends: min {:.2} median {:.2} max {:.2} GB/s",
+        rates[0],
+        rates[rates.len() / 2],
+        rates[rates.len() - 1]
+    );
 }

@@ -1,10 +1,16 @@
 //! The node daemon as a program of its own: `vmmcd --name a --listen 127.0.0.1:4000`.
+//!
+//! The words `node run` before the options are accepted too, so that it can stand in for `vmmc` where one is started in the background.
 
 use std::process::ExitCode;
 use vmmc_node::{NodeConfig, run_with};
 
 fn main() -> ExitCode {
-    let config = match NodeConfig::from_args(std::env::args().skip(1)) {
+    let mut args: Vec<String> = std::env::args().skip(1).collect();
+    if args.starts_with(&["node".to_string(), "run".to_string()]) {
+        args.drain(..2);
+    }
+    let config = match NodeConfig::from_args(args) {
         Ok(config) => config,
         Err(e) => {
             eprintln!("vmmcd: {e}");

@@ -64,11 +64,10 @@ fn nodes_that_are_stepped_by_their_callers_talk() {
         let (owner, memory, mut importer, import) = joined(&a, &b);
         for i in 1..=100u64 {
             importer.send(import, 0, &i.to_le_bytes(), i);
-            let done = wait(&|| owner.pump(), || {
+            wait(&|| owner.pump(), || {
                 importer.pump();
                 memory.region.word(0).unwrap().load(Ordering::SeqCst).eq(&i).then_some(())
             });
-            assert_eq!(done, ());
         }
     }
 }
@@ -112,11 +111,10 @@ fn a_parked_thread_is_woken_by_what_another_thread_steps() {
         for i in 1..=rounds {
             std::thread::sleep(Duration::from_millis(3));
             importer.send(import, 0, &i.to_le_bytes(), i);
-            let got = wait(&|| other.step(), || {
+            wait(&|| other.step(), || {
                 importer.pump();
                 (memory.region.word(0).unwrap().load(Ordering::SeqCst) >= i).then_some(())
             });
-            assert_eq!(got, ());
         }
         thread.join().unwrap();
     }

@@ -54,7 +54,7 @@ fn random_words_in_the_command_ring_harm_only_their_writer() {
             }
             // Half of them look more like commands.
             if noise.next() % 2 == 0 {
-                slot.set(1, noise.next() % 7 | (noise.next() % 16) << 8 | (noise.next() % 400) << 16);
+                slot.set(1, (noise.next() % 7) | ((noise.next() % 16) << 8) | ((noise.next() % 400) << 16));
                 slot.set(3, if noise.next() % 2 == 0 { grant.import } else { noise.next() % 4 });
                 slot.set(6, u64::from(own.id));
             }
@@ -62,6 +62,7 @@ fn random_words_in_the_command_ring_harm_only_their_writer() {
         }
         evil.pump();
         check();
+        // Now and then it collects its completions, so that it is served again.
         while round % 4 == 0 && !evil.no_completion() {}
     }
 }
