@@ -1,0 +1,194 @@
+//! Real processes that are killed, and one that forks. The test program starts itself once for each role.
+//!
+//! Source: "a process killed -9 in the middle of anything: peers get an error within a second, its memory and names are gone".
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+use vmmc::{Rights, SendOptions, Session, TransferError, WaitError};
+use vmmc_node::{KeySource, NodeConfig};
+
+const LONG: Duration = Duration::from_secs(30);
+/// Within this time a death is told. It is promised to be one second; the rest is for busy machines.
+const TOLD: Duration = Duration::from_secs(10);
+
+/// A child process in some role; killed when dropped.
+struct Role(Child);
+
+impl Role {
+    /// Starts the role and waits until it says that it is ready.
+    fn start(role: &str, node: &str) -> Role {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "child_process", "--ignored", "--nocapture", "--test-threads=1"])
+            .env("VMMC_TEST_ROLE", role)
+            .env("VMMC_TEST_NODE", node)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap().contains("ready")), "the {role} did not become ready");
+        // What else it says must not block it.
+        std::thread::spawn(move || lines.for_each(drop));
+        Role(child)
+    }
+
+    fn kill(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Role {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn node_name() -> String {
+    static SERIAL: AtomicU32 = AtomicU32::new(0);
+    format!("processes-{}-{}", std::process::id(), SERIAL.fetch_add(1, Ordering::Relaxed))
+}
+
+fn attach(node: &str) -> Session {
+    Session::builder().node(node).start_node(false).timeout(LONG).attach().unwrap()
+}
+
+fn told<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(value) = look() {
+            return value;
+        }
+        assert!(start.elapsed() < TOLD, "{what}: not told within {TOLD:?}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+#[ignore = "a role of the other tests"]
+fn child_process() {
+    let Ok(role) = std::env::var("VMMC_TEST_ROLE") else { return };
+    let node = std::env::var("VMMC_TEST_NODE").unwrap();
+    match role.as_str() {
+        "node" => {
+            let config = NodeConfig::new(&node).key(KeySource::Plain);
+            vmmc_node::run_with(config, |_| println!("ready")).unwrap();
+        }
+        "owner" => {
+            let session = attach(&node);
+            let _mapped = session.export(1 << 20).name("mapped").create().unwrap();
+            let _served = session.export(1 << 20).name("served").mappable(false).create().unwrap();
+            println!("ready");
+            std::thread::sleep(10 * LONG);
+        }
+        "sender" => {
+            let session = attach(&node);
+            let imports = ["target", "served-target"].map(|name| session.import(name).open().unwrap());
+            let data = vec![7u8; 600_000];
+            println!("ready");
+            loop {
+                for import in &imports {
+                    import.send_with(64, &data, SendOptions::notify()).unwrap();
+                }
+            }
+        }
+        other => panic!("no role {other}"),
+    }
+}
+
+#[test]
+fn when_an_owner_is_killed_its_importers_are_told_and_its_names_are_free() {
+    let node = node_name();
+    let _daemon = Role::start("node", &node);
+    let user = attach(&node);
+    for _ in 0..3 {
+        let mut owner = Role::start("owner", &node);
+        let imports = ["mapped", "served"].map(|name| user.import(name).rights(Rights::ALL).open().unwrap());
+        imports.iter().for_each(|import| import.send(0, b"alive").unwrap());
+        owner.kill();
+        for import in &imports {
+            let error = told("the importer", || import.send(0, b"dead?").and_then(|()| import.flush()).err());
+            assert!(matches!(error, TransferError::OwnerDied { .. }), "{error}");
+        }
+        told("the name", || user.import("mapped").open().err());
+    }
+}
+
+#[test]
+fn an_importer_killed_in_the_middle_of_sends_holds_up_nobody() {
+    let node = node_name();
+    let _daemon = Role::start("node", &node);
+    let owner = attach(&node);
+    for round in 0..5 {
+        let target = owner.export(1 << 20).name("target").notify(true).create().unwrap();
+        let served = owner.export(1 << 20).name("served-target").notify(true).mappable(false).create().unwrap();
+        let mut sender = Role::start("sender", &node);
+        target.wait_notification().unwrap();
+        std::thread::sleep(Duration::from_micros(300 * round));
+        sender.kill();
+        let start = Instant::now();
+        target.unexport().unwrap();
+        served.unexport().unwrap();
+        assert!(start.elapsed() < TOLD);
+    }
+}
+
+#[test]
+fn when_the_daemon_is_killed_calls_fail_soon_and_a_new_one_takes_its_place() {
+    let node = node_name();
+    let mut daemon = Role::start("node", &node);
+    let (owner, user) = (attach(&node), attach(&node));
+    let export = owner.export(4096).name("here").notify(true).create().unwrap();
+    let import = user.import("here").open().unwrap();
+    let served = user.import("here").rights(Rights::WRITE).open().unwrap();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| export.wait_notification());
+        let fetching = scope.spawn(|| told("the sender", || import.send(0, b"x").err()));
+        std::thread::sleep(Duration::from_millis(50));
+        daemon.kill();
+        assert!(matches!(waiting.join().unwrap(), Err(WaitError::NodeGone { .. })));
+        assert!(matches!(fetching.join().unwrap(), TransferError::NodeGone { .. }));
+    });
+    assert!(matches!(served.send(0, b"x"), Err(TransferError::NodeGone { .. })));
+    let message = user.import("here").open().unwrap_err().to_string();
+    assert!(message.contains("vmmc node start"), "{message}");
+    let _new = Role::start("node", &node);
+    let again = attach(&node);
+    let export = again.export(4096).name("here").create().unwrap();
+    again.import("here").open().unwrap().send(0, b"again").unwrap();
+    drop(export);
+}
+
+#[test]
+fn a_missing_node_is_an_error_with_a_next_step() {
+    let error = Session::builder().node("nobody-runs-this").start_node(false).attach().unwrap_err();
+    assert!(error.to_string().contains("vmmc node start --name nobody-runs-this"), "{error}");
+}
+
+#[test]
+fn a_forked_child_finds_the_session_unusable() {
+    let node = node_name();
+    let _daemon = Role::start("node", &node);
+    let session = attach(&node);
+    let export = session.export(4096).name("parents").create().unwrap();
+    let mapped = session.import("parents").open().unwrap();
+    let served = session.import("parents").rights(Rights::WRITE).open().unwrap();
+    // SAFETY: the child runs only the calls below, which take no lock that another thread could hold at the fork (they fail before), and leaves by _exit.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let forked = |result: Result<(), TransferError>| matches!(result, Err(TransferError::Forked { .. }));
+        let all = forked(mapped.send(0, b"child")) && forked(served.send(0, b"child"));
+        // SAFETY: ends the child without running destructors of the parent's objects.
+        unsafe { libc::_exit(if all { 0 } else { 1 }) };
+    }
+    let mut status = -1;
+    // SAFETY: waits for our own child; `status` is a valid place for the result.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert_eq!(status, 0, "the child could use its parent's session");
+    mapped.send(0, b"parent").unwrap();
+    let mut got = [0; 6];
+    export.read(0, &mut got).unwrap();
+    assert_eq!(&got, b"parent");
+}
