@@ -89,7 +89,7 @@ impl Setup {
             paths: rng.between(1, PATHS_MAX as u64) as usize,
             path_mtu_bytes,
             recv_buffer_bytes,
-            operations_max: if rng.chance(30) { OPERATIONS_FLOOD } else { OPERATIONS_PER_PROCESS_MAX },
+            operations_max: if rng.chance(20) { OPERATIONS_FLOOD } else { OPERATIONS_PER_PROCESS_MAX },
             stranger: rng.chance(300).then_some(options.nodes),
             tells_all_paths: rng.chance(700),
         }

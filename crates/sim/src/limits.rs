@@ -9,6 +9,8 @@ pub const NODES_MAX: usize = 64;
 /// Actions of a run unless told otherwise: enough for every fault to meet every kind of operation over a sweep, few
 /// enough that a seed takes tens of milliseconds.
 pub const STEPS_DEFAULT: u64 = 300;
+/// A step does one more round of actions for so many nodes, so that a large cluster is as busy as a small one.
+pub(crate) const NODES_PER_ACTION: usize = 12;
 /// Events told on failure: one screen.
 pub const TRACE_LINES_DEFAULT: usize = 40;
 
@@ -30,6 +32,8 @@ pub(crate) const OPERATIONS_PER_PROCESS_MAX: usize = 24;
 
 /// The same in a run that floods the queues: more than an engine takes, so that `Busy` is met.
 pub(crate) const OPERATIONS_FLOOD: usize = 1_200;
+/// A burst of operations is at most this part of what may be outstanding.
+pub(crate) const OPERATIONS_PER_BURST_PART: usize = 16;
 /// How long after a node has died an operation towards it may be outstanding, beyond the peer timeout: a handshake or
 /// keepalive may have to find out first.
 pub(crate) const DEAD_PEER_SLACK_NS: u64 = 2_000_000_000;

@@ -7,7 +7,7 @@ use vmmc_nic::{AtomicOp, Command, INLINE_BYTES_MAX, ImportId, RegionId, Rights, 
 
 use crate::cluster::Cluster;
 use crate::events::op_cookie;
-use crate::limits::{PLACE_TRIES, WORDS_BYTES};
+use crate::limits::{OPERATIONS_PER_BURST_PART, PLACE_TRIES, WORDS_BYTES};
 use crate::model::{
     Expected, ExportKey, ImportKey, ImportState, Key, Mistake, Op, OpKey, OpKind, Outcome, ProcKey, RegionUse,
 };
@@ -30,8 +30,8 @@ impl Cluster {
         let usable = |i: &ImportKey| self.model.imports[*i].state == ImportState::Granted;
         let imports: Vec<ImportKey> = self.model.procs[proc].imports.iter().copied().filter(usable).collect();
         let Some(import) = self.rng.index(imports.len()).map(|i| imports[i]) else { return self.do_import(proc) };
-        let burst = (self.setup.operations_max / 4) as u64;
-        for _ in 0..self.rng.between(1, burst) {
+        let burst = (self.setup.operations_max / OPERATIONS_PER_BURST_PART) as u64;
+        for _ in 0..self.rng.between(1, burst.max(6)) {
             let facts = &self.model.procs[proc];
             if !facts.alive || facts.outstanding >= self.setup.operations_max {
                 return;
@@ -64,7 +64,7 @@ impl Cluster {
         if len == 0 && self.model.has_empty_counting(export) {
             counter = None;
         }
-        let notify = self.rng.chance(300);
+        let notify = self.rng.chance(300) && !(len == 0 && self.model.has_empty_notifying(export, offset));
         let completion = len == 0 || self.rng.chance(600);
         self.send(proc, import, (offset, len), notify, counter, completion);
     }

@@ -7,7 +7,7 @@ use vmmc_nic::{Access, ExportSpec, ImportSpec, ImportTarget, NodeSpec, PingBy, R
 
 use crate::cluster::{Cluster, Happening, node_name};
 use crate::events::{import_cookie, ping_cookie};
-use crate::limits::{EXPORTS_PER_PROCESS_MAX, IMPORTS_PER_PROCESS_MAX, PROCESSES_PER_NODE_MAX};
+use crate::limits::{EXPORTS_PER_PROCESS_MAX, IMPORTS_PER_PROCESS_MAX, NODES_PER_ACTION, PROCESSES_PER_NODE_MAX};
 use crate::model::{
     Export, ExportEnd, ExportKey, Import, ImportKey, ImportState, Model, Ping, ProcKey, Region, RegionKey, RegionUse,
     Seen, Wanted,
@@ -23,7 +23,8 @@ impl Cluster {
         }
         self.model.begin_step();
         self.stir();
-        for _ in 0..self.rng.pick(&[1, 1, 2, 4]) {
+        let actions = self.rng.pick(&[1, 1, 2, 4]) * (1 + self.options.nodes / NODES_PER_ACTION);
+        for _ in 0..actions {
             self.act_once();
         }
         self.gauge_one();

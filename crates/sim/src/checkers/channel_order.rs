@@ -53,6 +53,9 @@ fn send_lands(model: &Model, key: OpKey, end: u64) -> Result<(), String> {
 
 fn sees_earlier(model: &Model, key: OpKey, what: &str) -> Result<(), String> {
     model.misses_earlier(key).map_or(Ok(()), |missing| {
-        Err(format!("{what} {key} of {} happened before its earlier send {missing} was in memory", model.ops[key].sender))
+        Err(format!(
+            "{what} {key} of {} happened before its earlier send {missing} was in memory",
+            model.ops[key].sender
+        ))
     })
 }

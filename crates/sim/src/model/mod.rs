@@ -11,7 +11,7 @@ mod facts;
 mod table;
 mod take;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 pub(crate) use attribute::{AtomicRole, ReadRole, WriteRole};
 pub(crate) use facts::*;
@@ -41,7 +41,7 @@ pub(crate) struct Model {
     pub(crate) redirects: Table<RedirectKey, Redirect>,
     pub(crate) pings: Table<PingKey, Ping>,
     /// Operations that have not ended, for the progress checker and the end of the run.
-    pub(crate) open_ops: Vec<OpKey>,
+    pub(crate) open_ops: BTreeSet<OpKey>,
     /// Imports that are not answered, and answered ones not yet swept out.
     pub(crate) asked_imports: Vec<ImportKey>,
     /// Pings that are not answered, and answered ones not yet swept out.
@@ -77,7 +77,7 @@ impl Model {
             ops: Table::new(),
             redirects: Table::new(),
             pings: Table::new(),
-            open_ops: Vec::new(),
+            open_ops: BTreeSet::new(),
             asked_imports: Vec::new(),
             open_pings: Vec::new(),
             unapplied: BTreeMap::new(),
@@ -184,7 +184,7 @@ impl Model {
         let lands = op.is_send() && op.mistake.is_none();
         let (offset, len, counts) = (op.offset, op.len, op.counter().is_some());
         let key = self.ops.push(op);
-        self.open_ops.push(key);
+        self.open_ops.insert(key);
         self.procs[sender].outstanding += 1;
         if let (Some(export), true) = (target, lands) {
             let node = self.procs[self.exports[export].owner].node;
@@ -306,7 +306,7 @@ impl Model {
         op.ended_at_ns = self.now_ns;
         let sender = op.sender;
         self.procs[sender].outstanding -= 1;
-        self.open_ops.retain(|&o| o != key);
+        self.open_ops.remove(&key);
     }
 
     /// A fault that may cost a node its peers begins.
@@ -380,6 +380,12 @@ impl Model {
         let region = self.exports[export].region;
         let there = |op: &Op| op.len == 0 && op.export.is_some_and(|e| self.exports[e].region == region);
         self.counting.iter().any(|&op| there(&self.ops[op]))
+    }
+
+    /// Whether a send without bytes at that place may still notify. A second one could not be told from it.
+    pub(crate) fn has_empty_notifying(&self, export: ExportKey, offset: u64) -> bool {
+        let open = |op: &Op| op.offset == offset && op.asks_notification() && op.notified == 0;
+        self.exports[export].empty_sends.iter().any(|&op| open(&self.ops[op]))
     }
 
     /// Whether `start..end` of a region is free of operations in the open, so that a new one may land there.
