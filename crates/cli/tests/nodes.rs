@@ -49,7 +49,7 @@ fn nodes_with_different_keys_do_not_meet() {
     let b = Node::start("key-b", &["--key-file", &folder.file("two.key"), "--peer-timeout-ms", "1000"]);
     let said = fails(5, &["ping", &a.address, "--name", &b.name, "--timeout-ms", "3000"]);
     assert!(said.contains(&a.address), "{said}");
-    let error = attach(&b.name).import("frames").node(&a.address).open().err().expect("the nodes share no key");
+    let error = attach(&b.name).import("frames").node(&a.address).open().expect_err("the nodes share no key");
     assert!(error.to_string().contains("frames"), "{error}");
     ok(&["node", "status", "--name", &a.name]);
 }

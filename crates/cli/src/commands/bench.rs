@@ -239,11 +239,13 @@ pub(crate) fn verdict(report: &Report, check: bool) -> Result<(), Failure> {
     let failed: Vec<String> = report
         .rows
         .iter()
-        .filter(|r| matches!(r.figures, Figures::Failed { .. }))
-        .map(|r| format!("{} {}", r.key.series, r.key.path))
+        .filter_map(|r| match &r.figures {
+            Figures::Failed { error } => Some(format!("{} {}: {error}", r.key.series, r.key.path)),
+            _ => None,
+        })
         .collect();
-    if !failed.is_empty() {
-        return Err(Failure::new(format!("{} rows could not be measured: {}", failed.len(), failed.join(", "))));
+    if let Some(first) = failed.first() {
+        return Err(Failure::new(format!("{} rows could not be measured; {first}", failed.len())));
     }
     let broken = report.promises.iter().filter(|v| !v.met).count();
     if check && broken > 0 {

@@ -134,6 +134,12 @@ impl Attached {
     }
 }
 
+/// Waits until the last message has arrived, so that giving the import back does not overtake it. The other side may have ended its export as soon as it saw
+/// the message: then the flush is refused, and the message has arrived all the same.
+fn settle(import: &Import) {
+    let _ = import.flush();
+}
+
 fn name(number: u64, role: Role) -> String {
     format!("measure-{number}-{}", if role == Role::Lead { "lead" } else { "follow" })
 }

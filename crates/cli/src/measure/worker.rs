@@ -23,11 +23,12 @@ pub(crate) fn run(core: Option<usize>) -> Result<(), Failure> {
         crate::machine::pin(core);
     }
     let orders = channel_to_coordinator()?;
-    let (first, mut fds) = hear(&orders)?;
+    let by_hand = || Failure::Usage("this command is started by `vmmc bench` and `vmmc demo` only".into());
+    let (first, mut fds) = hear(&orders).map_err(|_| by_hand())?;
     match (first, fds.pop()) {
         (Order::Meet(setting), Some(side)) => serve(&orders, &setting, Side::over(Channel::from_fd(side))),
         (Order::Node(node), None) => run_node(&orders, &node),
-        _ => Err(Failure::Usage("this command is started by `vmmc bench` and `vmmc demo` only".into())),
+        _ => Err(by_hand()),
     }
 }
 

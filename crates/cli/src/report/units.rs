@@ -61,7 +61,7 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
         other => return Err(format!("{other:?} is no unit of size; use B, K, M or G (powers of 1024)")),
     };
     let value: u64 = number.parse().map_err(|_| format!("{text:?} is no size; write for example 8, 64K or 1M"))?;
-    let bytes = value.checked_mul(1 << shift).unwrap_or(u64::MAX);
+    let bytes = value.saturating_mul(1 << shift);
     if bytes == 0 || bytes > crate::limits::SIZE_BYTES_MAX {
         return Err(format!("sizes lie between 1 B and {}, not {text}", size(crate::limits::SIZE_BYTES_MAX)));
     }

@@ -9,26 +9,26 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// Longest wait for what the promises give a second or five: the machine may be busy with other tests.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 static NAMES: AtomicU32 = AtomicU32::new(1);
 
 /// A name that no other test uses.
-pub fn unique(what: &str) -> String {
+pub(crate) fn unique(what: &str) -> String {
     format!("test-{}-{}-{what}", std::process::id(), NAMES.fetch_add(1, Ordering::Relaxed))
 }
 
 /// A folder that is removed when dropped.
-pub struct Folder(pub PathBuf);
+pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Folder {
-    pub fn new() -> Folder {
+    pub(crate) fn new() -> Folder {
         let path = std::env::temp_dir().join(unique("folder"));
         std::fs::create_dir_all(&path).expect("the temporary folder can be written");
         Folder(path)
     }
 
-    pub fn file(&self, name: &str) -> String {
+    pub(crate) fn file(&self, name: &str) -> String {
         self.0.join(name).to_str().expect("the name is ASCII").to_string()
     }
 }
@@ -40,56 +40,56 @@ impl Drop for Folder {
 }
 
 /// The command, with nothing of the user's environment that matters to it.
-pub fn command(args: &[&str]) -> Command {
+pub(crate) fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_vmmc"));
     command.args(args).env_remove("VMMC_NODE").stdin(Stdio::null());
     command
 }
 
 /// Runs the command to its end.
-pub fn vmmc(args: &[&str]) -> Output {
+pub(crate) fn vmmc(args: &[&str]) -> Output {
     command(args).output().expect("the command can be started")
 }
 
 /// Runs it, expects success, gives what it printed.
-pub fn ok(args: &[&str]) -> String {
+pub(crate) fn ok(args: &[&str]) -> String {
     let output = vmmc(args);
     assert!(output.status.success(), "vmmc {args:?}: {}\n{}", output.status, text(&output.stderr));
     text(&output.stdout)
 }
 
 /// Runs it, expects success, gives what it printed as JSON.
-pub fn json(args: &[&str]) -> serde_json::Value {
+pub(crate) fn json(args: &[&str]) -> serde_json::Value {
     let printed = ok(args);
     serde_json::from_str(&printed).unwrap_or_else(|e| panic!("vmmc {args:?} printed no JSON: {e}\n{printed}"))
 }
 
 /// Runs it, expects this exit code, gives what it said.
-pub fn fails(code: i32, args: &[&str]) -> String {
+pub(crate) fn fails(code: i32, args: &[&str]) -> String {
     let output = vmmc(args);
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "vmmc {args:?}: {said}{}", text(&output.stdout));
     said
 }
 
-pub fn text(bytes: &[u8]) -> String {
+pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
 /// A node daemon of a test.
-pub struct Node {
-    pub name: String,
-    pub pid: u32,
-    pub address: String,
+pub(crate) struct Node {
+    pub(crate) name: String,
+    pub(crate) pid: u32,
+    pub(crate) address: String,
 }
 
 impl Node {
     /// Starts a node on loopback with these options besides.
-    pub fn start(what: &str, options: &[&str]) -> Node {
+    pub(crate) fn start(what: &str, options: &[&str]) -> Node {
         Node::start_named(&unique(what), options)
     }
 
-    pub fn start_named(name: &str, options: &[&str]) -> Node {
+    pub(crate) fn start_named(name: &str, options: &[&str]) -> Node {
         let basic = ["node", "start", "--name", name, "--listen", "127.0.0.1:0", "--linger-s", "120"];
         ok(&[&basic, options].concat());
         let status = json(&["node", "status", "--name", name, "--json"]);
@@ -99,7 +99,7 @@ impl Node {
     }
 
     /// Kills the daemon at once.
-    pub fn kill(&self) {
+    pub(crate) fn kill(&self) {
         kill(self.pid);
         wait_until("the daemon is gone", || !alive(self.pid));
     }
@@ -115,21 +115,21 @@ impl Drop for Node {
 }
 
 /// Kills a process with SIGKILL.
-pub fn kill(pid: u32) {
+pub(crate) fn kill(pid: u32) {
     if let Some(pid) = rustix::process::Pid::from_raw(pid as i32) {
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
     }
 }
 
 /// Whether a process runs; one that has ended and was not waited for does not.
-pub fn alive(pid: u32) -> bool {
+pub(crate) fn alive(pid: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = status.rsplit(") ").next().and_then(|rest| rest.chars().next());
     !matches!(state, None | Some('Z' | 'X'))
 }
 
 /// Waits, patiently, until something holds.
-pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+pub(crate) fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !holds() {
         assert!(Instant::now() < end, "not within {} s: {what}", PATIENCE.as_secs());
@@ -138,12 +138,12 @@ pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 /// Descriptors that a process has open.
-pub fn open_files(pid: u32) -> usize {
+pub(crate) fn open_files(pid: u32) -> usize {
     std::fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count)
 }
 
 /// Mappings of unnamed memory that a process has.
-pub fn memory_mappings(pid: u32) -> usize {
+pub(crate) fn memory_mappings(pid: u32) -> usize {
     std::fs::read_to_string(format!("/proc/{pid}/maps"))
         .unwrap_or_default()
         .lines()
@@ -152,10 +152,10 @@ pub fn memory_mappings(pid: u32) -> usize {
 }
 
 /// Small random numbers from a seed.
-pub struct Random(pub u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    pub fn below(&mut self, bound: u64) -> u64 {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         (self.0 >> 33) % bound
     }

@@ -10,7 +10,7 @@
 //!
 //! Invariant: `taken <= announced <= taken + PIECES` on both sides, so no slot is overwritten before it was taken.
 
-use super::{Attached, TaskError};
+use super::{Attached, TaskError, settle};
 use crate::limits::{PIECE_BYTES, PIECES, PROGRESS_PAUSE};
 use crate::measure::task::{Move, MoveBy, Moved, Role};
 use std::fs::File;
@@ -139,7 +139,7 @@ impl Mover<'_> {
             checksum.update(into);
             moved += len;
         }
-        self.import.flush().map_err(TaskError::vmmc)?;
+        settle(&self.import);
         Ok(Moved { bytes: moved, taken: start.elapsed(), crc32: checksum.finalize() })
     }
 

@@ -3,7 +3,7 @@
 //! Invariant: the receiver has blocked in the kernel when the clock starts: the library polls for a while before it blocks, and that time is waited out on
 //! top of the time asleep.
 
-use super::{Attached, TaskError};
+use super::{Attached, TaskError, settle};
 use crate::limits::PARTNER_WAIT;
 use crate::measure::limit;
 use crate::measure::stats::Sample;
@@ -30,7 +30,9 @@ pub(super) fn measure(
             let options = SendOptions { notify: true, ..SendOptions::default() };
             let asleep = Duration::from_micros(asleep_us) + Duration::from_nanos(POLL_MAX_NS);
             let wake = |_| import.send_with(0, &data, options).map_err(TaskError::vmmc);
-            limit::lead_sleeps(&clock, asleep, task.budget, wake).map(Some)
+            let sample = limit::lead_sleeps(&clock, asleep, task.budget, wake);
+            settle(&import);
+            sample.map(Some)
         }
         Role::Follow => {
             let export = attached.export(task.number, Role::Follow, size)?;

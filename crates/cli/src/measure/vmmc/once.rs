@@ -2,7 +2,7 @@
 //!
 //! Invariant: the follower keeps its export, and its node running, until the leader says that it is done.
 
-use super::{Attached, TaskError, name};
+use super::{Attached, TaskError, name, settle};
 use crate::limits::{PARTNER_WAIT, SAMPLES_MAX, SAMPLES_MIN};
 use crate::measure::ping::{time_calls, timed};
 use crate::measure::stats::Sample;
@@ -60,7 +60,7 @@ fn one_sided(
             let import = attached.import(task.number, Role::Follow)?;
             let sample = measure(&import);
             import.send(DONE, &1u64.to_le_bytes()).map_err(TaskError::vmmc)?;
-            import.flush().map_err(TaskError::vmmc)?;
+            settle(&import);
             sample.map(Some)
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! Invariant: in every round the data ends up in the receiver's own buffer, by whichever way is measured.
 
-use super::{Attached, TaskError};
+use super::{Attached, TaskError, settle};
 use crate::limits::{SAMPLES_MAX, SAMPLES_MIN};
 use crate::measure::ping::timed;
 use crate::measure::stats::Sample;
@@ -80,6 +80,7 @@ impl Follower {
             let number = self.last_word(&copy)?;
             self.say(HAS, round)?;
             if number == OVER {
+                settle(&self.import);
                 break;
             }
             if self.when != RedirectWhen::Never {
