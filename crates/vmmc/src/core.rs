@@ -116,6 +116,32 @@ impl Core {
         result
     }
 
+    /// Makes a set-up call whose answer nobody needs; never waits.
+    pub(crate) fn tell(&self, call: Call) {
+        if self.usable().is_ok() {
+            self.control.tell(call);
+        }
+    }
+
+    /// Runs a node of this process once.
+    pub(crate) fn step(&self) {
+        if !self.is_forked() {
+            self.waiting.waiter.step();
+        }
+    }
+
+    /// Makes every waiting thread look again.
+    pub(crate) fn kick(&self) {
+        if !self.is_forked() {
+            self.waiting.kick();
+        }
+    }
+
+    /// Whether this is a child of the process that attached: it must touch nothing that the parent shares with the node.
+    pub(crate) fn is_forked(&self) -> bool {
+        !matches!(self.hot.state(), ALIVE | GONE)
+    }
+
     pub(crate) fn call_error(&self, end: End, waited: Duration) -> CallError {
         let node = self.identity.name.clone();
         match end {
@@ -212,6 +238,7 @@ impl Core {
     }
 
     /// Wakes the node if it sleeps.
+    #[inline]
     pub(crate) fn ring_doorbell(&self) {
         if must_wake(self.hot.area.node_sleeping()) {
             // A full counter has rung already; a node that is gone shows elsewhere.
@@ -234,6 +261,9 @@ impl Core {
 
     /// Collects all that has come from the node.
     pub(crate) fn collect(&self) {
+        if self.is_forked() {
+            return;
+        }
         let mut collector = self.collector.lock().expect("no panic while the lock is held");
         let mut delivered = false;
         while collector.pass(self) {
@@ -245,6 +275,9 @@ impl Core {
 
     /// Collects some of what has come, unless another thread does.
     pub(crate) fn collect_if_free(&self) {
+        if self.is_forked() {
+            return;
+        }
         let Ok(mut collector) = self.collector.try_lock() else { return };
         let delivered = collector.pass(self);
         drop(collector);
@@ -264,7 +297,9 @@ impl Core {
 
 impl Drop for Core {
     fn drop(&mut self) {
-        let _ = rustix::net::shutdown(&self.events_end, rustix::net::Shutdown::Both);
+        if !self.is_forked() {
+            let _ = rustix::net::shutdown(&self.events_end, rustix::net::Shutdown::Both);
+        }
     }
 }
 

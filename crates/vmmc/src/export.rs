@@ -266,7 +266,7 @@ impl Export {
     /// Ends [`block_notifications`](Self::block_notifications).
     pub fn unblock_notifications(&self) {
         self.core.hub.block(self.taker(), false);
-        self.core.waiting.kick();
+        self.core.kick();
     }
 
     pub(crate) fn core(&self) -> &Arc<Core> {

@@ -126,7 +126,7 @@ impl ImportBuilder {
             Ok((Answer::Imported(grant), fds)) => {
                 let import = grant.import;
                 Import::granted(core.clone(), label.clone(), grant, fds).map_err(|error| {
-                    core.control.tell(Call::Unimport { import });
+                    core.tell(Call::Unimport { import });
                     ImportError::Map { what: label, error }
                 })
             }
@@ -221,7 +221,7 @@ impl Import {
     /// Why it cannot be used any more, if so.
     pub fn broken(&self) -> Option<TransferError> {
         let shared = &*self.shared;
-        shared.core.waiting.waiter.step();
+        shared.core.step();
         shared.core.collect_if_free();
         if let Some(error) = shared.trouble.ended() {
             return Some(shared.op_error(error));
@@ -487,9 +487,7 @@ impl Drop for Import {
             let _ = shared.flush_engine(shared.core.deadline(DROP_FLUSH));
         }
         shared.core.imports.remove(shared.id);
-        if shared.core.usable().is_ok() {
-            shared.core.control.tell(Call::Unimport { import: shared.id });
-        }
+        shared.core.tell(Call::Unimport { import: shared.id });
     }
 }
 

@@ -65,8 +65,11 @@ impl Core {
 
     /// A notification if one is there; for event loops this also says that the loop is about to sleep when there is none.
     pub(crate) fn take_notification(&self, taker: Taker) -> Option<Notification> {
+        if self.is_forked() {
+            return None;
+        }
         self.disarm();
-        self.waiting.waiter.step();
+        self.step();
         self.collect();
         self.hub.take(taker).or_else(|| {
             self.arm()?;
@@ -98,6 +101,9 @@ impl Core {
 
     /// A descriptor that is readable when a notification may be taken: it watches the process's wake-up and the queue.
     pub(crate) fn event_fd(&self) -> Result<BorrowedFd<'_>, WaitError> {
+        if self.is_forked() {
+            return Err(WaitError::Forked { parent: self.pid });
+        }
         if let Some(fd) = self.event_loop.epoll.get() {
             return Ok(fd.as_fd());
         }
@@ -154,6 +160,10 @@ impl EventLoop {
 
 impl Drop for HandlerGuard {
     fn drop(&mut self) {
+        if self.core.is_forked() {
+            // The thread exists in the parent only; there is nothing to wait for.
+            return std::mem::forget(self.thread.take());
+        }
         self.core.hub.handler(self.taker, false);
         self.stop.store(true, Ordering::Release);
         self.core.waiting.kick();

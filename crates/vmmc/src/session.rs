@@ -178,7 +178,7 @@ impl Session {
 
     /// Runs an embedded node once; does nothing with a daemon. Programs that compute for long between calls can step their node with this.
     pub fn step(&self) {
-        self.core.waiting.waiter.step();
+        self.core.step();
     }
 
     /// Description of the node; `details` lists exports, imports and processes too.
@@ -228,8 +228,10 @@ impl Session {
     /// Leaves the node at once, as the end of the process would: exports end (their importers are told that the owner has gone), later calls fail. Without this, a
     /// session ends with the last handle made with it.
     pub fn leave(&self) {
-        self.core.control.shut_down();
-        self.core.node_gone();
+        if !self.core.is_forked() {
+            self.core.control.shut_down();
+            self.core.node_gone();
+        }
     }
 
     /// Counters of this session.
@@ -336,7 +338,7 @@ impl Session {
     /// Ends [`block_notifications`](Self::block_notifications); what has queued is delivered.
     pub fn unblock_notifications(&self) {
         self.core.hub.block(Taker::Any, false);
-        self.core.waiting.kick();
+        self.core.kick();
     }
 
     pub(crate) fn core(&self) -> &Arc<Core> {

@@ -28,7 +28,7 @@ impl Transfer {
     pub fn poll(&mut self) -> Option<Result<u64, TransferError>> {
         if let State::Pending(ticket) = &mut self.state {
             let core = &self.shared.core;
-            core.waiting.waiter.step();
+            core.step();
             core.collect_if_free();
             let result = match ticket.poll() {
                 Some((result, hold)) => {

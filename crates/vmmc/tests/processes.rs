@@ -175,11 +175,20 @@ fn a_forked_child_finds_the_session_unusable() {
     let export = session.export(4096).name("parents").create().unwrap();
     let mapped = session.import("parents").open().unwrap();
     let served = session.import("parents").rights(Rights::WRITE).open().unwrap();
+    let spare = (session.export(4096).notify(true).create().unwrap(), session.import("parents").open().unwrap());
+    let buffer = session.buffer(4096).unwrap();
+    let handler = spare.0.on_notification(|_| {}).unwrap();
     // SAFETY: the child runs only the calls below, which take no lock that another thread could hold at the fork (they fail before), and leaves by _exit.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let forked = |result: Result<(), TransferError>| matches!(result, Err(TransferError::Forked { .. }));
-        let all = forked(mapped.send(0, b"child")) && forked(served.send(0, b"child"));
+        let all = forked(mapped.send(0, b"child"))
+            && forked(served.send(0, b"child"))
+            && forked(served.flush())
+            && session.node_info(false).is_err();
+        // What the child drops is only its own view.
+        drop((handler, spare, buffer));
+        session.leave();
         // SAFETY: ends the child without running destructors of the parent's objects.
         unsafe { libc::_exit(if all { 0 } else { 1 }) };
     }
@@ -191,4 +200,20 @@ fn a_forked_child_finds_the_session_unusable() {
     let mut got = [0; 6];
     export.read(0, &mut got).unwrap();
     assert_eq!(&got, b"parent");
+    served.send(0, b"served").and_then(|()| served.flush()).unwrap();
+    assert!(session.is_alive() && session.node_info(true).unwrap().exports.len() == 2);
+    handler_still_works(&session, spare, handler);
+    drop(buffer);
+}
+
+/// The parent's handler takes what comes after the child has dropped its copy.
+fn handler_still_works(
+    session: &Session,
+    (export, _import): (vmmc::Export, vmmc::Import),
+    handler: vmmc::HandlerGuard,
+) {
+    let import = session.import_id(export.id()).open().unwrap();
+    import.send_with(0, b"!", SendOptions::notify()).unwrap();
+    told("the handler", || (session.stats().notifications_taken == 1).then_some(()));
+    drop(handler);
 }
