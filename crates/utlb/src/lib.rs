@@ -46,6 +46,12 @@ pub mod limits;
 #[cfg(feature = "sim")]
 pub mod cost;
 #[cfg(feature = "sim")]
+pub mod generate;
+#[cfg(feature = "sim")]
+pub mod paper;
+#[cfg(feature = "sim")]
+pub mod report;
+#[cfg(feature = "sim")]
 pub mod sim;
 #[cfg(feature = "sim")]
 pub mod trace;
