@@ -14,8 +14,10 @@ fn main() {
         let region = Region::create(len as u64).expect("memory for one region");
         let (mut best_plain, mut best_region) = (f64::MAX, f64::MAX);
         for _ in 0..5 {
-            best_plain = best_plain.min(seconds(len, || std::hint::black_box(&mut plain).copy_from_slice(std::hint::black_box(&source))));
-            best_region = best_region.min(seconds(len, || region.write(0, std::hint::black_box(&source)).expect("in bounds")));
+            best_plain = best_plain
+                .min(seconds(len, || std::hint::black_box(&mut plain).copy_from_slice(std::hint::black_box(&source))));
+            best_region =
+                best_region.min(seconds(len, || region.write(0, std::hint::black_box(&source)).expect("in bounds")));
         }
         let rate = |s: f64| len as f64 / s / 1e9;
         println!("{len:>10} {:>14.1} {:>14.1} {:>7.2}", rate(best_plain), rate(best_region), best_plain / best_region);

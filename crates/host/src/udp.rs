@@ -6,7 +6,7 @@
 
 use crate::limits::{UDP_BATCH, UDP_DATAGRAM_BYTES_MAX, UDP_SEGMENTS_MAX};
 use std::io;
-use std::mem;
+use std::mem::{self, MaybeUninit};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
@@ -161,17 +161,17 @@ impl ReceiveBatch {
     /// One system call.
     fn fill(&mut self, port: &UdpPort, max: usize) -> io::Result<usize> {
         self.came.clear();
-        // SAFETY: an all-zero mmsghdr is a valid value (null pointers, zero lengths).
-        let mut messages: [libc::mmsghdr; UDP_BATCH] = unsafe { mem::zeroed() };
-        // SAFETY: an all-zero iovec is a valid value.
-        let mut iovs: [libc::iovec; UDP_BATCH] = unsafe { mem::zeroed() };
+        let max = max.clamp(1, UDP_BATCH);
+        let mut messages = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; UDP_BATCH];
+        let mut iovs = [const { MaybeUninit::<libc::iovec>::uninit() }; UDP_BATCH];
         for i in 0..max {
             let buffer = &mut self.bytes[i * BUFFER_BYTES..][..BUFFER_BYTES];
-            iovs[i] = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
-            let header = &mut messages[i].msg_hdr;
+            let iov = iovs[i].write(libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() });
+            // SAFETY: an all-zero mmsghdr is a valid value (null pointers, zero lengths).
+            let header = &mut messages[i].write(unsafe { mem::zeroed() }).msg_hdr;
             header.msg_name = (&raw mut self.names[i].storage).cast();
             header.msg_namelen = mem::size_of::<libc::sockaddr_storage>() as u32;
-            header.msg_iov = &raw mut iovs[i];
+            header.msg_iov = iov;
             header.msg_iovlen = 1;
             header.msg_control = self.controls[i].0.as_mut_ptr().cast();
             header.msg_controllen = CONTROL_BYTES as _;
@@ -180,7 +180,7 @@ impl ReceiveBatch {
         let got = unsafe {
             libc::recvmmsg(
                 port.socket.as_raw_fd(),
-                messages.as_mut_ptr(),
+                messages.as_mut_ptr().cast(),
                 max as u32,
                 libc::MSG_DONTWAIT as _,
                 std::ptr::null_mut(),
@@ -190,6 +190,8 @@ impl ReceiveBatch {
             return nothing_there(io::Error::last_os_error());
         }
         for (i, message) in messages.iter().enumerate().take(got as usize) {
+            // SAFETY: the kernel filled at most `max` headers, all of which were written above.
+            let message = unsafe { message.assume_init_ref() };
             let len = (message.msg_len as usize).min(BUFFER_BYTES);
             let segment_bytes = joined_segment(&message.msg_hdr).unwrap_or(len).max(1);
             // A sender whose address is of neither family cannot be answered: its datagram counts as empty.

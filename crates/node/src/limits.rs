@@ -43,6 +43,8 @@ pub const INFO_BYTES_MAX: usize = 48 << 10;
 
 /// Datagrams taken from a socket before rings have their turn.
 pub const RECEIVE_BATCH: usize = 16;
+/// Datagrams longer than this on average are received one by one.
+pub const BATCHED_BYTES_MAX: u64 = 4096;
 /// Sends to the network before rings have their turn.
 pub const TRANSMIT_BATCH: usize = 64;
 /// Bytes asked for as socket buffers; the kernel may grant less.

@@ -3,7 +3,9 @@
 //! Invariant: nothing here waits, and nothing that a stranger sends makes it remember more than a bounded table. What cannot be sent is lost, as on any wire; the
 //! engine sends it again. Source: DESIGN §3 "Transport by default UDP sockets (GSO/GRO, batched calls)".
 
-use crate::limits::{PROBES_PER_SECOND, RECEIVE_BATCH, ROUTES_MAX, SOCKET_BUFFER_BYTES, TRANSMIT_BATCH};
+use crate::limits::{
+    BATCHED_BYTES_MAX, PROBES_PER_SECOND, RECEIVE_BATCH, ROUTES_MAX, SOCKET_BUFFER_BYTES, TRANSMIT_BATCH,
+};
 use crate::station::Station;
 use rustix::event::epoll;
 use std::io;
@@ -27,6 +29,7 @@ const ECONNREFUSED: i32 = 111;
 pub(crate) struct Network {
     ports: Vec<UdpPort>,
     batch: ReceiveBatch,
+    batch_size: usize,
     /// Two rooms: the datagrams of one send stand side by side at its start.
     buffer: Vec<u8>,
     /// What the kernel had no room for.
@@ -88,6 +91,7 @@ impl Network {
         let mut network = Network {
             ports: Vec::new(),
             batch: ReceiveBatch::new(),
+            batch_size: 1,
             buffer: vec![0; 2 * ROOM],
             held: None,
             routes: Vec::new(),
@@ -128,7 +132,9 @@ impl Network {
         for index in 0..self.ports.len() {
             let mut stranger = None;
             let (counters, routes, last) = (&mut self.counters, &self.routes, self.last);
-            let came = self.batch.receive(&self.ports[index], RECEIVE_BATCH, |from, datagram| {
+            let before = counters.bytes_in;
+            let asked = self.batch_size;
+            let came = self.batch.receive(&self.ports[index], asked, |from, datagram| {
                 counters.datagrams_in += 1;
                 counters.bytes_in += datagram.len() as u64;
                 station.handle_datagram(now, from, datagram);
@@ -138,6 +144,7 @@ impl Network {
             });
             // An error other than "nothing there" is one of this socket for this moment; the engine sees it as silence.
             let came = came.unwrap_or(0);
+            self.batch_size = next_batch(asked, came, self.counters.bytes_in - before);
             self.counters.receives += came as u64;
             any |= came > 0;
             if let Some(from) = stranger {
@@ -308,6 +315,12 @@ impl Network {
         };
         found.or_else(|| self.open(any).ok())
     }
+}
+
+/// How many datagrams to ask for next: one while few come or large ones, which are best put in their place before the next evicts them from the cache; more while a
+/// batch of short ones fills.
+fn next_batch(asked: usize, came: usize, bytes: u64) -> usize {
+    if came < asked || bytes > came as u64 * BATCHED_BYTES_MAX { 1 } else { (asked * 2).min(RECEIVE_BATCH) }
 }
 
 /// Sends, once more if the error was that of an earlier datagram.

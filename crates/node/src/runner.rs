@@ -74,9 +74,14 @@ impl Runner {
     /// Does what can be done now; says whether there was anything.
     #[inline]
     pub(crate) fn step(&mut self, now: Time) -> bool {
-        let mut worked = self.network.receive(&mut self.station, now);
-        worked |= self.station.step(now);
+        // What the process has posted goes out before anything is asked of the kernel: that is the way of a waiting caller's message.
+        let mut worked = self.station.step(now);
         worked |= self.network.transmit(&mut self.station, now);
+        if self.network.receive(&mut self.station, now) {
+            worked = true;
+            self.station.step(now);
+            self.network.transmit(&mut self.station, now);
+        }
         if self.control_is_due(worked, now) {
             self.looked_at_control = now;
             if self.station.poll_control(now) {

@@ -171,13 +171,17 @@ impl Raw {
         wait(&*pump, || Completion::pop(&mut self.completions))
     }
 
+    pub(crate) fn try_completion(&mut self) -> Option<Completion> {
+        Completion::pop(&mut self.completions)
+    }
+
     pub(crate) fn notification(&mut self) -> RawNotification {
         let pump = self.pump.clone();
         wait(&*pump, || RawNotification::pop(&mut self.notifications))
     }
 
     pub(crate) fn no_completion(&mut self) -> bool {
-        Completion::pop(&mut self.completions).is_none()
+        self.try_completion().is_none()
     }
 
     pub(crate) fn event(&mut self) -> (NodeEvent, Vec<OwnedFd>) {
