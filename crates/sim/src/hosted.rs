@@ -227,7 +227,8 @@ impl Cluster {
             let (Some(to), false) = (to, lost) else { continue };
             self.sent += 1;
             let at = now.as_nanos() + WIRE_DELAY.as_nanos() as u64;
-            let packet = Packet { at, number: self.sent, to, from: from.address, bytes: buffer[..transmit.len].to_vec() };
+            let packet =
+                Packet { at, number: self.sent, to, from: from.address, bytes: buffer[..transmit.len].to_vec() };
             self.wire.push(Reverse(packet));
         }
         worked
