@@ -31,7 +31,10 @@ fn receiver(session: &Session) -> Result<(), Failure> {
     // While they are blocked, notifications queue.
     mailbox.block_notifications();
     let (tell, told) = mpsc::channel();
-    let handler = mailbox.on_notification(move |n| drop(tell.send(n.offset)))?;
+    let handler = mailbox.on_notification(move |n| {
+        // Nobody listens any more once this function has returned.
+        let _ = tell.send(n.offset);
+    })?;
     let reader = session.import("go-on").wait(Duration::from_secs(10)).open()?;
     reader.send(0, &1u64.to_le_bytes())?;
     check(told.recv_timeout(Duration::from_millis(100)).is_err(), "a blocked notification was delivered")?;

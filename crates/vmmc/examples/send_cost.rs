@@ -31,6 +31,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let bare =
         median(|| region.word(0).is_ok_and(|w| w.fetch_add(black_box(1), std::sync::atomic::Ordering::AcqRel) > 0));
     println!("fetch-and-add: bare {bare:.1} ns, through the import {add:.1} ns");
+    let served = user.import_id(export.id()).rights(Rights::WRITE | Rights::ATOMIC).open()?;
+    for len in [8usize, 200, 1024, 16 << 10] {
+        let data = vec![7u8; len];
+        let send = median(|| served.send(0, black_box(&data)).is_ok());
+        println!("through the engine of this process: send of {len} bytes {send:.0} ns");
+    }
+    let add = median(|| served.fetch_add(0, black_box(1)).is_ok());
+    println!("through the engine of this process: fetch-and-add {add:.0} ns");
     Ok(())
 }
 

@@ -27,7 +27,7 @@ use vmmc_host::control::Call;
 use vmmc_host::handshake::must_wake;
 use vmmc_host::ring::{Producer, RegionWords};
 use vmmc_host::wait::TimedOut;
-use vmmc_host::{Deadline, GateTable};
+use vmmc_host::{Deadline, GateTable, Nanos};
 
 /// The shared inside of a session.
 pub(crate) struct Core {
@@ -79,6 +79,42 @@ pub(crate) enum End {
     TimedOut,
     Gone,
     Forked,
+}
+
+/// When a call gives up. It looks at the clock only when the call has to wait: most posts do not.
+pub(crate) struct Limit<'a> {
+    core: &'a Core,
+    timeout: Duration,
+    /// Start and deadline, once asked for.
+    by: Cell<Option<(Nanos, Deadline)>>,
+}
+
+impl<'a> Limit<'a> {
+    /// A call that may take this long.
+    pub(crate) fn within(core: &'a Core, timeout: Duration) -> Limit<'a> {
+        Limit { core, timeout, by: Cell::new(None) }
+    }
+
+    /// A call that begins now and may take until the deadline.
+    pub(crate) fn until(core: &'a Core, deadline: Deadline) -> Limit<'a> {
+        let start = core.waiting.waiter.now();
+        Limit { core, timeout: Duration::ZERO, by: Cell::new(Some((start, deadline))) }
+    }
+
+    pub(crate) fn deadline(&self) -> Deadline {
+        let start_now = || {
+            let start = self.core.waiting.waiter.now();
+            (start, Deadline(start + self.timeout))
+        };
+        let by = self.by.get().unwrap_or_else(start_now);
+        self.by.set(Some(by));
+        by.1
+    }
+
+    /// How long the call has taken.
+    pub(crate) fn waited(&self) -> Duration {
+        self.by.get().map_or(Duration::ZERO, |(start, _)| self.core.waiting.waiter.now().since(start))
+    }
 }
 
 /// Counts in a shared counter.
@@ -190,11 +226,11 @@ impl Core {
     }
 
     /// As [`wait`](Self::wait), for what other threads of this process give back.
-    pub(crate) fn wait_resource<T>(&self, deadline: Deadline, mut ready: impl FnMut() -> Option<T>) -> Result<T, End> {
+    pub(crate) fn wait_resource<T>(&self, limit: &Limit<'_>, mut ready: impl FnMut() -> Option<T>) -> Result<T, End> {
         if let Some(now) = ready() {
             return Ok(now);
         }
-        self.waiting.starving(|| self.wait(deadline, ready))
+        self.waiting.starving(|| self.wait(limit.deadline(), ready))
     }
 
     /// As [`wait`](Self::wait), for what nobody announces: polls, yields, then naps.
@@ -219,11 +255,11 @@ impl Core {
     }
 
     /// Posts a command; waits for room in the ring.
-    pub(crate) fn post(&self, command: &RawCommand, inline: &[u8], deadline: Deadline) -> Result<(), End> {
+    pub(crate) fn post(&self, command: &RawCommand, inline: &[u8], limit: &Limit<'_>) -> Result<(), End> {
         self.usable()?;
         if !self.try_post(command, inline) {
             self.ring_doorbell();
-            self.wait_unannounced(deadline, || self.try_post(command, inline).then_some(()))?;
+            self.wait_unannounced(limit.deadline(), || self.try_post(command, inline).then_some(()))?;
         }
         self.ring_doorbell();
         self.waiting.waiter.step();
@@ -247,8 +283,8 @@ impl Core {
     }
 
     /// A slot for a command that will be answered.
-    pub(crate) fn reserve(&self, deadline: Deadline) -> Result<u64, End> {
-        self.wait_resource(deadline, || self.slots.reserve())
+    pub(crate) fn reserve(&self, limit: &Limit<'_>) -> Result<u64, End> {
+        self.wait_resource(limit, || self.slots.reserve())
     }
 
     /// Gives back what a finished command used.

@@ -4,7 +4,7 @@
 //! Commands of one thread are posted in the order of its calls. Source: [UTLB §4.1] command post buffer; [NT §3.1] short data inline.
 
 use crate::buffer::Buffer;
-use crate::core::{Core, End, count};
+use crate::core::{Core, End, Limit, count};
 use crate::error::{BufferError, TransferError};
 use crate::import::{SendOptions, Shared};
 use crate::limits::{INLINE_BYTES_MAX, LONG_SEND_KEPT_MAX, STAGING_CHUNK_MAX};
@@ -15,8 +15,8 @@ use crate::staging::{Chunk, Staging};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use vmmc_host::Region;
 use vmmc_host::abi::{INLINE_WITH_COUNTER_BYTES_MAX, Op, RawCommand, flags};
-use vmmc_host::{Deadline, Region};
 use vmmc_nic::OpError;
 
 /// A posted command whose answer somebody wants. Dropping it abandons the answer.
@@ -35,9 +35,12 @@ impl Ticket {
     }
 
     /// Waits for the result.
-    pub(crate) fn wait(&mut self, deadline: Deadline) -> Result<(Result<u64, OpError>, Hold), End> {
+    pub(crate) fn wait(&mut self, limit: &Limit<'_>) -> Result<(Result<u64, OpError>, Hold), End> {
+        if let Some(answer) = self.poll() {
+            return Ok(answer);
+        }
         let core = self.core.clone();
-        core.wait(deadline, || self.poll())
+        core.wait(limit.deadline(), || self.poll())
     }
 }
 
@@ -51,29 +54,29 @@ impl Drop for Ticket {
 }
 
 impl Shared {
-    /// The deadline of a call that began now.
-    fn deadline(&self, options: SendOptions) -> Deadline {
-        self.core.deadline(options.timeout.unwrap_or(self.core.timeout))
+    /// When a send with these options gives up.
+    fn limit(&self, options: SendOptions) -> Limit<'_> {
+        Limit::within(&self.core, options.timeout.unwrap_or(self.core.timeout))
     }
 
     /// Sends the caller's data: in the descriptor, or by way of staging memory.
     pub(crate) fn send_engine(&self, offset: u64, data: &[u8], options: SendOptions) -> Result<(), TransferError> {
         self.check_trouble()?;
-        let deadline = self.deadline(options);
+        let limit = &self.limit(options);
         let inline_max = if options.counter.is_some() { INLINE_WITH_COUNTER_BYTES_MAX } else { INLINE_BYTES_MAX };
         count(&self.core.counters.send_bytes, data.len() as u64);
         if data.len() <= inline_max {
             count(&self.core.counters.sends_inline, 1);
             let mut command = self.send_command(offset, options);
             command.flags |= flags::INLINE;
-            return self.post(&command, data, deadline);
+            return self.post(&command, data, limit);
         }
         count(&self.core.counters.sends_staged, 1);
         if data.len() as u64 > STAGING_CHUNK_MAX && options.notify {
             // One command for all, since the notification tells its range.
-            return self.send_long(offset, data, options, deadline);
+            return self.send_long(offset, data, options, limit);
         }
-        self.send_staged(offset, data, options, deadline)
+        self.send_staged(offset, data, options, limit)
     }
 
     /// Sends in pieces that stay in staging memory until they have arrived; only the last one carries counter and notification.
@@ -82,12 +85,12 @@ impl Shared {
         offset: u64,
         data: &[u8],
         options: SendOptions,
-        deadline: Deadline,
+        limit: &Limit<'_>,
     ) -> Result<(), TransferError> {
         let mut done = 0;
         while done < data.len() {
             let rest = &data[done..];
-            let (staging, chunk) = self.chunk(rest.len() as u64, deadline)?;
+            let (staging, chunk) = self.chunk(rest.len() as u64, limit)?;
             let piece = &rest[..rest.len().min(chunk.len() as usize)];
             staging.region.write(chunk.offset, piece).expect("chunks lie in the staging region");
             let last = piece.len() == rest.len();
@@ -96,7 +99,7 @@ impl Shared {
             command.region = u64::from(staging.id);
             command.region_offset = chunk.offset;
             command.len = piece.len() as u64;
-            self.post_unattended(&mut command, Hold::Chunk(chunk), deadline)?;
+            self.post_unattended(&mut command, Hold::Chunk(chunk), limit)?;
             done += piece.len();
         }
         Ok(())
@@ -108,14 +111,14 @@ impl Shared {
         offset: u64,
         data: &[u8],
         options: SendOptions,
-        deadline: Deadline,
+        limit: &Limit<'_>,
     ) -> Result<(), TransferError> {
-        let memory = self.long_memory(data, deadline)?;
+        let memory = self.long_memory(data, limit)?;
         let mut command = self.send_command(offset, options);
         command.len = data.len() as u64;
         command.region = u64::from(memory.id);
-        let mut ticket = self.post_answered(&mut command, Hold::Memory(memory.clone()), deadline)?;
-        self.finish(&mut ticket, deadline)?;
+        let mut ticket = self.post_answered(&mut command, Hold::Memory(memory.clone()), limit)?;
+        self.finish(&mut ticket, limit)?;
         if memory.region.len_bytes() <= LONG_SEND_KEPT_MAX {
             *self.core.staging.long.lock().expect("no panic while the lock is held") = Some(memory);
         }
@@ -123,13 +126,13 @@ impl Shared {
     }
 
     /// Registered memory with a copy of the data.
-    pub(crate) fn long_memory(&self, data: &[u8], deadline: Deadline) -> Result<Arc<Registered>, TransferError> {
+    pub(crate) fn long_memory(&self, data: &[u8], limit: &Limit<'_>) -> Result<Arc<Registered>, TransferError> {
         let len = data.len() as u64;
         let kept = self.core.staging.long.lock().expect("no panic while the lock is held").take();
         let memory = match kept.filter(|memory| memory.region.len_bytes() >= len) {
             Some(memory) => memory,
             None => {
-                let piece = Source::New(len).register(&self.core, deadline).map_err(|e| self.no_staging(e))?;
+                let piece = Source::New(len).register(&self.core, limit.deadline()).map_err(|e| self.no_staging(e))?;
                 piece.registered
             }
         };
@@ -153,54 +156,54 @@ impl Shared {
         command.len = len;
         command.region = u64::from(source.region_id());
         command.region_offset = source.region_offset(from);
-        self.post_answered(&mut command, Hold::Memory(source.registered()), self.deadline(options))
+        self.post_answered(&mut command, Hold::Memory(source.registered()), &self.limit(options))
     }
 
     /// Sends data that is copied first; the answer says that it has arrived.
     pub(crate) fn send_copied(&self, offset: u64, data: &[u8], options: SendOptions) -> Result<Ticket, TransferError> {
         self.check_trouble()?;
-        let deadline = self.deadline(options);
+        let limit = &self.limit(options);
         count(&self.core.counters.send_bytes, data.len() as u64);
         let mut command = self.send_command(offset, options);
         command.len = data.len() as u64;
         if data.len() as u64 > STAGING_CHUNK_MAX {
             count(&self.core.counters.sends_staged, 1);
-            let memory = self.long_memory(data, deadline)?;
+            let memory = self.long_memory(data, limit)?;
             command.region = u64::from(memory.id);
-            return self.post_answered(&mut command, Hold::Memory(memory), deadline);
+            return self.post_answered(&mut command, Hold::Memory(memory), limit);
         }
         if data.len() <= INLINE_WITH_COUNTER_BYTES_MAX {
             count(&self.core.counters.sends_inline, 1);
             command.flags |= flags::INLINE;
-            return self.post_answered_with(&mut command, data, Hold::Nothing, deadline);
+            return self.post_answered_with(&mut command, data, Hold::Nothing, limit);
         }
         count(&self.core.counters.sends_staged, 1);
-        let (staging, chunk) = self.chunk(data.len() as u64, deadline)?;
+        let (staging, chunk) = self.chunk(data.len() as u64, limit)?;
         staging.region.write(chunk.offset, data).expect("chunks lie in the staging region");
         command.region = u64::from(staging.id);
         command.region_offset = chunk.offset;
-        self.post_answered(&mut command, Hold::Chunk(chunk), deadline)
+        self.post_answered(&mut command, Hold::Chunk(chunk), limit)
     }
 
     /// Fetches into the caller's memory by way of staging memory, several pieces under way.
     pub(crate) fn fetch_engine(&self, offset: u64, into: &mut [u8]) -> Result<(), TransferError> {
         self.check_trouble()?;
-        let deadline = self.core.default_deadline();
+        let limit = &self.limit(SendOptions::default());
         self.count_fetch(into.len() as u64);
         let mut asked = 0;
         let mut filled = 0;
         let mut under_way: VecDeque<(Ticket, usize)> = VecDeque::new();
         while filled < into.len() {
-            if let Some((staging, chunk)) = self.next_chunk(into.len() - asked, under_way.is_empty(), deadline)? {
+            if let Some((staging, chunk)) = self.next_chunk(into.len() - asked, under_way.is_empty(), limit)? {
                 let len = (into.len() - asked).min(chunk.len() as usize);
                 let at = (u64::from(staging.id), chunk.offset);
-                let ticket = self.post_fetch(offset + asked as u64, len as u64, at, Hold::Chunk(chunk), deadline)?;
+                let ticket = self.post_fetch(offset + asked as u64, len as u64, at, Hold::Chunk(chunk), limit)?;
                 under_way.push_back((ticket, len));
                 asked += len;
                 continue;
             }
             let (mut ticket, len) = under_way.pop_front().expect("nothing left to ask for means something under way");
-            let hold = self.finish_holding(&mut ticket, deadline)?;
+            let hold = self.finish_holding(&mut ticket, limit)?;
             if let Hold::Chunk(chunk) = &hold {
                 let staging = self.core.staging.memory.get().expect("a chunk was taken from it");
                 staging.region.read(chunk.offset, &mut into[filled..filled + len]).expect("chunks lie in the region");
@@ -216,11 +219,11 @@ impl Shared {
         &self,
         left: usize,
         must: bool,
-        deadline: Deadline,
+        limit: &Limit<'_>,
     ) -> Result<Option<(Arc<Registered>, Chunk)>, TransferError> {
         match (left, must) {
             (0, _) => Ok(None),
-            (_, true) => self.chunk(left as u64, deadline).map(Some),
+            (_, true) => self.chunk(left as u64, limit).map(Some),
             _ => Ok(self
                 .core
                 .staging
@@ -240,7 +243,7 @@ impl Shared {
         self.check_trouble()?;
         self.count_fetch(len);
         let place = (u64::from(to.region_id()), to.region_offset(at));
-        self.post_fetch(offset, len, place, Hold::Memory(to.registered()), self.core.default_deadline())
+        self.post_fetch(offset, len, place, Hold::Memory(to.registered()), &self.limit(SendOptions::default()))
     }
 
     fn count_fetch(&self, len: u64) {
@@ -254,14 +257,14 @@ impl Shared {
         len: u64,
         (region, region_offset): (u64, u64),
         hold: Hold,
-        deadline: Deadline,
+        limit: &Limit<'_>,
     ) -> Result<Ticket, TransferError> {
         let mut command = RawCommand::new(Op::Fetch, self.id);
         command.offset = offset;
         command.len = len;
         command.region = region;
         command.region_offset = region_offset;
-        self.post_answered(&mut command, hold, deadline)
+        self.post_answered(&mut command, hold, limit)
     }
 
     pub(crate) fn atomic_engine(&self, op: Op, offset: u64, operands: [u64; 2]) -> Result<u64, TransferError> {
@@ -270,33 +273,31 @@ impl Shared {
         let mut command = RawCommand::new(op, self.id);
         command.offset = offset;
         [command.counter, command.region] = operands;
-        let deadline = self.core.default_deadline();
-        let mut ticket = self.post_answered(&mut command, Hold::Nothing, deadline)?;
-        self.finish(&mut ticket, deadline)
+        let limit = &self.limit(SendOptions::default());
+        let mut ticket = self.post_answered(&mut command, Hold::Nothing, limit)?;
+        self.finish(&mut ticket, limit)
     }
 
-    pub(crate) fn flush_engine(&self, deadline: Deadline) -> Result<(), TransferError> {
+    pub(crate) fn flush_engine(&self, limit: &Limit<'_>) -> Result<(), TransferError> {
         self.check_trouble()?;
         self.posted.store(false, Ordering::Relaxed);
         let mut command = RawCommand::new(Op::Flush, self.id);
-        let mut ticket = self.post_answered(&mut command, Hold::Nothing, deadline)?;
-        self.finish(&mut ticket, deadline)?;
+        let mut ticket = self.post_answered(&mut command, Hold::Nothing, limit)?;
+        self.finish(&mut ticket, limit)?;
         self.core.collect();
         self.check_trouble()
     }
 
     /// Waits for an answer; gives its value.
-    pub(crate) fn finish(&self, ticket: &mut Ticket, deadline: Deadline) -> Result<u64, TransferError> {
-        let start = self.core.waiting.waiter.now();
-        let (result, hold) = ticket.wait(deadline).map_err(|end| self.ended(end, start))?;
+    pub(crate) fn finish(&self, ticket: &mut Ticket, limit: &Limit<'_>) -> Result<u64, TransferError> {
+        let (result, hold) = ticket.wait(limit).map_err(|end| self.end(end, limit.waited()))?;
         self.core.release(hold);
         result.map_err(|error| self.op_error(error))
     }
 
     /// Waits for an answer; gives what the command held.
-    fn finish_holding(&self, ticket: &mut Ticket, deadline: Deadline) -> Result<Hold, TransferError> {
-        let start = self.core.waiting.waiter.now();
-        let (result, hold) = ticket.wait(deadline).map_err(|end| self.ended(end, start))?;
+    fn finish_holding(&self, ticket: &mut Ticket, limit: &Limit<'_>) -> Result<Hold, TransferError> {
+        let (result, hold) = ticket.wait(limit).map_err(|end| self.end(end, limit.waited()))?;
         match result {
             Ok(_) => Ok(hold),
             Err(error) => {
@@ -317,21 +318,20 @@ impl Shared {
         command
     }
 
-    fn post(&self, command: &RawCommand, inline: &[u8], deadline: Deadline) -> Result<(), TransferError> {
-        let start = self.core.waiting.waiter.now();
+    fn post(&self, command: &RawCommand, inline: &[u8], limit: &Limit<'_>) -> Result<(), TransferError> {
         self.posted.store(true, Ordering::Relaxed);
-        self.core.post(command, inline, deadline).map_err(|end| self.ended(end, start))
+        self.core.post(command, inline, limit).map_err(|end| self.end(end, limit.waited()))
     }
 
-    fn post_unattended(&self, command: &mut RawCommand, hold: Hold, deadline: Deadline) -> Result<(), TransferError> {
-        let cookie = self.reserve(hold, deadline)?;
+    fn post_unattended(&self, command: &mut RawCommand, hold: Hold, limit: &Limit<'_>) -> Result<(), TransferError> {
+        let cookie = self.reserve(hold, limit)?;
         self.core.slots.leave(cookie, self.id);
         command.cookie = cookie;
-        self.post(command, &[], deadline).inspect_err(|_| self.core.release(self.core.slots.cancel(cookie)))
+        self.post(command, &[], limit).inspect_err(|_| self.core.release(self.core.slots.cancel(cookie)))
     }
 
-    fn post_answered(&self, command: &mut RawCommand, hold: Hold, deadline: Deadline) -> Result<Ticket, TransferError> {
-        self.post_answered_with(command, &[], hold, deadline)
+    fn post_answered(&self, command: &mut RawCommand, hold: Hold, limit: &Limit<'_>) -> Result<Ticket, TransferError> {
+        self.post_answered_with(command, &[], hold, limit)
     }
 
     fn post_answered_with(
@@ -339,12 +339,12 @@ impl Shared {
         command: &mut RawCommand,
         inline: &[u8],
         hold: Hold,
-        deadline: Deadline,
+        limit: &Limit<'_>,
     ) -> Result<Ticket, TransferError> {
-        let cookie = self.reserve(hold, deadline)?;
+        let cookie = self.reserve(hold, limit)?;
         command.flags |= flags::COMPLETE;
         command.cookie = cookie;
-        match self.post(command, inline, deadline) {
+        match self.post(command, inline, limit) {
             Ok(()) => Ok(Ticket { core: self.core.clone(), cookie, taken: false }),
             Err(error) => {
                 self.core.release(self.core.slots.cancel(cookie));
@@ -353,38 +353,36 @@ impl Shared {
         }
     }
 
-    fn reserve(&self, hold: Hold, deadline: Deadline) -> Result<u64, TransferError> {
-        let start = self.core.waiting.waiter.now();
-        match self.core.reserve(deadline) {
+    fn reserve(&self, hold: Hold, limit: &Limit<'_>) -> Result<u64, TransferError> {
+        match self.core.reserve(limit) {
             Ok(cookie) => {
                 self.core.slots.hold(cookie, hold);
                 Ok(cookie)
             }
             Err(end) => {
                 self.core.release(hold);
-                Err(self.ended(end, start))
+                Err(self.end(end, limit.waited()))
             }
         }
     }
 
     /// A chunk of staging memory; waits for one.
-    fn chunk(&self, len: u64, deadline: Deadline) -> Result<(Arc<Registered>, Chunk), TransferError> {
-        let start = self.core.waiting.waiter.now();
-        let memory = self.staging(deadline)?;
+    fn chunk(&self, len: u64, limit: &Limit<'_>) -> Result<(Arc<Registered>, Chunk), TransferError> {
+        let memory = self.staging(limit)?;
         let take = || self.core.staging.take(len, &self.share);
-        let chunk = self.core.wait_resource(deadline, take).map_err(|end| self.ended(end, start))?;
+        let chunk = self.core.wait_resource(limit, take).map_err(|end| self.end(end, limit.waited()))?;
         Ok((memory, chunk))
     }
 
     /// The staging memory, made at first use.
-    fn staging(&self, deadline: Deadline) -> Result<Arc<Registered>, TransferError> {
+    fn staging(&self, limit: &Limit<'_>) -> Result<Arc<Registered>, TransferError> {
         let staging = &self.core.staging;
         if let Some(memory) = staging.memory.get() {
             return Ok(memory.clone());
         }
         let made = Region::create(Staging::bytes())
             .map_err(BufferError::from)
-            .and_then(|region| Registered::new(&self.core, region, deadline))
+            .and_then(|region| Registered::new(&self.core, region, limit.deadline()))
             .map_err(|error| self.no_staging(error))?;
         Ok(staging.memory.get_or_init(|| made).clone())
     }

@@ -3,7 +3,7 @@
 //! Invariant: every transfer is checked here against length and rights of the import before it reaches mapped memory or the command ring. Source: [NT §3.1],
 //! [SHRIMP §2] deliberate update; gather, scatter and remote atomics as every peer library has them.
 
-use crate::core::{Core, End, count};
+use crate::core::{Core, End, Limit, count};
 use crate::error::{CallError, ImportError, TransferError, millis};
 use crate::explain::{Explanation, Path};
 use crate::imports::Trouble;
@@ -18,7 +18,7 @@ use std::time::Duration;
 use vmmc_host::abi::{GateState, RawNotification};
 use vmmc_host::control::{Answer, Call, Grant, NotMapped, What, timeout_ms};
 use vmmc_host::handshake::fence;
-use vmmc_host::{Deadline, Nanos, Protection, Region, RegionError};
+use vmmc_host::{Deadline, Protection, Region, RegionError};
 use vmmc_nic::{ExportId, OpError, Rights};
 
 /// A proxy receive buffer: access to another process's export. Dropping it gives the import back, after its posted sends have arrived (or one second).
@@ -355,7 +355,7 @@ impl Import {
     /// # Errors
     /// [`TransferError`].
     pub fn flush(&self) -> Result<(), TransferError> {
-        self.flush_by(self.shared.core.default_deadline())
+        self.flush_within(&Limit::within(&self.shared.core, self.shared.core.timeout))
     }
 
     /// As [`flush`](Self::flush), until a deadline.
@@ -363,13 +363,13 @@ impl Import {
     /// # Errors
     /// [`TransferError`].
     pub fn flush_by(&self, deadline: Deadline) -> Result<(), TransferError> {
-        match &self.mapped {
-            Some(mapped) => {
-                fence();
-                mapped.look().map_err(|fault| self.shared.fault(fault))
-            }
-            None => self.shared.flush_engine(deadline),
-        }
+        self.flush_within(&Limit::until(&self.shared.core, deadline))
+    }
+
+    fn flush_within(&self, limit: &Limit<'_>) -> Result<(), TransferError> {
+        let Some(mapped) = &self.mapped else { return self.shared.flush_engine(limit) };
+        fence();
+        mapped.look().map_err(|fault| self.shared.fault(fault))
     }
 }
 
@@ -445,11 +445,6 @@ impl Shared {
         }
     }
 
-    /// How a wait that began at `start` ended, in words.
-    pub(crate) fn ended(&self, end: End, start: Nanos) -> TransferError {
-        self.end(end, self.core.waiting.waiter.now().since(start))
-    }
-
     /// An engine's error, in words.
     #[cold]
     pub(crate) fn op_error(&self, error: OpError) -> TransferError {
@@ -484,7 +479,7 @@ impl Drop for Import {
         }
         if shared.posted.load(Ordering::Relaxed) && self.broken().is_none() {
             // Posted sends are promised to arrive; giving the import back at once would cut them off. Their errors have nobody left to hear them.
-            let _ = shared.flush_engine(shared.core.deadline(DROP_FLUSH));
+            let _ = shared.flush_engine(&Limit::within(&shared.core, DROP_FLUSH));
         }
         shared.core.imports.remove(shared.id);
         shared.core.tell(Call::Unimport { import: shared.id });

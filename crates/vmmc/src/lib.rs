@@ -2,14 +2,63 @@
 //! system call (on one node) and without the receiver doing anything.
 //!
 //! ```text
-//!    process A                                     process B (same node, or another one)
-//!    ─────────                                     ─────────────────────────────────────
+//!    owner                                         user (same node, or another one)
+//!    ─────                                         ────────────────────────────────
 //!    export "frames" ◀───────── import ─────────── proxy receive buffer
-//!    memory of A     ◀───────── send ───────────── any memory of B      deliberate update
-//!    memory of A     ◀───────── store ──────────── binding              automatic update
-//!    memory of A     ─────────▶ fetch ───────────▶ any memory of B      remote fetch
+//!    its memory      ◀───────── send ───────────── any memory               deliberate update
+//!    its memory      ◀───────── store ──────────── binding                  automatic update
+//!    its memory      ─────────▶ fetch ───────────▶ any memory               remote fetch
 //!    notification    ◀───────── send_with ──────── "look at frame 7"
 //! ```
+//!
+//! ```
+//! # let node = vmmc_node::Embedded::start(vmmc_node::NodeConfig::new("doc-lib").key(vmmc_node::KeySource::Plain))?;
+//! # let session = vmmc::Session::over(node.attach()?)?;
+//! // let session = vmmc::Session::attach()?;       // starts the user's node if none runs
+//! let export = session.export(4096).name("frames").create()?;
+//! let import = session.import("frames").open()?; // usually in another process
+//! import.send(64, b"seven")?;
+//! import.send(0, &7u64.to_le_bytes())?;           // sends of one process appear in order
+//! assert_eq!(export.wait_word(0, |word| word != 0)?, 7);
+//! let mut text = [0; 5];
+//! export.read(64, &mut text)?;
+//! assert_eq!(&text, b"seven");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! **Promises.** Every wait has a deadline (5 s unless set otherwise), and every failure an error that names the thing, the numbers and the next step. Once
+//! [`Export::unexport`] has returned no further byte arrives. A dead process, daemon or node is an error within a second (unreachable nodes: five), never a hang. Memory is
+//! reserved when it is exported, so a shortage is an error then and never a signal later. What order data becomes visible in is written down in
+//! `docs/memory-model.md`, with the test that holds each promise. All handles can be used from any thread.
+//!
+//! **Does not.** It copies no memory behind your back after a call has returned, other than what the call says. It takes no signals, and needs no async runtime. A child of
+//! a fork cannot use its parent's session (it gets an error); it attaches anew. Data that is still on its way when the process ends does not arrive: [`Import::flush`].
+//!
+//! # The node
+//!
+//! [`Session::attach`] talks to a daemon of the same user. A program can also bring its own node, which runs while callers wait:
+//!
+//! ```
+//! use vmmc_node::{Embedded, KeySource, NodeConfig};
+//! let node = Embedded::start(NodeConfig::new("mine").key(KeySource::Plain))?;
+//! let session = vmmc::Session::over(node.attach()?)?;
+//! assert_eq!(session.node().name, "mine");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Where to look
+//!
+//! | to do | see |
+//! | --- | --- |
+//! | give memory to others | [`Session::export`], [`Session::export_memory`], [`ExportBuilder`] |
+//! | reach it | [`Session::import`], [`Import`]; which path is used and why: [`Import::explain`] |
+//! | move data without a copy on the way | [`Session::buffer`], [`Import::send_from`], [`Import::fetch_into`] |
+//! | not wait | [`Import::send_async`], [`Transfer`] |
+//! | sleep until something comes | [`Export::wait_notification`], [`Session::on_notification`], [`Session::event_fd`] |
+//! | decide late where data goes | [`Export::redirect`] |
+//! | store without calls | [`Import::bind`] |
+//! | take memory back | [`Export::unexport`], [`Revocation`] |
+
 #![forbid(unsafe_code)]
 
 mod attach;

@@ -3,6 +3,7 @@
 //! Invariant: a handle that is dropped abandons the answer only; memory stays registered until the engine is done with it.
 
 use crate::buffer::Buffer;
+use crate::core::Limit;
 use crate::engine::Ticket;
 use crate::error::TransferError;
 use crate::import::{Import, SendOptions, Shared};
@@ -58,7 +59,7 @@ impl Transfer {
     /// [`TransferError`].
     pub fn wait_by(&mut self, deadline: Deadline) -> Result<u64, TransferError> {
         if let State::Pending(ticket) = &mut self.state {
-            let result = self.shared.finish(ticket, deadline);
+            let result = self.shared.finish(ticket, &Limit::until(&self.shared.core, deadline));
             if let Err(TransferError::TimedOut { .. }) = result {
                 return result;
             }

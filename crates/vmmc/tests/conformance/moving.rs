@@ -73,8 +73,11 @@ pub(crate) fn registered_memory_moves_both_ways(nodes: &dyn Nodes) {
 pub(crate) fn callers_memory_is_exported_and_adopted_in_place(nodes: &dyn Nodes) {
     // Memory is taken over by whole pages, so two pieces that share a page cannot both be: keep them apart.
     let apart = |bytes: Vec<u8>| {
-        std::mem::forget(vec![0u8; 10_000]);
-        bytes.clone()
+        let spacer = || std::mem::forget(vec![0u8; 10_000]);
+        spacer();
+        let moved = bytes.clone();
+        spacer();
+        moved
     };
     let owner = nodes.attach(0);
     let bytes = apart(pattern(100_000, 1));
