@@ -125,7 +125,7 @@ impl SharedCache {
             0
         };
         // The offset is a fraction of 2^32; scaled to the sets it differs for every process even in small caches.
-        let offset = offset * (self.mask + 1) >> (u64::BITS / 2);
+        let offset = (offset * (self.mask + 1)) >> (u64::BITS / 2);
         ((page.number() + offset) & self.mask) as usize * self.shape.ways
     }
 

@@ -79,8 +79,8 @@ impl<W: Write> OwnWriter<W> {
             self.state.process = process;
         }
         let (end, length) = *self.state.last(process);
-        let step = record.address.wrapping_sub(end).cast_signed();
-        varint(&mut bytes, &mut len, (step << 1 ^ step >> 63).cast_unsigned());
+        let step = record.address.wrapping_sub(end);
+        varint(&mut bytes, &mut len, (step << 1) ^ (step >> 63).wrapping_neg());
         if record.len_bytes != length {
             kind |= OTHER_LENGTH;
             varint(&mut bytes, &mut len, u64::from(record.len_bytes));
