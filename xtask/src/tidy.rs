@@ -11,11 +11,12 @@ use std::process::Command;
 /// Which crate of ours may depend on which, for its own code. Tests and examples may use more.
 const ARROWS: &[(&str, &[&str])] = &[
     ("vmmc-nic", &[]),
+    ("vmmc-utlb", &[]),
     ("vmmc-host", &[]),
     ("vmmc", &["vmmc-host", "vmmc-nic"]),
     ("vmmc-node", &["vmmc-host", "vmmc-nic"]),
     ("vmmc-sim", &["vmmc-host", "vmmc-nic", "vmmc-node"]),
-    ("vmmc-cli", &["vmmc", "vmmc-host", "vmmc-nic", "vmmc-node", "vmmc-sim"]),
+    ("vmmc-cli", &["vmmc", "vmmc-host", "vmmc-nic", "vmmc-node", "vmmc-sim", "vmmc-utlb"]),
     ("xtask", &[]),
 ];
 

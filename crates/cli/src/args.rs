@@ -2,6 +2,8 @@
 //!
 //! Invariant: parsing has no side effects.
 
+pub(crate) mod utlb;
+
 use crate::failure::EXIT_CODES;
 use crate::limits::{RUNS, RUNS_MAX};
 use crate::report::units::parse_size;
@@ -50,6 +52,9 @@ pub(crate) enum Command {
     /// Run a whole cluster in this process, on a virtual clock, from a seed, with faults and checkers
     #[command(after_help = EXIT_CODES)]
     Sim(Sim),
+    /// Address translation: simulate, compare with the papers, handle traces
+    #[command(subcommand, after_help = EXIT_CODES)]
+    Utlb(utlb::Utlb),
     /// Print a completion script for a shell
     Completion {
         /// The shell

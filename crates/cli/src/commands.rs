@@ -10,6 +10,7 @@ pub(crate) mod node;
 pub(crate) mod ping;
 pub(crate) mod sim;
 pub(crate) mod stats;
+pub(crate) mod utlb;
 
 use crate::failure::Failure;
 use vmmc::{AttachError, CallError, ImportError, RefusalCode, Session};
