@@ -1,16 +1,18 @@
-//! Memory that the caller already has becomes a region: its private pages are moved onto a memfd in place.
+//! Memory that the caller already has becomes a region: bytes that are given away get pages of their own, and private pages can be moved onto a memfd in place.
 //!
-//! Invariant: the address and the content of every byte stay as they were, before, during and after. Source: DESIGN ("memory that the caller already
+//! Invariant: in place, the address and the content of every byte stay as they were, before, during and after. Source: DESIGN ("memory that the caller already
 //! has"); it costs one copy of the touched pages at the start and one at the end.
 
 use crate::region::{PAGE_BYTES, Region, RegionError, Span};
 
-/// Memory that its owner lends to VMMC for the life of an export or of a registration.
-pub struct CallerMemory {
-    base: *mut u8,
-    len: usize,
-    /// Keeps the allocation alive when we own it.
-    owner: Option<Box<dyn std::any::Any + Send>>,
+/// Memory that its owner lends or gives to VMMC for the life of an export or of a registration.
+pub struct CallerMemory(Source);
+
+enum Source {
+    /// An address range of the caller, taken over in place.
+    InPlace { base: *mut u8, len: usize },
+    /// Bytes that were given to us; they may move.
+    Owned(Vec<u8>),
 }
 
 // SAFETY: the value is a claim on an address range, not a reference to it; whoever made it vouched for the range (see `from_raw_parts`), or it owns it.
@@ -38,40 +40,47 @@ pub enum AdoptError {
 }
 
 impl CallerMemory {
-    /// Claims an address range.
+    /// Claims an address range, to be taken over in place.
     ///
     /// # Safety
     /// The range is allocated, readable and writable, and stays so while the value or a region made of it lives. No other thread writes to the pages of the range
     /// (whole pages, so neighbouring objects too) during [`adopt`] and during the drop of the region. After a fork the pages are shared with the child.
     pub unsafe fn from_raw_parts(base: *mut u8, len: usize) -> CallerMemory {
-        CallerMemory { base, len, owner: None }
+        CallerMemory(Source::InPlace { base, len })
     }
 }
 
 impl From<Vec<u8>> for CallerMemory {
-    /// Takes the vector; its bytes stay at their address.
+    /// Takes the vector. Its bytes are copied once onto pages of their own, so that importers can map them.
     fn from(vec: Vec<u8>) -> CallerMemory {
-        let mut boxed = vec.into_boxed_slice();
-        CallerMemory { base: boxed.as_mut_ptr(), len: boxed.len(), owner: Some(Box::new(boxed)) }
+        CallerMemory(Source::Owned(vec))
     }
 }
 
-/// Moves the pages of the caller's memory onto a memfd.
+/// Makes a region of the caller's memory.
 ///
-/// Costs one copy of the range rounded outwards to pages. Neighbouring objects on the first and last page move along and stay usable; because of them an unaligned
-/// range is never mapped by importers (they use the engine). The last clone of the region gives the range private pages again.
+/// Costs one copy of the bytes; in place, of the range rounded outwards to pages. Neighbouring objects on the first and last page then move along and stay usable; because of them an
+/// unaligned range is never mapped by importers (they use the engine). The last clone of the region gives a range in place private pages again.
 pub fn adopt(memory: CallerMemory) -> Result<Span, AdoptError> {
-    if memory.len == 0 {
-        return Err(AdoptError::Empty);
+    match memory.0 {
+        Source::Owned(bytes) if bytes.is_empty() => Err(AdoptError::Empty),
+        Source::InPlace { len: 0, .. } => Err(AdoptError::Empty),
+        Source::Owned(bytes) => {
+            let region = Region::create(bytes.len() as u64)?;
+            region.write(0, &bytes).expect("a region of their length");
+            Ok(Span { region, offset: 0, len: bytes.len() as u64 })
+        }
+        Source::InPlace { base, len } => adopt_in_place(base, len),
     }
-    let start = memory.base as usize / PAGE_BYTES * PAGE_BYTES;
-    let end = (memory.base as usize + memory.len).next_multiple_of(PAGE_BYTES);
+}
+
+fn adopt_in_place(base: *mut u8, len: usize) -> Result<Span, AdoptError> {
+    let start = base as usize / PAGE_BYTES * PAGE_BYTES;
+    let end = (base as usize + len).next_multiple_of(PAGE_BYTES);
     check_mappings(start, end)?;
     // SAFETY: the pages were just seen to be private, writable and anonymous; the maker of the value vouched that they stay allocated and have no writers now.
-    let region = unsafe {
-        Region::take_over(memory.base.wrapping_sub(memory.base as usize - start), end - start, memory.owner)?
-    };
-    Ok(Span { region, offset: (memory.base as usize - start) as u64, len: memory.len as u64 })
+    let region = unsafe { Region::take_over(base.wrapping_sub(base as usize - start), end - start)? };
+    Ok(Span { region, offset: (base as usize - start) as u64, len: len as u64 })
 }
 
 /// Reads our own memory map and refuses ranges that are not ordinary private memory.
@@ -86,7 +95,9 @@ fn check_mappings(start: usize, end: usize) -> Result<(), AdoptError> {
         let what = match (flags, name) {
             _ if low > covered => "not mapped".to_string(),
             (f, _) if !f.starts_with("rw") => format!("not writable ({f})"),
-            (f, _) if !f.ends_with('p') => "already shared".to_string(),
+            (f, _) if !f.ends_with('p') => {
+                "shared already (an earlier take-over of memory on the same page, perhaps: use whole pages)".to_string()
+            }
             (_, n) if !n.is_empty() && n != "[heap]" && !n.starts_with("[anon") => n.to_string(),
             _ => {
                 covered = high;
@@ -113,16 +124,32 @@ mod tests {
     use crate::region::Protection;
 
     #[test]
-    fn a_vector_is_shared_in_place_and_its_neighbours_survive() {
-        let mut bytes = vec![0u8; 300_000];
+    fn a_range_is_shared_in_place_and_its_neighbours_survive() {
+        // Leaked, so that nobody frees it while it is shared; large, so that no other test's memory lies on its pages.
+        let bytes: &'static mut [u8] = vec![0u8; 40 << 20].leak();
         bytes.iter_mut().enumerate().for_each(|(i, b)| *b = (i % 251) as u8);
-        let address = bytes.as_ptr() as usize;
-        let span = adopt(bytes.into()).unwrap();
-        assert_eq!(span.region.address() + span.offset as usize, address);
+        let part = &mut bytes[10_000..310_000];
+        // SAFETY: the range is part of a leaked allocation, and nobody else knows it.
+        let span = adopt(unsafe { CallerMemory::from_raw_parts(part.as_mut_ptr(), part.len()) }).unwrap();
+        assert_eq!(span.region.address() + span.offset as usize, part.as_ptr() as usize);
         let other = Region::map(span.region.share().unwrap(), span.region.len_bytes(), Protection::ReadOnly).unwrap();
         let mut got = vec![0u8; 300_000];
         other.read(span.offset, &mut got).unwrap();
-        assert!(got.iter().enumerate().all(|(i, b)| *b == (i % 251) as u8));
+        assert!(got.iter().enumerate().all(|(i, b)| *b == ((i + 10_000) % 251) as u8));
+        drop((span, other));
+        assert!(
+            bytes.iter().enumerate().all(|(i, b)| *b == (i % 251) as u8),
+            "content after the pages are private again"
+        );
+    }
+
+    #[test]
+    fn given_bytes_get_pages_of_their_own() {
+        let span = adopt(vec![7u8; 5000].into()).unwrap();
+        assert_eq!((span.offset, span.len, span.region.len_bytes()), (0, 5000, 5000));
+        let mut got = [0u8; 5000];
+        span.region.read(0, &mut got).unwrap();
+        assert_eq!(got, [7; 5000]);
     }
 
     #[test]

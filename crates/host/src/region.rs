@@ -9,7 +9,6 @@ use crate::memory;
 use rustix::fs::{FallocateFlags, MemfdFlags, OFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
-use std::any::Any;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex};
@@ -105,10 +104,7 @@ struct Mapping {
 enum End {
     Unmap,
     /// The range belongs to the caller's allocator: give it private pages with the same content again.
-    MakePrivate {
-        /// The allocation, when it was given to us; freed after the pages are private again.
-        _owner: Option<Mutex<Box<dyn Any + Send>>>,
-    },
+    MakePrivate,
 }
 
 // SAFETY: the pointer is to a shared mapping that lives as long as the value, every access goes through raw pointers or atomics, and concurrent
@@ -166,11 +162,7 @@ impl Region {
     /// # Safety
     /// The range is page-aligned, private, readable and writable memory that stays allocated as long as the region lives, and no thread writes to it during
     /// this call and during the drop of the last clone.
-    pub(crate) unsafe fn take_over(
-        base: *mut u8,
-        mapped: usize,
-        owner: Option<Box<dyn Any + Send>>,
-    ) -> Result<Region, RegionError> {
+    pub(crate) unsafe fn take_over(base: *mut u8, mapped: usize) -> Result<Region, RegionError> {
         let fd = reserved_memfd(mapped as u64)?;
         // SAFETY: the caller vouches for the range and for the absence of writers.
         unsafe { swap_pages(base, mapped, Some(&fd))? };
@@ -180,7 +172,7 @@ impl Region {
             mapped,
             protection: Protection::ReadWrite,
             fd: Mutex::new(fd),
-            end: End::MakePrivate { _owner: owner.map(Mutex::new) },
+            end: End::MakePrivate,
         };
         Ok(Region(Arc::new(mapping)))
     }
@@ -342,7 +334,7 @@ impl Drop for Mapping {
             },
             // A failure leaves the pages shared, which is what they were; nothing is lost.
             // SAFETY: `take_over`'s caller vouched that the range stays allocated and has no writers during this drop.
-            End::MakePrivate { .. } => unsafe {
+            End::MakePrivate => unsafe {
                 let _ = swap_pages(self.base, self.mapped, None);
             },
         }

@@ -49,6 +49,12 @@ pub const BATCHED_BYTES_MAX: u64 = 4096;
 pub const TRANSMIT_BATCH: usize = 64;
 /// Bytes asked for as socket buffers; the kernel may grant less.
 pub const SOCKET_BUFFER_BYTES: usize = 8 << 20;
+/// Least bytes that a peer may have under way to this node: two datagrams of the largest size.
+pub const BUDGET_BYTES_MIN: usize = 128 << 10;
+/// Most bytes, on loopback: what fits the cache beside its source and destination. With 4 MiB half of the bandwidth was lost.
+pub const BUDGET_BYTES_LOOPBACK: usize = 1 << 20;
+/// Most bytes, elsewhere: a link of 10 Gbit/s and 6 ms.
+pub const BUDGET_BYTES_MAX: usize = 8 << 20;
 /// Addresses whose path size and socket are remembered: four for each of the engine's peers.
 pub const ROUTES_MAX: usize = 1_024;
 /// Addresses probed for their path size in a second: spoofed senders must not make us busy.

@@ -4,7 +4,8 @@
 //! engine sends it again. Source: DESIGN §3 "Transport by default UDP sockets (GSO/GRO, batched calls)".
 
 use crate::limits::{
-    BATCHED_BYTES_MAX, PROBES_PER_SECOND, RECEIVE_BATCH, ROUTES_MAX, SOCKET_BUFFER_BYTES, TRANSMIT_BATCH,
+    BATCHED_BYTES_MAX, BUDGET_BYTES_LOOPBACK, BUDGET_BYTES_MAX, BUDGET_BYTES_MIN, PROBES_PER_SECOND, RECEIVE_BATCH,
+    ROUTES_MAX, SOCKET_BUFFER_BYTES, TRANSMIT_BATCH,
 };
 use crate::station::Station;
 use rustix::event::epoll;
@@ -120,10 +121,13 @@ impl Network {
         self.ports.iter().map(UdpPort::local_addr).collect()
     }
 
-    /// Bytes that may be under way to this node: a quarter of the smallest receive buffer, for the kernel's bookkeeping counts too, most for small datagrams.
+    /// Bytes that may be under way to this node from a peer: a quarter of the smallest receive buffer, for the kernel's bookkeeping counts too, most for small
+    /// datagrams. A node that only loopback reaches asks for less: more under way would only push the datagrams out of the cache before they are read.
     pub(crate) fn receive_budget_bytes(&self) -> usize {
         let smallest = self.ports.iter().map(UdpPort::receive_buffer_bytes).min();
-        (smallest.unwrap_or(SOCKET_BUFFER_BYTES) / 4).clamp(128 << 10, 8 << 20)
+        let near = !self.ports.is_empty() && self.ports.iter().all(|p| p.local_addr().ip().is_loopback());
+        let most = if near { BUDGET_BYTES_LOOPBACK } else { BUDGET_BYTES_MAX };
+        (smallest.unwrap_or(SOCKET_BUFFER_BYTES) / 4).clamp(BUDGET_BYTES_MIN, most)
     }
 
     /// Takes what has come; says whether there was anything.

@@ -162,6 +162,7 @@ impl Daemon {
                 break;
             }
             if worked {
+                std::thread::yield_now();
                 continue;
             }
             if self.runner.idle_for(now) < AWAKE_TIME {

@@ -25,7 +25,7 @@ pub(crate) struct Raw {
     pub(crate) doorbell: OwnedFd,
     pub(crate) events: Channel,
     pub(crate) commands: Producer<RegionWords>,
-    completions: Consumer<RegionWords>,
+    pub(crate) completions: Consumer<RegionWords>,
     notifications: Consumer<RegionWords>,
     serial: u64,
     pump: Rc<dyn Fn()>,

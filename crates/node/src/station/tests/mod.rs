@@ -4,3 +4,4 @@ mod hostile;
 mod network;
 mod one_node;
 mod revocation;
+mod scale;
