@@ -30,6 +30,8 @@ pub(crate) const MESSAGES_MIN: u64 = 2;
 pub(crate) const MESSAGES_MAX: u64 = 4_000_000;
 /// Looks at a shared word between two looks at the clock while spinning.
 pub(crate) const SPINS_A_LOOK: u32 = 1 << 14;
+/// Looks at a shared word between two yields, when others need the processor: less than a microsecond.
+pub(crate) const SPINS_A_YIELD: u32 = 64;
 /// Longest wait for the other process within a measurement; a measurement takes a fraction of a second, the rest is a busy machine.
 pub(crate) const PARTNER_WAIT: Duration = Duration::from_secs(20);
 /// Longest wait of the coordinator for one measurement.

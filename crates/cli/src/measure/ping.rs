@@ -10,7 +10,7 @@ use super::side::Side;
 use super::stats::Sample;
 use crate::limits::{
     BATCH_BELOW, BATCH_TRIPS, CALIBRATION_TRIPS, MESSAGES_MAX, MESSAGES_MIN, PARTNER_WAIT, SAMPLES_MAX, SAMPLES_MIN,
-    SPINS_A_LOOK, WARM_UP_PERCENT,
+    SPINS_A_LOOK, SPINS_A_YIELD, WARM_UP_PERCENT,
 };
 use std::time::{Duration, Instant};
 
@@ -158,6 +158,24 @@ pub(crate) fn spin_until(mut ready: impl FnMut() -> bool) -> Result<(), TaskErro
         // Only after a long spin, so it disturbs no measurement; with one processor it is what lets the partner run.
         std::thread::yield_now();
     }
+}
+
+/// As [`spin_until`], giving the processor to whoever else can run every few looks.
+#[inline]
+pub(crate) fn spin_yielding(mut ready: impl FnMut() -> bool) -> Result<(), TaskError> {
+    let start = Instant::now();
+    for yields in 1u32.. {
+        for _ in 0..SPINS_A_YIELD {
+            if ready() {
+                return Ok(());
+            }
+        }
+        std::thread::yield_now();
+        if yields % 1024 == 0 && start.elapsed() > PARTNER_WAIT {
+            break;
+        }
+    }
+    Err(TaskError::PartnerSilent)
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ mod once;
 mod redirect;
 
 use super::TaskError;
-use super::ping::{Ping, follow_pings, lead_pings, spin_until};
+use super::ping::{Ping, follow_pings, lead_pings, spin_until, spin_yielding};
 use super::side::Side;
 use super::stats::Sample;
 use super::task::{Move, Moved, NodeOrder, Role, Setting, Task, Vmmc};
@@ -33,7 +33,7 @@ pub(crate) struct Attached {
     /// Address of the other worker's node; none: the same node.
     other: Option<String>,
     /// The node, if it lives in this process.
-    _embedded: Option<Embedded>,
+    embedded: Option<Embedded>,
 }
 
 /// Configuration of a node that lives as long as a measurement.
@@ -56,7 +56,7 @@ impl Attached {
             Setting::Daemon { node, other } => {
                 let builder = Session::builder().node(node).start_node(false).timeout(PARTNER_WAIT);
                 let session = builder.attach().map_err(TaskError::vmmc)?;
-                Ok(Some(Attached { session, other: other.clone(), _embedded: None }))
+                Ok(Some(Attached { session, other: other.clone(), embedded: None }))
             }
             Setting::Embedded(order) => {
                 let node = Embedded::start(temporary_node(order)?).map_err(TaskError::vmmc)?;
@@ -66,7 +66,7 @@ impl Attached {
                 let attachment = node.attach().map_err(TaskError::vmmc)?;
                 let builder = Session::builder().timeout(PARTNER_WAIT);
                 let session = builder.over(attachment).map_err(TaskError::vmmc)?;
-                Ok(Some(Attached { session, other, _embedded: Some(node) }))
+                Ok(Some(Attached { session, other, embedded: Some(node) }))
             }
         }
     }
@@ -123,12 +123,16 @@ impl Attached {
         Ok((export, self.import(number, other)?))
     }
 
-    /// Waits until a word of an export has a value. On one node the plain loop is what a program would write that wants every nanosecond; else the library's
-    /// wait lets the node run, in this thread or on this processor.
+    /// Spins until a word of an export has a value, as a program does that wants the shortest time. On one node it is a plain loop; between nodes the
+    /// loop yields, because the node needs the processor too; a node in this process is stepped by the library's wait.
     fn await_word(&self, export: &Export, offset: u64, value: u64) -> Result<(), TaskError> {
+        let word = export.word(offset).map_err(TaskError::vmmc)?;
+        let ready = || word.load(Ordering::Acquire) == value;
         if self.other.is_none() {
-            let word = export.word(offset).map_err(TaskError::vmmc)?;
-            return spin_until(|| word.load(Ordering::Acquire) == value);
+            return spin_until(ready);
+        }
+        if self.embedded.is_none() {
+            return spin_yielding(ready);
         }
         export.wait_word(offset, |w| w == value).map(drop).map_err(TaskError::vmmc)
     }
