@@ -28,6 +28,10 @@ const WIRE_DELAY: Duration = Duration::from_micros(5);
 const WIRE_MTU_BYTES: usize = 9000;
 /// Rounds over all nodes in one step; bounds a step, not the work that is left.
 const ROUNDS_A_STEP: usize = 64;
+/// The clock moves at most this far at a time, so that a thread of the program that computes meanwhile does not find all its deadlines past.
+const LEAP_MAX_NS: u64 = 1_000_000;
+/// Real time that such a leap takes.
+const LEAP_PAUSE: Duration = Duration::from_micros(50);
 
 /// What the cluster is like.
 #[derive(Clone, Debug)]
@@ -132,6 +136,16 @@ impl Hosted {
         Ok(Attachment::stepped(theirs, self.0.clone()))
     }
 
+    /// Lets the cluster run for this long by its own clock, for programs that do something else than wait for it.
+    pub fn run(&self, duration: Duration) {
+        let end = self.0.now() + duration;
+        while self.0.now() < end {
+            if !self.0.step() {
+                self.0.park(end);
+            }
+        }
+    }
+
     /// Cuts a node off from all others, or joins it again.
     pub fn cut_off(&self, node: &str, cut_off: bool) -> Result<(), HostedError> {
         self.0.lock().node(node)?.cut_off = cut_off;
@@ -178,10 +192,17 @@ impl Stepper for Core {
     }
 
     fn park(&self, until: Nanos) {
-        let cluster = self.lock();
-        let now = self.now.load(Ordering::Relaxed);
-        let next = cluster.next(self.time()).unwrap_or(u64::MAX).min(until.0);
-        self.now.store(next.max(now + 1), Ordering::Relaxed);
+        let leap = {
+            let cluster = self.lock();
+            let now = self.now.load(Ordering::Relaxed);
+            let next = cluster.next(self.time()).unwrap_or(u64::MAX).min(until.0);
+            let leap = next.saturating_sub(now).clamp(1, LEAP_MAX_NS);
+            self.now.store(now + leap, Ordering::Relaxed);
+            leap
+        };
+        if leap == LEAP_MAX_NS {
+            std::thread::sleep(LEAP_PAUSE);
+        }
     }
 
     fn patience_ns(&self) -> u64 {

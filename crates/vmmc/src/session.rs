@@ -244,8 +244,8 @@ impl Session {
         ExportBuilder::new(self.clone(), Source::New(len))
     }
 
-    /// Exports memory that the caller has: a `Vec<u8>`, or a range claimed with `CallerMemory::from_raw_parts`. Its pages are moved onto shared memory in place: one copy of
-    /// the touched pages now, one at the end. Unless it covers whole pages, importers of this node go through the engine.
+    /// Exports memory that the caller has. A `Vec<u8>` is given away: its bytes are copied once onto pages of their own, which importers of this node can map. A range claimed
+    /// with `CallerMemory::from_raw_parts` is taken over in place: one copy of its pages now, one at the end; unless it covers whole pages, importers of this node go through the engine.
     pub fn export_memory(&self, memory: impl Into<CallerMemory>) -> ExportBuilder {
         ExportBuilder::new(self.clone(), Source::Caller(memory.into()))
     }

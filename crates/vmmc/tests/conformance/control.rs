@@ -18,9 +18,13 @@ pub(crate) fn the_path_is_explained(nodes: &dyn Nodes) {
     let json = serde_json::to_value(&remote).unwrap();
     assert_eq!((&json["path"], &json["len"]), (&"network".into(), &4096.into()));
     let owner = j.owner;
-    let part = owner.export_memory(vec![0u8; 5000]).create().unwrap();
-    let import = j.user.import_id(part.id()).open().unwrap();
-    assert_eq!(import.explain().not_mapped, Some(NotMapped::SharesPages));
+    let given = owner.export_memory(vec![0u8; 5000]).create().unwrap();
+    assert_eq!(j.user.import_id(given.id()).open().unwrap().explain().not_mapped, None);
+    let leaked: &'static mut [u8] = vec![0u8; 4 << 20].leak();
+    // SAFETY: a part of an allocation that is never freed and that nobody else knows.
+    let claimed = unsafe { vmmc::CallerMemory::from_raw_parts(leaked[10_000..].as_mut_ptr(), 5000) };
+    let part = owner.export_memory(claimed).create().unwrap();
+    assert_eq!(j.user.import_id(part.id()).open().unwrap().explain().not_mapped, Some(NotMapped::SharesPages));
     j.export.unexport().unwrap();
     assert!(j.import.explain().to_string().contains("unusable"));
 }

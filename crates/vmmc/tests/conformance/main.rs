@@ -1,6 +1,6 @@
 //! One suite for every kind of node: embedded, daemon, simulated. Each test is a function over [`nodes::Nodes`]; `suite!` makes a module of tests for a kind.
 //!
-//! To add a kind (simulated nodes, say), implement `Nodes` for it in `nodes.rs` and add one `suite!` line below.
+//! To add a kind, implement `Nodes` for it in `nodes.rs` and add one `suite!` line below.
 
 mod bindings;
 mod control;
@@ -22,7 +22,7 @@ macro_rules! suite {
                 moving: fetches_of_every_length_see_what_is_there,
                 moving: long_transfers_arrive_whole,
                 moving: registered_memory_moves_both_ways,
-                moving: callers_memory_is_exported_and_adopted_in_place,
+                moving: callers_memory_is_exported_and_adopted,
                 moving: transfers_can_be_polled_awaited_and_dropped,
                 moving: many_transfers_can_be_under_way,
                 moving: pieces_are_gathered_and_scattered,
@@ -91,3 +91,4 @@ macro_rules! suite {
 
 suite!(embedded, crate::nodes::Embedded::start);
 suite!(daemon, crate::nodes::Daemons::start);
+suite!(simulated, crate::nodes::Simulated::start);

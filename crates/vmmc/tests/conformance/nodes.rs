@@ -1,12 +1,13 @@
 //! Kinds of nodes, and what tests need of them.
 
 use std::net::SocketAddr;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use vmmc::{Export, ExportBuilder, Import, Rights, Session};
 use vmmc_node::{Daemon, KeySource, NodeConfig, Stopper};
+use vmmc_sim::{Hosted, HostedOptions};
 
 /// Two nodes that know each other.
 pub(crate) trait Nodes {
@@ -111,6 +112,55 @@ impl Drop for Daemons {
     fn drop(&mut self) {
         self.stop(0);
         self.stop(1);
+    }
+}
+
+/// Simulated nodes: real stations and engines, a simulated wire that loses packets, a virtual clock.
+pub(crate) struct Simulated {
+    cluster: Hosted,
+    names: [String; 2],
+    /// Lets the clock go on while a test does something else than wait for the nodes.
+    ticker: Option<JoinHandle<()>>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Simulated {
+    pub(crate) fn start() -> Simulated {
+        let names = [unique("a"), unique("b")];
+        let options = HostedOptions { nodes: names.to_vec(), seed: 1, loss_permille: 20, sealed: true };
+        let cluster = Hosted::start(&options).expect("the cluster starts");
+        let stop = Arc::new(AtomicBool::new(false));
+        let (theirs, ended) = (cluster.clone(), stop.clone());
+        let ticker = std::thread::spawn(move || {
+            while !ended.load(Ordering::Relaxed) {
+                theirs.run(Duration::from_micros(100));
+                std::thread::sleep(Duration::from_micros(200));
+            }
+        });
+        let nodes = Simulated { cluster, names, ticker: Some(ticker), stop };
+        introduce(&nodes);
+        nodes
+    }
+}
+
+impl Nodes for Simulated {
+    fn attach(&self, node: usize) -> Session {
+        builder().over(self.cluster.attach(&self.names[node]).expect("the node takes us")).expect("attach")
+    }
+    fn name(&self, node: usize) -> String {
+        self.names[node].clone()
+    }
+    fn stop(&self, _node: usize) -> bool {
+        false
+    }
+}
+
+impl Drop for Simulated {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(ticker) = self.ticker.take() {
+            ticker.join().expect("the cluster does not panic");
+        }
     }
 }
 
