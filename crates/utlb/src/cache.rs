@@ -158,6 +158,11 @@ impl SharedCache {
     pub fn fill(&mut self, process: Process, page: Page, frame: Frame) -> Option<Tag> {
         let tag = Tag::new(process, page).number();
         let set = self.set(process, page);
+        if self.shape.ways == 1 {
+            let out = std::mem::replace(&mut self.tags[set], tag);
+            self.frames[set] = frame;
+            return (out != EMPTY && out != tag).then(|| Tag::from_table(out));
+        }
         let end = set + self.shape.ways;
         let there = self.tags[set..end].iter().position(|t| *t == tag || *t == EMPTY);
         // Entries in use are in front of empty ones, so the first empty one is also behind a copy of the tag, if there is one.
@@ -174,6 +179,13 @@ impl SharedCache {
     pub fn invalidate(&mut self, process: Process, page: Page) -> bool {
         let tag = Tag::new(process, page).number();
         let set = self.set(process, page);
+        if self.shape.ways == 1 {
+            let was = self.tags[set] == tag;
+            if was {
+                self.tags[set] = EMPTY;
+            }
+            return was;
+        }
         let end = set + self.shape.ways;
         let Some(way) = self.tags[set..end].iter().position(|t| *t == tag) else { return false };
         self.tags[set + way] = EMPTY;

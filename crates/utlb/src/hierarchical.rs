@@ -142,7 +142,7 @@ impl HierarchicalTable {
         let (number, at) = split(page);
         let Some(Entry::InMemory { frames, .. }) = self.directory.leaf(number) else { return };
         let end = (at + count as usize).min(LEAF_PAGES);
-        for (place, frame) in frames.iter().enumerate().take(end).skip(at) {
+        for (place, frame) in (at..end).zip(&frames[at..end]) {
             if let Some(frame) = frame {
                 entry(Page::from_table((number << LEAF_SHIFT) + place as u64), *frame);
             }

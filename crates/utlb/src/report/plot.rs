@@ -28,10 +28,10 @@ pub struct Chart {
     pub series: Vec<Series>,
 }
 
-const WIDTH: f64 = 640.0;
+const WIDTH: f64 = 720.0;
 const HEIGHT: f64 = 360.0;
 const LEFT: f64 = 60.0;
-const RIGHT: f64 = 150.0;
+const RIGHT: f64 = 230.0;
 const TOP: f64 = 30.0;
 const BOTTOM: f64 = 45.0;
 /// Told apart by most people with colour-blindness too (Okabe and Ito).
