@@ -131,6 +131,7 @@ fn a_parked_thread_is_woken_by_a_notifier_of_the_same_node() {
     let gates = vmmc_host::GateTable::open_read_only(fds[1].try_clone().unwrap()).unwrap();
     let wake = vmmc_host::wait::WakeSender::from_fd(fds[2].try_clone().unwrap());
     let region = memory.region.clone();
+    let start = std::time::Instant::now();
     let thread = std::thread::spawn(move || {
         for i in 1..=20u64 {
             std::thread::sleep(Duration::from_millis(2));
@@ -143,6 +144,34 @@ fn a_parked_thread_is_woken_by_a_notifier_of_the_same_node() {
         waiter.wait(Deadline::after(LONG), there, |_| unreachable!("stepped")).expect("the notifier rings");
     }
     thread.join().unwrap();
+    assert!(start.elapsed() < LONG, "it slept until its deadline");
+}
+
+#[test]
+fn a_parked_thread_is_woken_when_another_thread_serves_a_ring() {
+    let node = Embedded::start(NodeConfig { keeper: false, ..NodeConfig::new("n").key(KeySource::Plain) }).unwrap();
+    let attachment = node.attach().unwrap();
+    let waiter = attachment.waiter();
+    let (mut a, mut b) = (Raw::stepped(attachment), Raw::stepped(node.attach().unwrap()));
+    let (_, memory) = a.export("x");
+    let (grant, _) = b.import(None, "x", rights::WRITE);
+    let region = memory.region.clone();
+    let start = std::time::Instant::now();
+    let thread = std::thread::spawn(move || {
+        let there = || (region.word(0).unwrap().load(Ordering::SeqCst) == 1).then_some(());
+        waiter.wait(Deadline::after(LONG), there, |_| unreachable!("stepped")).expect("the data comes");
+    });
+    while node.0.shared.parked.load(Ordering::SeqCst) == 0 {
+        std::thread::yield_now();
+    }
+    std::thread::sleep(Duration::from_millis(5));
+    // Nothing but this thread's step tells the sleeper: no doorbell, no datagram, no timer.
+    let mut command = RawCommand::new(Op::Send, grant.import);
+    command.flags = flags::INLINE;
+    b.post(&command, &1u64.to_le_bytes());
+    b.pump();
+    thread.join().unwrap();
+    assert!(start.elapsed() < LONG, "it slept until its deadline");
 }
 
 #[test]
