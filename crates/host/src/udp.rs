@@ -390,10 +390,15 @@ mod tests {
             return;
         }
         let bytes: Vec<u8> = (0..10_500u32).map(|i| i as u8).collect();
-        a.send(b.local_addr(), &bytes, 1000).unwrap();
-        let all = receive_all(&b, 11);
-        assert_eq!(all.iter().map(Vec::len).collect::<Vec<_>>(), [vec![1000; 10], vec![500]].concat());
-        assert_eq!(all.concat(), bytes);
+        // A port that loopback alone reaches gets them one by one, another one joined.
+        let joining = UdpPort::bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), 1 << 20).unwrap();
+        for port in [&b, &joining] {
+            let to = SocketAddr::from((Ipv4Addr::LOCALHOST, port.local_addr().port()));
+            a.send(to, &bytes, 1000).unwrap();
+            let all = receive_all(port, 11);
+            assert_eq!(all.iter().map(Vec::len).collect::<Vec<_>>(), [vec![1000; 10], vec![500]].concat());
+            assert_eq!(all.concat(), bytes);
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! A process comes and goes.
 //!
-//! Invariant: once a process has gone, no byte arrives in its memory, its names are free, its importers know, and the node holds nothing of it. Source: [NT §3.1];
-//! ISSUE "a process killed -9 in the middle of anything".
+//! Invariant: once a process has gone, no byte arrives in its memory, its names are free, its importers know, and the node holds nothing of it. Source: [NT §3.1], for
+//! processes that end themselves and for those that are killed in the middle of anything.
 
 use super::connection::{Parts, Process};
 use super::gates::Gates;
