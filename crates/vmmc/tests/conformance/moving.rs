@@ -174,9 +174,12 @@ pub(crate) fn counters_grow_after_the_data(nodes: &dyn Nodes) {
         let j = join(nodes, place, 1 << 20);
         for (n, len) in [1usize, 8, 208, 209, 5000, 600_000].into_iter().enumerate() {
             let data = pattern(len, n as u8);
-            j.import.send_with(64, &data, SendOptions::counter(8)).unwrap();
-            j.export.wait_word(8, |count| count > n as u64).unwrap();
-            assert!(content(&j.export)[64..64 + len] == data, "{place:?} {len}");
+            // From another thread, so that this one can be too early.
+            std::thread::scope(|scope| {
+                scope.spawn(|| j.import.send_with(64, &data, SendOptions::counter(8)).unwrap());
+                j.export.wait_word(8, |count| count > n as u64).unwrap();
+                assert!(content(&j.export)[64..64 + len] == data, "{place:?} {len}");
+            });
         }
         j.import.flush().unwrap();
         assert_eq!(j.export.word(8).unwrap().load(std::sync::atomic::Ordering::Acquire), 6);

@@ -1,7 +1,7 @@
 //! Names, ids, rights, waiting.
 
 use crate::nodes::{LONG, Nodes, SHORT, content};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use vmmc::{Access, RefusalCode, Rights};
 
 pub(crate) fn exports_are_found_by_name_and_by_id(nodes: &dyn Nodes) {

@@ -12,12 +12,13 @@ pub(crate) fn sends_appear_in_order(nodes: &dyn Nodes) {
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {
+                // Also when a send fails, so that the other side does not wait for ever.
+                let _ended = Sets(&done);
                 for i in 1..=ROUNDS {
                     j.import.send(0, &i.to_le_bytes()).unwrap();
                     j.import.send(2048, &i.to_le_bytes()).unwrap();
                 }
                 j.import.flush().unwrap();
-                done.store(true, Ordering::Release);
             });
             let word = |offset| j.export.word(offset).unwrap().load(Ordering::Acquire);
             while !done.load(Ordering::Acquire) {
@@ -28,6 +29,15 @@ pub(crate) fn sends_appear_in_order(nodes: &dyn Nodes) {
             }
             assert_eq!((word(0), word(2048)), (ROUNDS, ROUNDS));
         });
+    }
+}
+
+/// Sets a flag when it goes.
+struct Sets<'a>(&'a AtomicBool);
+
+impl Drop for Sets<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
     }
 }
 
@@ -71,13 +81,17 @@ pub(crate) fn notifications_come_after_their_data(nodes: &dyn Nodes) {
         let j = join_with(nodes, place, 4096, |e| e.notify(true));
         for i in 1..300u64 {
             let data = vec![i as u8; 1000];
-            j.import.send_with(0, &data, SendOptions::notify()).unwrap();
-            let n = j.export.wait_notification().unwrap();
+            // From another thread, so that this one can be too early.
+            let n = std::thread::scope(|scope| {
+                scope.spawn(|| j.import.send_with(0, &data, SendOptions::notify()).unwrap());
+                let n = j.export.wait_notification().unwrap();
+                let mut got = vec![0; 1000];
+                j.export.read(0, &mut got).unwrap();
+                assert!(got == data, "{place:?}: the notification came before its data");
+                n
+            });
             assert_eq!((n.export, n.offset, n.len), (j.export.id(), 0, 1000));
             assert_eq!(n.last_word, u64::from_le_bytes([i as u8; 8]));
-            let mut got = vec![0; 1000];
-            j.export.read(0, &mut got).unwrap();
-            assert!(got == data, "{place:?}: the notification came before its data");
         }
     }
 }
