@@ -3,7 +3,7 @@
 //! Invariant: at most one thread reads the socket; a reply goes to the thread that asked, or, if that gave up, what it grants is given back to the node.
 
 use crate::error::{CallError, millis};
-use crate::limits::{TELLS_KEPT_MAX, UNREAD_REPLIES_MAX};
+use crate::limits::{STEPPED_SLICE, TELLS_KEPT_MAX, UNREAD_REPLIES_MAX};
 use crate::waiting::wait_sliced;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::{HashMap, VecDeque};
@@ -126,7 +126,7 @@ impl Control {
             other => Some(other),
         };
         let block = |until: Deadline| wait_for(self.channel.as_fd(), PollFlags::OUT, until, self.waiter.now());
-        wait_sliced(&self.waiter, deadline, &mut try_again, block).unwrap_or(Err(ChannelError::TimedOut))
+        wait_sliced(&self.waiter, deadline, STEPPED_SLICE, &mut try_again, block).unwrap_or(Err(ChannelError::TimedOut))
     }
 
     fn wait(&self, serial: u64, deadline: Deadline) -> Result<Said, ChannelError> {
@@ -147,7 +147,7 @@ impl Control {
             None
         };
         let block = |until| self.block(serial, until);
-        wait_sliced(&self.waiter, deadline, ready, block).unwrap_or(Err(ChannelError::TimedOut))
+        wait_sliced(&self.waiter, deadline, STEPPED_SLICE, ready, block).unwrap_or(Err(ChannelError::TimedOut))
     }
 
     fn take(&self, serial: u64) -> Option<Said> {

@@ -8,7 +8,7 @@ use crate::control::{Answered, Control};
 use crate::error::CallError;
 use crate::hub::Hub;
 use crate::imports::Imports;
-use crate::limits::{NAP_MAX, NAP_MIN};
+use crate::limits::{NAP_MAX, NAP_MIN, STEPPED_SLICE};
 use crate::mapped::{ALIVE, GONE, Hot};
 use crate::peers::Peers;
 use crate::redirection::Redirects;
@@ -170,6 +170,10 @@ impl Core {
     pub(crate) fn kick(&self) {
         if !self.is_forked() {
             self.waiting.kick();
+            if self.waiting.waiter.steps() {
+                // Threads parked in the node look again.
+                self.ring_doorbell();
+            }
         }
     }
 
@@ -192,7 +196,7 @@ impl Core {
         if self.hot.state() == ALIVE {
             self.hot.set_gone();
             self.control.close();
-            self.waiting.kick();
+            self.kick();
         }
     }
 
@@ -222,7 +226,7 @@ impl Core {
             let flags = [self.hot.area.process_sleeping(), self.gates.bell()];
             self.waiting.block(&flags, until, &mut look);
         };
-        wait_sliced(&self.waiting.waiter, deadline, poll, block).unwrap_or(Err(End::TimedOut))
+        wait_sliced(&self.waiting.waiter, deadline, STEPPED_SLICE, poll, block).unwrap_or(Err(End::TimedOut))
     }
 
     /// As [`wait`](Self::wait), for what other threads of this process give back.
@@ -251,7 +255,7 @@ impl Core {
                 nap = (nap * 2).min(NAP_MAX);
             }
         };
-        wait_sliced(waiter, deadline, poll, block).unwrap_or(Err(End::TimedOut))
+        wait_sliced(waiter, deadline, NAP_MAX, poll, block).unwrap_or(Err(End::TimedOut))
     }
 
     /// Posts a command; waits for room in the ring.
@@ -292,7 +296,9 @@ impl Core {
         if let Hold::Chunk(chunk) = hold {
             self.staging.give_back(chunk);
         }
-        self.waiting.given_back();
+        if self.waiting.is_starving() {
+            self.kick();
+        }
     }
 
     /// Collects all that has come from the node.

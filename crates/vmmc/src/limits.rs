@@ -60,7 +60,7 @@ pub const SHARED_LANE: u32 = LANES as u32 - 1;
 pub const NAP_MIN: Duration = Duration::from_micros(50);
 /// Longest such pause: 1,000 wake-ups a second cost one percent of a core.
 pub const NAP_MAX: Duration = Duration::from_millis(1);
-/// Longest sleep of a thread that waits on a node in this process, because another thread may collect what it waits for.
-pub const STEPPED_SLICE: Duration = Duration::from_millis(5);
+/// Longest sleep of a thread that waits on a node in this process. Its news wakes the thread; this bounds what a kind of node that forgets to would cost.
+pub const STEPPED_SLICE: Duration = Duration::from_millis(100);
 /// How long a dropped import may wait for its posted sends to arrive.
 pub const DROP_FLUSH: Duration = Duration::from_secs(1);

@@ -166,7 +166,7 @@ impl Drop for HandlerGuard {
         }
         self.core.hub.handler(self.taker, false);
         self.stop.store(true, Ordering::Release);
-        self.core.waiting.kick();
+        self.core.kick();
         let Some(thread) = self.thread.take() else { return };
         if thread.thread().id() != std::thread::current().id() {
             // A handler that panicked has said so on stderr already.

@@ -3,20 +3,20 @@
 //! Invariant: a thread that blocks has looked after it announced itself, so nothing that came before is missed: the sleeper by the flags of the rings (see
 //! `vmmc_host::handshake`), the followers by `epoch`, which grows after every delivery and is compared under the lock that the deliverer takes to notify.
 
-use crate::limits::STEPPED_SLICE;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex};
+use std::time::Duration;
 use vmmc_host::handshake::{announce_sleep, retract_sleep};
 use vmmc_host::wait::{TimedOut, Waiter};
 use vmmc_host::{Deadline, WakeReceiver};
 
-/// Waits as [`Waiter::wait`] does. With a node in this process it wakes now and then, because another thread may step the node and so take away what would have
-/// ended our sleep.
+/// Waits as [`Waiter::wait`] does. With a node in this process it wakes after every `slice`, because what it waits for may come in ways that the node does not see.
 pub(crate) fn wait_sliced<T>(
     waiter: &Waiter,
     deadline: Deadline,
+    slice: Duration,
     mut ready: impl FnMut() -> Option<T>,
     mut block: impl FnMut(Deadline),
 ) -> Result<T, TimedOut> {
@@ -24,8 +24,8 @@ pub(crate) fn wait_sliced<T>(
         return waiter.wait(deadline, ready, block);
     }
     loop {
-        let slice = deadline.min(waiter.deadline(STEPPED_SLICE));
-        match waiter.wait(slice, &mut ready, &mut block) {
+        let until = deadline.min(waiter.deadline(slice));
+        match waiter.wait(until, &mut ready, &mut block) {
             Err(TimedOut) if waiter.now() < deadline.0 => {}
             ended => return ended,
         }
@@ -82,11 +82,9 @@ impl Waiting {
         self.delivered();
     }
 
-    /// A resource was given back by a thread: those that wait for it look again.
-    pub(crate) fn given_back(&self) {
-        if self.starved.load(Ordering::SeqCst) > 0 {
-            self.kick();
-        }
+    /// Whether threads wait for a resource that a thread may give back.
+    pub(crate) fn is_starving(&self) -> bool {
+        self.starved.load(Ordering::SeqCst) > 0
     }
 
     /// Counts the calling thread as waiting for a resource while `wait` runs.

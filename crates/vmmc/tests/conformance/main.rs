@@ -21,6 +21,7 @@ macro_rules! suite {
                 moving: every_length_and_alignment_arrives_and_nothing_else,
                 moving: fetches_of_every_length_see_what_is_there,
                 moving: long_transfers_arrive_whole,
+                moving: sends_that_follow_at_once_keep_their_data,
                 moving: registered_memory_moves_both_ways,
                 moving: callers_memory_is_exported_and_adopted,
                 moving: transfers_can_be_polled_awaited_and_dropped,

@@ -53,6 +53,24 @@ pub(crate) fn long_transfers_arrive_whole(nodes: &dyn Nodes) {
     }
 }
 
+pub(crate) fn sends_that_follow_at_once_keep_their_data(nodes: &dyn Nodes) {
+    // More than fits under way, from one piece of memory that is used again at once.
+    const LEN: usize = 3000;
+    const COUNT: usize = 700;
+    for place in Place::ALL {
+        let j = join(nodes, place, (LEN * COUNT) as u64);
+        let mut data = [0; LEN];
+        for i in 0..COUNT {
+            data.fill((i % 251) as u8 + 1);
+            j.import.send((LEN * i) as u64, &data).unwrap();
+        }
+        j.import.flush().unwrap();
+        for (i, got) in content(&j.export).chunks(LEN).enumerate() {
+            assert!(got.iter().all(|b| *b == (i % 251) as u8 + 1), "{place:?}: send {i} arrived damaged");
+        }
+    }
+}
+
 pub(crate) fn registered_memory_moves_both_ways(nodes: &dyn Nodes) {
     for place in Place::ALL {
         let j = join(nodes, place, 1 << 20);
