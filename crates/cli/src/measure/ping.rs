@@ -85,13 +85,21 @@ pub(crate) fn lead_flow<F: Flow>(flow: &mut F, side: &Side, size: u64, budget: D
         side.tell(&count)?;
         timed(|| flow.push(count))
     };
-    // The first message touches all pages; the second one tells roughly, a few more tell better if they are cheap.
+    // The first message touches all pages. Then more and more, until it takes long enough to tell how many fit.
     push(1)?;
-    let first = push(1)?.max(Duration::from_nanos(1));
-    let guess = fit(budget / 8, first, 1, MESSAGES_MAX);
-    let each = if guess > 1 { push(guess)?.as_secs_f64() / guess as f64 } else { first.as_secs_f64() };
-    let count = fit(budget, Duration::from_secs_f64(each.max(1e-9)), MESSAGES_MIN, MESSAGES_MAX);
-    let taken = push(count)?;
+    let (mut count, mut taken) = (1, push(1)?);
+    while taken < budget / 8 && count < MESSAGES_MAX {
+        count = (count * 8).min(MESSAGES_MAX);
+        taken = push(count)?;
+    }
+    let each = |taken: Duration, count: u64| Duration::from_secs_f64((taken.as_secs_f64() / count as f64).max(1e-9));
+    count = fit(budget, each(taken, count), MESSAGES_MIN, MESSAGES_MAX);
+    taken = push(count)?;
+    if taken < budget / 4 {
+        // Something had held us up before, so this was too short.
+        count = fit(budget, each(taken, count), MESSAGES_MIN, MESSAGES_MAX);
+        taken = push(count)?;
+    }
     side.tell(&0u64)?;
     Ok(Sample::Bandwidth { bytes_per_s: (count * size) as f64 / taken.as_secs_f64().max(1e-9) })
 }
