@@ -1,4 +1,5 @@
-//! Bandwidth of the copy that mapped sends use, beside an ordinary copy, over sizes: where non-temporal stores pay.
+//! Bandwidth of the copy that mapped sends use, beside an ordinary copy, over sizes and two distances between the starts within their pages (0 and 16 bytes): where
+//! non-temporal stores pay, and where string instructions are to be avoided.
 //!
 //! `cargo run --release -p vmmc-host --example copy_sizes`
 
@@ -6,22 +7,32 @@ use std::time::Instant;
 use vmmc_host::Region;
 
 fn main() {
-    println!("{:>10} {:>14} {:>14} {:>7}", "bytes", "ordinary GB/s", "region GB/s", "ratio");
+    println!("{:>10} {:>9} {:>14} {:>14} {:>7}", "bytes", "distance", "ordinary GB/s", "region GB/s", "ratio");
     for shift in 12..27 {
-        let len = 1usize << shift;
-        let source = vec![1u8; len];
-        let mut plain = vec![2u8; len];
-        let region = Region::create(len as u64).expect("memory for one region");
-        let (mut best_plain, mut best_region) = (f64::MAX, f64::MAX);
-        for _ in 0..5 {
-            best_plain = best_plain
-                .min(seconds(len, || std::hint::black_box(&mut plain).copy_from_slice(std::hint::black_box(&source))));
-            best_region =
-                best_region.min(seconds(len, || region.write(0, std::hint::black_box(&source)).expect("in bounds")));
+        for distance in [0, 16] {
+            measure(1usize << shift, distance);
         }
-        let rate = |s: f64| len as f64 / s / 1e9;
-        println!("{len:>10} {:>14.1} {:>14.1} {:>7.2}", rate(best_plain), rate(best_region), best_plain / best_region);
     }
+}
+
+fn measure(len: usize, distance: usize) {
+    let room = len + 8192;
+    let source = vec![1u8; room];
+    let start = source.as_ptr() as usize % 4096;
+    let mut plain = vec![2u8; room];
+    let at = (start + distance).wrapping_sub(plain.as_ptr() as usize) % 4096;
+    let region = Region::create(room as u64).expect("memory for one region");
+    let offset = ((start + distance) % 4096) as u64;
+    let (mut ordinary, mut ours) = (f64::MAX, f64::MAX);
+    for _ in 0..5 {
+        let copy =
+            || std::hint::black_box(&mut plain[at..at + len]).copy_from_slice(std::hint::black_box(&source[..len]));
+        ordinary = ordinary.min(seconds(len, copy));
+        ours =
+            ours.min(seconds(len, || region.write(offset, std::hint::black_box(&source[..len])).expect("in bounds")));
+    }
+    let rate = |s: f64| len as f64 / s / 1e9;
+    println!("{len:>10} {distance:>9} {:>14.1} {:>14.1} {:>7.2}", rate(ordinary), rate(ours), ordinary / ours);
 }
 
 /// Mean time of one copy over about 64 MiB of copies.
