@@ -138,6 +138,10 @@ impl Cluster {
                 self.detach(node, proc, pid);
             }
         }
+        // A stranger goes on knocking until its own patience ends; whether the cluster is quiet is another question.
+        if let Some(stranger) = self.setup.stranger {
+            self.crash_node(stranger);
+        }
         self.run_until(self.model.now_ns + REST_NS);
         let packets = self.network.sent();
         self.run_until(self.model.now_ns + IDLE_NS);

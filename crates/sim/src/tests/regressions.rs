@@ -29,3 +29,11 @@ fn a_fetch_from_an_export_withdrawn_meanwhile_ends() {
 fn a_fetch_through_an_import_given_back_meanwhile_fails_honestly() {
     holds(&[601, 629]);
 }
+
+// A stranger that still knocked when a short run ended was taken for unrest of the cluster.
+#[test]
+fn a_short_run_with_a_stranger_ends_quietly() {
+    if let Err(failure) = run(Options { steps: 60, ..Options::new(3, 7) }) {
+        panic!("{failure}");
+    }
+}
