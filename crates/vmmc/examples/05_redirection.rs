@@ -56,8 +56,7 @@ fn sender(session: &Session) -> Result<(), Failure> {
     second_half.wait_word(0, |word| word >= 1)?;
     // The sender sends as before: it does not know of the redirection.
     inbox.send(FIRST_BYTES, second)?;
-    inbox.flush()?;
-    println!("sender:   sent {} + {} bytes to the same import", first.len(), second.len());
     second_half.wait_word(0, |word| word >= 2)?;
+    println!("sender:   sent {} + {} bytes to the same import", first.len(), second.len());
     Ok(())
 }
