@@ -61,7 +61,8 @@ fn docs() -> Outcome {
 }
 
 fn tests() -> Outcome {
-    let outcome = run("tests", cargo(&["test", "--workspace", "--profile", PROFILE, "--", "--show-output"]));
+    let outcome =
+        run("tests", cargo(&["test", "--workspace", "--no-fail-fast", "--profile", PROFILE, "--", "--show-output"]));
     let log = log_text("tests");
     let skips: Vec<&str> = log.lines().filter(|line| line.starts_with("SKIP")).collect();
     skips.iter().for_each(|line| println!("   {line}"));
