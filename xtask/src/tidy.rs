@@ -14,9 +14,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("vmmc-utlb", &[]),
     ("vmmc-host", &[]),
     ("vmmc", &["vmmc-host", "vmmc-nic"]),
+    ("vmmc-sockets", &["vmmc-host"]),
     ("vmmc-node", &["vmmc-host", "vmmc-nic"]),
     ("vmmc-sim", &["vmmc-host", "vmmc-nic", "vmmc-node"]),
-    ("vmmc-cli", &["vmmc", "vmmc-host", "vmmc-nic", "vmmc-node", "vmmc-sim", "vmmc-utlb"]),
+    ("vmmc-cli", &["vmmc", "vmmc-host", "vmmc-nic", "vmmc-node", "vmmc-sim", "vmmc-sockets", "vmmc-utlb"]),
     ("xtask", &[]),
 ];
 

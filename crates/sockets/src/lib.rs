@@ -1,0 +1,34 @@
+//! Stream sockets over VMMC: a TCP connection between two processes of one node is upgraded in place, at a byte boundary, to rings in shared memory.
+//!
+//! ```text
+//!   process                                                        peer process
+//!   ───────                                                        ────────────
+//!   send ──▶ bytes 0..N ────────▶ kernel socket ─────────────────▶ reader drains it up to N,
+//!        └─▶ bytes N.. ─────────▶ ring in the connection area ───▶ then reads the ring
+//!   offer (the connected socket) ─────▶ node ◀───── offer           the node compares the two address pairs, makes the area
+//! ```
+//!
+//! The application keeps its kernel socket: for its name, its options, the end of the stream and the death of the peer. [`Context`] is what a process has once,
+//! [`Connection`] what it has for each open connection, [`ReadySet`] what it has for each event loop.
+//!
+//! **Promises.** Bytes arrive once, in order, or the connection ends as a dropped TCP connection would. A peer that was not started so is served by the kernel and
+//! never disturbed. Nothing here blocks connect or accept, starts a thread, or panics on what a peer writes into shared memory.
+//!
+//! **Does not.** It hooks no calls (that is `vmmc-preload`). Connections between two nodes stay on kernel TCP.
+//!
+//! Source: [NT §4] stream sockets over VMMC, [SHRIMP §3].
+
+#![forbid(unsafe_code)]
+
+mod connection;
+mod context;
+pub mod limits;
+mod ready;
+mod types;
+
+pub use connection::{Connection, KernelCall};
+pub use context::{Context, Settings};
+pub use ready::{ReadySet, TooMany};
+pub use types::{
+    After, Bypass, Close, Description, Direction, Interest, Medium, Received, Sent, Shutdown, State, Take, Waited,
+};
