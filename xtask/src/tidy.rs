@@ -17,12 +17,13 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("vmmc-sockets", &["vmmc-host"]),
     ("vmmc-node", &["vmmc-host", "vmmc-nic"]),
     ("vmmc-sim", &["vmmc-host", "vmmc-nic", "vmmc-node"]),
+    ("vmmc-preload", &["vmmc-host", "vmmc-sockets"]),
     ("vmmc-cli", &["vmmc", "vmmc-host", "vmmc-nic", "vmmc-node", "vmmc-sim", "vmmc-sockets", "vmmc-utlb"]),
     ("xtask", &[]),
 ];
 
 /// Crates that may contain `unsafe`.
-const UNSAFE_CRATES: &[&str] = &["host"];
+const UNSAFE_CRATES: &[&str] = &["host", "preload"];
 
 /// Licences that dependencies may have; one of them must be offered.
 const LICENCES: &[&str] = &[

@@ -8,6 +8,7 @@ use crate::failure::EXIT_CODES;
 use crate::limits::{RUNS, RUNS_MAX};
 use crate::report::units::parse_size;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -36,6 +37,9 @@ pub(crate) enum Command {
     /// Measure VMMC beside the limits of the machine and other transports
     #[command(after_help = EXIT_CODES)]
     Bench(Bench),
+    /// Run a program as it is; its TCP connections to others that were started so go through VMMC
+    #[command(after_help = EXEC_HELP)]
+    Exec(Exec),
     /// Counters of a node and of its peers
     #[command(after_help = EXIT_CODES)]
     Stats(Stats),
@@ -276,6 +280,29 @@ pub(crate) struct Which {
     /// Name of the node
     #[arg(long, env = "VMMC_NODE", default_value = vmmc_node::DEFAULT_NODE)]
     pub(crate) name: String,
+}
+
+/// What `exec --help` adds.
+const EXEC_HELP: &str = "\
+The exit code is the program's own. The exclusion file holds lines `program NAME` and `port NUMBER[-NUMBER]`.
+
+Example: vmmc exec -- redis-server, then vmmc exec -- redis-benchmark -t get";
+
+/// A program to run.
+#[derive(Args, Debug)]
+pub(crate) struct Exec {
+    /// Which node joins the connections; it is started if it does not run.
+    #[command(flatten)]
+    pub(crate) which: Which,
+    /// Say what is done, and at the end of each program why calls were left to the kernel
+    #[arg(long, short)]
+    pub(crate) verbose: bool,
+    /// Programs and ports to leave alone [default: ~/.config/vmmc/exec.conf]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) exclude_file: Option<PathBuf>,
+    /// The program and its arguments, after `--`
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
 }
 
 /// Round trips.

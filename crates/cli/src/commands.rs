@@ -5,9 +5,11 @@
 pub(crate) mod bench;
 pub(crate) mod demo;
 pub(crate) mod doctor;
+pub(crate) mod exec;
 pub(crate) mod explain;
 pub(crate) mod node;
 pub(crate) mod ping;
+mod program;
 pub(crate) mod sim;
 pub(crate) mod stats;
 pub(crate) mod utlb;

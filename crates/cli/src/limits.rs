@@ -61,3 +61,5 @@ pub(crate) const PIECES: u64 = 8;
 pub(crate) const TRANSFERS: usize = 8;
 /// Pauses between two reports of progress: often enough for the eye.
 pub(crate) const PROGRESS_PAUSE: Duration = Duration::from_millis(50);
+/// How long a node that `vmmc exec` started stays after its last process: long enough for the next command typed by hand.
+pub(crate) const EXEC_NODE_LINGER: Duration = Duration::from_secs(60);

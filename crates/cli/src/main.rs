@@ -59,6 +59,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Node(node) => commands::node::run(&node),
         Command::Ping(ping) => commands::ping::run(&ping),
         Command::Bench(bench) => commands::bench::run(&bench),
+        Command::Exec(exec) => commands::exec::run(&exec),
         Command::Stats(stats) => commands::stats::run(&stats),
         Command::Explain(explain) => commands::explain::run(&explain),
         Command::Doctor { json } => commands::doctor::run(json),

@@ -1,0 +1,45 @@
+//! Hooks of exec and posix_spawn: what happens to connections when another program takes over.
+//!
+//! Invariant: a connection that another program would inherit is with the kernel before it starts. Descriptors marked close-on-exec do not matter.
+
+use super::hook;
+use crate::{fork, real, reason::Reason, table};
+use libc::{c_char, c_int, c_void};
+
+type Words = *const *const c_char;
+
+unsafe extern "C" {
+    static environ: Words;
+}
+
+hook! { fn execve(path: *const c_char, argv: Words, env: Words) -> c_int {
+    fork::before_exec();
+    real::execve(path, argv, env)
+} }
+
+hook! { fn execv(path: *const c_char, argv: Words) -> c_int {
+    fork::before_exec();
+    real::execve(path, argv, environ)
+} }
+
+hook! { fn execvp(file: *const c_char, argv: Words) -> c_int {
+    fork::before_exec();
+    real::execvpe(file, argv, environ)
+} }
+
+hook! { fn execvpe(file: *const c_char, argv: Words, env: Words) -> c_int {
+    fork::before_exec();
+    real::execvpe(file, argv, env)
+} }
+
+hook! { fn fexecve(fd: c_int, argv: Words, env: Words) -> c_int {
+    fork::before_exec();
+    real::fexecve(fd, argv, env)
+} }
+
+hook! { fn posix_spawn_file_actions_adddup2(actions: *mut c_void, from: c_int, to: c_int) -> c_int {
+    if let Some(connection) = table::connection(from) {
+        connection.leave(from, Reason::Exec);
+    }
+    real::posix_spawn_file_actions_adddup2(actions, from, to)
+} }

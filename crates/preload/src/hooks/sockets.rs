@@ -1,0 +1,67 @@
+//! Hooks of the calls that make, end and adjust connections.
+//!
+//! Invariant: a connection is known to us from the moment connect or accept gave it, before its first byte, so that its count of bytes is right; whatever was
+//! not seen from then on is never known.
+
+use super::hook;
+use crate::errno::Kept;
+use crate::table::{self, Entry};
+use crate::tcp::{self, Origin};
+use crate::{real, reason::Reason};
+use libc::{c_int, c_void, sockaddr, socklen_t};
+
+hook! { fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
+    let family = if addr.is_null() || (len as usize) < size_of::<libc::sa_family_t>() { -1 } else { c_int::from((*addr).sa_family) };
+    if family == libc::AF_UNSPEC {
+        // Dissolves the connection; what comes next is another one.
+        table::take(fd).release();
+    }
+    let result = real::connect(fd, addr, len);
+    let under_way = result == 0 || matches!(crate::errno::current(), libc::EINPROGRESS | libc::EINTR);
+    if under_way && matches!(family, libc::AF_INET | libc::AF_INET6) {
+        let _kept = Kept::now();
+        // Some programs connect twice to learn the outcome: the connection is known already.
+        if table::entry(fd) == Entry::Nothing {
+            tcp::adopt(fd, Origin::Connected);
+        }
+    }
+    result
+} }
+
+hook! { fn accept(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    accepted(real::accept(fd, addr, len))
+} }
+
+hook! { fn accept4(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
+    accepted(real::accept4(fd, addr, len, flags))
+} }
+
+fn accepted(new: c_int) -> c_int {
+    if new >= 0 {
+        let _kept = Kept::now();
+        tcp::adopt(new, Origin::Accepted);
+    }
+    new
+}
+
+hook! { fn shutdown(fd: c_int, how: c_int) -> c_int {
+    crate::options::shutdown(fd, how)
+} }
+
+hook! { fn getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int {
+    crate::options::getsockopt(fd, level, name, value, len)
+} }
+
+hook! { fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int {
+    crate::options::setsockopt(fd, level, name, value, len)
+} }
+
+hook! { fn sockatmark(fd: c_int) -> c_int {
+    match table::connection(fd) {
+        Some(connection) => {
+            connection.leave(fd, Reason::OutOfBand);
+            real::sockatmark(fd)
+        }
+        None => real::sockatmark(fd),
+    }
+} }

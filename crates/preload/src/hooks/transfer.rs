@@ -1,0 +1,180 @@
+//! Hooks of the calls that move bytes.
+//!
+//! Invariant: a hook turns its arguments into pieces and flags and hands them to [`crate::transfer`]; on a descriptor that is nothing to us it is the C
+//! library's own call. Fortified forms check what the C library's would check, then are the plain call.
+
+use super::hook;
+use crate::transfer::{receive, receive_message, send_message};
+use crate::{real, table};
+use libc::{c_int, c_uint, c_void, iovec, mmsghdr, msghdr, off64_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
+
+/// One piece of memory, as the calls with several take it.
+fn piece(buf: *const c_void, n: size_t) -> [iovec; 1] {
+    [iovec { iov_base: buf.cast_mut(), iov_len: n }]
+}
+
+/// The pieces of a vector call; none for a count that the kernel refuses, so that the kernel says so.
+///
+/// # Safety
+/// As readv: `iov` points to `count` pieces.
+unsafe fn pieces<'a>(iov: *const iovec, count: c_int) -> Option<&'a [iovec]> {
+    if iov.is_null() || !(1..=libc::UIO_MAXIOV).contains(&count) {
+        return None;
+    }
+    // SAFETY: the caller's promise; the program does not change its array during its call.
+    Some(unsafe { std::slice::from_raw_parts(iov, count as usize) })
+}
+
+/// What the fortified forms do when a buffer is smaller than the length given.
+fn check_fits(n: size_t, buf_len: size_t) {
+    if n > buf_len {
+        const TEXT: &str = "*** buffer overflow detected ***: terminated\n";
+        // SAFETY: a constant text, to a descriptor that may or may not be open.
+        unsafe { real::write(2, TEXT.as_ptr().cast(), TEXT.len()) };
+        std::process::abort();
+    }
+}
+
+hook! { fn read(fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t {
+    receive(fd, &piece(buf, n), 0, || real::read(fd, buf, n))
+} }
+
+hook! { fn __read_chk(fd: c_int, buf: *mut c_void, n: size_t, buf_len: size_t) -> ssize_t {
+    check_fits(n, buf_len);
+    receive(fd, &piece(buf, n), 0, || real::read(fd, buf, n))
+} }
+
+hook! { fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
+    match pieces(iov, count) {
+        Some(all) => receive(fd, all, 0, || real::readv(fd, iov, count)),
+        None => real::readv(fd, iov, count),
+    }
+} }
+
+hook! { fn preadv2(fd: c_int, iov: *const iovec, count: c_int, offset: off64_t, flags: c_int) -> ssize_t {
+    match pieces(iov, count) {
+        Some(all) if offset == -1 => receive(fd, all, nowait(flags), || real::preadv2(fd, iov, count, offset, flags)),
+        _ => real::preadv2(fd, iov, count, offset, flags),
+    }
+} }
+
+hook! { fn preadv64v2(fd: c_int, iov: *const iovec, count: c_int, offset: off64_t, flags: c_int) -> ssize_t {
+    preadv2(fd, iov, count, offset, flags)
+} }
+
+hook! { fn recv(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int) -> ssize_t {
+    receive(fd, &piece(buf, n), flags, || real::recv(fd, buf, n, flags))
+} }
+
+hook! { fn __recv_chk(fd: c_int, buf: *mut c_void, n: size_t, buf_len: size_t, flags: c_int) -> ssize_t {
+    check_fits(n, buf_len);
+    receive(fd, &piece(buf, n), flags, || real::recv(fd, buf, n, flags))
+} }
+
+hook! { fn recvfrom(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> ssize_t {
+    // A stream's bytes carry no address: the kernel leaves `addr` alone on TCP and says length 0.
+    if !addr.is_null() && !len.is_null() && table::connection(fd).is_some() {
+        *len = 0;
+    }
+    receive(fd, &piece(buf, n), flags, || real::recvfrom(fd, buf, n, flags, addr, len))
+} }
+
+hook! { fn __recvfrom_chk(fd: c_int, buf: *mut c_void, n: size_t, buf_len: size_t, flags: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> ssize_t {
+    check_fits(n, buf_len);
+    recvfrom(fd, buf, n, flags, addr, len)
+} }
+
+hook! { fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
+    receive_message(fd, msg, flags)
+} }
+
+hook! { fn recvmmsg(fd: c_int, msgs: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int {
+    if table::connection(fd).is_none() {
+        return real::recvmmsg(fd, msgs, count, flags, timeout);
+    }
+    // The timeout is looked at between messages only, as in the kernel; on a stream the first message returns what there is.
+    let mut flags = flags;
+    for at in 0..count.min(libc::UIO_MAXIOV as c_uint) {
+        let message = &mut *msgs.add(at as usize);
+        let n = receive_message(fd, &mut message.msg_hdr, flags & !libc::MSG_WAITFORONE);
+        if n < 0 || (n == 0 && at > 0) {
+            return if at > 0 { at as c_int } else { -1 };
+        }
+        message.msg_len = n as c_uint;
+        if flags & libc::MSG_WAITFORONE != 0 {
+            flags |= libc::MSG_DONTWAIT;
+        }
+        if n == 0 {
+            return 1;
+        }
+    }
+    count.min(libc::UIO_MAXIOV as c_uint) as c_int
+} }
+
+hook! { fn write(fd: c_int, buf: *const c_void, n: size_t) -> ssize_t {
+    crate::transfer::send(fd, &piece(buf, n), 0, || real::write(fd, buf, n))
+} }
+
+hook! { fn writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
+    match pieces(iov, count) {
+        Some(all) => crate::transfer::send(fd, all, 0, || real::writev(fd, iov, count)),
+        None => real::writev(fd, iov, count),
+    }
+} }
+
+hook! { fn pwritev2(fd: c_int, iov: *const iovec, count: c_int, offset: off64_t, flags: c_int) -> ssize_t {
+    match pieces(iov, count) {
+        Some(all) if offset == -1 => crate::transfer::send(fd, all, nowait(flags), || real::pwritev2(fd, iov, count, offset, flags)),
+        _ => real::pwritev2(fd, iov, count, offset, flags),
+    }
+} }
+
+hook! { fn pwritev64v2(fd: c_int, iov: *const iovec, count: c_int, offset: off64_t, flags: c_int) -> ssize_t {
+    pwritev2(fd, iov, count, offset, flags)
+} }
+
+hook! { fn send(fd: c_int, buf: *const c_void, n: size_t, flags: c_int) -> ssize_t {
+    crate::transfer::send(fd, &piece(buf, n), flags, || real::send(fd, buf, n, flags))
+} }
+
+hook! { fn sendto(fd: c_int, buf: *const c_void, n: size_t, flags: c_int, addr: *const sockaddr, len: socklen_t) -> ssize_t {
+    crate::transfer::send(fd, &piece(buf, n), flags, || real::sendto(fd, buf, n, flags, addr, len))
+} }
+
+hook! { fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
+    send_message(fd, msg, flags)
+} }
+
+hook! { fn sendmmsg(fd: c_int, msgs: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
+    for at in 0..count.min(libc::UIO_MAXIOV as c_uint) {
+        let message = &mut *msgs.add(at as usize);
+        if table::connection(fd).is_none() && message.msg_hdr.msg_controllen == 0 {
+            // Datagrams go in one call; descriptors in control messages must be looked at one by one.
+            let rest = real::sendmmsg(fd, msgs.add(at as usize), count - at, flags);
+            return if rest < 0 && at > 0 { at as c_int } else { rest + if rest < 0 { 0 } else { at as c_int } };
+        }
+        let n = send_message(fd, &message.msg_hdr, flags);
+        if n < 0 {
+            return if at > 0 { at as c_int } else { -1 };
+        }
+        message.msg_len = n as c_uint;
+    }
+    count.min(libc::UIO_MAXIOV as c_uint) as c_int
+} }
+
+hook! { fn sendfile64(out: c_int, from: c_int, offset: *mut off64_t, n: size_t) -> ssize_t {
+    crate::transfer::sendfile(out, from, offset, n)
+} }
+
+hook! { fn sendfile(out: c_int, from: c_int, offset: *mut off64_t, n: size_t) -> ssize_t {
+    crate::transfer::sendfile(out, from, offset, n)
+} }
+
+hook! { fn splice(from: c_int, from_at: *mut off64_t, to: c_int, to_at: *mut off64_t, n: size_t, flags: c_uint) -> ssize_t {
+    crate::transfer::splice(from, from_at, to, to_at, n, flags)
+} }
+
+/// The flags of a vector call as flags of a socket call.
+fn nowait(flags: c_int) -> c_int {
+    if flags & libc::RWF_NOWAIT != 0 { libc::MSG_DONTWAIT } else { 0 }
+}

@@ -1,0 +1,58 @@
+//! The shared object that `vmmc exec` loads into unmodified programs, so that their TCP connections go through VMMC.
+//!
+//! ```text
+//!  program ──▶ hooks (C symbols) ──▶ table: what is this descriptor? ──▶ nothing: the C library's call
+//!                                                     └──▶ a connection, an epoll set: transfer, options, set, wait
+//! ```
+//!
+//! **Promises.** The program keeps its kernel socket, its number and its options. Each hook ends as done, as an error number, or as a bypass: the C library's own
+//! call, with a reason that is counted. A program that was not started by `vmmc exec` is not changed.
+//!
+//! **Does not.** Programs without a dynamic linker, and programs that make their system calls themselves (Go, liburing), are not reached. Source: [NT §4].
+
+#![cfg_attr(test, allow(dead_code, reason = "in the unit tests the hooks are not called"))]
+
+mod arena;
+mod config;
+mod errno;
+mod fork;
+mod hooks;
+mod limits;
+mod options;
+mod own;
+mod passing;
+mod real;
+mod reason;
+mod set;
+mod table;
+mod tcp;
+mod transfer;
+mod wait;
+
+/// Runs when the library is loaded, before the program's `main`.
+extern "C" fn load() {
+    config::load();
+    real::look_up_all();
+    fork::install();
+}
+
+/// Runs when the program ends in order.
+extern "C" fn unload() {
+    if config::config().verbose {
+        let text = format!("vmmc: process {} ends\n{}", std::process::id(), reason::report());
+        // SAFETY: the text is ours for the length of the call; a closed standard error is no failure.
+        unsafe { real::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len()) };
+    }
+}
+
+#[cfg(not(test))]
+#[used]
+// SAFETY: the section holds pointers to functions that the dynamic linker calls without arguments that matter.
+#[unsafe(link_section = ".init_array")]
+static LOAD: extern "C" fn() = load;
+
+#[cfg(not(test))]
+#[used]
+// SAFETY: as above, at the end.
+#[unsafe(link_section = ".fini_array")]
+static UNLOAD: extern "C" fn() = unload;
