@@ -7,6 +7,7 @@
 use thiserror::Error;
 
 use crate::rights::Rights;
+use crate::service::ServiceRefusal;
 
 /// Code and arguments of an error, as they travel.
 pub type ErrorArgs = [u64; 3];
@@ -205,6 +206,9 @@ pub enum ImportError {
     /// A malformed request: no rights wanted, or a bad name.
     #[error("the request makes no sense: ask for at least one right and a name of 1 to 255 bytes")]
     BadRequest,
+    /// The name is that of a service, which the node does not bring up.
+    #[error("the node started no process: {0}")]
+    NotStarted(ServiceRefusal),
 }
 
 impl ImportError {
@@ -223,6 +227,7 @@ impl ImportError {
             ImportError::NotAttached => 10,
             ImportError::Cancelled => 11,
             ImportError::BadRequest => 12,
+            ImportError::NotStarted(_) => 13,
         }
     }
 
@@ -236,6 +241,7 @@ impl ImportError {
             ImportError::NodeUnreachable { after_ms } => [after_ms, 0, 0],
             ImportError::Rejected(reason) => [reason.code().into(), 0, 0],
             ImportError::TableFull { max } => [max, 0, 0],
+            ImportError::NotStarted(why) => [why.code().into(), 0, 0],
             _ => [0; 3],
         }
     }
@@ -256,6 +262,7 @@ impl ImportError {
             10 => ImportError::NotAttached,
             11 => ImportError::Cancelled,
             12 => ImportError::BadRequest,
+            13 => ImportError::NotStarted(ServiceRefusal::from_code(u16::try_from(a).ok()?)?),
             _ => return None,
         })
     }

@@ -27,6 +27,8 @@ pub const PATHS_MAX: usize = 4;
 pub const IMPORTS_WAITING_MAX: usize = 16_384;
 /// Imports of one peer that wait here for a name to be exported.
 pub const REMOTE_WAITS_PER_PEER_MAX: usize = 4_096;
+/// Requests for services that the driver has not been told of; further ones are not told and end with their deadline.
+pub const SERVICES_WANTED_MAX: usize = 1_024;
 /// Pings waiting for an answer.
 pub const PINGS_MAX: usize = 256;
 

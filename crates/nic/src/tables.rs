@@ -141,6 +141,8 @@ pub(crate) struct Tables {
     pub(crate) grants: Slab<Grant>,
     pub(crate) waits: Slab<Wait>,
     pub(crate) waiters: BTreeMap<String, Vec<Waiter>>,
+    /// Services that somebody waits for and the driver has not been told of: name, user, peer that asks.
+    pub(crate) services: VecDeque<(String, u32, Option<u16>)>,
     pub(crate) inline: InlinePool,
     pub(crate) events: VecDeque<Event>,
     pub(crate) stats: Stats,

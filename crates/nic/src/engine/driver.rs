@@ -295,6 +295,11 @@ impl Engine {
             (Some(export), _) => self.grant_local(wait, export),
             (None, ImportTarget::Name(name)) if spec.wait => {
                 let name = name.clone();
+                let uid = match &self.tables.waits.get(wait).map(|wait| &wait.what) {
+                    Some(WaitFor::Import { process, .. }) => self.tables.process(*process).map(|process| process.uid),
+                    _ => None,
+                };
+                uid.into_iter().for_each(|uid| self.tables.want_service(&name, uid, None));
                 self.tables.waiters.entry(name).or_default().push(Waiter::Local(wait));
             }
             (None, ImportTarget::Name(_)) => self.fail_wait(wait, ImportError::NoSuchExport),

@@ -8,6 +8,7 @@ mod driver;
 mod handshake;
 mod observe;
 mod post;
+mod service;
 mod timers;
 
 use std::cmp::Reverse;

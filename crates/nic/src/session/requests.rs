@@ -108,6 +108,7 @@ impl Session {
                 }
                 self.remote_waits += 1;
                 let waiter = Waiter::Remote { via: self.via, handle, uid, rights };
+                tables.want_service(&name, uid, Some(self.via.peer));
                 tables.waiters.entry(name).or_default().push(waiter);
             }
             (None, ImportTarget::Name(_)) => {

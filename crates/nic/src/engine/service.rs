@@ -1,0 +1,41 @@
+//! The driver's side of services: which one is wanted, and which one is refused.
+//!
+//! Invariant: a request is told to the driver at most once, and a refusal answers everybody who waits for the name.
+
+use super::Engine;
+use crate::error::ImportError;
+use crate::service::{ServiceRefusal, ServiceWanted};
+use crate::tables::Waiter;
+use crate::time::Time;
+use crate::wire::chunk::Chunk;
+
+impl Engine {
+    /// The next service that somebody waits for and the driver has not been told of.
+    pub fn poll_service(&mut self) -> Option<ServiceWanted> {
+        let (name, uid, peer) = self.tables.services.pop_front()?;
+        // The name of a peer that has gone meanwhile is not known any more; its request is gone too.
+        let from = match peer {
+            None => None,
+            Some(index) => Some(self.peer(index)?.name.clone()?),
+        };
+        Some(ServiceWanted { name, uid, from })
+    }
+
+    /// Answers everybody who waits for this service.
+    pub fn refuse_service(&mut self, now: Time, name: &str, why: ServiceRefusal) {
+        let why = ImportError::NotStarted(why);
+        for waiter in self.tables.waiters.remove(name).unwrap_or_default() {
+            match waiter {
+                Waiter::Local(wait) => self.tables.end_import_wait(wait, why),
+                Waiter::Remote { via, handle, .. } => {
+                    if let Some((session, _)) = self.session_and_tables(via) {
+                        session.remote_waits -= 1;
+                        session.queue_control(&Chunk::ImportFail { handle, why });
+                        session.chunk_wait.get_or_insert(now);
+                    }
+                    self.wake(via.peer);
+                }
+            }
+        }
+    }
+}
