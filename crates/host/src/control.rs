@@ -347,6 +347,8 @@ pub enum RefusalCode {
     Restarted,
     /// Something that the call needs is in use.
     Busy,
+    /// The node starts no process for this.
+    NotStarted,
     /// A malformed or misplaced call.
     Invalid,
     /// The descriptor is not a sealed memfd of the stated length.
@@ -400,6 +402,8 @@ pub struct NodeInfo {
     pub embedded: bool,
     /// Counters by name.
     pub counters: Vec<(String, u64)>,
+    /// The last things it had to say, refusals above all; for its owner only.
+    pub notes: Vec<String>,
     /// Peers.
     pub peers: Vec<PeerInfo>,
     /// Attached processes.

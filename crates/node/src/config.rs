@@ -54,6 +54,10 @@ pub struct NodeConfig {
     pub handle_signals: bool,
     /// Whether a daemon leaves the terminal of whoever started it.
     pub detach: bool,
+    /// The program `vmmc`, with which a daemon starts supervisors of jobs; none: it starts no processes for anybody. An embedded node never does.
+    pub launcher: Option<PathBuf>,
+    /// Whether a daemon in plain mode starts processes for other nodes too. Then everybody who can send it packets can have it start processes as its user.
+    pub plain_run: bool,
     /// Embedded: whether a thread of the node serves peers while no caller waits. It sleeps while there is nothing to do and while callers step the node.
     pub keeper: bool,
 }
@@ -76,6 +80,8 @@ impl NodeConfig {
             peer_timeout: PEER_TIMEOUT_DEFAULT,
             handle_signals: false,
             detach: false,
+            launcher: None,
+            plain_run: false,
             keeper: true,
         }
     }
@@ -102,7 +108,8 @@ impl NodeConfig {
     }
 
     /// The options of `vmmc node run` and `vmmcd`:
-    /// `--name N`, `--listen A`, `--peer A[,A]`, `--key-file F`, `--plain`, `--linger-s N`, `--peer-timeout-ms N`, `--detach`.
+    /// `--name N`, `--listen A`, `--peer A[,A]`, `--key-file F`, `--plain`, `--linger-s N`, `--peer-timeout-ms N`, `--detach`, `--launcher FILE`,
+    /// `--plain-run`.
     pub fn from_args(args: impl IntoIterator<Item = String>) -> Result<NodeConfig, BadOption> {
         let mut config = NodeConfig { handle_signals: true, ..NodeConfig::default() };
         let mut args = args.into_iter();
@@ -122,6 +129,8 @@ impl NodeConfig {
                     config.peer_timeout = Duration::from_millis(number(&option, &value()?, least, most)?);
                 }
                 "--detach" => config.detach = true,
+                "--launcher" => config.launcher = Some(PathBuf::from(value()?)),
+                "--plain-run" => config.plain_run = true,
                 _ => return Err(BadOption::Unknown { option }),
             }
         }
@@ -139,12 +148,16 @@ impl NodeConfig {
         if let KeySource::File(path) = &self.key {
             push("--key-file", path.display().to_string());
         }
+        if let Some(program) = &self.launcher {
+            push("--launcher", program.display().to_string());
+        }
         if let Some(linger) = self.linger {
             push("--linger-s", linger.as_secs().to_string());
         }
         push("--peer-timeout-ms", self.peer_timeout.as_millis().to_string());
         args.extend((self.key == KeySource::Plain).then(|| "--plain".to_string()));
         args.extend(self.detach.then(|| "--detach".to_string()));
+        args.extend(self.plain_run.then(|| "--plain-run".to_string()));
         args
     }
 }
@@ -154,7 +167,7 @@ impl NodeConfig {
 pub enum BadOption {
     /// Not an option of ours.
     #[error(
-        "unknown option {option:?}; there are --name, --listen, --peer, --key-file, --plain, --linger-s, --peer-timeout-ms, --detach"
+        "unknown option {option:?}; there are --name, --listen, --peer, --key-file, --plain, --linger-s, --peer-timeout-ms, --detach, --launcher, --plain-run"
     )]
     Unknown {
         /// What was given.

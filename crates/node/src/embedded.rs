@@ -180,6 +180,9 @@ impl Shared {
             runner.station.wake_up();
         }
         let worked = runner.step(now);
+        while let Some(wanted) = runner.station.poll_service() {
+            runner.station.refuse_service(now, &wanted.name, vmmc_nic::ServiceRefusal::NoService);
+        }
         if worked {
             self.news.fetch_add(1, Ordering::SeqCst);
             if self.parked.load(Ordering::SeqCst) > 0 {

@@ -41,6 +41,13 @@ pub const INFO_LIST_MAX: usize = 256;
 /// Bytes of a description's lists, for the same reason.
 pub const INFO_BYTES_MAX: usize = 48 << 10;
 
+/// Supervisors of jobs that one node has at once: each is a process, and takes a place among those that the engine serves.
+pub const SUPERVISORS_MAX: usize = 64;
+/// Notes kept for `vmmc node status`: the last refusals, not a log file.
+pub const NOTES_MAX: usize = 64;
+/// Bytes of one note.
+pub const NOTE_BYTES_MAX: usize = 400;
+
 /// Datagrams taken from a socket before rings have their turn.
 pub const RECEIVE_BATCH: usize = 16;
 /// Datagrams longer than this on average are received one by one.

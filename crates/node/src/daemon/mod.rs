@@ -4,6 +4,7 @@
 //! there is nothing to do it sleeps; it looks for work for [`AWAKE_TIME`] first, with the core given away between looks, which is what keeps four parties on two
 //! cores fast (DESIGN §3 "Waiting").
 
+mod launcher;
 mod start;
 
 use crate::config::NodeConfig;
@@ -11,6 +12,7 @@ use crate::key::KeyError;
 use crate::limits::AWAKE_TIME;
 use crate::runner::{Runner, now, sleep};
 use crate::station::StationError;
+use launcher::Launcher;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -86,6 +88,7 @@ impl RunError {
 pub struct Daemon {
     config: NodeConfig,
     runner: Runner,
+    launcher: Launcher,
     listener: Listener,
     stop: Arc<AtomicBool>,
     /// Rings when `stop` may have been set.
@@ -131,7 +134,8 @@ impl Daemon {
         }
         runner.station.watch_outside(&listener)?;
         runner.station.watch_outside(&bell)?;
-        Ok(Daemon { config, runner, listener, stop, bell, ringer: Arc::new(ringer) })
+        let launcher = Launcher::new(&config, runner.station.is_plain());
+        Ok(Daemon { config, runner, launcher, listener, stop, bell, ringer: Arc::new(ringer) })
     }
 
     /// Name and addresses.
@@ -154,8 +158,12 @@ impl Daemon {
             if self.runner.station.take_outside() {
                 self.bell.drain();
                 worked |= self.take_connections(now);
+                if self.launcher.running() > 0 {
+                    self.launcher.reap(&mut self.runner.station, now);
+                }
             }
-            if self.runner.station.connections() > 0 {
+            worked |= self.launcher.serve(&mut self.runner.station, now);
+            if !self.is_alone() {
                 alone_since = now;
             }
             if self.ends(now, alone_since) {
@@ -178,13 +186,17 @@ impl Daemon {
 
     fn sleep(&mut self, input: &OwnedFd, now: Time, alone_since: Time) {
         if let Some(mut until) = self.runner.prepare_sleep(now) {
-            if let Some(linger) = self.config.linger.filter(|_| self.runner.station.connections() == 0) {
+            if let Some(linger) = self.config.linger.filter(|_| self.is_alone()) {
                 until = until.min(alone_since + linger);
             }
             sleep(&[input], now, until);
         }
         self.runner.station.wake_up();
         self.runner.look_at_control_soon();
+    }
+
+    fn is_alone(&self) -> bool {
+        self.runner.station.connections() == 0 && self.launcher.running() == 0
     }
 
     fn take_connections(&mut self, now: Time) -> bool {
@@ -220,13 +232,13 @@ pub fn run_with(config: NodeConfig, ready: impl FnOnce(Running)) -> Result<(), R
     daemon.run()
 }
 
-/// Has the signals that end a daemon set `stop`, and ring.
+/// Has the signals that end a daemon set `stop`, and ring; the end of a supervisor rings too.
 fn catch_signals(stop: &Arc<AtomicBool>, ringer: &WakeSender) -> std::io::Result<()> {
     for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT, signal_hook::consts::SIGHUP] {
         signal_hook::flag::register(signal, stop.clone())?;
         signal_hook::low_level::pipe::register(signal, ringer.share()?)?;
     }
-    Ok(())
+    signal_hook::low_level::pipe::register(signal_hook::consts::SIGCHLD, ringer.share()?).map(drop)
 }
 
 /// Each region of each process costs a descriptor: take all that the system allows.

@@ -21,6 +21,7 @@ impl Station {
             embedded: self.config.embedded,
             counters: self.all_counters(),
             peers: self.engine.peers().take(INFO_LIST_MAX).map(|p| peer(&p)).collect(),
+            notes: if self.is_owner(index) { self.notes.iter().cloned().collect() } else { Vec::new() },
             processes: self.process_infos(),
             exports: Vec::new(),
             imports: Vec::new(),
@@ -28,7 +29,7 @@ impl Station {
         if details && self.is_owner(index) {
             self.add_details(&mut info);
         }
-        while encode(&info).len() > INFO_BYTES_MAX && info.peers.pop().is_some() {}
+        while encode(&info).len() > INFO_BYTES_MAX && (info.notes.pop().is_some() || info.peers.pop().is_some()) {}
         Answer::Info(Box::new(info))
     }
 

@@ -19,6 +19,7 @@ mod import;
 mod info;
 mod link;
 mod memory;
+mod notes;
 mod redirection;
 mod refusal;
 mod rings;
@@ -29,6 +30,7 @@ use connection::{Connection, Outbox};
 use export::{ExportRecord, Revocation};
 use memory::Memory;
 use rustix::event::{Timespec, epoll};
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
@@ -140,6 +142,7 @@ pub struct Station {
     /// A descriptor of the driver was readable.
     outside: bool,
     counters: Counters,
+    notes: VecDeque<String>,
     /// Counters of the transport, for [`Info`](vmmc_host::control::Call::Info).
     transport_counters: Vec<(String, u64)>,
 }
@@ -186,6 +189,7 @@ impl Station {
             stop: false,
             outside: false,
             counters: Counters::default(),
+            notes: VecDeque::new(),
             transport_counters: Vec::new(),
         })
     }

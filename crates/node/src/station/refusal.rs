@@ -27,6 +27,7 @@ pub(super) fn import(error: &ImportError, what: &str, node: &str) -> Refusal {
         ImportError::Rejected(RejectReason::Version) => RefusalCode::Version,
         ImportError::Rejected(RejectReason::PeerTableFull) | ImportError::TableFull { .. } => RefusalCode::TableFull,
         ImportError::Rejected(_) => RefusalCode::Unreachable,
+        ImportError::NotStarted(_) => RefusalCode::NotStarted,
         ImportError::NotAttached | ImportError::Cancelled | ImportError::BadRequest => RefusalCode::Invalid,
     };
     let message = if node.is_empty() { format!("{what}: {error}") } else { format!("{what} on node {node}: {error}") };

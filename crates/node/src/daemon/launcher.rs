@@ -1,0 +1,209 @@
+//! Process creation for others: starts one supervisor for each job that somebody wants to run on this node [NT §3.2].
+//!
+//! Somebody imports `vmmc.launch/UID/TOKEN` and waits for it; the engine tells us; we start `vmmc supervise`, which exports that name, hears there what to start, and
+//! ends its processes when whoever asked, or this node, has gone. The token is the asker's secret.
+//!
+//! Invariant: a supervisor runs as the user who asked, never as another; what a killed supervisor leaves behind comes to us (we are its subreaper) and is killed. A
+//! refusal is answered, counted and noted with its reason.
+
+use crate::config::NodeConfig;
+use crate::limits::SUPERVISORS_MAX;
+use crate::station::Station;
+use rustix::process::{Pid, Signal, WaitOptions};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use vmmc_host::process::children_of_this_process;
+use vmmc_nic::{SERVICE_PREFIX, ServiceRefusal, ServiceWanted, Time};
+
+/// Starts supervisors and collects their ends.
+pub(super) struct Launcher {
+    /// The program `vmmc`; none: this node starts no processes.
+    program: Option<PathBuf>,
+    node: String,
+    uid: u32,
+    plain: bool,
+    /// Whether remote requests are served in plain mode all the same.
+    plain_run: bool,
+    /// Whether this process belongs to the node alone, so that orphans that come to it are those of killed supervisors.
+    own_process: bool,
+    quiet: bool,
+    running: Vec<Supervisor>,
+}
+
+struct Supervisor {
+    pid: Pid,
+    service: String,
+}
+
+/// A user of this machine.
+struct User {
+    gid: u32,
+    home: String,
+}
+
+impl Launcher {
+    pub(super) fn new(config: &NodeConfig, plain: bool) -> Launcher {
+        if config.handle_signals {
+            // Refused on kernels before 3.4 only; then orphans of a killed supervisor stay with init.
+            let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
+        }
+        Launcher {
+            program: config.launcher.clone(),
+            node: config.name.clone(),
+            uid: rustix::process::geteuid().as_raw(),
+            plain,
+            plain_run: config.plain_run,
+            own_process: config.handle_signals,
+            quiet: config.detach,
+            running: Vec::new(),
+        }
+    }
+
+    /// Jobs that have a supervisor here.
+    pub(super) fn running(&self) -> usize {
+        self.running.len()
+    }
+
+    /// Starts what is wanted; says whether anything was.
+    pub(super) fn serve(&mut self, station: &mut Station, now: Time) -> bool {
+        let mut any = false;
+        while let Some(wanted) = station.poll_service() {
+            any = true;
+            if self.running.iter().any(|s| s.service == wanted.name) {
+                continue;
+            }
+            if let Err((why, detail)) = self.start(&wanted) {
+                let who = wanted.from.as_ref().map_or("this node".to_string(), |node| format!("node {node}"));
+                let note = format!("refused to start processes for user {} of {who}: {detail}", wanted.uid);
+                if !self.quiet {
+                    // Whoever started us may have closed it; the note is kept in any case.
+                    let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("{note}\n").as_bytes());
+                }
+                station.note(now, note);
+                station.refuse_service(now, &wanted.name, why);
+            }
+        }
+        any
+    }
+
+    fn start(&mut self, wanted: &ServiceWanted) -> Result<(), (ServiceRefusal, String)> {
+        let Some(program) = &self.program else {
+            return Err((ServiceRefusal::NoService, "this node starts no processes".into()));
+        };
+        if wanted.from.is_some() && self.plain && !self.plain_run {
+            return Err((ServiceRefusal::Plain, "it is in plain mode, and was not started with --plain-run".into()));
+        }
+        let user = self.user(wanted)?;
+        if self.running.len() >= SUPERVISORS_MAX {
+            return Err((ServiceRefusal::TooMany, format!("{SUPERVISORS_MAX} jobs run here already")));
+        }
+        let mut command = Command::new(program);
+        command.args(["supervise", "--node", &self.node, "--service", &wanted.name]);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).current_dir("/").process_group(0);
+        if self.quiet {
+            command.stderr(Stdio::null());
+        }
+        if let Some(user) = user {
+            command.uid(wanted.uid).gid(user.gid).env("HOME", user.home).env_remove("XDG_CONFIG_HOME");
+        }
+        let child = command
+            .spawn()
+            .map_err(|e| (ServiceRefusal::Failed, format!("{} cannot be executed: {e}", program.display())))?;
+        let pid = Pid::from_child(&child);
+        self.running.push(Supervisor { pid, service: wanted.name.clone() });
+        Ok(())
+    }
+
+    /// As whom to run: none, as ourselves.
+    fn user(&self, wanted: &ServiceWanted) -> Result<Option<User>, (ServiceRefusal, String)> {
+        let stated = wanted.name.strip_prefix(SERVICE_PREFIX).and_then(|rest| rest.split_once('/'));
+        if stated.is_none_or(|(uid, _)| uid.parse() != Ok(wanted.uid)) {
+            let detail = format!("the service {:?} is not one of user {}", wanted.name, wanted.uid);
+            return Err((ServiceRefusal::OtherUser, detail));
+        }
+        if wanted.uid == self.uid {
+            return Ok(None);
+        }
+        if self.uid != 0 {
+            return Err((ServiceRefusal::OtherUser, format!("this node runs as user {}", self.uid)));
+        }
+        let unknown = || (ServiceRefusal::OtherUser, format!("user {} is not known on this machine", wanted.uid));
+        find_user(wanted.uid).map(Some).ok_or_else(unknown)
+    }
+
+    /// Collects supervisors that have ended, and kills what a killed one left behind.
+    pub(super) fn reap(&mut self, station: &mut Station, now: Time) {
+        let mut killed = false;
+        self.running.retain(|supervisor| {
+            let ended = match rustix::process::waitpid(Some(supervisor.pid), WaitOptions::NOHANG) {
+                Ok(None) => return true,
+                Ok(Some((_, status))) => status,
+                Err(_) => return false,
+            };
+            if let Some(signal) = ended.terminating_signal() {
+                killed = true;
+                station.note(now, format!("the supervisor of a job was killed by signal {signal}; its processes end"));
+            }
+            // A supervisor that could not come up leaves somebody waiting.
+            station.refuse_service(now, &supervisor.service, ServiceRefusal::Failed);
+            false
+        });
+        if killed && self.own_process {
+            self.kill_orphans();
+        }
+        if self.own_process {
+            self.collect_orphans();
+        }
+    }
+
+    fn orphans(&self) -> Vec<Pid> {
+        let known = |pid: &Pid| self.running.iter().any(|s| s.pid == *pid);
+        children_of_this_process().into_iter().filter(|pid| !known(pid)).collect()
+    }
+
+    fn kill_orphans(&self) {
+        for pid in self.orphans() {
+            // Gone already is as good.
+            let _ = rustix::process::kill_process(pid, Signal::KILL);
+        }
+    }
+
+    fn collect_orphans(&self) {
+        for pid in self.orphans() {
+            let _ = rustix::process::waitpid(Some(pid), WaitOptions::NOHANG);
+        }
+    }
+}
+
+/// Group and home folder of a user, from the machine's list of users.
+fn find_user(uid: u32) -> Option<User> {
+    let text = std::fs::read_to_string("/etc/passwd").ok()?;
+    text.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split(':').collect();
+        let [_, _, id, gid, _, home, _] = fields[..] else { return None };
+        (id.parse() == Ok(uid)).then(|| User { gid: gid.parse().unwrap_or(uid), home: home.to_string() })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn root_is_found_among_the_users_and_nobody_else_has_a_number_of_its_own() {
+        assert_eq!(find_user(0).map(|user| user.gid), Some(0));
+        assert!(find_user(u32::MAX - 7).is_none());
+    }
+
+    #[test]
+    fn a_request_in_the_name_of_another_user_is_refused() {
+        let launcher = Launcher::new(&NodeConfig::new("launcher-test"), true);
+        let wanted = |name: &str, uid| ServiceWanted { name: name.into(), uid, from: None };
+        let own = launcher.uid;
+        assert!(launcher.user(&wanted(&format!("vmmc.launch/{own}/t"), own)).is_ok());
+        for name in ["vmmc.launch/4294967000/t", "vmmc.launch/", "vmmc.launch/x/t", "other"] {
+            assert_eq!(launcher.user(&wanted(name, own)).err().map(|e| e.0), Some(ServiceRefusal::OtherUser), "{name}");
+        }
+    }
+}
