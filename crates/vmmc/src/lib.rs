@@ -57,6 +57,7 @@
 //! | sleep until something comes | [`Export::wait_notification`], [`Session::on_notification`], [`Session::event_fd`] |
 //! | decide late where data goes | [`Export::redirect`] |
 //! | store without calls | [`Import::bind`] |
+//! | run as one of many | [`job::Job`], [`job::Launch`] |
 //! | take memory back | [`Export::unexport`], [`Revocation`] |
 
 #![forbid(unsafe_code)]
@@ -74,6 +75,7 @@ mod export;
 mod hub;
 mod import;
 mod imports;
+pub mod job;
 mod lanes;
 pub mod limits;
 mod mapped;
@@ -119,5 +121,6 @@ const _: () = {
     check::<Transfer>();
     check::<Binding<'static>>();
     check::<Redirection>();
+    check::<job::Job>();
     check::<HandlerGuard>();
 };

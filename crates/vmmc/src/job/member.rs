@@ -1,0 +1,261 @@
+//! A process as member of a job: who it is, who the others are, their memory by rank and name.
+//!
+//! Invariant: the members that collective calls run over are those of the view that this process has last taken up (at attach, then by [`Job::changes`]); a change that
+//! matters to a call under way is an error of that call, never a hang.
+
+use super::collective::Area;
+use super::error::JobError;
+use super::protocol::{JOB_VARIABLE, MemberState, NODE_VARIABLE, RANK_VARIABLE, asks_name, member_name, table_name};
+use super::table::View;
+use crate::limits::JOB_TABLE_TIMEOUT;
+use crate::{ExportBuilder, Import, ImportBuilder, Rights, SendOptions, Session};
+use std::sync::Mutex;
+use std::time::Duration;
+
+/// Bits of what a rank asks its supervisor: it leaves.
+pub const ASK_LEAVE: u64 = 1;
+/// It wants more ranks: their number is in the upper half.
+pub const ASK_GROW: u64 = 2;
+
+/// This process's membership in a job.
+pub struct Job {
+    session: Session,
+    id: String,
+    rank: u32,
+    source: Source,
+    view: Mutex<View>,
+    pub(super) area: Mutex<Option<Area>>,
+}
+
+/// Where the job's state comes from.
+enum Source {
+    /// From the table that the supervisor of this node exports.
+    Supervised { table: Import, asks: Import },
+    /// From a launcher of another kind, once and for all.
+    Fixed,
+}
+
+/// A change of the set of members.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// This rank is new.
+    Joined(u32),
+    /// This rank has said goodbye.
+    Left(u32),
+    /// This rank's process has ended well.
+    Ended(u32),
+    /// This rank's process has failed, or its node is lost.
+    Failed(u32),
+}
+
+impl Job {
+    /// Joins the job that this process was started for, by `vmmc run` or [`Launch`](super::Launch).
+    ///
+    /// # Errors
+    /// [`JobError`]; [`JobError::NoJob`] when the process was not started as part of a job.
+    pub fn attach() -> Result<Job, JobError> {
+        let node = variable(NODE_VARIABLE)?;
+        let session = Session::builder().node(&node).start_node(false).attach()?;
+        Job::over(session)
+    }
+
+    /// As [`attach`](Self::attach), with a session to the node that the job has put this process on.
+    ///
+    /// # Errors
+    /// [`JobError`].
+    pub fn over(session: Session) -> Result<Job, JobError> {
+        let id = variable(JOB_VARIABLE)?;
+        let rank = number(RANK_VARIABLE)?;
+        let table = session.import(&table_name(&id)).rights(Rights::READ).wait(JOB_TABLE_TIMEOUT).open()?;
+        let asks =
+            session.import(&asks_name(&id)).rights(Rights::READ | Rights::WRITE).wait(JOB_TABLE_TIMEOUT).open()?;
+        let view = View::read(&table)?;
+        let size = view.ranks.len() as u32;
+        if rank >= size {
+            return Err(JobError::NoRank { rank, size });
+        }
+        let source = Source::Supervised { table, asks };
+        Ok(Job { session, id, rank, source, view: Mutex::new(view), area: Mutex::new(None) })
+    }
+
+    /// A job whose members another launcher has made known: all there from the start, and for good.
+    pub fn fixed(session: Session, id: String, rank: u32, view: View) -> Job {
+        Job { session, id, rank, source: Source::Fixed, view: Mutex::new(view), area: Mutex::new(None) }
+    }
+
+    /// Number of this process in the job.
+    pub fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    /// Ranks of the job as of the last [`changes`](Self::changes), those that have gone included: ranks are never used twice.
+    pub fn size(&self) -> u32 {
+        self.lock().ranks.len() as u32
+    }
+
+    /// Id of the job.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// The session that the job uses.
+    pub fn session(&self) -> &Session {
+        &self.session
+    }
+
+    /// Ranks that run, as of the last [`changes`](Self::changes).
+    pub fn members(&self) -> Vec<u32> {
+        self.lock().members()
+    }
+
+    /// Name of the node of a rank.
+    ///
+    /// # Errors
+    /// [`JobError::NoRank`].
+    pub fn node_of(&self, rank: u32) -> Result<String, JobError> {
+        let view = self.lock();
+        let (_, node) = entry(&view, rank)?;
+        Ok(view.nodes.get(node as usize).map(|node| node.name.clone()).unwrap_or_default())
+    }
+
+    /// State of a rank, as of the last [`changes`](Self::changes).
+    ///
+    /// # Errors
+    /// [`JobError::NoRank`].
+    pub fn state_of(&self, rank: u32) -> Result<MemberState, JobError> {
+        Ok(entry(&self.lock(), rank)?.0)
+    }
+
+    /// Exports new memory under a name of this rank; others reach it with [`import`](Self::import).
+    pub fn export(&self, name: &str, len: u64) -> ExportBuilder {
+        self.session.export(len).name(&self.name_of(self.rank, name))
+    }
+
+    /// The full name of an export of a rank, for exports that are made in other ways.
+    pub fn name_of(&self, rank: u32, name: &str) -> String {
+        member_name(&self.id, rank, name)
+    }
+
+    /// Imports what a rank has exported under a name. It waits for the export to appear, by default as long as the session's timeout.
+    ///
+    /// # Errors
+    /// [`JobError::NoRank`].
+    pub fn import(&self, rank: u32, name: &str) -> Result<ImportBuilder, JobError> {
+        let view = self.lock();
+        let (_, node) = entry(&view, rank)?;
+        let import = self.session.import(&self.name_of(rank, name)).wait(self.session.timeout());
+        match view.nodes.get(node as usize) {
+            Some(place) if node != view.own => Ok(import.node(&place.locator)),
+            _ => Ok(import),
+        }
+    }
+
+    /// What has changed among the members since the last call, in order of rank. From now on collective calls run over the members as they are now.
+    ///
+    /// # Errors
+    /// [`JobError::Transfer`] when the supervisor has gone, which ends the job.
+    pub fn changes(&self) -> Result<Vec<Change>, JobError> {
+        let Source::Supervised { table, .. } = &self.source else { return Ok(Vec::new()) };
+        let mut view = self.lock();
+        if View::number(table)? == view.number {
+            return Ok(Vec::new());
+        }
+        let new = View::read(table)?;
+        let old = std::mem::replace(&mut *view, new);
+        let was = |rank: usize| old.ranks.get(rank).map(|(state, _)| *state);
+        let change = |(rank, (state, _)): (usize, &(MemberState, u32))| {
+            let number = rank as u32;
+            match (was(rank), *state) {
+                (before, now) if before == Some(now) => None,
+                (_, MemberState::Running) => Some(Change::Joined(number)),
+                (_, MemberState::Left) => Some(Change::Left(number)),
+                (_, MemberState::Ended) => Some(Change::Ended(number)),
+                (_, MemberState::Failed) => Some(Change::Failed(number)),
+            }
+        };
+        Ok(view.ranks.iter().enumerate().filter_map(change).collect())
+    }
+
+    /// Waits until the set of members changes, or the time has passed; gives the changes.
+    ///
+    /// # Errors
+    /// [`JobError::Transfer`] when the supervisor has gone.
+    pub fn wait_changes(&self, timeout: Duration) -> Result<Vec<Change>, JobError> {
+        let deadline = self.session.deadline(timeout);
+        loop {
+            let changes = self.changes()?;
+            if !changes.is_empty() || self.session.deadline(Duration::ZERO) >= deadline {
+                return Ok(changes);
+            }
+            // Nobody announces a change; naps of this length cost next to nothing.
+            std::thread::sleep(crate::limits::NAP_MAX);
+        }
+    }
+
+    /// Says goodbye: the others are told, and however this process ends from now on is no failure of the job. Collective calls are over for it.
+    ///
+    /// # Errors
+    /// [`JobError::Transfer`].
+    pub fn leave(&self) -> Result<(), JobError> {
+        self.ask(ASK_LEAVE)?;
+        self.lock().ranks[self.rank as usize].0 = MemberState::Left;
+        Ok(())
+    }
+
+    /// Asks for more ranks of the same program; they join as soon as the launcher has started them, which [`changes`](Self::changes) tells.
+    ///
+    /// # Errors
+    /// [`JobError::Transfer`].
+    pub fn grow(&self, ranks: u32) -> Result<(), JobError> {
+        self.ask(u64::from(ranks) << 32 | ASK_GROW)
+    }
+
+    /// Whether the members changed since the view that collective calls run over.
+    pub(super) fn has_changed(&self) -> Result<bool, JobError> {
+        match &self.source {
+            Source::Supervised { table, .. } => Ok(View::number(table)? != self.lock().number),
+            Source::Fixed => Ok(false),
+        }
+    }
+
+    /// The state as it is now, which collective calls do not yet run over.
+    pub(super) fn look(&self) -> Result<View, JobError> {
+        match &self.source {
+            Source::Supervised { table, .. } => Ok(View::read(table)?),
+            Source::Fixed => Ok(self.lock().clone()),
+        }
+    }
+
+    pub(super) fn lock(&self) -> std::sync::MutexGuard<'_, View> {
+        self.view.lock().expect("no panic while the lock is held")
+    }
+
+    fn ask(&self, what: u64) -> Result<(), JobError> {
+        let Source::Supervised { asks, .. } = &self.source else {
+            return Err(JobError::NoJob { variable: JOB_VARIABLE });
+        };
+        asks.send_with(8 * u64::from(self.rank), &what.to_le_bytes(), SendOptions::notify())?;
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for Job {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Job({}, rank {} of {})", self.id, self.rank, self.size())
+    }
+}
+
+fn entry(view: &View, rank: u32) -> Result<(MemberState, u32), JobError> {
+    let size = view.ranks.len() as u32;
+    view.ranks.get(rank as usize).copied().ok_or(JobError::NoRank { rank, size })
+}
+
+fn variable(variable: &'static str) -> Result<String, JobError> {
+    std::env::var(variable).ok().filter(|value| !value.is_empty()).ok_or(JobError::NoJob { variable })
+}
+
+fn number(name: &'static str) -> Result<u32, JobError> {
+    let value = variable(name)?;
+    let wanted = || "a number is wanted, which `vmmc run` sets; do not change it".to_string();
+    value.parse().map_err(|_| JobError::Environment { variable: name, value: value.clone(), wanted: wanted() })
+}
