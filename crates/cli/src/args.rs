@@ -2,6 +2,7 @@
 //!
 //! Invariant: parsing has no side effects.
 
+pub(crate) mod run;
 pub(crate) mod utlb;
 
 use crate::failure::EXIT_CODES;
@@ -28,6 +29,9 @@ pub(crate) enum Command {
     /// Start two nodes, move a file between processes, measure, print one table
     #[command(after_help = EXIT_CODES)]
     Demo(Demo),
+    /// Start a program many times, on one node or several, and watch it
+    #[command(after_help = run::EXIT_CODES)]
+    Run(run::Run),
     /// Start, stop and look at nodes on this machine
     #[command(subcommand, after_help = EXIT_CODES)]
     Node(Node),
@@ -66,6 +70,16 @@ pub(crate) enum Command {
     },
     /// Print the manual page
     Man,
+    /// Ranks of one job on one node; started by the node
+    #[command(hide = true)]
+    Supervise {
+        /// Name of the node
+        #[arg(long)]
+        node: String,
+        /// Name of the export through which the launcher talks
+        #[arg(long)]
+        service: String,
+    },
     /// Half of a measurement; started by `bench` and `demo`
     #[command(hide = true)]
     Worker {
@@ -266,6 +280,15 @@ pub(crate) struct NodeOptions {
     /// Neither encrypt nor authenticate what nodes send each other: for trusted wires only
     #[arg(long)]
     pub(crate) plain: bool,
+    /// Start no processes for `vmmc run`, neither for this machine nor for others
+    #[arg(long)]
+    pub(crate) no_run: bool,
+    /// In plain mode too, start processes for other nodes: then everybody who can send packets to this node can run programs as its user
+    #[arg(long, requires = "plain")]
+    pub(crate) plain_run: bool,
+    /// The program that starts the processes of jobs
+    #[arg(long, hide = true, value_name = "FILE")]
+    pub(crate) launcher: Option<PathBuf>,
     /// End when no process has been attached for this long, seconds
     #[arg(long, value_name = "SECONDS")]
     pub(crate) linger_s: Option<u64>,

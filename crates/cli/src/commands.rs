@@ -10,8 +10,10 @@ pub(crate) mod explain;
 pub(crate) mod node;
 pub(crate) mod ping;
 mod program;
+pub(crate) mod run;
 pub(crate) mod sim;
 pub(crate) mod stats;
+pub(crate) mod supervise;
 pub(crate) mod utlb;
 
 use crate::failure::Failure;

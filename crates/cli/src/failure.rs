@@ -35,6 +35,14 @@ pub(crate) enum Failure {
     /// A check failed.
     #[error("{0}")]
     Check(String),
+    /// A rank of a job failed, or the job was ended.
+    #[error("{text}")]
+    Rank {
+        /// Its own exit code, or 128 and the number of a signal.
+        code: u8,
+        /// Which, and how.
+        text: String,
+    },
 }
 
 impl Failure {
@@ -52,6 +60,7 @@ impl Failure {
             Failure::NodeExists(_) => 4,
             Failure::Unreachable(_) => 5,
             Failure::Check(_) => 6,
+            Failure::Rank { code, .. } => *code,
         }
     }
 }

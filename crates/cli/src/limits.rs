@@ -63,3 +63,28 @@ pub(crate) const TRANSFERS: usize = 8;
 pub(crate) const PROGRESS_PAUSE: Duration = Duration::from_millis(50);
 /// How long a node that `vmmc exec` started stays after its last process: long enough for the next command typed by hand.
 pub(crate) const EXEC_NODE_LINGER: Duration = Duration::from_secs(60);
+
+/// How long a supervisor waits for the launcher that wanted it.
+pub(crate) const SUPERVISOR_HELLO: Duration = Duration::from_secs(15);
+/// Time between two looks of a supervisor whether launcher and node are still there.
+pub(crate) const SUPERVISOR_LOOK: Duration = Duration::from_millis(50);
+/// Time between SIGTERM and SIGKILL when the supervisor itself is told to end.
+pub(crate) const SUPERVISOR_LOST_GRACE: Duration = Duration::from_millis(500);
+/// How long the last reports may take to reach the launcher.
+pub(crate) const SUPERVISOR_LAST_WORDS: Duration = Duration::from_secs(5);
+/// Output on its way to the launcher, bytes; beyond it ranks wait in their writes.
+pub(crate) const SUPERVISOR_OUT_BYTES: usize = 512 << 10;
+/// Bytes read from a rank's stream at once: what a pipe holds.
+pub(crate) const SUPERVISOR_READ_BYTES: usize = 64 << 10;
+/// Reads from the stream of a rank that has ended: what its pipe can hold, and some, in case something that it started goes on writing.
+pub(crate) const SUPERVISOR_DRAIN_READS: usize = 32;
+/// How long a supervisor tries to kill what is left.
+pub(crate) const SUPERVISOR_KILL_TIME: Duration = Duration::from_secs(10);
+/// Time between two tries.
+pub(crate) const SUPERVISOR_KILL_PAUSE: Duration = Duration::from_millis(1);
+/// Longest line that is kept whole.
+pub(crate) const LINE_BYTES_MAX: usize = 64 << 10;
+/// Most nodes of `vmmc run --nodes`: they share one machine.
+pub(crate) const LOCAL_NODES_MAX: u32 = 64;
+/// A node that `vmmc run --nodes` started ends by itself so many seconds after its last process.
+pub(crate) const LOCAL_NODE_LINGER: Duration = Duration::from_secs(2);

@@ -56,6 +56,8 @@ pub(crate) fn output(text: &str) -> Result<(), Failure> {
 fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Demo(demo) => commands::demo::run(&demo),
+        Command::Run(run) => commands::run::run(&run),
+        Command::Supervise { node, service } => commands::supervise::run(&node, &service),
         Command::Node(node) => commands::node::run(&node),
         Command::Ping(ping) => commands::ping::run(&ping),
         Command::Bench(bench) => commands::bench::run(&bench),

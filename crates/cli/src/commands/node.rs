@@ -8,6 +8,7 @@ use crate::failure::Failure;
 use crate::limits::NODE_WAIT;
 use crate::report::{table, units};
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use vmmc::NodeInfo;
 use vmmc_host::channel::listening_nodes;
@@ -46,6 +47,10 @@ fn config(options: &NodeOptions) -> Result<NodeConfig, Failure> {
         Some(file) => KeySource::File(file.clone()),
         None => KeySource::Default,
     };
+    // By the kernel's name for it: it is found also when the file has been replaced since.
+    let own = || PathBuf::from("/proc/self/exe");
+    config.launcher = (!options.no_run).then(|| options.launcher.clone().unwrap_or_else(own));
+    config.plain_run = options.plain_run;
     config.linger = options.linger_s.map(Duration::from_secs);
     if let Some(ms) = options.peer_timeout_ms {
         config.peer_timeout = Duration::from_millis(ms);
@@ -134,6 +139,9 @@ fn describe(info: &NodeInfo) -> String {
         vec![format!("#{:x}", i.export), i.node.clone(), i.path.clone(), rights(i.rights), units::size(i.len)]
     });
     section(&mut out, &["import of", "node", "path", "rights", "bytes"], imports, 4);
+    if !info.notes.is_empty() {
+        out.push_str(&format!("\n{}\n", info.notes.join("\n")));
+    }
     out
 }
 

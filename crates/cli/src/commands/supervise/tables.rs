@@ -1,0 +1,73 @@
+//! What the ranks of this node know of their job: its table, and the way to ask for something.
+//!
+//! Invariant: only the launcher's word changes the table, so all nodes show the same views.
+
+use vmmc::job::protocol::{
+    JOB_VARIABLE, JobNode, MemberState, NODE_VARIABLE, RANK_VARIABLE, Report, SIZE_VARIABLE, asks_name, table_name,
+};
+use vmmc::job::table::{TABLE_BYTES, View};
+use vmmc::job::{ASK_GROW, ASK_LEAVE, LinkError};
+use vmmc::limits::JOB_RANKS_MAX;
+use vmmc::{Export, Rights, Session};
+
+/// The exports of one job.
+pub(super) struct Tables {
+    job: String,
+    view: View,
+    table: Export,
+    asks: Export,
+}
+
+impl Tables {
+    pub(super) fn begin(
+        session: &Session,
+        job: &str,
+        nodes: Vec<JobNode>,
+        own: u32,
+        places: &[u32],
+    ) -> Result<Tables, LinkError> {
+        let ranks = places.iter().map(|node| (MemberState::Running, *node)).collect();
+        let view = View { number: 1, nodes, own, ranks };
+        let asks = session.export(8 * JOB_RANKS_MAX as u64).name(&asks_name(job)).notify(true).create()?;
+        // Written before it has a name that others can find: the name comes last.
+        let table = session.export(TABLE_BYTES).name(&table_name(job)).rights(Rights::READ).create()?;
+        view.write(&table);
+        Ok(Tables { job: job.to_string(), view, table, asks })
+    }
+
+    pub(super) fn change(&mut self, number: u64, joined: &[u32], changed: &[(u32, MemberState)]) {
+        self.view.number = number;
+        self.view.ranks.extend(joined.iter().map(|node| (MemberState::Running, *node)));
+        for (rank, state) in changed {
+            if let Some(entry) = self.view.ranks.get_mut(*rank as usize) {
+                entry.0 = *state;
+            }
+        }
+        self.view.write(&self.table);
+    }
+
+    /// What the ranks have asked for.
+    pub(super) fn asks(&self) -> Vec<Report> {
+        let mut reports = Vec::new();
+        while let Some(ask) = self.asks.take_notification() {
+            let rank = (ask.offset / 8) as u32;
+            match ask.last_word & 0xffff_ffff {
+                ASK_LEAVE => reports.push(Report::Left { rank }),
+                ASK_GROW => reports.push(Report::Grow { ranks: (ask.last_word >> 32) as u32 }),
+                // A rank of another release, or one that plays: it harms only itself.
+                _ => {}
+            }
+        }
+        reports
+    }
+
+    /// The variables of a rank.
+    pub(super) fn variables(&self, rank: u32, node: &str) -> [(&'static str, String); 4] {
+        [
+            (RANK_VARIABLE, rank.to_string()),
+            (SIZE_VARIABLE, self.view.ranks.len().to_string()),
+            (JOB_VARIABLE, self.job.clone()),
+            (NODE_VARIABLE, node.to_string()),
+        ]
+    }
+}
