@@ -16,6 +16,8 @@ pub const COMMAND_SLOTS: usize = 256;
 pub const COMPLETION_SLOTS: usize = 1024;
 /// Slots of the ring of notifications that come from other nodes or through the engine. Overflow is counted, never silent.
 pub const NOTIFICATION_SLOTS: usize = 1024;
+/// Longest sleep of a wait that can be interrupted: a key press is answered within this time, and twenty wake-ups a second cost nothing that shows.
+pub const INTERRUPT_SLICE: std::time::Duration = std::time::Duration::from_millis(50);
 /// Slots of the notification ring between two processes of one node.
 pub const PAIR_SLOTS: usize = 128;
 /// Lanes (hazard words) of a process: threads that can be inside a mapped transfer at one time without sharing a lane.

@@ -214,6 +214,11 @@ impl Region {
         self.0.base
     }
 
+    /// How many clones there are, this one included: whoever lent memory to a region knows at 1 that nobody else uses it any more.
+    pub fn users(&self) -> usize {
+        Arc::strong_count(&self.0)
+    }
+
     /// A descriptor of the memory, to be passed to another process.
     pub fn share(&self) -> Result<OwnedFd, RegionError> {
         let fd = self.0.fd.lock().expect("no panic while the lock is held");

@@ -9,8 +9,10 @@
 use crate::channel::{ChannelError, wait_fd};
 use crate::clock::Nanos;
 use crate::handshake::{announce_sleep, must_wake, retract_sleep};
+use crate::limits::INTERRUPT_SLICE;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
+use std::cell::Cell;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -50,6 +52,41 @@ pub trait Stepper: Send + Sync {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the deadline passed")]
 pub struct TimedOut;
+
+/// What bounds the waits of a thread beside their own deadlines; see [`with_patience`].
+#[derive(Clone, Copy, Default)]
+pub struct Patience {
+    /// Replaces the default time of waits that have no deadline of their own.
+    pub timeout: Option<Duration>,
+    /// Asked every [`INTERRUPT_SLICE`] while a wait sleeps; when it says yes the wait ends as if its deadline had passed.
+    pub interrupted: Option<fn() -> bool>,
+}
+
+thread_local! {
+    static PATIENCE: Cell<Patience> = const { Cell::new(Patience { timeout: None, interrupted: None }) };
+}
+
+/// Runs a function whose waits on this thread are bounded by `patience`: how languages with interrupts of their own, and calls with a timeout each, sit on top.
+pub fn with_patience<R>(patience: Patience, run: impl FnOnce() -> R) -> R {
+    struct Restore(Patience);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            PATIENCE.set(self.0);
+        }
+    }
+    let _restore = Restore(PATIENCE.replace(patience));
+    run()
+}
+
+/// Sets the patience of this thread until the next change; [`with_patience`] restores what it found.
+pub fn set_patience(patience: Patience) {
+    PATIENCE.set(patience);
+}
+
+/// The patience of this thread.
+pub fn patience() -> Patience {
+    PATIENCE.get()
+}
 
 /// How the threads of one attachment wait.
 #[derive(Clone)]
@@ -111,11 +148,27 @@ impl Waiter {
         &self,
         deadline: Deadline,
         mut ready: impl FnMut() -> Option<T>,
-        block: impl FnMut(Deadline),
+        mut block: impl FnMut(Deadline),
     ) -> Result<T, TimedOut> {
         if let Some(value) = ready() {
             return Ok(value);
         }
+        let Some(interrupted) = patience().interrupted else { return self.wait_once(deadline, ready, block) };
+        loop {
+            let until = deadline.min(self.deadline(INTERRUPT_SLICE));
+            match self.wait_once(until, &mut ready, &mut block) {
+                Err(TimedOut) if self.now() < deadline.0 && !interrupted() => {}
+                ended => return ended,
+            }
+        }
+    }
+
+    fn wait_once<T>(
+        &self,
+        deadline: Deadline,
+        ready: impl FnMut() -> Option<T>,
+        block: impl FnMut(Deadline),
+    ) -> Result<T, TimedOut> {
         match &self.stepper {
             Some(stepper) => wait_stepping(&**stepper, deadline, ready),
             None => self.wait_polling(deadline, ready, block),
@@ -316,6 +369,18 @@ mod tests {
         let got: Result<(), _> = waiter.wait(deadline, || None, |d| receiver.sleep(&[&flag], d, || false));
         assert_eq!(got, Err(TimedOut));
         assert_eq!(flag.load(Ordering::SeqCst), 0);
+    }
+
+    #[test]
+    fn an_interrupted_wait_ends_before_its_deadline() {
+        let (receiver, _sender) = wake_pair().unwrap();
+        let flag = AtomicU64::new(0);
+        let wait = || Waiter::new().wait(long(), || None::<()>, |d| receiver.sleep(&[&flag], d, || false));
+        let patience = Patience { interrupted: Some(|| true), ..Patience::default() };
+        let start = Nanos::monotonic();
+        assert_eq!(with_patience(patience, wait), Err(TimedOut));
+        assert!(Nanos::monotonic().since(start) < Duration::from_secs(20), "long before its deadline");
+        assert!(super::patience().interrupted.is_none(), "what was before holds again");
     }
 
     #[test]

@@ -23,7 +23,7 @@ use std::sync::{Arc, Mutex, Weak};
 use vmmc_host::channel::{ChannelError, node_socket_name};
 use vmmc_host::control::{Answer, CONTROL_VERSION, Call, RefusalCode};
 use vmmc_host::fork::ForkWord;
-use vmmc_host::wait::Waiter;
+use vmmc_host::wait::{Waiter, patience};
 use vmmc_host::{AttachArea, Attachment, Channel, GateTable, WakeReceiver};
 
 /// Connects to the node, starting it if need be and allowed.
@@ -47,7 +47,7 @@ pub(crate) fn reach(choices: &SessionBuilder) -> Result<Attachment, AttachError>
 pub(crate) fn attach(choices: SessionBuilder, attachment: Attachment) -> Result<Arc<Core>, AttachError> {
     let waiter = attachment.waiter();
     let control = Control::new(attachment.channel, waiter.clone(), choices.node.clone());
-    let deadline = waiter.deadline(choices.timeout);
+    let deadline = waiter.deadline(patience().timeout.unwrap_or(choices.timeout));
     let answer = control.call(Call::Attach { version: CONTROL_VERSION }, &[], deadline);
     let answered = answer.map_err(|error| refused(&choices.node, error))?;
     let core = Arc::new(build(&choices, control, waiter.clone(), answered)?);

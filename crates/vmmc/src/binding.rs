@@ -54,6 +54,11 @@ impl Binding<'_> {
         self.import.len()
     }
 
+    /// First byte: stores through it are automatic updates. For callers that take the responsibility of shared memory themselves; valid as long as the import lives.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.region().as_ptr()
+    }
+
     /// Stores bytes; the last one becomes visible last. After the export's end the bytes reach nobody.
     ///
     /// # Errors

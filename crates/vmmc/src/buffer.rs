@@ -27,6 +27,16 @@ impl Buffer {
         self.piece.len
     }
 
+    /// First byte in this process, for callers that take the responsibility of shared memory themselves: valid as long as the buffer lives.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.piece.as_ptr()
+    }
+
+    /// The region that the memory lies in.
+    pub fn memory(&self) -> Region {
+        self.region().clone()
+    }
+
     /// Copies bytes out.
     ///
     /// # Errors

@@ -26,7 +26,7 @@ use vmmc_host::abi::RawCommand;
 use vmmc_host::control::Call;
 use vmmc_host::handshake::must_wake;
 use vmmc_host::ring::{Producer, RegionWords};
-use vmmc_host::wait::TimedOut;
+use vmmc_host::wait::{TimedOut, patience};
 use vmmc_host::{Deadline, GateTable, Nanos};
 
 /// The shared inside of a session.
@@ -128,9 +128,14 @@ impl Core {
         self.waiting.waiter.deadline(after)
     }
 
-    /// The session's own timeout from now on.
+    /// Time for waits that have no deadline of their own: what the calling thread has set, else the session's.
+    pub(crate) fn timeout(&self) -> Duration {
+        patience().timeout.unwrap_or(self.timeout)
+    }
+
+    /// The default timeout from now on.
     pub(crate) fn default_deadline(&self) -> Deadline {
-        self.deadline(self.timeout)
+        self.deadline(self.timeout())
     }
 
     /// Whether the session can be used at all.

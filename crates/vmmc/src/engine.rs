@@ -56,7 +56,7 @@ impl Drop for Ticket {
 impl Shared {
     /// When a send with these options gives up.
     fn limit(&self, options: SendOptions) -> Limit<'_> {
-        Limit::within(&self.core, options.timeout.unwrap_or(self.core.timeout))
+        Limit::within(&self.core, options.timeout.unwrap_or_else(|| self.core.timeout()))
     }
 
     /// Sends the caller's data: in the descriptor, or by way of staging memory.

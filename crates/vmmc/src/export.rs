@@ -154,6 +154,12 @@ impl Export {
         self.piece().region().clone()
     }
 
+    /// First byte in this process, for callers that take the responsibility of shared memory themselves: valid as long as the export or its
+    /// [`region`](Self::region) lives.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.piece().as_ptr()
+    }
+
     /// Copies bytes out. If importers store meanwhile, old and new bytes may be mixed.
     ///
     /// # Errors

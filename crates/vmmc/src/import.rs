@@ -113,7 +113,7 @@ impl ImportBuilder {
     pub fn open(self) -> Result<Import, ImportError> {
         let label = self.label();
         let core = self.session.core().clone();
-        let timeout = self.wait.unwrap_or(core.timeout);
+        let timeout = self.wait.unwrap_or_else(|| core.timeout());
         let call = Call::Import {
             node: self.node,
             what: self.what,
@@ -194,6 +194,12 @@ impl Import {
     /// Name of the exporting node.
     pub fn node(&self) -> &str {
         &self.shared.node
+    }
+
+    /// The mapped memory, if transfers are copies by the caller: valid as long as the import lives. Loads through it see what the exporter's memory holds, or held
+    /// at the end of the export. Stores through it need a [`Binding`](crate::Binding), which tells the exporter that they happen.
+    pub fn as_ptr(&self) -> Option<*const u8> {
+        self.mapped.as_ref().map(|mapped| mapped.region().as_ptr().cast_const())
     }
 
     /// Which path it uses, and why not a better one.
@@ -355,7 +361,7 @@ impl Import {
     /// # Errors
     /// [`TransferError`].
     pub fn flush(&self) -> Result<(), TransferError> {
-        self.flush_within(&Limit::within(&self.shared.core, self.shared.core.timeout))
+        self.flush_within(&Limit::within(&self.shared.core, self.shared.core.timeout()))
     }
 
     /// As [`flush`](Self::flush), until a deadline.

@@ -76,6 +76,7 @@ mod hub;
 mod import;
 mod imports;
 pub mod job;
+mod kind;
 mod lanes;
 pub mod limits;
 mod mapped;
@@ -101,6 +102,7 @@ pub use error::{
 pub use explain::{Explanation, Path};
 pub use export::{Export, ExportBuilder, Revocation};
 pub use import::{Import, ImportBuilder, SendOptions};
+pub use kind::{ErrorKind, Kind};
 pub use notification::{HandlerGuard, Notification};
 pub use redirection::{Redirection, RedirectionReport};
 pub use session::{Limits, NodeIdentity, Session, SessionBuilder};
@@ -108,6 +110,7 @@ pub use stats::SessionStats;
 pub use transfer::Transfer;
 pub use vmmc_host::adopt::CallerMemory;
 pub use vmmc_host::control::{Access, NodeInfo, NotMapped, Refusal, RefusalCode};
+pub use vmmc_host::wait::{Patience, patience, set_patience, with_patience};
 pub use vmmc_host::{Attachment, Deadline, Nanos, Region};
 pub use vmmc_nic::{ExportId, Rights};
 

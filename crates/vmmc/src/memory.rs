@@ -55,6 +55,11 @@ impl Piece {
         }
     }
 
+    pub(crate) fn as_ptr(&self) -> *mut u8 {
+        // Inside of the region: a piece never reaches past it.
+        self.region().as_ptr().wrapping_add(self.offset as usize)
+    }
+
     pub(crate) fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), AccessError> {
         self.check(offset, into.len() as u64)?;
         Ok(self.region().read(self.offset + offset, into)?)

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 use vmmc_host::Channel;
+use vmmc_host::wait::patience;
 use vmmc_host::channel::{ChannelError, node_socket_name};
 
 /// Name of the environment variable that names the program.
@@ -42,6 +43,9 @@ pub(crate) fn start(uid: u32, node: &str) -> Result<Channel, AttachError> {
         let ended = child.try_wait().map_err(|e| failed(e.to_string()))?;
         if let Some(status) = ended.filter(|status| !status.success()) {
             return Err(failed(format!("it ended with {status}: {}", said(&mut child))));
+        }
+        if patience().interrupted.is_some_and(|interrupted| interrupted()) {
+            return Err(failed("the caller was interrupted while waiting for it".into()));
         }
         if Instant::now() >= give_up {
             return Err(failed(format!("nobody listens after {} s", START_TIMEOUT.as_secs())));

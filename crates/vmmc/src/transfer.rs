@@ -49,6 +49,14 @@ impl Transfer {
     /// # Errors
     /// [`TransferError`].
     pub fn wait(mut self) -> Result<u64, TransferError> {
+        self.wait_on()
+    }
+
+    /// As [`wait`](Self::wait); may be called again after [`TransferError::TimedOut`].
+    ///
+    /// # Errors
+    /// [`TransferError`].
+    pub fn wait_on(&mut self) -> Result<u64, TransferError> {
         let deadline = self.shared.core.default_deadline();
         self.wait_by(deadline)
     }
@@ -94,7 +102,7 @@ impl Import {
         offset: u64,
         options: SendOptions,
     ) -> Result<(), TransferError> {
-        let timeout = options.timeout.unwrap_or(self.shared.core.timeout);
+        let timeout = options.timeout.unwrap_or_else(|| self.shared.core.timeout());
         let deadline = self.shared.core.deadline(timeout);
         self.send_from_async(source, range, offset, options)?.wait_by(deadline).map(drop)
     }
