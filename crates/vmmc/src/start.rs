@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 use vmmc_host::Channel;
-use vmmc_host::wait::patience;
 use vmmc_host::channel::{ChannelError, node_socket_name};
+use vmmc_host::wait::patience;
 
 /// Name of the environment variable that names the program.
 const PROGRAM_VARIABLE: &str = "VMMC_BIN";

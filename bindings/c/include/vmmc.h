@@ -1,0 +1,1282 @@
+/* VMMC: virtual memory-mapped communication. Generated from bindings/c/src by cbindgen; do not edit.
+ *
+ * Calls return a vmmc_status; VMMC_OK is 0. What went wrong is told in words by vmmc_error_message(). Results come through the last arguments and are
+ * written on success only. Objects are handles: NULL, freed and foreign handles are errors (VMMC_BAD_HANDLE), never memory errors. All handles may be used
+ * from any thread at once; an object that is freed while another thread uses it goes away when the last such call returns. Objects may be freed in any order.
+ *
+ * Strings are UTF-8 and end with a zero. Memory given to a call is used until it returns and no longer, unless the call says otherwise, and must not be
+ * written by others meanwhile. Every wait has a deadline: `timeout_us` in microseconds, 0 looks once, VMMC_DEFAULT_TIMEOUT (any negative number) takes that
+ * of the thread (vmmc_thread_timeout), else of the session (5 s unless set). In options, `size` is the size of the struct, and a field of 0 the default.
+ *
+ * Build with `pkg-config --cflags --libs vmmc`; the same seven examples as for Rust and Python are in bindings/c/examples; docs/c.md tells more. */
+
+
+#ifndef VMMC_H
+#define VMMC_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/**
+ * A right: fetch.
+ */
+#define VMMC_READ 1
+
+/**
+ * A right: send.
+ */
+#define VMMC_WRITE 2
+
+/**
+ * A right: atomic operations.
+ */
+#define VMMC_ATOMIC 4
+
+/**
+ * For `access` of vmmc_export_options: processes of the same user (the default).
+ */
+#define VMMC_ACCESS_SAME_USER 0
+
+/**
+ * For `access`: every user of every node of the cluster.
+ */
+#define VMMC_ACCESS_ANYONE 1
+
+/**
+ * For `access`: the users listed.
+ */
+#define VMMC_ACCESS_USERS 2
+
+/**
+ * For `flags` of vmmc_export_options: senders may notify.
+ */
+#define VMMC_EXPORT_NOTIFY 1
+
+/**
+ * For `flags`: incoming data may be redirected; importers of this node then go through the engine.
+ */
+#define VMMC_EXPORT_REDIRECTABLE 2
+
+/**
+ * For `flags`: importers of this node may not map the memory.
+ */
+#define VMMC_EXPORT_NOT_MAPPABLE 4
+
+/**
+ * For `flags` of vmmc_send_options: notify the receiver after the data, if the export allows it.
+ */
+#define VMMC_SEND_NOTIFY 1
+
+/**
+ * For `flags`: the word at `counter` grows by one after the data is there.
+ */
+#define VMMC_SEND_COUNTER 2
+
+/**
+ * For `flags` of vmmc_session_options: do not start a node when none runs.
+ */
+#define VMMC_SESSION_NO_START 1
+
+/**
+ * As a timeout: that of the thread, else that of the session.
+ */
+#define VMMC_DEFAULT_TIMEOUT -1
+
+/**
+ * How a call ended. vmmc_error_message() tells more.
+ */
+typedef enum vmmc_status {
+    /**
+     * It did what it says.
+     */
+    VMMC_OK = 0,
+    /**
+     * An argument makes no sense: NULL, not UTF-8, an unknown flag; or the call is misplaced.
+     */
+    VMMC_INVALID = 1,
+    /**
+     * The handle is NULL, freed, or of another kind.
+     */
+    VMMC_BAD_HANDLE = 2,
+    /**
+     * A range lies outside of its memory.
+     */
+    VMMC_OUT_OF_BOUNDS = 3,
+    /**
+     * A word is not a multiple of 8 from the start.
+     */
+    VMMC_MISALIGNED = 4,
+    /**
+     * The deadline passed.
+     */
+    VMMC_TIMED_OUT = 5,
+    /**
+     * Export or import do not carry the right.
+     */
+    VMMC_NO_RIGHT = 6,
+    /**
+     * The user is not allowed.
+     */
+    VMMC_NOT_PERMITTED = 7,
+    /**
+     * The exporter took the export back.
+     */
+    VMMC_REVOKED = 8,
+    /**
+     * The exporting process is gone.
+     */
+    VMMC_OWNER_DIED = 9,
+    /**
+     * This process's node is gone.
+     */
+    VMMC_NODE_GONE = 10,
+    /**
+     * Another node does not answer, or there is no way to it.
+     */
+    VMMC_NODE_UNREACHABLE = 11,
+    /**
+     * Another node restarted; what was there is gone.
+     */
+    VMMC_NODE_RESTARTED = 12,
+    /**
+     * No node runs and none could be started.
+     */
+    VMMC_NO_NODE = 13,
+    /**
+     * No node of that name.
+     */
+    VMMC_UNKNOWN_NODE = 14,
+    /**
+     * No export of that name or id.
+     */
+    VMMC_UNKNOWN_NAME = 15,
+    /**
+     * The name is taken.
+     */
+    VMMC_NAME_TAKEN = 16,
+    /**
+     * The id is of something that has ended.
+     */
+    VMMC_STALE = 17,
+    /**
+     * A table, queue or bound is full.
+     */
+    VMMC_FULL = 18,
+    /**
+     * Not enough memory.
+     */
+    VMMC_MEMORY_SHORT = 19,
+    /**
+     * This memory cannot be taken over.
+     */
+    VMMC_UNSUITABLE = 20,
+    /**
+     * The import is not mapped, and this needs a mapping.
+     */
+    VMMC_NOT_MAPPED = 21,
+    /**
+     * The export does not allow it.
+     */
+    VMMC_NOT_ALLOWED = 22,
+    /**
+     * It belongs to another session.
+     */
+    VMMC_FOREIGN = 23,
+    /**
+     * The object is in use, by another thread for example.
+     */
+    VMMC_BUSY = 24,
+    /**
+     * The session was attached by the parent of this process, before a fork.
+     */
+    VMMC_FORKED = 25,
+    /**
+     * Library and node are of different releases.
+     */
+    VMMC_VERSION = 26,
+    /**
+     * The operating system refused.
+     */
+    VMMC_SYSTEM = 27,
+    /**
+     * Nothing is there yet; not a failure.
+     */
+    VMMC_AGAIN = 28,
+    /**
+     * An error inside the library; please report it.
+     */
+    VMMC_INTERNAL = 29,
+} vmmc_status;
+
+/**
+ * How an ended export was made unreachable.
+ */
+typedef enum vmmc_revocation {
+    /**
+     * The engine refuses, and mapped transfers of the library have stopped at the gate.
+     */
+    VMMC_REVOKED_BY_GATE = 0,
+    /**
+     * The content was moved onto other pages; whoever still maps the old ones reaches nothing.
+     */
+    VMMC_REVOKED_BY_MOVE = 1,
+} vmmc_revocation;
+
+/**
+ * How an import's transfers go.
+ */
+typedef enum vmmc_path {
+    /**
+     * Copies into the mapped memory of the exporter.
+     */
+    VMMC_PATH_MAPPED = 0,
+    /**
+     * Descriptors to the engine of this node, which copies.
+     */
+    VMMC_PATH_ENGINE = 1,
+    /**
+     * Descriptors to the engine of this node, packets to that of another.
+     */
+    VMMC_PATH_NETWORK = 2,
+} vmmc_path;
+
+/**
+ * What happened to a part of a redirected range.
+ */
+typedef enum vmmc_part_state {
+    /**
+     * It had come before, and was copied.
+     */
+    VMMC_PART_COPIED = 0,
+    /**
+     * It went straight to the new place.
+     */
+    VMMC_PART_REDIRECTED = 1,
+    /**
+     * It has not come.
+     */
+    VMMC_PART_PENDING = 2,
+} vmmc_part_state;
+
+/**
+ * An import bound for automatic update: plain stores through its pointer appear in the export.
+ */
+typedef struct vmmc_binding vmmc_binding;
+
+/**
+ * Memory registered with the node, for sends and fetches without copies.
+ */
+typedef struct vmmc_buffer vmmc_buffer;
+
+/**
+ * Memory that others may import.
+ */
+typedef struct vmmc_export vmmc_export;
+
+/**
+ * A notification handler.
+ */
+typedef struct vmmc_handler vmmc_handler;
+
+/**
+ * Access to another process's export: the proxy receive buffer.
+ */
+typedef struct vmmc_import vmmc_import;
+
+/**
+ * A node that lives in this process.
+ */
+typedef struct vmmc_node vmmc_node;
+
+/**
+ * A posted redirection.
+ */
+typedef struct vmmc_redirection vmmc_redirection;
+
+/**
+ * A process's attachment to its node: the door to exports, imports, buffers and notifications.
+ */
+typedef struct vmmc_session vmmc_session;
+
+/**
+ * A transfer under way.
+ */
+typedef struct vmmc_transfer vmmc_transfer;
+
+/**
+ * Choices for an export.
+ */
+typedef struct vmmc_export_options {
+    /**
+     * sizeof (vmmc_export_options).
+     */
+    size_t size;
+    /**
+     * Name for importers, 1 to 255 bytes, unique on the node; NULL: it is imported by id.
+     */
+    const char *name;
+    /**
+     * What importers may be granted: VMMC_READ, VMMC_WRITE, VMMC_ATOMIC; 0: all.
+     */
+    uint32_t rights;
+    /**
+     * VMMC_EXPORT_NOTIFY, VMMC_EXPORT_REDIRECTABLE, VMMC_EXPORT_NOT_MAPPABLE.
+     */
+    uint32_t flags;
+    /**
+     * Who may import: VMMC_ACCESS_SAME_USER, VMMC_ACCESS_ANYONE, VMMC_ACCESS_USERS.
+     */
+    uint32_t access;
+    /**
+     * With VMMC_ACCESS_USERS: how many.
+     */
+    uint32_t user_count;
+    /**
+     * With VMMC_ACCESS_USERS: their user ids.
+     */
+    const uint32_t *users;
+} vmmc_export_options;
+
+/**
+ * Choices for an import.
+ */
+typedef struct vmmc_import_options {
+    /**
+     * sizeof (vmmc_import_options).
+     */
+    size_t size;
+    /**
+     * Name or `address:port` of the exporting node; NULL: this node.
+     */
+    const char *node;
+    /**
+     * VMMC_READ, VMMC_WRITE, VMMC_ATOMIC; 0: read and write.
+     */
+    uint32_t rights;
+    /**
+     * None yet.
+     */
+    uint32_t flags;
+    /**
+     * Wait this long for an export that does not exist yet, microseconds; 0: a missing export is an error at once.
+     */
+    int64_t wait_us;
+} vmmc_import_options;
+
+/**
+ * Choices for one send.
+ */
+typedef struct vmmc_send_options {
+    /**
+     * sizeof (vmmc_send_options).
+     */
+    size_t size;
+    /**
+     * VMMC_SEND_NOTIFY, VMMC_SEND_COUNTER.
+     */
+    uint32_t flags;
+    /**
+     * With VMMC_SEND_COUNTER: offset of an aligned 64-bit word of the export.
+     */
+    uint64_t counter;
+    /**
+     * Instead of the default timeout, microseconds; 0: the default.
+     */
+    int64_t timeout_us;
+} vmmc_send_options;
+
+/**
+ * A piece of local memory to send.
+ */
+typedef struct vmmc_piece {
+    /**
+     * First byte.
+     */
+    const void *data;
+    /**
+     * Bytes.
+     */
+    size_t len;
+} vmmc_piece;
+
+/**
+ * A range of an export or buffer.
+ */
+typedef struct vmmc_range {
+    /**
+     * First byte.
+     */
+    uint64_t offset;
+    /**
+     * Bytes.
+     */
+    uint64_t len;
+} vmmc_range;
+
+/**
+ * A piece of local memory to fetch into.
+ */
+typedef struct vmmc_place {
+    /**
+     * First byte.
+     */
+    void *into;
+    /**
+     * Bytes.
+     */
+    size_t len;
+} vmmc_place;
+
+/**
+ * Choices for vmmc_session_attach().
+ */
+typedef struct vmmc_session_options {
+    /**
+     * sizeof (vmmc_session_options).
+     */
+    size_t size;
+    /**
+     * Name of the node of this user; NULL: $VMMC_NODE, else "default".
+     */
+    const char *node;
+    /**
+     * VMMC_SESSION_NO_START.
+     */
+    uint32_t flags;
+    /**
+     * Default of all waits of the session, microseconds; 0: five seconds.
+     */
+    int64_t timeout_us;
+} vmmc_session_options;
+
+/**
+ * A sender says: data has come.
+ */
+typedef struct vmmc_notification {
+    /**
+     * Id of the export that received data.
+     */
+    uint64_t export_id;
+    /**
+     * First byte of the transfer, in the export.
+     */
+    uint64_t offset;
+    /**
+     * Its bytes.
+     */
+    uint64_t len;
+    /**
+     * Its last (up to) eight bytes, little endian, padded with zeros.
+     */
+    uint64_t last_word;
+} vmmc_notification;
+
+/**
+ * Called for each notification on a thread of the library. It must not unwind or jump out.
+ */
+typedef void (*vmmc_notification_handler)(const struct vmmc_notification *notification, void *user);
+
+/**
+ * A part of a redirected range.
+ */
+typedef struct vmmc_part {
+    /**
+     * First byte, in the export.
+     */
+    uint64_t offset;
+    /**
+     * Bytes.
+     */
+    uint64_t len;
+    /**
+     * What happened to it.
+     */
+    enum vmmc_part_state state;
+} vmmc_part;
+
+/**
+ * Bounds of a session, for programs that plan.
+ */
+typedef struct vmmc_limits {
+    /**
+     * Bytes of a send that travel inside the descriptor.
+     */
+    uint64_t inline_bytes;
+    /**
+     * Transfers through the engine that can be outstanding at once; further ones wait.
+     */
+    uint64_t transfers;
+    /**
+     * Exports of one process.
+     */
+    uint64_t exports;
+    /**
+     * Redirections of one process at once.
+     */
+    uint64_t redirections;
+    /**
+     * Threads that run mapped transfers without sharing a lane.
+     */
+    uint64_t lanes;
+    /**
+     * Notifications that queue for one export before further ones are counted as lost.
+     */
+    uint64_t notifications_queued;
+    /**
+     * Largest export, bytes.
+     */
+    uint64_t export_bytes;
+} vmmc_limits;
+
+/**
+ * What a session has done so far. Later releases may add fields at the end: pass sizeof (vmmc_stats) to vmmc_session_stats().
+ */
+typedef struct vmmc_stats {
+    /**
+     * Sends by copying into mapped memory.
+     */
+    uint64_t sends_mapped;
+    /**
+     * Their bytes.
+     */
+    uint64_t send_bytes_mapped;
+    /**
+     * Sends through the engine with the data in the descriptor.
+     */
+    uint64_t sends_inline;
+    /**
+     * Sends through the engine by way of staging memory.
+     */
+    uint64_t sends_staged;
+    /**
+     * Sends through the engine from registered memory.
+     */
+    uint64_t sends_registered;
+    /**
+     * Bytes of all sends through the engine.
+     */
+    uint64_t send_bytes_engine;
+    /**
+     * Fetches by copying from mapped memory.
+     */
+    uint64_t fetches_mapped;
+    /**
+     * Their bytes.
+     */
+    uint64_t fetch_bytes_mapped;
+    /**
+     * Fetches through the engine.
+     */
+    uint64_t fetches_engine;
+    /**
+     * Their bytes.
+     */
+    uint64_t fetch_bytes_engine;
+    /**
+     * Atomic operations on mapped memory, counters of sends included.
+     */
+    uint64_t atomics_mapped;
+    /**
+     * Atomic operations through the engine.
+     */
+    uint64_t atomics_engine;
+    /**
+     * Notifications asked for on mapped imports.
+     */
+    uint64_t notifications_sent;
+    /**
+     * Of those, the ones that found the ring to the receiver full.
+     */
+    uint64_t notifications_lost_sending;
+    /**
+     * Notifications that came.
+     */
+    uint64_t notifications_received;
+    /**
+     * Notifications handed to waiters and handlers.
+     */
+    uint64_t notifications_taken;
+    /**
+     * Notifications lost on the way to this process because a ring was full.
+     */
+    uint64_t notifications_lost_in_rings;
+    /**
+     * Notifications lost in this process because an export's queue was full.
+     */
+    uint64_t notifications_lost_in_queue;
+    /**
+     * Notifications for exports that had ended.
+     */
+    uint64_t notifications_stale;
+    /**
+     * Waits that blocked in the kernel.
+     */
+    uint64_t sleeps;
+    /**
+     * Calls to the node.
+     */
+    uint64_t calls;
+} vmmc_stats;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+/**
+ * Binds an import for automatic update; it must be mapped, with the rights read and write. `combining` lets neighbouring stores be combined on their way to
+ * another node, and has no effect within a node.
+ */
+enum vmmc_status vmmc_binding_create(const struct vmmc_import *import,
+                                     bool combining,
+                                     struct vmmc_binding **binding);
+
+/**
+ * Frees the binding; do not use its pointer any more.
+ */
+enum vmmc_status vmmc_binding_free(struct vmmc_binding *binding);
+
+/**
+ * The export's memory, valid until vmmc_binding_free(). A store to it is an automatic update; after the end of the export stores reach nobody.
+ */
+enum vmmc_status vmmc_binding_pointer(const struct vmmc_binding *binding,
+                                      void **base);
+
+/**
+ * Bytes.
+ */
+enum vmmc_status vmmc_binding_len(const struct vmmc_binding *binding, uint64_t *len);
+
+/**
+ * Returns when all stores so far are in the export's memory, or with an error if the export has ended.
+ */
+enum vmmc_status vmmc_binding_flush(const struct vmmc_binding *binding, int64_t timeout_us);
+
+/**
+ * New registered memory of `len` bytes, zeroed.
+ */
+enum vmmc_status vmmc_buffer_create(const struct vmmc_session *session, uint64_t len, struct vmmc_buffer **buffer);
+
+/**
+ * Registers memory that the caller has, in place; what vmmc_export_memory() says about such memory holds here too.
+ */
+enum vmmc_status vmmc_buffer_memory(const struct vmmc_session *session,
+                                    void *base,
+                                    size_t len,
+                                    struct vmmc_buffer **buffer);
+
+/**
+ * Registers the memory of an export, for sends and fetches from and to it without copies. While it exists the export's memory cannot be moved.
+ */
+enum vmmc_status vmmc_buffer_export(const struct vmmc_session *session,
+                                    const struct vmmc_export *export_,
+                                    struct vmmc_buffer **buffer);
+
+/**
+ * Frees the buffer.
+ */
+enum vmmc_status vmmc_buffer_free(struct vmmc_buffer *buffer);
+
+/**
+ * Bytes.
+ */
+enum vmmc_status vmmc_buffer_len(const struct vmmc_buffer *buffer, uint64_t *len);
+
+/**
+ * Its memory, valid until vmmc_buffer_free().
+ */
+enum vmmc_status vmmc_buffer_pointer(const struct vmmc_buffer *buffer, void **base);
+
+/**
+ * Copies bytes out.
+ */
+enum vmmc_status vmmc_buffer_read(const struct vmmc_buffer *buffer, uint64_t offset, void *into, size_t len);
+
+/**
+ * Copies bytes in.
+ */
+enum vmmc_status vmmc_buffer_write(const struct vmmc_buffer *buffer, uint64_t offset, const void *data, size_t len);
+
+/**
+ * Exports new memory of `len` bytes, zeroed and reserved. It starts on a page, so importers of this node can map it. `options` may be NULL.
+ */
+enum vmmc_status vmmc_export_create(const struct vmmc_session *session,
+                                    uint64_t len,
+                                    const struct vmmc_export_options *options,
+                                    struct vmmc_export **export_);
+
+/**
+ * Exports memory that the caller has, in place: private, writable, anonymous memory (heap or private mmap), `len` bytes from `base`.
+ *
+ * It costs one copy of the range's pages now and one at the end. Unless the range covers whole pages, importers of this node go through the engine, and other
+ * threads must not write to its first and last page while this call and the end of the export run, because other objects on them move along. The memory stays
+ * allocated until the export and all buffers of it are freed.
+ */
+enum vmmc_status vmmc_export_memory(const struct vmmc_session *session,
+                                    void *base,
+                                    size_t len,
+                                    const struct vmmc_export_options *options,
+                                    struct vmmc_export **export_);
+
+/**
+ * Exports the memory of a buffer; they share it. The buffer must cover its pages alone, as those of vmmc_buffer_create() do.
+ */
+enum vmmc_status vmmc_export_buffer(const struct vmmc_session *session,
+                                    const struct vmmc_buffer *buffer,
+                                    const struct vmmc_export_options *options,
+                                    struct vmmc_export **export_);
+
+/**
+ * Frees the export, which ends it, as vmmc_export_unexport() would. Its memory goes too, unless the caller gave it: do not use its pointer any more.
+ */
+enum vmmc_status vmmc_export_free(struct vmmc_export *export_);
+
+/**
+ * Ends the export. After VMMC_OK no further byte arrives from anybody who uses the library; with `moving` the content is moved onto other pages at the same
+ * address, so that nobody at all can reach it. The memory remains until vmmc_export_free(); all other calls on the handle then fail.
+ * VMMC_BUSY: a call of another thread still uses the export.
+ */
+enum vmmc_status vmmc_export_unexport(const struct vmmc_export *export_,
+                                      bool moving,
+                                      enum vmmc_revocation *revocation);
+
+/**
+ * Id for importers.
+ */
+enum vmmc_status vmmc_export_id(const struct vmmc_export *export_, uint64_t *id);
+
+/**
+ * Name for importers, NULL if it has none; free it with vmmc_string_free().
+ */
+enum vmmc_status vmmc_export_name(const struct vmmc_export *export_, char **name);
+
+/**
+ * Bytes.
+ */
+enum vmmc_status vmmc_export_len(const struct vmmc_export *export_, uint64_t *len);
+
+/**
+ * Its memory, valid until vmmc_export_unexport() or vmmc_export_free(). Importers write it at any time: use volatile or atomic accesses for what they may be
+ * writing.
+ */
+enum vmmc_status vmmc_export_pointer(const struct vmmc_export *export_,
+                                     void **base);
+
+/**
+ * Copies bytes out.
+ */
+enum vmmc_status vmmc_export_read(const struct vmmc_export *export_, uint64_t offset, void *into, size_t len);
+
+/**
+ * Copies bytes in; the last one becomes visible last.
+ */
+enum vmmc_status vmmc_export_write(const struct vmmc_export *export_, uint64_t offset, const void *data, size_t len);
+
+/**
+ * Loads an aligned 64-bit word. What was sent before that word by the same process is then visible.
+ */
+enum vmmc_status vmmc_export_load(const struct vmmc_export *export_, uint64_t offset, uint64_t *value);
+
+/**
+ * Stores an aligned 64-bit word, after all that this thread stored before.
+ */
+enum vmmc_status vmmc_export_store(const struct vmmc_export *export_, uint64_t offset, uint64_t value);
+
+/**
+ * Waits until an aligned 64-bit word satisfies a condition against `operand`; gives its value. `condition` is a vmmc_condition. Everything sent before that
+ * word by the same process is then visible.
+ */
+enum vmmc_status vmmc_export_wait_word(const struct vmmc_export *export_,
+                                       uint64_t offset,
+                                       uint32_t condition,
+                                       uint64_t operand,
+                                       int64_t timeout_us,
+                                       uint64_t *value);
+
+/**
+ * What went wrong last in this thread, in words: the thing, the numbers and the next step. Never NULL; empty if nothing did. The string is valid until the
+ * next call of this library fails in this thread.
+ */
+const char *vmmc_error_message(void);
+
+/**
+ * Imports an export by its name. `options` may be NULL.
+ */
+enum vmmc_status vmmc_import_open(const struct vmmc_session *session,
+                                  const char *name,
+                                  const struct vmmc_import_options *options,
+                                  struct vmmc_import **import);
+
+/**
+ * Imports an export by its id. `options` may be NULL.
+ */
+enum vmmc_status vmmc_import_open_id(const struct vmmc_session *session,
+                                     uint64_t id,
+                                     const struct vmmc_import_options *options,
+                                     struct vmmc_import **import);
+
+/**
+ * Frees the import, after its posted sends have arrived (or one second). A mapping of it stays until its bindings are freed too.
+ */
+enum vmmc_status vmmc_import_free(struct vmmc_import *import);
+
+/**
+ * Bytes.
+ */
+enum vmmc_status vmmc_import_len(const struct vmmc_import *import, uint64_t *len);
+
+/**
+ * Rights granted: VMMC_READ, VMMC_WRITE, VMMC_ATOMIC.
+ */
+enum vmmc_status vmmc_import_rights(const struct vmmc_import *import, uint32_t *rights);
+
+/**
+ * Id of the export behind it.
+ */
+enum vmmc_status vmmc_import_export_id(const struct vmmc_import *import, uint64_t *id);
+
+/**
+ * Name of the exporting node; free it with vmmc_string_free().
+ */
+enum vmmc_status vmmc_import_node(const struct vmmc_import *import, char **node);
+
+/**
+ * Which path its transfers take.
+ */
+enum vmmc_status vmmc_import_path(const struct vmmc_import *import, enum vmmc_path *path);
+
+/**
+ * Which path its transfers take, and why not a better one: a paragraph for people, or JSON. Free it with vmmc_string_free().
+ */
+enum vmmc_status vmmc_import_explain(const struct vmmc_import *import,
+                                     bool json,
+                                     char **text);
+
+/**
+ * VMMC_OK while it can be used; else the error that every transfer through it would get.
+ */
+enum vmmc_status vmmc_import_check(const struct vmmc_import *import);
+
+/**
+ * The mapped memory for plain loads, if the path is VMMC_PATH_MAPPED and the import may read; valid until the import and its bindings are freed, also after
+ * the end of the export. For stores use vmmc_binding_pointer().
+ */
+enum vmmc_status vmmc_import_pointer(const struct vmmc_import *import,
+                                     const void **base);
+
+/**
+ * Deliberate update: copies `len` bytes to the export, any alignment, any length. The data may be reused on return.
+ *
+ * On a mapped import the data is in the receiver's memory on return. Otherwise it is on its way: vmmc_import_flush() waits for it, and should come before the
+ * process ends. Sends of one process to one export appear in order, the last bytes of each last.
+ */
+enum vmmc_status vmmc_import_send(const struct vmmc_import *import,
+                                  uint64_t offset,
+                                  const void *data,
+                                  size_t len);
+
+/**
+ * vmmc_import_send() with choices: notify the receiver, count, another timeout. `options` may be NULL.
+ */
+enum vmmc_status vmmc_import_send_with(const struct vmmc_import *import,
+                                       uint64_t offset,
+                                       const void *data,
+                                       size_t len,
+                                       const struct vmmc_send_options *options);
+
+/**
+ * Remote fetch into any memory. Sees what this process sent to the same node before. On failure the memory may have been written in part.
+ */
+enum vmmc_status vmmc_import_fetch(const struct vmmc_import *import,
+                                   uint64_t offset,
+                                   void *into,
+                                   size_t len);
+
+/**
+ * Adds to an aligned 64-bit word of the export; gives the old value. Needs VMMC_ATOMIC.
+ */
+enum vmmc_status vmmc_import_fetch_add(const struct vmmc_import *import,
+                                       uint64_t offset,
+                                       uint64_t value,
+                                       uint64_t *old);
+
+/**
+ * Stores `desired` in an aligned 64-bit word of the export if it is `expected`; gives the old value. Needs VMMC_ATOMIC.
+ */
+enum vmmc_status vmmc_import_compare_swap(const struct vmmc_import *import,
+                                          uint64_t offset,
+                                          uint64_t expected,
+                                          uint64_t desired,
+                                          uint64_t *old);
+
+/**
+ * Stores a value in an aligned 64-bit word of the export; gives the old value. Needs VMMC_ATOMIC.
+ */
+enum vmmc_status vmmc_import_swap(const struct vmmc_import *import, uint64_t offset, uint64_t value, uint64_t *old);
+
+/**
+ * Returns when all that this process sent before to the export's node is in memory there, or with the error of an earlier send that failed after it had
+ * returned.
+ */
+enum vmmc_status vmmc_import_flush(const struct vmmc_import *import,
+                                   int64_t timeout_us);
+
+/**
+ * Gathers: sends several pieces to consecutive places from `offset` on.
+ */
+enum vmmc_status vmmc_import_gather(const struct vmmc_import *import,
+                                    uint64_t offset,
+                                    const struct vmmc_piece *pieces,
+                                    size_t count);
+
+/**
+ * Gathers from registered memory: sends several ranges of a buffer to consecutive places from `offset` on, all under way at once.
+ */
+enum vmmc_status vmmc_import_gather_from(const struct vmmc_import *import,
+                                         uint64_t offset,
+                                         const struct vmmc_buffer *buffer,
+                                         const struct vmmc_range *ranges_,
+                                         size_t count);
+
+/**
+ * Scatters: sends consecutive parts of the data to several ranges of the export, as far as both reach.
+ */
+enum vmmc_status vmmc_import_scatter(const struct vmmc_import *import,
+                                     const void *data,
+                                     size_t len,
+                                     const struct vmmc_range *ranges_,
+                                     size_t count);
+
+/**
+ * Fetches consecutive bytes from `offset` on into several places, which must not overlap.
+ */
+enum vmmc_status vmmc_import_fetch_scatter(const struct vmmc_import *import,
+                                           uint64_t offset,
+                                           const struct vmmc_place *places,
+                                           size_t count);
+
+/**
+ * Fetches several ranges of the export into consecutive bytes, as far as both reach.
+ */
+enum vmmc_status vmmc_import_fetch_gather(const struct vmmc_import *import,
+                                          const struct vmmc_range *ranges_,
+                                          size_t count,
+                                          void *into,
+                                          size_t len);
+
+/**
+ * Frees a string that a call of this library gave. NULL is nothing.
+ */
+enum vmmc_status vmmc_string_free(char *text);
+
+/**
+ * Starts a node inside this process, which runs while callers wait. `options` are `count` strings as those of `vmmc node run`: "--name", "a", "--listen",
+ * "127.0.0.1:0", "--peer", ADDRESS[,ADDRESS], "--key-file", FILE, "--plain", "--peer-timeout-ms", N.
+ */
+enum vmmc_status vmmc_node_start(const char *const *options,
+                                 size_t count,
+                                 struct vmmc_node **node);
+
+/**
+ * Attaches this process to its embedded node. `node` in `options` has no effect; `options` may be NULL.
+ */
+enum vmmc_status vmmc_node_attach(const struct vmmc_node *node,
+                                  const struct vmmc_session_options *options,
+                                  struct vmmc_session **session);
+
+/**
+ * UDP addresses that the node listens on, separated by commas, as `--peer` of another node takes them; free the string with vmmc_string_free().
+ */
+enum vmmc_status vmmc_node_addresses(const struct vmmc_node *node,
+                                     char **addresses);
+
+/**
+ * Frees the node, which ends it once the last session attached to it has ended.
+ */
+enum vmmc_status vmmc_node_free(struct vmmc_node *node);
+
+/**
+ * Runs a node in this process until it is told to stop (SIGTERM, SIGINT, `vmmc node stop`), with `options` as for vmmc_node_start() and "--linger-s", N and
+ * "--detach". A program that calls it can serve as $VMMC_BIN: it is then called as `PROGRAM node start OPTIONS`, for which there is vmmc_node_start_daemon(),
+ * and as `PROGRAM node run OPTIONS`.
+ */
+enum vmmc_status vmmc_node_run(const char *const *options,
+                               size_t count);
+
+/**
+ * Starts a node in the background by running this program again as `PROGRAM node run OPTIONS`, for which the program calls vmmc_node_run(). Returns when
+ * processes can attach.
+ */
+enum vmmc_status vmmc_node_start_daemon(const char *const *options,
+                                        size_t count);
+
+/**
+ * The next notification of any export that has no handler of its own.
+ */
+enum vmmc_status vmmc_session_wait_notification(const struct vmmc_session *session,
+                                                int64_t timeout_us,
+                                                struct vmmc_notification *notification);
+
+/**
+ * A notification if one is there, else VMMC_AGAIN. With vmmc_session_event_fd(): call it until VMMC_AGAIN, then sleep.
+ */
+enum vmmc_status vmmc_session_take_notification(const struct vmmc_session *session,
+                                                struct vmmc_notification *notification);
+
+/**
+ * Runs a handler on a thread of its own for every notification of exports without their own handler, until vmmc_handler_free(). `user` is passed to it.
+ */
+enum vmmc_status vmmc_session_on_notification(const struct vmmc_session *session,
+                                              vmmc_notification_handler function,
+                                              void *user,
+                                              struct vmmc_handler **handler_);
+
+/**
+ * Blocks or unblocks the notifications of all exports: blocked ones queue up.
+ */
+enum vmmc_status vmmc_session_block_notifications(const struct vmmc_session *session, bool blocked);
+
+/**
+ * The next notification of this export, which must allow them (VMMC_EXPORT_NOTIFY).
+ */
+enum vmmc_status vmmc_export_wait_notification(const struct vmmc_export *export_,
+                                               int64_t timeout_us,
+                                               struct vmmc_notification *notification);
+
+/**
+ * A notification of this export if one is there, else VMMC_AGAIN.
+ */
+enum vmmc_status vmmc_export_take_notification(const struct vmmc_export *export_,
+                                               struct vmmc_notification *notification);
+
+/**
+ * Runs a handler on a thread of its own for every notification of this export, which other takers then no longer see, until vmmc_handler_free().
+ */
+enum vmmc_status vmmc_export_on_notification(const struct vmmc_export *export_,
+                                             vmmc_notification_handler function,
+                                             void *user,
+                                             struct vmmc_handler **handler_);
+
+/**
+ * Blocks or unblocks the notifications of this export: blocked ones queue up.
+ */
+enum vmmc_status vmmc_export_block_notifications(const struct vmmc_export *export_, bool blocked);
+
+/**
+ * Ends a handler, after the call it is in. From inside of the handler itself it returns at once, and the handler is not called again.
+ */
+enum vmmc_status vmmc_handler_free(struct vmmc_handler *handler_);
+
+/**
+ * Posts another destination for data that comes to a range of this export, which must be redirectable (VMMC_EXPORT_REDIRECTABLE). What has come already is
+ * copied now; the rest goes straight to the buffer. Until it is complete or cancelled the buffer's range belongs to the redirection.
+ */
+enum vmmc_status vmmc_export_redirect(const struct vmmc_export *export_,
+                                      uint64_t offset,
+                                      uint64_t len,
+                                      const struct vmmc_buffer *buffer,
+                                      uint64_t buffer_offset,
+                                      struct vmmc_redirection **redirection);
+
+/**
+ * The data in this range of a redirectable export has been used; the next arrival counts as new.
+ */
+enum vmmc_status vmmc_export_consume(const struct vmmc_export *export_, uint64_t offset, uint64_t len);
+
+/**
+ * What has happened so far: up to `capacity` parts in order of their offsets; `count` is how many there are, which may be more.
+ */
+enum vmmc_status vmmc_redirection_report(const struct vmmc_redirection *redirection,
+                                         struct vmmc_part *parts,
+                                         size_t capacity,
+                                         size_t *count);
+
+/**
+ * Waits until all bytes have come; tells the parts as vmmc_redirection_report() does.
+ */
+enum vmmc_status vmmc_redirection_wait(const struct vmmc_redirection *redirection,
+                                       int64_t timeout_us,
+                                       struct vmmc_part *parts,
+                                       size_t capacity,
+                                       size_t *count);
+
+/**
+ * Ends it: data that has not come goes to the export again. Tells what has happened until then as vmmc_redirection_report() does.
+ */
+enum vmmc_status vmmc_redirection_cancel(const struct vmmc_redirection *redirection,
+                                         struct vmmc_part *parts,
+                                         size_t capacity,
+                                         size_t *count);
+
+/**
+ * Frees the redirection, which cancels it if it is not complete.
+ */
+enum vmmc_status vmmc_redirection_free(struct vmmc_redirection *redirection);
+
+/**
+ * Attaches to the user's node, starting it when none runs. `options` may be NULL.
+ *
+ * The node is started with the program $VMMC_BIN, else `vmmc` beside the running program, above it, or on PATH.
+ */
+enum vmmc_status vmmc_session_attach(const struct vmmc_session_options *options, struct vmmc_session **session);
+
+/**
+ * Frees the session. It stays attached until all exports, imports and buffers made with it are freed too.
+ */
+enum vmmc_status vmmc_session_free(struct vmmc_session *session);
+
+/**
+ * Leaves the node at once, as the end of the process would: exports end, later calls fail.
+ */
+enum vmmc_status vmmc_session_leave(const struct vmmc_session *session);
+
+/**
+ * Name of the node; free it with vmmc_string_free().
+ */
+enum vmmc_status vmmc_session_node(const struct vmmc_session *session, char **name);
+
+/**
+ * Id of this process on its node.
+ */
+enum vmmc_status vmmc_session_process(const struct vmmc_session *session, uint32_t *process);
+
+/**
+ * Whether the node is still there, as far as is known without asking it.
+ */
+enum vmmc_status vmmc_session_alive(const struct vmmc_session *session, bool *alive);
+
+/**
+ * Runs an embedded node once; does nothing with a daemon. For programs that compute for long between calls.
+ */
+enum vmmc_status vmmc_session_step(const struct vmmc_session *session);
+
+/**
+ * Bounds of the session.
+ */
+enum vmmc_status vmmc_session_limits(const struct vmmc_session *session, struct vmmc_limits *limits);
+
+/**
+ * Counters of the session. `size` is sizeof (vmmc_stats); fields that this library does not know are left as they are.
+ */
+enum vmmc_status vmmc_session_stats(const struct vmmc_session *session, struct vmmc_stats *stats, size_t size);
+
+/**
+ * Description of the node as JSON; `details` lists exports, imports and processes too. Free it with vmmc_string_free().
+ */
+enum vmmc_status vmmc_session_node_info(const struct vmmc_session *session,
+                                        bool details,
+                                        int64_t timeout_us,
+                                        char **json);
+
+/**
+ * Round trip from engine to engine, nanoseconds. `node` is a name or `address:port`.
+ */
+enum vmmc_status vmmc_session_ping(const struct vmmc_session *session,
+                                   const char *node,
+                                   int64_t timeout_us,
+                                   uint64_t *rtt_ns);
+
+/**
+ * Makes the node know a peer by its addresses (`address:port`; several are several paths to one node).
+ */
+enum vmmc_status vmmc_session_add_peer(const struct vmmc_session *session, const char *const *addresses, size_t count);
+
+/**
+ * Ends the node, for all its processes. Only its own user and root may.
+ */
+enum vmmc_status vmmc_session_stop_node(const struct vmmc_session *session);
+
+/**
+ * A descriptor for event loops (poll, epoll): readable when vmmc_session_take_notification() may have something. Only wait for it to be readable, then take
+ * until VMMC_AGAIN; do not read or close it. It is valid as long as the session.
+ */
+enum vmmc_status vmmc_session_event_fd(const struct vmmc_session *session,
+                                       int *fd);
+
+/**
+ * Name of a status as the header spells it, for logs; "unknown status" for other numbers. The string is constant.
+ */
+const char *vmmc_status_name(int32_t status);
+
+/**
+ * Release of the library, as in "0.1.0". The string is constant.
+ */
+const char *vmmc_version(void);
+
+/**
+ * Sends without waiting. The data is copied before return and may be reused. `options` may be NULL.
+ */
+enum vmmc_status vmmc_import_send_async(const struct vmmc_import *import,
+                                        uint64_t offset,
+                                        const void *data,
+                                        size_t len,
+                                        const struct vmmc_send_options *options,
+                                        struct vmmc_transfer **transfer);
+
+/**
+ * Sends `len` bytes of a buffer without a copy on the way; returns when the range may be reused. After VMMC_TIMED_OUT it may still be read. `options` may be
+ * NULL.
+ */
+enum vmmc_status vmmc_import_send_from(const struct vmmc_import *import,
+                                       uint64_t offset,
+                                       const struct vmmc_buffer *buffer,
+                                       uint64_t buffer_offset,
+                                       uint64_t len,
+                                       const struct vmmc_send_options *options);
+
+/**
+ * Sends `len` bytes of a buffer without a copy on the way and without waiting; leave the range alone until the transfer is done. `options` may be NULL.
+ */
+enum vmmc_status vmmc_import_send_from_async(const struct vmmc_import *import,
+                                             uint64_t offset,
+                                             const struct vmmc_buffer *buffer,
+                                             uint64_t buffer_offset,
+                                             uint64_t len,
+                                             const struct vmmc_send_options *options,
+                                             struct vmmc_transfer **transfer);
+
+/**
+ * Fetches `len` bytes into a buffer without a copy on the way. After VMMC_TIMED_OUT the range may still be written.
+ */
+enum vmmc_status vmmc_import_fetch_into(const struct vmmc_import *import,
+                                        uint64_t offset,
+                                        const struct vmmc_buffer *buffer,
+                                        uint64_t buffer_offset,
+                                        uint64_t len);
+
+/**
+ * Fetches `len` bytes into a buffer without a copy on the way and without waiting; leave the range alone until the transfer is done.
+ */
+enum vmmc_status vmmc_import_fetch_async(const struct vmmc_import *import,
+                                         uint64_t offset,
+                                         const struct vmmc_buffer *buffer,
+                                         uint64_t buffer_offset,
+                                         uint64_t len,
+                                         struct vmmc_transfer **transfer);
+
+/**
+ * VMMC_AGAIN while the transfer is under way; VMMC_OK and the bytes moved when it is done; else its error.
+ */
+enum vmmc_status vmmc_transfer_poll(const struct vmmc_transfer *transfer, uint64_t *moved);
+
+/**
+ * Waits for the transfer; gives the bytes moved. May be called again after VMMC_TIMED_OUT.
+ */
+enum vmmc_status vmmc_transfer_wait(const struct vmmc_transfer *transfer, int64_t timeout_us, uint64_t *moved);
+
+/**
+ * Frees the transfer, which abandons its answer. What it moves stays alive until it is done.
+ */
+enum vmmc_status vmmc_transfer_free(struct vmmc_transfer *transfer);
+
+/**
+ * Sets the timeout of all later calls of this thread that take none of their own: sends, fetches, atomics, set-up. VMMC_DEFAULT_TIMEOUT gives them the
+ * session's again.
+ */
+enum vmmc_status vmmc_thread_timeout(int64_t timeout_us);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* VMMC_H */

@@ -1,0 +1,108 @@
+//! Handles: numbers in the shape of pointers, looked up in a table with generations.
+//!
+//! Invariant: a handle is never dereferenced. An object is dropped when it was freed and the last call that uses it has returned.
+
+use crate::failure::Failure;
+use crate::{
+    binding, buffer, export, import, node, notification, redirection, session, transfer,
+};
+use sharded_slab::{Entry, Slab};
+use std::marker::PhantomData;
+use std::ops::Deref;
+use std::sync::LazyLock;
+
+/// What a handle can stand for.
+pub(crate) enum Object {
+    Session(session::Object),
+    Export(export::Object),
+    Import(import::Object),
+    Buffer(buffer::Object),
+    Binding(binding::Object),
+    Transfer(transfer::Object),
+    Redirection(redirection::Object),
+    Handler(notification::Object),
+    Node(node::Object),
+}
+
+/// A kind of handle: the type that C sees, and what it stands for.
+pub(crate) trait Handle: Sized {
+    type Object: 'static;
+    /// For messages.
+    const NAME: &'static str;
+    fn of(object: &Object) -> Option<&Self::Object>;
+}
+
+/// Declares the opaque type of a kind and its place in [`Object`].
+macro_rules! handle {
+    ($type:ident, $variant:ident, $object:ty, $name:literal) => {
+        impl $crate::handle::Handle for $type {
+            type Object = $object;
+            const NAME: &'static str = $name;
+            fn of(object: &$crate::handle::Object) -> Option<&$object> {
+                match object {
+                    $crate::handle::Object::$variant(object) => Some(object),
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+pub(crate) use handle;
+
+/// Shape of the table: 2 million handles for each thread that made them, and 30 bits of generation.
+struct Shape;
+
+impl sharded_slab::Config for Shape {
+    const INITIAL_PAGE_SIZE: usize = 32;
+    const MAX_PAGES: usize = 16;
+    const MAX_THREADS: usize = 4096;
+}
+
+static TABLE: LazyLock<Slab<Object, Shape>> = LazyLock::new(Slab::new_with_config::<Shape>);
+
+/// An object in use.
+pub(crate) struct Held<H: Handle> {
+    entry: Entry<'static, Object, Shape>,
+    kind: PhantomData<H>,
+}
+
+impl<H: Handle> Deref for Held<H> {
+    type Target = H::Object;
+    #[inline]
+    fn deref(&self) -> &H::Object {
+        H::of(&self.entry).expect("its kind was checked when it was looked up")
+    }
+}
+
+/// The object behind a handle.
+#[inline]
+pub(crate) fn get<H: Handle>(handle: *const H) -> Result<Held<H>, Failure> {
+    let entry = (handle as usize).checked_sub(1).and_then(|key| TABLE.get(key));
+    match entry {
+        Some(entry) if H::of(&entry).is_some() => Ok(Held { entry, kind: PhantomData }),
+        _ => Err(bad(handle)),
+    }
+}
+
+/// A new handle.
+pub(crate) fn put<H: Handle>(object: Object) -> Result<*mut H, Failure> {
+    let key = TABLE.insert(object);
+    let key = key.ok_or_else(|| Failure::new(crate::vmmc_status::VMMC_FULL, "too many handles; free some"))?;
+    Ok((key + 1) as *mut H)
+}
+
+/// Frees a handle; NULL is nothing.
+pub(crate) fn free<H: Handle>(handle: *mut H) -> Result<(), Failure> {
+    if handle.is_null() {
+        return Ok(());
+    }
+    drop(get(handle.cast_const())?);
+    // Another thread that frees the same handle at the same time gets the error.
+    if TABLE.remove(handle as usize - 1) { Ok(()) } else { Err(bad(handle)) }
+}
+
+#[cold]
+fn bad<H: Handle>(handle: *const H) -> Failure {
+    let why = if handle.is_null() { "NULL" } else { "not one that is open (freed already, or of another kind)" };
+    Failure::bad_handle(format!("the {} handle is {why}", H::NAME))
+}
