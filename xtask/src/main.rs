@@ -2,6 +2,8 @@
 //!
 //! Invariant: a step passes, fails or is skipped with a printed reason; the last line counts all three, and the exit code is not 0 when a step failed.
 
+mod c;
+mod man;
 mod steps;
 mod tidy;
 
@@ -21,7 +23,9 @@ pub(crate) enum Outcome {
 
 const HELP: &str = "\
 cargo xtask check [STEP...]   run all steps, or only those whose name contains one of the words
-cargo xtask list              name the steps";
+cargo xtask list              name the steps
+cargo xtask install-c --prefix DIR [--profile P]
+                              install the C library: header, libraries, pkg-config and CMake files, man pages, examples";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -31,11 +35,26 @@ fn main() -> ExitCode {
             steps::all().iter().for_each(|step| println!("{:<10} {}", step.name, step.what));
             ExitCode::SUCCESS
         }
+        Some("install-c") => match c::install_command(&arguments[1..]) {
+            Ok(text) => {
+                println!("{text}");
+                ExitCode::SUCCESS
+            }
+            Err(why) => {
+                eprintln!("{why}");
+                ExitCode::FAILURE
+            }
+        },
         _ => {
             eprintln!("{HELP}");
             ExitCode::from(2)
         }
     }
+}
+
+/// Where cargo builds.
+pub(crate) fn target_folder() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
 }
 
 /// The project's root folder.

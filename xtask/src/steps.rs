@@ -19,7 +19,7 @@ pub(crate) struct Step {
 }
 
 /// Profile of all tests: optimised, because the simulator runs thousands of clusters, with assertions and overflow checks.
-const PROFILE: &str = "ci";
+pub(crate) const PROFILE: &str = "ci";
 /// Seeds of the simulator that every check runs.
 const SIM_SEEDS: &str = "1..2001";
 /// Longest time for one step; a hang is a failure, not a stuck machine.
@@ -40,6 +40,7 @@ pub(crate) fn all() -> Vec<Step> {
         step("miri", "rings under Miri", miri),
         step("sim", "simulated clusters with faults, 2,000 seeds", sim),
         step("examples", "the tutorial, each with real processes", examples),
+        step("c", "the C library: installed, examples built with pkg-config and CMake, run", crate::c::check),
         step("demo", "the main job", demo),
         step("fuzz", "every decoder, bounded", fuzz),
         step("msrv", "the minimum supported compiler", msrv),
@@ -154,7 +155,7 @@ fn msrv() -> Outcome {
     run("msrv", command)
 }
 
-fn cargo(arguments: &[&str]) -> Command {
+pub(crate) fn cargo(arguments: &[&str]) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(arguments);
     command
@@ -167,7 +168,7 @@ fn vmmc(arguments: &[&str]) -> Command {
 }
 
 /// Runs a command with its output in a log file; prints the end of it on failure.
-fn run(name: &str, mut command: Command) -> Outcome {
+pub(crate) fn run(name: &str, mut command: Command) -> Outcome {
     let path = root().join("target/xtask").join(format!("{name}.log"));
     let opened = std::fs::create_dir_all(path.parent().expect("has a folder")).and_then(|()| File::create(&path));
     let pipes = opened.and_then(|file| Ok((file.try_clone()?, file)));
@@ -203,11 +204,11 @@ fn run(name: &str, mut command: Command) -> Outcome {
     Failed(format!("{status}; all of its output: {}", path.display()))
 }
 
-fn succeeds(command: &mut Command) -> bool {
+pub(crate) fn succeeds(command: &mut Command) -> bool {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|s| s.success())
 }
 
-fn log_text(name: &str) -> String {
+pub(crate) fn log_text(name: &str) -> String {
     std::fs::read(root().join("target/xtask").join(format!("{name}.log")))
         .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
         .unwrap_or_default()

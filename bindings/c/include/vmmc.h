@@ -260,6 +260,36 @@ typedef enum vmmc_part_state {
 } vmmc_part_state;
 
 /**
+ * What vmmc_export_wait_word() waits for.
+ */
+typedef enum vmmc_condition {
+    /**
+     * The word is the operand.
+     */
+    VMMC_EQUAL = 0,
+    /**
+     * It is not the operand.
+     */
+    VMMC_NOT_EQUAL = 1,
+    /**
+     * It is the operand or above.
+     */
+    VMMC_AT_LEAST = 2,
+    /**
+     * It is the operand or below.
+     */
+    VMMC_AT_MOST = 3,
+    /**
+     * It has at least one of the operand's bits.
+     */
+    VMMC_ANY_BIT = 4,
+    /**
+     * It has all of the operand's bits.
+     */
+    VMMC_ALL_BITS = 5,
+} vmmc_condition;
+
+/**
  * An import bound for automatic update: plain stores through its pointer appear in the export.
  */
 typedef struct vmmc_binding vmmc_binding;
@@ -756,7 +786,7 @@ enum vmmc_status vmmc_export_name(const struct vmmc_export *export_, char **name
 enum vmmc_status vmmc_export_len(const struct vmmc_export *export_, uint64_t *len);
 
 /**
- * Its memory, valid until vmmc_export_unexport() or vmmc_export_free(). Importers write it at any time: use volatile or atomic accesses for what they may be
+ * Its memory, valid until vmmc_export_free(). Importers write it at any time: use volatile or atomic accesses for what they may be
  * writing.
  */
 enum vmmc_status vmmc_export_pointer(const struct vmmc_export *export_,
@@ -971,7 +1001,7 @@ enum vmmc_status vmmc_string_free(char *text);
 
 /**
  * Starts a node inside this process, which runs while callers wait. `options` are `count` strings as those of `vmmc node run`: "--name", "a", "--listen",
- * "127.0.0.1:0", "--peer", ADDRESS[,ADDRESS], "--key-file", FILE, "--plain", "--peer-timeout-ms", N.
+ * "127.0.0.1:0", "--peer", "ADDRESS,ADDRESS", "--key-file", "FILE", "--plain", "--peer-timeout-ms", "N".
  */
 enum vmmc_status vmmc_node_start(const char *const *options,
                                  size_t count,
@@ -996,7 +1026,7 @@ enum vmmc_status vmmc_node_addresses(const struct vmmc_node *node,
 enum vmmc_status vmmc_node_free(struct vmmc_node *node);
 
 /**
- * Runs a node in this process until it is told to stop (SIGTERM, SIGINT, `vmmc node stop`), with `options` as for vmmc_node_start() and "--linger-s", N and
+ * Runs a node in this process until it is told to stop (SIGTERM, SIGINT, `vmmc node stop`), with `options` as for vmmc_node_start() and "--linger-s", "N" and
  * "--detach". A program that calls it can serve as $VMMC_BIN: it is then called as `PROGRAM node start OPTIONS`, for which there is vmmc_node_start_daemon(),
  * and as `PROGRAM node run OPTIONS`.
  */

@@ -14,13 +14,17 @@ use std::ffi::{c_char, c_void};
 use std::ops::Deref;
 use std::sync::atomic::Ordering;
 use std::sync::{RwLock, RwLockReadGuard, TryLockError};
-use vmmc::{Access, CallerMemory, Export, ExportBuilder, Revocation, Rights};
+use vmmc::{Access, CallerMemory, Export, ExportBuilder, Region, Revocation, Rights};
 
 /// Memory that others may import.
 pub struct vmmc_export(());
 
-/// None once it has ended.
-pub(crate) struct Object(RwLock<Option<Export>>);
+pub(crate) struct Object {
+    /// None once it has ended.
+    export: RwLock<Option<Export>>,
+    /// Keeps the memory where it is until the handle is freed.
+    _memory: Region,
+}
 handle!(vmmc_export, Export, Object, "export");
 
 /// A right: fetch.
@@ -110,12 +114,12 @@ impl Deref for InUse<'_> {
 impl Object {
     pub(crate) fn open(&self) -> Result<InUse<'_>, Failure> {
         // Nothing panics while the lock is held for writing, except what has been reported as VMMC_INTERNAL.
-        let guard = self.0.read().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let guard = self.export.read().unwrap_or_else(|poisoned| poisoned.into_inner());
         if guard.is_some() { Ok(InUse(guard)) } else { Err(Failure::new(VMMC_BAD_HANDLE, "the export has ended")) }
     }
 
     fn take(&self) -> Result<Export, Failure> {
-        let taken = match self.0.try_write() {
+        let taken = match self.export.try_write() {
             Ok(mut guard) => guard.take(),
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner().take(),
             Err(TryLockError::WouldBlock) => {
@@ -135,10 +139,7 @@ pub(crate) fn rights(bits: u32) -> Result<Option<Rights>, Failure> {
     known.map(Some).ok_or_else(|| Failure::invalid(format!("`rights` {bits:#x} has bits that mean nothing")))
 }
 
-unsafe fn create(
-    builder: ExportBuilder,
-    options: *const vmmc_export_options,
-) -> Result<*mut vmmc_export, Failure> {
+unsafe fn create(builder: ExportBuilder, options: *const vmmc_export_options) -> Result<*mut vmmc_export, Failure> {
     // SAFETY: the caller's word, passed on.
     let options = unsafe { options::read(options) }?;
     let known = VMMC_EXPORT_NOTIFY | VMMC_EXPORT_REDIRECTABLE | VMMC_EXPORT_NOT_MAPPABLE;
@@ -157,11 +158,15 @@ unsafe fn create(
     builder = builder.access(match options.access {
         VMMC_ACCESS_SAME_USER => Access::SameUser,
         VMMC_ACCESS_ANYONE => Access::Anyone,
-        // SAFETY: a list of the caller's options.
-        VMMC_ACCESS_USERS => Access::Users(unsafe { list(options.users, options.user_count as usize, "users") }?.to_vec()),
+        VMMC_ACCESS_USERS => {
+            // SAFETY: a list of the caller's options.
+            Access::Users(unsafe { list(options.users, options.user_count as usize, "users") }?.to_vec())
+        }
         other => return Err(Failure::invalid(format!("`access` {other} means nothing"))),
     });
-    put(handle::Object::Export(Object(RwLock::new(Some(builder.create()?)))))
+    let export = builder.create()?;
+    let memory = export.region();
+    put(handle::Object::Export(Object { export: RwLock::new(Some(export)), _memory: memory }))
 }
 
 /// Exports new memory of `len` bytes, zeroed and reserved. It starts on a page, so importers of this node can map it. `options` may be NULL.
@@ -211,7 +216,9 @@ pub unsafe extern "C" fn vmmc_export_buffer(
         let buffer = get(buffer)?;
         let memory = buffer.memory();
         if memory.len_bytes() != buffer.len() {
-            return Err(Failure::invalid("the buffer shares its pages with other memory; export that with vmmc_export_memory"));
+            return Err(Failure::invalid(
+                "the buffer shares its pages with other memory; export that with vmmc_export_memory",
+            ));
         }
         // SAFETY: the caller's options.
         unsafe { create(get(session)?.export_region(memory), options) }
@@ -278,7 +285,7 @@ pub unsafe extern "C" fn vmmc_export_len(export_: *const vmmc_export, len: *mut 
     unsafe { give(len, "len", || Ok(get(export_)?.open()?.len())) }
 }
 
-/// Its memory, valid until vmmc_export_unexport() or vmmc_export_free(). Importers write it at any time: use volatile or atomic accesses for what they may be
+/// Its memory, valid until vmmc_export_free(). Importers write it at any time: use volatile or atomic accesses for what they may be
 /// writing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_export_pointer(export_: *const vmmc_export, base: *mut *mut c_void) -> vmmc_status {

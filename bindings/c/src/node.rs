@@ -7,8 +7,8 @@ use crate::handle::{self, get, handle, put};
 use crate::memory::{give_string, strings};
 use crate::session::{builder, vmmc_session, vmmc_session_options};
 use crate::status::vmmc_status::{self, VMMC_INVALID, VMMC_NO_NODE, VMMC_SYSTEM};
-use std::ffi::c_char;
 use ::vmmc_node::{Embedded, NodeConfig};
+use std::ffi::c_char;
 
 /// A node that lives in this process.
 pub struct vmmc_node(());
@@ -23,7 +23,7 @@ unsafe fn config(options: *const *const c_char, count: usize) -> Result<NodeConf
 }
 
 /// Starts a node inside this process, which runs while callers wait. `options` are `count` strings as those of `vmmc node run`: "--name", "a", "--listen",
-/// "127.0.0.1:0", "--peer", ADDRESS[,ADDRESS], "--key-file", FILE, "--plain", "--peer-timeout-ms", N.
+/// "127.0.0.1:0", "--peer", "ADDRESS,ADDRESS", "--key-file", "FILE", "--plain", "--peer-timeout-ms", "N".
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_node_start(
     options: *const *const c_char,
@@ -74,7 +74,7 @@ pub extern "C" fn vmmc_node_free(node: *mut vmmc_node) -> vmmc_status {
     call(|| handle::free(node))
 }
 
-/// Runs a node in this process until it is told to stop (SIGTERM, SIGINT, `vmmc node stop`), with `options` as for vmmc_node_start() and "--linger-s", N and
+/// Runs a node in this process until it is told to stop (SIGTERM, SIGINT, `vmmc node stop`), with `options` as for vmmc_node_start() and "--linger-s", "N" and
 /// "--detach". A program that calls it can serve as $VMMC_BIN: it is then called as `PROGRAM node start OPTIONS`, for which there is vmmc_node_start_daemon(),
 /// and as `PROGRAM node run OPTIONS`.
 #[unsafe(no_mangle)]

@@ -105,7 +105,11 @@ pub unsafe extern "C" fn vmmc_session_on_notification(
 pub extern "C" fn vmmc_session_block_notifications(session: *const vmmc_session, blocked: bool) -> vmmc_status {
     call(|| {
         let session = get(session)?;
-        if blocked { session.block_notifications() } else { session.unblock_notifications() }
+        if blocked {
+            session.block_notifications()
+        } else {
+            session.unblock_notifications()
+        }
         Ok(())
     })
 }
@@ -155,7 +159,11 @@ pub extern "C" fn vmmc_export_block_notifications(export_: *const vmmc_export, b
     call(|| {
         let object = get(export_)?;
         let export = object.open()?;
-        if blocked { export.block_notifications() } else { export.unblock_notifications() }
+        if blocked {
+            export.block_notifications()
+        } else {
+            export.unblock_notifications()
+        }
         Ok(())
     })
 }

@@ -1,0 +1,303 @@
+//! The calls as C makes them, over an embedded node: misuse is an error and nothing worse, and what the examples do not show works.
+
+use std::ffi::{CStr, CString, c_char, c_void};
+use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicU64, Ordering};
+use vmmc_c::vmmc_status::{self, *};
+use vmmc_c::*;
+
+const SECOND_US: i64 = 1_000_000;
+
+fn message() -> String {
+    // SAFETY: the string lives until the next failure in this thread.
+    unsafe { CStr::from_ptr(vmmc_error_message()) }.to_string_lossy().into_owned()
+}
+
+#[track_caller]
+fn must(status: vmmc_status) {
+    assert_eq!(status, VMMC_OK, "{}", message());
+}
+
+/// A node of the test's own, and a session on it.
+fn attach(name: &str) -> *mut vmmc_session {
+    let name = CString::new(name).unwrap();
+    let options = [c"--name", &name, c"--plain"].map(CStr::as_ptr);
+    let (mut node, mut session) = (null_mut(), null_mut());
+    // SAFETY: lists, options and places are ours.
+    unsafe {
+        must(vmmc_node_start(options.as_ptr(), options.len(), &mut node));
+        must(vmmc_node_attach(node, null(), &mut session));
+    }
+    must(vmmc_node_free(node));
+    session
+}
+
+fn export(session: *mut vmmc_session, len: u64, name: &CStr, flags: u32) -> *mut vmmc_export {
+    let size = size_of::<vmmc_export_options>();
+    let name = name.as_ptr();
+    let options = vmmc_export_options { size, name, rights: 0, flags, access: 0, user_count: 0, users: null() };
+    let mut export = null_mut();
+    // SAFETY: options and place are ours.
+    must(unsafe { vmmc_export_create(session, len, &options, &mut export) });
+    export
+}
+
+fn import(session: *mut vmmc_session, name: &CStr, rights: u32) -> *mut vmmc_import {
+    let size = size_of::<vmmc_import_options>();
+    let options = vmmc_import_options { size, node: null(), rights, flags: 0, wait_us: 0 };
+    let mut import = null_mut();
+    // SAFETY: string, options and place are ours.
+    must(unsafe { vmmc_import_open(session, name.as_ptr(), &options, &mut import) });
+    import
+}
+
+fn send(import: *mut vmmc_import, offset: u64, data: &[u8]) -> vmmc_status {
+    // SAFETY: the data is ours.
+    unsafe { vmmc_import_send(import, offset, data.as_ptr().cast(), data.len()) }
+}
+
+fn ready_word(export: *mut vmmc_export, value: u64) -> vmmc_status {
+    let mut word = 0;
+    // SAFETY: the place is ours.
+    unsafe { vmmc_export_wait_word(export, 0, vmmc_condition::VMMC_EQUAL as u32, value, 10 * SECOND_US, &mut word) }
+}
+
+#[test]
+fn null_freed_and_foreign_handles_are_errors() {
+    let session = attach("c-handles");
+    let export = export(session, 64, c"x", 0);
+    let mut len = 7u64;
+    // SAFETY: handles are never dereferenced, and the place is ours.
+    unsafe {
+        assert_eq!(vmmc_export_len(null(), &mut len), VMMC_BAD_HANDLE);
+        assert!(message().contains("export handle is NULL"), "{}", message());
+        assert_eq!(vmmc_import_len(export.cast(), &mut len), VMMC_BAD_HANDLE);
+        assert_eq!(vmmc_export_len(0xdead_beef_usize as *const _, &mut len), VMMC_BAD_HANDLE);
+        assert_eq!(vmmc_export_len(export, null_mut()), VMMC_INVALID);
+        assert_eq!(len, 7, "nothing was written");
+        must(vmmc_export_len(export, &mut len));
+        assert_eq!(len, 64);
+        must(vmmc_export_free(export));
+        assert_eq!(vmmc_export_free(export), VMMC_BAD_HANDLE);
+        assert_eq!(vmmc_export_len(export, &mut len), VMMC_BAD_HANDLE);
+        must(vmmc_export_free(null_mut()));
+    }
+    // A new object in the same place of the table does not answer to the old handle.
+    let another = self::export(session, 64, c"x", 0);
+    assert_ne!(another, export);
+    assert_eq!(vmmc_export_free(export), VMMC_BAD_HANDLE);
+    must(vmmc_export_free(another));
+    must(vmmc_session_free(session));
+}
+
+#[test]
+fn arguments_without_sense_are_errors() {
+    let session = attach("c-arguments");
+    let (mut made, mut value) = (null_mut(), 0);
+    let size = size_of::<vmmc_export_options>();
+    let good = vmmc_export_options { size, name: null(), rights: 0, flags: 0, access: 0, user_count: 0, users: null() };
+    // SAFETY: options, strings and places are ours, or NULL.
+    unsafe {
+        let with = |options: vmmc_export_options, made| vmmc_export_create(session, 64, &options, made);
+        assert_eq!(with(vmmc_export_options { flags: 64, ..good }, &mut made), VMMC_INVALID);
+        assert_eq!(with(vmmc_export_options { rights: 9, ..good }, &mut made), VMMC_INVALID);
+        assert_eq!(with(vmmc_export_options { access: 9, ..good }, &mut made), VMMC_INVALID);
+        assert_eq!(with(vmmc_export_options { size: 0, ..good }, &mut made), VMMC_INVALID);
+        assert_eq!(with(vmmc_export_options { access: 2, user_count: 3, ..good }, &mut made), VMMC_INVALID);
+        let not_utf8 = c"\xff\xfe".as_ptr();
+        assert_eq!(with(vmmc_export_options { name: not_utf8, ..good }, &mut made), VMMC_INVALID);
+        assert!(message().contains("`name` is not UTF-8"), "{}", message());
+        // A program of an older release knows fewer fields: the others are the defaults.
+        must(with(vmmc_export_options { size: 24, access: 99, ..good }, &mut made));
+        assert_eq!(vmmc_export_wait_word(made, 0, 77, 0, 0, &mut value), VMMC_INVALID);
+        assert_eq!(vmmc_export_wait_word(made, 4, 0, 0, 0, &mut value), VMMC_MISALIGNED);
+        assert_eq!(vmmc_export_read(made, 60, (&raw mut value).cast(), 8), VMMC_OUT_OF_BOUNDS);
+        assert_eq!(vmmc_export_read(made, 0, null_mut(), 8), VMMC_INVALID);
+        must(vmmc_export_read(made, 0, null_mut(), 0));
+        assert_eq!(vmmc_import_open(session, null(), null(), &mut null_mut()), VMMC_INVALID);
+        assert_eq!(vmmc_import_open(session, c"nobody".as_ptr(), null(), &mut null_mut()), VMMC_UNKNOWN_NAME);
+    }
+    must(vmmc_export_free(made));
+    must(vmmc_session_free(session));
+}
+
+#[test]
+fn data_moves_in_all_ways() {
+    let session = attach("c-moving");
+    let memory = export(session, 8192, c"m", 0);
+    let there = import(session, c"m", VMMC_READ | VMMC_WRITE | VMMC_ATOMIC);
+    must(send(there, 8, b"abcdefgh"));
+    let mut got = [0u8; 16];
+    let mut old = 0u64;
+    // SAFETY: memory, lists and places are ours.
+    unsafe {
+        must(vmmc_import_fetch(there, 8, got.as_mut_ptr().cast(), 8));
+        assert_eq!(&got[..8], b"abcdefgh");
+        must(vmmc_import_fetch_add(there, 0, 5, &mut old));
+        must(vmmc_import_compare_swap(there, 0, 5, 9, &mut old));
+        assert_eq!(old, 5);
+        must(vmmc_import_swap(there, 0, 1, &mut old));
+        assert_eq!(old, 9);
+        let pieces = [b"one".as_slice(), b"three"].map(|p| vmmc_piece { data: p.as_ptr().cast(), len: p.len() });
+        must(vmmc_import_gather(there, 100, pieces.as_ptr(), 2));
+        let ranges = [vmmc_range { offset: 100, len: 3 }, vmmc_range { offset: 103, len: 5 }];
+        must(vmmc_import_fetch_gather(there, ranges.as_ptr(), 2, got.as_mut_ptr().cast(), 8));
+        assert_eq!(&got[..8], b"onethree");
+        let (low, high) = got.split_at_mut(8);
+        let places = [low, high].map(|p| vmmc_place { into: p.as_mut_ptr().cast(), len: 4 });
+        must(vmmc_import_fetch_scatter(there, 100, places.as_ptr(), 2));
+        assert_eq!((&got[..4], &got[8..12]), (b"onet".as_slice(), b"hree".as_slice()));
+        let twice = [places[0], places[0]];
+        assert_eq!(vmmc_import_fetch_scatter(there, 100, twice.as_ptr(), 2), VMMC_INVALID);
+        must(vmmc_import_scatter(there, b"xy".as_ptr().cast(), 2, ranges.as_ptr(), 2));
+
+        let (mut buffer, mut transfer, mut moved) = (null_mut(), null_mut(), 0);
+        must(vmmc_buffer_create(session, 4096, &mut buffer));
+        must(vmmc_buffer_write(buffer, 0, b"from a buffer".as_ptr().cast(), 13));
+        must(vmmc_import_send_from(there, 200, buffer, 0, 13, null()));
+        must(vmmc_import_fetch_async(there, 200, buffer, 1000, 13, &mut transfer));
+        must(vmmc_transfer_wait(transfer, 10 * SECOND_US, &mut moved));
+        assert_eq!(moved, 13);
+        must(vmmc_transfer_poll(transfer, &mut moved));
+        must(vmmc_transfer_free(transfer));
+        must(vmmc_buffer_read(buffer, 1000, got.as_mut_ptr().cast(), 13));
+        assert_eq!(&got[..13], b"from a buffer");
+        must(vmmc_buffer_free(buffer));
+
+        let (mut binding, mut base, mut plain) = (null_mut(), null_mut::<c_void>(), null());
+        must(vmmc_binding_create(there, false, &mut binding));
+        must(vmmc_binding_pointer(binding, &mut base));
+        must(vmmc_import_pointer(there, &mut plain));
+        // The handles go, the binding keeps the memory.
+        must(vmmc_import_free(there));
+        AtomicU64::from_ptr(base.cast()).store(77, Ordering::Release);
+        assert_eq!(AtomicU64::from_ptr(plain.cast_mut().cast()).load(Ordering::Acquire), 77);
+        must(ready_word(memory, 77));
+        let mut how = vmmc_revocation::VMMC_REVOKED_BY_GATE;
+        must(vmmc_export_unexport(memory, false, &mut how));
+        assert_eq!(how, vmmc_revocation::VMMC_REVOKED_BY_MOVE);
+        assert_eq!(vmmc_export_store(memory, 0, 1), VMMC_BAD_HANDLE);
+        AtomicU64::from_ptr(base.cast()).store(78, Ordering::Release);
+        assert_eq!(vmmc_binding_flush(binding, VMMC_DEFAULT_TIMEOUT), VMMC_REVOKED);
+        must(vmmc_binding_free(binding));
+    }
+    must(vmmc_export_free(memory));
+    must(vmmc_session_free(session));
+}
+
+#[test]
+fn callers_memory_is_exported_in_place_and_usable_after() {
+    let session = attach("c-own-memory");
+    // Leaked and large, so that nothing else lies on its pages.
+    let bytes: &'static mut [u8] = vec![1u8; 1 << 20].leak();
+    let base = bytes.as_mut_ptr();
+    let (mut made, mut id) = (null_mut(), 0);
+    // SAFETY: the range is leaked memory of this test alone.
+    unsafe {
+        must(vmmc_export_memory(session, base.cast(), 1 << 20, null(), &mut made));
+        must(vmmc_export_id(made, &mut id));
+        let mut there = null_mut();
+        must(vmmc_import_open_id(session, id, null(), &mut there));
+        must(send(there, 5000, b"in place"));
+        must(vmmc_import_flush(there, VMMC_DEFAULT_TIMEOUT));
+        assert_eq!(std::slice::from_raw_parts(base.add(5000), 8), b"in place");
+        must(vmmc_export_free(made));
+        assert_eq!(send(there, 0, b"late"), VMMC_REVOKED);
+        must(vmmc_import_free(there));
+        base.write(9);
+        assert_eq!(std::slice::from_raw_parts(base.add(5000), 8), b"in place");
+    }
+    must(vmmc_session_free(session));
+}
+
+#[test]
+fn waits_end_at_their_deadlines() {
+    let session = attach("c-deadlines");
+    let memory = export(session, 64, c"d", VMMC_EXPORT_NOTIFY);
+    let mut notification = vmmc_notification { export_id: 0, offset: 0, len: 0, last_word: 0 };
+    let mut word = 0;
+    // SAFETY: the places are ours.
+    unsafe {
+        assert_eq!(vmmc_export_wait_notification(memory, 1000, &mut notification), VMMC_TIMED_OUT);
+        assert_eq!(vmmc_session_wait_notification(session, 0, &mut notification), VMMC_TIMED_OUT);
+        assert_eq!(vmmc_session_take_notification(session, &mut notification), VMMC_AGAIN);
+        assert_eq!(vmmc_export_wait_word(memory, 0, 0, 1, 1000, &mut word), VMMC_TIMED_OUT);
+        must(vmmc_thread_timeout(1000));
+        assert_eq!(vmmc_export_wait_word(memory, 0, 0, 1, VMMC_DEFAULT_TIMEOUT, &mut word), VMMC_TIMED_OUT);
+        must(vmmc_thread_timeout(VMMC_DEFAULT_TIMEOUT));
+    }
+    must(vmmc_export_free(memory));
+    must(vmmc_session_free(session));
+}
+
+#[test]
+fn an_object_freed_during_a_wait_goes_when_the_wait_ends() {
+    let session = attach("c-free-in-use") as usize;
+    let memory = export(session as *mut _, 64, c"f", 0) as usize;
+    let there = import(session as *mut _, c"f", 0);
+    let waiter = std::thread::spawn(move || ready_word(memory as *mut _, 1));
+    // While the other thread waits the export cannot be ended; whether it waits already, only this tells.
+    let mut how = vmmc_revocation::VMMC_REVOKED_BY_GATE;
+    must(send(there, 8, b"x"));
+    // SAFETY: the place is ours.
+    let ended = unsafe { vmmc_export_unexport(memory as *mut _, false, &mut how) };
+    if ended == VMMC_BUSY {
+        must(vmmc_export_free(memory as *mut _));
+        must(send(there, 0, &1u64.to_le_bytes()));
+        must(waiter.join().unwrap());
+    } else {
+        must(ended);
+        assert_eq!(waiter.join().unwrap(), VMMC_BAD_HANDLE);
+    }
+    must(vmmc_import_free(there));
+    must(vmmc_session_free(session as *mut _));
+}
+
+unsafe extern "C" fn count(notification: *const vmmc_notification, user: *mut c_void) {
+    // SAFETY: the library gives a notification, and `user` is the counter of the test.
+    unsafe { AtomicU64::from_ptr(user.cast()).fetch_add((*notification).last_word, Ordering::SeqCst) };
+}
+
+#[test]
+fn handlers_explanations_and_counters_tell() {
+    let session = attach("c-telling");
+    let memory = export(session, 4096, c"t", VMMC_EXPORT_NOTIFY);
+    let there = import(session, c"t", 0);
+    let counter = AtomicU64::new(0);
+    let (mut handler, mut text): (_, *mut c_char) = (null_mut(), null_mut());
+    let size = size_of::<vmmc_send_options>();
+    let options = vmmc_send_options { size, flags: VMMC_SEND_NOTIFY | VMMC_SEND_COUNTER, counter: 8, timeout_us: 0 };
+    // SAFETY: the counter outlives the handler; all else is ours.
+    unsafe {
+        must(vmmc_export_on_notification(memory, Some(count), counter.as_ptr().cast(), &mut handler));
+        assert_eq!(vmmc_export_on_notification(memory, None, null_mut(), &mut null_mut()), VMMC_INVALID);
+        for _ in 0..3 {
+            must(vmmc_import_send_with(there, 16, 2u64.to_le_bytes().as_ptr().cast(), 8, &options));
+        }
+        let mut word = 0;
+        must(vmmc_export_wait_word(memory, 8, 2, 3, 10 * SECOND_US, &mut word));
+        let start = std::time::Instant::now();
+        while counter.load(Ordering::SeqCst) != 6 {
+            assert!(start.elapsed().as_secs() < 20, "notifications are missing");
+            std::thread::yield_now();
+        }
+        must(vmmc_handler_free(handler));
+        must(vmmc_import_explain(there, true, &mut text));
+        assert!(CStr::from_ptr(text).to_str().unwrap().contains("\"path\":\"mapped\""));
+        must(vmmc_string_free(text));
+        must(vmmc_session_node_info(session, true, VMMC_DEFAULT_TIMEOUT, &mut text));
+        let info = CStr::from_ptr(text).to_str().unwrap();
+        assert!(info.contains("c-telling"), "{info}");
+        must(vmmc_string_free(text));
+        let mut stats = vmmc_stats { calls: 7, ..vmmc_stats::default() };
+        // A program that knows one field gets one field.
+        must(vmmc_session_stats(session, &mut stats, 8));
+        assert_eq!((stats.sends_mapped, stats.send_bytes_mapped, stats.calls), (3, 0, 7));
+    }
+    must(vmmc_import_check(there));
+    must(vmmc_session_leave(session));
+    assert_eq!(vmmc_import_check(there), VMMC_NODE_GONE);
+    must(vmmc_import_free(there));
+    must(vmmc_export_free(memory));
+    must(vmmc_session_free(session));
+}

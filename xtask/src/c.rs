@@ -1,0 +1,285 @@
+//! The C library: installing it, and the step that builds and runs the tutorial against what was installed.
+//!
+//! Invariant: the step uses only the installed tree, as a user's program would: what it does not install is missing there too.
+
+use crate::Outcome::{self, Failed, Passed, Skipped};
+use crate::steps::{PROFILE, cargo, log_text, run, succeeds};
+use crate::{man, root, target_folder};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Version of the binary interface: the number in the soname, which bindings/c/build.rs gives the library.
+const SONAME: &str = "libvmmc.so.0";
+/// What a program needs beside the static library (`cargo rustc -p vmmc-c -- --print native-static-libs`).
+const STATIC_LIBS: &str = "-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc";
+/// Strict, so that the header does not warn in strict programs.
+const FLAGS: &[&str] = &["-std=c11", "-D_POSIX_C_SOURCE=200809L", "-O2", "-Wall", "-Wextra", "-Wpedantic", "-Werror"];
+
+/// `cargo xtask install-c --prefix DIR [--profile P]`.
+pub(crate) fn install_command(arguments: &[String]) -> Result<String, String> {
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let (prefix, profile) = match words[..] {
+        ["--prefix", prefix] => (prefix, "release"),
+        ["--prefix", prefix, "--profile", profile] => (prefix, profile),
+        _ => return Err("usage: cargo xtask install-c --prefix DIR [--profile P]".into()),
+    };
+    let built = cargo(&["build", "--package", "vmmc-c", "--profile", profile]).current_dir(root()).status();
+    if !built.is_ok_and(|status| status.success()) {
+        return Err("the library could not be built; see above".into());
+    }
+    let prefix = std::path::absolute(prefix).map_err(|e| format!("{prefix}: {e}"))?;
+    let pages = install(&prefix, profile)?;
+    Ok(format!(
+        "installed in {}: header, libraries, pkg-config and CMake files, {pages} man pages, examples",
+        prefix.display()
+    ))
+}
+
+/// Copies what a build made to where programs look for it; gives the number of man pages.
+fn install(prefix: &Path, profile: &str) -> Result<usize, String> {
+    let version = env!("CARGO_PKG_VERSION");
+    let built = target_folder().join(if profile == "dev" { "debug" } else { profile });
+    let lib = prefix.join("lib");
+    let source = root().join("bindings/c");
+    copy(&source.join("include/vmmc.h"), &prefix.join("include/vmmc.h"))?;
+    copy(&built.join("libvmmc_c.a"), &lib.join("libvmmc.a"))?;
+    let real = format!("libvmmc.so.{version}");
+    copy(&built.join("libvmmc_c.so"), &lib.join(&real))?;
+    link(&real, &lib.join(SONAME))?;
+    link(SONAME, &lib.join("libvmmc.so"))?;
+    write(&lib.join("pkgconfig/vmmc.pc"), &pkg_config(prefix, version))?;
+    write(&lib.join("cmake/vmmc/vmmc-config.cmake"), CMAKE)?;
+    write(&lib.join("cmake/vmmc/vmmc-config-version.cmake"), &cmake_version(version))?;
+    for entry in fs::read_dir(source.join("examples")).map_err(|e| e.to_string())?.flatten() {
+        copy(&entry.path(), &prefix.join("share/vmmc/examples").join(entry.file_name()))?;
+    }
+    let header = fs::read_to_string(source.join("include/vmmc.h")).map_err(|e| e.to_string())?;
+    let pages = man::pages(&header, version);
+    for page in &pages {
+        let folder = format!("share/man/man{}", page.section);
+        write(&prefix.join(folder).join(format!("{}.{}", page.name, page.section)), &page.text)?;
+    }
+    Ok(pages.len())
+}
+
+fn copy(from: &Path, to: &Path) -> Result<(), String> {
+    make_folder(to)?;
+    // A library that a running program has mapped must not be written in place.
+    let _ = fs::remove_file(to);
+    fs::copy(from, to).map(drop).map_err(|e| format!("{} to {}: {e}", from.display(), to.display()))
+}
+
+fn write(path: &Path, text: &str) -> Result<(), String> {
+    make_folder(path)?;
+    fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))
+}
+
+fn link(target: &str, path: &Path) -> Result<(), String> {
+    let _ = fs::remove_file(path);
+    std::os::unix::fs::symlink(target, path).map_err(|e| format!("{}: {e}", path.display()))
+}
+
+fn make_folder(path: &Path) -> Result<(), String> {
+    let folder = path.parent().expect("all paths here have folders");
+    fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))
+}
+
+fn pkg_config(prefix: &Path, version: &str) -> String {
+    let prefix = prefix.display();
+    format!(
+        "prefix={prefix}\nincludedir=${{prefix}}/include\nlibdir=${{prefix}}/lib\n\nName: vmmc\nDescription: Virtual memory-mapped communication\nVersion: {version}\nCflags: -I${{includedir}}\nLibs: -L${{libdir}} -lvmmc\nLibs.private: {STATIC_LIBS}\n"
+    )
+}
+
+const CMAKE: &str = r#"# vmmc::vmmc is the shared library, vmmc::static the static one.
+get_filename_component(_vmmc_prefix "${CMAKE_CURRENT_LIST_DIR}/../../.." ABSOLUTE)
+if(NOT TARGET vmmc::vmmc)
+    add_library(vmmc::vmmc SHARED IMPORTED)
+    set_target_properties(vmmc::vmmc PROPERTIES
+        IMPORTED_LOCATION "${_vmmc_prefix}/lib/libvmmc.so"
+        IMPORTED_SONAME "libvmmc.so.0"
+        INTERFACE_INCLUDE_DIRECTORIES "${_vmmc_prefix}/include")
+    add_library(vmmc::static STATIC IMPORTED)
+    set_target_properties(vmmc::static PROPERTIES
+        IMPORTED_LOCATION "${_vmmc_prefix}/lib/libvmmc.a"
+        INTERFACE_INCLUDE_DIRECTORIES "${_vmmc_prefix}/include"
+        INTERFACE_LINK_LIBRARIES "gcc_s;util;rt;pthread;m;dl;c")
+endif()
+unset(_vmmc_prefix)
+"#;
+
+/// Before 1.0 a new minor version may break programs.
+fn cmake_version(version: &str) -> String {
+    let minor = version.rsplit_once('.').map_or(version, |(minor, _)| minor);
+    format!(
+        "set(PACKAGE_VERSION \"{version}\")\nif(PACKAGE_FIND_VERSION VERSION_LESS_EQUAL PACKAGE_VERSION AND PACKAGE_FIND_VERSION MATCHES \"^{}\")\n    set(PACKAGE_VERSION_COMPATIBLE TRUE)\nendif()\nif(PACKAGE_FIND_VERSION STREQUAL PACKAGE_VERSION)\n    set(PACKAGE_VERSION_EXACT TRUE)\nendif()\n",
+        minor.replace('.', "\\\\.")
+    )
+}
+
+/// The step.
+pub(crate) fn check() -> Outcome {
+    for (program, package) in [("gcc", "gcc"), ("pkg-config", "pkg-config"), ("nm", "binutils")] {
+        if let Err(why) = need(program, package) {
+            return Skipped(why);
+        }
+    }
+    match try_check() {
+        Ok(note) => Passed(note),
+        Err(why) => Failed(why),
+    }
+}
+
+fn try_check() -> Result<String, String> {
+    let arguments = ["build", "--workspace", "--profile", PROFILE, "--lib", "--bins"];
+    done("c-build", cargo(&arguments))?;
+    let prefix = target_folder().join("xtask/c-prefix");
+    let _ = fs::remove_dir_all(&prefix);
+    let pages = install(&prefix, PROFILE)?;
+    let symbols = symbols(&prefix)?;
+    let bad = man_pages(&prefix)?;
+    let names = example_names()?;
+    let shared = compile(&prefix, &names, false)?;
+    let linked = compile(&prefix, &names[..1], true)?;
+    cplusplus(&prefix)?;
+    let node = format!("xtask-c-{}", std::process::id());
+    let ran = run_all(&prefix, &node, shared.iter().chain(&linked));
+    let built = ran.and_then(|()| cmake(&prefix, &node));
+    let _ = Command::new(vmmc()).args(["node", "stop", "--name", &node]).output();
+    let cmake = built?;
+    Ok(format!("{symbols} calls, {pages} man pages ({bad}), {} examples run; {cmake}", names.len()))
+}
+
+fn vmmc() -> PathBuf {
+    target_folder().join(PROFILE).join("vmmc")
+}
+
+/// Runs a command as a part of the step.
+fn done(name: &str, command: Command) -> Result<(), String> {
+    match run(name, command) {
+        Failed(why) => Err(format!("{name}: {why}")),
+        _ => Ok(()),
+    }
+}
+
+/// What the shared library exports is what the header declares.
+fn symbols(prefix: &Path) -> Result<usize, String> {
+    let mut command = Command::new("nm");
+    command.args(["-D", "--defined-only", "--format=posix"]).arg(prefix.join("lib/libvmmc.so"));
+    done("c-symbols", command)?;
+    let listed = log_text("c-symbols");
+    let exported: BTreeSet<&str> = listed.lines().filter_map(|line| line.split(' ').next()).collect();
+    let header = fs::read_to_string(prefix.join("include/vmmc.h")).map_err(|e| e.to_string())?;
+    let declared = man::functions(&header);
+    let declared: BTreeSet<&str> = declared.iter().map(|f| f.name.as_str()).collect();
+    let missing: Vec<_> = declared.difference(&exported).collect();
+    let surplus: Vec<_> = exported.difference(&declared).collect();
+    if missing.is_empty() && surplus.is_empty() {
+        return Ok(declared.len());
+    }
+    Err(format!("libvmmc.so lacks {missing:?} of what vmmc.h declares, and exports {surplus:?} beside it"))
+}
+
+/// The formatter takes every page without a warning.
+fn man_pages(prefix: &Path) -> Result<&'static str, String> {
+    if need("man", "man-db").is_err() {
+        return Ok("not formatted: no `man` here");
+    }
+    let folder = prefix.join("share/man/man3");
+    let mut command = Command::new("man");
+    command.args(["--warnings", "-E", "UTF-8", "-l", "-Tutf8", "-Z"]);
+    let pages = fs::read_dir(&folder).map_err(|e| e.to_string())?.flatten().map(|entry| entry.path());
+    command.args(pages).env("MANROFFSEQ", "").env("MANWIDTH", "120");
+    done("c-man", command)?;
+    let log = log_text("c-man");
+    match log.lines().find(|line| line.contains("warning") || line.contains("error")) {
+        Some(line) if line.contains("troff") || line.contains("man:") => Err(format!("a man page: {line}")),
+        _ => Ok("formatted without warnings"),
+    }
+}
+
+fn example_names() -> Result<Vec<String>, String> {
+    let entries = fs::read_dir(root().join("bindings/c/examples")).map_err(|e| e.to_string())?.flatten();
+    let mut names: Vec<String> = entries
+        .filter_map(|entry| Some(entry.file_name().to_str()?.strip_suffix(".c")?.to_string()))
+        .filter(|name| name.starts_with(|c: char| c.is_ascii_digit()))
+        .collect();
+    names.sort();
+    if names.is_empty() { Err("no C examples found".into()) } else { Ok(names) }
+}
+
+/// Builds examples with what pkg-config says.
+fn compile(prefix: &Path, names: &[String], statically: bool) -> Result<Vec<PathBuf>, String> {
+    let mut ask = Command::new("pkg-config");
+    ask.args(["--cflags", "--libs"]).args(statically.then_some("--static")).arg("vmmc");
+    let said = ask.env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig")).output().map_err(|e| e.to_string())?;
+    let flags = String::from_utf8_lossy(&said.stdout).trim().to_string();
+    if !said.status.success() || flags.is_empty() {
+        return Err(format!("pkg-config: {}", String::from_utf8_lossy(&said.stderr)));
+    }
+    let flags = if statically { flags.replace("-lvmmc", "-l:libvmmc.a") } else { flags };
+    let folder = prefix.join(if statically { "bin-static" } else { "bin" });
+    fs::create_dir_all(&folder).map_err(|e| e.to_string())?;
+    let compile = |name: &String| {
+        let program = folder.join(name);
+        let mut command = Command::new("gcc");
+        command.args(FLAGS).arg(prefix.join("share/vmmc/examples").join(format!("{name}.c")));
+        command.arg("-o").arg(&program).args(flags.split_whitespace());
+        done(&format!("c-gcc-{name}"), command).map(|()| program)
+    };
+    names.iter().map(compile).collect()
+}
+
+/// C++ programs take the header too.
+fn cplusplus(prefix: &Path) -> Result<(), String> {
+    if !succeeds(Command::new("g++").arg("--version")) {
+        return Ok(());
+    }
+    let mut command = Command::new("g++");
+    command.args(["-std=c++17", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only", "-x", "c++"]);
+    command.arg(prefix.join("include/vmmc.h"));
+    done("c-header-in-c++", command)
+}
+
+/// Runs examples on a node of their own.
+fn run_all<'a>(prefix: &Path, node: &str, programs: impl Iterator<Item = &'a PathBuf>) -> Result<(), String> {
+    for program in programs {
+        let mut command = Command::new(program);
+        command.env("LD_LIBRARY_PATH", prefix.join("lib")).env("VMMC_BIN", vmmc()).env("VMMC_NODE", node);
+        let name = program.file_name().and_then(|n| n.to_str()).unwrap_or_default();
+        done(&format!("c-run-{name}"), command)?;
+    }
+    Ok(())
+}
+
+/// The same by way of CMake.
+fn cmake(prefix: &Path, node: &str) -> Result<String, String> {
+    if let Err(why) = need("cmake", "cmake") {
+        return Ok(format!("CMake not tried: {why}"));
+    }
+    let folder = prefix.join("build");
+    let mut configure = Command::new("cmake");
+    configure.arg("-S").arg(prefix.join("share/vmmc/examples")).arg("-B").arg(&folder);
+    configure.arg(format!("-DCMAKE_PREFIX_PATH={}", prefix.display()));
+    done("c-cmake", configure)?;
+    let mut build = Command::new("cmake");
+    build.arg("--build").arg(&folder).args(["--parallel", "2"]);
+    done("c-cmake-build", build)?;
+    run_all(prefix, node, std::iter::once(&folder.join("01_hello")))?;
+    Ok("CMake builds them too".into())
+}
+
+/// Makes sure that a program is there: as root it is installed from the distribution.
+pub(crate) fn need(program: &str, package: &str) -> Result<(), String> {
+    let there = || succeeds(Command::new("sh").args(["-c", &format!("command -v {program}")]));
+    if there() {
+        return Ok(());
+    }
+    let root = Command::new("id").arg("-u").output().is_ok_and(|o| o.stdout.starts_with(b"0\n"));
+    if root && succeeds(Command::new("sh").args(["-c", "command -v apt-get"])) {
+        let _ = Command::new("apt-get").args(["install", "-y", "-q", package]).output();
+    }
+    if there() { Ok(()) } else { Err(format!("no `{program}` here; install the package {package}")) }
+}

@@ -1,0 +1,159 @@
+//! One man page for each call of the C interface, made of the header's comments.
+//!
+//! Invariant: what the page says is what the header says; a function without a comment gets no page and fails the check of symbols.
+
+use std::fmt::Write;
+
+/// A function of the header.
+pub(crate) struct Function {
+    /// Its name.
+    pub(crate) name: String,
+    /// Its declaration, on as many lines as in the header.
+    declaration: String,
+    /// Its comment, in paragraphs.
+    comment: Vec<String>,
+}
+
+/// A page.
+pub(crate) struct Page {
+    /// Its name.
+    pub(crate) name: String,
+    /// Its section.
+    pub(crate) section: u8,
+    /// Its text.
+    pub(crate) text: String,
+}
+
+/// All functions of a header, in its order.
+pub(crate) fn functions(header: &str) -> Vec<Function> {
+    let mut functions = Vec::new();
+    let mut comment = Vec::new();
+    let mut lines = header.lines();
+    while let Some(line) = lines.next() {
+        if line == "/**" {
+            comment = paragraphs(lines.by_ref().take_while(|line| line.trim() != "*/"));
+        } else if line.contains('(') && !line.starts_with([' ', '#', '/', '*']) && !line.starts_with("typedef") {
+            let mut declaration = line.to_string();
+            while !declaration.ends_with(';') {
+                let Some(next) = lines.next() else { break };
+                let _ = write!(declaration, "\n{next}");
+            }
+            let before = declaration.split('(').next().unwrap_or_default();
+            let name = before.rsplit([' ', '*']).next().unwrap_or_default().to_string();
+            functions.push(Function { name, declaration, comment: std::mem::take(&mut comment) });
+        }
+    }
+    functions
+}
+
+/// Lines of a comment as paragraphs.
+fn paragraphs<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<String> {
+    let text: Vec<&str> = lines.map(|line| line.trim().trim_start_matches('*').trim()).collect();
+    text.split(|line| line.is_empty()).map(|p| p.join(" ")).filter(|p| !p.is_empty()).collect()
+}
+
+/// The definition of a struct or enum, with its comments, if the header has one.
+fn definition<'a>(header: &'a str, name: &str) -> Option<&'a str> {
+    let start = ["struct", "enum"].iter().find_map(|kind| header.find(&format!("\ntypedef {kind} {name} {{")))? + 1;
+    let end = header[start..].find(&format!("}} {name};"))? + start + name.len() + 3;
+    Some(&header[start..end])
+}
+
+/// All pages.
+pub(crate) fn pages(header: &str, version: &str) -> Vec<Page> {
+    let functions = functions(header);
+    let mut pages: Vec<Page> = functions.iter().map(|f| page(header, version, f, &functions)).collect();
+    pages.push(overview(header, version, &functions));
+    pages
+}
+
+fn page(header: &str, version: &str, function: &Function, all: &[Function]) -> Page {
+    let mut text = head(&function.name, 3, version);
+    let first = function.comment.first().map(String::as_str).unwrap_or_default();
+    let summary = first.split_once(". ").map_or(first.trim_end_matches('.'), |(summary, _)| summary);
+    let _ = write!(text, ".SH NAME\n{} \\- {}\n.SH SYNOPSIS\n.nf\n", function.name, escape(summary));
+    let _ = write!(text, "\\fB#include <vmmc.h>\\fR\n\n{}\n.fi\n.SH DESCRIPTION\n", escape(&function.declaration));
+    let _ = writeln!(text, "{}", function.comment.iter().map(|p| escape(p)).collect::<Vec<_>>().join("\n.PP\n"));
+    for name in types(&function.declaration) {
+        if let Some(definition) = definition(header, name).filter(|_| name != "vmmc_status") {
+            let _ = write!(text, ".SH {}\n.nf\n{}\n.fi\n", name.to_uppercase(), escape(&plain(definition)));
+        }
+    }
+    if function.declaration.starts_with("vmmc_status ") || function.declaration.starts_with("enum vmmc_status ") {
+        text.push_str(".SH RETURN VALUE\nVMMC_OK, or the reason as a status, listed in\n.BR vmmc (7);\n.BR vmmc_error_message (3)\ntells it in words.\nResults are written on VMMC_OK only.\n");
+    }
+    let group = function.name.rsplitn(2, '_').last().unwrap_or_default();
+    let family = group.split('_').take(2).collect::<Vec<_>>().join("_");
+    let others = all.iter().filter(|f| f.name.starts_with(&family) && f.name != function.name);
+    let others: Vec<String> = others.map(|f| format!(".BR {} (3)", f.name)).collect();
+    let _ = write!(text, ".SH SEE ALSO\n.BR vmmc (7)");
+    others.iter().for_each(|line| {
+        let _ = write!(text, ",\n{line}");
+    });
+    text.push('\n');
+    Page { name: function.name.clone(), section: 3, text }
+}
+
+/// The page of the whole interface: the head of the header, the statuses, the list of calls.
+fn overview(header: &str, version: &str, functions: &[Function]) -> Page {
+    let mut text = head("vmmc", 7, version);
+    text.push_str(".SH NAME\nvmmc \\- virtual memory-mapped communication\n.SH SYNOPSIS\n.nf\n\\fB#include <vmmc.h>\\fR\n\ncc program.c $(pkg-config \\-\\-cflags \\-\\-libs vmmc)\n.fi\n.SH DESCRIPTION\n");
+    let comment = header.split("*/").next().unwrap_or_default().trim_start_matches("/*");
+    let _ =
+        writeln!(text, "{}", paragraphs(comment.lines()).iter().map(|p| escape(p)).collect::<Vec<_>>().join("\n.PP\n"));
+    let statuses = definition(header, "vmmc_status").map(plain).unwrap_or_default();
+    let _ = write!(text, ".SH STATUSES\n.nf\n{}\n.fi\n.SH CALLS\n", escape(&statuses));
+    for function in functions {
+        let first = function.comment.first().map(String::as_str).unwrap_or_default();
+        let summary = first.split_once(". ").map_or(first.trim_end_matches('.'), |(summary, _)| summary);
+        let _ = write!(text, ".TP\n.BR {} (3)\n{}\n", function.name, escape(summary));
+    }
+    Page { name: "vmmc".into(), section: 7, text }
+}
+
+fn head(name: &str, section: u8, version: &str) -> String {
+    format!(".TH {} {section} \"\" \"VMMC {version}\" \"VMMC\"\n.ad l\n.nh\n", name.to_uppercase())
+}
+
+/// Names of types of ours in a declaration.
+fn types(declaration: &str) -> Vec<&str> {
+    let mut names: Vec<&str> = declaration
+        .split(|c: char| !c.is_alphanumeric() && c != '_')
+        .filter(|word| word.starts_with("vmmc_"))
+        .collect();
+    names.dedup();
+    names
+}
+
+/// A definition with its comments on one line each.
+fn plain(definition: &str) -> String {
+    let text = definition.lines().filter(|line| !matches!(line.trim(), "/**" | "*/"));
+    text.map(|line| line.replacen("     * ", "    // ", 1)).collect::<Vec<_>>().join("\n")
+}
+
+/// Text as troff takes it literally.
+fn escape(text: &str) -> String {
+    let text = text.replace('\\', "\\e").replace('-', "\\-").replace('`', "");
+    let lines =
+        text.lines().map(|line| if line.starts_with(['.', '\'']) { format!("\\&{line}") } else { line.to_string() });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEADER: &str = "/* Head.\n *\n * More. */\n#include <stdint.h>\n\n/**\n * Choices.\n */\ntypedef struct vmmc_o {\n    /**\n     * How many.\n     */\n    int n;\n} vmmc_o;\n\n/**\n * Does a thing. And more.\n *\n * Second paragraph.\n */\nvmmc_status vmmc_thing_do(const struct vmmc_o *o,\n                          int *out);\n";
+
+    #[test]
+    fn a_function_becomes_a_page() {
+        let found = functions(HEADER);
+        assert_eq!((found.len(), found[0].name.as_str()), (1, "vmmc_thing_do"));
+        let pages = pages(HEADER, "1");
+        let text = &pages[0].text;
+        assert!(text.contains("vmmc_thing_do \\- Does a thing\n"), "{text}");
+        assert!(text.contains("int *out);") && text.contains(".PP\nSecond paragraph."), "{text}");
+        assert!(text.contains("// How many."), "{text}");
+        assert!(pages[1].text.contains(".BR vmmc_thing_do (3)"));
+    }
+}
