@@ -46,6 +46,9 @@ pub mod flags {
     pub const COMPLETE: u8 = 8;
 }
 
+/// In [`RawCommand::region`]: the local memory is named by addresses of the process, in [`RawCommand::region_offset`], which the node translates.
+pub const ADDRESSES: u64 = 1 << 32;
+
 /// A command as it stands in the ring, without the inline bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawCommand {

@@ -110,7 +110,7 @@ fn check_mappings(start: usize, end: usize) -> Result<(), AdoptError> {
 }
 
 /// Start, end, flags and name of a line of /proc/self/maps.
-fn parse_line(line: &str) -> Option<(usize, usize, &str, &str)> {
+pub(crate) fn parse_line(line: &str) -> Option<(usize, usize, &str, &str)> {
     let mut fields = line.split_ascii_whitespace();
     let (low, high) = fields.next()?.split_once('-')?;
     let flags = fields.next()?;

@@ -21,6 +21,7 @@ const PROCESS_SLEEPING: u64 = 0;
 const NODE_SLEEPING: u64 = LINE;
 const NOTIFICATIONS_LOST: u64 = 2 * LINE;
 const EVENTS_SENT: u64 = 3 * LINE;
+const PIN_COUNTERS: u64 = 4 * LINE;
 const LANES_AT: u64 = 4096;
 const COMMANDS_AT: u64 = LANES_AT + LANES as u64 * LINE;
 const COMPLETIONS_AT: u64 = COMMANDS_AT + ring_bytes(COMMANDS);
@@ -35,6 +36,10 @@ const PAIR_BYTES: u64 = PAIR_AT + ring_bytes(PAIRS);
 const fn ring_bytes(shape: Shape) -> u64 {
     (shape.bytes() as u64).next_multiple_of(4096)
 }
+
+/// Names of a process's own counters of pinning.
+pub const PIN_COUNTER_NAMES: [&str; 7] =
+    ["pin_transfers", "pin_lookups", "pin_check_misses", "pin_pins", "pin_unpins", "pin_evictions", "pin_copied"];
 
 /// What a process and its node share: rings, lanes, flags.
 #[derive(Clone, Debug)]
@@ -104,6 +109,16 @@ impl AttachArea {
     /// Events that the node has sent on the events socket.
     pub fn events_sent(&self) -> &AtomicU64 {
         self.at(EVENTS_SENT)
+    }
+
+    /// The process's own counters of pinning, in the order of [`PIN_COUNTER_NAMES`]; for `vmmc stats`.
+    ///
+    /// # Panics
+    /// If there is no such counter.
+    #[inline]
+    pub fn pin_counter(&self, index: usize) -> &AtomicU64 {
+        assert!(index < PIN_COUNTER_NAMES.len());
+        self.at(PIN_COUNTERS + index as u64 * 8)
     }
 
     /// Lane `index`: 0, or the id of the import whose mapping a thread of the process is writing or reading right now.

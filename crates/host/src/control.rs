@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Version of the interface between library and node. Both sides must have the same.
-pub const CONTROL_VERSION: u32 = 1;
+pub const CONTROL_VERSION: u32 = 2;
 
 /// What a process asks of its node. `serial` numbers are echoed so that a reply that comes after its deadline is recognised and dropped.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -68,6 +68,14 @@ pub enum Call {
     ReleaseRegion {
         /// Id from [`Answer::Region`].
         region: u32,
+    },
+    /// Gives up translations of the process's own addresses, then installs others [UTLB §3.1]. Commands may then name these addresses, with [`ADDRESSES`](crate::abi::ADDRESSES)
+    /// as their region. Answer: [`Answer::Done`], [`Answer::EvictFirst`]; it may come late, when other processes have given memory back.
+    Pin {
+        /// Pages to give up first.
+        unpin: Vec<PageRun>,
+        /// Pages to pin.
+        pin: Vec<PinRun>,
     },
     /// Makes part of a region importable. Answer: [`Answer::Exported`].
     Export {
@@ -175,6 +183,26 @@ pub enum Call {
     Stop,
 }
 
+/// Consecutive pages of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PageRun {
+    /// Number of the first page: its address divided by 4096.
+    pub page: u64,
+    /// Pages.
+    pub count: u32,
+}
+
+/// Consecutive pages of a process, and the region that they lie in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PinRun {
+    /// The pages.
+    pub pages: PageRun,
+    /// Id from [`Answer::Region`].
+    pub region: u32,
+    /// First page in the region.
+    pub at: u32,
+}
+
 /// What an import names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum What {
@@ -204,6 +232,11 @@ pub enum Answer {
     Region {
         /// Id.
         region: u32,
+    },
+    /// The process holds its share of the node's pinned memory: it must unpin so many pages of its own first. Nothing was pinned; what was to be given up is.
+    EvictFirst {
+        /// Pages.
+        pages: u64,
     },
     /// The export exists.
     Exported {
@@ -377,6 +410,13 @@ pub enum NodeEvent {
         /// Arguments of the status.
         args: [u64; 3],
     },
+    /// Others need pinned memory: give back so many pages in time, chosen as the process likes; else the node chooses.
+    GiveBack {
+        /// Pages.
+        pages: u64,
+        /// In how many milliseconds.
+        within_ms: u64,
+    },
     /// The node ends on request.
     Stopping,
 }
@@ -452,6 +492,10 @@ pub struct ProcessInfo {
     pub region_bytes: u64,
     /// Commands that the engine took from it.
     pub commands: u64,
+    /// Pages of its own memory that are pinned.
+    pub pinned: u64,
+    /// Counters by name of its address translation; what it counts itself is its own claim.
+    pub counters: Vec<(String, u64)>,
 }
 
 /// One export.

@@ -44,3 +44,16 @@ pub const UDP_DATAGRAM_BYTES_MAX: usize = 65_507;
 pub const UDP_SEGMENTS_MAX: usize = 64;
 /// Receives of one system call: 1 MiB of buffers, after which the call itself costs nothing that shows.
 pub const UDP_BATCH: usize = 16;
+/// Changes of pinned mappings that are remembered between two looks: a process has at most 65,530 mappings. Should more change, all pins are forgotten.
+pub const WATCH_EVENTS_MAX: usize = 65_536;
+/// Longest wait for another thread's munmap of pinned memory to come to its end. It needs one wake-up of our thread.
+pub const WATCH_SETTLE_TIME: std::time::Duration = std::time::Duration::from_secs(2);
+/// Longest wait of `fork` for the child's copies of pinned pages: some gigabytes. A child that is killed meanwhile ends it at once.
+pub const FORK_COPY_TIME: std::time::Duration = std::time::Duration::from_secs(10);
+/// Pages of the first arena for pinned pages; the next ones double.
+pub const ARENA_PAGES_FIRST: u32 = 64;
+/// Pages of the largest arena: making it costs about a millisecond, once for 4 MiB of pinned memory.
+pub const ARENA_PAGES_MAX: u32 = 1024;
+/// Largest mapping without rights that is taken for the guard below a thread's stack. The unused part of an allocator's arena is larger most of the time; where it is not, memory
+/// above it is copied instead of pinned.
+pub const GUARD_BYTES_MAX: usize = 1 << 20;

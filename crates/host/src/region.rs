@@ -266,6 +266,16 @@ impl Region {
         Ok(())
     }
 
+    /// Whether the bytes from `offset` on are those of `data`; false outside of the region.
+    #[inline]
+    pub fn equals(&self, offset: u64, data: &[u8]) -> bool {
+        if self.check(offset, data.len() as u64).is_err() {
+            return false;
+        }
+        // SAFETY: the range was checked and the mapping lives as long as `self`; if others store meanwhile, the answer is that of some mixture of bytes.
+        unsafe { libc::memcmp(self.0.base.add(offset as usize).cast(), data.as_ptr().cast(), data.len()) == 0 }
+    }
+
     /// Copies to another region (or another part of this one); the last byte becomes visible last.
     ///
     /// # Panics
@@ -380,7 +390,7 @@ fn reserved_memfd(len: u64) -> Result<OwnedFd, RegionError> {
 ///
 /// # Safety
 /// The range is page-aligned and mapped readable; nobody else relies on which pages back it. Stores made during the call may be lost.
-unsafe fn swap_pages(base: *mut u8, mapped: usize, fd: Option<&OwnedFd>) -> Result<(), RegionError> {
+pub(crate) unsafe fn swap_pages(base: *mut u8, mapped: usize, fd: Option<&OwnedFd>) -> Result<(), RegionError> {
     let prot = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: fresh mappings at addresses that the kernel chooses.
     let staged = unsafe {

@@ -1,0 +1,195 @@
+//! Learning that pinned addresses changed hands: the events of a userfaultfd on munmap, mremap and madvise.
+//!
+//! Invariant: the kernel lets an munmap or mremap of a watched range return only after its event was read. From before the change until the event is in [`Watch::log`],
+//! either [`Watch::is_changing`] or the log's count says so. The reading thread takes no lock and no memory: it may be its own process's munmap that it must let go on.
+//!
+//! The descriptor is made for user mode only, which needs no privilege; no page fault is ever asked for, since the watched pages are reserved and locked.
+
+use crate::region::RegionError;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::limits::{WATCH_EVENTS_MAX, WATCH_SETTLE_TIME};
+
+const UFFDIO_API: u64 = 0xc018_aa3f;
+const UFFDIO_REGISTER: u64 = 0xc020_aa00;
+const UFFDIO_UNREGISTER: u64 = 0x8010_aa01;
+const UFFDIO_ZEROPAGE: u64 = 0xc020_aa04;
+const UFFD_API: u64 = 0xaa;
+const USER_MODE_ONLY: i32 = 1;
+const EVENT_REMAP: u64 = 1 << 2;
+const EVENT_REMOVE: u64 = 1 << 3;
+const EVENT_UNMAP: u64 = 1 << 6;
+const REGISTER_MISSING: u64 = 1;
+const MESSAGE_BYTES: usize = 32;
+
+/// What happened to a range of addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    /// It was unmapped, or its pages were dropped.
+    Gone { start: u64, end: u64 },
+    /// It lies elsewhere now.
+    Moved { from: u64, to: u64, len: u64 },
+    /// More happened than was remembered.
+    Lost,
+}
+
+/// The descriptor, and what its thread has read.
+pub(super) struct Watch {
+    fd: OwnedFd,
+    /// The thread is between a read and its entry in the log.
+    reading: AtomicBool,
+    /// Entries ever made.
+    made: AtomicU64,
+    /// Entries ever taken.
+    taken: AtomicU64,
+    /// Kind and first, second, third argument.
+    log: Box<[[AtomicU64; 4]]>,
+    lost: AtomicBool,
+}
+
+impl Watch {
+    /// Makes the descriptor; [`run`](Watch::run) must follow on a thread of its own.
+    pub(super) fn new() -> Result<Watch, RegionError> {
+        // SAFETY: the call takes flags only and gives a new descriptor or an error.
+        let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | libc::O_NONBLOCK | USER_MODE_ONLY) };
+        if fd < 0 {
+            return Err(failed("userfaultfd"));
+        }
+        // SAFETY: the kernel just gave us this descriptor, and nobody else knows it.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
+        let mut api = [UFFD_API, EVENT_REMAP | EVENT_REMOVE | EVENT_UNMAP, 0];
+        // SAFETY: UFFDIO_API reads and writes three words, which `api` has.
+        if unsafe { libc::ioctl(fd.as_raw_fd(), UFFDIO_API, api.as_mut_ptr()) } != 0 {
+            return Err(failed("ioctl(UFFDIO_API)"));
+        }
+        Ok(Watch {
+            fd,
+            reading: AtomicBool::new(false),
+            made: AtomicU64::new(0),
+            taken: AtomicU64::new(0),
+            log: (0..WATCH_EVENTS_MAX).map(|_| Default::default()).collect(),
+            lost: AtomicBool::new(false),
+        })
+    }
+
+    /// Watches a range of shared pages.
+    pub(super) fn add(&self, start: usize, len: usize) -> Result<(), RegionError> {
+        let mut register = [start as u64, len as u64, REGISTER_MISSING, 0];
+        // SAFETY: UFFDIO_REGISTER reads and writes four words; it changes no memory.
+        match unsafe { libc::ioctl(self.fd.as_raw_fd(), UFFDIO_REGISTER, register.as_mut_ptr()) } {
+            0 => Ok(()),
+            _ => Err(failed("ioctl(UFFDIO_REGISTER)")),
+        }
+    }
+
+    /// No longer watches a range: changes of it are ours.
+    pub(super) fn remove(&self, start: usize, len: usize) {
+        let range = [start as u64, len as u64];
+        // SAFETY: UFFDIO_UNREGISTER reads two words. A range that is not watched is refused, which is as well.
+        unsafe { libc::ioctl(self.fd.as_raw_fd(), UFFDIO_UNREGISTER, range.as_ptr()) };
+    }
+
+    /// Whether a change of a watched range is under way in the kernel. One system call that does nothing else: the kernel says "again" before it looks at the empty range.
+    pub(super) fn is_changing(&self) -> bool {
+        let mut nothing = [0u64; 4];
+        // SAFETY: UFFDIO_ZEROPAGE reads and writes four words; a range of no bytes is always refused.
+        let refused = unsafe { libc::ioctl(self.fd.as_raw_fd(), UFFDIO_ZEROPAGE, nothing.as_mut_ptr()) } != 0;
+        refused && std::io::Error::last_os_error().raw_os_error() == Some(libc::EAGAIN)
+    }
+
+    /// Whether something was read, or is being read, that nobody has taken.
+    #[inline]
+    pub(super) fn has_news(&self) -> bool {
+        self.reading.load(Ordering::SeqCst)
+            || self.made.load(Ordering::SeqCst) != self.taken.load(Ordering::SeqCst)
+            || self.lost.load(Ordering::Relaxed)
+    }
+
+    /// Waits until every change that began before this call is in the log; false if that takes too long.
+    pub(super) fn settle(&self) -> bool {
+        let until = Instant::now() + WATCH_SETTLE_TIME;
+        while self.is_changing() || self.reading.load(Ordering::SeqCst) {
+            if Instant::now() > until {
+                return false;
+            }
+            std::thread::sleep(Duration::from_micros(10));
+        }
+        true
+    }
+
+    /// The oldest entry, which counts as news until [`done`](Watch::done). One caller at a time.
+    pub(super) fn next(&self) -> Option<Change> {
+        if self.lost.load(Ordering::SeqCst) {
+            return Some(Change::Lost);
+        }
+        let taken = self.taken.load(Ordering::Relaxed);
+        if taken == self.made.load(Ordering::Acquire) {
+            return None;
+        }
+        let entry = &self.log[taken as usize % WATCH_EVENTS_MAX];
+        let [kind, a, b, c] = [0, 1, 2, 3].map(|i: usize| entry[i].load(Ordering::Relaxed));
+        Some(if kind == 0 { Change::Gone { start: a, end: b } } else { Change::Moved { from: a, to: b, len: c } })
+    }
+
+    /// Everybody has been told of an entry.
+    pub(super) fn done(&self, change: Change) {
+        if change == Change::Lost {
+            self.taken.store(self.made.load(Ordering::SeqCst), Ordering::SeqCst);
+            self.lost.store(false, Ordering::SeqCst);
+        } else {
+            self.taken.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Reads events for good.
+    pub(super) fn run(&self) {
+        let mut messages = [0u8; 16 * MESSAGE_BYTES];
+        loop {
+            // An interrupted poll only means one more look.
+            let _ = poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], None);
+            self.reading.store(true, Ordering::SeqCst);
+            while let Ok(bytes @ 1..) = rustix::io::read(&self.fd, &mut messages) {
+                messages[..bytes].chunks_exact(MESSAGE_BYTES).for_each(|message| self.note(message));
+            }
+            self.reading.store(false, Ordering::SeqCst);
+        }
+    }
+
+    fn note(&self, message: &[u8]) {
+        let word = |at: usize| u64::from_ne_bytes(message[at..at + 8].try_into().expect("eight bytes"));
+        match message[0] {
+            0x12 => self.fill(word(16)),
+            0x14 => self.push([1, word(8), word(16), word(24)]),
+            0x15 | 0x16 => self.push([0, word(8), word(16), 0]),
+            _ => {}
+        }
+    }
+
+    /// A page fault in a hole that somebody punched into our pages: zeros, as after any such hole.
+    fn fill(&self, address: u64) {
+        let page = crate::region::PAGE_BYTES as u64;
+        let mut zero = [address / page * page, page, 0, 0];
+        // SAFETY: UFFDIO_ZEROPAGE reads and writes four words; it fills a missing page only.
+        unsafe { libc::ioctl(self.fd.as_raw_fd(), UFFDIO_ZEROPAGE, zero.as_mut_ptr()) };
+    }
+
+    fn push(&self, words: [u64; 4]) {
+        let made = self.made.load(Ordering::Relaxed);
+        if made - self.taken.load(Ordering::Acquire) >= WATCH_EVENTS_MAX as u64 {
+            self.lost.store(true, Ordering::SeqCst);
+            return;
+        }
+        let entry = &self.log[made as usize % WATCH_EVENTS_MAX];
+        entry.iter().zip(words).for_each(|(place, word)| place.store(word, Ordering::Relaxed));
+        self.made.store(made + 1, Ordering::SeqCst);
+    }
+}
+
+fn failed(call: &'static str) -> RegionError {
+    let error = std::io::Error::last_os_error();
+    RegionError::System { call, errno: Errno::from_io_error(&error).unwrap_or(Errno::INVAL) }
+}
