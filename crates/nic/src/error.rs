@@ -86,6 +86,12 @@ pub enum OpError {
         /// The bound.
         max: u64,
     },
+    /// A command named an address of its process that has no translation.
+    #[error("page {page:#x} of this process is not pinned at its node; pin it again")]
+    NotPinned {
+        /// Number of the page.
+        page: u64,
+    },
 }
 
 impl OpError {
@@ -106,6 +112,7 @@ impl OpError {
             OpError::Protocol => 12,
             OpError::NodeClosed => 13,
             OpError::TableFull { .. } => 14,
+            OpError::NotPinned { .. } => 15,
         }
     }
 
@@ -118,6 +125,7 @@ impl OpError {
             OpError::Misaligned { offset, align } => [offset, align, 0],
             OpError::InlineTooLong { len, max } => [len, max, 0],
             OpError::TooFragmented { max } | OpError::TableFull { max } => [max, 0, 0],
+            OpError::NotPinned { page } => [page, 0, 0],
             _ => [0; 3],
         }
     }
@@ -140,6 +148,7 @@ impl OpError {
             12 => OpError::Protocol,
             13 => OpError::NodeClosed,
             14 => OpError::TableFull { max: a },
+            15 => OpError::NotPinned { page: a },
             _ => return None,
         })
     }

@@ -24,6 +24,12 @@ impl<L: Default> Directory<L> {
         Directory { places: vec![(0, 0); PLACES_MIN], leaves: Vec::new(), free: Vec::new(), used: 0, last: (0, 0) }
     }
 
+    /// All leaves in use and their numbers, in no order.
+    pub(crate) fn leaves(&self) -> impl Iterator<Item = (u64, &L)> {
+        let used = self.places.iter().filter(|(key, _)| *key != 0);
+        used.map(|(key, index)| (key - 1, &self.leaves[*index as usize]))
+    }
+
     /// Leaves in use.
     pub(crate) fn len(&self) -> usize {
         self.used

@@ -149,6 +149,18 @@ impl HierarchicalTable {
         }
     }
 
+    /// Pages with a translation in memory, in no order.
+    pub fn pages(&self) -> impl Iterator<Item = Page> {
+        self.directory.leaves().flat_map(|(number, entry)| {
+            let frames: &[Option<Frame>] = match entry {
+                Entry::InMemory { frames, .. } => frames,
+                Entry::OnDisk { .. } => &[],
+            };
+            let used = frames.iter().enumerate().filter(|(_, frame)| frame.is_some());
+            used.map(move |(at, _)| Page::from_table((number << LEAF_SHIFT) + at as u64))
+        })
+    }
+
     /// Takes the second-level table of `page` out of memory; the caller stores it at `block` and keeps what is in it pinned or not as it likes.
     ///
     /// # Errors
