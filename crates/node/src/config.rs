@@ -2,7 +2,7 @@
 //!
 //! Invariant: `NodeConfig::from_args(config.to_args())` gives the configuration again, except for a key given as bytes, which never appears on a command line.
 
-use crate::limits::{LINGER_SECONDS_MAX, PEER_TIMEOUT_DEFAULT, PEER_TIMEOUT_MIN};
+use crate::limits::{LINGER_SECONDS_MAX, PEER_TIMEOUT_DEFAULT, PEER_TIMEOUT_MIN, PINNED_PAGES_MAX};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -50,6 +50,8 @@ pub struct NodeConfig {
     pub linger: Option<Duration>,
     /// A peer that owes an answer for this long is dead.
     pub peer_timeout: Duration,
+    /// Pages of their own memory that all processes together may have pinned; none: a quarter of the machine's memory.
+    pub pinned_pages_max: Option<u64>,
     /// Whether a daemon takes SIGTERM and SIGINT of its process as the order to end cleanly.
     pub handle_signals: bool,
     /// Whether a daemon leaves the terminal of whoever started it.
@@ -78,6 +80,7 @@ impl NodeConfig {
             key: KeySource::Default,
             linger: None,
             peer_timeout: PEER_TIMEOUT_DEFAULT,
+            pinned_pages_max: None,
             handle_signals: false,
             detach: false,
             launcher: None,
@@ -107,8 +110,14 @@ impl NodeConfig {
         self
     }
 
+    /// What its processes may pin together, pages.
+    pub(crate) fn pinned_pages(&self) -> usize {
+        let pages = self.pinned_pages_max.and_then(|pages| usize::try_from(pages).ok());
+        pages.unwrap_or_else(crate::station::pinned_pages_default)
+    }
+
     /// The options of `vmmc node run` and `vmmcd`:
-    /// `--name N`, `--listen A`, `--peer A[,A]`, `--key-file F`, `--plain`, `--linger-s N`, `--peer-timeout-ms N`, `--detach`, `--launcher FILE`,
+    /// `--name N`, `--listen A`, `--peer A[,A]`, `--key-file F`, `--plain`, `--linger-s N`, `--peer-timeout-ms N`, `--pinned-pages N`, `--detach`, `--launcher FILE`,
     /// `--plain-run`.
     pub fn from_args(args: impl IntoIterator<Item = String>) -> Result<NodeConfig, BadOption> {
         let mut config = NodeConfig { handle_signals: true, ..NodeConfig::default() };
@@ -128,6 +137,7 @@ impl NodeConfig {
                     let (least, most) = (PEER_TIMEOUT_MIN.as_millis() as u64, 1000 * LINGER_SECONDS_MAX);
                     config.peer_timeout = Duration::from_millis(number(&option, &value()?, least, most)?);
                 }
+                "--pinned-pages" => config.pinned_pages_max = Some(number(&option, &value()?, 1, PINNED_PAGES_MAX)?),
                 "--detach" => config.detach = true,
                 "--launcher" => config.launcher = Some(PathBuf::from(value()?)),
                 "--plain-run" => config.plain_run = true,
@@ -155,6 +165,9 @@ impl NodeConfig {
             push("--linger-s", linger.as_secs().to_string());
         }
         push("--peer-timeout-ms", self.peer_timeout.as_millis().to_string());
+        if let Some(pages) = self.pinned_pages_max {
+            args.extend(["--pinned-pages".to_string(), pages.to_string()]);
+        }
         args.extend((self.key == KeySource::Plain).then(|| "--plain".to_string()));
         args.extend(self.detach.then(|| "--detach".to_string()));
         args.extend(self.plain_run.then(|| "--plain-run".to_string()));
@@ -167,7 +180,7 @@ impl NodeConfig {
 pub enum BadOption {
     /// Not an option of ours.
     #[error(
-        "unknown option {option:?}; there are --name, --listen, --peer, --key-file, --plain, --linger-s, --peer-timeout-ms, --detach, --launcher, --plain-run"
+        "unknown option {option:?}; there are --name, --listen, --peer, --key-file, --plain, --linger-s, --peer-timeout-ms, --pinned-pages, --detach, --launcher, --plain-run"
     )]
     Unknown {
         /// What was given.
@@ -221,6 +234,7 @@ mod tests {
         let mut config = NodeConfig::new("a").listen(address(1)).peer(&[address(2), address(3)]).key(KeySource::Plain);
         config.linger = Some(Duration::from_secs(9));
         config.handle_signals = true;
+        config.pinned_pages_max = Some(77);
         assert_eq!(NodeConfig::from_args(config.to_args()), Ok(config));
     }
 

@@ -48,6 +48,17 @@ pub const NOTES_MAX: usize = 64;
 /// Bytes of one note.
 pub const NOTE_BYTES_MAX: usize = 400;
 
+/// Pages that one call may pin and unpin: 64 MiB, so that a call never keeps the node for long.
+pub const PINS_PER_CALL_MAX: u64 = 16_384;
+/// Time within which a process gives pinned memory back that others need: a hundred times what a sleeping process takes. Then the node takes it.
+pub const GIVE_BACK_TIME: Duration = Duration::from_millis(250);
+/// Part of the machine's memory that may be pinned at a node, unless configured: one in so many.
+pub const PINNED_PART: u64 = 4;
+/// Most pages that a configuration may let be pinned: 4 PiB.
+pub const PINNED_PAGES_MAX: u64 = 1 << 40;
+/// Pages that the classifier of translation misses remembers before it starts anew: 4 GiB of different addresses.
+pub const CLASSIFIED_PAGES_MAX: u64 = 1 << 20;
+
 /// Datagrams taken from a socket before rings have their turn.
 pub const RECEIVE_BATCH: usize = 16;
 /// Datagrams longer than this on average are received one by one.

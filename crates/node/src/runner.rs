@@ -50,6 +50,7 @@ impl Runner {
             recv_buffer_bytes: network.receive_budget_bytes(),
             peer_timeout: config.peer_timeout.max(PEER_TIMEOUT_MIN),
             embedded,
+            pinned_pages_max: config.pinned_pages(),
         };
         let start = now();
         let mut station = Station::new(station, random_bytes()?, start)?;

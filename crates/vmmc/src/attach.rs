@@ -10,6 +10,7 @@ use crate::hub::Hub;
 use crate::imports::Imports;
 use crate::mapped::Hot;
 use crate::peers::Peers;
+use crate::pins::Pins;
 use crate::redirection::Redirects;
 use crate::regions::Regions;
 use crate::session::{NodeIdentity, SessionBuilder};
@@ -102,6 +103,7 @@ fn build(
         waiting,
         slots: Slots::new(),
         staging: Staging::new(),
+        pins: Pins::default(),
         hub: Hub::default(),
         imports: Imports::default(),
         redirects: Redirects::default(),

@@ -116,6 +116,7 @@ impl Collector {
             NodeEvent::ImportBroken { import, status, args } => {
                 core.imports.tell(import, Broken::Ended(op_error(status, args)));
             }
+            NodeEvent::GiveBack { pages, .. } => core.pins.give_back(core, pages),
             NodeEvent::Stopping => core.node_gone(),
         }
     }

@@ -11,6 +11,7 @@ use crate::imports::Imports;
 use crate::limits::{NAP_MAX, NAP_MIN, STEPPED_SLICE};
 use crate::mapped::{ALIVE, GONE, Hot};
 use crate::peers::Peers;
+use crate::pins::Pins;
 use crate::redirection::Redirects;
 use crate::regions::Regions;
 use crate::session::NodeIdentity;
@@ -47,6 +48,7 @@ pub(crate) struct Core {
     pub(crate) waiting: Waiting,
     pub(crate) slots: Slots,
     pub(crate) staging: Staging,
+    pub(crate) pins: Pins,
     pub(crate) hub: Hub,
     pub(crate) imports: Imports,
     pub(crate) redirects: Redirects,
@@ -298,8 +300,10 @@ impl Core {
 
     /// Gives back what a finished command used.
     pub(crate) fn release(&self, hold: Hold) {
-        if let Hold::Chunk(chunk) = hold {
-            self.staging.give_back(chunk);
+        match hold {
+            Hold::Chunk(chunk) => self.staging.give_back(chunk),
+            Hold::Pages(pages) => self.pins.release(pages),
+            Hold::Nothing | Hold::Memory(_) => {}
         }
         if self.waiting.is_starving() {
             self.kick();

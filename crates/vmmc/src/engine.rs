@@ -55,7 +55,7 @@ impl Drop for Ticket {
 
 impl Shared {
     /// When a send with these options gives up.
-    fn limit(&self, options: SendOptions) -> Limit<'_> {
+    pub(crate) fn limit(&self, options: SendOptions) -> Limit<'_> {
         Limit::within(&self.core, options.timeout.unwrap_or_else(|| self.core.timeout()))
     }
 
@@ -246,7 +246,7 @@ impl Shared {
         self.post_fetch(offset, len, place, Hold::Memory(to.registered()), &self.limit(SendOptions::default()))
     }
 
-    fn count_fetch(&self, len: u64) {
+    pub(crate) fn count_fetch(&self, len: u64) {
         count(&self.core.counters.fetches, 1);
         count(&self.core.counters.fetch_bytes, len);
     }
@@ -307,7 +307,7 @@ impl Shared {
         }
     }
 
-    fn send_command(&self, offset: u64, options: SendOptions) -> RawCommand {
+    pub(crate) fn send_command(&self, offset: u64, options: SendOptions) -> RawCommand {
         let mut command = RawCommand::new(Op::Send, self.id);
         command.offset = offset;
         command.flags |= if options.notify { flags::NOTIFY } else { 0 };
@@ -330,7 +330,12 @@ impl Shared {
         self.post(command, &[], limit).inspect_err(|_| self.core.release(self.core.slots.cancel(cookie)))
     }
 
-    fn post_answered(&self, command: &mut RawCommand, hold: Hold, limit: &Limit<'_>) -> Result<Ticket, TransferError> {
+    pub(crate) fn post_answered(
+        &self,
+        command: &mut RawCommand,
+        hold: Hold,
+        limit: &Limit<'_>,
+    ) -> Result<Ticket, TransferError> {
         self.post_answered_with(command, &[], hold, limit)
     }
 

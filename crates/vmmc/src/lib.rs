@@ -53,6 +53,7 @@
 //! | give memory to others | [`Session::export`], [`Session::export_memory`], [`ExportBuilder`] |
 //! | reach it | [`Session::import`], [`Import`]; which path is used and why: [`Import::explain`] |
 //! | move data without a copy on the way | [`Session::buffer`], [`Import::send_from`], [`Import::fetch_into`] |
+//! | move data from and to any memory without a copy on the way | [`Import::send_pinned`], [`Import::fetch_pinned`], [`Session::forget`] |
 //! | not wait | [`Import::send_async`], [`Transfer`] |
 //! | sleep until something comes | [`Export::wait_notification`], [`Session::on_notification`], [`Session::event_fd`] |
 //! | decide late where data goes | [`Export::redirect`] |
@@ -83,6 +84,8 @@ mod mapped;
 mod memory;
 mod notification;
 mod peers;
+mod pinned;
+mod pins;
 mod redirection;
 mod regions;
 mod session;
@@ -104,6 +107,7 @@ pub use export::{Export, ExportBuilder, Revocation};
 pub use import::{Import, ImportBuilder, SendOptions};
 pub use kind::{ErrorKind, Kind};
 pub use notification::{HandlerGuard, Notification};
+pub use pins::PinOptions;
 pub use redirection::{Redirection, RedirectionReport};
 pub use session::{Limits, NodeIdentity, Session, SessionBuilder};
 pub use stats::SessionStats;
@@ -113,6 +117,8 @@ pub use vmmc_host::control::{Access, NodeInfo, NotMapped, Refusal, RefusalCode};
 pub use vmmc_host::wait::{Patience, patience, set_patience, with_patience};
 pub use vmmc_host::{Attachment, Deadline, Nanos, Region};
 pub use vmmc_nic::{ExportId, Rights};
+/// For policies of one's own.
+pub use vmmc_utlb::{Held, Page, Policy, PolicyKind, Prepin, Slot};
 
 /// All handles go between threads.
 const _: () = {

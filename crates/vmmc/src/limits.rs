@@ -35,6 +35,19 @@ pub const STAGING_SHARE: u32 = 2;
 /// Largest memory kept for the next long notified send, bytes; longer ones allocate each time.
 pub const LONG_SEND_KEPT_MAX: u64 = 16 << 20;
 
+/// Pages of the caller's memory that a session keeps pinned unless told otherwise: 64 MiB, less where RLIMIT_MEMLOCK is lower.
+pub const PINNED_PAGES_DEFAULT: usize = 16_384;
+/// Pages that one command names: longer transfers are several.
+pub const PINNED_PIECE_PAGES: usize = 1024;
+/// Least bytes of whole pages worth pinning when the ends of a transfer lie on other pages and need commands of their own.
+pub const PINNED_EDGED_BYTES_MIN: usize = 16 << 10;
+/// Up to so many pages, a look at the bytes themselves is cheaper than asking the kernel whether mappings change.
+pub const PINNED_COMPARED_PAGES_MAX: u64 = 3;
+/// Times that a transfer tries again when mappings change under it, before it copies.
+pub const PIN_TRIES: u32 = 3;
+/// Starts of memory that was found unfit for pinning and need not be looked at again.
+pub const UNFIT_KEPT_MAX: usize = 256;
+
 /// Notifications that queue for one export.
 pub const NOTIFICATIONS_PER_EXPORT_MAX: usize = 4096;
 /// Notifications that queue in the whole process (3 MiB).

@@ -13,6 +13,7 @@ use crate::limits::{ANSWER_GRACE, INLINE_BYTES_MAX, NOTIFICATIONS_PER_EXPORT_MAX
 use crate::limits::{TIMEOUT_DEFAULT, TRANSFERS_MAX};
 use crate::memory::Source;
 use crate::notification::{HandlerGuard, Notification};
+use crate::pins::PinOptions;
 use crate::stats::SessionStats;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -232,6 +233,20 @@ impl Session {
             self.core.control.shut_down();
             self.core.node_gone();
         }
+    }
+
+    /// How this session pins memory for [`Import::send_pinned`] and [`Import::fetch_pinned`]. Before the first of them, else it changes nothing; says whether it did.
+    pub fn set_pinning(&self, options: PinOptions) -> bool {
+        self.core.pins.set_options(options)
+    }
+
+    /// Ends the pinning of memory: its whole pages are private memory again, and the node knows nothing of them. Needed before `mremap` over pinned and other memory, and good
+    /// before memory is unmapped that was pinned: it is noticed otherwise, but this costs less.
+    ///
+    /// # Errors
+    /// [`BufferError`]: the memory may still be pinned.
+    pub fn forget(&self, memory: &mut [u8]) -> Result<(), BufferError> {
+        self.core.pins.forget(&self.core, memory)
     }
 
     /// Counters of this session.

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use vmmc_host::abi::{COOKIE_REDIRECT, COOKIE_SEND_FAILED, Completion};
 use vmmc_nic::OpError;
+use vmmc_utlb::Pages;
 
 /// What a command uses.
 pub(crate) enum Hold {
@@ -18,6 +19,8 @@ pub(crate) enum Hold {
     Memory(#[allow(dead_code, reason = "held only to stay alive")] Arc<Registered>),
     /// A piece of staging memory.
     Chunk(Chunk),
+    /// Pinned pages of the caller's own memory.
+    Pages(Pages),
 }
 
 /// The slots of a session.

@@ -48,6 +48,22 @@ pub struct SessionStats {
     pub notifications_lost_in_queue: u64,
     /// Notifications for exports that had ended.
     pub notifications_stale: u64,
+    /// Transfers from and to pinned memory of the caller's.
+    pub pin_transfers: u64,
+    /// Their pages.
+    pub pin_lookups: u64,
+    /// Of those, the ones that were not pinned yet.
+    pub pin_check_misses: u64,
+    /// Pages pinned.
+    pub pin_pins: u64,
+    /// Pages unpinned.
+    pub pin_unpins: u64,
+    /// Of those, the ones that a limit forced out.
+    pub pin_evictions: u64,
+    /// Transfers of whole pages that were copied, because their memory cannot be pinned.
+    pub pin_copied: u64,
+    /// Pages pinned now.
+    pub pinned_pages: u64,
     /// Waits that blocked in the kernel.
     pub sleeps: u64,
     /// Calls to the node.
@@ -59,6 +75,7 @@ impl Core {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let lanes = |which: fn(&LaneCounters) -> u64| self.hot.counters.iter().map(which).fold(0, u64::wrapping_add);
         let (own, hub) = (&self.counters, self.hub.counts());
+        let pins = self.pins.counters();
         SessionStats {
             sends_mapped: lanes(|l| l.sends.value()),
             send_bytes_mapped: lanes(|l| l.send_bytes.value()),
@@ -79,6 +96,14 @@ impl Core {
             notifications_lost_in_rings: read(&own.lost_in_rings),
             notifications_lost_in_queue: hub.lost,
             notifications_stale: hub.stale,
+            pin_transfers: pins.counters.transfers,
+            pin_lookups: pins.counters.lookups,
+            pin_check_misses: pins.counters.check_misses,
+            pin_pins: pins.counters.pins,
+            pin_unpins: pins.counters.unpins,
+            pin_evictions: pins.counters.evictions,
+            pin_copied: pins.copied,
+            pinned_pages: pins.pages,
             sleeps: read(&self.waiting.sleeps),
             calls: read(&self.control.calls),
         }

@@ -43,6 +43,7 @@ impl Station {
             process.gates.table().bell().fetch_add(1, Ordering::SeqCst);
         }
         self.memory.add_process(id);
+        self.pins.attach(id);
         if self.by_slot.len() <= id.slot() {
             self.by_slot.resize(id.slot() + 1, None);
         }
@@ -104,6 +105,7 @@ impl Station {
         self.drop_exports(&mut process);
         self.drop_imports(&process);
         self.memory.drop_process(process.id);
+        self.pins.detach(process.id);
         self.announce_gone(process.id);
     }
 

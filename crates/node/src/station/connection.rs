@@ -5,7 +5,7 @@
 use super::gates::Gates;
 use super::link::Link;
 use crate::limits::{OUTBOX_MAX, RING_QUIET_POLLS, SEND_FAILURES_MAX};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use vmmc_host::abi::{COOKIE_SEND_FAILED, Completion};
 use vmmc_host::channel::{ChannelError, PeerCredentials};
@@ -15,6 +15,7 @@ use vmmc_host::ring::{Consumer, Producer, RegionWords};
 use vmmc_host::wait::WakeSender;
 use vmmc_host::{AttachArea, Channel};
 use vmmc_nic::{ExportId, ImportId, OpError, ProcessId, Time};
+use vmmc_utlb::Pages;
 
 /// A connection.
 pub(super) struct Connection {
@@ -112,6 +113,10 @@ pub(super) struct Process {
     pub(super) commands_taken: u64,
     pub(super) calls_waiting: usize,
     pub(super) revocations: usize,
+    /// Pages of its own that transfers under way use, by cookie. Bounded by the engine's bound on operations; a process that uses a cookie twice harms its own data.
+    pub(super) in_use: HashMap<u64, Pages>,
+    /// Pages that the node must still take from it, once transfers have ended.
+    pub(super) pins_owed: u64,
 }
 
 /// What the station knows of an import.
@@ -167,6 +172,8 @@ impl Process {
             commands_taken: 0,
             calls_waiting: 0,
             revocations: 0,
+            in_use: HashMap::new(),
+            pins_owed: 0,
         }
     }
 
@@ -174,6 +181,9 @@ impl Process {
     #[inline]
     pub(super) fn complete(&mut self, completion: Completion) {
         self.wake_due = true;
+        if !self.in_use.is_empty() {
+            self.in_use.remove(&completion.cookie);
+        }
         if self.overflow.is_empty() && completion.push(&mut self.completions) {
             return;
         }

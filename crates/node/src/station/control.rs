@@ -59,6 +59,10 @@ impl Station {
                 self.register_region(index, len, fd)
             }
             Call::ReleaseRegion { region } => self.release_region(index, region),
+            Call::Pin { unpin, pin } => match self.pin(now, index, serial, &unpin, pin)? {
+                Some(answer) => Ok(answer),
+                None => return Ok(None),
+            },
             Call::Export { .. } => self.export(now, index, call),
             Call::Unexport { export, moving } => match self.unexport(now, index, serial, export, moving)? {
                 Some(answer) => Ok(answer),

@@ -3,8 +3,11 @@
 //! Invariant: it fits a control message; lists are cut where they would not, and a counter says by how much.
 
 use super::Station;
-use super::connection::Path;
+use super::connection::{Path, Process};
+use super::translation::Table;
 use crate::limits::{INFO_BYTES_MAX, INFO_LIST_MAX};
+use std::sync::atomic::Ordering;
+use vmmc_host::area::PIN_COUNTER_NAMES;
 use vmmc_host::control::{Answer, ExportInfo, ImportInfo, NodeInfo, PeerInfo as HostPeerInfo, ProcessInfo, encode};
 use vmmc_nic::{PeerInfo, PeerState, Time};
 
@@ -45,11 +48,29 @@ impl Station {
             ("sleeps", self.counters.sleeps),
             ("peers_up", self.counters.peers_up),
             ("peers_down", self.counters.peers_down),
+            ("pins", self.sum(|table| table.pins)),
+            ("unpins", self.sum(|table| table.unpins)),
+            ("pinned_pages", self.sum(Table::pages)),
+            ("pinned_pages_free", self.pins.free() as u64),
+            ("pins_asked_back", self.pins.asked),
+            ("pins_taken_back", self.pins.revoked),
+            ("translation_lookups", self.sum(|table| table.counters.lookups)),
+            ("translation_misses", self.sum(|table| table.counters.misses)),
+            ("translation_misses_compulsory", self.sum(|table| table.counters.compulsory)),
+            ("translation_misses_capacity", self.sum(|table| table.counters.capacity)),
+            ("translation_misses_conflict", self.sum(|table| table.counters.conflict)),
+            ("translation_garbage", self.memory.garbage()),
             ("exports", self.exports.iter().flatten().count() as u64),
         ];
         let own = own.into_iter().map(|(name, n)| (name.to_string(), n));
         let engine = self.engine.stats().iter().map(|(name, n)| (format!("engine_{name}"), n));
         own.chain(engine).chain(self.transport_counters.iter().cloned()).collect()
+    }
+
+    /// Over the tables of all attached processes.
+    fn sum(&self, which: impl Fn(&Table) -> u64) -> u64 {
+        let processes = self.attached.iter().filter_map(|&i| self.connections[i].as_ref()?.process.as_ref());
+        processes.filter_map(|process| self.memory.table(process.id)).map(which).sum()
     }
 
     fn process_infos(&self) -> Vec<ProcessInfo> {
@@ -64,6 +85,8 @@ impl Station {
                 imports: process.imports.iter().flatten().count() as u32,
                 region_bytes: self.memory.bytes(process.id),
                 commands: process.commands_taken,
+                pinned: self.memory.table(process.id).map_or(0, Table::pages),
+                counters: self.memory.table(process.id).map_or_else(Vec::new, |table| pin_counters(process, table)),
             })
         });
         infos.take(INFO_LIST_MAX).collect()
@@ -104,6 +127,22 @@ impl Station {
             None => "unknown",
         }
     }
+}
+
+/// What a process says of its pinning, and what the node knows.
+fn pin_counters(process: &Process, table: &Table) -> Vec<(String, u64)> {
+    let theirs = PIN_COUNTER_NAMES.iter().enumerate();
+    let theirs = theirs.map(|(i, name)| (name.to_string(), process.area.pin_counter(i).load(Ordering::Relaxed)));
+    let ours = [
+        ("pinned_pages", table.pages()),
+        ("translation_lookups", table.counters.lookups),
+        ("translation_misses", table.counters.misses),
+        ("translation_misses_compulsory", table.counters.compulsory),
+        ("translation_misses_capacity", table.counters.capacity),
+        ("translation_misses_conflict", table.counters.conflict),
+    ];
+    let all = theirs.chain(ours.into_iter().map(|(name, n)| (name.to_string(), n)));
+    if table.pins == 0 { Vec::new() } else { all.collect() }
 }
 
 fn peer(peer: &PeerInfo) -> HostPeerInfo {

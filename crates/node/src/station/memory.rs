@@ -3,16 +3,21 @@
 //! Invariant: a region id that is not (or no longer) in the table is the garbage page: deposits vanish, gathers give zeros, so a transfer that was under way when
 //! its memory went harms nobody. Source: [UTLB §4.1] unset entries lead to the garbage page.
 
+use super::translation::{ADDRESS_SPACE, Place, Table, Translations};
+use crate::limits::PINS_PER_CALL_MAX;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
+use vmmc_host::control::{PageRun, PinRun};
 use vmmc_host::limits::REGIONS_PER_PROCESS_MAX;
 use vmmc_host::region::{PAGE_BYTES, RegionError};
 use vmmc_host::{Protection, Region};
 use vmmc_nic::{AtomicOp, Dma, OpError, ProcessId, RegionId, RegionRef};
+use vmmc_utlb::{Page, Pages};
 
-/// Bits of a region id that are the slot; the rest counts uses of the slot.
+/// Bits of a region id that are the slot; the rest but the highest bit counts uses of the slot.
 const SLOT_BITS: u32 = REGIONS_PER_PROCESS_MAX.trailing_zeros();
 const SLOT_MASK: u32 = (1 << SLOT_BITS) - 1;
+const GENERATION_MASK: u32 = u32::MAX >> 1 >> SLOT_BITS;
 const _: () = assert!(REGIONS_PER_PROCESS_MAX.is_power_of_two());
 
 /// All regions of all processes.
@@ -20,6 +25,8 @@ const _: () = assert!(REGIONS_PER_PROCESS_MAX.is_power_of_two());
 pub(super) struct Memory {
     /// By slot of the process id.
     processes: Vec<ProcessMemory>,
+    /// Of the processes' own addresses.
+    translations: Translations,
 }
 
 #[derive(Default)]
@@ -29,6 +36,8 @@ struct ProcessMemory {
     slots: Vec<Slot>,
     free: Vec<u32>,
     bytes: u64,
+    /// Its own addresses.
+    table: Table,
 }
 
 #[derive(Default)]
@@ -50,6 +59,12 @@ pub(super) enum MemoryError {
     NoSuchRegion { region: u32 },
     #[error("region {region} carries {exports} exports; unexport them first")]
     InUse { region: u32, exports: u32 },
+    #[error("pages {at} to {end} do not lie in region {region} of {pages} pages; pin pages of a registered region")]
+    NoSuchPages { region: u32, at: u32, end: u64, pages: u64 },
+    #[error(
+        "{count} pages from page {page:#x} on leave the address space, or exceed {PINS_PER_CALL_MAX} in one call; split the call"
+    )]
+    BadRun { page: u64, count: u64 },
     #[error(transparent)]
     Region(#[from] RegionError),
 }
@@ -65,6 +80,7 @@ impl Memory {
     pub(super) fn drop_process(&mut self, process: ProcessId) {
         if self.of(process).is_some() {
             self.processes[process.slot()] = ProcessMemory::default();
+            self.translations.forget(process);
         }
     }
 
@@ -94,7 +110,7 @@ impl Memory {
             return Err(MemoryError::InUse { region: id.0, exports: slot.exports });
         }
         let len = slot.region.as_ref().map_or(0, Region::len_bytes);
-        *slot = Slot { generation: slot.generation.wrapping_add(1) & (u32::MAX >> SLOT_BITS), ..Slot::default() };
+        *slot = Slot { generation: slot.generation.wrapping_add(1) & GENERATION_MASK, ..Slot::default() };
         memory.bytes -= len;
         memory.free.push(id.0 & SLOT_MASK);
         Ok(())
@@ -127,6 +143,112 @@ impl Memory {
             Some(end) if end <= size => Ok(()),
             _ => Err(OpError::OutOfBounds { offset, len, size }),
         }
+    }
+
+    /// Checks the addresses that a process claims to have pinned.
+    #[inline]
+    pub(super) fn check_pinned(&self, process: ProcessId, address: u64, len: u64) -> Result<Pages, OpError> {
+        let nothing = OpError::NotPinned { page: address / PAGE_BYTES as u64 };
+        self.of(process).ok_or(nothing)?.table.check(address, len)
+    }
+
+    /// Checks what a process asks to pin: whether each run lies in one of its regions. Gives the pages that are new.
+    pub(super) fn check_pins(&self, process: ProcessId, pin: &[PinRun], unpin: &[PageRun]) -> Result<u64, MemoryError> {
+        let count: u64 =
+            pin.iter().map(|run| run.pages).chain(unpin.iter().copied()).map(|run| u64::from(run.count)).sum();
+        if count > PINS_PER_CALL_MAX {
+            return Err(MemoryError::BadRun { page: pin.first().map_or(0, |run| run.pages.page), count });
+        }
+        let mut new = 0;
+        for run in pin {
+            let region = RegionRef { process, region: RegionId(run.region) };
+            let size = self.region(region).map_or(0, |region| region.len_bytes() / PAGE_BYTES as u64);
+            let end = u64::from(run.at) + u64::from(run.pages.count);
+            if end > size {
+                return Err(MemoryError::NoSuchPages { region: run.region, at: run.at, end, pages: size });
+            }
+            let table = self.of(process).map(|memory| &memory.table);
+            new += pages(run.pages)?.iter().filter(|page| !table.is_some_and(|t| t.has(*page))).count() as u64;
+        }
+        unpin.iter().try_for_each(|run| pages(*run).map(drop))?;
+        Ok(new)
+    }
+
+    /// Installs translations that [`check_pins`](Self::check_pins) has found good.
+    pub(super) fn pin(&mut self, process: ProcessId, pin: &[PinRun]) {
+        let Some(memory) = self.processes.get_mut(process.slot()).filter(|m| m.owner == Some(process)) else { return };
+        for run in pin {
+            let Ok(pages) = pages(run.pages) else { continue };
+            for (page, at) in pages.iter().zip(u64::from(run.at)..) {
+                let place = Place { region: RegionId(run.region), offset: at * PAGE_BYTES as u64 };
+                self.translations.install(process, &mut memory.table, page, place);
+            }
+        }
+    }
+
+    /// Removes translations; how many there were.
+    pub(super) fn unpin(&mut self, process: ProcessId, unpin: &[PageRun]) -> u64 {
+        let Some(memory) = self.processes.get_mut(process.slot()).filter(|m| m.owner == Some(process)) else {
+            return 0;
+        };
+        let runs = unpin.iter().filter_map(|run| pages(*run).ok());
+        let gone = runs.flat_map(Pages::iter).filter(|p| self.translations.remove(process, &mut memory.table, *p));
+        gone.count() as u64
+    }
+
+    /// Removes up to `count` translations, whichever, but for those of pages in use; how many.
+    pub(super) fn revoke(&mut self, process: ProcessId, count: u64, in_use: impl Fn(Page) -> bool) -> u64 {
+        let Some(memory) = self.processes.get_mut(process.slot()).filter(|m| m.owner == Some(process)) else {
+            return 0;
+        };
+        let victims: Vec<Page> = memory.table.all().filter(|page| !in_use(*page)).take(count as usize).collect();
+        victims.iter().for_each(|page| _ = self.translations.remove(process, &mut memory.table, *page));
+        victims.len() as u64
+    }
+
+    /// Translations of a process, for statistics.
+    pub(super) fn table(&self, process: ProcessId) -> Option<&Table> {
+        self.of(process).map(|memory| &memory.table)
+    }
+
+    /// Pages that transfers found without translation.
+    pub(super) fn garbage(&self) -> u64 {
+        self.translations.garbage
+    }
+
+    /// Where an address of a process is, and how many of `len` bytes follow each other there; no place: the garbage page.
+    fn translate(&mut self, process: ProcessId, address: u64, len: u64) -> (Option<Place>, u64) {
+        let page = PAGE_BYTES as u64;
+        let whole = len.min(page - address % page);
+        let Some(memory) = self.processes.get_mut(process.slot()).filter(|m| m.owner == Some(process)) else {
+            return (None, whole);
+        };
+        let place = self.translations.translate(process, &mut memory.table, address);
+        let Some(start) = place else { return (None, whole) };
+        let mut whole = whole;
+        while whole < len {
+            // Neighbours that lie behind each other are one copy.
+            let next = self.translations.translate(process, &mut memory.table, address + whole);
+            if next != Some(Place { offset: start.offset + whole, ..start }) {
+                break;
+            }
+            whole += page.min(len - whole);
+        }
+        (place, whole)
+    }
+
+    /// The region part behind a range of either kind, as far as it is in one piece; no region: garbage.
+    fn piece(&mut self, at: RegionRef, offset: u64, len: u64) -> (Option<(Region, u64)>, u64) {
+        let (place, len) = match at.region {
+            ADDRESS_SPACE => self.translate(at.process, offset, len),
+            region => (Some(Place { region, offset }), len),
+        };
+        let place = place.and_then(|place| {
+            let region = self.region(RegionRef { region: place.region, ..at })?;
+            region.check(place.offset, len).ok()?;
+            Some((region.clone(), place.offset))
+        });
+        (place, len)
     }
 
     /// A descriptor of a region for an importer.
@@ -177,6 +299,13 @@ impl Slot {
     }
 }
 
+/// The pages of a run, if there are such addresses.
+fn pages(run: PageRun) -> Result<Pages, MemoryError> {
+    let count = u64::from(run.count);
+    let pages = Page::new(run.page).and_then(|page| Pages::new(page, count));
+    pages.ok_or(MemoryError::BadRun { page: run.page, count })
+}
+
 /// Huge pages can run out after the mapping was made, and then a copy of ours would end in SIGBUS: only ordinary pages are reserved for good.
 fn refuse_huge_pages(fd: &OwnedFd, len: u64) -> Result<(), RegionError> {
     let stat = rustix::fs::fstat(fd).map_err(|errno| RegionError::System { call: "fstat", errno })?;
@@ -191,24 +320,53 @@ impl Dma for Memory {
     // since, the range is garbage too.
     #[inline]
     fn deposit(&mut self, to: RegionRef, offset: u64, data: &[u8]) {
-        if let Some(region) = self.region(to) {
-            let _ = region.write(offset, data);
+        if to.region != ADDRESS_SPACE {
+            if let Some(region) = self.region(to) {
+                let _ = region.write(offset, data);
+            }
+            return;
+        }
+        let mut done = 0;
+        while done < data.len() {
+            let (place, len) = self.piece(to, offset + done as u64, (data.len() - done) as u64);
+            if let Some((region, at)) = place {
+                let _ = region.write(at, &data[done..done + len as usize]);
+            }
+            done += len as usize;
         }
     }
 
     #[inline]
     fn gather(&mut self, from: RegionRef, offset: u64, out: &mut [u8]) {
-        if self.region(from).is_none_or(|region| region.read(offset, out).is_err()) {
-            out.fill(0);
+        if from.region != ADDRESS_SPACE {
+            if self.region(from).is_none_or(|region| region.read(offset, out).is_err()) {
+                out.fill(0);
+            }
+            return;
+        }
+        let mut done = 0;
+        while done < out.len() {
+            let (place, len) = self.piece(from, offset + done as u64, (out.len() - done) as u64);
+            let piece = &mut out[done..done + len as usize];
+            if place.is_none_or(|(region, at)| region.read(at, piece).is_err()) {
+                piece.fill(0);
+            }
+            done += len as usize;
         }
     }
 
     fn copy(&mut self, from: RegionRef, from_offset: u64, to: RegionRef, to_offset: u64, len: u64) {
-        let Some(to) = self.region(to) else { return };
-        let Some(from) = self.region(from).filter(|f| f.check(from_offset, len).is_ok()) else {
-            return zero(to, to_offset, len);
-        };
-        let _ = from.copy_to(from_offset, to, to_offset, len);
+        let mut done = 0;
+        while done < len {
+            let (source, whole) = self.piece(from, from_offset + done, len - done);
+            let (target, whole) = self.piece(to, to_offset + done, whole);
+            match (source, target) {
+                (_, None) => {}
+                (None, Some((target, at))) => zero(&target, at, whole),
+                (Some((source, from)), Some((target, at))) => _ = source.copy_to(from, &target, at, whole),
+            }
+            done += whole;
+        }
     }
 
     #[inline]
@@ -280,6 +438,20 @@ mod tests {
         memory.release(process, id).unwrap();
         assert_eq!(memory.bytes(process), 0);
         assert_eq!(memory.release(process, id), Err(MemoryError::NoSuchRegion { region: id.0 }));
+    }
+
+    #[test]
+    fn pages_in_use_are_not_revoked() {
+        let (mut memory, process) = table();
+        let id = memory.register(process, Region::create(8 * 4096).unwrap().share().unwrap(), 8 * 4096).unwrap();
+        let run = |page, count| PageRun { page, count };
+        memory.pin(process, &[PinRun { pages: run(100, 8), region: id.0, at: 0 }]);
+        let in_use = |page: Page| (102..107).contains(&page.number());
+        assert_eq!(memory.revoke(process, 4, in_use), 3);
+        assert!((102..107).all(|page| memory.check_pinned(process, page * 4096, 4096).is_ok()));
+        assert!([100, 101, 107].into_iter().all(|page| memory.check_pinned(process, page * 4096, 1).is_err()));
+        assert_eq!((memory.revoke(process, 9, |_| false), memory.table(process).unwrap().pages()), (5, 0));
+        assert_eq!(memory.unpin(process, &[run(100, 8)]), 0);
     }
 
     #[test]

@@ -20,11 +20,15 @@ mod info;
 mod link;
 mod memory;
 mod notes;
+mod pins;
 mod redirection;
 mod refusal;
 mod rings;
+mod translation;
 
 use crate::limits::{ATTACH_TIME, CONNECTIONS_MAX, OUTBOX_RETRY, REVOCATION_LOOK};
+pub(crate) use pins::default_pages as pinned_pages_default;
+
 use calls::Calls;
 use connection::{Connection, Outbox};
 use export::{ExportRecord, Revocation};
@@ -55,6 +59,8 @@ pub struct StationConfig {
     pub peer_timeout: Duration,
     /// Whether the node lives in the process that is attached to it.
     pub embedded: bool,
+    /// Pages of their own memory that all processes together may have pinned.
+    pub pinned_pages_max: usize,
 }
 
 impl StationConfig {
@@ -68,6 +74,7 @@ impl StationConfig {
             recv_buffer_bytes: defaults.recv_buffer_bytes,
             peer_timeout: defaults.peer_timeout,
             embedded: false,
+            pinned_pages_max: pins::default_pages(),
         }
     }
 }
@@ -122,6 +129,7 @@ pub struct Station {
     /// By slot of the export id.
     exports: Vec<Option<ExportRecord>>,
     calls: Calls,
+    pins: pins::Pins,
     revocations: Vec<Revocation>,
     /// Connections to close at the next opportunity: they misbehaved, or are gone.
     dying: Vec<usize>,
@@ -167,13 +175,13 @@ impl Station {
         engine.peer_timeout = config.peer_timeout;
         Ok(Station {
             engine: Engine::new(engine, seed, now),
-            config,
             memory: Memory::default(),
             connections: Vec::new(),
             attached: Vec::new(),
             by_slot: Vec::new(),
             exports: Vec::new(),
             calls: Calls::default(),
+            pins: pins::Pins::new(config.pinned_pages_max),
             revocations: Vec::new(),
             dying: Vec::new(),
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("epoll_create1"))?,
@@ -191,6 +199,7 @@ impl Station {
             counters: Counters::default(),
             notes: VecDeque::new(),
             transport_counters: Vec::new(),
+            config,
         })
     }
 
@@ -229,6 +238,9 @@ impl Station {
         worked |= self.serve_events(now);
         if !self.revocations.is_empty() {
             worked |= self.serve_revocations(now);
+        }
+        if !self.pins.is_idle() {
+            worked |= self.serve_pins(now);
         }
         if !self.dying.is_empty() {
             self.bury(now);
@@ -290,6 +302,9 @@ impl Station {
         }
         if self.congested || self.overflows() {
             sooner(now + OUTBOX_RETRY);
+        }
+        if let Some(at) = self.pins_due(now) {
+            sooner(at);
         }
         if self.unattached > 0 {
             let first = self.connections.iter().flatten().filter(|c| c.process.is_none()).map(|c| c.heard).min();

@@ -79,6 +79,8 @@ pub(super) fn memory(error: &MemoryError) -> Refusal {
         MemoryError::TableFull => RefusalCode::TableFull,
         MemoryError::NoSuchRegion { .. } => RefusalCode::Stale,
         MemoryError::InUse { .. } => RefusalCode::Busy,
+        MemoryError::NoSuchPages { .. } => RefusalCode::OutOfBounds,
+        MemoryError::BadRun { .. } => RefusalCode::Invalid,
         MemoryError::Region(RegionError::MemoryShort { .. }) => RefusalCode::MemoryShort,
         MemoryError::Region(_) => RefusalCode::BadRegion,
     };

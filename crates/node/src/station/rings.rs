@@ -6,10 +6,12 @@
 use super::Station;
 use super::connection::Process;
 use super::memory::Memory;
+use super::translation::ADDRESS_SPACE;
 use crate::limits::{RING_BATCH, RING_QUIET_EVERY, RINGS_FEW};
-use vmmc_host::abi::{Completion, Op, RawCommand, flags};
+use vmmc_host::abi::{ADDRESSES, Completion, Op, RawCommand, flags};
 use vmmc_host::limits::INLINE_BYTES_MAX;
 use vmmc_nic::{AtomicOp, Command, Cookie, Engine, ImportId, OpError, ProcessId, RegionId, RegionRef, Source, Time};
+use vmmc_utlb::Pages;
 
 impl Station {
     /// Serves each ring that may have something.
@@ -51,8 +53,9 @@ fn serve_ring(process: &mut Process, engine: &mut Engine, memory: &mut Memory, p
         };
         full.done();
         taken += 1;
-        if let Err(why) = outcome {
-            fail(process, &raw, why);
+        match outcome {
+            Ok(()) => hold(process, &raw),
+            Err(why) => fail(process, &raw, why),
         }
     }
     process.quiet = if taken > 0 { 0 } else { process.quiet.saturating_add(1) };
@@ -109,10 +112,27 @@ fn command<'a>(
 /// The region that a command names, if the range lies in it.
 #[inline]
 fn own_range(raw: &RawCommand, process: ProcessId, memory: &Memory) -> Result<RegionId, OpError> {
+    if raw.region == ADDRESSES {
+        if raw.flags & flags::COMPLETE == 0 && raw.op == Op::Send {
+            // Nobody could tell when the pages are free again.
+            return Err(OpError::Protocol);
+        }
+        return memory.check_pinned(process, raw.region_offset, raw.len).map(|_| ADDRESS_SPACE);
+    }
     let nowhere = OpError::OutOfBounds { offset: raw.region_offset, len: raw.len, size: 0 };
     let region = RegionId(u32::try_from(raw.region).map_err(|_| nowhere)?);
     memory.check(RegionRef { process, region }, raw.region_offset, raw.len)?;
     Ok(region)
+}
+
+/// Pages of a transfer under way are not taken from the process.
+#[inline]
+fn hold(process: &mut Process, raw: &RawCommand) {
+    if raw.region == ADDRESSES && raw.flags & flags::INLINE == 0 && matches!(raw.op, Op::Send | Op::Fetch) {
+        if let Some(pages) = Pages::of_bytes(raw.region_offset, raw.len) {
+            process.in_use.insert(raw.cookie, pages);
+        }
+    }
 }
 
 #[cold]

@@ -22,6 +22,11 @@ pub(crate) struct World {
 impl World {
     /// Stations named `n0`, `n1`, ... that know each other.
     pub(crate) fn new(count: usize, key: Option<[u8; 32]>) -> Rc<RefCell<World>> {
+        World::with(count, key, |_| {})
+    }
+
+    /// As [`new`](Self::new), with other choices.
+    pub(crate) fn with(count: usize, key: Option<[u8; 32]>, choose: impl Fn(&mut StationConfig)) -> Rc<RefCell<World>> {
         let now = Time::from_nanos(1_000_000_000);
         let stations = (0..count)
             .map(|i| {
@@ -29,6 +34,7 @@ impl World {
                 config.key = key.map(ClusterKey);
                 config.listen = vec![address(i)];
                 config.embedded = false;
+                choose(&mut config);
                 let mut station = Station::new(config, [i as u8 + 1; 32], now).unwrap();
                 (0..count).filter(|&j| j != i).for_each(|j| station.add_peer(now, &[address(j)]).unwrap());
                 station

@@ -10,6 +10,7 @@ mod names;
 mod nodes;
 mod notifications;
 mod order;
+mod pinning;
 mod redirections;
 mod revocation;
 mod threads;
@@ -30,6 +31,11 @@ macro_rules! suite {
                 moving: atomics_return_the_old_value,
                 moving: counters_grow_after_the_data,
                 moving: empty_transfers_are_legal,
+                pinning: any_memory_is_sent_and_fetched_at_every_alignment,
+                pinning: later_uses_of_pinned_memory_call_nobody,
+                pinning: a_limit_evicts_by_policy_and_data_stays_right,
+                pinning: forgotten_memory_is_private_again,
+                pinning: memory_that_cannot_be_pinned_is_copied,
                 order: sends_appear_in_order,
                 order: the_last_byte_of_a_send_appears_last,
                 order: fetches_and_atomics_see_earlier_sends,

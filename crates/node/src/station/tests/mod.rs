@@ -3,5 +3,6 @@
 mod hostile;
 mod network;
 mod one_node;
+mod pins;
 mod revocation;
 mod scale;

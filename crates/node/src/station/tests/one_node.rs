@@ -3,7 +3,7 @@
 use crate::testing::{Raw, World};
 use std::sync::atomic::Ordering;
 use vmmc_host::abi::{GateState, Op, RawCommand, RawNotification, flags, gate_word};
-use vmmc_host::control::{Access, Answer, Call, NodeEvent, NotMapped, RefusalCode, What, rights};
+use vmmc_host::control::{Access, Answer, CONTROL_VERSION, Call, NodeEvent, NotMapped, RefusalCode, What, rights};
 use vmmc_host::wait::WakeSender;
 use vmmc_host::{GateTable, PairRing, Protection, Region};
 use vmmc_nic::OpError;
@@ -189,7 +189,7 @@ fn refusals_name_what_was_wrong() {
     assert_eq!(code(a.call(Call::ReleaseRegion { region: 999 })), RefusalCode::Stale);
     assert_eq!(code(b.call(Call::Unexport { export, moving: false })), RefusalCode::Stale);
     assert_eq!(code(b.call(Call::Unimport { import: 5 })), RefusalCode::Stale);
-    assert_eq!(code(b.call(Call::Attach { version: 1 })), RefusalCode::Invalid);
+    assert_eq!(code(b.call(Call::Attach { version: CONTROL_VERSION })), RefusalCode::Invalid);
     assert_eq!(code(b.call(Call::RegisterRegion { len: 4096 })), RefusalCode::BadRegion);
     let mut call = Raw::export_call(&memory, "y");
     let Call::Export { offset, .. } = &mut call else { unreachable!() };

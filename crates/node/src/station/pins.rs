@@ -1,0 +1,207 @@
+//! The driver's side of pinning: processes ask for translations, the node's limit is shared among them, and who has more than its share gives back when others need it.
+//! [UTLB §3.1, §3.4]
+//!
+//! ```text
+//!  Pin ──▶ granted ──▶ installed, Done
+//!    │ └── asker holds its share ──▶ EvictFirst (it chooses which)
+//!    └──── somebody holds more ──▶ GiveBack to that one ──▶ it unpins, or in GIVE_BACK_TIME the node does ──▶ installed, Done
+//! ```
+//!
+//! Invariant: what the budget says a process has is what its table has installed, plus what it is owed while transfers still use the pages. A process that keeps what it was
+//! asked for loses translations that no transfer uses; its later commands with these addresses are refused, and its library pins again.
+
+use super::Station;
+use super::refusal::{memory as memory_refusal, refusal};
+use crate::limits::{GIVE_BACK_TIME, PINNED_PART};
+use std::time::Duration;
+use vmmc_host::control::{Answer, NodeEvent, PageRun, PinRun, Refusal, RefusalCode};
+use vmmc_host::memory::total_bytes;
+use vmmc_host::region::PAGE_BYTES;
+use vmmc_nic::{ProcessId, Time};
+use vmmc_utlb::{Budget, BudgetAction, BudgetError, Decision, Process as Tagged};
+
+/// The node's pinned memory, and who waits for some.
+pub(super) struct Pins {
+    budget: Budget,
+    waiting: Vec<Waiting>,
+    /// Asks under way, or pages owed.
+    busy: bool,
+    pub(super) asked: u64,
+    pub(super) revoked: u64,
+}
+
+struct Waiting {
+    index: usize,
+    number: u64,
+    serial: u64,
+    process: ProcessId,
+    pin: Vec<PinRun>,
+    pages: u64,
+}
+
+/// What may be pinned at a node unless configured.
+pub(crate) fn default_pages() -> usize {
+    // A machine that does not tell its memory gets as much as a small one.
+    let bytes = total_bytes().unwrap_or(1 << 30) / PINNED_PART;
+    (bytes / PAGE_BYTES as u64) as usize
+}
+
+impl Pins {
+    pub(super) fn new(pages: usize) -> Pins {
+        let budget = Budget::new(pages, GIVE_BACK_TIME.as_micros() as u64);
+        Pins { budget, waiting: Vec::new(), busy: false, asked: 0, revoked: 0 }
+    }
+
+    pub(super) fn attach(&mut self, process: ProcessId) {
+        self.budget.attach(tagged(process));
+    }
+
+    pub(super) fn detach(&mut self, process: ProcessId) {
+        self.waiting.retain(|w| w.process != process);
+        self.budget.detach(tagged(process));
+        self.busy = true;
+    }
+
+    /// Whether nothing is to be looked at.
+    pub(super) fn is_idle(&self) -> bool {
+        !self.busy
+    }
+
+    /// Pages that all processes together may have.
+    pub(super) fn free(&self) -> usize {
+        self.budget.free()
+    }
+}
+
+fn tagged(process: ProcessId) -> Tagged {
+    Tagged(u16::try_from(process.slot()).expect("the engine has fewer processes than 2^16"))
+}
+
+impl Station {
+    /// A process gives up translations and asks for others; none: the answer comes later.
+    pub(super) fn pin(
+        &mut self,
+        now: Time,
+        index: usize,
+        serial: u64,
+        unpin: &[PageRun],
+        pin: Vec<PinRun>,
+    ) -> Result<Option<Answer>, Refusal> {
+        let process = self.attached_process(index)?.id;
+        self.memory.check_pins(process, &pin, unpin).map_err(|e| memory_refusal(&e))?;
+        let given = self.memory.unpin(process, unpin);
+        if given > 0 {
+            self.give_back(process, given, now);
+        }
+        let pages = self.memory.check_pins(process, &pin, &[]).map_err(|e| memory_refusal(&e))?;
+        let decision = self.pins.budget.request(tagged(process), pages as usize, self.pin_time(now));
+        self.pins.busy = true;
+        match decision {
+            Ok(Decision::Granted) => {
+                self.memory.pin(process, &pin);
+                Ok(Some(Answer::Done))
+            }
+            Ok(Decision::EvictOwn) => Ok(Some(Answer::EvictFirst { pages })),
+            Ok(Decision::Wait) => {
+                let number = self.connections[index].as_ref().map_or(0, |c| c.number);
+                self.pins.waiting.push(Waiting { index, number, serial, process, pin, pages });
+                self.serve_pins(now);
+                Ok(None)
+            }
+            Err(error @ BudgetError::TooMuch { .. }) => Err(refusal(RefusalCode::MemoryShort, error.to_string())),
+            Err(error) => Err(refusal(RefusalCode::Invalid, error.to_string())),
+        }
+    }
+
+    /// A process unpinned so many pages: first those that the node was to take anyway, which are counted already.
+    fn give_back(&mut self, process: ProcessId, pages: u64, now: Time) {
+        let now_us = self.pin_time(now);
+        let owed = self.by_slot.get(process.slot()).copied().flatten();
+        let owed = owed.and_then(|i| self.connections[i].as_mut()?.process.as_mut()).map(|p| &mut p.pins_owed);
+        let counted = owed.map_or(0, |owed| {
+            let counted = pages.min(*owed);
+            *owed -= counted;
+            counted
+        });
+        self.pins.budget.given_back(tagged(process), (pages - counted) as usize, now_us);
+        self.pins.busy = true;
+    }
+
+    /// Does what the budget wants done; says whether there was anything.
+    pub(super) fn serve_pins(&mut self, now: Time) -> bool {
+        let now_us = self.pin_time(now);
+        let mut any = false;
+        while let Some(action) = self.pins.budget.poll(now_us) {
+            any = true;
+            match action {
+                BudgetAction::Ask { process, pages, .. } => {
+                    self.pins.asked += pages as u64;
+                    let within_ms = GIVE_BACK_TIME.as_millis() as u64;
+                    if let Some(index) = self.by_slot[usize::from(process.0)] {
+                        self.tell(index, &NodeEvent::GiveBack { pages: pages as u64, within_ms }, Vec::new());
+                    }
+                }
+                BudgetAction::Grant { process, pages } => self.granted(process, pages as u64, now),
+                BudgetAction::Revoke { process, pages } => {
+                    if let Some(index) = self.by_slot[usize::from(process.0)] {
+                        self.owe(index, pages as u64);
+                    }
+                }
+            }
+        }
+        let owing = self.attached.clone().into_iter().filter(|i| self.take_owed(*i)).count();
+        self.pins.busy = owing > 0 || self.pins.budget.deadline_us().is_some();
+        any
+    }
+
+    fn granted(&mut self, process: Tagged, pages: u64, now: Time) {
+        let at = self.pins.waiting.iter().position(|w| tagged(w.process) == process && w.pages == pages);
+        let Some(waiting) = at.map(|at| self.pins.waiting.remove(at)) else { return };
+        // Regions may have gone, and pages may have been pinned, since it asked.
+        let now_new = self.memory.check_pins(waiting.process, &waiting.pin, &[]);
+        let result = now_new.as_ref().map(|_| Answer::Done).map_err(memory_refusal);
+        let unused = pages - now_new.as_ref().map_or(0, |new| pages.min(*new));
+        if result.is_ok() {
+            self.memory.pin(waiting.process, &waiting.pin);
+        }
+        if unused > 0 {
+            self.pins.budget.given_back(process, unused as usize, self.pin_time(now));
+        }
+        if self.connections[waiting.index].as_ref().is_some_and(|c| c.number == waiting.number) {
+            self.reply(waiting.index, waiting.serial, result, Vec::new());
+        }
+    }
+
+    fn owe(&mut self, index: usize, pages: u64) {
+        if let Some(process) = self.connections[index].as_mut().and_then(|c| c.process.as_mut()) {
+            process.pins_owed += pages;
+        }
+    }
+
+    /// Takes what a process owes, as far as no transfer uses it; whether it still owes.
+    fn take_owed(&mut self, index: usize) -> bool {
+        let Some(process) = self.connections[index].as_mut().and_then(|c| c.process.as_mut()) else { return false };
+        if process.pins_owed == 0 {
+            return false;
+        }
+        let in_use = |page| process.in_use.values().any(|pages| pages.contains(page));
+        let taken = self.memory.revoke(process.id, process.pins_owed, in_use);
+        self.pins.revoked += taken;
+        process.pins_owed -= taken;
+        // Nothing is left to take of a process that has nothing pinned.
+        if self.memory.table(process.id).is_none_or(|table| table.pages() == 0) {
+            process.pins_owed = 0;
+        }
+        process.pins_owed > 0
+    }
+
+    /// When [`serve_pins`](Self::serve_pins) has something to do.
+    pub(super) fn pins_due(&self, now: Time) -> Option<Time> {
+        let due_us = self.pins.budget.deadline_us()?;
+        Some(now + Duration::from_micros(due_us.saturating_sub(self.pin_time(now))))
+    }
+
+    fn pin_time(&self, now: Time) -> u64 {
+        now.since(self.started).as_micros() as u64
+    }
+}

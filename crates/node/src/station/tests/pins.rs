@@ -1,0 +1,168 @@
+//! Pinned memory: what a process says about addresses is a claim, and what it keeps from others is taken from it in time.
+
+use crate::testing::{Raw, World};
+use std::cell::RefCell;
+use std::rc::Rc;
+use vmmc_host::abi::{ADDRESSES, Completion, Op, RawCommand, flags};
+use vmmc_host::control::{Answer, CONTROL_VERSION, Call, NodeEvent, PageRun, PinRun, RefusalCode, rights};
+use vmmc_nic::OpError;
+
+const PAGE: u64 = 4096;
+/// A process's own addresses are whatever it says.
+const ADDRESS_PAGE: u64 = 0x0007_f000_0001;
+
+fn run(page: u64, count: u32) -> PageRun {
+    PageRun { page: ADDRESS_PAGE + page, count }
+}
+
+fn pin(process: &mut Raw, page: u64, count: u32, region: u32, at: u32) -> Result<Answer, RefusalCode> {
+    let call = Call::Pin { unpin: Vec::new(), pin: vec![PinRun { pages: run(page, count), region, at }] };
+    process.call(call).map_err(|refusal| refusal.code)
+}
+
+/// A send or fetch between an export and addresses of the process.
+fn transfer(process: &mut Raw, op: Op, import: u64, address: u64, len: u64) -> Completion {
+    let mut command = RawCommand::new(op, import);
+    command.flags = flags::COMPLETE;
+    (command.region, command.region_offset, command.len, command.cookie) = (ADDRESSES, address, len, 77);
+    process.post(&command, &[]);
+    process.ring();
+    process.completion()
+}
+
+fn limited(pages: usize) -> Rc<RefCell<World>> {
+    World::with(1, None, |config| config.pinned_pages_max = pages)
+}
+
+fn status(page: u64) -> (u16, u64) {
+    let error = OpError::NotPinned { page };
+    (error.code(), error.args()[0])
+}
+
+#[test]
+fn addresses_are_translated_page_by_page() {
+    let world = World::new(1, None);
+    let (mut a, mut b) = (Raw::attach(&world, 0), Raw::attach(&world, 0));
+    let (_, memory) = a.export("x");
+    let (grant, _) = b.import(None, "x", rights::WRITE);
+    let (one, two) = (b.register(3 * PAGE), b.register(3 * PAGE));
+    // Three pages, neither in order nor in one region.
+    for (page, region, at) in [(0, &two, 2), (1, &one, 0), (2, &one, 1)] {
+        assert_eq!(pin(&mut b, page, 1, region.id, at), Ok(Answer::Done));
+    }
+    two.region.write(2 * PAGE + 100, &[1; 3996]).unwrap();
+    one.region.write(0, &[2; 4096]).unwrap();
+    one.region.write(PAGE, &[3; 4096]).unwrap();
+    let done = transfer(&mut b, Op::Send, grant.import, ADDRESS_PAGE * PAGE + 100, 3 * PAGE - 200);
+    assert_eq!((done.cookie, done.status), (77, 0));
+    let mut got = vec![0u8; 3 * PAGE as usize - 200];
+    memory.region.read(0, &mut got).unwrap();
+    assert!(got[..3996].iter().all(|b| *b == 1) && got[3996..8092].iter().all(|b| *b == 2));
+    assert!(got[8092..].iter().all(|b| *b == 3));
+}
+
+#[test]
+fn a_process_that_lies_about_addresses_reaches_nothing_of_others() {
+    let world = World::new(1, None);
+    let (mut victim, mut evil) = (Raw::attach(&world, 0), Raw::attach(&world, 0));
+    let (_, target) = victim.export("x");
+    let secret = victim.register(4 * PAGE);
+    secret.region.write(0, &[0x5e; 4 * PAGE as usize]).unwrap();
+    assert_eq!(pin(&mut victim, 0, 4, secret.id, 0), Ok(Answer::Done));
+    let own = evil.register(2 * PAGE);
+    let (grant, _) = evil.import(None, "x", rights::READ | rights::WRITE);
+    // Regions of others, pages outside of its own, ranges that wrap or are endless.
+    if own.id != secret.id {
+        assert_eq!(pin(&mut evil, 0, 1, secret.id, 0), Err(RefusalCode::OutOfBounds));
+    }
+    assert_eq!(pin(&mut evil, 0, 4, own.id, 0), Err(RefusalCode::OutOfBounds));
+    assert_eq!(pin(&mut evil, 0, 2, own.id, u32::MAX), Err(RefusalCode::OutOfBounds));
+    assert_eq!(pin(&mut evil, 0, u32::MAX, own.id, 0), Err(RefusalCode::Invalid));
+    let far = Call::Pin { unpin: vec![PageRun { page: u64::MAX, count: 2 }], pin: Vec::new() };
+    assert_eq!(evil.call(far).unwrap_err().code, RefusalCode::Invalid);
+    // The addresses that the victim has pinned are not its own.
+    for op in [Op::Send, Op::Fetch] {
+        let done = transfer(&mut evil, op, grant.import, ADDRESS_PAGE * PAGE, PAGE);
+        assert_eq!((done.status, done.args[0]), status(ADDRESS_PAGE));
+        let done = transfer(&mut evil, op, grant.import, u64::MAX - 5, 100);
+        assert_eq!(done.status, status(0).0);
+        let done = transfer(&mut evil, op, grant.import, 0, u64::MAX);
+        assert_eq!(done.status, status(0).0);
+    }
+    assert_eq!(target.region.word(0).unwrap().load(std::sync::atomic::Ordering::SeqCst), 0);
+    let Answer::Info(info) = victim.call(Call::Info { details: true }).unwrap() else { panic!("no description") };
+    assert!(info.processes.iter().any(|p| p.pinned == 4) && info.processes.iter().any(|p| p.pinned == 0));
+}
+
+#[test]
+fn a_released_region_leaves_the_garbage_page_behind_its_addresses() {
+    let world = World::new(1, None);
+    let (mut a, mut b) = (Raw::attach(&world, 0), Raw::attach(&world, 0));
+    let (_, memory) = a.export("x");
+    let (grant, _) = b.import(None, "x", rights::READ | rights::WRITE);
+    let own = b.register(PAGE);
+    assert_eq!(pin(&mut b, 0, 1, own.id, 0), Ok(Answer::Done));
+    b.call(Call::ReleaseRegion { region: own.id }).unwrap();
+    // The slot is used again, by memory that those addresses must not reach.
+    let other = b.register(PAGE);
+    other.region.write(0, &[9; PAGE as usize]).unwrap();
+    memory.region.write(0, &[1; PAGE as usize]).unwrap();
+    assert_eq!(transfer(&mut b, Op::Send, grant.import, ADDRESS_PAGE * PAGE, PAGE).status, 0);
+    let mut got = [1u8; PAGE as usize];
+    memory.region.read(0, &mut got).unwrap();
+    assert!(got.iter().all(|b| *b == 0), "zeros, and nothing of the region that came after");
+}
+
+#[test]
+fn who_keeps_what_others_need_loses_it_when_the_time_is_over() {
+    let world = limited(8);
+    let (mut owner, mut keeper, mut other) = (Raw::attach(&world, 0), Raw::attach(&world, 0), Raw::attach(&world, 0));
+    owner.export("x");
+    let (grant, _) = keeper.import(None, "x", rights::WRITE);
+    let (kept, wanted) = (keeper.register(8 * PAGE), other.register(2 * PAGE));
+    for page in 0..4 {
+        assert_eq!(pin(&mut keeper, 2 * page, 2, kept.id, 2 * page as u32), Ok(Answer::Done));
+    }
+    assert_eq!(pin(&mut keeper, 8, 1, kept.id, 0), Ok(Answer::EvictFirst { pages: 1 }), "it has all there is");
+    let asked =
+        other.ask(Call::Pin { unpin: Vec::new(), pin: vec![PinRun { pages: run(0, 2), region: wanted.id, at: 0 }] });
+    let (event, _) = keeper.event();
+    assert_eq!(event, NodeEvent::GiveBack { pages: 2, within_ms: 250 });
+    assert!(other.has_no_answer());
+    // The keeper does nothing. After the time that it was given the other one has its pages.
+    assert_eq!(other.answer(asked), Ok(Answer::Done));
+    keeper.pump();
+    let results: Vec<u16> = (0..8)
+        .map(|page| transfer(&mut keeper, Op::Send, grant.import, (ADDRESS_PAGE + page) * PAGE, PAGE).status)
+        .collect();
+    assert_eq!(results.iter().filter(|status| **status != 0).count(), 2, "{results:?}");
+    assert!(results.iter().all(|s| *s == 0 || *s == status(0).0), "an error, no silent garbage");
+    // What it gives back now in its own time counts once only.
+    let all = Call::Pin { unpin: vec![run(0, 8)], pin: Vec::new() };
+    assert_eq!(keeper.call(all), Ok(Answer::Done));
+    let Answer::Info(info) = owner.call(Call::Info { details: false }).unwrap() else { panic!("no description") };
+    let counter = |name: &str| info.counters.iter().find(|(n, _)| n == name).map(|(_, v)| *v);
+    assert_eq!((counter("pinned_pages"), counter("pinned_pages_free")), (Some(2), Some(6)));
+    assert_eq!((counter("pins_asked_back"), counter("pins_taken_back")), (Some(2), Some(2)));
+    assert_eq!(CONTROL_VERSION, 2);
+}
+
+#[test]
+fn a_process_that_gives_back_keeps_what_it_chose() {
+    let world = limited(8);
+    let (mut keeper, mut other) = (Raw::attach(&world, 0), Raw::attach(&world, 0));
+    let (kept, wanted) = (keeper.register(8 * PAGE), other.register(2 * PAGE));
+    for page in 0..4 {
+        assert_eq!(pin(&mut keeper, 2 * page, 2, kept.id, 2 * page as u32), Ok(Answer::Done));
+    }
+    let asked =
+        other.ask(Call::Pin { unpin: Vec::new(), pin: vec![PinRun { pages: run(0, 2), region: wanted.id, at: 0 }] });
+    keeper.event();
+    assert_eq!(keeper.call(Call::Pin { unpin: vec![run(3, 2)], pin: Vec::new() }), Ok(Answer::Done));
+    assert_eq!(other.answer(asked), Ok(Answer::Done));
+    // A process that dies leaves room at once.
+    drop(keeper);
+    other.pump();
+    let Answer::Info(info) = other.call(Call::Info { details: false }).unwrap() else { panic!("no description") };
+    assert!(info.counters.contains(&("pinned_pages_free".into(), 6)), "{:?}", info.counters);
+}

@@ -1,0 +1,183 @@
+//! Translations of processes' own addresses: one hierarchical table a process, one cache of the engine for all. [UTLB §3.2, §3.3, §4.2]
+//!
+//! Invariant: the engine reaches what the driver installed for that very process, and nothing else: an address without translation is the garbage page, and a frame is
+//! looked up in the process's own regions each time, so one that was released is garbage too. Here a frame is a page of a region of the process.
+
+use crate::limits::CLASSIFIED_PAGES_MAX;
+use vmmc_nic::{OpError, ProcessId, RegionId};
+use vmmc_utlb::{
+    CacheCounters, CacheShape, Classifier, Frame, HierarchicalTable, MissKind, Page, Pages, Process as Tagged,
+    SharedCache, Tag, Translation,
+};
+
+/// Region id of a process's address space: no region has its highest bit set.
+pub(super) const ADDRESS_SPACE: RegionId = RegionId(u32::MAX);
+/// Where addresses without translation lead.
+const GARBAGE: Frame = Frame(u64::MAX);
+const PAGE_SHIFT: u32 = 12;
+
+/// A place in a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) region: RegionId,
+    pub(super) offset: u64,
+}
+
+impl Place {
+    fn frame(self) -> Frame {
+        Frame(u64::from(self.region.0) << 32 | self.offset >> PAGE_SHIFT)
+    }
+
+    fn of(frame: Frame) -> Place {
+        Place { region: RegionId((frame.0 >> 32) as u32), offset: (frame.0 & u64::from(u32::MAX)) << PAGE_SHIFT }
+    }
+}
+
+/// Pinned pages of one process.
+pub(super) struct Table {
+    table: HierarchicalTable,
+    pages: u64,
+    pub(super) counters: CacheCounters,
+    pub(super) pins: u64,
+    pub(super) unpins: u64,
+}
+
+impl Default for Table {
+    fn default() -> Table {
+        Table {
+            table: HierarchicalTable::new(GARBAGE),
+            pages: 0,
+            counters: CacheCounters::default(),
+            pins: 0,
+            unpins: 0,
+        }
+    }
+}
+
+/// The engine's side.
+pub(super) struct Translations {
+    cache: SharedCache,
+    /// Tells the kinds of misses apart.
+    classifier: Classifier,
+    /// Pages that it has seen: it starts anew past a bound, so that no process makes it grow.
+    seen: u64,
+    /// Accesses to the garbage page, pages.
+    pub(super) garbage: u64,
+}
+
+impl Default for Translations {
+    fn default() -> Translations {
+        let shape = CacheShape::PAPER;
+        Translations {
+            cache: SharedCache::new(shape),
+            classifier: Classifier::new(shape.entries()),
+            seen: 0,
+            garbage: 0,
+        }
+    }
+}
+
+fn tagged(process: ProcessId) -> Tagged {
+    Tagged(u16::try_from(process.slot()).expect("the engine has fewer processes than 2^16"))
+}
+
+impl Table {
+    /// Pages pinned.
+    pub(super) fn pages(&self) -> u64 {
+        self.pages
+    }
+
+    /// All of them, in no order.
+    pub(super) fn all(&self) -> impl Iterator<Item = Page> {
+        self.table.pages()
+    }
+
+    pub(super) fn has(&self, page: Page) -> bool {
+        matches!(self.table.translate(page), Translation::Frame(_))
+    }
+
+    /// Checks the addresses that a process claims to have pinned.
+    #[inline]
+    pub(super) fn check(&self, address: u64, len: u64) -> Result<Pages, OpError> {
+        let nowhere = OpError::NotPinned { page: address >> PAGE_SHIFT };
+        let pages = Pages::of_bytes(address, len).filter(|pages| pages.count() <= self.pages).ok_or(nowhere)?;
+        match pages.iter().find(|page| !self.has(*page)) {
+            None => Ok(pages),
+            Some(page) => Err(OpError::NotPinned { page: page.number() }),
+        }
+    }
+}
+
+impl Translations {
+    /// The driver pinned a page.
+    pub(super) fn install(&mut self, process: ProcessId, table: &mut Table, page: Page, place: Place) {
+        let fresh = !table.has(page);
+        table.table.install(page, place.frame()).expect("second-level tables stay in memory here");
+        table.pages += u64::from(fresh);
+        table.pins += 1;
+        if !fresh {
+            self.drop_entry(process, page);
+        }
+    }
+
+    /// The driver unpinned a page; whether it was pinned.
+    pub(super) fn remove(&mut self, process: ProcessId, table: &mut Table, page: Page) -> bool {
+        let was = table.table.remove(page).expect("second-level tables stay in memory here").is_some();
+        table.pages -= u64::from(was);
+        table.unpins += u64::from(was);
+        if was {
+            self.drop_entry(process, page);
+        }
+        was
+    }
+
+    fn drop_entry(&mut self, process: ProcessId, page: Page) {
+        let process = tagged(process);
+        self.cache.invalidate(process, page);
+        self.classifier.invalidated(Tag::new(process, page));
+    }
+
+    /// The process is gone.
+    pub(super) fn forget(&mut self, process: ProcessId) {
+        self.cache.invalidate_process(tagged(process));
+    }
+
+    /// Where the byte at an address is; none: the garbage page. A look at the cache, at a miss one at the table.
+    #[inline]
+    pub(super) fn translate(&mut self, process: ProcessId, table: &mut Table, address: u64) -> Option<Place> {
+        let place = Page::of_address(address).and_then(|page| self.look_up(tagged(process), table, page));
+        if place.is_none() {
+            self.garbage += 1;
+        }
+        let inside = address & ((1 << PAGE_SHIFT) - 1);
+        place.map(|place| Place { offset: place.offset + inside, ..place })
+    }
+
+    fn look_up(&mut self, process: Tagged, table: &mut Table, page: Page) -> Option<Place> {
+        table.counters.lookups += 1;
+        let found = self.cache.find(process, page);
+        if self.seen > CLASSIFIED_PAGES_MAX {
+            (self.classifier, self.seen) = (Classifier::new(self.cache.shape().entries()), 0);
+        }
+        let kind = self.classifier.looked_up(Tag::new(process, page), found.is_none());
+        if let Some(frame) = found {
+            return Some(Place::of(frame));
+        }
+        table.counters.misses += 1;
+        match kind {
+            Some(MissKind::Compulsory) => {
+                self.seen += 1;
+                table.counters.compulsory += 1;
+            }
+            Some(MissKind::Capacity) => table.counters.capacity += 1,
+            Some(MissKind::Conflict) => table.counters.conflict += 1,
+            None => {}
+        }
+        let Translation::Frame(frame) = table.table.translate(page) else { return None };
+        table.counters.fetched += 1;
+        if self.cache.fill(process, page, frame).is_some() {
+            table.counters.displaced += 1;
+        }
+        Some(Place::of(frame))
+    }
+}

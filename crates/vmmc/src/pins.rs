@@ -1,0 +1,534 @@
+//! Demand pinning, the user's side: which pages of the caller's memory the node can reach, and what to do when it cannot yet. [UTLB §3, Figure 2]
+//!
+//! ```text
+//!  transfer ──lookup──▶ pinned ──▶ command with addresses               no call, no message
+//!               └─ miss: take the pages, evict by policy, Call::Pin ──▶ command
+//!               └─ cannot be pinned: the caller copies
+//! ```
+//!
+//! Invariants: a page counts as pinned only while the node has its translation, or had it when it last said so; pages of a transfer under way are no victims; a translation
+//! is used only after it was seen that the caller's bytes still lie in its frame: by the bytes themselves, or because the kernel says that no mapping changes and every change
+//! so far has been heard of. So memory that was unmapped or moved is never sent or written by its old translation.
+
+use crate::core::{Core, count};
+use crate::error::BufferError;
+use crate::limits::{PIN_TRIES, PINNED_COMPARED_PAGES_MAX, PINNED_PAGES_DEFAULT, UNFIT_KEPT_MAX};
+use std::collections::HashSet;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard};
+use vmmc_host::Deadline;
+use vmmc_host::control::{Answer, Call, PageRun, PinRun};
+use vmmc_host::memory::locked_bytes_max;
+use vmmc_host::pin::{Arena, Frame, Listener, PinSpace};
+use vmmc_host::region::PAGE_BYTES;
+use vmmc_utlb::{
+    AnyPolicy, MissError, Page, PageSet, Pages, PinCounters, PinRequest, Pinning, Policy, PolicyKind, Prepin, Unpin,
+};
+
+/// How a session pins memory.
+#[derive(Debug)]
+pub struct PinOptions {
+    policy: AnyPolicy,
+    prepin: Prepin,
+    pages_max: usize,
+}
+
+impl Default for PinOptions {
+    /// LRU, only what is needed, 64 MiB or three quarters of `RLIMIT_MEMLOCK`.
+    fn default() -> Self {
+        let locked = locked_bytes_max().map_or(usize::MAX, |bytes| bytes as usize / PAGE_BYTES / 4 * 3);
+        PinOptions {
+            policy: PolicyKind::Lru.build(),
+            prepin: Prepin::Fixed(1),
+            pages_max: PINNED_PAGES_DEFAULT.min(locked.max(1)),
+        }
+    }
+}
+
+impl PinOptions {
+    /// Which pages to give up at the limit.
+    #[must_use]
+    pub fn policy(mut self, policy: PolicyKind) -> Self {
+        self.policy = policy.build();
+        self
+    }
+
+    /// The application's own choice of what to give up.
+    #[must_use]
+    pub fn own_policy(mut self, policy: Box<dyn Policy>) -> Self {
+        self.policy = AnyPolicy::Custom(policy);
+        self
+    }
+
+    /// How many pages to pin at a miss. Pages ahead of need are pinned only where they were before: memory that no transfer has named may be written meanwhile.
+    #[must_use]
+    pub fn ahead(mut self, prepin: Prepin) -> Self {
+        self.prepin = prepin;
+        self
+    }
+
+    /// Most pages pinned at a time.
+    #[must_use]
+    pub fn pages_max(mut self, pages: usize) -> Self {
+        self.pages_max = pages.max(1);
+        self
+    }
+}
+
+/// The pins of a session.
+#[derive(Default)]
+pub(crate) struct Pins {
+    state: Mutex<Stage>,
+    /// Transfers that could not be pinned.
+    copied: AtomicU64,
+    /// Nothing can be pinned here at all.
+    off: AtomicBool,
+}
+
+#[derive(Default)]
+enum Stage {
+    #[default]
+    Unused,
+    Chosen(PinOptions),
+    Used(Box<State>),
+}
+
+struct State {
+    pinning: Pinning,
+    /// By slot.
+    frames: Vec<Frame>,
+    arenas: Vec<Arena>,
+    /// The node's ids, by arena.
+    regions: Vec<Option<u32>>,
+    listener: Listener,
+    /// Unpinned here, and the node has not been told.
+    untold: Vec<Page>,
+    /// Frames to confirm when it has.
+    unconfirmed: Vec<Frame>,
+    /// Gone while a transfer that nobody waits for used them.
+    doomed: PageSet,
+    /// First pages of memory that cannot be pinned.
+    unfit: HashSet<u64>,
+    marks: u64,
+    request: PinRequest,
+}
+
+/// What [`Pins::counters`] tells.
+pub(crate) struct Counted {
+    pub(crate) counters: PinCounters,
+    pub(crate) pages: u64,
+    pub(crate) copied: u64,
+}
+
+/// Memory that a transfer names; whole pages.
+pub(crate) enum Body<'a> {
+    Send(&'a [u8]),
+    Fetch(&'a mut [u8]),
+}
+
+impl Body<'_> {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Body::Send(bytes) => bytes,
+            Body::Fetch(bytes) => bytes,
+        }
+    }
+}
+
+/// How a look at the tables ended.
+enum Look {
+    Pinned,
+    Stale,
+    AllHeld,
+    Never,
+}
+
+impl Pins {
+    pub(crate) fn set_options(&self, options: PinOptions) -> bool {
+        let mut stage = self.lock();
+        let early = !matches!(*stage, Stage::Used(_));
+        if early {
+            *stage = Stage::Chosen(options);
+        }
+        early
+    }
+
+    /// Makes sure that the node can reach these pages, and holds them for a transfer; none: the caller must copy.
+    pub(crate) fn hold(&self, core: &Core, mut body: Body<'_>, deadline: impl Fn() -> Deadline) -> Option<Pages> {
+        let found = self.try_hold(core, &mut body, deadline);
+        if found.is_none() {
+            count(&self.copied, 1);
+            core.hot.area.pin_counter(6).store(self.copied.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        found
+    }
+
+    fn try_hold(&self, core: &Core, body: &mut Body<'_>, deadline: impl Fn() -> Deadline) -> Option<Pages> {
+        if self.off.load(Ordering::Relaxed) {
+            return None;
+        }
+        let pages = Pages::of_bytes(body.bytes().as_ptr() as u64, body.bytes().len() as u64)?;
+        for _ in 0..PIN_TRIES {
+            // For long bodies one question to the kernel is cheaper than a look at the bytes; it must come before the look at the news.
+            let long = pages.count() > PINNED_COMPARED_PAGES_MAX;
+            let changing =
+                long && matches!(body, Body::Send(_)) && PinSpace::of_process().is_ok_and(|s| s.is_changing());
+            let mut stage = self.lock();
+            let state = self.state(&mut stage)?;
+            if changing || state.listener.has_news() {
+                state.hear();
+            }
+            match state.look(core, pages, body, &deadline) {
+                Look::Pinned => return Some(pages),
+                Look::Never => return None,
+                Look::Stale => state.hear(),
+                Look::AllHeld => {
+                    drop(stage);
+                    core.collect();
+                    std::thread::yield_now();
+                }
+            }
+        }
+        None
+    }
+
+    fn state<'a>(&self, stage: &'a mut Stage) -> Option<&'a mut State> {
+        if !matches!(stage, Stage::Used(_)) {
+            let Ok(space) = PinSpace::of_process() else {
+                self.off.store(true, Ordering::Relaxed);
+                return None;
+            };
+            let options = match std::mem::take(stage) {
+                Stage::Chosen(options) => options,
+                _ => PinOptions::default(),
+            };
+            *stage = Stage::Used(Box::new(State::new(options, space)));
+        }
+        let Stage::Used(state) = stage else { unreachable!("made above") };
+        Some(state)
+    }
+
+    /// A transfer has ended.
+    pub(crate) fn release(&self, pages: Pages) {
+        if let Stage::Used(state) = &mut *self.lock() {
+            state.release(pages);
+        }
+    }
+
+    /// The node has no translation of some of these pages any more.
+    pub(crate) fn distrust(&self, pages: Pages) {
+        if let Stage::Used(state) = &mut *self.lock() {
+            state.drop_pages(pages);
+        }
+    }
+
+    /// Others need memory: gives pages back, those that the policy chooses.
+    pub(crate) fn give_back(&self, core: &Core, pages: u64) {
+        let Stage::Used(state) = &mut *self.lock() else { return };
+        let mut given = Vec::new();
+        state.pinning.give_back(usize::try_from(pages).unwrap_or(usize::MAX), &mut given);
+        state.publish(core);
+        let given: Vec<Page> = given.into_iter().map(|unpin| unpin.page).collect();
+        for part in page_runs(given).chunks(RUNS_PER_CALL) {
+            core.tell(Call::Pin { unpin: part.to_vec(), pin: Vec::new() });
+        }
+    }
+
+    /// Ends the pinning of memory, and makes it private again.
+    pub(crate) fn forget(&self, core: &Core, memory: &mut [u8]) -> Result<(), BufferError> {
+        let (head, len) = whole_pages(memory);
+        let body = &mut memory[head..head + len];
+        let Some(pages) = Pages::of_bytes(body.as_ptr() as u64, len as u64).filter(|_| len > 0) else { return Ok(()) };
+        let Stage::Used(state) = &mut *self.lock() else { return Ok(()) };
+        state.drop_pages(pages);
+        state.tell_node(core, core.default_deadline())?;
+        state.listener.space().give_private(body)?;
+        state.hear();
+        // Their frames are not known to the node any more.
+        state.listener.confirm(&std::mem::take(&mut state.unconfirmed));
+        state.publish(core);
+        Ok(())
+    }
+
+    /// A transfer into this memory was given up: from now on it reaches pages that are nobody's. Should even that fail, the program must not go on.
+    pub(crate) fn withdraw(&self, body: &mut [u8]) {
+        let Stage::Used(state) = &mut *self.lock() else { return };
+        let done = state.listener.space().give_private(body);
+        done.expect("memory for private copies of pages that a lost transfer may still write to");
+        state.hear();
+    }
+
+    pub(crate) fn counters(&self) -> Counted {
+        let copied = self.copied.load(Ordering::Relaxed);
+        match &*self.lock() {
+            Stage::Used(state) => {
+                Counted { counters: state.pinning.counters().clone(), pages: state.pinning.len() as u64, copied }
+            }
+            _ => Counted { counters: PinCounters::default(), pages: 0, copied },
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Stage> {
+        self.state.lock().expect("no panic while the lock is held")
+    }
+}
+
+/// Runs of one call, which fit a control message many times.
+const RUNS_PER_CALL: usize = 1024;
+
+impl State {
+    fn new(options: PinOptions, space: &'static PinSpace) -> State {
+        State {
+            pinning: Pinning::new(options.policy, options.prepin, Some(options.pages_max)),
+            frames: Vec::new(),
+            arenas: Vec::new(),
+            regions: Vec::new(),
+            listener: space.listen(),
+            untold: Vec::new(),
+            unconfirmed: Vec::new(),
+            doomed: PageSet::new(),
+            unfit: HashSet::new(),
+            marks: 0,
+            request: PinRequest::default(),
+        }
+    }
+
+    /// The user-level lookup, and what follows a miss.
+    fn look(&mut self, core: &Core, pages: Pages, body: &mut Body<'_>, deadline: &impl Fn() -> Deadline) -> Look {
+        if !self.doomed.is_empty() && pages.iter().any(|page| self.doomed.contains(page)) {
+            return Look::Never;
+        }
+        if pages.iter().all(|page| self.pinning.is_pinned(page)) {
+            if !self.is_current(pages, body) {
+                return Look::Stale;
+            }
+            self.pinning.lookup(pages);
+            self.pinning.hold(pages);
+            self.publish_lookups(core);
+            return Look::Pinned;
+        }
+        let look = self.pin(core, pages, body.bytes(), deadline);
+        self.publish(core);
+        look
+    }
+
+    fn pin(&mut self, core: &Core, pages: Pages, bytes: &[u8], deadline: &impl Fn() -> Deadline) -> Look {
+        if self.unfit.contains(&pages.first().number()) {
+            return Look::Never;
+        }
+        if self.listener.space().take(bytes).is_err() {
+            if self.unfit.len() >= UNFIT_KEPT_MAX {
+                self.unfit.clear();
+            }
+            self.unfit.insert(pages.first().number());
+            return Look::Never;
+        }
+        self.hear();
+        self.pinning.lookup(pages);
+        let mut request = std::mem::take(&mut self.request);
+        let look = match self.pinning.miss(pages, &mut request) {
+            Err(MissError::AllHeld { .. }) => Look::AllHeld,
+            Err(MissError::TooLong { .. }) => Look::Never,
+            Ok(()) if self.install(core, &request, deadline()) => {
+                self.pinning.hold(pages);
+                Look::Pinned
+            }
+            Ok(()) => Look::Never,
+        };
+        self.request = request;
+        look
+    }
+
+    /// Has the node do what was asked for; whether all that the transfer needs is pinned.
+    fn install(&mut self, core: &Core, request: &PinRequest, deadline: Deadline) -> bool {
+        self.untold.extend(request.unpin.iter().map(|unpin| unpin.page));
+        let space = self.listener.space();
+        let framed = |page: &Page| space.frame(page.number()).map(|frame| (*page, frame));
+        let pin: Vec<(Page, Frame)> = request.pin.iter().filter_map(framed).collect();
+        let needed = &request.pin[..request.needed];
+        if needed.iter().any(|page| space.frame(page.number()).is_none()) {
+            return false;
+        }
+        loop {
+            let Some(runs) = self.pin_runs(core, &pin, deadline) else { return false };
+            match self.call_pin(core, runs, deadline) {
+                Ok(0) => break,
+                Ok(evict) => {
+                    let mut given: Vec<Unpin> = Vec::new();
+                    self.pinning.give_back(evict as usize, &mut given);
+                    if given.is_empty() {
+                        return false;
+                    }
+                    self.untold.extend(given.iter().map(|unpin| unpin.page));
+                }
+                Err(_) => return false,
+            }
+        }
+        for (page, frame) in pin {
+            let slot = self.pinning.pinned(page).0 as usize;
+            if self.frames.len() <= slot {
+                self.frames.resize(slot + 1, frame);
+            }
+            self.frames[slot] = frame;
+        }
+        true
+    }
+
+    /// Tells the node what was unpinned, and asks for what is to be pinned; how many pages must go first.
+    fn call_pin(&mut self, core: &Core, pin: Vec<PinRun>, deadline: Deadline) -> Result<u64, BufferError> {
+        let untold = std::mem::take(&mut self.untold);
+        let mut unpin = page_runs(untold.clone());
+        // What does not fit one call goes in calls of its own.
+        while unpin.len() > RUNS_PER_CALL {
+            let part = unpin.split_off(unpin.len() - RUNS_PER_CALL);
+            core.call(Call::Pin { unpin: part, pin: Vec::new() }, &[], deadline)
+                .map_err(|error| call_failed(0, error))?;
+        }
+        let len = pin.iter().map(|run| u64::from(run.pages.count)).sum();
+        match core.call(Call::Pin { unpin, pin }, &[], deadline) {
+            Ok((answer, _)) => {
+                self.listener.confirm(&std::mem::take(&mut self.unconfirmed));
+                match answer {
+                    Answer::EvictFirst { pages } => Ok(pages.max(1)),
+                    _ => Ok(0),
+                }
+            }
+            Err(error) => {
+                self.untold.extend(untold);
+                Err(call_failed(len, error))
+            }
+        }
+    }
+
+    fn tell_node(&mut self, core: &Core, deadline: Deadline) -> Result<(), BufferError> {
+        if self.untold.is_empty() { Ok(()) } else { self.call_pin(core, Vec::new(), deadline).map(drop) }
+    }
+
+    /// The pages as runs in regions that the node knows.
+    fn pin_runs(&mut self, core: &Core, pin: &[(Page, Frame)], deadline: Deadline) -> Option<Vec<PinRun>> {
+        let mut runs: Vec<PinRun> = Vec::new();
+        for (page, frame) in pin {
+            let region = self.region(core, frame.arena, deadline)?;
+            let page = page.number();
+            match runs.last_mut() {
+                Some(run)
+                    if run.region == region
+                        && run.pages.page + u64::from(run.pages.count) == page
+                        && run.at + run.pages.count == frame.page =>
+                {
+                    run.pages.count += 1;
+                }
+                _ => runs.push(PinRun { pages: PageRun { page, count: 1 }, region, at: frame.page }),
+            }
+        }
+        (runs.len() <= RUNS_PER_CALL).then_some(runs)
+    }
+
+    /// The node's id of an arena, which it is told of at first use.
+    fn region(&mut self, core: &Core, arena: u32, deadline: Deadline) -> Option<u32> {
+        let at = arena as usize;
+        while self.arenas.len() <= at {
+            self.arenas.push(self.listener.space().arena(self.arenas.len() as u32)?);
+            self.regions.push(None);
+        }
+        if self.regions[at].is_none() {
+            let fd = self.arenas[at].share().ok()?;
+            let call = Call::RegisterRegion { len: self.arenas[at].len_bytes() };
+            let Ok((Answer::Region { region }, _)) = core.call(call, &[fd.as_fd()], deadline) else { return None };
+            self.regions[at] = Some(region);
+        }
+        self.regions[at]
+    }
+
+    /// Whether the caller's bytes lie in the frames that the node knows.
+    #[inline]
+    fn is_current(&mut self, pages: Pages, body: &mut Body<'_>) -> bool {
+        match body {
+            Body::Send(_) if pages.count() > PINNED_COMPARED_PAGES_MAX => !self.listener.has_news(),
+            Body::Send(bytes) => pages.iter().zip(bytes.chunks_exact(PAGE_BYTES)).all(|(page, bytes)| {
+                self.place(page).is_some_and(|(arena, frame)| self.arenas[arena].holds(frame, bytes))
+            }),
+            Body::Fetch(bytes) => {
+                self.marks = self.marks.wrapping_add(0x9e37_79b9_7f4a_7c15);
+                let mark = self.marks;
+                pages.iter().zip(bytes.chunks_exact_mut(PAGE_BYTES)).all(|(page, bytes)| {
+                    self.place(page).is_some_and(|(arena, frame)| self.arenas[arena].carries(frame, bytes, mark))
+                })
+            }
+        }
+    }
+
+    /// Arena and page of a pinned page.
+    #[inline]
+    fn place(&mut self, page: Page) -> Option<(usize, u32)> {
+        let frame = self.frames[self.pinning.slot(page)?.0 as usize];
+        Some((frame.arena as usize, frame.page))
+    }
+
+    /// Takes notice of memory that was unmapped or moved.
+    fn hear(&mut self) {
+        for (page, frame) in self.listener.gone() {
+            self.unfit.clear();
+            self.unconfirmed.push(frame);
+            if let Some(page) = Page::new(page) {
+                // The node is told even of pages that were evicted: it costs nothing.
+                self.drop_pages(Pages::one(page));
+            }
+        }
+    }
+
+    fn drop_pages(&mut self, pages: Pages) {
+        let mut gone = Vec::new();
+        self.pinning.forget(pages, &mut gone);
+        self.untold.extend(gone.iter().map(|unpin| unpin.page));
+        for page in pages.iter().filter(|page| self.pinning.is_pinned(*page)) {
+            self.doomed.insert(page);
+        }
+    }
+
+    fn release(&mut self, pages: Pages) {
+        self.pinning.release(pages);
+        if self.doomed.is_empty() {
+            return;
+        }
+        let doomed: Vec<Page> = pages.iter().filter(|page| self.doomed.remove(*page)).collect();
+        doomed.into_iter().for_each(|page| self.drop_pages(Pages::one(page)));
+    }
+
+    #[inline]
+    fn publish_lookups(&self, core: &Core) {
+        let counters = self.pinning.counters();
+        core.hot.area.pin_counter(0).store(counters.transfers, Ordering::Relaxed);
+        core.hot.area.pin_counter(1).store(counters.lookups, Ordering::Relaxed);
+    }
+
+    /// Shows the counters to the node.
+    fn publish(&self, core: &Core) {
+        self.publish_lookups(core);
+        let counters = self.pinning.counters();
+        let rest = [counters.check_misses, counters.pins, counters.unpins, counters.evictions];
+        for (value, at) in rest.into_iter().zip(2..) {
+            core.hot.area.pin_counter(at).store(value, Ordering::Relaxed);
+        }
+    }
+}
+
+fn call_failed(pages: u64, error: crate::error::CallError) -> BufferError {
+    BufferError::Call { len: pages * PAGE_BYTES as u64, error }
+}
+
+/// Pages as runs.
+fn page_runs(mut pages: Vec<Page>) -> Vec<PageRun> {
+    pages.sort_unstable();
+    pages.dedup();
+    let runs = pages.chunk_by(|a, b| a.number() + 1 == b.number());
+    runs.map(|run| PageRun { page: run[0].number(), count: run.len() as u32 }).collect()
+}
+
+/// Where the whole pages of a slice begin, and their bytes.
+pub(crate) fn whole_pages(bytes: &[u8]) -> (usize, usize) {
+    let head = (bytes.as_ptr() as usize).wrapping_neg() % PAGE_BYTES;
+    let len = bytes.len().saturating_sub(head) / PAGE_BYTES * PAGE_BYTES;
+    (head.min(bytes.len()), len)
+}

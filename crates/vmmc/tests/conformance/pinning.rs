@@ -1,0 +1,131 @@
+//! Any memory of the caller's is sent from and fetched into without copies, and never by a translation that is out of date.
+
+use crate::nodes::{Nodes, Place, content, join, pattern};
+use vmmc::{PinOptions, PolicyKind, Session};
+
+const PAGE: usize = 4096;
+
+/// Whether demand pinning works here at all.
+fn pins(session: &Session) -> bool {
+    match vmmc_host::pin::PinSpace::of_process() {
+        Ok(_) => true,
+        Err(why) => {
+            println!("SKIP demand pinning on {session:?}: {why}");
+            false
+        }
+    }
+}
+
+pub(crate) fn any_memory_is_sent_and_fetched_at_every_alignment(nodes: &dyn Nodes) {
+    const LEN: usize = 80_000;
+    for place in Place::ALL {
+        let j = join(nodes, place, LEN as u64 + 10_000);
+        for (shift, len) in [(0, LEN), (1, LEN), (PAGE - 1, 30_000), (100, 5000), (0, 1), (7, 4096), (0, 3 * PAGE)] {
+            let memory = pattern(LEN + 2 * PAGE, (shift + len) as u8);
+            let skip = memory.as_ptr().align_offset(PAGE) + shift;
+            let data = &memory[skip..skip + len];
+            j.export.write(0, &vec![0; LEN + 10_000]).unwrap();
+            j.import.send_pinned(100, data).unwrap();
+            j.import.flush().unwrap();
+            let got = content(&j.export);
+            assert!(got[100..100 + len] == *data, "{place:?} {len} bytes at {shift}: sent bytes differ");
+            assert!(got[..100].iter().chain(&got[100 + len..]).all(|b| *b == 0), "{place:?}: bytes beside");
+            let mut back = vec![0u8; LEN + 2 * PAGE];
+            let skip = back.as_ptr().align_offset(PAGE) + shift;
+            j.import.fetch_pinned(100, &mut back[skip..skip + len]).unwrap();
+            assert!(back[skip..skip + len] == *data, "{place:?} {len} bytes at {shift}: fetched bytes differ");
+            assert!(back[..skip].iter().chain(&back[skip + len..]).all(|b| *b == 0), "{place:?}: bytes beside");
+        }
+    }
+}
+
+pub(crate) fn later_uses_of_pinned_memory_call_nobody(nodes: &dyn Nodes) {
+    for place in Place::THROUGH_ENGINES {
+        let j = join(nodes, place, 8 * PAGE as u64);
+        if !pins(&j.user) {
+            return;
+        }
+        let memory = pattern(9 * PAGE, 5);
+        let skip = memory.as_ptr().align_offset(PAGE);
+        let data = &memory[skip..skip + 8 * PAGE];
+        j.import.send_pinned(0, data).unwrap();
+        let before = j.user.stats();
+        assert_eq!((before.pin_transfers, before.pin_lookups, before.pin_check_misses), (1, 8, 8));
+        assert_eq!((before.pin_pins, before.pinned_pages, before.pin_copied), (8, 8, 0));
+        for _ in 0..50 {
+            j.import.send_pinned(0, data).unwrap();
+            j.import.send_pinned(PAGE as u64, &data[PAGE..2 * PAGE]).unwrap();
+        }
+        let after = j.user.stats();
+        assert_eq!((after.calls, after.pin_check_misses), (before.calls, before.pin_check_misses), "{place:?}");
+        assert_eq!(after.pin_lookups, 8 + 50 * 9);
+        assert!(content(&j.export) == data);
+    }
+}
+
+pub(crate) fn a_limit_evicts_by_policy_and_data_stays_right(nodes: &dyn Nodes) {
+    for (policy, place) in [(PolicyKind::Lru, Place::Engine), (PolicyKind::Mru, Place::Network)] {
+        let j = join(nodes, place, 4 * PAGE as u64);
+        if !pins(&j.user) {
+            return;
+        }
+        assert!(j.user.set_pinning(PinOptions::default().pages_max(4).policy(policy)));
+        let memory = pattern(17 * PAGE, 5);
+        let skip = memory.as_ptr().align_offset(PAGE);
+        for round in 0..3 {
+            for page in 0..8 {
+                let from = skip + (page + round) * PAGE;
+                j.import.send_pinned(PAGE as u64, &memory[from..from + 2 * PAGE]).unwrap();
+                assert!(content(&j.export)[PAGE..3 * PAGE] == memory[from..from + 2 * PAGE], "{policy:?} page {page}");
+            }
+        }
+        let stats = j.user.stats();
+        assert!(stats.pinned_pages <= 4 && stats.pin_evictions > 0, "{stats:?}");
+        assert_eq!(stats.pin_pins - stats.pin_unpins, stats.pinned_pages);
+        assert!(!j.user.set_pinning(PinOptions::default()), "too late");
+        // More than may be pinned is copied.
+        j.import.send_pinned(0, &memory[skip..skip + 4 * PAGE]).unwrap();
+        let larger = join(nodes, place, 5 * PAGE as u64);
+        assert!(larger.user.set_pinning(PinOptions::default().pages_max(4)));
+        larger.import.send_pinned(0, &memory[skip..skip + 5 * PAGE]).unwrap();
+        larger.import.flush().unwrap();
+        assert!(content(&larger.export) == memory[skip..skip + 5 * PAGE]);
+        assert_eq!(larger.user.stats().pin_copied, 1);
+    }
+}
+
+pub(crate) fn forgotten_memory_is_private_again(nodes: &dyn Nodes) {
+    for place in Place::THROUGH_ENGINES {
+        let j = join(nodes, place, 4 * PAGE as u64);
+        if !pins(&j.user) {
+            return;
+        }
+        let mut memory = pattern(5 * PAGE, 5);
+        let skip = memory.as_ptr().align_offset(PAGE);
+        let body = skip..skip + 4 * PAGE;
+        j.import.send_pinned(0, &memory[body.clone()]).unwrap();
+        let was = memory.clone();
+        j.user.forget(&mut memory[body.clone()]).unwrap();
+        assert!(memory == was);
+        assert_eq!((j.user.stats().pinned_pages, j.user.stats().pin_unpins), (0, 4));
+        let number = memory[skip..].as_ptr() as u64 / PAGE as u64;
+        assert_eq!(vmmc_host::pin::PinSpace::of_process().unwrap().frame(number), None);
+        memory[skip] ^= 0xFF;
+        j.import.send_pinned(0, &memory[body.clone()]).unwrap();
+        assert!(content(&j.export) == memory[body]);
+    }
+}
+
+pub(crate) fn memory_that_cannot_be_pinned_is_copied(nodes: &dyn Nodes) {
+    static CONSTANT: [u8; 3 * PAGE] = [7; 3 * PAGE];
+    for place in Place::THROUGH_ENGINES {
+        let j = join(nodes, place, 3 * PAGE as u64);
+        j.import.send_pinned(0, &CONSTANT).unwrap();
+        j.import.flush().unwrap();
+        assert!(content(&j.export) == CONSTANT);
+        let mut local = [0u8; 3 * PAGE];
+        j.import.fetch_pinned(0, &mut local).unwrap();
+        assert!(local == CONSTANT);
+        assert_eq!(j.user.stats().pin_pins, 0);
+    }
+}
