@@ -207,6 +207,14 @@ typedef enum vmmc_status {
      * An error inside the library; please report it.
      */
     VMMC_INTERNAL = 29,
+    /**
+     * The process is not part of a job.
+     */
+    VMMC_NO_JOB = 30,
+    /**
+     * The members of the job have changed: vmmc_job_changes() tells how.
+     */
+    VMMC_MEMBERS_CHANGED = 31,
 } vmmc_status;
 
 /**

@@ -69,6 +69,10 @@ pub enum vmmc_status {
     VMMC_AGAIN = 28,
     /// An error inside the library; please report it.
     VMMC_INTERNAL = 29,
+    /// The process is not part of a job.
+    VMMC_NO_JOB = 30,
+    /// The members of the job have changed: vmmc_job_changes() tells how.
+    VMMC_MEMBERS_CHANGED = 31,
 }
 
 use vmmc_status::*;
@@ -105,6 +109,8 @@ const NAMES: &[(vmmc_status, &CStr)] = &[
     (VMMC_SYSTEM, c"VMMC_SYSTEM"),
     (VMMC_AGAIN, c"VMMC_AGAIN"),
     (VMMC_INTERNAL, c"VMMC_INTERNAL"),
+    (VMMC_NO_JOB, c"VMMC_NO_JOB"),
+    (VMMC_MEMBERS_CHANGED, c"VMMC_MEMBERS_CHANGED"),
 ];
 
 /// Name of a status as the header spells it, for logs; "unknown status" for other numbers. The string is constant.

@@ -88,6 +88,11 @@ pub fn patience() -> Patience {
     PATIENCE.get()
 }
 
+/// Whether this thread's waits are to end now: for loops that are made of several waits.
+pub fn is_interrupted() -> bool {
+    patience().interrupted.is_some_and(|interrupted| interrupted())
+}
+
 /// How the threads of one attachment wait.
 #[derive(Clone)]
 pub struct Waiter {

@@ -6,6 +6,7 @@ use crate::error::{
     AccessError, AttachError, BindError, BufferError, CallError, ExportError, ImportError, RedirectError,
     TransferError, UnexportError, WaitError,
 };
+use crate::job::{JobError, LaunchError, LinkError};
 use vmmc_host::RegionError;
 use vmmc_host::adopt::AdoptError;
 use vmmc_host::control::RefusalCode;
@@ -66,6 +67,10 @@ pub enum ErrorKind {
     Version = 26,
     /// The operating system refused.
     System = 27,
+    /// The process is not part of a job.
+    NoJob = 30,
+    /// The members of the job have changed; a collective call cannot go on with those of before.
+    MembersChanged = 31,
 }
 
 /// Errors that have a kind.
@@ -93,6 +98,7 @@ impl Kind for RefusalCode {
             RefusalCode::Busy => ErrorKind::Busy,
             RefusalCode::Invalid => ErrorKind::Invalid,
             RefusalCode::BadRegion => ErrorKind::Unsuitable,
+            RefusalCode::NotStarted => ErrorKind::System,
         }
     }
 }
@@ -235,6 +241,48 @@ impl Kind for RedirectError {
             RedirectError::ForeignBuffer => ErrorKind::Foreign,
             RedirectError::TooMany { .. } => ErrorKind::Full,
             RedirectError::TimedOut { .. } => ErrorKind::TimedOut,
+        }
+    }
+}
+
+impl Kind for JobError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            JobError::NoJob { .. } => ErrorKind::NoJob,
+            JobError::Environment { .. } | JobError::ValueTooLong { .. } => ErrorKind::Invalid,
+            JobError::Attach(error) => error.kind(),
+            JobError::Export(error) => error.kind(),
+            JobError::Import(error) => error.kind(),
+            JobError::Transfer(error) => error.kind(),
+            JobError::Call(error) => error.kind(),
+            JobError::Wait { error, .. } => error.kind(),
+            JobError::NoRank { .. } => ErrorKind::OutOfBounds,
+            JobError::MemberGone { .. } | JobError::HasLeft { .. } | JobError::Overtaken { .. } => {
+                ErrorKind::MembersChanged
+            }
+        }
+    }
+}
+
+impl Kind for LinkError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            LinkError::Export(error) => error.kind(),
+            LinkError::Import(error) => error.kind(),
+            LinkError::Transfer(error) => error.kind(),
+            LinkError::Protocol { .. } => ErrorKind::Version,
+        }
+    }
+}
+
+impl Kind for LaunchError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            LaunchError::Attach(error) => error.kind(),
+            LaunchError::Invalid { .. } => ErrorKind::Invalid,
+            LaunchError::Node { error, .. } => error.kind(),
+            LaunchError::System { .. } => ErrorKind::System,
+            LaunchError::Wait(error) => error.kind(),
         }
     }
 }

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 use vmmc_host::Channel;
 use vmmc_host::channel::{ChannelError, node_socket_name};
-use vmmc_host::wait::patience;
+use vmmc_host::wait::is_interrupted;
 
 /// Name of the environment variable that names the program.
 const PROGRAM_VARIABLE: &str = "VMMC_BIN";
@@ -44,7 +44,7 @@ pub(crate) fn start(uid: u32, node: &str) -> Result<Channel, AttachError> {
         if let Some(status) = ended.filter(|status| !status.success()) {
             return Err(failed(format!("it ended with {status}: {}", said(&mut child))));
         }
-        if patience().interrupted.is_some_and(|interrupted| interrupted()) {
+        if is_interrupted() {
             return Err(failed("the caller was interrupted while waiting for it".into()));
         }
         if Instant::now() >= give_up {

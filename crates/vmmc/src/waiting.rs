@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex};
 use std::time::Duration;
 use vmmc_host::handshake::{announce_sleep, retract_sleep};
-use vmmc_host::wait::{TimedOut, Waiter};
+use vmmc_host::wait::{TimedOut, Waiter, is_interrupted};
 use vmmc_host::{Deadline, WakeReceiver};
 
 /// Waits as [`Waiter::wait`] does. With a node in this process it wakes after every `slice`, because what it waits for may come in ways that the node does not see.
@@ -26,7 +26,7 @@ pub(crate) fn wait_sliced<T>(
     loop {
         let until = deadline.min(waiter.deadline(slice));
         match waiter.wait(until, &mut ready, &mut block) {
-            Err(TimedOut) if waiter.now() < deadline.0 => {}
+            Err(TimedOut) if waiter.now() < deadline.0 && !is_interrupted() => {}
             ended => return ended,
         }
     }

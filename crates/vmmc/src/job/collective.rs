@@ -15,6 +15,7 @@ use crate::limits::{ALLGATHER_BYTES_MAX, JOB_LOOK, JOB_RANKS_MAX};
 use crate::{Deadline, Export, Import, SendOptions, WaitError};
 use std::collections::HashMap;
 use std::time::Duration;
+use vmmc_host::wait::is_interrupted;
 
 /// Steps of the largest job.
 const STEPS: u64 = JOB_RANKS_MAX.ilog2() as u64 + 1;
@@ -183,11 +184,13 @@ impl Call<'_> {
             match area.export.wait_word_by(offset, |word| self.is_here(word) || self.is_past(word), slice) {
                 Ok(word) if self.is_here(word) => return Ok(()),
                 Ok(_) => return Err(JobError::Overtaken { what: self.what, rank: from }),
-                Err(WaitError::TimedOut { .. }) if slice < self.deadline => match (gone, self.check(from)) {
-                    // What it sent before its end may be on its way: one more look.
-                    (None, found) => gone = found.err(),
-                    (Some(error), _) => return Err(error),
-                },
+                Err(WaitError::TimedOut { .. }) if slice < self.deadline && !is_interrupted() => {
+                    match (gone, self.check(from)) {
+                        // What it sent before its end may be on its way: one more look.
+                        (None, found) => gone = found.err(),
+                        (Some(error), _) => return Err(error),
+                    }
+                }
                 Err(error) => {
                     self.check(from)?;
                     return Err(JobError::Wait { what: format!("{} (step {step})", self.what), rank: from, error });

@@ -201,6 +201,11 @@ impl Launched {
         Some(event)
     }
 
+    /// Whether [`JobEvent::Ended`] has been given: there are no further events.
+    pub fn has_ended(&self) -> bool {
+        self.ended && self.events.is_empty()
+    }
+
     /// The next event; none when the time has passed, or after [`JobEvent::Ended`].
     ///
     /// # Errors

@@ -11,6 +11,7 @@ use crate::limits::JOB_TABLE_TIMEOUT;
 use crate::{ExportBuilder, Import, ImportBuilder, Rights, SendOptions, Session};
 use std::sync::Mutex;
 use std::time::Duration;
+use vmmc_host::wait::is_interrupted;
 
 /// Bits of what a rank asks its supervisor: it leaves.
 pub const ASK_LEAVE: u64 = 1;
@@ -184,7 +185,7 @@ impl Job {
         let deadline = self.session.deadline(timeout);
         loop {
             let changes = self.changes()?;
-            if !changes.is_empty() || self.session.deadline(Duration::ZERO) >= deadline {
+            if !changes.is_empty() || self.session.deadline(Duration::ZERO) >= deadline || is_interrupted() {
                 return Ok(changes);
             }
             // Nobody announces a change; naps of this length cost next to nothing.
