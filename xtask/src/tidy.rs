@@ -20,11 +20,12 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("vmmc-preload", &["vmmc-host", "vmmc-sockets"]),
     ("vmmc-cli", &["vmmc", "vmmc-host", "vmmc-nic", "vmmc-node", "vmmc-sim", "vmmc-sockets", "vmmc-utlb"]),
     ("vmmc-c", &["vmmc", "vmmc-node"]),
+    ("vmmc-python", &["vmmc", "vmmc-node"]),
     ("xtask", &[]),
 ];
 
 /// Folders of crates that may contain `unsafe`.
-const UNSAFE_CRATES: &[&str] = &["crates/host", "crates/preload", "bindings/c"];
+const UNSAFE_CRATES: &[&str] = &["crates/host", "crates/preload", "bindings/c", "bindings/python"];
 
 /// Tools of tests with other licences, which are in nothing that is shipped.
 const TEST_TOOLS: &[(&str, &str)] = &[("cbindgen", "MPL-2.0")];

@@ -1,0 +1,112 @@
+"""Notifications and transfers for asyncio.
+
+    inbox = vmmc.aio.Notifications(session)
+    async for notification in inbox.of(export): ...
+    one = await inbox.next(export, timeout=1.0)
+
+A `Notifications` takes all notifications of its session while it is open, and queues those of exports that nobody awaits; wait for those with it, not with
+`export.wait_notification`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import AsyncIterator, Optional
+
+from ._errors import NodeGone, TimedOut
+from ._vmmc import Export, Notification, Session, Transfer
+
+# Notifications that queue for one export, as in the library; further ones are counted in `lost`.
+QUEUE_MAX = 4096
+# Seconds between two looks whether the node is still there, and at an embedded node, whose news no descriptor tells.
+_LOOK_S = 0.05
+
+
+class Notifications:
+    """The notifications of a session in the running event loop."""
+
+    def __init__(self, session: Session) -> None:
+        self.lost = 0
+        self._session = session
+        self._loop = asyncio.get_running_loop()
+        self._queues: dict[int, deque[Notification]] = {}
+        self._news = asyncio.Event()
+        self._loop.add_reader(session.fileno(), self._collect)
+        self._look: Optional[asyncio.TimerHandle] = None
+        self._open = True
+        self._collect()
+        self._look_again()
+
+    def close(self) -> None:
+        """Ends it; what has been queued is gone."""
+        if self._open:
+            self._open = False
+            self._loop.remove_reader(self._session.fileno())
+            if self._look is not None:
+                self._look.cancel()
+            self._news.set()
+
+    async def next(self, export: Optional[Export] = None, timeout: Optional[float] = None) -> Notification:
+        """The next notification of an export, or of any; without a timeout it waits for ever."""
+        async def wait() -> Notification:
+            while True:
+                found = self._take(export)
+                if found is not None:
+                    return found
+                if not self._open:
+                    raise RuntimeError("the Notifications object is closed")
+                if not self._session.alive:
+                    raise NodeGone("wait for a notification: the node is gone; start it again and attach anew")
+                self._news.clear()
+                await self._news.wait()
+
+        try:
+            return await asyncio.wait_for(wait(), timeout)
+        except TimeoutError as error:
+            if isinstance(error, TimedOut):
+                raise
+            raise TimedOut(f"wait for a notification: nothing came within {timeout} s") from None
+
+    async def of(self, export: Optional[Export] = None) -> AsyncIterator[Notification]:
+        """All notifications of an export, or of all, until it is closed."""
+        while self._open:
+            yield await self.next(export)
+
+    def __enter__(self) -> Notifications:
+        return self
+
+    def __exit__(self, *_reasons: object) -> None:
+        self.close()
+
+    def _take(self, export: Optional[Export]) -> Optional[Notification]:
+        self._collect()
+        queues = self._queues.values() if export is None else filter(None, [self._queues.get(export.id)])
+        for queue in queues:
+            if queue:
+                return queue.popleft()
+        return None
+
+    def _collect(self) -> None:
+        while (notification := self._session.take_notification()) is not None:
+            queue = self._queues.setdefault(notification.export_id, deque())
+            if len(queue) >= QUEUE_MAX:
+                self.lost += 1
+            else:
+                queue.append(notification)
+            self._news.set()
+
+    def _look_again(self) -> None:
+        if self._open:
+            self._collect()
+            if not self._session.alive:
+                self._news.set()
+            self._look = self._loop.call_later(_LOOK_S, self._look_again)
+
+
+async def wait(transfer: Transfer, timeout: Optional[float] = None) -> int:
+    """Waits for a transfer without holding up the event loop; gives the bytes moved."""
+    done = transfer.poll()
+    if done is not None:
+        return done
+    return await asyncio.get_running_loop().run_in_executor(None, transfer.wait, timeout)

@@ -1,0 +1,101 @@
+//! Registered memory.
+//!
+//! Invariant: as for exports, views never dangle.
+
+use crate::bytes::{Source, Target};
+use crate::errors::{exception, invalid, raise, wait, wait_holding};
+use crate::export::{Export, array};
+use crate::memory::{Lent, Loan, give_view};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::PyInt;
+use std::ffi::c_int;
+use vmmc::{ErrorKind, Region, Session};
+
+/// Memory registered with the node, for sends and fetches without copies.
+#[pyclass(module = "vmmc", frozen)]
+pub(crate) struct Buffer {
+    pub(crate) inner: vmmc::Buffer,
+    lent: Option<Lent>,
+}
+
+impl Buffer {
+    pub(crate) fn make(session: &Session, what: &Bound<'_, PyAny>, share_edges: bool) -> PyResult<Buffer> {
+        let py = what.py();
+        if what.is_instance_of::<PyInt>() {
+            let len = what.extract()?;
+            return Ok(Buffer { inner: wait(py, None, || session.buffer(len))?, lent: None });
+        }
+        if let Ok(export) = what.cast::<Export>() {
+            let region = export.get().with(|export| Ok(export.region()))?;
+            return Ok(Buffer { inner: wait(py, None, || session.buffer_region(region))?, lent: None });
+        }
+        let loan = Loan::of(what, share_edges)?;
+        let inner = wait_holding(|| session.adopt(loan.memory()))?;
+        let lent = loan.lent(inner.memory());
+        Ok(Buffer { inner, lent: Some(lent) })
+    }
+
+    /// Its region, if the buffer is all of it.
+    pub(crate) fn whole(&self) -> PyResult<Region> {
+        let memory = self.inner.memory();
+        if memory.len_bytes() == self.inner.len() && self.lent.is_none() {
+            return Ok(memory);
+        }
+        let why = "the buffer's memory belongs to a Python object; export that object";
+        Err(exception(ErrorKind::Unsuitable, why.into()))
+    }
+
+    /// A range of it as Python gives it.
+    pub(crate) fn range(&self, start: u64, len: Option<u64>) -> PyResult<std::ops::Range<u64>> {
+        let end = match len {
+            None => self.inner.len(),
+            Some(len) => start.checked_add(len).ok_or_else(|| invalid("start and length exceed 64 bits"))?,
+        };
+        Ok(start..end.max(start))
+    }
+}
+
+#[pymethods]
+impl Buffer {
+    #[getter]
+    fn in_place(&self) -> bool {
+        self.lent.is_some()
+    }
+
+    fn __len__(&self) -> usize {
+        self.inner.len() as usize
+    }
+
+    fn __bool__(&self) -> bool {
+        true
+    }
+
+    fn write(&self, offset: u64, data: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.inner.write(offset, Source::of(data)?.bytes()).map_err(raise)
+    }
+
+    fn read_into(&self, offset: u64, into: &Bound<'_, PyAny>) -> PyResult<()> {
+        self.inner.read(offset, Target::of(into)?.bytes()).map_err(raise)
+    }
+
+    #[pyo3(signature = (dtype=None, shape=None, offset=0))]
+    fn array<'py>(
+        slf: &Bound<'py, Self>,
+        dtype: Option<Bound<'py, PyAny>>,
+        shape: Option<Bound<'py, PyAny>>,
+        offset: u64,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        array(slf.as_any(), dtype, shape, offset)
+    }
+
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        let memory = (slf.get().inner.as_ptr(), slf.get().inner.len() as usize);
+        // SAFETY: the view is the interpreter's; the object holds the buffer.
+        unsafe { give_view(slf.into_any(), view, flags, memory, false) }
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<vmmc.Buffer, {} bytes>", self.inner.len())
+    }
+}

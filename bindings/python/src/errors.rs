@@ -1,0 +1,96 @@
+//! Waits and errors: the interpreter's lock is released, key presses end the wait, errors become exceptions.
+//!
+//! Invariant: an exception that a signal handler raised during a wait is what the wait raises, whatever else came of it.
+
+use pyo3::prelude::*;
+use std::cell::RefCell;
+use std::fmt::Display;
+use std::time::Duration;
+use vmmc::{ErrorKind, Kind, Patience, with_patience};
+
+thread_local! {
+    /// What a signal handler raised during the wait that this thread is in.
+    static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
+}
+
+/// Asked by waits every 50 ms.
+fn interrupted() -> bool {
+    if RAISED.with_borrow(Option::is_some) {
+        return true;
+    }
+    // An interpreter that is being taken down runs no more handlers, and nobody waits for the result.
+    Python::try_attach(|py| match py.check_signals() {
+        Ok(()) => false,
+        Err(error) => {
+            RAISED.set(Some(error));
+            true
+        }
+    })
+    .unwrap_or(true)
+}
+
+/// A timeout in seconds, as Python has it.
+pub(crate) fn duration(timeout: Option<f64>) -> PyResult<Option<Duration>> {
+    let convert = |seconds: f64| {
+        let bounded = seconds.min(1e9);
+        let wrong = || invalid(format!("a timeout of {seconds} s makes no sense; give seconds, 0 or more"));
+        Duration::try_from_secs_f64(bounded).map_err(|_| wrong())
+    };
+    timeout.map(convert).transpose()
+}
+
+/// Runs something that may wait, without the interpreter's lock.
+pub(crate) fn wait<R: Send, E: Kind + Display + Send>(
+    py: Python<'_>,
+    timeout: Option<f64>,
+    run: impl FnOnce() -> Result<R, E> + Send,
+) -> PyResult<R> {
+    let patience = Patience { timeout: duration(timeout)?, interrupted: Some(interrupted) };
+    settle(py.detach(|| with_patience(patience, run)))
+}
+
+/// Runs something that may wait, holding the interpreter's lock, so that no other Python thread writes meanwhile.
+pub(crate) fn wait_holding<R, E: Kind + Display>(run: impl FnOnce() -> Result<R, E>) -> PyResult<R> {
+    let patience = Patience { timeout: None, interrupted: Some(interrupted) };
+    settle(with_patience(patience, run))
+}
+
+fn settle<R, E: Kind + Display>(result: Result<R, E>) -> PyResult<R> {
+    if let Some(raised) = RAISED.take() {
+        return Err(raised);
+    }
+    result.map_err(raise)
+}
+
+/// An error of the library as an exception.
+#[cold]
+pub(crate) fn raise(error: impl Kind + Display) -> PyErr {
+    exception(error.kind(), error.to_string())
+}
+
+/// An exception of a kind.
+#[cold]
+pub(crate) fn exception(kind: ErrorKind, message: String) -> PyErr {
+    Python::attach(|py| {
+        let make = || py.import("vmmc._errors")?.getattr("make")?.call1((kind as u32, message));
+        make().map_or_else(|error| error, PyErr::from_value)
+    })
+}
+
+/// The caller's mistake.
+pub(crate) fn invalid(message: impl Into<String>) -> PyErr {
+    exception(ErrorKind::Invalid, message.into())
+}
+
+/// Drops something whose end may wait, without the interpreter's lock.
+pub(crate) fn drop_detached<T: Send>(value: T) {
+    let mut value = Some(value);
+    let done = Python::try_attach(|py| {
+        let value = value.take();
+        py.detach(|| drop(value));
+    });
+    if done.is_none() {
+        // The interpreter is being taken down; the process's end cleans up.
+        std::mem::forget(value);
+    }
+}

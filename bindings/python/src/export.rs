@@ -1,0 +1,340 @@
+//! Exports.
+//!
+//! Invariant: the memory stays where it is as long as the object lives, also after the end of the export: views of it never dangle.
+
+use crate::buffer::Buffer;
+use crate::bytes::{Source, Target};
+use crate::errors::{drop_detached, exception, invalid, raise, wait, wait_holding};
+use crate::memory::{Lent, Loan, give_view};
+use crate::notification::{Handler, Notification, handler};
+use crate::redirection::Redirection;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyInt, PyString};
+use std::ffi::c_int;
+use std::sync::atomic::Ordering;
+use std::sync::{RwLock, RwLockReadGuard};
+use vmmc::{Access, ErrorKind, ExportBuilder, Region, Revocation, Rights, Session};
+
+/// Memory that others may import.
+#[pyclass(module = "vmmc", frozen)]
+pub(crate) struct Export {
+    /// None once it has ended.
+    inner: RwLock<Option<vmmc::Export>>,
+    id: u64,
+    name: Option<String>,
+    base: usize,
+    len: u64,
+    /// Keeps the memory for views. Before `lent`, which wants to be its last user.
+    region: Option<Region>,
+    lent: Option<Lent>,
+}
+
+/// What Python's keywords say.
+pub(crate) struct ExportOptions<'a, 'py> {
+    pub(crate) name: Option<String>,
+    pub(crate) rights: Option<u8>,
+    pub(crate) access: Option<&'a Bound<'py, PyAny>>,
+    pub(crate) notify: bool,
+    pub(crate) redirectable: bool,
+    pub(crate) mappable: bool,
+    pub(crate) copy: bool,
+    pub(crate) share_edges: bool,
+}
+
+pub(crate) fn rights(bits: u8) -> PyResult<Rights> {
+    Rights::from_bits(bits)
+        .ok_or_else(|| invalid(format!("the rights {bits:#x} have bits that mean nothing; use vmmc.Rights")))
+}
+
+fn access(value: &Bound<'_, PyAny>) -> PyResult<Access> {
+    if let Ok(word) = value.cast::<PyString>() {
+        return match &*word.to_cow()? {
+            "same user" => Ok(Access::SameUser),
+            "anyone" => Ok(Access::Anyone),
+            other => Err(invalid(format!("access {other:?}: give \"same user\", \"anyone\" or a list of user ids"))),
+        };
+    }
+    value.extract().map(Access::Users)
+}
+
+impl ExportOptions<'_, '_> {
+    fn apply(self, builder: ExportBuilder) -> PyResult<ExportBuilder> {
+        let mut builder = builder.notify(self.notify).redirectable(self.redirectable).mappable(self.mappable);
+        if let Some(name) = &self.name {
+            builder = builder.name(name);
+        }
+        if let Some(bits) = self.rights {
+            builder = builder.rights(rights(bits)?);
+        }
+        if let Some(who) = self.access {
+            builder = builder.access(access(who)?);
+        }
+        Ok(builder)
+    }
+}
+
+impl Export {
+    /// Exports a number of bytes, or an object's memory.
+    pub(crate) fn make(session: &Session, what: &Bound<'_, PyAny>, options: ExportOptions<'_, '_>) -> PyResult<Export> {
+        let py = what.py();
+        if what.is_instance_of::<PyInt>() {
+            let builder = options.apply(session.export(what.extract()?))?;
+            return Ok(Export::new(wait(py, None, || builder.create())?, None));
+        }
+        if let Ok(buffer) = what.cast::<Buffer>() {
+            let builder = options.apply(session.export_region(buffer.get().whole()?))?;
+            return Ok(Export::new(wait(py, None, || builder.create())?, None));
+        }
+        if options.copy {
+            let bytes = Source::of(what)?.bytes().to_vec();
+            let builder = options.apply(session.export_memory(bytes))?;
+            return Ok(Export::new(wait(py, None, || builder.create())?, None));
+        }
+        let loan = Loan::of(what, options.share_edges)?;
+        let builder = options.apply(session.export_memory(loan.memory()))?;
+        let export = wait_holding(|| builder.create())?;
+        let lent = loan.lent(export.region());
+        Ok(Export::new(export, Some(lent)))
+    }
+
+    fn new(export: vmmc::Export, lent: Option<Lent>) -> Export {
+        Export {
+            id: export.id().to_u64(),
+            name: export.name().map(str::to_string),
+            base: export.as_ptr() as usize,
+            len: export.len(),
+            region: lent.is_none().then(|| export.region()),
+            inner: RwLock::new(Some(export)),
+            lent,
+        }
+    }
+
+    fn lock(&self) -> RwLockReadGuard<'_, Option<vmmc::Export>> {
+        self.inner.read().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    pub(crate) fn with<R>(&self, run: impl FnOnce(&vmmc::Export) -> PyResult<R>) -> PyResult<R> {
+        let guard = self.lock();
+        let export = guard.as_ref();
+        run(export.ok_or_else(|| exception(ErrorKind::Stale, "the export has ended; export the memory anew".into()))?)
+    }
+
+    fn end(&self, py: Python<'_>, moving: bool) -> PyResult<&'static str> {
+        let taken = match self.inner.try_write() {
+            Ok(mut guard) => guard.take(),
+            Err(std::sync::TryLockError::Poisoned(poisoned)) => poisoned.into_inner().take(),
+            Err(std::sync::TryLockError::WouldBlock) => {
+                let why = "another thread waits on the export; let that end first";
+                return Err(exception(ErrorKind::Busy, why.into()));
+            }
+        };
+        let Some(export) = taken else {
+            return Err(exception(ErrorKind::Stale, "the export has ended already".into()));
+        };
+        let run = || if moving { export.unexport_moving() } else { export.unexport() };
+        // Pages that Python lent must not be written while they move.
+        let ended = if self.lent.is_some() { wait_holding(run)? } else { wait(py, None, run)? };
+        Ok(match ended {
+            Revocation::Gate => "gate",
+            Revocation::Moved => "moved",
+        })
+    }
+}
+
+impl Drop for Export {
+    fn drop(&mut self) {
+        let inner = self.inner.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
+        drop(self.region.take());
+        if let Some(export) = inner {
+            if self.lent.is_some() { drop(export) } else { drop_detached(export) }
+        }
+    }
+}
+
+#[pymethods]
+impl Export {
+    #[getter]
+    fn id(&self) -> u64 {
+        self.id
+    }
+
+    #[getter]
+    fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    /// Whether it is the memory of the object that was given, and not a copy.
+    #[getter]
+    fn in_place(&self) -> bool {
+        self.lent.is_some()
+    }
+
+    #[getter]
+    fn ended(&self) -> bool {
+        self.lock().is_none()
+    }
+
+    fn __len__(&self) -> usize {
+        self.len as usize
+    }
+
+    fn __bool__(&self) -> bool {
+        true
+    }
+
+    #[pyo3(signature = (offset=0, len=None))]
+    fn read<'py>(&self, py: Python<'py>, offset: u64, len: Option<u64>) -> PyResult<Bound<'py, PyBytes>> {
+        let len = len.unwrap_or(self.len.saturating_sub(offset));
+        if offset.checked_add(len).is_none_or(|end| end > self.len) {
+            let why = format!("{len} bytes at offset {offset} reach past the end of {} bytes", self.len);
+            return Err(exception(ErrorKind::OutOfBounds, why));
+        }
+        self.with(|export| PyBytes::new_with(py, len as usize, |into| export.read(offset, into).map_err(raise)))
+    }
+
+    fn read_into(&self, offset: u64, into: &Bound<'_, PyAny>) -> PyResult<()> {
+        let mut target = Target::of(into)?;
+        self.with(|export| export.read(offset, target.bytes()).map_err(raise))
+    }
+
+    fn write(&self, offset: u64, data: &Bound<'_, PyAny>) -> PyResult<()> {
+        let source = Source::of(data)?;
+        self.with(|export| export.write(offset, source.bytes()).map_err(raise))
+    }
+
+    fn load(&self, offset: u64) -> PyResult<u64> {
+        self.with(|export| Ok(export.word(offset).map_err(raise)?.load(Ordering::Acquire)))
+    }
+
+    fn store(&self, offset: u64, value: u64) -> PyResult<()> {
+        self.with(|export| {
+            export.word(offset).map_err(raise)?.store(value, Ordering::Release);
+            Ok(())
+        })
+    }
+
+    /// Waits until an aligned word satisfies all conditions given.
+    #[pyo3(signature = (offset, *, equal=None, not_equal=None, at_least=None, at_most=None, any_bit=None, timeout=None))]
+    #[allow(clippy::too_many_arguments)] // keywords in Python
+    fn wait_word(
+        &self,
+        py: Python<'_>,
+        offset: u64,
+        equal: Option<u64>,
+        not_equal: Option<u64>,
+        at_least: Option<u64>,
+        at_most: Option<u64>,
+        any_bit: Option<u64>,
+        timeout: Option<f64>,
+    ) -> PyResult<u64> {
+        let ready = |word: u64| {
+            equal.is_none_or(|v| word == v)
+                && not_equal.is_none_or(|v| word != v)
+                && at_least.is_none_or(|v| word >= v)
+                && at_most.is_none_or(|v| word <= v)
+                && any_bit.is_none_or(|v| word & v != 0)
+        };
+        self.with(|export| wait(py, timeout, || export.wait_word(offset, ready)))
+    }
+
+    #[pyo3(signature = (timeout=None))]
+    fn wait_notification(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Notification> {
+        self.with(|export| Ok(wait(py, timeout, || export.wait_notification())?.into()))
+    }
+
+    fn take_notification(&self) -> PyResult<Option<Notification>> {
+        self.with(|export| Ok(export.take_notification().map(Into::into)))
+    }
+
+    fn on_notification(&self, function: Bound<'_, PyAny>) -> PyResult<Handler> {
+        if !function.is_callable() {
+            return Err(invalid("the handler cannot be called; pass a function that takes a notification"));
+        }
+        let handler = handler(function.unbind());
+        self.with(|export| Ok(Handler::new(export.on_notification(handler).map_err(raise)?)))
+    }
+
+    fn block_notifications(&self) -> PyResult<()> {
+        self.with(|export| {
+            export.block_notifications();
+            Ok(())
+        })
+    }
+
+    fn unblock_notifications(&self) -> PyResult<()> {
+        self.with(|export| {
+            export.unblock_notifications();
+            Ok(())
+        })
+    }
+
+    /// Lets data that comes to a range go to a buffer instead.
+    #[pyo3(signature = (offset, len, to, to_offset=0))]
+    fn redirect(
+        &self,
+        py: Python<'_>,
+        offset: u64,
+        len: u64,
+        to: &Bound<'_, Buffer>,
+        to_offset: u64,
+    ) -> PyResult<Redirection> {
+        let end = offset.checked_add(len).ok_or_else(|| invalid("offset and length exceed 64 bits"))?;
+        let buffer = &to.get().inner;
+        let post = |export: &vmmc::Export| wait(py, None, || export.redirect(offset..end, buffer, to_offset));
+        Ok(Redirection::new(self.with(post)?, to.clone().unbind()))
+    }
+
+    fn consume(&self, py: Python<'_>, offset: u64, len: u64) -> PyResult<()> {
+        let end = offset.checked_add(len).ok_or_else(|| invalid("offset and length exceed 64 bits"))?;
+        self.with(|export| wait(py, None, || export.consume(offset..end)))
+    }
+
+    /// Ends the export; says how importers were kept out: "gate" or "moved".
+    #[pyo3(signature = (*, moving=false))]
+    fn unexport(&self, py: Python<'_>, moving: bool) -> PyResult<&'static str> {
+        self.end(py, moving)
+    }
+
+    /// The memory as a NumPy array without a copy.
+    #[pyo3(signature = (dtype=None, shape=None, offset=0))]
+    fn array<'py>(
+        slf: &Bound<'py, Self>,
+        dtype: Option<Bound<'py, PyAny>>,
+        shape: Option<Bound<'py, PyAny>>,
+        offset: u64,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        array(slf.as_any(), dtype, shape, offset)
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_reasons))]
+    fn __exit__(&self, py: Python<'_>, _reasons: &Bound<'_, pyo3::types::PyTuple>) -> PyResult<()> {
+        if self.lock().is_some() { self.end(py, false).map(drop) } else { Ok(()) }
+    }
+
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        let memory = (slf.get().base as *mut u8, slf.get().len as usize);
+        // SAFETY: the view is the interpreter's; the object holds the region.
+        unsafe { give_view(slf.into_any(), view, flags, memory, false) }
+    }
+
+    fn __repr__(&self) -> String {
+        let name = self.name.as_ref().map_or_else(|| format!("id {:#x}", self.id), |name| format!("{name:?}"));
+        let state = if self.lock().is_none() { ", ended" } else { "" };
+        format!("<vmmc.Export {name}, {} bytes{state}>", self.len)
+    }
+}
+
+/// A view of an object as a NumPy array.
+pub(crate) fn array<'py>(
+    object: &Bound<'py, PyAny>,
+    dtype: Option<Bound<'py, PyAny>>,
+    shape: Option<Bound<'py, PyAny>>,
+    offset: u64,
+) -> PyResult<Bound<'py, PyAny>> {
+    object.py().import("vmmc._arrays")?.call_method1("array", (object, dtype, shape, offset))
+}

@@ -1,0 +1,486 @@
+//! Imports and bindings.
+//!
+//! Invariant: a transfer that cannot wait runs under the interpreter's lock when it is short; all others run without it.
+
+use crate::buffer::Buffer;
+use crate::bytes::{Source, Target};
+use crate::errors::{drop_detached, duration, exception, raise, wait};
+use crate::export::{array, rights};
+use crate::memory::give_view;
+use crate::session::{from_json, to_json};
+use crate::transfer::Transfer;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use std::ffi::c_int;
+use std::ops::Range;
+use std::sync::Arc;
+use vmmc::{BindOptions, ErrorKind, ImportBuilder, NotMapped, Path, Rights, SendOptions};
+
+/// Bytes up to which a copy is over before another thread would have got the interpreter's lock.
+const SHORT_BYTES: usize = 32 << 10;
+
+/// Access to another process's export.
+#[pyclass(module = "vmmc", frozen)]
+pub(crate) struct Import {
+    inner: Option<Arc<vmmc::Import>>,
+    mapped: bool,
+}
+
+/// What Python's keywords say.
+pub(crate) struct ImportOptions<'a> {
+    pub(crate) node: Option<&'a str>,
+    pub(crate) rights: Option<u8>,
+    pub(crate) wait: Option<f64>,
+}
+
+fn send_options(notify: bool, counter: Option<u64>) -> SendOptions {
+    SendOptions { notify, counter, timeout: None }
+}
+
+fn ranges(list: Vec<(u64, u64)>) -> Vec<Range<u64>> {
+    list.into_iter().map(|(offset, len)| offset..offset.saturating_add(len)).collect()
+}
+
+impl Import {
+    pub(crate) fn make(py: Python<'_>, builder: ImportBuilder, options: ImportOptions<'_>) -> PyResult<Import> {
+        let mut builder = builder;
+        if let Some(node) = options.node {
+            builder = builder.node(node);
+        }
+        if let Some(bits) = options.rights {
+            builder = builder.rights(rights(bits)?);
+        }
+        if let Some(time) = duration(options.wait)? {
+            builder = builder.wait(time);
+        }
+        let import = wait(py, None, || builder.open())?;
+        let mapped = import.explain().path == Path::Mapped;
+        Ok(Import { inner: Some(Arc::new(import)), mapped })
+    }
+
+    fn import(&self) -> &vmmc::Import {
+        self.inner.as_ref().expect("only `drop` takes it")
+    }
+
+    fn send_bytes(
+        &self,
+        py: Python<'_>,
+        offset: u64,
+        data: &[u8],
+        options: SendOptions,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        let import = self.import();
+        if self.mapped && data.len() <= SHORT_BYTES {
+            return import.send_with(offset, data, options).map_err(raise);
+        }
+        wait(py, timeout, || import.send_with(offset, data, options))
+    }
+
+    fn atomic(
+        &self,
+        py: Python<'_>,
+        timeout: Option<f64>,
+        run: impl FnOnce(&vmmc::Import) -> Result<u64, vmmc::TransferError> + Send,
+    ) -> PyResult<u64> {
+        let import = self.import();
+        if self.mapped { run(import).map_err(raise) } else { wait(py, timeout, || run(import)) }
+    }
+}
+
+impl Drop for Import {
+    fn drop(&mut self) {
+        if let Some(import) = self.inner.take() {
+            // Waits for posted sends when this was the last user.
+            drop_detached(import);
+        }
+    }
+}
+
+#[pymethods]
+impl Import {
+    fn __len__(&self) -> usize {
+        self.import().len() as usize
+    }
+
+    fn __bool__(&self) -> bool {
+        true
+    }
+
+    #[getter]
+    fn rights(&self) -> u8 {
+        self.import().rights().bits()
+    }
+
+    #[getter]
+    fn export_id(&self) -> u64 {
+        self.import().export_id().to_u64()
+    }
+
+    #[getter]
+    fn node(&self) -> &str {
+        self.import().node()
+    }
+
+    #[getter]
+    fn path(&self) -> String {
+        self.import().explain().path.to_string()
+    }
+
+    fn explain(&self) -> String {
+        self.import().explain().to_string()
+    }
+
+    fn explanation<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        from_json(py, &to_json(&self.import().explain()))
+    }
+
+    /// Raises what every transfer would raise, if the import can no longer be used.
+    fn check(&self) -> PyResult<()> {
+        self.import().broken().map_or(Ok(()), |error| Err(raise(error)))
+    }
+
+    #[pyo3(signature = (offset, data, *, notify=false, counter=None, timeout=None))]
+    fn send(
+        &self,
+        py: Python<'_>,
+        offset: u64,
+        data: &Bound<'_, PyAny>,
+        notify: bool,
+        counter: Option<u64>,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        let source = Source::of(data)?;
+        self.send_bytes(py, offset, source.bytes(), send_options(notify, counter), timeout)
+    }
+
+    /// Sends without waiting; the data is copied.
+    #[pyo3(signature = (offset, data, *, notify=false, counter=None, timeout=None))]
+    fn send_async(
+        &self,
+        py: Python<'_>,
+        offset: u64,
+        data: &Bound<'_, PyAny>,
+        notify: bool,
+        counter: Option<u64>,
+        timeout: Option<f64>,
+    ) -> PyResult<Transfer> {
+        let source = Source::of(data)?;
+        let (bytes, import) = (source.bytes(), self.import());
+        let post = || import.send_async(offset, bytes, send_options(notify, counter));
+        Ok(Transfer::new(wait(py, timeout, post)?, None))
+    }
+
+    /// Sends from registered memory without a copy.
+    #[pyo3(signature = (offset, buffer, start=0, len=None, *, notify=false, counter=None, timeout=None))]
+    #[allow(clippy::too_many_arguments)] // keywords in Python
+    fn send_from(
+        &self,
+        py: Python<'_>,
+        offset: u64,
+        buffer: &Bound<'_, Buffer>,
+        start: u64,
+        len: Option<u64>,
+        notify: bool,
+        counter: Option<u64>,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        let (range, import) = (buffer.get().range(start, len)?, self.import());
+        let source = &buffer.get().inner;
+        wait(py, timeout, || import.send_from_with(source, range, offset, send_options(notify, counter)))
+    }
+
+    /// Sends from registered memory without a copy and without waiting.
+    #[pyo3(signature = (offset, buffer, start=0, len=None, *, notify=false, counter=None, timeout=None))]
+    #[allow(clippy::too_many_arguments)] // keywords in Python
+    fn send_from_async(
+        &self,
+        py: Python<'_>,
+        offset: u64,
+        buffer: &Bound<'_, Buffer>,
+        start: u64,
+        len: Option<u64>,
+        notify: bool,
+        counter: Option<u64>,
+        timeout: Option<f64>,
+    ) -> PyResult<Transfer> {
+        let (range, import) = (buffer.get().range(start, len)?, self.import());
+        let source = &buffer.get().inner;
+        let post = || import.send_from_async(source, range, offset, send_options(notify, counter));
+        Ok(Transfer::new(wait(py, timeout, post)?, Some(buffer.clone().unbind())))
+    }
+
+    /// Fetches bytes.
+    #[pyo3(signature = (offset, len, *, timeout=None))]
+    fn fetch<'py>(
+        &self,
+        py: Python<'py>,
+        offset: u64,
+        len: usize,
+        timeout: Option<f64>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let import = self.import();
+        if offset.checked_add(len as u64).is_none_or(|end| end > import.len()) {
+            let why = format!("{len} bytes at offset {offset} reach past the {} bytes of the import", import.len());
+            return Err(exception(ErrorKind::OutOfBounds, why));
+        }
+        PyBytes::new_with(py, len, |into| {
+            if self.mapped && into.len() <= SHORT_BYTES {
+                return import.fetch(offset, into).map_err(raise);
+            }
+            wait(py, timeout, || import.fetch(offset, into))
+        })
+    }
+
+    /// Fetches into a writable object.
+    #[pyo3(signature = (offset, into, *, timeout=None))]
+    fn fetch_into(&self, py: Python<'_>, offset: u64, into: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<()> {
+        let import = self.import();
+        if let Ok(buffer) = into.cast::<Buffer>() {
+            let to = &buffer.get().inner;
+            return wait(py, timeout, || import.fetch_into(offset, to, 0..to.len()));
+        }
+        let mut target = Target::of(into)?;
+        let bytes = target.bytes();
+        if self.mapped && bytes.len() <= SHORT_BYTES {
+            return import.fetch(offset, bytes).map_err(raise);
+        }
+        wait(py, timeout, || import.fetch(offset, bytes))
+    }
+
+    /// Fetches into registered memory without waiting.
+    #[pyo3(signature = (offset, buffer, start=0, len=None, *, timeout=None))]
+    fn fetch_async(
+        &self,
+        py: Python<'_>,
+        offset: u64,
+        buffer: &Bound<'_, Buffer>,
+        start: u64,
+        len: Option<u64>,
+        timeout: Option<f64>,
+    ) -> PyResult<Transfer> {
+        let (range, import) = (buffer.get().range(start, len)?, self.import());
+        let to = &buffer.get().inner;
+        Ok(Transfer::new(wait(py, timeout, || import.fetch_async(offset, to, range))?, Some(buffer.clone().unbind())))
+    }
+
+    #[pyo3(signature = (offset, value, *, timeout=None))]
+    fn fetch_add(&self, py: Python<'_>, offset: u64, value: u64, timeout: Option<f64>) -> PyResult<u64> {
+        self.atomic(py, timeout, |import| import.fetch_add(offset, value))
+    }
+
+    #[pyo3(signature = (offset, expected, desired, *, timeout=None))]
+    fn compare_swap(
+        &self,
+        py: Python<'_>,
+        offset: u64,
+        expected: u64,
+        desired: u64,
+        timeout: Option<f64>,
+    ) -> PyResult<u64> {
+        self.atomic(py, timeout, |import| import.compare_swap(offset, expected, desired))
+    }
+
+    #[pyo3(signature = (offset, value, *, timeout=None))]
+    fn swap(&self, py: Python<'_>, offset: u64, value: u64, timeout: Option<f64>) -> PyResult<u64> {
+        self.atomic(py, timeout, |import| import.swap(offset, value))
+    }
+
+    /// Sends several objects to consecutive places.
+    #[pyo3(signature = (offset, pieces, *, timeout=None))]
+    fn gather(&self, py: Python<'_>, offset: u64, pieces: Vec<Bound<'_, PyAny>>, timeout: Option<f64>) -> PyResult<()> {
+        let sources: Vec<Source> = pieces.iter().map(Source::of).collect::<PyResult<_>>()?;
+        let (pieces, import): (Vec<&[u8]>, _) = (sources.iter().map(Source::bytes).collect(), self.import());
+        wait(py, timeout, || import.gather(&pieces, offset))
+    }
+
+    /// Sends several ranges of a buffer to consecutive places, all under way at once.
+    #[pyo3(signature = (offset, buffer, ranges, *, timeout=None))]
+    fn gather_from(
+        &self,
+        py: Python<'_>,
+        offset: u64,
+        buffer: &Bound<'_, Buffer>,
+        ranges: Vec<(u64, u64)>,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        let (ranges, import, source) = (self::ranges(ranges), self.import(), &buffer.get().inner);
+        wait(py, timeout, || import.gather_from(source, &ranges, offset))
+    }
+
+    /// Sends consecutive parts of the data to several ranges.
+    #[pyo3(signature = (data, ranges, *, timeout=None))]
+    fn scatter(
+        &self,
+        py: Python<'_>,
+        data: &Bound<'_, PyAny>,
+        ranges: Vec<(u64, u64)>,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        let source = Source::of(data)?;
+        let (bytes, ranges, import) = (source.bytes(), self::ranges(ranges), self.import());
+        wait(py, timeout, || import.scatter(bytes, &ranges))
+    }
+
+    /// Fetches several ranges into consecutive bytes.
+    #[pyo3(signature = (ranges, *, timeout=None))]
+    fn fetch_gather<'py>(
+        &self,
+        py: Python<'py>,
+        ranges: Vec<(u64, u64)>,
+        timeout: Option<f64>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let import = self.import();
+        if let Some((offset, len)) = ranges.iter().find(|(o, l)| o.checked_add(*l).is_none_or(|end| end > import.len()))
+        {
+            let why = format!("{len} bytes at offset {offset} reach past the {} bytes of the import", import.len());
+            return Err(exception(ErrorKind::OutOfBounds, why));
+        }
+        let total = ranges.iter().map(|(_, len)| *len as usize).sum();
+        let ranges = self::ranges(ranges);
+        PyBytes::new_with(py, total, |into| wait(py, timeout, || import.fetch_gather(&ranges, into)))
+    }
+
+    /// Fetches consecutive bytes into several writable objects.
+    #[pyo3(signature = (offset, into, *, timeout=None))]
+    fn fetch_scatter(
+        &self,
+        py: Python<'_>,
+        offset: u64,
+        into: Vec<Bound<'_, PyAny>>,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        let mut at = offset;
+        for object in &into {
+            let mut target = Target::of(object)?;
+            let (bytes, import) = (target.bytes(), self.import());
+            let len = bytes.len() as u64;
+            wait(py, timeout, || import.fetch(at, bytes))?;
+            at += len;
+        }
+        Ok(())
+    }
+
+    #[pyo3(signature = (*, timeout=None))]
+    fn flush(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+        let import = self.import();
+        wait(py, timeout, || import.flush())
+    }
+
+    /// Binds it for automatic update.
+    #[pyo3(signature = (*, combining=false))]
+    fn bind(&self, py: Python<'_>, combining: bool) -> PyResult<Binding> {
+        let import = self.inner.clone().expect("only `drop` takes it");
+        let base = {
+            let import = &*import;
+            wait(py, None, || import.bind(BindOptions { combining }).map(|binding| binding.as_ptr() as usize))?
+        };
+        Ok(Binding { import: Some(import), base })
+    }
+
+    /// The mapped memory as a read-only NumPy array without a copy.
+    #[pyo3(signature = (dtype=None, shape=None, offset=0))]
+    fn array<'py>(
+        slf: &Bound<'py, Self>,
+        dtype: Option<Bound<'py, PyAny>>,
+        shape: Option<Bound<'py, PyAny>>,
+        offset: u64,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        slf.get().view()?;
+        array(slf.as_any(), dtype, shape, offset)
+    }
+
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        let memory = slf.get().view()?;
+        // SAFETY: the view is the interpreter's; the object holds the import, which holds the mapping.
+        unsafe { give_view(slf.into_any(), view, flags, memory, true) }
+    }
+
+    fn __repr__(&self) -> String {
+        let explanation = self.import().explain();
+        let state = if explanation.broken.is_some() { ", broken" } else { "" };
+        format!("<vmmc.Import {}, {} bytes, {}{state}>", explanation.import, explanation.len, explanation.path)
+    }
+}
+
+impl Import {
+    /// The mapped memory.
+    fn view(&self) -> PyResult<(*mut u8, usize)> {
+        let import = self.import();
+        match import.as_ptr().filter(|_| import.rights().contains(Rights::READ)) {
+            Some(base) => Ok((base.cast_mut(), import.len() as usize)),
+            None => {
+                let why = import.explain().not_mapped.unwrap_or(NotMapped::NotAllowed);
+                let why =
+                    format!("import {} has no memory to look at, because {why}; use fetch", import.explain().import);
+                Err(exception(ErrorKind::NotMapped, why))
+            }
+        }
+    }
+}
+
+/// An import bound for automatic update: stores to views of it appear in the export.
+#[pyclass(module = "vmmc", frozen)]
+pub(crate) struct Binding {
+    import: Option<Arc<vmmc::Import>>,
+    base: usize,
+}
+
+impl Binding {
+    fn import(&self) -> &vmmc::Import {
+        self.import.as_ref().expect("only `drop` takes it")
+    }
+}
+
+impl Drop for Binding {
+    fn drop(&mut self) {
+        if let Some(import) = self.import.take() {
+            drop_detached(import);
+        }
+    }
+}
+
+#[pymethods]
+impl Binding {
+    fn __len__(&self) -> usize {
+        self.import().len() as usize
+    }
+
+    fn __bool__(&self) -> bool {
+        true
+    }
+
+    #[getter]
+    fn is_open(&self) -> bool {
+        self.import().broken().is_none()
+    }
+
+    /// Returns when all stores so far are in the export's memory; raises if the export has ended.
+    #[pyo3(signature = (*, timeout=None))]
+    fn flush(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+        let import = self.import();
+        wait(py, timeout, || import.flush())
+    }
+
+    /// The export's memory as a writable NumPy array without a copy.
+    #[pyo3(signature = (dtype=None, shape=None, offset=0))]
+    fn array<'py>(
+        slf: &Bound<'py, Self>,
+        dtype: Option<Bound<'py, PyAny>>,
+        shape: Option<Bound<'py, PyAny>>,
+        offset: u64,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        array(slf.as_any(), dtype, shape, offset)
+    }
+
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        let memory = (slf.get().base as *mut u8, slf.get().import().len() as usize);
+        // SAFETY: the view is the interpreter's; the object holds the import, which holds the mapping.
+        unsafe { give_view(slf.into_any(), view, flags, memory, false) }
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<vmmc.Binding of {}>", self.import().explain().import)
+    }
+}

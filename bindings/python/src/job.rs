@@ -1,0 +1,178 @@
+//! Membership in a job.
+//!
+//! Invariant: collective calls wait without the interpreter's lock, and a key press ends them.
+
+use crate::errors::{drop_detached, duration, wait};
+use crate::export::{Export, ExportOptions};
+use crate::import::{Import, ImportOptions};
+use crate::session::Session;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use vmmc::job::{Change, MemberState};
+
+/// This process's membership in a job.
+#[pyclass(module = "vmmc", frozen)]
+pub(crate) struct Job(Option<vmmc::job::Job>);
+
+impl Job {
+    fn job(&self) -> &vmmc::job::Job {
+        self.0.as_ref().expect("only `drop` takes it")
+    }
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        if let Some(job) = self.0.take() {
+            drop_detached(job);
+        }
+    }
+}
+
+pub(crate) fn state_name(state: MemberState) -> &'static str {
+    match state {
+        MemberState::Running => "running",
+        MemberState::Left => "left",
+        MemberState::Ended => "ended",
+        MemberState::Failed => "failed",
+    }
+}
+
+fn changes(list: Vec<Change>) -> Vec<(&'static str, u32)> {
+    let change = |change| match change {
+        Change::Joined(rank) => ("joined", rank),
+        Change::Left(rank) => ("left", rank),
+        Change::Ended(rank) => ("ended", rank),
+        Change::Failed(rank) => ("failed", rank),
+    };
+    list.into_iter().map(change).collect()
+}
+
+#[pymethods]
+impl Job {
+    /// Joins the job that this process was started for.
+    #[staticmethod]
+    fn attach(py: Python<'_>) -> PyResult<Job> {
+        Ok(Job(Some(wait(py, None, vmmc::job::Job::attach)?)))
+    }
+
+    #[getter]
+    fn rank(&self) -> u32 {
+        self.job().rank()
+    }
+
+    #[getter]
+    fn size(&self) -> u32 {
+        self.job().size()
+    }
+
+    #[getter]
+    fn id(&self) -> &str {
+        self.job().id()
+    }
+
+    #[getter]
+    fn members(&self) -> Vec<u32> {
+        self.job().members()
+    }
+
+    #[getter]
+    fn session(&self) -> Session {
+        Session { inner: self.job().session().clone() }
+    }
+
+    fn node_of(&self, rank: u32) -> PyResult<String> {
+        self.job().node_of(rank).map_err(crate::errors::raise)
+    }
+
+    fn state_of(&self, rank: u32) -> PyResult<&'static str> {
+        self.job().state_of(rank).map(state_name).map_err(crate::errors::raise)
+    }
+
+    fn name_of(&self, rank: u32, name: &str) -> String {
+        self.job().name_of(rank, name)
+    }
+
+    /// Exports under a name of this rank.
+    #[pyo3(signature = (name, what, *, rights=None, access=None, notify=false, redirectable=false, mappable=true, copy=false, share_edges=false))]
+    #[allow(clippy::too_many_arguments)] // keywords in Python
+    fn export(
+        &self,
+        name: &str,
+        what: &Bound<'_, PyAny>,
+        rights: Option<u8>,
+        access: Option<&Bound<'_, PyAny>>,
+        notify: bool,
+        redirectable: bool,
+        mappable: bool,
+        copy: bool,
+        share_edges: bool,
+    ) -> PyResult<Export> {
+        let name = Some(self.job().name_of(self.job().rank(), name));
+        let options = ExportOptions { name, rights, access, notify, redirectable, mappable, copy, share_edges };
+        Export::make(self.job().session(), what, options)
+    }
+
+    /// Imports what a rank has exported under a name, waiting for it.
+    #[pyo3(signature = (rank, name, *, rights=None, wait=None))]
+    fn import_(
+        &self,
+        py: Python<'_>,
+        rank: u32,
+        name: &str,
+        rights: Option<u8>,
+        wait: Option<f64>,
+    ) -> PyResult<Import> {
+        let builder = self.job().import(rank, name).map_err(crate::errors::raise)?;
+        Import::make(py, builder, ImportOptions { node: None, rights, wait })
+    }
+
+    /// Waits until all members are here.
+    #[pyo3(signature = (timeout=None))]
+    fn barrier(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
+        let job = self.job();
+        let deadline = job.session().deadline(duration(timeout)?.unwrap_or(job.session().timeout()));
+        wait(py, timeout, || job.barrier_by(deadline))
+    }
+
+    /// Gives every member the values of all.
+    #[pyo3(signature = (value, timeout=None))]
+    fn allgather<'py>(
+        &self,
+        py: Python<'py>,
+        value: Vec<u8>,
+        timeout: Option<f64>,
+    ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+        let job = self.job();
+        let deadline = job.session().deadline(duration(timeout)?.unwrap_or(job.session().timeout()));
+        let values = wait(py, timeout, || job.allgather_by(&value, deadline))?;
+        Ok(values.iter().map(|value| PyBytes::new(py, value)).collect())
+    }
+
+    /// What has changed among the members since the last call.
+    fn changes(&self, py: Python<'_>) -> PyResult<Vec<(&'static str, u32)>> {
+        let job = self.job();
+        wait(py, None, || job.changes()).map(changes)
+    }
+
+    /// Waits until the set of members changes, or the time has passed.
+    fn wait_changes(&self, py: Python<'_>, timeout: f64) -> PyResult<Vec<(&'static str, u32)>> {
+        let job = self.job();
+        let time = duration(Some(timeout))?.unwrap_or_default();
+        wait(py, None, || job.wait_changes(time)).map(changes)
+    }
+
+    fn leave(&self, py: Python<'_>) -> PyResult<()> {
+        let job = self.job();
+        wait(py, None, || job.leave())
+    }
+
+    /// Asks for more ranks.
+    fn grow(&self, py: Python<'_>, ranks: u32) -> PyResult<()> {
+        let job = self.job();
+        wait(py, None, || job.grow(ranks))
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<vmmc.Job {}, rank {} of {}>", self.job().id(), self.job().rank(), self.job().size())
+    }
+}

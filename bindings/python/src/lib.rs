@@ -1,0 +1,57 @@
+//! The native module of the Python package `vmmc`.
+//!
+//! ```text
+//!   python/vmmc/*.py ── classes ──▶ _vmmc (this crate) ──▶ crate vmmc, crate vmmc-node
+//!   NumPy, memoryview ── buffer protocol ──▶ mapped memory, kept by the object that gave the view
+//! ```
+//!
+//! **Promises.** The interpreter's lock is released in every wait, and a key press (any Python signal handler that raises) ends it. Errors are exceptions of
+//! `vmmc.Error`. A view of mapped memory keeps its mapping: no end of an export, import or session makes it dangle.
+//!
+//! **Does not.** Bytes that other processes or threads write while they are copied may be a mix of old and new, as with any shared memory.
+
+mod buffer;
+mod bytes;
+mod errors;
+mod export;
+mod import;
+mod job;
+mod launch;
+mod memory;
+mod node;
+mod notification;
+mod redirection;
+mod session;
+mod transfer;
+
+use pyo3::prelude::*;
+
+#[pymodule]
+mod _vmmc {
+    #[pymodule_export]
+    use crate::buffer::Buffer;
+    #[pymodule_export]
+    use crate::export::Export;
+    #[pymodule_export]
+    use crate::import::{Binding, Import};
+    #[pymodule_export]
+    use crate::job::Job;
+    #[pymodule_export]
+    use crate::launch::{Event, Launched, launch};
+    #[pymodule_export]
+    use crate::node::{Node, run_node};
+    #[pymodule_export]
+    use crate::notification::{Handler, Notification};
+    #[pymodule_export]
+    use crate::redirection::{Redirection, Report};
+    #[pymodule_export]
+    use crate::session::{Session, attach};
+    #[pymodule_export]
+    use crate::transfer::Transfer;
+    use pyo3::prelude::*;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+}

@@ -1,0 +1,199 @@
+//! Sessions.
+//!
+//! Invariant: every call that asks the node waits without the interpreter's lock.
+
+use crate::buffer::Buffer;
+use crate::errors::{duration, invalid, raise, wait};
+use crate::export::{Export, ExportOptions};
+use crate::import::{Import, ImportOptions};
+use crate::notification::{Handler, Notification, handler};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyString};
+use std::os::fd::AsRawFd;
+use vmmc::ExportId;
+
+/// A process's attachment to its node.
+#[pyclass(module = "vmmc", frozen)]
+pub(crate) struct Session {
+    pub(crate) inner: vmmc::Session,
+}
+
+/// Attaches to the user's node.
+#[pyfunction]
+#[pyo3(signature = (node=None, *, start=true, timeout=None))]
+pub(crate) fn attach(py: Python<'_>, node: Option<&str>, start: bool, timeout: Option<f64>) -> PyResult<Session> {
+    let mut builder = vmmc::Session::builder().start_node(start);
+    if let Some(node) = node {
+        builder = builder.node(node);
+    }
+    if let Some(timeout) = duration(timeout)? {
+        builder = builder.timeout(timeout);
+    }
+    Ok(Session { inner: wait(py, None, || builder.attach())? })
+}
+
+/// JSON as Python has it.
+pub(crate) fn from_json<'py>(py: Python<'py>, json: &str) -> PyResult<Bound<'py, PyAny>> {
+    py.import("json")?.call_method1("loads", (json,))
+}
+
+pub(crate) fn to_json(value: &impl serde::Serialize) -> String {
+    serde_json::to_string(value).expect("descriptions have no maps with odd keys")
+}
+
+#[pymethods]
+impl Session {
+    /// Exports new memory (a number of bytes) or a writable object's.
+    #[pyo3(signature = (what, *, name=None, rights=None, access=None, notify=false, redirectable=false, mappable=true, copy=false, share_edges=false))]
+    #[allow(clippy::too_many_arguments)] // keywords in Python
+    fn export(
+        &self,
+        what: &Bound<'_, PyAny>,
+        name: Option<String>,
+        rights: Option<u8>,
+        access: Option<&Bound<'_, PyAny>>,
+        notify: bool,
+        redirectable: bool,
+        mappable: bool,
+        copy: bool,
+        share_edges: bool,
+    ) -> PyResult<Export> {
+        let options = ExportOptions { name, rights, access, notify, redirectable, mappable, copy, share_edges };
+        Export::make(&self.inner, what, options)
+    }
+
+    /// Imports by name (a string) or id (a number).
+    #[pyo3(signature = (what, *, node=None, rights=None, wait=None))]
+    fn import_(
+        &self,
+        py: Python<'_>,
+        what: &Bound<'_, PyAny>,
+        node: Option<&str>,
+        rights: Option<u8>,
+        wait: Option<f64>,
+    ) -> PyResult<Import> {
+        let builder = if let Ok(name) = what.cast::<PyString>() {
+            self.inner.import(&name.to_cow()?)
+        } else {
+            self.inner.import_id(ExportId::from_u64(what.extract()?))
+        };
+        Import::make(py, builder, ImportOptions { node, rights, wait })
+    }
+
+    /// Registers new memory (a number of bytes), a writable object's, or that of an export.
+    #[pyo3(signature = (what, *, share_edges=false))]
+    fn buffer(&self, what: &Bound<'_, PyAny>, share_edges: bool) -> PyResult<Buffer> {
+        Buffer::make(&self.inner, what, share_edges)
+    }
+
+    #[getter]
+    fn node(&self) -> &str {
+        &self.inner.node().name
+    }
+
+    #[getter]
+    fn addresses(&self) -> Vec<String> {
+        self.inner.node().listen.clone()
+    }
+
+    #[getter]
+    fn process_id(&self) -> u32 {
+        self.inner.process_id()
+    }
+
+    #[getter]
+    fn alive(&self) -> bool {
+        self.inner.is_alive()
+    }
+
+    #[getter]
+    fn timeout(&self) -> f64 {
+        self.inner.timeout().as_secs_f64()
+    }
+
+    fn limits<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let limits = self.inner.limits();
+        let dict = PyDict::new(py);
+        dict.set_item("inline_bytes", limits.inline_bytes)?;
+        dict.set_item("transfers", limits.transfers)?;
+        dict.set_item("exports", limits.exports)?;
+        dict.set_item("redirections", limits.redirections)?;
+        dict.set_item("lanes", limits.lanes)?;
+        dict.set_item("notifications_queued", limits.notifications_queued)?;
+        dict.set_item("export_bytes", limits.export_bytes)?;
+        Ok(dict)
+    }
+
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        from_json(py, &to_json(&self.inner.stats()))
+    }
+
+    #[pyo3(signature = (details=false, *, timeout=None))]
+    fn node_info<'py>(&self, py: Python<'py>, details: bool, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
+        let info = wait(py, timeout, || self.inner.node_info(details))?;
+        from_json(py, &to_json(&info))
+    }
+
+    #[pyo3(signature = (node, *, timeout=None))]
+    fn ping(&self, py: Python<'_>, node: &str, timeout: Option<f64>) -> PyResult<f64> {
+        let time = duration(timeout)?.unwrap_or(self.inner.timeout());
+        Ok(wait(py, timeout, || self.inner.ping(node, time))?.as_secs_f64())
+    }
+
+    fn add_peer(&self, py: Python<'_>, addresses: Vec<String>) -> PyResult<()> {
+        wait(py, None, || self.inner.add_peer(&addresses))
+    }
+
+    fn stop_node(&self, py: Python<'_>) -> PyResult<()> {
+        wait(py, None, || self.inner.stop_node())
+    }
+
+    fn leave(&self, py: Python<'_>) {
+        py.detach(|| self.inner.leave());
+    }
+
+    fn step(&self, py: Python<'_>) {
+        py.detach(|| self.inner.step());
+    }
+
+    #[pyo3(signature = (timeout=None))]
+    fn wait_notification(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Notification> {
+        Ok(wait(py, timeout, || self.inner.wait_notification())?.into())
+    }
+
+    fn take_notification(&self) -> Option<Notification> {
+        self.inner.take_notification().map(Into::into)
+    }
+
+    fn on_notification(&self, function: Bound<'_, PyAny>) -> PyResult<Handler> {
+        if !function.is_callable() {
+            return Err(invalid("the handler cannot be called; pass a function that takes a notification"));
+        }
+        Ok(Handler::new(self.inner.on_notification(handler(function.unbind())).map_err(raise)?))
+    }
+
+    fn block_notifications(&self) {
+        self.inner.block_notifications();
+    }
+
+    fn unblock_notifications(&self) {
+        self.inner.unblock_notifications();
+    }
+
+    fn fileno(&self) -> PyResult<i32> {
+        Ok(self.inner.event_fd().map_err(raise)?.as_raw_fd())
+    }
+
+    fn __enter__(slf: Py<Self>) -> Py<Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_reasons))]
+    fn __exit__(&self, py: Python<'_>, _reasons: &Bound<'_, pyo3::types::PyTuple>) {
+        py.detach(|| self.inner.leave());
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<vmmc.Session process {} on node {:?}>", self.inner.process_id(), self.inner.node().name)
+    }
+}

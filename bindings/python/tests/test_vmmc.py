@@ -1,0 +1,533 @@
+"""The package as programs use it: over an embedded node, and over a daemon with several processes."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import mmap
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import threading
+import time
+import unittest
+
+import vmmc
+import vmmc.aio
+
+try:
+    import numpy
+except ImportError:
+    numpy = None
+
+# Longer than anything takes on a loaded machine.
+PATIENCE_S = 30.0
+
+
+def word(value: int) -> bytes:
+    return value.to_bytes(8, "little")
+
+
+class Case(unittest.TestCase):
+    """Each test has a node of its own."""
+
+    def setUp(self) -> None:
+        self.node = vmmc.Node(f"py-{os.getpid()}-{self._testMethodName[:30]}", plain=True)
+        self.session = self.node.attach(timeout=PATIENCE_S)
+
+    def tearDown(self) -> None:
+        self.session.leave()
+        del self.session, self.node
+        gc.collect()
+
+
+class Moving(Case):
+    def test_data_moves_in_all_ways(self) -> None:
+        export = self.session.export(8192, name="m")
+        there = self.session.import_("m", rights=vmmc.Rights.ALL)
+        there.send(8, b"abcdefgh")
+        self.assertEqual(there.fetch(8, 8), b"abcdefgh")
+        place = bytearray(4)
+        there.fetch_into(9, place)
+        self.assertEqual(place, b"bcde")
+        self.assertEqual(there.fetch_add(0, 5), 0)
+        self.assertEqual(there.compare_swap(0, 5, 9), 5)
+        self.assertEqual(there.swap(0, 1), 9)
+        self.assertEqual(export.load(0), 1)
+        there.gather(100, [b"one", memoryview(b"three")])
+        self.assertEqual(there.fetch_gather([(100, 3), (103, 5)]), b"onethree")
+        there.scatter(b"xy", [(100, 1), (103, 1)])
+        self.assertEqual(export.read(100, 8), b"xneyhree")
+        parts = [bytearray(2), bytearray(6)]
+        there.fetch_scatter(100, parts)
+        self.assertEqual(parts, [b"xn", b"eyhree"])
+        there.flush()
+
+    def test_registered_memory_moves_without_copies(self) -> None:
+        export = self.session.export(1 << 20, name="n", mappable=False)
+        there = self.session.import_("n")
+        self.assertEqual(there.path, "engine")
+        buffer = self.session.buffer(1 << 20)
+        memoryview(buffer)[:5] = b"hello"
+        there.send_from(1000, buffer, 0, 5)
+        self.assertEqual(export.read(1000, 5), b"hello")
+        transfer = there.fetch_async(1000, buffer, 10, 5)
+        self.assertEqual(transfer.wait(), 5)
+        self.assertEqual(transfer.poll(), 5)
+        self.assertEqual(bytes(memoryview(buffer)[10:15]), b"hello")
+        self.assertEqual(there.send_async(0, b"x" * 100_000).wait(), 100_000)
+        there.gather_from(5, buffer, [(10, 2), (0, 1)])
+        self.assertEqual(export.read(5, 3), b"heh")
+        shared = self.session.export(buffer, name="of-buffer")
+        self.session.import_("of-buffer").send(0, b"J")
+        self.assertEqual(memoryview(buffer)[0], ord("J"))
+        del shared
+
+    def test_a_word_is_awaited(self) -> None:
+        export = self.session.export(64, name="w")
+        there = self.session.import_("w")
+        thread = threading.Thread(target=lambda: there.send(0, word(7)))
+        thread.start()
+        self.assertEqual(export.wait_word(0, at_least=5), 7)
+        thread.join()
+        with self.assertRaises(TimeoutError):
+            export.wait_word(0, equal=8, timeout=0.01)
+
+
+class Views(Case):
+    def test_views_are_the_memory(self) -> None:
+        export = self.session.export(4096, name="v")
+        there = self.session.import_("v")
+        view = memoryview(export)
+        self.assertEqual((len(view), view.readonly), (4096, False))
+        there.send(3, b"!")
+        self.assertEqual(view[3], ord("!"))
+        seen = memoryview(there)
+        self.assertTrue(seen.readonly)
+        view[4] = 9
+        self.assertEqual(seen[4], 9)
+
+    def test_a_view_outlives_import_export_and_session(self) -> None:
+        export = self.session.export(1 << 20, name="v")
+        seen = memoryview(self.session.import_("v"))
+        binding = self.session.import_("v").bind()
+        stored, own = memoryview(binding), memoryview(export)
+        stored[0] = 1
+        self.assertEqual((seen[0], own[0]), (1, 1))
+        del binding
+        self.assertEqual(export.unexport(), "moved")
+        stored[0] = 2
+        self.assertEqual(own[0], 1, "the exporter's bytes are on other pages")
+        self.session.leave()
+        del export
+        gc.collect()
+        self.assertEqual((own[0], stored[0], seen[0], own[-1], seen[-1]), (1, 2, 2, 0, 0))
+
+    def test_unmapped_imports_say_why_they_cannot_be_viewed(self) -> None:
+        self.exported = self.session.export(64, name="u", mappable=False)
+        there = self.session.import_("u")
+        with self.assertRaisesRegex(vmmc.NotMapped, "does not allow mapping"):
+            memoryview(there)
+        with self.assertRaises(BufferError):
+            there.bind()
+
+    def test_library_memory_is_a_numpy_array(self) -> None:
+        if numpy is None:
+            self.skipTest("no numpy")
+        export = self.session.export(8 * 100 * 10, name="a")
+        table = export.array("f8", (100, 10))
+        table[3, 4] = 2.5
+        there = self.session.import_("a")
+        self.assertEqual(there.path, "mapped")
+        seen = there.array("f8", (100, 10))
+        self.assertEqual(seen[3, 4], 2.5)
+        self.assertFalse(seen.flags.writeable)
+        self.assertTrue(numpy.shares_memory(table, export.array("f8")))
+        bound = there.bind().array("f8", (100, 10))
+        bound[3, 4] = 3.5
+        self.assertEqual(table[3, 4], 3.5)
+        there.send(0, numpy.full(10, 7.0))
+        self.assertEqual(table[0].tolist(), [7.0] * 10)
+        export.unexport()
+        self.assertEqual((table[3, 4], bound[3, 4]), (3.5, 3.5))
+
+
+class OwnMemory(Case):
+    def test_whole_pages_are_exported_in_place_and_mapped(self) -> None:
+        memory = mmap.mmap(-1, 8192, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        memory[:2] = b"ab"
+        export = self.session.export(memory, name="p")
+        there = self.session.import_("p")
+        self.assertEqual((export.in_place, there.path), (True, "mapped"))
+        there.send(1, b"XY")
+        self.assertEqual(memory[:3], b"aXY")
+        export.unexport()
+        del export
+        gc.collect()
+        memory[0] = 1
+        self.assertEqual(memory[:3], b"\x01XY")
+        memory.close()
+
+    def test_a_large_array_is_exported_in_place(self) -> None:
+        if numpy is None:
+            self.skipTest("no numpy")
+        # Above the largest threshold of malloc, so it is a mapping of its own.
+        array = numpy.zeros(40 << 20, dtype="u1")
+        with self.session.export(array, name="l") as export:
+            self.assertTrue(export.in_place)
+            there = self.session.import_("l")
+            there.send(5_000, b"in place")
+            there.flush()
+            self.assertEqual(array[5_000:5_008].tobytes(), b"in place")
+            with self.assertRaises((ValueError, BufferError)):
+                array.resize(10)
+        del export
+        gc.collect()
+        array[:] = 1
+        self.assertEqual(int(array.sum()), 40 << 20)
+
+    def test_memory_that_shares_pages_says_what_it_costs(self) -> None:
+        small = bytearray(100)
+        with self.assertRaisesRegex(vmmc.Unsuitable, "share_edges=True"):
+            self.session.export(small)
+        copy = self.session.export(small, name="c", copy=True)
+        self.session.import_("c").send(0, b"x")
+        self.assertEqual((small[0], memoryview(copy)[0], copy.in_place), (0, ord("x"), False))
+        shared = self.session.export(small, name="s", share_edges=True)
+        there = self.session.import_("s")
+        there.send(0, b"y")
+        there.flush()
+        self.assertEqual((small[0], there.path), (ord("y"), "engine"))
+        with self.assertRaises(BufferError):
+            small.extend(b"more")
+        del shared, there
+        gc.collect()
+        small.extend(b"more")
+
+    def test_read_only_and_scattered_objects_are_refused(self) -> None:
+        with self.assertRaisesRegex(ValueError, "read-only"):
+            self.session.export(b"constant")
+        with self.assertRaisesRegex(ValueError, "not contiguous"):
+            self.session.export(memoryview(bytearray(100))[::2])
+        with self.assertRaises(TypeError):
+            self.session.export(3.5)
+
+    def test_a_buffer_of_own_memory_receives(self) -> None:
+        memory = mmap.mmap(-1, 4096, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        source = self.session.export(4096, name="src")
+        source.write(0, b"there")
+        buffer = self.session.buffer(memory)
+        self.session.import_("src").fetch_into(0, buffer)
+        self.assertEqual(memory[:5], b"there")
+        del buffer
+        gc.collect()
+        memory.close()
+
+
+class Telling(Case):
+    def test_notifications_are_awaited_taken_and_handled(self) -> None:
+        export = self.session.export(64, name="n", notify=True)
+        there = self.session.import_("n")
+        there.send(8, word(5), notify=True)
+        got = export.wait_notification()
+        self.assertEqual((got.export_id, got.offset, got.len, got.last_word), (export.id, 8, 8, 5))
+        self.assertIsNone(export.take_notification())
+        export.block_notifications()
+        there.send(0, word(6), notify=True)
+        self.assertIsNone(export.take_notification())
+        export.unblock_notifications()
+        self.assertEqual(self.session.wait_notification().last_word, 6)
+        seen: list[int] = []
+        done = threading.Event()
+
+        def handle(notification: vmmc.Notification) -> None:
+            seen.append(notification.last_word)
+            if len(seen) == 3:
+                done.set()
+
+        with export.on_notification(handle):
+            for number in range(3):
+                there.send(0, word(number), notify=True, counter=16)
+            self.assertTrue(done.wait(PATIENCE_S))
+        self.assertEqual((seen, export.load(16)), ([0, 1, 2], 3))
+        with self.assertRaises(vmmc.NotAllowed):
+            self.session.export(64).wait_notification()
+
+    def test_asyncio_gets_notifications(self) -> None:
+        first = self.session.export(64, name="a", notify=True)
+        second = self.session.export(64, name="b", notify=True)
+
+        async def main() -> list[int]:
+            with vmmc.aio.Notifications(self.session) as inbox:
+                with self.assertRaises(vmmc.TimedOut):
+                    await inbox.next(first, timeout=0.01)
+                there = [self.session.import_(name) for name in "ab"]
+                waiting = asyncio.ensure_future(inbox.next(second, timeout=PATIENCE_S))
+                await asyncio.sleep(0)
+                there[0].send(0, word(1), notify=True)
+                there[1].send(0, word(2), notify=True)
+                found = [(await waiting).last_word, (await inbox.next(first, timeout=PATIENCE_S)).last_word]
+                transfer = there[0].send_async(0, b"x" * 8)
+                self.assertEqual(await vmmc.aio.wait(transfer), 8)
+                there[0].send(0, word(3), notify=True)
+                async for notification in inbox.of(first):
+                    found.append(notification.last_word)
+                    break
+                return found
+
+        self.assertEqual(asyncio.run(main()), [2, 1, 3])
+
+    def test_redirection_tells_the_parts(self) -> None:
+        inbox = self.session.export(1000, name="r", redirectable=True)
+        there = self.session.import_("r")
+        there.send(0, b"a" * 400)
+        there.flush()
+        place = self.session.buffer(1000)
+        redirection = inbox.redirect(0, 1000, place)
+        self.assertEqual(redirection.report().pending, [(400, 600)])
+        with self.assertRaises(vmmc.TimedOut):
+            redirection.wait(0.01)
+        there.send(400, b"b" * 600)
+        report = redirection.wait()
+        self.assertEqual((report.copied, report.redirected, report.pending), ([(0, 400)], [(400, 600)], []))
+        self.assertEqual(bytes(place), b"a" * 400 + b"b" * 600)
+        inbox.consume(0, 1000)
+        again = inbox.redirect(0, 10, place)
+        self.assertEqual(again.cancel().pending, [(0, 10)])
+        with self.assertRaises(vmmc.Stale):
+            again.wait()
+
+    def test_paths_are_explained_and_counted(self) -> None:
+        export = self.session.export(64, name="e")
+        there = self.session.import_("e")
+        there.send(0, b"x")
+        self.assertIn("path: mapped", there.explain())
+        self.assertEqual(there.explanation()["path"], "mapped")
+        self.assertEqual(self.session.stats()["sends_mapped"], 1)
+        self.assertEqual(self.session.node_info(True)["exports"][0]["name"], "e")
+        self.assertGreater(self.session.limits()["exports"], 100)
+        self.assertEqual(self.session.import_(export.id).export_id, there.export_id)
+
+
+class Ends(Case):
+    def test_errors_are_exceptions_with_the_right_bases(self) -> None:
+        export = self.session.export(64, name="x", rights=vmmc.READ)
+        there = self.session.import_("x", rights=vmmc.READ)
+        for call, kind, base in [
+            (lambda: self.session.export(64, name="x"), vmmc.NameTaken, ValueError),
+            (lambda: self.session.import_("nobody"), vmmc.UnknownName, LookupError),
+            (lambda: self.session.import_("x", rights=vmmc.Rights.ALL), vmmc.NoRight, PermissionError),
+            (lambda: there.send(0, b"x"), vmmc.NoRight, PermissionError),
+            (lambda: there.fetch(60, 8), vmmc.OutOfBounds, IndexError),
+            (lambda: export.load(4), vmmc.Misaligned, ValueError),
+            (lambda: export.wait_word(0, equal=1, timeout=-1), vmmc.Invalid, ValueError),
+            (lambda: self.session.export(64, rights=64), vmmc.Invalid, ValueError),
+            (lambda: self.session.export(64, access="everyone"), vmmc.Invalid, ValueError),
+            (lambda: vmmc.Node("../x", plain=True), vmmc.NoNode, ConnectionError),
+            (lambda: vmmc.Job.attach(), vmmc.NoJob, RuntimeError),
+        ]:
+            with self.assertRaises(kind) as caught:
+                call()
+            self.assertIsInstance(caught.exception, vmmc.Error)
+            self.assertIsInstance(caught.exception, base)
+            self.assertTrue(str(caught.exception))
+
+    def test_after_the_end_calls_are_errors(self) -> None:
+        with self.session.export(64, name="x") as export:
+            there = self.session.import_("x")
+        self.assertTrue(export.ended)
+        with self.assertRaises(vmmc.Stale):
+            export.load(0)
+        with self.assertRaises(vmmc.Stale):
+            export.unexport()
+        with self.assertRaises(vmmc.Revoked):
+            there.send(0, b"x")
+        with self.assertRaises(ConnectionError):
+            there.check()
+        self.session.leave()
+        with self.assertRaises(vmmc.NodeGone):
+            self.session.export(64)
+
+    def test_a_child_of_a_fork_gets_an_error(self) -> None:
+        self.session.export(64, name="x")
+        pid = os.fork()
+        if pid == 0:
+            try:
+                self.session.export(64)
+            except vmmc.Forked:
+                os._exit(7)
+            os._exit(1)
+        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), 7)
+
+    def test_threads_wait_without_the_interpreters_lock(self) -> None:
+        export = self.session.export(64, name="t")
+        there = self.session.import_("t")
+        results: list[int] = []
+        threads = [threading.Thread(target=lambda: results.append(export.wait_word(0, not_equal=0))) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        there.send(0, word(3))
+        for thread in threads:
+            thread.join(PATIENCE_S)
+        self.assertEqual(results, [3] * 4)
+
+
+class Interrupts(Case):
+    """A key press ends every kind of wait long before its deadline."""
+
+    def test_a_key_press_ends_every_wait(self) -> None:
+        export = self.session.export(4096, name="i", notify=True, redirectable=True)
+        place = self.session.buffer(64)
+        redirection = export.redirect(0, 64, place)
+        waits = {
+            "word": lambda: export.wait_word(128, not_equal=0, timeout=PATIENCE_S),
+            "notification": lambda: export.wait_notification(PATIENCE_S),
+            "any notification": lambda: self.session.wait_notification(PATIENCE_S),
+            "redirection": lambda: redirection.wait(PATIENCE_S),
+            "import": lambda: self.session.import_("later", wait=PATIENCE_S),
+        }
+        for name, wait in waits.items():
+            with self.subTest(name):
+                self.interrupt(wait)
+
+    def interrupt(self, wait) -> None:
+        begins = threading.Event()
+
+        def press() -> None:
+            begins.wait()
+            # The wait begins now; a signal that comes before it raises just the same.
+            time.sleep(0.1)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        thread = threading.Thread(target=press)
+        thread.start()
+        start = time.monotonic()
+        with self.assertRaises(KeyboardInterrupt):
+            begins.set()
+            wait()
+            time.sleep(PATIENCE_S)
+        self.assertLess(time.monotonic() - start, PATIENCE_S / 2)
+        thread.join()
+
+
+class Processes(unittest.TestCase):
+    """A daemon, brought up by the package itself, and several processes."""
+
+    def setUp(self) -> None:
+        self.name = f"py-daemon-{os.getpid()}"
+        self.environment = {k: v for k, v in os.environ.items() if k not in ("VMMC_BIN", "VMMC_NODE")}
+        # Without the program `vmmc` on the path: the package is the node.
+        self.environment.update(VMMC_NODE=self.name, PATH="/nowhere")
+
+    def tearDown(self) -> None:
+        try:
+            vmmc.attach(self.name, start=False).stop_node()
+        except vmmc.NoNode:
+            pass
+
+    def start(self, code: str) -> subprocess.Popen[str]:
+        program = "import os, signal, sys, time, vmmc\n" + textwrap.dedent(code)
+        return subprocess.Popen(
+            [sys.executable, "-c", program], env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+
+    def finish(self, child: subprocess.Popen[str], code: int = 0) -> str:
+        said = child.communicate(timeout=60)[0]
+        self.assertEqual(child.returncode, code, said)
+        return said
+
+    def test_two_processes_and_the_death_of_one(self) -> None:
+        owner = self.start(
+            """
+            session = vmmc.attach()
+            export = session.export(4096, name="two", notify=True)
+            print(export.wait_word(0, not_equal=0, timeout=30), flush=True)
+            export.wait_notification(30)
+            os.kill(os.getpid(), signal.SIGKILL)
+            """
+        )
+        user = self.start(
+            """
+            session = vmmc.attach()
+            there = session.import_("two", wait=30)
+            assert there.path == "mapped", there.explain()
+            seen = memoryview(there)
+            there.send(0, (42).to_bytes(8, "little"))
+            there.send(8, b"x", notify=True)
+            end = time.monotonic() + 30
+            while time.monotonic() < end:
+                try:
+                    there.send(16, b"y")
+                except vmmc.OwnerDied as error:
+                    print(error)
+                    assert seen[0] == 42
+                    sys.exit(0)
+            sys.exit("never told")
+            """
+        )
+        self.assertIn("the exporting process is gone", self.finish(user))
+        self.assertEqual(self.finish(owner, -signal.SIGKILL), "42\n")
+
+    def test_a_key_press_ends_a_wait_of_a_daemons_process(self) -> None:
+        child = self.start(
+            """
+            session = vmmc.attach()
+            export = session.export(64, notify=True)
+            print("waiting", flush=True)
+            try:
+                export.wait_notification(60)
+            except KeyboardInterrupt:
+                sys.exit(3)
+            """
+        )
+        assert child.stdout is not None
+        self.assertEqual(child.stdout.readline(), "waiting\n")
+        child.send_signal(signal.SIGINT)
+        self.assertEqual(child.wait(30), 3)
+        child.stdout.close()
+
+    def test_without_permission_to_start_a_missing_node_is_an_error(self) -> None:
+        with self.assertRaisesRegex(vmmc.NoNode, "vmmc node start"):
+            vmmc.attach(self.name + "-none", start=False)
+
+
+class Jobs(unittest.TestCase):
+    def test_a_job_in_python(self) -> None:
+        if "VMMC_BIN" not in os.environ:
+            self.skipTest("VMMC_BIN does not name the program `vmmc`, which starts jobs")
+        name = f"py-job-{os.getpid()}"
+        with tempfile.TemporaryDirectory() as folder:
+            program = os.path.join(folder, "member.py")
+            with open(program, "w", encoding="utf-8") as file:
+                file.write(
+                    textwrap.dedent(
+                        """
+                        import vmmc
+                        job = vmmc.Job.attach()
+                        mine = job.export("word", 64)
+                        after = job.import_((job.rank + 1) % job.size, "word")
+                        after.send(0, (job.rank + 1).to_bytes(8, "little"))
+                        got = mine.wait_word(0, not_equal=0, timeout=30)
+                        values = job.allgather(str(job.rank).encode(), 30)
+                        job.barrier(30)
+                        print(job.rank, got, b"".join(values).decode(), job.state_of(0), flush=True)
+                        """
+                    )
+                )
+            try:
+                job = vmmc.launch(sys.executable, program, ranks=3, node=name)
+                events = list(job)
+            finally:
+                vmmc.attach(name, start=False).stop_node()
+        said = sorted(event.data.decode() for event in events if event.kind == "output")
+        errors = b"".join(event.data for event in events if event.kind == "error output").decode()
+        self.assertEqual("".join(said), "0 3 012 running\n1 1 012 running\n2 2 012 running\n", errors)
+        self.assertEqual([event.number for event in events if event.kind == "exited"], [0, 0, 0])
+        self.assertEqual(events[-1].kind, "ended")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
