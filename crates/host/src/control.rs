@@ -5,6 +5,7 @@
 //! Invariant: a message is at most [`CONTROL_BYTES_MAX`](crate::limits::CONTROL_BYTES_MAX) bytes, and decoding foreign bytes gives a value
 //! or an error, never a panic.
 
+use crate::stream::messages::{SocketCall, SocketInfo, SocketNews};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -181,6 +182,10 @@ pub enum Call {
     },
     /// Ends the node. Only its own user (or root) may.
     Stop,
+    /// Stream sockets; on connections of their own, which never attach otherwise. Answers come as [`Answer::Sockets`] with serial 0.
+    Sockets(SocketCall),
+    /// Connections that are upgraded or offered. Answer: [`Answer::SocketList`].
+    ListSockets,
 }
 
 /// Consecutive pages of a process.
@@ -270,6 +275,15 @@ pub enum Answer {
     },
     /// Description of the node.
     Info(Box<NodeInfo>),
+    /// News about stream sockets.
+    Sockets(SocketNews),
+    /// Connections, as many as fit a message, and how many there are.
+    SocketList {
+        /// The first of them.
+        sockets: Vec<SocketInfo>,
+        /// All.
+        total: u64,
+    },
 }
 
 /// An import as the node granted it.

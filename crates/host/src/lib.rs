@@ -48,6 +48,7 @@ pub mod process;
 #[cfg(not(loom))]
 pub mod region;
 pub mod ring;
+pub mod stream;
 #[cfg(not(loom))]
 pub mod udp;
 #[cfg(not(loom))]

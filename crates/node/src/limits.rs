@@ -101,3 +101,20 @@ pub const START_TIME: Duration = Duration::from_secs(10);
 pub const START_LOOK: Duration = Duration::from_millis(2);
 /// Time for saying goodbye to peers and processes at the end.
 pub const GOODBYE_TIME: Duration = Duration::from_millis(50);
+
+/// Offers of stream sockets of one process whose peer has not come: as many as a process has descriptors on most systems. Further ones stay on kernel TCP.
+pub const SOCKET_OFFERS_MAX: usize = 16_384;
+/// Bytes of each of the two rings of an upgraded connection: 10,000 idle connections take less than 700 MiB.
+pub const SOCKET_RING_BYTES: u64 = 32 << 10;
+/// Slots of the first slab of a pair of processes; each further one has twice as many, up to [`SOCKET_SLAB_SLOTS_MAX`].
+pub const SOCKET_SLAB_SLOTS_MIN: u32 = 4;
+/// Slots of a large slab: 2.2 MiB.
+pub const SOCKET_SLAB_SLOTS_MAX: u32 = 32;
+/// Times after the last known holder of an end has gone at which the other end is told to ask its kernel: the holder's sockets may be closed a little after it has
+/// gone, and an exec closes them one by one.
+pub const SOCKET_HINTS: [Duration; 4] =
+    [Duration::ZERO, Duration::from_millis(20), Duration::from_millis(200), Duration::from_secs(2)];
+/// Time that a program that was started by exec may take to ask for the connections that it inherited.
+pub const SOCKET_ORPHAN_TIME: Duration = Duration::from_secs(10);
+/// Entries of a list of sockets in one message.
+pub const SOCKET_LIST_MAX: usize = 400;

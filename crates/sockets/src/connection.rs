@@ -1,127 +1,382 @@
 //! One connection of this process: where its bytes go, and whether there are any.
 //!
-//! Invariant: a direction is in one medium at a time, and leaves it at a byte that both sides agree on. Source: [NT §4]; DESIGN of the upgrade in docs/sockets.md.
+//! Invariant: a direction is in one medium at a time, and leaves it at a byte that both sides agree on (`core.rs`). What is here waits, wakes, offers and follows the
+//! node's verdict. Source: [NT §4]; docs/sockets.md.
+
+mod forks;
+mod life;
+mod looks;
+mod waits;
+mod watches;
 
 use crate::context::Context;
-use crate::types::{
-    After, Bypass, Close, Description, Direction, Medium, Received, Sent, Shutdown, State, Take, Waited,
-};
+use crate::core::{Early, Kernel, Receiving, Sending, Tell, Upgraded};
+use crate::ledger::Entry;
+use crate::node::{Meeting, Peer};
+use crate::patience::Patience;
+use crate::types::{After, Bypass, Direction, Medium, Received, Sent, Take};
 use rustix::io::Errno;
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::BorrowedFd;
-use vmmc_host::Deadline;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+use vmmc_host::stream::messages::Place;
+use vmmc_host::stream::{End, Phase, Watch, core, thread_id};
+
+pub(crate) use watches::Registration;
 
 /// A connected TCP socket of this process: one for each open file description, however many descriptors lead to it.
 #[derive(Debug)]
 pub struct Connection {
-    _private: (),
+    own: Weak<Connection>,
+    stage: AtomicU8,
+    reason: AtomicU8,
+    exchanges: AtomicU32,
+    bytes: AtomicU64,
+    /// Number of the offer, while there is one.
+    offer: AtomicU64,
+    cookie: AtomicU64,
+    /// Kernel calls under way, until the upgrade counts them in shared memory.
+    early: Arc<Early>,
+    matched: Mutex<Option<Meeting>>,
+    upgraded: OnceLock<Joined>,
+    entry: OnceLock<Entry>,
+    watches: Mutex<Vec<Registration>>,
+}
+
+/// The upgraded connection, and what this process needs beside the shared words.
+#[derive(Debug)]
+pub(crate) struct Joined {
+    pub(crate) core: Upgraded,
+    pub(crate) place: Place,
+    peer: Option<Arc<Peer>>,
+    reads: Patience,
+    writes: Patience,
+}
+
+/// How far a connection is on its way into shared memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+enum Stage {
+    Young,
+    Offered,
+    Matched,
+    Joined,
+    /// Stays with the kernel.
+    Settled,
+    Closed,
+}
+
+impl Stage {
+    fn of(value: u8) -> Stage {
+        match value {
+            0 => Stage::Young,
+            1 => Stage::Offered,
+            2 => Stage::Matched,
+            3 => Stage::Joined,
+            4 => Stage::Settled,
+            _ => Stage::Closed,
+        }
+    }
+}
+
+/// The kernel's socket behind a descriptor.
+pub(crate) struct Socket<'a>(pub(crate) BorrowedFd<'a>);
+
+impl Kernel for Socket<'_> {
+    fn send_now(&self, from: &[IoSlice<'_>]) -> Result<usize, Errno> {
+        vmmc_host::stream::send_now(self.0, from)
+    }
+
+    fn sent(&self) -> Option<u64> {
+        vmmc_host::stream::tcp_progress(self.0).ok().map(|p| p.sent)
+    }
+
+    fn received(&self) -> Option<(u64, u64)> {
+        // The bytes that nobody has read are counted first: one that comes between the two questions only makes us ask again.
+        let unread = vmmc_host::stream::unread_bytes(self.0);
+        vmmc_host::stream::tcp_progress(self.0).ok().map(|p| (p.received, unread))
+    }
+
+    fn look(&self) -> End {
+        vmmc_host::stream::end_of_kernel(self.0)
+    }
+
+    fn established(&self) -> bool {
+        vmmc_host::stream::tcp_progress(self.0).is_ok_and(|p| p.established)
+    }
+
+    fn no_delay(&self) {
+        vmmc_host::stream::set_no_delay(self.0);
+    }
 }
 
 /// A system call on the kernel's socket that is about to be made. While it lives the direction stays in the kernel.
 #[derive(Debug)]
 #[must_use = "make the system call, then finish"]
 pub struct KernelCall<'a> {
-    _connection: &'a Connection,
+    connection: &'a Connection,
+    direction: Direction,
+    /// Counted in shared memory.
+    joined: bool,
+    must_not_wait: bool,
 }
 
 impl KernelCall<'_> {
+    /// Another thread may be in the kernel for the same bytes, and only one of them would be woken by the last: receive with `MSG_DONTWAIT`, and if that gives nothing
+    /// use [`Connection::wait_readable`].
+    pub fn must_not_wait(&self) -> bool {
+        self.must_not_wait
+    }
+
     /// Ends it with the result of the system call.
-    pub fn finish(self, _result: Result<usize, Errno>) -> After {
-        After::Return
+    pub fn finish(self, result: Result<usize, Errno>) -> After {
+        if let Ok(bytes) = result {
+            self.connection.count(bytes, self.direction);
+        }
+        let nothing = matches!(result, Ok(0) | Err(Errno::AGAIN));
+        let receives = self.direction != Direction::Send;
+        match self.connection.upgraded.get() {
+            Some(joined) if nothing && receives && joined.core.incoming().phase() != Phase::Steady => After::Retry,
+            _ => After::Return,
+        }
+    }
+}
+
+impl Drop for KernelCall<'_> {
+    fn drop(&mut self) {
+        let (sends, receives) = (self.direction != Direction::Receive, self.direction != Direction::Send);
+        let connection = self.connection;
+        match connection.upgraded.get().filter(|_| self.joined) {
+            Some(joined) => {
+                if sends {
+                    joined.core.end_kernel_send();
+                }
+                if receives {
+                    joined.core.end_kernel_receive();
+                }
+            }
+            None => {
+                if sends {
+                    connection.early.sends.fetch_sub(1, Ordering::SeqCst);
+                }
+                if receives {
+                    connection.early.receives.fetch_sub(1, Ordering::SeqCst);
+                }
+            }
+        }
     }
 }
 
 impl Connection {
-    pub(crate) fn new() -> Connection {
-        Connection { _private: () }
+    pub(crate) fn new() -> Arc<Connection> {
+        Arc::new_cyclic(|own| Connection {
+            own: own.clone(),
+            stage: AtomicU8::new(Stage::Young as u8),
+            reason: AtomicU8::new(0),
+            exchanges: AtomicU32::new(0),
+            bytes: AtomicU64::new(0),
+            offer: AtomicU64::new(0),
+            cookie: AtomicU64::new(0),
+            early: Arc::default(),
+            matched: Mutex::new(None),
+            upgraded: OnceLock::new(),
+            entry: OnceLock::new(),
+            watches: Mutex::new(Vec::new()),
+        })
     }
 
     /// Whether it is not upgraded. One load.
     #[inline]
     pub fn is_plain(&self) -> bool {
-        true
+        self.upgraded.get().is_none()
     }
 
     /// Sends bytes; never waits.
-    pub fn send(&self, _context: &Context, _fd: BorrowedFd<'_>, _from: &[IoSlice<'_>]) -> Sent<'_> {
-        Sent::Kernel(KernelCall { _connection: self })
-    }
-
-    /// Receives bytes; never waits.
-    pub fn recv(
-        &self,
-        _context: &Context,
-        _fd: BorrowedFd<'_>,
-        _into: &mut [IoSliceMut<'_>],
-        _take: Take,
-    ) -> Received<'_> {
-        Received::Kernel(KernelCall { _connection: self })
-    }
-
-    /// Holds a direction in the kernel for a system call of another kind (sendfile, splice); none: it is in the ring.
-    pub fn kernel_call(&self, _direction: Direction) -> Option<KernelCall<'_>> {
-        Some(KernelCall { _connection: self })
-    }
-
-    /// What carries a direction; [`Direction::Both`] gives the ring if either is there.
-    pub fn medium(&self, _direction: Direction) -> Medium {
-        Medium::Kernel
-    }
-
-    /// What could be done now. No system call unless the kernel hinted that something ended.
-    pub fn state(&self, _fd: BorrowedFd<'_>) -> State {
-        State {
-            readable: false,
-            writable: false,
-            read_hangup: false,
-            hangup: false,
-            error: None,
-            rx: Medium::Kernel,
-            tx: Medium::Kernel,
+    #[inline]
+    pub fn send(&self, context: &Context, fd: BorrowedFd<'_>, from: &[IoSlice<'_>]) -> Sent<'_> {
+        let joined = match self.upgraded.get() {
+            Some(joined) => joined,
+            None => match self.plain_call(context, fd, Direction::Send) {
+                Ok(call) => return Sent::Kernel(call),
+                Err(joined) => joined,
+            },
+        };
+        joined.publish_core();
+        let (sending, tell) = joined.core.send(thread_id(), &Socket(fd), from);
+        self.tell(context, joined, tell);
+        match sending {
+            Sending::Done(bytes) => Sent::Done(bytes),
+            Sending::Full => Sent::Full,
+            Sending::Failed(errno) => Sent::Failed(errno),
+            Sending::Kernel => Sent::Kernel(KernelCall {
+                connection: self,
+                direction: Direction::Send,
+                joined: true,
+                must_not_wait: false,
+            }),
         }
     }
 
-    /// Bytes in the ring that wait to be received.
-    pub fn available_bytes(&self) -> usize {
-        0
+    /// Receives bytes; never waits.
+    #[inline]
+    pub fn recv(&self, context: &Context, fd: BorrowedFd<'_>, into: &mut [IoSliceMut<'_>], take: Take) -> Received<'_> {
+        let joined = match self.upgraded.get() {
+            Some(joined) => joined,
+            None => match self.plain_call(context, fd, Direction::Receive) {
+                Ok(call) => return Received::Kernel(call),
+                Err(joined) => joined,
+            },
+        };
+        let (receiving, tell) = joined.core.receive(thread_id(), &Socket(fd), into, take == Take::Take);
+        if tell.sender {
+            self.tell(context, joined, tell);
+        }
+        match receiving {
+            Receiving::Done(bytes) => {
+                let core = joined.core.other().core.load(Ordering::Relaxed);
+                if context.peer_core.load(Ordering::Relaxed) != core {
+                    context.peer_core.store(core, Ordering::Relaxed);
+                }
+                Received::Done(bytes)
+            }
+            Receiving::Empty => Received::Empty,
+            Receiving::Failed(errno) => Received::Failed(errno),
+            Receiving::Kernel { alone } => Received::Kernel(KernelCall {
+                connection: self,
+                direction: Direction::Receive,
+                joined: true,
+                must_not_wait: !alone,
+            }),
+        }
     }
 
-    /// Bytes in the ring that the peer has not received.
-    pub fn unsent_bytes(&self) -> usize {
-        0
+    /// A call of a connection that is not upgraded; an error is the news that now it is.
+    fn plain_call(
+        &self,
+        context: &Context,
+        fd: BorrowedFd<'_>,
+        direction: Direction,
+    ) -> Result<KernelCall<'_>, &Joined> {
+        self.step_towards_upgrade(context, fd);
+        if let Some(joined) = self.upgraded.get() {
+            return Err(joined);
+        }
+        let call = self.count_plain(direction);
+        // The upgrade looks at the counts after it has been stored: either it sees the call, or the call sees it.
+        fence(Ordering::SeqCst);
+        match self.upgraded.get() {
+            Some(joined) => {
+                drop(call);
+                Err(joined)
+            }
+            None => Ok(call),
+        }
     }
 
-    /// Waits until a receive is worth trying.
-    pub fn wait_readable(&self, _context: &Context, _fd: BorrowedFd<'_>, _deadline: Option<Deadline>) -> Waited {
-        Waited::Ready
+    fn count_plain(&self, direction: Direction) -> KernelCall<'_> {
+        if direction != Direction::Receive {
+            self.early.sends.fetch_add(1, Ordering::SeqCst);
+        }
+        if direction != Direction::Send {
+            self.early.receives.fetch_add(1, Ordering::SeqCst);
+        }
+        KernelCall { connection: self, direction, joined: false, must_not_wait: false }
     }
 
-    /// Waits until a send is worth trying.
-    pub fn wait_writable(&self, _context: &Context, _fd: BorrowedFd<'_>, _deadline: Option<Deadline>) -> Waited {
-        Waited::Ready
+    /// Holds a direction in the kernel for a system call of another kind (sendfile, splice); none: it is in the ring.
+    pub fn kernel_call(&self, direction: Direction) -> Option<KernelCall<'_>> {
+        let Some(joined) = self.upgraded.get() else {
+            let call = self.count_plain(direction);
+            fence(Ordering::SeqCst);
+            if self.upgraded.get().is_none() {
+                return Some(call);
+            }
+            drop(call);
+            return self.kernel_call(direction);
+        };
+        let core = &joined.core;
+        if direction != Direction::Send && (core.incoming().reads_ring() || core.incoming().phase() != Phase::Steady) {
+            return None;
+        }
+        if direction != Direction::Receive && !core.begin_kernel_send(thread_id()) {
+            return None;
+        }
+        if direction != Direction::Send {
+            core.incoming().kernel_receives.fetch_add(1, Ordering::SeqCst);
+        }
+        Some(KernelCall { connection: self, direction, joined: true, must_not_wait: false })
     }
 
-    /// Ends directions; to be followed by the kernel's `shutdown`.
-    pub fn shutdown(&self, _context: &Context, _fd: BorrowedFd<'_>, _how: Shutdown) {}
+    /// What carries a direction; [`Direction::Both`] gives the ring if either is there.
+    pub fn medium(&self, direction: Direction) -> Medium {
+        let Some(joined) = self.upgraded.get() else { return Medium::Kernel };
+        let (tx, rx) = (joined.core.outgoing().announced().in_ring(), joined.core.incoming().reads_ring());
+        let ring = match direction {
+            Direction::Send => tx,
+            Direction::Receive => rx,
+            Direction::Both => tx || rx,
+        };
+        if ring { Medium::Ring } else { Medium::Kernel }
+    }
 
-    /// The last descriptor of this process goes; to be followed by the kernel's `close`.
-    pub fn close(&self, _context: &Context, _fd: BorrowedFd<'_>, _how: Close) {}
+    fn count(&self, bytes: usize, direction: Direction) {
+        if !self.is_plain() {
+            return;
+        }
+        // Counts of several threads may be lost; they only say when an offer is due.
+        self.bytes.store(self.bytes.load(Ordering::Relaxed).wrapping_add(bytes as u64), Ordering::Relaxed);
+        if direction != Direction::Send && bytes > 0 {
+            self.exchanges.store(self.exchanges.load(Ordering::Relaxed).saturating_add(1), Ordering::Relaxed);
+        }
+    }
 
-    /// The kernel said that its socket is readable, hung up or in error: the next look at the state asks it.
-    pub fn kernel_event(&self, _fd: BorrowedFd<'_>) {}
+    /// Wakes whom a step concerns.
+    #[inline]
+    fn tell(&self, context: &Context, joined: &Joined, tell: Tell) {
+        if tell.receiver {
+            let out = joined.core.outgoing();
+            out.receiver_sleep.wake();
+            for watch in &out.receiver_watch {
+                joined.ring(context, watch.load(Ordering::Relaxed));
+            }
+        }
+        if tell.sender {
+            let into = joined.core.incoming();
+            into.sender_sleep.wake();
+            for watch in &into.sender_watch {
+                joined.ring(context, watch.load(Ordering::Relaxed));
+            }
+        }
+    }
 
-    /// Keeps the connection in the kernel, or brings it back there: our direction at once, the peer's when it comes by.
-    pub fn pin_to_kernel(&self, _context: &Context, _fd: BorrowedFd<'_>, _why: Bypass) {}
+    fn stage(&self) -> Stage {
+        Stage::of(self.stage.load(Ordering::Acquire))
+    }
 
-    /// For people.
-    pub fn describe(&self) -> Description {
-        Description {
-            upgraded: false,
-            tx: Medium::Kernel,
-            rx: Medium::Kernel,
-            reason: Some(Bypass::Young),
-            ring_sent_bytes: 0,
-            ring_received_bytes: 0,
+    fn settle_for(&self, why: Bypass) {
+        self.reason.store(why.to_byte(), Ordering::Relaxed);
+        self.stage.store(Stage::Settled as u8, Ordering::Release);
+    }
+}
+
+impl Joined {
+    #[inline]
+    fn ring(&self, context: &Context, word: u64) {
+        let Some(watch) = Watch::from_word(word) else { return };
+        match &self.peer {
+            Some(peer) if peer.process == watch.process && peer.ring(watch) => {}
+            _ => context.node().ring_other(context.settings(), watch, self.place),
+        }
+    }
+
+    /// Says on which core this end runs, if that has changed.
+    #[inline]
+    fn publish_core(&self) {
+        let here = core() + 1;
+        let word = &self.core.own().core;
+        if word.load(Ordering::Relaxed) != here {
+            word.store(here, Ordering::Relaxed);
         }
     }
 }

@@ -1,13 +1,19 @@
 //! What a process has once: its way to the node, and the areas that it has mapped.
 //!
-//! Invariant: making one costs nothing and talks to nobody; the node is asked for when the first connection is worth an offer. Source: [NT §4].
+//! Invariant: making one costs nothing and talks to nobody; the node is asked for when the first connection is worth an offer. A forked child begins with a client of
+//! its own, so nothing that another thread held locked at the fork matters to it. Source: [NT §4].
 
 use crate::connection::Connection;
-use crate::limits::{OFFER_AFTER_BYTES, OFFER_AFTER_EXCHANGES};
+use crate::ledger::Ledger;
+use crate::limits::{GENERATIONS, OFFER_AFTER_BYTES, OFFER_AFTER_EXCHANGES};
+use crate::node::Node;
 use crate::ready::ReadySet;
+use crate::types::Bypass;
 use rustix::io::Errno;
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use vmmc_host::stream::forget_thread_id;
 
 /// Settings of a [`Context`].
 #[derive(Clone, Debug)]
@@ -33,7 +39,7 @@ impl Settings {
         Settings {
             node_uid: uid.parse().unwrap_or(own),
             node_name: name.to_string(),
-            keep_fd: |fd| fd,
+            keep_fd: vmmc_host::stream::move_high,
             offer_after_exchanges: OFFER_AFTER_EXCHANGES,
             offer_after_bytes: OFFER_AFTER_BYTES,
         }
@@ -44,12 +50,24 @@ impl Settings {
 #[derive(Debug)]
 pub struct Context {
     settings: Settings,
+    /// Which of `nodes` is this process's own.
+    generation: AtomicUsize,
+    nodes: [Arc<Node>; GENERATIONS],
+    ledger: Ledger,
+    /// Core of the peer that was heard last, plus one: where an event loop expects the next event from.
+    pub(crate) peer_core: AtomicU32,
 }
 
 impl Context {
     /// A context; no system calls.
     pub fn new(settings: Settings) -> Context {
-        Context { settings }
+        Context {
+            settings,
+            generation: AtomicUsize::new(0),
+            nodes: std::array::from_fn(|_| Arc::default()),
+            ledger: Ledger::default(),
+            peer_core: AtomicU32::new(0),
+        }
     }
 
     /// Its settings.
@@ -57,38 +75,72 @@ impl Context {
         &self.settings
     }
 
-    /// Follows a TCP socket that has just been connected or accepted. No system calls.
-    pub fn track(&self, _fd: BorrowedFd<'_>) -> Arc<Connection> {
-        Arc::new(Connection::new())
+    /// This process's client.
+    #[inline]
+    pub(crate) fn node(&self) -> &Arc<Node> {
+        &self.nodes[self.generation.load(Ordering::Relaxed).min(GENERATIONS - 1)]
     }
 
-    /// Follows a connected TCP socket that came from another program (exec, `SCM_RIGHTS`): asks the node whether it is upgraded already, and joins.
+    /// Follows a TCP socket that has just been connected or accepted. No system calls.
+    pub fn track(&self, _fd: BorrowedFd<'_>) -> Arc<Connection> {
+        Connection::new()
+    }
+
+    /// Follows a connected TCP socket that came from another program (exec, `SCM_RIGHTS`): asks the node whether it is upgraded already, and joins. If it is not, it
+    /// stays with the kernel, for others may hold it.
     pub fn adopt(&self, fd: BorrowedFd<'_>) -> Arc<Connection> {
-        self.track(fd)
+        let connection = Connection::new();
+        match self.node().adopt(&self.settings, fd) {
+            Some(meeting) => connection.join(self, meeting),
+            None => connection.pin_to_kernel(self, fd, Bypass::Shared),
+        }
+        connection
     }
 
     /// To be called before `fork` with all open connections.
-    pub fn before_fork(&self, _open: &[&Connection]) {}
+    pub fn before_fork(&self, open: &[&Connection]) {
+        open.iter().for_each(|c| c.before_fork(&self.ledger));
+    }
 
     /// To be called in the parent after `fork`, with the same connections; `forked` is false when it failed.
-    pub fn after_fork_parent(&self, _forked: bool, _open: &[&Connection]) {}
+    pub fn after_fork_parent(&self, forked: bool, open: &[&Connection]) {
+        if !forked {
+            open.iter().for_each(|c| c.undo_fork());
+        }
+    }
 
     /// To be called in the child after `fork`, with the same connections.
-    pub fn after_fork_child(&self, _open: &[&Connection]) {}
+    pub fn after_fork_child(&self, open: &[&Connection]) {
+        forget_thread_id();
+        self.generation.fetch_add(1, Ordering::SeqCst);
+        open.iter().for_each(|c| c.after_fork_child());
+        let places: Vec<_> = open.iter().filter_map(|c| c.place()).collect();
+        if !places.is_empty() {
+            self.node().hold(&self.settings, &places);
+        }
+    }
 
     /// Whether the node has said something. One load.
     #[inline]
     pub fn has_news(&self) -> bool {
-        false
+        self.node().has_news()
     }
 
     /// Takes what the node has said. Never waits.
-    pub fn poll(&self) {}
+    pub fn poll(&self) {
+        self.node().take_news(&self.settings);
+    }
 
-    /// Descriptors that belong to the context.
-    pub fn own_fds(&self, _each: &mut dyn FnMut(RawFd)) {}
+    /// Descriptors that belong to the context. Some more may be of a parent before a fork.
+    pub fn own_fds(&self, each: &mut dyn FnMut(RawFd)) {
+        let last = self.generation.load(Ordering::Relaxed).min(GENERATIONS - 1);
+        self.nodes[..=last].iter().for_each(|node| node.own_fds(each));
+    }
 
     /// A set for an event loop.
+    ///
+    /// # Errors
+    /// When memory or descriptors are short.
     pub fn ready_set(&self) -> Result<ReadySet, Errno> {
         ReadySet::new(self)
     }

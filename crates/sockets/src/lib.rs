@@ -22,13 +22,19 @@
 
 mod connection;
 mod context;
+mod core;
+mod ledger;
 pub mod limits;
+mod node;
+mod patience;
 mod ready;
+mod stream;
 mod types;
 
 pub use connection::{Connection, KernelCall};
 pub use context::{Context, Settings};
 pub use ready::{ReadySet, TooMany};
+pub use stream::Stream;
 pub use types::{
     After, Bypass, Close, Description, Direction, Interest, Medium, Received, Sent, Shutdown, State, Take, Waited,
 };

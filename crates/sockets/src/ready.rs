@@ -4,11 +4,16 @@
 
 use crate::connection::Connection;
 use crate::context::Context;
+use crate::limits::TOKENS_MAX;
+use crate::node::Node;
+use crate::patience::Patience;
 use crate::types::Interest;
-use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
+use vmmc_host::stream::Bells;
 
 /// More event loops watch the connection than its area has room for, or the token is too large.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -18,44 +23,79 @@ pub struct TooMany;
 /// Connections of one event loop.
 #[derive(Debug)]
 pub struct ReadySet {
-    bell: OwnedFd,
+    node: Arc<Node>,
+    bell: u32,
+    patience: Patience,
 }
 
 impl ReadySet {
     pub(crate) fn new(context: &Context) -> Result<ReadySet, Errno> {
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(ReadySet { bell: (context.settings().keep_fd)(bell) })
+        let node = context.node().clone();
+        let bell = node.take_bell(context.settings())?;
+        Ok(ReadySet { node, bell, patience: Patience::default() })
     }
 
-    /// Becomes readable when the set is armed and something happens. Register it edge-triggered and do not read it.
+    fn bells(&self) -> &Bells {
+        self.node.bells().expect("made with the set")
+    }
+
+    /// Becomes readable when the set is armed and something happens. Register it edge-triggered and do not read it. More than sixteen sets share bells: then tokens
+    /// of one come out of the other, and every loop must ignore tokens that it does not know.
     pub fn bell(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+        self.node.bell_fd(self.bell)
     }
 
-    /// Follows a connection under a token of the caller's choice, below [`TOKENS_MAX`](crate::limits::TOKENS_MAX). Look at its state once afterwards.
-    pub fn add(&self, _connection: &Connection, _token: u32, _interest: Interest) -> Result<(), TooMany> {
-        Ok(())
+    /// Follows a connection under a token of the caller's choice, below [`TOKENS_MAX`]. Look at its state once afterwards.
+    ///
+    /// # Errors
+    /// When the connection or the token cannot be followed.
+    pub fn add(&self, connection: &Connection, token: u32, interest: Interest) -> Result<(), TooMany> {
+        if token >= TOKENS_MAX {
+            return Err(TooMany);
+        }
+        connection.watch(&self.node, self.bell, token, interest)
     }
 
     /// Changes what is of interest.
-    pub fn change(&self, _connection: &Connection, _interest: Interest) {}
+    pub fn change(&self, connection: &Connection, interest: Interest) {
+        connection.change_watch(&self.node, self.bell, interest);
+    }
 
     /// Follows it no longer.
-    pub fn remove(&self, _connection: &Connection) {}
+    pub fn remove(&self, connection: &Connection) {
+        connection.unwatch(&self.node, self.bell);
+    }
 
-    /// Takes the tokens of all connections to which something happened.
-    pub fn take(&self, _each: &mut dyn FnMut(u32)) {}
+    /// Takes the tokens of all connections to which something happened; some may be stale.
+    pub fn take(&self, each: &mut dyn FnMut(u32)) {
+        self.bells().take(self.bell, each);
+    }
+
+    /// Whether something happened. A few loads.
+    #[inline]
+    pub fn any(&self) -> bool {
+        self.bells().any(self.bell)
+    }
 
     /// Waits without sleeping until something happens, for as long as that tends to pay and at most `max`; says whether something did.
-    pub fn spin(&self, _context: &Context, _max: Duration) -> bool {
-        false
+    pub fn spin(&self, context: &Context, max: Duration) -> bool {
+        let bells = self.bells();
+        self.patience.look(context.peer_core.load(Ordering::Relaxed), max, || bells.any(self.bell))
     }
 
     /// Announces a sleep. True: something is there, do not sleep.
     pub fn arm(&self) -> bool {
-        false
+        self.bells().arm(self.bell)
     }
 
     /// Ends what [`arm`](Self::arm) began.
-    pub fn disarm(&self) {}
+    pub fn disarm(&self) {
+        self.bells().disarm(self.bell);
+    }
+}
+
+impl Drop for ReadySet {
+    fn drop(&mut self) {
+        self.node.return_bell(self.bell);
+    }
 }

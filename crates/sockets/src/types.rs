@@ -184,6 +184,31 @@ pub enum Bypass {
     NotTcp,
 }
 
+impl Bypass {
+    const ALL: [Bypass; 12] = [
+        Bypass::Young,
+        Bypass::PeerPlain,
+        Bypass::NoNode,
+        Bypass::Refused,
+        Bypass::Shared,
+        Bypass::Leaked,
+        Bypass::Urgent,
+        Bypass::IoUring,
+        Bypass::KernelOnly,
+        Bypass::Watchers,
+        Bypass::Excluded,
+        Bypass::NotTcp,
+    ];
+
+    pub(crate) fn to_byte(self) -> u8 {
+        Bypass::ALL.iter().position(|b| *b == self).expect("all are listed") as u8
+    }
+
+    pub(crate) fn from_byte(byte: u8) -> Bypass {
+        Bypass::ALL.get(byte as usize).copied().unwrap_or(Bypass::Young)
+    }
+}
+
 /// A connection as shown to people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Description {

@@ -27,7 +27,7 @@ impl Station {
             return Err(refusal(RefusalCode::Version, message));
         }
         let connection = self.connections[index].as_ref().expect("the caller serves this connection");
-        if connection.process.is_some() {
+        if !connection.is_silent() {
             return Err(refusal(RefusalCode::Invalid, "this connection is attached already; open another one"));
         }
         let (uid, pid) = (connection.who.uid, connection.who.pid);
@@ -93,6 +93,10 @@ impl Station {
         let Some(connection) = self.connections.get_mut(index).and_then(Option::take) else { return };
         self.unwatch(&connection.control.channel);
         self.calls.forget(connection.number);
+        if connection.sockets {
+            self.sockets.gone(index, now);
+            return self.send_socket_news();
+        }
         let Some(mut process) = connection.process else {
             self.unattached -= 1;
             return;

@@ -26,6 +26,15 @@ pub(super) struct Connection {
     /// Last sign of life while not attached.
     pub(super) heard: Time,
     pub(super) process: Option<Process>,
+    /// It is a client of the sockets service instead.
+    pub(super) sockets: bool,
+}
+
+impl Connection {
+    /// Whether it has not said yet what it is.
+    pub(super) fn is_silent(&self) -> bool {
+        self.process.is_none() && !self.sockets
+    }
 }
 
 /// A socket, and what waits for room in it.

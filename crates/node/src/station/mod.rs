@@ -24,6 +24,7 @@ mod pins;
 mod redirection;
 mod refusal;
 mod rings;
+mod sockets;
 mod translation;
 
 use crate::limits::{ATTACH_TIME, CONNECTIONS_MAX, OUTBOX_RETRY, REVOCATION_LOOK};
@@ -149,6 +150,7 @@ pub struct Station {
     stop: bool,
     /// A descriptor of the driver was readable.
     outside: bool,
+    sockets: sockets::Sockets,
     counters: Counters,
     notes: VecDeque<String>,
     /// Counters of the transport, for [`Info`](vmmc_host::control::Call::Info).
@@ -196,6 +198,7 @@ impl Station {
             asleep: false,
             stop: false,
             outside: false,
+            sockets: sockets::Sockets::default(),
             counters: Counters::default(),
             notes: VecDeque::new(),
             transport_counters: Vec::new(),
@@ -219,7 +222,7 @@ impl Station {
         self.unattached += 1;
         self.counters.connections += 1;
         let control = Outbox::new(channel);
-        let connection = Connection { number: self.numbers, control, who, heard: now, process: None };
+        let connection = Connection { number: self.numbers, control, who, heard: now, process: None, sockets: false };
         self.connections[index] = Some(Box::new(connection));
         Ok(())
     }
@@ -246,6 +249,7 @@ impl Station {
             self.bury(now);
             worked = true;
         }
+        self.look_after_sockets(now);
         worked
     }
 
@@ -306,8 +310,9 @@ impl Station {
         if let Some(at) = self.pins_due(now) {
             sooner(at);
         }
+        self.sockets.next_orphan().into_iter().for_each(&mut sooner);
         if self.unattached > 0 {
-            let first = self.connections.iter().flatten().filter(|c| c.process.is_none()).map(|c| c.heard).min();
+            let first = self.connections.iter().flatten().filter(|c| c.is_silent()).map(|c| c.heard).min();
             first.into_iter().for_each(|heard| sooner(heard + ATTACH_TIME));
         }
         next
@@ -389,7 +394,7 @@ impl Station {
 
     /// Open connections, attached or not.
     pub fn connections(&self) -> usize {
-        self.attached.len() + self.unattached
+        self.attached.len() + self.unattached + self.sockets.clients()
     }
 
     /// The node's name.
@@ -440,6 +445,7 @@ impl Station {
                 self.dying.push(index);
             } else {
                 self.congested |= waiting;
+                self.sockets.count_news(index);
             }
         }
     }
@@ -447,7 +453,7 @@ impl Station {
     /// Closes connections that have not attached in time.
     fn drop_silent(&mut self, now: Time) {
         for (index, slot) in self.connections.iter().enumerate() {
-            let silent = |c: &Connection| c.process.is_none() && now.since(c.heard) >= ATTACH_TIME;
+            let silent = |c: &Connection| c.is_silent() && now.since(c.heard) >= ATTACH_TIME;
             if slot.as_deref().is_some_and(silent) {
                 self.dying.push(index);
             }

@@ -1,0 +1,66 @@
+//! Memory of stream sockets: what the two ends of an upgraded connection share, and the kernel calls that the upgrade needs.
+//!
+//! ```text
+//!   slab (one memfd, shared by a pair of processes)            bells (one memfd for each process, shared by it with its peers)
+//!   ┌ slot ──────────────────────────────┐ …                   ┌ bell ─────────────────────────────┐ … one for each event loop
+//!   │ words: 2 directions, 2 ends         │                    │ armed flag, summary, a bit a token │
+//!   │ ring of direction 0                 │                    └────────────────────────────────────┘
+//!   │ ring of direction 1                 │
+//!   └─────────────────────────────────────┘
+//! ```
+//!
+//! Invariant: every word here can be written by the other side at any time, so all are claims; positions are masked before they become addresses, so the worst
+//! that a peer can do is to spoil the bytes of its own connection. Source: [NT §4]; DESIGN, sockets.
+
+#[cfg(not(loom))]
+mod bells;
+#[cfg(not(loom))]
+mod kernel;
+#[cfg(not(loom))]
+mod lock;
+#[cfg(not(loom))]
+pub mod messages;
+#[cfg(not(loom))]
+mod slab;
+mod words;
+
+#[cfg(not(loom))]
+pub use bells::{BELLS, Bells, TOKENS, Watch};
+#[cfg(not(loom))]
+pub use kernel::{
+    End, Endpoints, TcpProgress, cookie, core, end_of_kernel, endpoints, forget_thread_id, move_high, send_now,
+    set_no_delay, tcp_progress, thread_id, unread_bytes, wait_socket,
+};
+#[cfg(not(loom))]
+pub use lock::{Locked, SharedLock, TryLock};
+#[cfg(not(loom))]
+pub use slab::{Slab, Slot};
+pub use words::{DirectionWords, EndWords, Epoch, Flags, Phase, SleepWord, SlotWords};
+
+#[cfg(not(loom))]
+impl SleepWord {
+    /// Sleeps until woken, a signal handler runs, or the deadline passes. Only after [`announce`](Self::announce) and a look in vain. Without a deadline the kernel
+    /// goes on by itself after handlers that ask for it (`SA_RESTART`), as it does for a receive.
+    pub fn sleep(&self, left: Option<std::time::Duration>) -> Result<(), rustix::io::Errno> {
+        use rustix::thread::futex::{Flags, Timespec, wait};
+        let timeout = left.map(|d| Timespec { tv_sec: d.as_secs() as i64, tv_nsec: i64::from(d.subsec_nanos()) });
+        match wait(&self.0, Flags::empty(), 1, timeout.as_ref()) {
+            Err(rustix::io::Errno::AGAIN) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Wakes whoever sleeps, if the announcement says that somebody does. The caller has published and passed a full fence.
+    #[inline]
+    pub fn wake(&self) {
+        if self.take() {
+            self.wake_all();
+        }
+    }
+
+    /// Wakes whoever sleeps, whatever the announcement says.
+    pub fn wake_all(&self) {
+        self.0.store(0, std::sync::atomic::Ordering::SeqCst);
+        let _ = rustix::thread::futex::wake(&self.0, rustix::thread::futex::Flags::empty(), i32::MAX as u32);
+    }
+}

@@ -1,0 +1,132 @@
+//! A lock in shared memory whose holder may be killed, or interrupted by a signal handler that wants the same lock.
+//!
+//! Invariant: the word is the thread id of the holder, or 0. A waiter that finds the holder's thread gone takes the lock over: what it protects is published by a
+//! single store at the end, so a holder that died has changed nothing. A thread that holds it already is told so and never waits for itself.
+
+use rustix::thread::futex;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// Tries in a row before a waiter sleeps: the critical section is a copy of at most a ring.
+const SPINS: u32 = 200;
+/// Sleep of a waiter before it looks whether the holder lives.
+const LOOK_NS: i64 = 2_000_000;
+/// Set in the word when somebody sleeps for it.
+const WAITED_FOR: u32 = 1 << 31;
+
+/// The lock; see the page of the module.
+#[derive(Clone, Copy, Debug)]
+pub struct SharedLock<'a>(&'a AtomicU32);
+
+/// The lock is held while this lives.
+#[derive(Debug)]
+pub struct Locked<'a>(&'a AtomicU32);
+
+/// Why a lock was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TryLock;
+
+impl<'a> SharedLock<'a> {
+    /// The lock in this word.
+    pub fn new(word: &'a AtomicU32) -> SharedLock<'a> {
+        SharedLock(word)
+    }
+
+    /// Takes the lock, waiting for as long as its holder lives; fails if this very thread (`me`) holds it, below a signal handler.
+    #[inline]
+    pub fn lock(self, me: u32) -> Result<Locked<'a>, TryLock> {
+        if self.0.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+            return Ok(Locked(self.0));
+        }
+        self.lock_slowly(me)
+    }
+
+    #[cold]
+    fn lock_slowly(self, me: u32) -> Result<Locked<'a>, TryLock> {
+        loop {
+            for _ in 0..SPINS {
+                let held = self.0.load(Ordering::Relaxed);
+                if held & !WAITED_FOR == me {
+                    return Err(TryLock);
+                }
+                if held == 0 && self.0.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                    return Ok(Locked(self.0));
+                }
+                std::hint::spin_loop();
+            }
+            let held = self.0.load(Ordering::Relaxed);
+            if held == 0 {
+                continue;
+            }
+            if !super::kernel::thread_lives(held & !WAITED_FOR) {
+                // Others may sleep for it still, so the mark stays.
+                let taken = me | WAITED_FOR;
+                if self.0.compare_exchange(held, taken, Ordering::Acquire, Ordering::Relaxed).is_ok() {
+                    return Ok(Locked(self.0));
+                }
+                continue;
+            }
+            let marked = held | WAITED_FOR;
+            if held == marked || self.0.compare_exchange(held, marked, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+                let slice = futex::Timespec { tv_sec: 0, tv_nsec: LOOK_NS };
+                let _ = futex::wait(self.0, futex::Flags::empty(), marked, Some(&slice));
+            }
+        }
+    }
+}
+
+impl Drop for Locked<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.0.swap(0, Ordering::Release) & WAITED_FOR != 0 {
+            let _ = futex::wake(self.0, futex::Flags::empty(), i32::MAX as u32);
+        }
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+    use crate::stream::thread_id;
+    use std::sync::Arc;
+
+    #[test]
+    fn a_thread_that_holds_it_is_told_so() {
+        let word = AtomicU32::new(0);
+        let held = SharedLock::new(&word).lock(thread_id()).unwrap();
+        assert_eq!(SharedLock::new(&word).lock(thread_id()).unwrap_err(), TryLock);
+        drop(held);
+        assert!(SharedLock::new(&word).lock(thread_id()).is_ok());
+    }
+
+    #[test]
+    fn it_excludes_and_wakes() {
+        let shared = Arc::new((AtomicU32::new(0), AtomicU32::new(0)));
+        let threads: Vec<_> = (0..4)
+            .map(|_| {
+                let shared = shared.clone();
+                std::thread::spawn(move || {
+                    for _ in 0..2000 {
+                        let _held = SharedLock::new(&shared.0).lock(thread_id()).unwrap();
+                        let seen = shared.1.load(Ordering::Relaxed);
+                        std::hint::spin_loop();
+                        shared.1.store(seen + 1, Ordering::Relaxed);
+                    }
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|t| t.join().unwrap());
+        assert_eq!(shared.1.load(Ordering::Relaxed), 8000);
+    }
+
+    #[test]
+    fn the_lock_of_a_thread_that_has_gone_is_taken_over() {
+        let word = Arc::new(AtomicU32::new(0));
+        let theirs = word.clone();
+        std::thread::spawn(move || std::mem::forget(SharedLock::new(&theirs).lock(thread_id()).unwrap()))
+            .join()
+            .unwrap();
+        assert_ne!(word.load(Ordering::Relaxed), 0);
+        drop(SharedLock::new(&word).lock(thread_id()).unwrap());
+        assert_eq!(word.load(Ordering::Relaxed), 0);
+    }
+}

@@ -1,0 +1,166 @@
+//! What a process and its node say to each other about stream sockets.
+//!
+//! They travel on the control socket as [`Call::Sockets`](crate::control::Call::Sockets) and [`Answer::Sockets`](crate::control::Answer::Sockets). Nothing is
+//! waited for: news has serial 0 and may come at any time; a counter in the area of its bells tells a process that there is some.
+//!
+//! Invariant: a message names connections by numbers that its receiver knows; whatever it does not know it ignores.
+
+use serde::{Deserialize, Serialize};
+
+/// A slot of a slab, and the end of the connection in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Place {
+    /// Id of the slab on its node; never used twice.
+    pub slab: u64,
+    /// Slot of the slab.
+    pub slot: u32,
+    /// End 0 or 1.
+    pub end: u8,
+}
+
+/// From a process to its node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SocketCall {
+    /// First of all. Its bells travel along. Answer: [`SocketNews::Attached`].
+    Attach {
+        /// [`CONTROL_VERSION`](crate::control::CONTROL_VERSION) of the library.
+        version: u32,
+    },
+    /// The eventfd of a bell travels along.
+    Bell {
+        /// Which.
+        bell: u32,
+    },
+    /// A connected socket travels along; it is compared and let go. Answer, when the peer has offered its end: [`SocketNews::Matched`].
+    Offer {
+        /// The process's own number for it.
+        connection: u64,
+    },
+    /// The offer stands no more.
+    Withdraw {
+        /// Number of the offer.
+        connection: u64,
+    },
+    /// A socket that came from elsewhere travels along: is it upgraded? Answer: [`SocketNews::Adopted`].
+    Adopt {
+        /// The process's own number for it.
+        connection: u64,
+    },
+    /// This process holds ends that it inherited by fork.
+    Hold {
+        /// Which.
+        places: Vec<Place>,
+    },
+    /// The last holder of an end has closed it, or an end will not be attached.
+    Release {
+        /// Which.
+        place: Place,
+    },
+    /// Ring whoever watches the other end: the caller has no bell of it.
+    Ring {
+        /// Own end.
+        place: Place,
+    },
+}
+
+/// From a node to a process.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SocketNews {
+    /// The process is known under this id.
+    Attached {
+        /// Never used twice.
+        process: u32,
+    },
+    /// A process that shares connections with the receiver; its bells travel along.
+    Peer {
+        /// Its id.
+        process: u32,
+    },
+    /// The eventfd of a peer's bell travels along.
+    PeerBell {
+        /// The peer.
+        process: u32,
+        /// Which.
+        bell: u32,
+    },
+    /// A slab travels along.
+    Slab {
+        /// Its id.
+        slab: u64,
+        /// Its slots.
+        slots: u32,
+        /// Bytes of each ring.
+        ring_bytes: u64,
+    },
+    /// The other end of an offered connection was offered too. Slab and peer have been told before.
+    Matched {
+        /// Number of the offer.
+        connection: u64,
+        /// Where it goes on.
+        place: Place,
+        /// Who has the other end.
+        peer: u32,
+    },
+    /// An offer was not taken.
+    Refused {
+        /// Number of the offer.
+        connection: u64,
+        /// Why.
+        why: OfferRefusal,
+    },
+    /// The answer to [`SocketCall::Adopt`]. Slab and peer have been told before.
+    Adopted {
+        /// Number of the question.
+        connection: u64,
+        /// Where the socket's bytes go; none: it is not upgraded.
+        place: Option<Place>,
+        /// Who has the other end.
+        peer: u32,
+    },
+    /// A slab is not needed any more, nor a peer with which no other is shared.
+    PeerGone {
+        /// The peer.
+        process: u32,
+    },
+}
+
+/// Why the node does not take an offer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum OfferRefusal {
+    /// Not a connected TCP socket.
+    #[error("not a connected TCP socket")]
+    NotConnected,
+    /// Another process has offered or upgraded the same socket.
+    #[error("held by several processes")]
+    Shared,
+    /// The process has as many offers open as it may.
+    #[error("too many offers")]
+    TooMany,
+    /// The peer belongs to another user.
+    #[error("the peer belongs to another user")]
+    OtherUser,
+    /// Memory or descriptors are short.
+    #[error("memory is short")]
+    MemoryShort,
+}
+
+/// One connection or offer as the node sees it, for `vmmc sockets`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, Default)]
+pub struct SocketInfo {
+    /// Process id of the end that is described.
+    pub pid: u32,
+    /// Its address.
+    pub local: String,
+    /// The peer's address.
+    pub remote: String,
+    /// Process id of the other end, if it is known.
+    pub peer_pid: Option<u32>,
+    /// What carries the bytes: `ring`, `kernel` or both with an arrow.
+    pub path: String,
+    /// Why it is not upgraded, if not.
+    pub reason: String,
+    /// Bytes that it sent through the ring.
+    pub ring_sent_bytes: u64,
+    /// Bytes that it received through the ring.
+    pub ring_received_bytes: u64,
+}

@@ -1,0 +1,311 @@
+//! The shared words of one connection, and the agreements on them that need no lock.
+//!
+//! A direction is a sequence of **epochs**: kernel, ring, kernel … The sending end announces the next epoch with the byte at which the present one ends, and may
+//! not announce another before the receiving end has reached it. While it makes the last kernel send the announcement is **pending**: the
+//! bytes of that send wake a receiver that sleeps in the kernel, and by then it sees that more is to be known.
+//!
+//! Invariant: `head <= tail <= head + ring bytes` as far as both sides are honest; `epoch of the receiver <= epoch announced <= epoch of the receiver + 1`.
+//! Sleeper and waker, and setter and taker of bits, are Dekker's pattern (see [`handshake`](crate::handshake)); loom explores them.
+
+use crate::atomics::{AtomicU32, AtomicU64, Ordering, fence};
+
+/// An epoch of a direction: odd ones are in the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Epoch {
+    /// Counted from 0, which is the kernel.
+    pub number: u64,
+    /// Whether it is only about to begin.
+    pub pending: bool,
+}
+
+impl Epoch {
+    /// Whether the ring carries it.
+    pub fn in_ring(self) -> bool {
+        self.number % 2 == 1
+    }
+
+    fn to_word(self) -> u64 {
+        self.number << 1 | u64::from(self.pending)
+    }
+
+    fn from_word(word: u64) -> Epoch {
+        Epoch { number: word >> 1, pending: word & 1 != 0 }
+    }
+}
+
+/// What the receiving end must do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Read the present medium; no change is announced.
+    Steady,
+    /// A change is about to be announced: look again.
+    Pending,
+    /// The present medium ends at this byte (kernel: bytes since connect; ring: bytes through the ring).
+    EndsAt(u64),
+}
+
+/// Bits of [`DirectionWords::sender_flags`] and [`DirectionWords::receiver_flags`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flags;
+
+impl Flags {
+    /// Sender: no bytes come after the tail.
+    pub const END: u32 = 1;
+    /// Sender: the connection was reset.
+    pub const RESET: u32 = 2;
+    /// Receiver: takes no more bytes.
+    pub const CLOSED: u32 = 1;
+    /// Receiver: has ended its direction itself (`SHUT_RD`).
+    pub const SHUT: u32 = 4;
+    /// Receiver: asks the sender to use the kernel.
+    pub const WANTS_KERNEL: u32 = 2;
+}
+
+/// A word on which blocking calls sleep.
+#[derive(Debug, Default)]
+#[repr(transparent)]
+pub struct SleepWord(pub(crate) AtomicU32);
+
+impl SleepWord {
+    /// Announces a sleep; look once more afterwards.
+    #[inline]
+    pub fn announce(&self) {
+        self.0.swap(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Takes the announcement back; another sleeper's too, which then wakes for nothing, and announces itself again.
+    #[inline]
+    pub fn retract(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether somebody sleeps; takes the announcement. The caller has published and passed a full fence.
+    #[inline]
+    pub fn take(&self) -> bool {
+        self.0.load(Ordering::Relaxed) != 0 && self.0.swap(0, Ordering::SeqCst) != 0
+    }
+}
+
+/// One direction of a connection. Lines are grouped by who writes them.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub struct DirectionWords {
+    /// Line of the sending end. Bytes put into the ring, counted from its first use.
+    pub tail: AtomicU64,
+    epoch: AtomicU64,
+    boundary: AtomicU64,
+    /// [`Flags::END`], [`Flags::RESET`].
+    pub sender_flags: AtomicU32,
+    _pad0: [u32; 9],
+    /// Line of the receiving end. Bytes taken out of the ring.
+    pub head: AtomicU64,
+    reached: AtomicU64,
+    _pad1: [u64; 6],
+    /// Line that the receiving end writes when it goes to sleep or changes its mind, and the sending end reads after each send.
+    pub receiver_sleep: SleepWord,
+    /// [`Flags::CLOSED`], [`Flags::WANTS_KERNEL`].
+    pub receiver_flags: AtomicU32,
+    /// Event loops of the receiving end ([`Watch`](crate::stream::Watch) words, 0: none).
+    pub receiver_watch: [AtomicU64; 4],
+    _pad2: [u64; 3],
+    /// The same for the sending end, which waits for room. Set when it found none: the receiving end says so once half of the ring is free.
+    pub sender_sleep: SleepWord,
+    /// Whether anybody at the sending end, sleeping or not, wants to hear of room.
+    pub sender_wants_room: AtomicU32,
+    /// Event loops of the sending end.
+    pub sender_watch: [AtomicU64; 4],
+    _pad3: [u64; 3],
+    /// Line private to the holders of the sending end: its lock, the head as last seen, kernel calls under way.
+    pub sender_lock: AtomicU32,
+    /// Kernel sends under way by holders of the sending end.
+    pub kernel_sends: AtomicU32,
+    /// A past value of `head`.
+    pub head_seen: AtomicU64,
+    _pad4: [u64; 6],
+    /// Line private to the holders of the receiving end.
+    pub receiver_lock: AtomicU32,
+    /// Kernel receives under way by holders of the receiving end.
+    pub kernel_receives: AtomicU32,
+    _pad5: [u64; 7],
+}
+
+impl DirectionWords {
+    /// What the sending end has announced.
+    #[inline]
+    pub fn announced(&self) -> Epoch {
+        Epoch::from_word(self.epoch.load(Ordering::Acquire))
+    }
+
+    /// What the receiving end has reached.
+    #[inline]
+    pub fn reached(&self) -> u64 {
+        self.reached.load(Ordering::Acquire)
+    }
+
+    /// Sending end: says that a change comes, before its last send in the present medium. Only when the receiving end has reached the present epoch.
+    pub fn begin_change(&self) {
+        let now = self.announced();
+        let next = Epoch { number: now.number + 1, pending: true };
+        self.epoch.store(next.to_word(), Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Sending end: the change does not happen after all.
+    pub fn cancel_change(&self) {
+        let now = self.announced();
+        let back = Epoch { number: now.number.saturating_sub(1), pending: false };
+        self.epoch.store(back.to_word(), Ordering::SeqCst);
+    }
+
+    /// Sending end: the present medium has ended at `boundary`; the next send uses the next one.
+    pub fn change(&self, boundary: u64) {
+        let now = self.announced();
+        let number = if now.pending { now.number } else { now.number + 1 };
+        self.boundary.store(boundary, Ordering::Relaxed);
+        self.epoch.store(Epoch { number, pending: false }.to_word(), Ordering::SeqCst);
+    }
+
+    /// Receiving end: what is announced beyond what it has reached.
+    #[inline]
+    pub fn phase(&self) -> Phase {
+        let announced = self.announced();
+        if announced.number == self.reached.load(Ordering::Relaxed) {
+            return Phase::Steady;
+        }
+        if announced.pending {
+            return Phase::Pending;
+        }
+        Phase::EndsAt(self.boundary.load(Ordering::Relaxed))
+    }
+
+    /// Receiving end: the present medium is drained.
+    pub fn reach_next(&self) {
+        let next = self.reached.load(Ordering::Relaxed) + 1;
+        self.reached.store(next, Ordering::Release);
+    }
+
+    /// Receiving end: whether it reads the ring.
+    #[inline]
+    pub fn reads_ring(&self) -> bool {
+        self.reached.load(Ordering::Relaxed) % 2 == 1
+    }
+
+    /// Bytes in the ring of `ring_bytes` that wait for the receiving end; a wrong claim of the other side becomes a full ring.
+    #[inline]
+    pub fn available(&self, ring_bytes: u64) -> u64 {
+        let tail = self.tail.load(Ordering::Acquire);
+        tail.wrapping_sub(self.head.load(Ordering::Relaxed)).min(ring_bytes)
+    }
+
+    /// Free bytes of the ring as the sending end sees them; looks at the other side's line only if it knows of less than `wanted`.
+    #[inline]
+    pub fn free(&self, ring_bytes: u64, wanted: u64) -> u64 {
+        let tail = self.tail.load(Ordering::Relaxed);
+        let free = |head: u64| ring_bytes - tail.wrapping_sub(head).min(ring_bytes);
+        let known = free(self.head_seen.load(Ordering::Relaxed));
+        if known >= wanted {
+            return known;
+        }
+        let head = self.head.load(Ordering::Acquire);
+        self.head_seen.store(head, Ordering::Relaxed);
+        free(head)
+    }
+
+    /// Sending end: makes `len` more bytes visible, and passes the fence that the look at sleepers needs.
+    #[inline]
+    pub fn publish(&self, len: u64) {
+        let tail = self.tail.load(Ordering::Relaxed);
+        self.tail.store(tail.wrapping_add(len), Ordering::Release);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Receiving end: gives `len` bytes back. True: the sending end waits for room and there is enough to tell it.
+    #[inline]
+    pub fn consume(&self, len: u64, ring_bytes: u64) -> bool {
+        let head = self.head.load(Ordering::Relaxed).wrapping_add(len);
+        self.head.store(head, Ordering::Release);
+        fence(Ordering::SeqCst);
+        if self.sender_wants_room.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        let used = self.tail.load(Ordering::Relaxed).wrapping_sub(head);
+        used <= ring_bytes / 2 && self.sender_wants_room.swap(0, Ordering::SeqCst) != 0
+    }
+
+    /// Sending end: asks to hear of room. Look once more afterwards.
+    #[inline]
+    pub fn want_room(&self) {
+        self.sender_wants_room.swap(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+    }
+
+    #[cfg(not(loom))]
+    fn reset(&self) {
+        for word in [&self.tail, &self.epoch, &self.boundary, &self.head, &self.reached, &self.head_seen] {
+            word.store(0, Ordering::Relaxed);
+        }
+        let halves = [&self.sender_flags, &self.receiver_flags, &self.sender_wants_room, &self.sender_lock];
+        for word in halves.into_iter().chain([&self.kernel_sends, &self.receiver_lock, &self.kernel_receives]) {
+            word.store(0, Ordering::Relaxed);
+        }
+        self.receiver_sleep.0.store(0, Ordering::Relaxed);
+        self.sender_sleep.0.store(0, Ordering::Relaxed);
+        for watch in self.receiver_watch.iter().chain(&self.sender_watch) {
+            watch.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// One end of a connection.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub struct EndWords {
+    /// [`EndWords::YES`]: this end looks at announcements before each kernel receive. [`EndWords::NO`]: it has given up.
+    pub attached: AtomicU32,
+    /// Processes that hold this end, as far as they were forked with our knowledge.
+    pub holders: AtomicU32,
+    /// Grows when this end should ask its kernel socket whether the other end is alive.
+    pub hint: AtomicU32,
+    /// Every process of this end that the node knew of has ended.
+    pub dead: AtomicU32,
+    /// Core that this end ran on last, plus one.
+    pub core: AtomicU32,
+    _pad: [u32; 11],
+}
+
+impl EndWords {
+    /// Attached.
+    pub const YES: u32 = 1;
+    /// Will not attach.
+    pub const NO: u32 = 2;
+
+    #[cfg(not(loom))]
+    fn reset(&self) {
+        for word in [&self.attached, &self.holders, &self.hint, &self.dead, &self.core] {
+            word.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+/// All words of a connection. End `e` sends in direction `e` and receives in direction `1 - e`.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub struct SlotWords {
+    /// The directions.
+    pub directions: [DirectionWords; 2],
+    /// The ends.
+    pub ends: [EndWords; 2],
+}
+
+impl SlotWords {
+    /// Makes a used slot a fresh one. Only while nobody uses it.
+    #[cfg(not(loom))]
+    pub fn reset(&self) {
+        self.directions.iter().for_each(DirectionWords::reset);
+        self.ends.iter().for_each(EndWords::reset);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod tests;

@@ -1,0 +1,62 @@
+//! Loom explores the agreements on shared words.
+
+use super::*;
+use loom::sync::Arc;
+
+#[test]
+fn loom_a_sleeping_receiver_is_woken() {
+    loom::model(|| {
+        let words = Arc::new(DirectionWords::default());
+        let theirs = words.clone();
+        let sender = loom::thread::spawn(move || {
+            theirs.publish(1);
+            theirs.receiver_sleep.take()
+        });
+        words.receiver_sleep.announce();
+        let saw = words.available(64) == 1;
+        let woken = sender.join().unwrap();
+        assert!(saw || woken, "slept although there was data and nobody wakes");
+    });
+}
+
+#[test]
+fn loom_a_sender_that_wants_room_is_told() {
+    loom::model(|| {
+        let words = Arc::new(DirectionWords::default());
+        words.tail.store(64, Ordering::Relaxed);
+        let theirs = words.clone();
+        let receiver = loom::thread::spawn(move || theirs.consume(40, 64));
+        words.want_room();
+        let saw = words.free(64, 1) > 0;
+        let told = receiver.join().unwrap();
+        assert!(saw || told, "the sender sleeps although there is room and nobody tells");
+    });
+}
+
+#[test]
+fn loom_a_change_is_seen_with_its_boundary_and_after_the_last_kernel_bytes() {
+    loom::model(|| {
+        let words = Arc::new(DirectionWords::default());
+        // Stands for the kernel's stream: bytes sent, through a lock as in the kernel.
+        let kernel = Arc::new(loom::sync::Mutex::new(0u64));
+        let (theirs, socket) = (words.clone(), kernel.clone());
+        let sender = loom::thread::spawn(move || {
+            theirs.begin_change();
+            *socket.lock().unwrap() += 5;
+            theirs.change(5);
+            theirs.publish(3);
+        });
+        let came = *kernel.lock().unwrap();
+        match words.phase() {
+            Phase::Steady => {
+                assert_eq!(came, 0, "kernel bytes came and the receiver would sleep in the kernel for more")
+            }
+            Phase::Pending => {}
+            Phase::EndsAt(boundary) => assert_eq!(boundary, 5),
+        }
+        sender.join().unwrap();
+        assert_eq!(words.phase(), Phase::EndsAt(5));
+        words.reach_next();
+        assert!(words.reads_ring() && words.available(64) == 3);
+    });
+}

@@ -1,0 +1,265 @@
+//! Stream sockets: which processes hold the two ends of a connection, and where they meet.
+//!
+//! A process offers its connected socket; the node asks the kernel which connection that is and lets it go. When the mirror image is offered too, both ends get a
+//! slot of a slab that the pair of processes shares. From then on the node is only asked for deaths, inheritance and missing bells.
+//!
+//! Invariant: a slot is used again only after both ends were released, so bytes of one connection never reach another; the node never holds a socket open, so the
+//! kernel's end of a connection stays the truth about its life. Source: [NT §4]; docs/sockets.md.
+
+mod ends;
+mod glue;
+mod list;
+mod slabs;
+
+use crate::limits::SOCKET_OFFERS_MAX;
+use std::collections::{HashMap, HashSet};
+use std::os::fd::{AsFd, OwnedFd};
+use vmmc_host::process::ProcessWatch;
+use vmmc_host::stream::messages::{OfferRefusal, Place, SocketCall, SocketNews};
+use vmmc_host::stream::{BELLS, Bells, Endpoints, endpoints};
+
+/// The service.
+#[derive(Default)]
+pub(super) struct Sockets {
+    /// By index of the connection to the node.
+    clients: HashMap<usize, Client>,
+    by_process: HashMap<u32, usize>,
+    offers: HashMap<Endpoints, Offer>,
+    /// Upgraded ends, by cookie of their socket.
+    by_cookie: HashMap<u64, Place>,
+    slabs: slabs::Slabs,
+    /// Ends whose last known holder has gone.
+    orphans: Vec<ends::Orphan>,
+    last_process: u32,
+    /// Matches made since the start.
+    pub(super) matches: u64,
+    /// To be sent by whoever called.
+    outbox: Vec<(usize, SocketNews, Vec<OwnedFd>)>,
+}
+
+/// A process.
+struct Client {
+    process: u32,
+    pid: u32,
+    uid: u32,
+    bells: Bells,
+    bell_fds: [Option<OwnedFd>; BELLS as usize],
+    /// Absent when it cannot be seen from here.
+    watch: Option<ProcessWatch>,
+    /// Own numbers of open offers.
+    offers: HashMap<u64, Endpoints>,
+    /// Ends that it holds.
+    ends: HashSet<Place>,
+    /// Processes whose bells it has.
+    peers: HashSet<u32>,
+    /// Slabs that it has mapped.
+    slabs: HashSet<u64>,
+}
+
+/// An offer whose counterpart has not come.
+struct Offer {
+    client: usize,
+    connection: u64,
+    cookie: u64,
+}
+
+/// Whoever sent this is no client, or breaks the rules: let it go.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Misbehaved;
+
+impl Sockets {
+    /// A process joins.
+    pub(super) fn attach(&mut self, index: usize, pid: u32, uid: u32, bells: OwnedFd) -> Result<(), Misbehaved> {
+        let bells = Bells::map(bells).map_err(|_| Misbehaved)?;
+        if self.last_process == 0 {
+            // Ids of an earlier node of this name may still stand in shared words: begin somewhere else.
+            self.last_process = (vmmc_host::Nanos::monotonic().0 >> 10) as u32 & 0x3fff_ffff;
+        }
+        self.last_process += 1;
+        let process = self.last_process;
+        let client = Client {
+            process,
+            pid,
+            uid,
+            bells,
+            bell_fds: Default::default(),
+            watch: ProcessWatch::open(pid),
+            offers: HashMap::new(),
+            ends: HashSet::new(),
+            peers: HashSet::from([process]),
+            slabs: HashSet::new(),
+        };
+        self.clients.insert(index, client);
+        self.by_process.insert(process, index);
+        self.tell(index, SocketNews::Attached { process }, Vec::new());
+        Ok(())
+    }
+
+    /// A message of a client.
+    pub(super) fn handle(&mut self, index: usize, call: SocketCall, mut fds: Vec<OwnedFd>) -> Result<(), Misbehaved> {
+        let fd = if fds.len() == 1 { fds.pop() } else { None };
+        match call {
+            SocketCall::Attach { .. } => return Err(Misbehaved),
+            SocketCall::Bell { bell } => self.bell(index, bell, fd.ok_or(Misbehaved)?)?,
+            SocketCall::Offer { connection } => self.offer(index, connection, &fd.ok_or(Misbehaved)?)?,
+            SocketCall::Withdraw { connection } => self.withdraw(index, connection),
+            SocketCall::Adopt { connection } => self.adopt(index, connection, &fd.ok_or(Misbehaved)?),
+            SocketCall::Hold { places } => self.hold(index, &places),
+            SocketCall::Release { place } => self.release(index, place),
+            SocketCall::Ring { place } => self.ring_other_end(index, place),
+        }
+        Ok(())
+    }
+
+    /// Messages to send: connection, news, descriptors.
+    pub(super) fn take_outbox(&mut self) -> Vec<(usize, SocketNews, Vec<OwnedFd>)> {
+        std::mem::take(&mut self.outbox)
+    }
+
+    /// Clients.
+    pub(super) fn clients(&self) -> usize {
+        self.clients.len()
+    }
+
+    /// Says that a message to a client has gone out.
+    pub(super) fn count_news(&self, index: usize) {
+        if let Some(client) = self.clients.get(&index) {
+            client.bells.news().fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        }
+    }
+
+    fn tell(&mut self, index: usize, news: SocketNews, fds: Vec<OwnedFd>) {
+        self.outbox.push((index, news, fds));
+    }
+
+    fn bell(&mut self, index: usize, bell: u32, fd: OwnedFd) -> Result<(), Misbehaved> {
+        if bell >= BELLS {
+            return Err(Misbehaved);
+        }
+        let process = self.clients[&index].process;
+        let friends: Vec<usize> =
+            self.clients.iter().filter(|(_, c)| c.peers.contains(&process)).map(|(&i, _)| i).collect();
+        for friend in friends.into_iter().filter(|&friend| friend != index) {
+            if let Ok(copy) = fd.try_clone() {
+                self.tell(friend, SocketNews::PeerBell { process, bell }, vec![copy]);
+            }
+        }
+        self.client(index).bell_fds[bell as usize] = Some(fd);
+        Ok(())
+    }
+
+    fn offer(&mut self, index: usize, connection: u64, socket: &OwnedFd) -> Result<(), Misbehaved> {
+        let Ok((own, cookie)) = endpoints(socket.as_fd()) else {
+            self.refuse(index, connection, OfferRefusal::NotConnected);
+            return Ok(());
+        };
+        let client = self.client(index);
+        if client.offers.contains_key(&connection) {
+            return Err(Misbehaved);
+        }
+        if client.offers.len() >= SOCKET_OFFERS_MAX {
+            self.refuse(index, connection, OfferRefusal::TooMany);
+            return Ok(());
+        }
+        if self.by_cookie.contains_key(&cookie) || self.offers.get(&own).is_some_and(|o| o.cookie == cookie) {
+            self.refuse(index, connection, OfferRefusal::Shared);
+            return Ok(());
+        }
+        let mirror = own.mirrored();
+        let fits = |o: &Offer| o.cookie != cookie;
+        if mirror != own && self.offers.get(&mirror).is_some_and(fits) {
+            let theirs = self.offers.remove(&mirror).expect("just seen");
+            self.client(theirs.client).offers.remove(&theirs.connection);
+            self.bring_together(theirs, (index, connection, cookie), mirror);
+            return Ok(());
+        }
+        self.client(index).offers.insert(connection, own.clone());
+        let offer = Offer { client: index, connection, cookie };
+        if let Some(stale) = self.offers.insert(own, offer) {
+            // The same addresses under another cookie: that socket is gone, and its process has not said so yet.
+            self.client(stale.client).offers.remove(&stale.connection);
+            self.refuse(stale.client, stale.connection, OfferRefusal::NotConnected);
+        }
+        Ok(())
+    }
+
+    /// Both ends are there: a slot for them.
+    fn bring_together(&mut self, first: Offer, second: (usize, u64, u64), of_first: Endpoints) {
+        let clients = [first.client, second.0];
+        let connections = [first.connection, second.1];
+        let users = clients.map(|i| self.clients[&i].uid);
+        let refusal = if users[0] != users[1] {
+            Some(OfferRefusal::OtherUser)
+        } else {
+            let processes = clients.map(|i| self.clients[&i].process);
+            match self.slabs.take_slot(processes) {
+                Some((slab, slot)) => {
+                    self.matches += 1;
+                    let of_second = of_first.mirrored();
+                    let link = slabs::Link::new(processes, [of_first, of_second], [first.cookie, second.2]);
+                    self.slabs.set_link(slab, slot, link);
+                    for end in 0..2usize {
+                        let place = Place { slab, slot, end: end as u8 };
+                        self.introduce(clients[end], processes[1 - end], slab);
+                        self.client(clients[end]).ends.insert(place);
+                        self.by_cookie.insert([first.cookie, second.2][end], place);
+                        let peer = processes[1 - end];
+                        self.tell(
+                            clients[end],
+                            SocketNews::Matched { connection: connections[end], place, peer },
+                            Vec::new(),
+                        );
+                    }
+                    None
+                }
+                None => Some(OfferRefusal::MemoryShort),
+            }
+        };
+        if let Some(why) = refusal {
+            (0..2).for_each(|end| self.refuse(clients[end], connections[end], why));
+        }
+    }
+
+    /// Makes sure that a client has a slab, and the bells of a peer.
+    fn introduce(&mut self, index: usize, peer: u32, slab: u64) {
+        if self.client(index).slabs.insert(slab) {
+            if let Some((fd, slots, ring_bytes)) = self.slabs.share(slab) {
+                self.tell(index, SocketNews::Slab { slab, slots, ring_bytes }, vec![fd]);
+            }
+        }
+        self.introduce_bells(index, peer);
+    }
+
+    /// Makes sure that a client has the bells of a peer.
+    fn introduce_bells(&mut self, index: usize, peer: u32) {
+        let Some(other) = self.by_process.get(&peer).copied() else { return };
+        if !self.client(index).peers.insert(peer) {
+            return;
+        }
+        let them = &self.clients[&other];
+        let mut news = Vec::new();
+        if let Ok(fd) = them.bells.share() {
+            news.push((SocketNews::Peer { process: peer }, vec![fd]));
+        }
+        for (bell, fd) in them.bell_fds.iter().enumerate() {
+            if let Some(Ok(copy)) = fd.as_ref().map(OwnedFd::try_clone) {
+                news.push((SocketNews::PeerBell { process: peer, bell: bell as u32 }, vec![copy]));
+            }
+        }
+        news.into_iter().for_each(|(news, fds)| self.tell(index, news, fds));
+    }
+
+    fn refuse(&mut self, index: usize, connection: u64, why: OfferRefusal) {
+        self.tell(index, SocketNews::Refused { connection, why }, Vec::new());
+    }
+
+    fn withdraw(&mut self, index: usize, connection: u64) {
+        if let Some(own) = self.client(index).offers.remove(&connection) {
+            self.offers.remove(&own);
+        }
+    }
+
+    fn client(&mut self, index: usize) -> &mut Client {
+        self.clients.get_mut(&index).expect("the caller serves this client")
+    }
+}

@@ -1,0 +1,188 @@
+//! Ends of connections change hands: fork, exec, passing, release, death.
+//!
+//! Invariant: the node's word about a death is a hint. The other end asks its kernel socket, which is closed only when the last descriptor anywhere is, so a process
+//! that the node does not know of can hold an end without harm.
+
+use super::{Client, Sockets};
+use crate::limits::{SOCKET_HINTS, SOCKET_ORPHAN_TIME};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering;
+use vmmc_host::process::ProcessWatch;
+use vmmc_host::stream::messages::{Place, SocketNews};
+use vmmc_host::stream::{Watch, endpoints};
+use vmmc_nic::Time;
+
+/// An end whose last known holder has gone: killed, or in the middle of an exec.
+pub(super) struct Orphan {
+    place: Place,
+    since: Time,
+    /// Hints given.
+    hints: usize,
+    process: u32,
+    watch: Option<std::sync::Arc<ProcessWatch>>,
+}
+
+impl Sockets {
+    /// A process inherited ends by fork. It must share the slab with somebody who has it: the number alone proves nothing, but opens nothing either.
+    pub(super) fn hold(&mut self, index: usize, places: &[Place]) {
+        let process = self.client(index).process;
+        for &place in places {
+            if let Some(link) = self.slabs.link(place) {
+                link.holders[place.end as usize].push(process);
+                let peers = link.holders[1 - place.end as usize].clone();
+                self.client(index).ends.insert(place);
+                for peer in peers {
+                    self.introduce_both(index, peer);
+                }
+            }
+        }
+        self.orphans.retain(|o| !places.contains(&o.place));
+    }
+
+    /// A socket that came from elsewhere, in the hand of its new holder: that is proof enough.
+    pub(super) fn adopt(&mut self, index: usize, connection: u64, socket: &OwnedFd) {
+        let place = endpoints_cookie(socket).and_then(|cookie| self.by_cookie.get(&cookie).copied());
+        let process = self.client(index).process;
+        let link = place.and_then(|p| self.slabs.link(p).map(|link| (p, link)));
+        let Some((place, link)) = link else {
+            return self.tell(index, SocketNews::Adopted { connection, place: None, peer: 0 }, Vec::new());
+        };
+        link.holders[place.end as usize].push(process);
+        let peers = link.holders[1 - place.end as usize].clone();
+        self.orphans.retain(|o| o.place != place);
+        self.client(index).ends.insert(place);
+        self.introduce(index, process, place.slab);
+        peers.iter().for_each(|&peer| self.introduce_both(index, peer));
+        let peer = peers.first().copied().unwrap_or(0);
+        self.tell(index, SocketNews::Adopted { connection, place: Some(place), peer }, Vec::new());
+    }
+
+    /// Two processes get each other's bells.
+    fn introduce_both(&mut self, index: usize, peer: u32) {
+        let process = self.client(index).process;
+        self.introduce_bells(index, peer);
+        if let Some(other) = self.by_process.get(&peer).copied() {
+            self.introduce_bells(other, process);
+        }
+    }
+
+    /// An end is not used any more.
+    pub(super) fn release(&mut self, index: usize, place: Place) {
+        self.client(index).ends.remove(&place);
+        let process = self.client(index).process;
+        let Some(link) = self.slabs.link(place) else { return };
+        let end = place.end as usize;
+        if !link.holders[end].contains(&process) {
+            return;
+        }
+        link.holders[end].clear();
+        link.released[end] = true;
+        let (cookie, both) = (link.cookies[end], link.released == [true; 2]);
+        self.by_cookie.remove(&cookie);
+        if both {
+            self.slabs.free(place);
+        }
+    }
+
+    /// A client has no bell for whoever watches the other end.
+    pub(super) fn ring_other_end(&mut self, index: usize, place: Place) {
+        if self.client(index).ends.contains(&place) {
+            self.wake(Place { end: 1 - place.end, ..place });
+        }
+    }
+
+    /// Wakes whoever waits at an end.
+    fn wake(&self, place: Place) {
+        if let Some(slot) = self.slabs.slot(place) {
+            slot.wake_end(place.end as usize, |watch| self.ring(watch));
+        }
+    }
+
+    fn ring(&self, watch: Watch) {
+        let Some(client) = self.by_process.get(&watch.process).and_then(|i| self.clients.get(i)) else { return };
+        client.bells.mark_surely(watch.bell, watch.token);
+        // Whether the loop sleeps or not: whoever asked may have taken its announcement already.
+        if let Some(fd) = &client.bell_fds[watch.bell as usize] {
+            // A full counter is a bell that rings already.
+            let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// A process has ended, or has closed its connection to the node.
+    pub(in crate::station) fn gone(&mut self, index: usize, now: Time) {
+        let Some(client) = self.clients.remove(&index) else { return };
+        self.by_process.remove(&client.process);
+        let Client { process, offers, ends, watch, .. } = client;
+        for own in offers.values() {
+            self.offers.remove(own);
+        }
+        for other in self.clients.values_mut() {
+            other.peers.remove(&process);
+        }
+        let watch = watch.map(std::sync::Arc::new);
+        for place in ends {
+            let Some(link) = self.slabs.link(place) else { continue };
+            let holders = &mut link.holders[place.end as usize];
+            if let Some(at) = holders.iter().position(|&h| h == process) {
+                holders.swap_remove(at);
+            }
+            if holders.is_empty() {
+                self.orphans.push(Orphan { place, since: now, hints: 0, process, watch: watch.clone() });
+            }
+        }
+        self.slabs.forget_unused(process);
+        self.serve_orphans(now);
+    }
+
+    /// Tells the peers of orphaned ends to ask their kernel; forgets ends that nobody claims.
+    pub(in crate::station) fn serve_orphans(&mut self, now: Time) {
+        let mut orphans = std::mem::take(&mut self.orphans);
+        orphans.retain_mut(|orphan| {
+            let ended = orphan.watch.as_ref().is_none_or(|w| w.has_ended());
+            if orphan.hints < SOCKET_HINTS.len() && now.since(orphan.since) >= SOCKET_HINTS[orphan.hints] {
+                orphan.hints += 1;
+                self.hint(orphan.place, ended);
+            }
+            let over = now.since(orphan.since) >= SOCKET_ORPHAN_TIME;
+            let keep = orphan.hints < SOCKET_HINTS.len() || !(ended || over);
+            if !keep {
+                self.bury_orphan(orphan.place, orphan.process);
+            }
+            keep
+        });
+        self.orphans.append(&mut orphans);
+    }
+
+    /// When [`serve_orphans`](Self::serve_orphans) has something to do.
+    pub(in crate::station) fn next_orphan(&self) -> Option<Time> {
+        let next = |o: &Orphan| o.since + SOCKET_HINTS.get(o.hints).copied().unwrap_or(SOCKET_ORPHAN_TIME);
+        self.orphans.iter().map(next).min()
+    }
+
+    fn hint(&self, place: Place, ended: bool) {
+        let Some(slot) = self.slabs.slot(place) else { return };
+        let ends = &slot.words().ends;
+        if ended {
+            ends[place.end as usize].dead.store(1, Ordering::SeqCst);
+        }
+        ends[1 - place.end as usize].hint.fetch_add(1, Ordering::SeqCst);
+        self.wake(Place { end: 1 - place.end, ..place });
+    }
+
+    fn bury_orphan(&mut self, place: Place, process: u32) {
+        let Some(link) = self.slabs.link(place) else { return };
+        link.released[place.end as usize] = true;
+        let (cookie, both) = (link.cookies[place.end as usize], link.released == [true; 2]);
+        self.by_cookie.remove(&cookie);
+        if both {
+            // Somebody unknown may still have it mapped and believe in it.
+            self.slabs.abandon(place);
+        }
+        self.slabs.forget_unused(process);
+    }
+}
+
+fn endpoints_cookie(socket: &OwnedFd) -> Option<u64> {
+    // A connection half of which has ended is upgraded all the same.
+    endpoints(socket.as_fd()).map(|(_, cookie)| cookie).ok().or_else(|| vmmc_host::stream::cookie(socket.as_fd()).ok())
+}

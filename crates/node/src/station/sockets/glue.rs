@@ -1,0 +1,84 @@
+//! The service as the station drives it: messages in and out on control sockets.
+//!
+//! Invariant: a connection is a sockets client or a process of the engine, never both; a client that breaks the rules loses its connection, and nobody else notices.
+
+use super::Misbehaved;
+use crate::station::Station;
+use crate::station::refusal::{invalid, refusal};
+use std::os::fd::OwnedFd;
+use vmmc_host::control::{Answer, CONTROL_VERSION, Refusal, RefusalCode};
+use vmmc_host::stream::messages::SocketCall;
+use vmmc_nic::Time;
+
+impl Station {
+    /// A call about sockets; answers come as news.
+    pub(in crate::station) fn serve_sockets(
+        &mut self,
+        index: usize,
+        call: SocketCall,
+        fds: Vec<OwnedFd>,
+    ) -> Result<(), Refusal> {
+        let done = match call {
+            SocketCall::Attach { version } => self.attach_sockets(index, version, fds)?,
+            _ if !self.is_sockets_client(index) => return Err(invalid("the first call about sockets is Attach")),
+            call => self.sockets.handle(index, call, fds),
+        };
+        if done == Err(Misbehaved) {
+            self.dying.push(index);
+        }
+        self.send_socket_news();
+        Ok(())
+    }
+
+    fn attach_sockets(
+        &mut self,
+        index: usize,
+        version: u32,
+        mut fds: Vec<OwnedFd>,
+    ) -> Result<Result<(), Misbehaved>, Refusal> {
+        if version != CONTROL_VERSION {
+            let message = format!(
+                "the library speaks version {version} and the node {CONTROL_VERSION}; use the same release of both"
+            );
+            return Err(refusal(RefusalCode::Version, message));
+        }
+        let connection = self.connections[index].as_mut().expect("the caller serves this connection");
+        if connection.process.is_some() || connection.sockets || fds.len() != 1 {
+            return Ok(Err(Misbehaved));
+        }
+        let who = connection.who;
+        let bells = fds.pop().expect("one, as seen above");
+        let attached = self.sockets.attach(index, who.pid, who.uid, bells);
+        if attached.is_ok() {
+            self.connections[index].as_mut().expect("as above").sockets = true;
+            self.unattached -= 1;
+        }
+        Ok(attached)
+    }
+
+    fn is_sockets_client(&self, index: usize) -> bool {
+        self.connections.get(index).and_then(Option::as_ref).is_some_and(|c| c.sockets)
+    }
+
+    /// Sends what the service has to say.
+    pub(in crate::station) fn send_socket_news(&mut self) {
+        for (index, news, fds) in self.sockets.take_outbox() {
+            self.reply(index, 0, Ok(Answer::Sockets(news)), fds);
+            self.sockets.count_news(index);
+        }
+    }
+
+    /// Orphaned ends whose time has come.
+    pub(in crate::station) fn look_after_sockets(&mut self, now: Time) {
+        if self.sockets.next_orphan().is_some_and(|due| due <= now) {
+            self.sockets.serve_orphans(now);
+            self.send_socket_news();
+        }
+    }
+
+    /// The list for `vmmc sockets`.
+    pub(in crate::station) fn list_sockets(&self) -> Answer {
+        let (sockets, total) = self.sockets.list();
+        Answer::SocketList { sockets, total }
+    }
+}

@@ -1,0 +1,57 @@
+//! What `vmmc sockets` shows.
+//!
+//! Invariant: figures come from the shared words, so they are claims of the two processes, shown and nothing else.
+
+use super::Sockets;
+use super::slabs::Link;
+use crate::limits::SOCKET_LIST_MAX;
+use std::sync::atomic::Ordering;
+use vmmc_host::stream::messages::SocketInfo;
+use vmmc_host::stream::{EndWords, Slot};
+
+impl Sockets {
+    /// Connections, upgraded ones first, as many as fit a message; and how many there are.
+    pub(in crate::station) fn list(&self) -> (Vec<SocketInfo>, u64) {
+        let upgraded =
+            self.slabs.links().flat_map(|(link, slot)| [self.describe(link, &slot, 0), self.describe(link, &slot, 1)]);
+        let offered = self.offers.iter().map(|(own, offer)| SocketInfo {
+            pid: self.clients.get(&offer.client).map_or(0, |c| c.pid),
+            local: own.local.to_string(),
+            remote: own.remote.to_string(),
+            path: "kernel".into(),
+            reason: "the peer does not use VMMC, or is on another node".into(),
+            ..SocketInfo::default()
+        });
+        let mut all: Vec<SocketInfo> = upgraded.chain(offered).collect();
+        let total = all.len() as u64;
+        all.truncate(SOCKET_LIST_MAX);
+        (all, total)
+    }
+
+    fn describe(&self, link: &Link, slot: &Slot, end: usize) -> SocketInfo {
+        let pid = |end: usize| {
+            let holder = link.holders[end].first()?;
+            self.by_process.get(holder).and_then(|i| self.clients.get(i)).map(|c| c.pid)
+        };
+        let words = slot.words();
+        let (out, into) = (&words.directions[end], &words.directions[1 - end]);
+        let attached = words.ends.iter().all(|e| e.attached.load(Ordering::Relaxed) == EndWords::YES);
+        let path = match (out.announced().in_ring(), into.announced().in_ring()) {
+            (true, true) => "ring",
+            (true, false) => "sends by ring, receives by kernel",
+            (false, true) => "sends by kernel, receives by ring",
+            (false, false) => "kernel",
+        };
+        let reason = if attached { "" } else { "waits for an end to come by" };
+        SocketInfo {
+            pid: pid(end).unwrap_or(0),
+            local: link.endpoints[end].local.to_string(),
+            remote: link.endpoints[end].remote.to_string(),
+            peer_pid: pid(1 - end),
+            path: path.into(),
+            reason: reason.into(),
+            ring_sent_bytes: out.tail.load(Ordering::Relaxed),
+            ring_received_bytes: into.head.load(Ordering::Relaxed),
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! Forks: who holds what afterwards.
+//!
+//! Invariant: counts grow before the fork, so no child runs uncounted; a connection that was on its way into shared memory when the fork happened stays with the
+//! kernel in the child, and in the parent until the child has let it go.
+
+use super::{Connection, Stage};
+use crate::ledger::Ledger;
+use crate::types::Bypass;
+use std::sync::atomic::Ordering;
+use vmmc_host::stream::messages::Place;
+
+impl Connection {
+    pub(crate) fn before_fork(&self, ledger: &Ledger) {
+        if let Some(joined) = self.upgraded.get() {
+            joined.core.own().holders.fetch_add(1, Ordering::SeqCst);
+            return;
+        }
+        match self.entry.get() {
+            Some(entry) => entry.add(),
+            None => match ledger.entry() {
+                Some(entry) => {
+                    entry.add();
+                    let _ = self.entry.set(entry);
+                }
+                None => self.settle_for(Bypass::Shared),
+            },
+        }
+    }
+
+    pub(crate) fn undo_fork(&self) {
+        match (self.upgraded.get(), self.entry.get()) {
+            (Some(joined), _) => {
+                joined.core.own().holders.fetch_sub(1, Ordering::SeqCst);
+            }
+            (None, Some(entry)) => entry.remove(),
+            (None, None) => {}
+        }
+    }
+
+    pub(crate) fn after_fork_child(&self) {
+        match self.stage() {
+            // The parent's offer is its own affair; ours begins anew, when the parent has let go.
+            Stage::Offered => self.stage.store(Stage::Young as u8, Ordering::Release),
+            Stage::Matched => self.settle_for(Bypass::Shared),
+            _ => {}
+        }
+        // Threads that were in the kernel are not in this process.
+        if self.upgraded.get().is_none() {
+            self.early.sends.store(0, Ordering::SeqCst);
+            self.early.receives.store(0, Ordering::SeqCst);
+        }
+    }
+
+    /// Where it is, if it is upgraded and open.
+    pub(crate) fn place(&self) -> Option<Place> {
+        self.upgraded.get().filter(|_| self.stage() == Stage::Joined).map(|joined| joined.place)
+    }
+}

@@ -1,0 +1,211 @@
+//! From a young connection to a closed one: offer, match, join, end.
+//!
+//! Invariant: both ends join only while their sockets are established, and the node saw each established before: so at one instant both were, and the mirror
+//! image of a live connection is its other end.
+
+use super::{Connection, Joined, Socket, Stage};
+use crate::context::Context;
+use crate::core::Upgraded;
+use crate::node::{Meeting, Verdict, refuse};
+use crate::types::{Bypass, Close, Shutdown};
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{Ordering, fence};
+use vmmc_host::stream::messages::OfferRefusal;
+use vmmc_host::stream::{EndWords, Flags, cookie, tcp_progress, thread_id};
+
+impl Connection {
+    /// Does what can be done now to bring the connection into shared memory.
+    #[inline]
+    pub(super) fn step_towards_upgrade(&self, context: &Context, fd: BorrowedFd<'_>) {
+        match self.stage() {
+            Stage::Young => {
+                let settings = context.settings();
+                if self.exchanges.load(Ordering::Relaxed) >= settings.offer_after_exchanges
+                    || self.bytes.load(Ordering::Relaxed) >= settings.offer_after_bytes
+                {
+                    self.offer(context, fd);
+                }
+            }
+            Stage::Offered if context.has_news() => {
+                context.poll();
+                self.join_if_matched(context, fd);
+            }
+            Stage::Matched => self.join_if_matched(context, fd),
+            _ => {}
+        }
+    }
+
+    #[cold]
+    fn offer(&self, context: &Context, fd: BorrowedFd<'_>) {
+        // However it ends, the next try comes after as many bytes and calls again.
+        self.exchanges.store(0, Ordering::Relaxed);
+        self.bytes.store(0, Ordering::Relaxed);
+        if self.entry.get().is_some_and(|e| !e.alone()) {
+            self.reason.store(Bypass::Shared.to_byte(), Ordering::Relaxed);
+            return;
+        }
+        let (Some(own), Ok(cookie)) = (self.own.upgrade(), cookie(fd)) else { return };
+        self.cookie.store(cookie, Ordering::Relaxed);
+        match context.node().offer(context.settings(), &own, fd) {
+            Some(number) => {
+                self.offer.store(number, Ordering::Relaxed);
+                self.reason.store(Bypass::PeerPlain.to_byte(), Ordering::Relaxed);
+                // The verdict may have come already, read by another thread.
+                let (young, offered) = (Stage::Young as u8, Stage::Offered as u8);
+                let _ = self.stage.compare_exchange(young, offered, Ordering::AcqRel, Ordering::Acquire);
+            }
+            None => self.reason.store(Bypass::NoNode.to_byte(), Ordering::Relaxed),
+        }
+    }
+
+    /// The node's word. False: it is of no use any more.
+    pub(crate) fn settle(&self, verdict: Verdict) -> bool {
+        if !matches!(self.stage(), Stage::Young | Stage::Offered) {
+            return false;
+        }
+        match verdict {
+            Verdict::Matched(meeting) => {
+                let Ok(mut matched) = self.matched.lock() else { return false };
+                *matched = Some(meeting);
+                let to = Stage::Matched as u8;
+                let turn = |from: Stage| {
+                    self.stage.compare_exchange(from as u8, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
+                };
+                let taken = turn(Stage::Offered) || turn(Stage::Young);
+                if !taken {
+                    *matched = None;
+                }
+                return taken;
+            }
+            Verdict::Refused(why) => self.settle_for(match why {
+                OfferRefusal::Shared => Bypass::Shared,
+                OfferRefusal::NotConnected => Bypass::NotTcp,
+                _ => Bypass::Refused,
+            }),
+            Verdict::NoNode => {
+                self.reason.store(Bypass::NoNode.to_byte(), Ordering::Relaxed);
+                self.stage.store(Stage::Young as u8, Ordering::Release);
+            }
+        }
+        true
+    }
+
+    #[cold]
+    fn join_if_matched(&self, context: &Context, fd: BorrowedFd<'_>) {
+        if self.stage() != Stage::Matched {
+            return;
+        }
+        // Two receives in the kernel: only one would be woken by the last bytes there. Later, then.
+        if self.early.receives.load(Ordering::SeqCst) > 1 {
+            return;
+        }
+        let Some(meeting) = self.matched.try_lock().ok().and_then(|mut m| m.take()) else { return };
+        let same = cookie(fd).is_ok_and(|c| c == self.cookie.load(Ordering::Relaxed));
+        let fine = same
+            && tcp_progress(fd).is_ok_and(|p| p.established)
+            && self.entry.get().is_none_or(|e| e.alone())
+            && context.node().process().is_some();
+        if !fine {
+            refuse(&meeting);
+            context.node().release(meeting.place);
+            return self.settle_for(Bypass::Shared);
+        }
+        meeting.slot.words().ends[meeting.place.end as usize].holders.store(1, Ordering::SeqCst);
+        self.join(context, meeting);
+    }
+
+    /// From here on the shared words rule.
+    pub(crate) fn join(&self, context: &Context, meeting: Meeting) {
+        let Meeting { place, slot, peer } = meeting;
+        let core = Upgraded::new(slot, place.end as usize, self.early.clone());
+        let joined = Joined { core, place, peer, reads: Default::default(), writes: Default::default() };
+        let mut watches = self.watches.lock().unwrap_or_else(|e| e.into_inner());
+        if self.upgraded.set(joined).is_err() {
+            return;
+        }
+        // See `plain_call`: calls that it counted are seen from here on.
+        fence(Ordering::SeqCst);
+        self.stage.store(Stage::Joined as u8, Ordering::Release);
+        let joined = self.upgraded.get().expect("set above");
+        joined.publish_core();
+        joined.core.own().attached.store(EndWords::YES, Ordering::SeqCst);
+        watches.iter_mut().for_each(|w| self.enter_watch(context.node(), joined, w));
+    }
+
+    /// Ends directions; to be followed by the kernel's `shutdown`.
+    pub fn shutdown(&self, context: &Context, _fd: BorrowedFd<'_>, how: Shutdown) {
+        let Some(joined) = self.upgraded.get() else { return };
+        if how != Shutdown::Read {
+            let tell = joined.core.end_sending(thread_id());
+            self.tell(context, joined, tell);
+        }
+        if how != Shutdown::Write {
+            joined.core.incoming().receiver_flags.fetch_or(Flags::SHUT, Ordering::SeqCst);
+            joined.core.incoming().receiver_sleep.wake_all();
+        }
+    }
+
+    /// The last descriptor of this process goes; to be followed by the kernel's `close`.
+    pub fn close(&self, context: &Context, _fd: BorrowedFd<'_>, how: Close) {
+        let stage = Stage::of(self.stage.swap(Stage::Closed as u8, Ordering::AcqRel));
+        if let Some(entry) = self.entry.get().filter(|_| stage != Stage::Closed) {
+            entry.remove();
+        }
+        match stage {
+            Stage::Offered => context.node().withdraw(self.offer.load(Ordering::Relaxed)),
+            Stage::Matched => {
+                if let Some(meeting) = self.matched.lock().ok().and_then(|mut m| m.take()) {
+                    refuse(&meeting);
+                    context.node().release(meeting.place);
+                }
+            }
+            Stage::Joined => {
+                let Some(joined) = self.upgraded.get() else { return };
+                let (last, tell) = joined.core.let_go(how == Close::Reset);
+                self.tell(context, joined, tell);
+                if last {
+                    context.node().release(joined.place);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Keeps the connection in the kernel, or brings it back there: our direction at once if the peer has followed so far, else with the next send; the peer's when it
+    /// comes by.
+    pub fn pin_to_kernel(&self, context: &Context, fd: BorrowedFd<'_>, why: Bypass) {
+        self.reason.store(why.to_byte(), Ordering::Relaxed);
+        match self.stage() {
+            Stage::Young => self.settle_for(why),
+            Stage::Offered => {
+                self.settle_for(why);
+                context.node().withdraw(self.offer.load(Ordering::Relaxed));
+            }
+            Stage::Matched => {
+                self.settle_for(why);
+                if let Some(meeting) = self.matched.lock().ok().and_then(|mut m| m.take()) {
+                    refuse(&meeting);
+                    context.node().release(meeting.place);
+                }
+            }
+            Stage::Joined => self.leave(context, fd),
+            Stage::Settled | Stage::Closed => {}
+        }
+    }
+
+    fn leave(&self, context: &Context, fd: BorrowedFd<'_>) {
+        let Some(joined) = self.upgraded.get() else { return };
+        joined.core.pinned.store(1, Ordering::SeqCst);
+        joined.core.incoming().receiver_flags.fetch_or(Flags::WANTS_KERNEL, Ordering::SeqCst);
+        joined.core.follow(thread_id(), &Socket(fd));
+        let (_, tell) = joined.core.return_to_kernel(thread_id());
+        self.tell(context, joined, tell);
+    }
+
+    /// Descriptors of this socket went to another process: it may hold the connection from now on.
+    pub fn passed(&self) {
+        if let Some(joined) = self.upgraded.get() {
+            joined.core.own().holders.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! What can be said about a connection without changing it.
+
+use super::{Connection, Joined, Socket};
+use crate::types::{Bypass, Description, Medium, State};
+use rustix::io::Errno;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::Ordering;
+use vmmc_host::stream::{Flags, thread_id};
+
+impl Connection {
+    /// What could be done now. No system call unless the kernel's part is about to end, or somebody hinted that the other end is gone.
+    pub fn state(&self, fd: BorrowedFd<'_>) -> State {
+        let Some(joined) = self.upgraded.get() else { return PLAIN };
+        let core = &joined.core;
+        core.follow(thread_id(), &Socket(fd));
+        if core.hinted() {
+            core.follow_hints(&Socket(fd));
+        }
+        let tx = medium(core.outgoing().announced().in_ring());
+        let rx = medium(core.incoming().reads_ring());
+        let peer = core.incoming().sender_flags.load(Ordering::Acquire);
+        let own = core.outgoing().sender_flags.load(Ordering::Relaxed);
+        let shut = core.incoming().receiver_flags.load(Ordering::Relaxed) & Flags::SHUT != 0;
+        let reset = peer & Flags::RESET != 0 || core.kernel_reset();
+        let read_hangup = rx == Medium::Ring && (peer & Flags::END != 0 || core.kernel_ended() || reset || shut);
+        State {
+            readable: rx == Medium::Ring && core.looks_readable(),
+            writable: tx == Medium::Ring && self.looks_writable(joined),
+            read_hangup,
+            hangup: read_hangup && (own & Flags::END != 0 || reset || core.is_gone()),
+            error: reset.then_some(Errno::CONNRESET).filter(|_| !core.reset_was_told()),
+            rx,
+            tx,
+        }
+    }
+
+    /// Asks to be told of room when there is none.
+    fn looks_writable(&self, joined: &Joined) -> bool {
+        joined.core.looks_writable() || {
+            joined.core.outgoing().want_room();
+            joined.core.looks_writable()
+        }
+    }
+
+    /// Bytes in the ring that wait to be received.
+    pub fn available_bytes(&self) -> usize {
+        let Some(joined) = self.upgraded.get() else { return 0 };
+        joined.core.incoming().available(joined.core.slot.ring_bytes()) as usize
+    }
+
+    /// Bytes in the ring that the peer has not received.
+    pub fn unsent_bytes(&self) -> usize {
+        let Some(joined) = self.upgraded.get() else { return 0 };
+        joined.core.outgoing().available(joined.core.slot.ring_bytes()) as usize
+    }
+
+    /// The kernel said that its socket is readable, hung up or in error: the next look at the state asks it.
+    pub fn kernel_event(&self, _fd: BorrowedFd<'_>) {
+        if let Some(joined) = self.upgraded.get() {
+            joined.core.ask_kernel.store(1, Ordering::Relaxed);
+        }
+    }
+
+    /// For people.
+    pub fn describe(&self) -> Description {
+        let reason = Bypass::from_byte(self.reason.load(Ordering::Relaxed));
+        let Some(joined) = self.upgraded.get() else {
+            return Description {
+                upgraded: false,
+                tx: Medium::Kernel,
+                rx: Medium::Kernel,
+                reason: Some(reason),
+                ring_sent_bytes: 0,
+                ring_received_bytes: 0,
+            };
+        };
+        let core = &joined.core;
+        let pinned = core.pinned.load(Ordering::Relaxed) != 0;
+        Description {
+            upgraded: true,
+            tx: medium(core.outgoing().announced().in_ring()),
+            rx: medium(core.incoming().reads_ring()),
+            reason: pinned.then_some(reason),
+            ring_sent_bytes: core.outgoing().tail.load(Ordering::Relaxed),
+            ring_received_bytes: core.incoming().head.load(Ordering::Relaxed),
+        }
+    }
+}
+
+fn medium(in_ring: bool) -> Medium {
+    if in_ring { Medium::Ring } else { Medium::Kernel }
+}
+
+const PLAIN: State = State {
+    readable: false,
+    writable: false,
+    read_hangup: false,
+    hangup: false,
+    error: None,
+    rx: Medium::Kernel,
+    tx: Medium::Kernel,
+};

@@ -1,0 +1,96 @@
+//! Event loops of this process that follow a connection.
+//!
+//! Invariant: the list is the truth of this process; the shared words follow it once the connection is upgraded. A word that is another's is never touched.
+
+use super::{Connection, Joined};
+use crate::limits::WATCHERS_MAX;
+use crate::node::Node;
+use crate::ready::TooMany;
+use crate::types::Interest;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::{Arc, MutexGuard};
+use vmmc_host::stream::Watch;
+
+/// One event loop that follows a connection.
+#[derive(Debug)]
+pub(crate) struct Registration {
+    node: Arc<Node>,
+    bell: u32,
+    token: u32,
+    interest: Interest,
+    /// As it stands in the shared words.
+    word: u64,
+}
+
+impl Connection {
+    fn watches(&self) -> MutexGuard<'_, Vec<Registration>> {
+        self.watches.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    pub(crate) fn watch(&self, node: &Arc<Node>, bell: u32, token: u32, interest: Interest) -> Result<(), TooMany> {
+        let mut watches = self.watches();
+        if watches.len() >= WATCHERS_MAX {
+            return Err(TooMany);
+        }
+        let mut registration = Registration { node: node.clone(), bell, token, interest, word: 0 };
+        if let Some(joined) = self.upgraded.get() {
+            self.enter_watch(node, joined, &mut registration);
+            if registration.word == 0 {
+                return Err(TooMany);
+            }
+        }
+        watches.push(registration);
+        Ok(())
+    }
+
+    pub(crate) fn change_watch(&self, node: &Arc<Node>, bell: u32, interest: Interest) {
+        let mut watches = self.watches();
+        let of_set = |w: &&mut Registration| Arc::ptr_eq(&w.node, node) && w.bell == bell;
+        let Some(registration) = watches.iter_mut().find(of_set) else { return };
+        registration.interest = interest;
+        if let Some(joined) = self.upgraded.get() {
+            leave_words(joined, registration);
+            self.enter_watch(node, joined, registration);
+        }
+    }
+
+    pub(crate) fn unwatch(&self, node: &Arc<Node>, bell: u32) {
+        let mut watches = self.watches();
+        let Some(at) = watches.iter().position(|w| Arc::ptr_eq(&w.node, node) && w.bell == bell) else { return };
+        let mut registration = watches.swap_remove(at);
+        if let Some(joined) = self.upgraded.get() {
+            leave_words(joined, &mut registration);
+        }
+    }
+
+    /// Writes a registration into the shared words, and marks its token: what happened before nobody told.
+    pub(super) fn enter_watch(&self, node: &Node, joined: &Joined, registration: &mut Registration) {
+        let Some(process) = node.process() else { return };
+        let watch = Watch { process, bell: registration.bell, token: registration.token };
+        let word = watch.to_word();
+        let reads = !registration.interest.reads() || enter(&joined.core.incoming().receiver_watch, word);
+        let writes = !registration.interest.writes() || enter(&joined.core.outgoing().sender_watch, word);
+        registration.word = word;
+        if !(reads && writes) {
+            leave_words(joined, registration);
+            return;
+        }
+        fence(Ordering::SeqCst);
+        node.ring_own(watch);
+    }
+}
+
+fn enter(words: &[AtomicU64], word: u64) -> bool {
+    words.iter().any(|w| {
+        let now = w.load(Ordering::Relaxed);
+        now == word || now == 0 && w.compare_exchange(0, word, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+    })
+}
+
+fn leave_words(joined: &Joined, registration: &mut Registration) {
+    let word = std::mem::take(&mut registration.word);
+    let words = joined.core.incoming().receiver_watch.iter().chain(&joined.core.outgoing().sender_watch);
+    for w in words.filter(|_| word != 0) {
+        let _ = w.compare_exchange(word, 0, Ordering::SeqCst, Ordering::Relaxed);
+    }
+}

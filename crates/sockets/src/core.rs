@@ -1,0 +1,520 @@
+//! The protocol of one upgraded connection, on shared words and a kernel socket: who may put bytes where, and when a direction changes its medium.
+//!
+//! Neither waits nor wakes: results say what to do next, and whom to tell. So the same code runs over a real socket and in tests that script every interleaving.
+//!
+//! Invariant: the concatenation of what the sending end gave to [`send`] and to kernel calls that [`begin_kernel_send`] allowed is what the receiving end gets from
+//! [`receive`] and kernel calls. A change of medium happens under the lock of the sending end, with no kernel call of it under way, and only when the receiving end has
+//! followed the last one. Source: [NT §4]; docs/sockets.md.
+
+use rustix::io::Errno;
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering, fence};
+use vmmc_host::stream::{DirectionWords, End, EndWords, Flags, Locked, Phase, SharedLock, Slot};
+
+/// What the protocol asks of a kernel socket.
+pub(crate) trait Kernel {
+    /// Sends what fits now.
+    fn send_now(&self, from: &[IoSlice<'_>]) -> Result<usize, Errno>;
+    /// Bytes given to it so far.
+    fn sent(&self) -> Option<u64>;
+    /// Bytes that have come, and how many of them nobody has read yet. A byte may be counted for the end of the stream.
+    fn received(&self) -> Option<(u64, u64)>;
+    /// What it says about the other end.
+    fn look(&self) -> End;
+    /// Whether neither side has ended its direction.
+    fn established(&self) -> bool;
+    /// Stops collecting small sends.
+    fn no_delay(&self);
+}
+
+/// Kernel calls of one process that are counted before there is shared memory to count them in.
+#[derive(Debug, Default)]
+pub(crate) struct Early {
+    pub(crate) sends: AtomicU32,
+    pub(crate) receives: AtomicU32,
+}
+
+/// One end of a connection as a process has it.
+#[derive(Debug)]
+pub(crate) struct Upgraded {
+    pub(crate) slot: Slot,
+    /// 0 or 1.
+    pub(crate) end: usize,
+    /// Kernel calls of this process that began before the upgrade.
+    early: Arc<Early>,
+    /// This side keeps to the kernel.
+    pub(crate) pinned: AtomicU32,
+    /// Hints of the node that were followed.
+    hints_seen: AtomicU32,
+    /// The kernel's socket should be asked about the other end.
+    pub(crate) ask_kernel: AtomicU32,
+    /// What it said: 0 open, 1 ended, 2 reset.
+    kernel_end: AtomicU32,
+    /// The other end has died.
+    gone: AtomicU32,
+    /// A hint came and the kernel said "open": somebody unknown holds the other end, or the hint was early.
+    pub(crate) careful: AtomicU32,
+    /// The reset has been reported.
+    reset_told: AtomicU32,
+}
+
+/// Result of [`Upgraded::send`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sending {
+    Done(usize),
+    Full,
+    /// The caller may make a kernel call, which is counted.
+    Kernel,
+    Failed(Errno),
+}
+
+/// Result of [`Upgraded::receive`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Receiving {
+    Done(usize),
+    Empty,
+    /// The caller may make a kernel call, which is counted; alone: no other is under way.
+    Kernel {
+        alone: bool,
+    },
+    Failed(Errno),
+}
+
+/// Whom a step concerns at the other end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(crate) struct Tell {
+    /// Whoever waits for bytes, an end, or a change.
+    pub(crate) receiver: bool,
+    /// Whoever waits for room.
+    pub(crate) sender: bool,
+}
+
+const ENDED: u32 = 1;
+const RESET: u32 = 2;
+/// Looks at an announcement that is about to be made: as long as a kernel send may take.
+const PENDING_LOOKS: u32 = 2_000;
+
+impl Upgraded {
+    pub(crate) fn new(slot: Slot, end: usize, early: Arc<Early>) -> Upgraded {
+        Upgraded {
+            slot,
+            end,
+            early,
+            pinned: AtomicU32::new(0),
+            hints_seen: AtomicU32::new(0),
+            ask_kernel: AtomicU32::new(0),
+            kernel_end: AtomicU32::new(0),
+            gone: AtomicU32::new(0),
+            careful: AtomicU32::new(0),
+            reset_told: AtomicU32::new(0),
+        }
+    }
+
+    /// Words of the direction to the peer.
+    #[inline]
+    pub(crate) fn outgoing(&self) -> &DirectionWords {
+        &self.slot.words().directions[self.end]
+    }
+
+    /// Words of the direction from the peer.
+    #[inline]
+    pub(crate) fn incoming(&self) -> &DirectionWords {
+        &self.slot.words().directions[1 - self.end]
+    }
+
+    /// Words of this end.
+    #[inline]
+    pub(crate) fn own(&self) -> &EndWords {
+        &self.slot.words().ends[self.end]
+    }
+
+    /// Words of the other end.
+    #[inline]
+    pub(crate) fn other(&self) -> &EndWords {
+        &self.slot.words().ends[1 - self.end]
+    }
+
+    fn lock_out(&self, me: u32) -> Option<Locked<'_>> {
+        SharedLock::new(&self.outgoing().sender_lock).lock(me).ok()
+    }
+
+    fn lock_in(&self, me: u32) -> Option<Locked<'_>> {
+        SharedLock::new(&self.incoming().receiver_lock).lock(me).ok()
+    }
+
+    /// Sends bytes. `me` is the thread's id.
+    pub(crate) fn send(&self, me: u32, kernel: &impl Kernel, from: &[IoSlice<'_>]) -> (Sending, Tell) {
+        let Some(_locked) = self.lock_out(me) else { return (Sending::Full, Tell::default()) };
+        let out = self.outgoing();
+        if out.announced().pending {
+            self.finish_change_of_the_dead(kernel);
+        }
+        if !out.announced().in_ring() {
+            return self.send_by_kernel(kernel, from);
+        }
+        if self.must_leave_ring() && self.leave_ring() {
+            out.kernel_sends.fetch_add(1, Ordering::SeqCst);
+            return (Sending::Kernel, Tell { receiver: true, sender: false });
+        }
+        match self.send_by_ring(from) {
+            (Sending::Full, _) if self.hinted() => {
+                self.follow_hints(kernel);
+                self.send_by_ring(from)
+            }
+            other => other,
+        }
+    }
+
+    #[inline]
+    fn send_by_ring(&self, from: &[IoSlice<'_>]) -> (Sending, Tell) {
+        let out = self.outgoing();
+        if let Some(errno) = self.send_error() {
+            return (Sending::Failed(errno), Tell::default());
+        }
+        let wanted: u64 = from.iter().map(|s| s.len() as u64).sum();
+        if wanted == 0 {
+            return (Sending::Done(0), Tell::default());
+        }
+        let ring_bytes = self.slot.ring_bytes();
+        let free = out.free(ring_bytes, wanted.min(ring_bytes));
+        if free == 0 {
+            return (Sending::Full, Tell::default());
+        }
+        let done = self.slot.copy_in(self.end, out.tail.load(Ordering::Relaxed), from, free.min(wanted));
+        out.publish(done);
+        (Sending::Done(done as usize), Tell { receiver: true, sender: false })
+    }
+
+    /// Why no more bytes can be sent through the ring.
+    #[inline]
+    fn send_error(&self) -> Option<Errno> {
+        if self.outgoing().sender_flags.load(Ordering::Relaxed) & Flags::END != 0 {
+            return Some(Errno::PIPE);
+        }
+        if self.outgoing().receiver_flags.load(Ordering::Relaxed) & Flags::CLOSED != 0
+            || self.kernel_end.load(Ordering::Relaxed) == RESET
+            || self.gone.load(Ordering::Relaxed) != 0
+        {
+            let reset = self.incoming().sender_flags.load(Ordering::Acquire) & Flags::RESET != 0;
+            let first = reset && self.reset_told.swap(1, Ordering::Relaxed) == 0;
+            return Some(if first { Errno::CONNRESET } else { Errno::PIPE });
+        }
+        None
+    }
+
+    /// A kernel send; and, if both sides are ready for it, the last one.
+    fn send_by_kernel(&self, kernel: &impl Kernel, from: &[IoSlice<'_>]) -> (Sending, Tell) {
+        let out = self.outgoing();
+        let bytes: usize = from.iter().map(|s| s.len()).sum();
+        if bytes == 0 || !self.may_enter_ring() {
+            out.kernel_sends.fetch_add(1, Ordering::SeqCst);
+            return (Sending::Kernel, Tell::default());
+        }
+        out.begin_change();
+        let tell = Tell { receiver: true, sender: false };
+        match kernel.send_now(from) {
+            Ok(done) if done > 0 => {
+                match kernel.sent() {
+                    Some(boundary) => {
+                        out.change(boundary);
+                        kernel.no_delay();
+                    }
+                    None => out.cancel_change(),
+                }
+                (Sending::Done(done), tell)
+            }
+            Ok(_) | Err(Errno::AGAIN) => {
+                out.cancel_change();
+                (Sending::Full, tell)
+            }
+            Err(errno) => {
+                out.cancel_change();
+                (Sending::Failed(errno), tell)
+            }
+        }
+    }
+
+    fn may_enter_ring(&self) -> bool {
+        let out = self.outgoing();
+        let attached = |e: &EndWords| e.attached.load(Ordering::Acquire) == EndWords::YES;
+        attached(self.other())
+            && attached(self.own())
+            && !self.must_leave_ring()
+            && out.reached() == out.announced().number
+            && out.kernel_sends.load(Ordering::SeqCst) == 0
+            && self.early.sends.load(Ordering::SeqCst) == 0
+            && out.sender_flags.load(Ordering::Relaxed) & Flags::END == 0
+    }
+
+    /// Whether this direction belongs into the kernel.
+    #[inline]
+    fn must_leave_ring(&self) -> bool {
+        self.pinned.load(Ordering::Relaxed) != 0
+            || self.outgoing().receiver_flags.load(Ordering::Relaxed) & Flags::WANTS_KERNEL != 0
+    }
+
+    /// Announces that the kernel carries what comes next. False: the receiving end has not followed the last change yet. The caller has the lock.
+    fn leave_ring(&self) -> bool {
+        let out = self.outgoing();
+        if out.reached() != out.announced().number || out.sender_flags.load(Ordering::Relaxed) & Flags::END != 0 {
+            return false;
+        }
+        out.change(out.tail.load(Ordering::Relaxed));
+        true
+    }
+
+    /// A holder of this end died between its last kernel send and the announcement: the kernel knows how far it came.
+    fn finish_change_of_the_dead(&self, kernel: &impl Kernel) {
+        match kernel.sent() {
+            Some(boundary) => self.outgoing().change(boundary),
+            None => self.outgoing().cancel_change(),
+        }
+    }
+
+    /// Brings the direction to the peer back to the kernel, if it is in the ring and the peer has followed so far; says whether it is in the kernel now, and whom to
+    /// tell.
+    pub(crate) fn return_to_kernel(&self, me: u32) -> (bool, Tell) {
+        let Some(_locked) = self.lock_out(me) else { return (false, Tell::default()) };
+        let now = self.outgoing().announced();
+        if !now.in_ring() && !now.pending {
+            return (true, Tell::default());
+        }
+        (self.leave_ring(), Tell { receiver: true, sender: false })
+    }
+
+    /// Holds the sending direction in the kernel for a call of another kind. False: it is in the ring.
+    pub(crate) fn begin_kernel_send(&self, me: u32) -> bool {
+        let Some(_locked) = self.lock_out(me) else { return false };
+        let now = self.outgoing().announced();
+        if now.in_ring() || now.pending {
+            return false;
+        }
+        self.outgoing().kernel_sends.fetch_add(1, Ordering::SeqCst);
+        true
+    }
+
+    /// Ends a counted kernel send.
+    pub(crate) fn end_kernel_send(&self) {
+        self.outgoing().kernel_sends.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Ends a counted kernel receive.
+    pub(crate) fn end_kernel_receive(&self) {
+        self.incoming().kernel_receives.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Receives bytes.
+    pub(crate) fn receive(
+        &self,
+        me: u32,
+        kernel: &impl Kernel,
+        buffers: &mut [IoSliceMut<'_>],
+        take: bool,
+    ) -> (Receiving, Tell) {
+        let Some(_locked) = self.lock_in(me) else { return (Receiving::Empty, Tell::default()) };
+        loop {
+            if !self.incoming().reads_ring() {
+                match self.follow_into_ring(kernel) {
+                    Some(Receiving::Done(_)) => continue,
+                    Some(other) => return (other, Tell::default()),
+                    None => return (self.count_kernel_receive(), Tell::default()),
+                }
+            }
+            let available = self.incoming().available(self.slot.ring_bytes());
+            if available > 0 {
+                return self.take_from_ring(buffers, available, take);
+            }
+            match self.empty_ring(kernel) {
+                Some(Receiving::Done(1)) => continue,
+                Some(other) => return (other, Tell::default()),
+                None => return (Receiving::Empty, Tell::default()),
+            }
+        }
+    }
+
+    #[inline]
+    fn take_from_ring(&self, buffers: &mut [IoSliceMut<'_>], available: u64, take: bool) -> (Receiving, Tell) {
+        let into = self.incoming();
+        let done = self.slot.copy_out(1 - self.end, into.head.load(Ordering::Relaxed), buffers, available);
+        let room = take && done > 0 && into.consume(done, self.slot.ring_bytes());
+        (Receiving::Done(done as usize), Tell { receiver: false, sender: room })
+    }
+
+    fn count_kernel_receive(&self) -> Receiving {
+        let others = self.incoming().kernel_receives.fetch_add(1, Ordering::SeqCst);
+        Receiving::Kernel { alone: others == 0 && self.early.receives.load(Ordering::SeqCst) == 0 }
+    }
+
+    /// In the kernel: `Done` once its bytes are drained and the ring is next, `Empty` while that is about to be known, none: read on.
+    fn follow_into_ring(&self, kernel: &impl Kernel) -> Option<Receiving> {
+        let into = self.incoming();
+        let mut looks = 0;
+        loop {
+            match into.phase() {
+                Phase::Steady => return None,
+                Phase::Pending if looks < PENDING_LOOKS => {
+                    looks += 1;
+                    std::hint::spin_loop();
+                    if looks % 64 == 0 {
+                        std::thread::yield_now();
+                    }
+                }
+                Phase::Pending => return Some(Receiving::Empty),
+                Phase::EndsAt(boundary) => {
+                    let (received, unread) = kernel.received()?;
+                    if unread > 0 || received < boundary {
+                        return None;
+                    }
+                    into.reach_next();
+                    return Some(Receiving::Done(1));
+                }
+            }
+        }
+    }
+
+    /// Whether everything of the kernel phase was read and the ring has taken over: what [`receive`](Self::receive) would find out. None of it waits.
+    pub(crate) fn follow(&self, me: u32, kernel: &impl Kernel) {
+        if !self.incoming().reads_ring() && self.incoming().phase() != Phase::Steady {
+            if let Some(_locked) = self.lock_in(me) {
+                if !self.incoming().reads_ring() {
+                    self.follow_into_ring(kernel);
+                }
+            }
+        }
+    }
+
+    /// The ring is empty: `Done(1)` to look again, anything else is the result, none: nothing is there.
+    fn empty_ring(&self, kernel: &impl Kernel) -> Option<Receiving> {
+        let into = self.incoming();
+        if let Phase::EndsAt(boundary) = into.phase() {
+            if into.head.load(Ordering::Relaxed) == boundary {
+                into.reach_next();
+                return Some(Receiving::Done(1));
+            }
+        }
+        let flags = into.sender_flags.load(Ordering::Acquire);
+        if flags == 0 && into.receiver_flags.load(Ordering::Relaxed) & Flags::SHUT == 0 {
+            self.follow_hints(kernel);
+            if self.kernel_end.load(Ordering::Relaxed) == 0 {
+                return None;
+            }
+        }
+        // What was published before the end was announced counts.
+        fence(Ordering::SeqCst);
+        if into.available(self.slot.ring_bytes()) > 0 {
+            return Some(Receiving::Done(1));
+        }
+        let reset = flags & Flags::RESET != 0 || self.kernel_end.load(Ordering::Relaxed) == RESET;
+        if reset && self.reset_told.swap(1, Ordering::Relaxed) == 0 {
+            return Some(Receiving::Failed(Errno::CONNRESET));
+        }
+        Some(Receiving::Done(0))
+    }
+
+    /// Asks the kernel about the other end if somebody said that it is worth it.
+    pub(crate) fn follow_hints(&self, kernel: &impl Kernel) {
+        let hint = self.own().hint.load(Ordering::Acquire);
+        let hinted = self.hints_seen.swap(hint, Ordering::Relaxed) != hint;
+        let asked = self.ask_kernel.load(Ordering::Relaxed) != 0 && self.ask_kernel.swap(0, Ordering::Relaxed) != 0;
+        if !hinted && !asked {
+            return;
+        }
+        let in_ring = self.incoming().reads_ring();
+        let look = kernel.look();
+        let over = match look {
+            End::Open => false,
+            End::Ended | End::Reset(_) => true,
+            End::Bytes => !kernel.established(),
+        };
+        self.careful.store(u32::from(hinted && !over), Ordering::Relaxed);
+        match look {
+            End::Reset(_) => self.kernel_end.store(RESET, Ordering::Relaxed),
+            End::Ended if in_ring => self.kernel_end.store(ENDED, Ordering::Relaxed),
+            // Bytes behind the announced end of the kernel's part were sent by somebody who does not know of the ring: the stream cannot be told any more.
+            End::Bytes if in_ring && self.incoming().phase() == Phase::Steady => {
+                self.kernel_end.store(RESET, Ordering::Relaxed);
+            }
+            _ => {}
+        }
+        // An end that its sender did not announce here: it did not close, it died.
+        let unannounced = in_ring && self.incoming().sender_flags.load(Ordering::Acquire) == 0;
+        if over && (unannounced || self.other().dead.load(Ordering::Acquire) != 0) {
+            self.gone.store(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a hint waits to be followed.
+    #[inline]
+    pub(crate) fn hinted(&self) -> bool {
+        self.own().hint.load(Ordering::Relaxed) != self.hints_seen.load(Ordering::Relaxed)
+            || self.ask_kernel.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether a receive is worth trying, as far as the shared words tell.
+    #[inline]
+    pub(crate) fn looks_readable(&self) -> bool {
+        let into = self.incoming();
+        into.tail.load(Ordering::Acquire) != into.head.load(Ordering::Relaxed)
+            || into.sender_flags.load(Ordering::Relaxed) != 0
+            || into.phase() != Phase::Steady
+            || into.receiver_flags.load(Ordering::Relaxed) & Flags::SHUT != 0
+            || self.kernel_end.load(Ordering::Relaxed) != 0
+            || self.hinted()
+    }
+
+    /// Whether a send is worth trying, as far as the shared words tell.
+    #[inline]
+    pub(crate) fn looks_writable(&self) -> bool {
+        let ring_bytes = self.slot.ring_bytes();
+        self.outgoing().free(ring_bytes, ring_bytes / 2) >= ring_bytes / 2
+            || self.outgoing().receiver_flags.load(Ordering::Relaxed) & Flags::CLOSED != 0
+            || self.outgoing().sender_flags.load(Ordering::Relaxed) & Flags::END != 0
+            || self.kernel_end.load(Ordering::Relaxed) == RESET
+            || self.gone.load(Ordering::Relaxed) != 0
+            || self.hinted()
+    }
+
+    /// No bytes come from this end any more.
+    pub(crate) fn end_sending(&self, me: u32) -> Tell {
+        let Some(_locked) = self.lock_out(me) else { return Tell::default() };
+        if !self.outgoing().announced().in_ring() {
+            return Tell::default();
+        }
+        self.outgoing().sender_flags.fetch_or(Flags::END, Ordering::SeqCst);
+        Tell { receiver: true, sender: false }
+    }
+
+    /// One holder less; the last one closes this end. True if it was the last.
+    pub(crate) fn let_go(&self, reset: bool) -> (bool, Tell) {
+        if self.own().holders.fetch_sub(1, Ordering::SeqCst) != 1 {
+            return (false, Tell::default());
+        }
+        let unread = self.incoming().reads_ring() && self.incoming().available(self.slot.ring_bytes()) > 0;
+        if self.outgoing().announced().in_ring() {
+            let flags = if reset || unread { Flags::END | Flags::RESET } else { Flags::END };
+            self.outgoing().sender_flags.fetch_or(flags, Ordering::SeqCst);
+        }
+        self.incoming().receiver_flags.fetch_or(Flags::CLOSED, Ordering::SeqCst);
+        (true, Tell { receiver: true, sender: true })
+    }
+
+    /// Whether the kernel reported an end or a reset: 0, [`ENDED`] or [`RESET`].
+    pub(crate) fn kernel_reset(&self) -> bool {
+        self.kernel_end.load(Ordering::Relaxed) == RESET
+    }
+
+    /// Whether the kernel says that the other end sends no more.
+    pub(crate) fn kernel_ended(&self) -> bool {
+        self.kernel_end.load(Ordering::Relaxed) != 0
+    }
+    /// Whether the other end has died.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether a call has reported the reset.
+    pub(crate) fn reset_was_told(&self) -> bool {
+        self.reset_told.load(Ordering::Relaxed) != 0
+    }
+}

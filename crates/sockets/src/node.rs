@@ -1,0 +1,422 @@
+//! This process as a client of its node's sockets service.
+//!
+//! Invariant: nothing here waits but [`Node::adopt`], and that at most [`ADOPT_TIME`]. The lock is only tried: whoever finds it taken leaves the news to whoever has it.
+
+use crate::connection::Connection;
+use crate::context::Settings;
+use crate::limits::{ADOPT_TIME, HOLD_BATCH, NEWS_BATCH, NODE_RETRY};
+use rustix::event::{EventfdFlags, PollFlags, eventfd};
+use std::collections::HashMap;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock, Weak};
+use vmmc_host::channel::{ChannelError, node_socket_name};
+use vmmc_host::control::{Answer, CONTROL_VERSION, Call, Reply, Request, decode, encode};
+use vmmc_host::stream::messages::{OfferRefusal, Place, SocketCall, SocketNews};
+use vmmc_host::stream::{BELLS, Bells, Slab, Slot, Watch, wait_socket};
+use vmmc_host::{Channel, Deadline, Nanos};
+
+/// The client of one process (a forked child gets one of its own).
+#[derive(Debug, Default)]
+pub(crate) struct Node {
+    bells: OnceLock<Bells>,
+    bell_fds: [OnceLock<OwnedFd>; BELLS as usize],
+    /// Event loops that use each bell.
+    bell_users: [AtomicU32; BELLS as usize],
+    /// Id of this process on its node; 0: not known yet.
+    process: AtomicU32,
+    peers: RwLock<HashMap<u32, Arc<Peer>>>,
+    news_seen: AtomicU64,
+    /// Clock time before which no connection to the node is tried.
+    retry_at: AtomicU64,
+    link: Mutex<Link>,
+}
+
+/// Another process (or this one), as far as it can be rung.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    pub(crate) process: u32,
+    bells: Bells,
+    fds: [OnceLock<OwnedFd>; BELLS as usize],
+}
+
+#[derive(Debug, Default)]
+struct Link {
+    channel: Option<Channel>,
+    serial: u64,
+    slabs: HashMap<u64, Slab>,
+    waiting: HashMap<u64, Weak<Connection>>,
+    adopted: HashMap<u64, Option<Meeting>>,
+    last_number: u64,
+}
+
+/// Where a connection goes on.
+#[derive(Clone, Debug)]
+pub(crate) struct Meeting {
+    pub(crate) place: Place,
+    pub(crate) slot: Slot,
+    pub(crate) peer: Option<Arc<Peer>>,
+}
+
+/// What the node said about an offer.
+#[derive(Debug)]
+pub(crate) enum Verdict {
+    Matched(Meeting),
+    Refused(OfferRefusal),
+    /// The node is gone.
+    NoNode,
+}
+
+impl Peer {
+    /// Marks a token, and wakes the event loop if it sleeps. False: it sleeps, and its bell has not come yet.
+    #[inline]
+    pub(crate) fn ring(&self, watch: Watch) -> bool {
+        if !self.bells.mark(watch.bell, watch.token) {
+            return true;
+        }
+        let Some(fd) = self.fds[watch.bell as usize].get() else { return false };
+        ring_fd(fd);
+        true
+    }
+}
+
+fn ring_fd(fd: &OwnedFd) {
+    // A full counter is a bell that rings already.
+    let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
+}
+
+impl Node {
+    fn lock(&self) -> Option<MutexGuard<'_, Link>> {
+        self.link.try_lock().ok()
+    }
+
+    /// Id of this process on the node, once it is known.
+    pub(crate) fn process(&self) -> Option<u32> {
+        Some(self.process.load(Ordering::Acquire)).filter(|&p| p != 0)
+    }
+
+    /// The bells of this process.
+    pub(crate) fn bells(&self) -> Option<&Bells> {
+        if let Some(bells) = self.bells.get() {
+            return Some(bells);
+        }
+        let bells = Bells::create().ok()?;
+        Some(self.bells.get_or_init(|| bells))
+    }
+
+    /// A bell for an event loop: its number. The one with the fewest users, which is nobody's until there are more loops than bells.
+    pub(crate) fn take_bell(&self, settings: &Settings) -> Result<u32, rustix::io::Errno> {
+        self.bells().ok_or(rustix::io::Errno::NOMEM)?;
+        let users = |i: &u32| self.bell_users[*i as usize].load(Ordering::Relaxed);
+        let bell = (0..BELLS).min_by_key(users).expect("there are bells");
+        self.bell_users[bell as usize].fetch_add(1, Ordering::Relaxed);
+        if self.bell_fds[bell as usize].get().is_none() {
+            let fd = (settings.keep_fd)(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+            if self.bell_fds[bell as usize].set(fd).is_ok() {
+                if let Some(mut link) = self.lock().filter(|l| l.channel.is_some()) {
+                    self.send_bell(&mut link, bell);
+                }
+            }
+        }
+        Ok(bell)
+    }
+
+    /// Gives a bell back.
+    pub(crate) fn return_bell(&self, bell: u32) {
+        self.bell_users[bell as usize].fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// The eventfd of a bell that was taken.
+    pub(crate) fn bell_fd(&self, bell: u32) -> BorrowedFd<'_> {
+        self.bell_fds[bell as usize].get().expect("made when the bell was taken").as_fd()
+    }
+
+    /// Wakes an event loop of this process.
+    pub(crate) fn ring_own(&self, watch: Watch) {
+        if let (Some(bells), Some(fd)) = (self.bells.get(), self.bell_fds[watch.bell as usize].get()) {
+            bells.mark_surely(watch.bell, watch.token);
+            ring_fd(fd);
+        }
+    }
+
+    /// Wakes an event loop of whatever process watches the other end. `place` is our end.
+    #[cold]
+    pub(crate) fn ring_other(&self, settings: &Settings, watch: Watch, place: Place) {
+        if Some(watch.process) == self.process() {
+            return self.ring_own(watch);
+        }
+        self.take_news(settings);
+        let peer = self.peers.try_read().ok().and_then(|peers| peers.get(&watch.process).cloned());
+        if peer.is_some_and(|peer| {
+            peer.bells.mark_surely(watch.bell, watch.token);
+            peer.fds[watch.bell as usize].get().is_some_and(|fd| {
+                ring_fd(fd);
+                true
+            })
+        }) {
+            return;
+        }
+        if let Some(mut link) = self.lock() {
+            self.say(&mut link, SocketCall::Ring { place }, &[]);
+        }
+    }
+
+    /// Descriptors of this client.
+    pub(crate) fn own_fds(&self, each: &mut dyn FnMut(RawFd)) {
+        self.bell_fds.iter().filter_map(OnceLock::get).for_each(|fd| each(fd.as_raw_fd()));
+        if let Some(link) = self.lock() {
+            link.channel.iter().for_each(|c| each(c.as_fd().as_raw_fd()));
+        }
+        if let Ok(peers) = self.peers.try_read() {
+            let fds = peers.values().flat_map(|p| p.fds.iter().filter_map(OnceLock::get));
+            fds.for_each(|fd| each(fd.as_raw_fd()));
+        }
+    }
+
+    /// Offers a socket. None: not now.
+    pub(crate) fn offer(&self, settings: &Settings, connection: &Arc<Connection>, fd: BorrowedFd<'_>) -> Option<u64> {
+        let mut link = self.lock()?;
+        self.connect(&mut link, settings)?;
+        link.last_number += 1;
+        let number = link.last_number;
+        link.waiting.insert(number, Arc::downgrade(connection));
+        if !self.say(&mut link, SocketCall::Offer { connection: number }, &[fd]) {
+            link.waiting.remove(&number);
+            return None;
+        }
+        Some(number)
+    }
+
+    /// Takes an offer back.
+    pub(crate) fn withdraw(&self, number: u64) {
+        if let Some(mut link) = self.lock() {
+            // Without the lock the entry stays, and the match finds that nobody is there.
+            link.waiting.remove(&number);
+            self.say(&mut link, SocketCall::Withdraw { connection: number }, &[]);
+        }
+    }
+
+    /// An end is not used any more.
+    pub(crate) fn release(&self, place: Place) {
+        // Without the lock the node keeps the slot until this process ends.
+        if let Some(mut link) = self.lock() {
+            self.say(&mut link, SocketCall::Release { place }, &[]);
+        }
+    }
+
+    /// Ends inherited by fork.
+    pub(crate) fn hold(&self, settings: &Settings, places: &[Place]) {
+        let Some(mut link) = self.lock() else { return };
+        if self.connect(&mut link, settings).is_some() {
+            for places in places.chunks(HOLD_BATCH) {
+                self.say(&mut link, SocketCall::Hold { places: places.to_vec() }, &[]);
+            }
+        }
+    }
+
+    /// Asks whether a socket from elsewhere is upgraded; waits for the answer.
+    pub(crate) fn adopt(&self, settings: &Settings, fd: BorrowedFd<'_>) -> Option<Meeting> {
+        let deadline = Deadline::after(ADOPT_TIME);
+        let number = {
+            let mut link = self.lock()?;
+            self.connect(&mut link, settings)?;
+            link.last_number += 1;
+            let number = link.last_number;
+            self.say(&mut link, SocketCall::Adopt { connection: number }, &[fd]).then_some(number)?
+        };
+        loop {
+            let mut link = self.lock()?;
+            self.read_news(&mut link);
+            if let Some(answer) = link.adopted.remove(&number) {
+                return answer;
+            }
+            let channel = link.channel.as_ref()?;
+            deadline.left(Nanos::monotonic())?;
+            let _ = wait_socket(channel.as_fd(), PollFlags::IN, deadline);
+        }
+    }
+
+    /// Whether the node has said something. One load.
+    #[inline]
+    pub(crate) fn has_news(&self) -> bool {
+        self.bells.get().is_some_and(|b| b.news().load(Ordering::Relaxed) != self.news_seen.load(Ordering::Relaxed))
+    }
+
+    /// Takes what the node has said.
+    pub(crate) fn take_news(&self, _settings: &Settings) {
+        if self.has_news() {
+            if let Some(mut link) = self.lock() {
+                self.read_news(&mut link);
+            }
+        }
+    }
+
+    fn connect(&self, link: &mut Link, settings: &Settings) -> Option<()> {
+        if link.channel.is_some() {
+            return Some(());
+        }
+        let now = Nanos::monotonic();
+        if now.0 < self.retry_at.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.retry_at.store((now + NODE_RETRY).0, Ordering::Relaxed);
+        let bells = self.bells()?.share().ok()?;
+        let channel = Channel::connect(&node_socket_name(settings.node_uid, &settings.node_name)).ok()?;
+        let node_uid = channel.peer().ok()?.uid;
+        if node_uid != settings.node_uid && node_uid != 0 {
+            return None;
+        }
+        link.channel = Some(Channel::from_fd((settings.keep_fd)(channel.into_fd())));
+        let attach = SocketCall::Attach { version: CONTROL_VERSION };
+        if !self.say(link, attach, &[bells.as_fd()]) {
+            return None;
+        }
+        for bell in 0..BELLS {
+            self.send_bell(link, bell);
+        }
+        Some(())
+    }
+
+    fn send_bell(&self, link: &mut Link, bell: u32) {
+        if let Some(fd) = self.bell_fds[bell as usize].get() {
+            self.say(link, SocketCall::Bell { bell }, &[fd.as_fd()]);
+        }
+    }
+
+    /// Sends a message if it fits the socket now.
+    fn say(&self, link: &mut Link, call: SocketCall, fds: &[BorrowedFd<'_>]) -> bool {
+        let Some(channel) = &link.channel else { return false };
+        link.serial += 1;
+        let request = Request { serial: link.serial, call: Call::Sockets(call) };
+        match channel.try_send(&encode(&request), fds) {
+            Ok(()) => true,
+            Err(ChannelError::WouldBlock | ChannelError::TooLarge { .. }) => false,
+            Err(_) => {
+                self.lose(link);
+                false
+            }
+        }
+    }
+
+    /// The node is gone: upgraded connections go on by themselves, the others stay with the kernel.
+    fn lose(&self, link: &mut Link) {
+        link.channel = None;
+        self.process.store(0, Ordering::Release);
+        for (_, connection) in link.waiting.drain() {
+            if let Some(connection) = connection.upgrade() {
+                connection.settle(Verdict::NoNode);
+            }
+        }
+    }
+
+    fn read_news(&self, link: &mut Link) {
+        for _ in 0..NEWS_BATCH {
+            // Seen before it is read: what comes later counts anew.
+            if let Some(bells) = self.bells.get() {
+                self.news_seen.store(bells.news().load(Ordering::SeqCst), Ordering::Relaxed);
+            }
+            let Some(channel) = &link.channel else { return };
+            match channel.try_receive() {
+                Ok((bytes, fds)) => match decode::<Reply>(&bytes) {
+                    Ok(Reply { result: Ok(Answer::Sockets(news)), .. }) => self.take(link, news, fds),
+                    Ok(Reply { result: Err(_), .. }) => {
+                        self.retry_at.store((Nanos::monotonic() + NODE_RETRY).0, Ordering::Relaxed);
+                        return self.lose(link);
+                    }
+                    _ => {}
+                },
+                Err(ChannelError::WouldBlock) => return,
+                Err(_) => return self.lose(link),
+            }
+        }
+        // More may be there: look again soon.
+        self.news_seen.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn take(&self, link: &mut Link, news: SocketNews, mut fds: Vec<OwnedFd>) {
+        let fd = fds.pop();
+        match (news, fd) {
+            (SocketNews::Attached { process }, _) => self.attached(process),
+            (SocketNews::Peer { process }, Some(fd)) => {
+                if let Ok(bells) = Bells::map(fd) {
+                    self.add_peer(Peer { process, bells, fds: Default::default() });
+                }
+            }
+            (SocketNews::PeerBell { process, bell }, Some(fd)) if bell < BELLS => {
+                let peer = self.peer(process);
+                let fd = vmmc_host::stream::move_high(fd);
+                if let Some(Err(_)) = peer.map(|p| p.fds[bell as usize].set(fd)) {
+                    // A second eventfd for a bell is one that we need not have.
+                }
+            }
+            (SocketNews::Slab { slab, slots, ring_bytes }, Some(fd)) => {
+                if let Ok(mapped) = Slab::map(fd, slots, ring_bytes) {
+                    link.slabs.insert(slab, mapped);
+                }
+            }
+            (SocketNews::Matched { connection, place, peer }, _) => self.matched(link, connection, place, peer),
+            (SocketNews::Refused { connection, why }, _) => {
+                if let Some(connection) = link.waiting.remove(&connection).and_then(|c| c.upgrade()) {
+                    connection.settle(Verdict::Refused(why));
+                }
+            }
+            (SocketNews::Adopted { connection, place, peer }, _) => {
+                let meeting = place.and_then(|place| self.meeting(link, place, peer));
+                link.adopted.insert(connection, meeting);
+            }
+            (SocketNews::PeerGone { process }, _) => {
+                if let Ok(mut peers) = self.peers.write() {
+                    peers.remove(&process);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn attached(&self, process: u32) {
+        self.process.store(process, Ordering::Release);
+        if let Some(bells) = self.bells.get() {
+            // Both ends may be in this process: then the peer is us.
+            let own = Peer { process, bells: bells.clone(), fds: Default::default() };
+            self.add_peer(own);
+        }
+    }
+
+    fn add_peer(&self, peer: Peer) {
+        if let Ok(mut peers) = self.peers.write() {
+            peers.entry(peer.process).or_insert_with(|| Arc::new(peer));
+        }
+    }
+
+    fn peer(&self, process: u32) -> Option<Arc<Peer>> {
+        self.peers.read().ok()?.get(&process).cloned()
+    }
+
+    fn meeting(&self, link: &Link, place: Place, peer: u32) -> Option<Meeting> {
+        let slot = link.slabs.get(&place.slab)?.slot(place.slot)?;
+        (place.end < 2).then(|| Meeting { place, slot, peer: self.peer(peer) })
+    }
+
+    fn matched(&self, link: &mut Link, number: u64, place: Place, peer: u32) {
+        let meeting = self.meeting(link, place, peer);
+        let connection = link.waiting.remove(&number).and_then(|c| c.upgrade());
+        match (meeting, connection) {
+            (Some(meeting), Some(connection)) if connection.settle(Verdict::Matched(meeting.clone())) => {}
+            (meeting, connection) => {
+                if let Some(meeting) = meeting {
+                    refuse(&meeting);
+                }
+                if let Some(connection) = connection {
+                    connection.settle(Verdict::Refused(OfferRefusal::MemoryShort));
+                }
+                self.say(link, SocketCall::Release { place }, &[]);
+            }
+        }
+    }
+}
+
+/// Tells the other end not to wait for this one.
+pub(crate) fn refuse(meeting: &Meeting) {
+    use vmmc_host::stream::EndWords;
+    meeting.slot.words().ends[meeting.place.end as usize].attached.store(EndWords::NO, Ordering::Release);
+}

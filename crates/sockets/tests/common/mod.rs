@@ -1,0 +1,79 @@
+//! A node of its own for a test, and pairs of streams on it.
+//!
+//! Invariant: names are unique to process and test, and the node ends with the test.
+
+#![allow(dead_code)]
+
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use vmmc_node::{Daemon, KeySource, NodeConfig, Stopper};
+use vmmc_sockets::{Context, Settings, Stream};
+
+/// A daemon in a thread.
+pub(crate) struct TestNode {
+    pub(crate) name: String,
+    stopper: Stopper,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl TestNode {
+    pub(crate) fn start() -> TestNode {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let name = format!("sock{}x{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        let config = NodeConfig::new(&name).listen("127.0.0.1:0".parse().unwrap()).key(KeySource::Plain);
+        let daemon = Daemon::start(config).unwrap();
+        let stopper = daemon.stopper();
+        let thread = std::thread::spawn(move || daemon.run().unwrap());
+        TestNode { name, stopper, thread: Some(thread) }
+    }
+
+    pub(crate) fn stop(&mut self) {
+        self.stopper.stop();
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
+    }
+
+    /// A client as a process has one; offers after few exchanges.
+    pub(crate) fn context(&self) -> Arc<Context> {
+        Arc::new(Context::new(settings(&self.name)))
+    }
+}
+
+impl Drop for TestNode {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+pub(crate) fn settings(node: &str) -> Settings {
+    Settings { node_name: node.to_string(), offer_after_exchanges: 2, offer_after_bytes: 4096, ..Settings::from_env() }
+}
+
+/// Two ends of a TCP connection.
+pub(crate) fn tcp_pair() -> (TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    (client, listener.accept().unwrap().0)
+}
+
+/// A connection between two contexts that is in the ring in both directions.
+pub(crate) fn upgraded_pair(a: &Arc<Context>, b: &Arc<Context>) -> (Stream, Stream) {
+    use std::io::{Read, Write};
+    let (one, two) = tcp_pair();
+    let (one, two) = (Stream::new(a, one), Stream::new(b, two));
+    let start = std::time::Instant::now();
+    while [&one, &two].iter().any(|s| {
+        let d = s.describe();
+        d.tx != vmmc_sockets::Medium::Ring || d.rx != vmmc_sockets::Medium::Ring
+    }) {
+        assert!(start.elapsed().as_secs() < 20, "{:?} {:?}", one.describe(), two.describe());
+        let mut byte = [0];
+        (&one).write_all(b"x").unwrap();
+        (&two).read_exact(&mut byte).unwrap();
+        (&two).write_all(b"y").unwrap();
+        (&one).read_exact(&mut byte).unwrap();
+    }
+    (one, two)
+}

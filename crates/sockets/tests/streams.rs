@@ -1,0 +1,170 @@
+//! Streams of two clients of one node, over real sockets.
+//!
+//! Invariant: what TCP promises holds before, during and after the upgrade.
+
+mod common;
+
+use common::{TestNode, tcp_pair, upgraded_pair};
+use std::io::{Read, Write};
+use vmmc_sockets::{Medium, Stream};
+
+#[test]
+fn a_connection_moves_into_the_ring_and_nothing_is_lost() {
+    let node = TestNode::start();
+    let (a, b) = (node.context(), node.context());
+    let (one, two) = tcp_pair();
+    let (one, two) = (Stream::new(&a, one), Stream::new(&b, two));
+    let echo = std::thread::spawn(move || {
+        let mut buf = vec![0; 70_000];
+        loop {
+            let n = (&two).read(&mut buf).unwrap();
+            if n == 0 {
+                return two.describe();
+            }
+            (&two).write_all(&buf[..n]).unwrap();
+        }
+    });
+    let mut want = vec![0u8; 60_000];
+    let mut got = vec![0u8; 60_000];
+    for round in 0..2_000usize {
+        let len = 1 + round * 7919 % 60_000;
+        want[..len].iter_mut().enumerate().for_each(|(i, b)| *b = (i * 31 + round) as u8);
+        (&one).write_all(&want[..len]).unwrap();
+        (&one).read_exact(&mut got[..len]).unwrap();
+        assert!(got[..len] == want[..len], "round {round} of {len} bytes differs");
+    }
+    let mine = one.describe();
+    assert!(mine.tx == Medium::Ring && mine.rx == Medium::Ring, "{mine:?}");
+    one.shutdown(std::net::Shutdown::Write).unwrap();
+    let theirs = echo.join().unwrap();
+    assert_eq!(theirs.ring_received_bytes, mine.ring_sent_bytes);
+    let mut end = [0; 1];
+    assert_eq!((&one).read(&mut end).unwrap(), 0);
+}
+
+#[test]
+fn a_peer_that_does_not_use_it_is_served_by_the_kernel() {
+    let node = TestNode::start();
+    let (one, mut two) = tcp_pair();
+    let one = Stream::new(&node.context(), one);
+    let echo = std::thread::spawn(move || {
+        let mut buf = [0; 100];
+        while let Ok(n @ 1..) = two.read(&mut buf) {
+            two.write_all(&buf[..n]).unwrap();
+        }
+    });
+    let mut got = [0; 100];
+    for _ in 0..200 {
+        (&one).write_all(&[7; 100]).unwrap();
+        (&one).read_exact(&mut got).unwrap();
+    }
+    assert!(!one.describe().upgraded);
+    drop(one);
+    echo.join().unwrap();
+}
+
+#[test]
+fn what_was_sent_before_the_close_is_read_before_the_end() {
+    let node = TestNode::start();
+    let (a, b) = (node.context(), node.context());
+    let (one, two) = upgraded_pair(&a, &b);
+    (&one).write_all(b"last words").unwrap();
+    drop(one);
+    let mut all = Vec::new();
+    (&two).read_to_end(&mut all).unwrap();
+    assert_eq!(all, b"last words");
+    assert!((&two).write_all(b"to nobody").is_err());
+}
+
+#[test]
+fn unread_bytes_make_a_close_a_reset() {
+    let node = TestNode::start();
+    let (a, b) = (node.context(), node.context());
+    let (one, two) = upgraded_pair(&a, &b);
+    (&two).write_all(b"never read").unwrap();
+    drop(one);
+    let error = (&two).read(&mut [0; 10]).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+}
+
+#[test]
+fn a_blocked_reader_is_woken_by_bytes_and_by_the_end() {
+    let node = TestNode::start();
+    let (a, b) = (node.context(), node.context());
+    let (one, two) = upgraded_pair(&a, &b);
+    let reader = std::thread::spawn(move || {
+        let mut all = Vec::new();
+        (&two).read_to_end(&mut all).unwrap();
+        all
+    });
+    for byte in 0..200u8 {
+        (&one).write_all(&[byte]).unwrap();
+        // Gives the reader time to fall asleep, most times: not needed for the result.
+        std::thread::yield_now();
+    }
+    drop(one);
+    assert_eq!(reader.join().unwrap(), (0..200).collect::<Vec<u8>>());
+}
+
+#[test]
+fn a_full_ring_stops_the_writer_and_not_the_data() {
+    let node = TestNode::start();
+    let (a, b) = (node.context(), node.context());
+    let (one, two) = upgraded_pair(&a, &b);
+    let total = 8 << 20;
+    let writer = std::thread::spawn(move || {
+        let data: Vec<u8> = (0..total).map(|i: usize| (i * 17 >> 3) as u8).collect();
+        (&one).write_all(&data).unwrap();
+    });
+    let mut buf = vec![0; 50_000];
+    let mut at = 0usize;
+    while at < total {
+        let n = (&two).read(&mut buf).unwrap();
+        assert!(n > 0, "ended after {at} bytes");
+        assert!(buf[..n].iter().enumerate().all(|(i, b)| *b == ((at + i) * 17 >> 3) as u8), "wrong byte near {at}");
+        at += n;
+    }
+    writer.join().unwrap();
+}
+
+#[test]
+fn a_pinned_connection_goes_back_to_the_kernel_and_goes_on() {
+    let node = TestNode::start();
+    let (a, b) = (node.context(), node.context());
+    let (one, two) = upgraded_pair(&a, &b);
+    let mut got = [0; 4];
+    (&one).write_all(b"ring").unwrap();
+    one.pin_to_kernel();
+    for _ in 0..3 {
+        (&one).write_all(b"kern").unwrap();
+    }
+    (&two).read_exact(&mut got).unwrap();
+    assert_eq!(&got, b"ring");
+    for _ in 0..3 {
+        (&two).read_exact(&mut got).unwrap();
+        assert_eq!(&got, b"kern");
+    }
+    for _ in 0..3 {
+        (&two).write_all(b"back").unwrap();
+        (&one).read_exact(&mut got).unwrap();
+        assert_eq!(&got, b"back");
+    }
+    let (one, two) = (one.describe(), two.describe());
+    assert!([one.tx, one.rx, two.tx, two.rx].iter().all(|m| *m == Medium::Kernel), "{one:?} {two:?}");
+}
+
+#[test]
+fn connections_go_on_when_the_node_has_died() {
+    let mut node = TestNode::start();
+    let (a, b) = (node.context(), node.context());
+    let (one, two) = upgraded_pair(&a, &b);
+    node.stop();
+    let mut got = [0; 5];
+    for _ in 0..100 {
+        (&one).write_all(b"still").unwrap();
+        (&two).read_exact(&mut got).unwrap();
+        assert_eq!(&got, b"still");
+    }
+    drop(two);
+    assert_eq!((&one).read(&mut got).unwrap(), 0);
+}
