@@ -4,6 +4,7 @@
 //!
 //! The calls go to libc because rustix wraps neither `UDP_SEGMENT` / `UDP_GRO` nor `recvmmsg`.
 
+use crate::Region;
 use crate::limits::{UDP_BATCH, UDP_DATAGRAM_BYTES_MAX, UDP_SEGMENTS_MAX};
 use std::io;
 use std::mem::{self, MaybeUninit};
@@ -102,6 +103,36 @@ impl UdpPort {
             libc::CMSG_DATA(header).cast::<u16>().write_unaligned(segment_bytes as u16);
         }
         // SAFETY: all pointers in `message` are to locals or to `bytes`, which outlive the call; the kernel only reads them.
+        let sent = unsafe {
+            libc::sendmsg(self.socket.as_raw_fd(), &raw const message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
+        };
+        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Sends one datagram: `head`, then memory of a region straight from its place, then `tail`. What goes out is what the memory holds while the kernel copies it.
+    ///
+    /// # Panics
+    /// If the range is not in the region.
+    pub fn send_around(
+        &self,
+        to: SocketAddr,
+        head: &[u8],
+        (region, offset, len): (&Region, u64, usize),
+        tail: &[u8],
+    ) -> io::Result<()> {
+        region.check(offset, len as u64).expect("the caller looked the range up");
+        let piece = |base: *const u8, len: usize| libc::iovec { iov_base: base.cast_mut().cast(), iov_len: len };
+        let memory = region.as_ptr().wrapping_add(offset as usize);
+        let mut iovs = [piece(head.as_ptr(), head.len()), piece(memory, len), piece(tail.as_ptr(), tail.len())];
+        let mut name = SocketName::new(to);
+        // SAFETY: an all-zero msghdr is a valid value (null pointers, zero lengths).
+        let mut message: libc::msghdr = unsafe { mem::zeroed() };
+        message.msg_name = (&raw mut name.storage).cast();
+        message.msg_namelen = name.len;
+        message.msg_iov = iovs.as_mut_ptr();
+        message.msg_iovlen = iovs.len() as _;
+        // SAFETY: all pointers in `message` are to locals, to `head` and `tail`, and to a range of a region that was checked above; all outlive the call, and the
+        // kernel only reads them, so that others may write the region meanwhile.
         let sent = unsafe {
             libc::sendmsg(self.socket.as_raw_fd(), &raw const message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
         };
@@ -390,6 +421,16 @@ mod tests {
             ReceiveBatch::new().receive(&a, 1, |sender, _| from = Some(sender)).unwrap();
         }
         assert_eq!(from, Some(b.local_addr()));
+    }
+
+    #[test]
+    fn memory_of_a_region_goes_out_from_its_place() {
+        let (a, b) = (loopback(), loopback());
+        let region = Region::create(70_000).unwrap();
+        let bytes: Vec<u8> = (0..50_000u32).map(|i| (i / 7) as u8).collect();
+        region.write(4000, &bytes).unwrap();
+        a.send_around(b.local_addr(), b"head", (&region, 4000, 50_000), b"tail").unwrap();
+        assert_eq!(receive_all(&b, 1), [[b"head", &bytes[..], b"tail"].concat()]);
     }
 
     #[test]

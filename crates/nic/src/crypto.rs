@@ -21,6 +21,8 @@ pub(crate) const HANDSHAKE_OVERHEAD: usize = 48;
 const TAG_BYTES: usize = 16;
 /// Bytes of the plain mode's checksum.
 const CHECKSUM_BYTES: usize = 8;
+/// Bytes behind the body of a plain packet: start and length of what the checksum leaves out, and the checksum.
+const PLAIN_TRAILER_BYTES: usize = 8 + CHECKSUM_BYTES;
 
 /// A handshake in progress.
 pub(crate) struct Handshake(HandshakeState);
@@ -127,20 +129,32 @@ impl Seal {
     /// Bytes a sealed packet has behind its body.
     pub(crate) fn overhead(&self) -> usize {
         match self {
-            Seal::Plain => CHECKSUM_BYTES,
+            Seal::Plain => PLAIN_TRAILER_BYTES,
             Seal::Aead(_) => TAG_BYTES,
         }
     }
 
-    /// Seals `packet[HEADER_BYTES..end]` in place and returns the whole length.
-    pub(crate) fn seal(&mut self, number: u64, packet: &mut [u8], end: usize) -> usize {
+    /// Whether packets can hold bytes that are only put in after [`seal`](Self::seal).
+    #[inline]
+    pub(crate) fn may_lend(&self) -> bool {
+        matches!(self, Seal::Plain)
+    }
+
+    /// Seals `packet[HEADER_BYTES..end]` in place and returns the whole length. Of a packet that [may](Self::may_lend) lend, `lent` bytes at `at` are not here yet and
+    /// will be put in: the checksum leaves them out.
+    pub(crate) fn seal(&mut self, number: u64, packet: &mut [u8], end: usize, (at, lent): (usize, usize)) -> usize {
         match self {
             Seal::Plain => {
-                let sum = checksum(&packet[..end]);
-                packet[end..end + CHECKSUM_BYTES].copy_from_slice(&sum.to_le_bytes());
-                end + CHECKSUM_BYTES
+                let at = if lent > 0 { at } else { 0 };
+                packet[end..end + 4].copy_from_slice(&(at as u32).to_le_bytes());
+                packet[end + 4..end + 8].copy_from_slice(&(lent as u32).to_le_bytes());
+                let covered = end + 8;
+                let sum = checksum_of(&packet[..at], &packet[at..covered]);
+                packet[covered..covered + CHECKSUM_BYTES].copy_from_slice(&sum.to_le_bytes());
+                covered + CHECKSUM_BYTES
             }
             Seal::Aead(keys) => {
+                assert_eq!(lent, 0, "sealed packets do not lend");
                 keys.advance_to(number / KEY_PACKETS);
                 let (header, body) = packet[..end].split_at_mut(HEADER_BYTES);
                 let tag = keys
@@ -157,9 +171,12 @@ impl Seal {
     pub(crate) fn open(&mut self, number: u64, packet: &mut [u8]) -> Option<usize> {
         match self {
             Seal::Plain => {
-                let end = packet.len().checked_sub(CHECKSUM_BYTES)?;
-                let (body, sum) = packet.split_at(end);
-                (sum == checksum(body).to_le_bytes() && end >= HEADER_BYTES).then_some(end)
+                let (covered, sum) = packet.split_last_chunk::<CHECKSUM_BYTES>()?;
+                let (body, lent) = covered.split_last_chunk::<8>()?;
+                let [at, len] = [0, 4].map(|i| u32::from_le_bytes(std::array::from_fn(|k| lent[i + k])) as usize);
+                let after = at.checked_add(len).filter(|after| *after <= body.len())?;
+                let good = *sum == checksum_of(&covered[..at], &covered[after..]).to_le_bytes();
+                (good && body.len() >= HEADER_BYTES).then_some(body.len())
             }
             Seal::Aead(keys) => keys.open(number, packet),
         }
@@ -217,6 +234,11 @@ fn nonce(number: u64) -> Nonce {
     Nonce::assume_unique_for_key(bytes)
 }
 
+/// Checksum of what stands before and behind bytes that it leaves out.
+fn checksum_of(head: &[u8], tail: &[u8]) -> u64 {
+    checksum(head).rotate_left(1) ^ checksum(tail)
+}
+
 /// Plain mode's checksum: finds damage, not malice. Four lanes keep it near memory speed.
 pub(crate) fn checksum(bytes: &[u8]) -> u64 {
     const K: u64 = 0x9e37_79b9_7f4a_7c15;
@@ -256,7 +278,7 @@ mod tests {
 
     fn exchange(from: &mut Seal, to: &mut Seal, number: u64) -> bool {
         let mut packet = vec![3; 200];
-        let len = from.seal(number, &mut packet, 100);
+        let len = from.seal(number, &mut packet, 100, (0, 0));
         to.open(number, &mut packet[..len]) == Some(100) && packet[HEADER_BYTES..100] == [3; 80]
     }
 
@@ -266,7 +288,7 @@ mod tests {
         assert!(exchange(&mut a.send, &mut b.receive, 0));
         assert!(exchange(&mut b.send, &mut a.receive, 0));
         let mut late = vec![3; 200];
-        let late_len = a.send.seal(KEY_PACKETS - 1, &mut late, 100);
+        let late_len = a.send.seal(KEY_PACKETS - 1, &mut late, 100, (0, 0));
         assert!(exchange(&mut a.send, &mut b.receive, KEY_PACKETS));
         assert_eq!(b.receive.open(KEY_PACKETS - 1, &mut late[..late_len]), Some(100));
         assert!(exchange(&mut a.send, &mut b.receive, 2 * KEY_PACKETS + 5));
@@ -279,7 +301,7 @@ mod tests {
             let (mut plain_a, mut plain_b) = (Seal::Plain, Seal::Plain);
             let (from, to) = if sealed { (&mut a.send, &mut b.receive) } else { (&mut plain_a, &mut plain_b) };
             let mut packet = vec![3; 200];
-            let len = from.seal(1, &mut packet, 100);
+            let len = from.seal(1, &mut packet, 100, (0, 0));
             for at in 0..len {
                 let mut damaged = packet[..len].to_vec();
                 damaged[at] ^= 4;
@@ -292,5 +314,27 @@ mod tests {
         let mut message = Vec::new();
         initiator.write(b"hello", &mut message);
         assert_eq!(responder.read(&message, &mut [0; 64]), None);
+    }
+
+    #[test]
+    fn lent_bytes_are_left_out_and_everything_else_is_covered() {
+        let mut plain = Seal::Plain;
+        let mut short = vec![3; 200];
+        let len = plain.seal(1, &mut short, 60, (40, 500));
+        let packet = [&short[..40], &[9; 500], &short[40..len]].concat();
+        assert_eq!(plain.open(1, &mut packet.clone()), Some(560));
+        for at in 0..packet.len() {
+            let mut damaged = packet.clone();
+            damaged[at] ^= 4;
+            assert_eq!(plain.open(1, &mut damaged).is_some(), (40..540).contains(&at), "byte {at}");
+        }
+        // A start or length beyond the packet is refused, whatever it sums to.
+        for (at, lent) in [(u32::MAX, 1), (30, u32::MAX), (560, 9)] {
+            let mut wild = packet.clone();
+            let end = wild.len() - PLAIN_TRAILER_BYTES;
+            wild[end..end + 4].copy_from_slice(&at.to_le_bytes());
+            wild[end + 4..end + 8].copy_from_slice(&lent.to_le_bytes());
+            assert_eq!(plain.open(1, &mut wild), None);
+        }
     }
 }

@@ -84,7 +84,7 @@ mod wire;
 
 pub use command::{AtomicOp, Command, Dma, Source};
 pub use config::{ClusterKey, Config};
-pub use engine::{Engine, Transmit};
+pub use engine::{Engine, Lent, Transmit};
 pub use error::{
     AttachError, Busy, ErrorArgs, ExportError, ImportError, OpError, PeerDownReason, PeerTableFull, RedirectError,
     RejectReason, UnexportError, UnimportError,

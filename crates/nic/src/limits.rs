@@ -50,6 +50,10 @@ pub const ARRIVED_RANGES_MAX: usize = 1_024;
 /// Redirections posted per export at once.
 pub const REDIRECTS_PER_EXPORT_MAX: usize = 64;
 
+/// Memory shorter than this is copied into its packet even if the caller could send it from its place: a further piece of a message costs the kernel about as much as
+/// copying some KiB, and packets that lend go out one by one.
+pub const LENT_BYTES_MIN: usize = 8 << 10;
+
 /// Chunks between the oldest unacknowledged one and the newest one sent.
 pub const CHUNK_WINDOW: u64 = 8_192;
 /// Control chunks may pass the receiver's byte budget by this much: errors must get out when data cannot.

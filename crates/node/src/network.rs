@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use vmmc_host::limits::{UDP_DATAGRAM_BYTES_MAX, UDP_SEGMENTS_MAX};
 use vmmc_host::udp::{ReceiveBatch, UdpPort, path_payload_bytes};
-use vmmc_nic::Time;
+use vmmc_nic::{Lent, Time, Transmit};
 
 /// Room for one datagram in the send buffer.
 const ROOM: usize = 1 << 16;
@@ -174,8 +174,15 @@ impl Network {
             if self.held.is_some() {
                 break;
             }
-            let Some(transmit) = station.poll_transmit(now, &mut self.buffer[at..at + ROOM]) else { break };
+            let room = &mut self.buffer[at..at + ROOM];
+            let Some((transmit, lent)) = station.poll_transmit_lending(now, room) else { break };
             any = true;
+            if let Some(lent) = lent {
+                run.take().into_iter().for_each(|run| self.flush(&run, station, now));
+                self.send_lent(transmit, &lent, at, station, now);
+                at = 0;
+                continue;
+            }
             let end = at + transmit.len;
             match &mut run {
                 Some(run) if self.segments && run.takes(transmit.to, transmit.len) => run.add(transmit.len),
@@ -209,6 +216,25 @@ impl Network {
             ("udp_probes", c.probes),
         ];
         all.into_iter().map(|(name, n)| (name.to_string(), n)).collect()
+    }
+
+    /// Sends a datagram whose long piece is still in its memory; `at` is where the rest of it is in the buffer.
+    fn send_lent(&mut self, transmit: Transmit, lent: &Lent, at: usize, station: &mut Station, now: Time) {
+        let (to, len) = (transmit.to, transmit.len);
+        let known = self.routes.get(self.last).filter(|route| route.address == to && route.probed);
+        if let (Some(route), Some(region), None) = (known, station.lent_region(lent), &self.held) {
+            let (head, tail) = self.buffer[at..at + len].split_at(lent.at);
+            if self.ports[route.port].send_around(to, head, (region, lent.offset, lent.len), tail).is_ok() {
+                self.counters.sends += 1;
+                self.counters.datagrams_out += 1;
+                self.counters.bytes_out += (len + lent.len) as u64;
+                return;
+            }
+        }
+        // The first datagram on a route, and whatever goes wrong, takes the way of all others.
+        let segment = station.put_in(lent, &mut self.buffer[at..at + ROOM], len);
+        let end = at + segment;
+        self.flush(&Run { to, start: at, end, segment, count: 1, closed: false }, station, now);
     }
 
     fn flush(&mut self, run: &Run, station: &mut Station, now: Time) {

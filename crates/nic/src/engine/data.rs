@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::handshake::Use;
-use super::{Engine, Transmit};
+use super::{Engine, Lent, Transmit};
 use crate::command::Dma;
 use crate::error::PeerDownReason;
 use crate::event::Event;
@@ -171,6 +171,19 @@ impl Engine {
     /// packet of any path (and at least 1,200 bytes).
     #[inline]
     pub fn poll_transmit(&mut self, now: Time, buf: &mut [u8], dma: &mut dyn Dma) -> Option<Transmit> {
+        self.poll_transmit_lending(now, buf, dma, false).map(|(transmit, _)| transmit)
+    }
+
+    /// As [`poll_transmit`](Self::poll_transmit). If `lending`, a long piece of memory may be left out of the buffer for the caller to put in; `Transmit::len` counts the
+    /// bytes in the buffer. Only packets in plain mode lend.
+    #[inline]
+    pub fn poll_transmit_lending(
+        &mut self,
+        now: Time,
+        buf: &mut [u8],
+        dma: &mut dyn Dma,
+        lending: bool,
+    ) -> Option<(Transmit, Option<Lent>)> {
         self.now = now;
         if buf.len() < PACKET_BYTES_MIN {
             return None;
@@ -178,41 +191,48 @@ impl Engine {
         if !self.work.is_empty() {
             self.poll_work(now, dma);
         }
-        let transmit = match self.loose.pop_front() {
+        let (transmit, lent) = match self.loose.pop_front() {
             Some((to, datagram)) => {
                 buf[..datagram.len()].copy_from_slice(&datagram);
-                Transmit { to, len: datagram.len() }
+                (Transmit { to, len: datagram.len() }, None)
             }
-            None => self.poll_sessions(now, buf, dma)?,
+            None => self.poll_sessions(now, buf, dma, lending)?,
         };
         self.tables.stats.packets_out += 1;
-        self.tables.stats.bytes_out += transmit.len as u64;
-        Some(transmit)
+        self.tables.stats.bytes_out += (transmit.len + lent.map_or(0, |lent| lent.len)) as u64;
+        Some((transmit, lent))
     }
 
     #[inline]
-    fn poll_sessions(&mut self, now: Time, buf: &mut [u8], dma: &mut dyn Dma) -> Option<Transmit> {
+    fn poll_sessions(
+        &mut self,
+        now: Time,
+        buf: &mut [u8],
+        dma: &mut dyn Dma,
+        lending: bool,
+    ) -> Option<(Transmit, Option<Lent>)> {
         while let Some(index) = self.ready.pop_front() {
             let Some(peer) = self.peers[usize::from(index)].as_mut() else { continue };
             peer.in_ready = false;
             let Some(session) = peer.session.as_deref_mut() else { continue };
             let current = peer.paths[peer.current].addr;
-            let mut sent = None;
+            let (mut sent, mut lent) = (None, None);
             if let Some((to, token)) = session.pongs.pop_front() {
                 sent = session.build_ping(token, true, buf).map(|len| Transmit { to, len });
             } else if let Some((to, token)) = session.pings.pop_front() {
                 let to = to.unwrap_or(current);
                 sent = session.build_ping(token, false, buf).map(|len| Transmit { to, len });
-            } else if let Some((len, only_ack)) = session.build(now, buf, &mut self.tables, dma) {
+            } else if let Some((len, only_ack)) = session.build(now, buf, &mut self.tables, dma, lending) {
                 let to = if only_ack { session.last_from.unwrap_or(current) } else { current };
                 sent = Some(Transmit { to, len });
+                lent = session.lent.take();
             }
-            if sent.is_some() {
+            if let Some(transmit) = sent {
                 // There may be more; the others have their turn first.
                 peer.in_ready = true;
                 self.ready.push_back(index);
                 self.arm(index);
-                return sent;
+                return Some((transmit, lent));
             }
         }
         None

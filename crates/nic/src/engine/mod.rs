@@ -15,9 +15,10 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::net::SocketAddr;
 
+use crate::command::Dma;
 use crate::config::Config;
 use crate::event::Event;
-use crate::ids::{NodeName, ProcessId};
+use crate::ids::{NodeName, ProcessId, RegionRef};
 use crate::limits::{HELLO_BURST, HELLOS_PER_SECOND, HINTS_PER_SECOND, PACKET_BYTES_MAX, PACKET_BYTES_MIN};
 use crate::peer::Peer;
 use crate::rng::Rng;
@@ -77,6 +78,29 @@ pub struct Transmit {
     pub to: SocketAddr,
     /// Bytes, from the start of the buffer.
     pub len: usize,
+}
+
+/// Memory whose bytes belong into a datagram, so that they need not be copied into it first: the datagram is the first `at` bytes of the buffer, these bytes, and
+/// the rest of the buffer. What is sent is what the memory holds when it is sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Lent {
+    /// Bytes of the buffer that stand before it.
+    pub at: usize,
+    /// The memory.
+    pub memory: RegionRef,
+    /// First byte in it.
+    pub offset: u64,
+    /// Bytes.
+    pub len: usize,
+}
+
+impl Lent {
+    /// Copies the memory into its place among the `len` bytes of `buf`; gives the bytes of the whole datagram.
+    pub fn put_in(&self, buf: &mut [u8], len: usize, dma: &mut dyn Dma) -> usize {
+        buf.copy_within(self.at..len, self.at + self.len);
+        dma.gather(self.memory, self.offset, &mut buf[self.at..self.at + self.len]);
+        len + self.len
+    }
 }
 
 impl Engine {

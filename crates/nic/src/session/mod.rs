@@ -15,6 +15,7 @@ use std::net::SocketAddr;
 use crate::command::AtomicOp;
 use crate::congestion::{Congestion, RoundTrip};
 use crate::crypto::Seals;
+use crate::engine::Lent;
 use crate::error::OpError;
 use crate::ids::{Cookie, ImportId, ProcessId, RegionId};
 use crate::intervals::IntervalSet;
@@ -156,6 +157,9 @@ pub(crate) struct Session {
     pub(crate) pongs: VecDeque<(SocketAddr, u64)>,
     /// Pings to be sent: to an address, or on the current path.
     pub(crate) pings: VecDeque<(Option<SocketAddr>, u64)>,
+    /// The packet being built may lend memory, and what it lends.
+    lending: bool,
+    pub(crate) lent: Option<Lent>,
     /// Where the newest packet came from: answers that carry no data go there.
     pub(crate) last_from: Option<SocketAddr>,
     newest_packet: u64,
@@ -232,6 +236,8 @@ impl Session {
             ping_next: now,
             last_proof: now,
             stats: PeerStats::default(),
+            lending: false,
+            lent: None,
         }
     }
 

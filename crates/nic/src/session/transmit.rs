@@ -4,9 +4,10 @@
 use super::tx::{Body, Run, SentPacket, State};
 use super::{OpKind, SERVED_TURN, Session};
 use crate::command::Dma;
+use crate::engine::Lent;
 use crate::error::OpError;
 use crate::ids::RegionRef;
-use crate::limits::{ACK_RANGES_MAX, CHUNK_WINDOW, RUNS_PER_PACKET_MAX, SERVED_REQUESTS_MAX};
+use crate::limits::{ACK_RANGES_MAX, CHUNK_WINDOW, LENT_BYTES_MIN, RUNS_PER_PACKET_MAX, SERVED_REQUESTS_MAX};
 use crate::slab::Key;
 use crate::tables::{Tables, Target};
 use crate::time::Time;
@@ -83,7 +84,9 @@ impl Session {
         buf: &mut [u8],
         tables: &mut Tables,
         dma: &mut dyn Dma,
+        lending: bool,
     ) -> Option<(usize, bool)> {
+        self.lending = lending && self.seals.send.may_lend();
         let may_send = self.tx.in_flight < self.congestion.window() || self.tx.probes > 0;
         let has_data = !self.tx.resend.is_empty() || !self.active.is_empty();
         let ack_due = self.rx.ack_now;
@@ -163,9 +166,10 @@ impl Session {
         let number = self.tx.next_packet;
         self.tx.next_packet += 1;
         Header { kind: Kind::Data, session: self.remote, number }.write(buf);
-        let len = self.seals.send.seal(number, buf, end);
+        let lent = self.lent.map_or((0, 0), |lent| (lent.at, lent.len));
+        let len = self.seals.send.seal(number, buf, end, lent);
         self.stats.packets_out += 1;
-        self.stats.bytes_out += len as u64;
+        self.stats.bytes_out += (len + lent.1) as u64;
         len
     }
 
@@ -242,7 +246,7 @@ impl Session {
     #[allow(clippy::too_many_arguments)] // the fields of one chunk
     #[inline]
     fn encode_write(
-        &self,
+        &mut self,
         key: Key,
         part: u64,
         len: u32,
@@ -269,15 +273,24 @@ impl Session {
             counter: counter.filter(|_| last),
         };
         head.write(len, out);
-        let space = out.space(len as usize);
         match op.kind {
-            OpKind::SendInline { slot, .. } => {
-                space.copy_from_slice(tables.inline.data(slot, part, len as usize));
-            }
-            OpKind::Send { region, from, .. } if len > 0 => {
-                dma.gather(RegionRef { process: op.process, region }, from + part, space);
+            OpKind::SendInline { slot, .. } => out.bytes(tables.inline.data(slot, part, len as usize)),
+            OpKind::Send { region, from, .. } => {
+                let memory = RegionRef { process: op.process, region };
+                self.put(memory, from + part, len as usize, out, dma);
             }
             _ => {}
+        }
+    }
+
+    /// Puts bytes of memory into the packet, or leaves room for them and lends the memory.
+    #[inline]
+    fn put(&mut self, memory: RegionRef, offset: u64, len: usize, out: &mut Writer<'_>, dma: &mut dyn Dma) {
+        if self.lending && len >= LENT_BYTES_MIN && self.lent.is_none() {
+            self.lent = Some(Lent { at: out.len(), memory, offset, len });
+            out.keep(len);
+        } else if len > 0 {
+            dma.gather(memory, offset, out.space(len));
         }
     }
 
@@ -315,10 +328,8 @@ impl Session {
         };
         let served = self.served.get(key).expect("it has a target");
         write_fetch_head(served.ticket, part, last, len, out);
-        let space = out.space(len as usize);
-        if len > 0 {
-            dma.gather(target.memory, target.base + served.offset + part, space);
-        }
+        let offset = target.base + served.offset + part;
+        self.put(target.memory, offset, len as usize, out, dma);
     }
 
     /// The memory a fetch reads, while the export is there.

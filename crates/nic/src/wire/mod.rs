@@ -70,11 +70,13 @@ impl<'a> Reader<'a> {
 pub(crate) struct Writer<'a> {
     buf: &'a mut [u8],
     at: usize,
+    /// Bytes of `buf` that must stay free.
+    kept: usize,
 }
 
 impl<'a> Writer<'a> {
     pub(crate) fn new(buf: &'a mut [u8]) -> Writer<'a> {
-        Writer { buf, at: 0 }
+        Writer { buf, at: 0, kept: 0 }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -82,7 +84,13 @@ impl<'a> Writer<'a> {
     }
 
     pub(crate) fn room(&self) -> usize {
-        self.buf.len() - self.at
+        self.buf.len() - self.kept - self.at
+    }
+
+    /// Keeps room free for `len` bytes that stand elsewhere and are put in here when the packet is sent.
+    pub(crate) fn keep(&mut self, len: usize) {
+        assert!(len <= self.room(), "the caller looked for room");
+        self.kept += len;
     }
 
     /// The next `len` bytes, for the caller to fill.

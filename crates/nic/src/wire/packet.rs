@@ -13,7 +13,7 @@ use super::{Reader, Writer};
 /// Bytes of the header.
 pub(crate) const HEADER_BYTES: usize = 20;
 /// Version of everything behind the first two bytes.
-pub(crate) const VERSION: u8 = 1;
+pub(crate) const VERSION: u8 = 2;
 /// In the number of a hello: the sender encrypts.
 pub(crate) const HELLO_SEALED: u64 = 1;
 
@@ -127,9 +127,9 @@ mod tests {
         let session = SessionRef { slot: 1, id: 2 };
         let mut bytes = [0; HEADER_BYTES];
         Header { kind: Kind::Hello, session, number: 0 }.write(&mut bytes);
-        bytes[1] = 0x21;
+        bytes[1] = (VERSION + 1) << 4 | 1;
         assert_eq!(Header::parse(&bytes), Err(BadHeader::HelloVersion(session)));
-        bytes[1] = 0x24;
+        bytes[1] = (VERSION + 1) << 4 | 4;
         assert_eq!(Header::parse(&bytes), Err(BadHeader::Version));
     }
 }

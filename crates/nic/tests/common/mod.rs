@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::time::Duration;
 
 use vmmc_nic::*;
@@ -81,6 +82,8 @@ pub struct World {
     /// Everything sent, for replays.
     pub tape: Option<Vec<Recorded>>,
     pub sent: u64,
+    /// Bytes that went out from their place in memory.
+    pub lent: u64,
 }
 
 pub fn addr(node: usize, path: usize) -> SocketAddr {
@@ -104,6 +107,7 @@ impl World {
             delay: Duration::from_micros(30),
             tape: None,
             sent: 0,
+            lent: 0,
         }
     }
 
@@ -321,15 +325,22 @@ impl World {
                 if *down {
                     break;
                 }
-                let Some(Transmit { to, len }) = engine.poll_transmit(now, &mut buf, memory) else { break };
+                let Some((Transmit { to, len }, lent)) = engine.poll_transmit_lending(now, &mut buf, memory, true)
+                else {
+                    break;
+                };
+                // UDP's checksum guards what the engine has not seen: damage there is loss.
+                let guarded = lent.map_or(0..0, |lent| lent.at..lent.at + lent.len);
+                let len = lent.map_or(len, |lent| lent.put_in(&mut buf, len, memory));
+                self.lent += guarded.len() as u64;
                 let from = addrs.iter().find(|from| from.ip().to_string()[..7] == to.ip().to_string()[..7]);
                 let from = *from.unwrap_or(&addrs[0]);
-                self.carry(from, to, &buf[..len]);
+                self.carry(from, to, &buf[..len], guarded);
             }
         }
     }
 
-    fn carry(&mut self, from: SocketAddr, to: SocketAddr, data: &[u8]) {
+    fn carry(&mut self, from: SocketAddr, to: SocketAddr, data: &[u8], guarded: Range<usize>) {
         self.sent += 1;
         if let Some(tape) = self.tape.as_mut() {
             tape.push((from, to, data.to_vec()));
@@ -347,6 +358,9 @@ impl World {
             if self.happens(self.faults.corrupt) {
                 let at = self.random() as usize % data.len();
                 data[at] ^= 1 << (self.random() % 8);
+                if guarded.contains(&at) {
+                    continue;
+                }
             }
             let late = if self.happens(self.faults.reorder) { self.random() % 3_000 } else { self.random() % 3 };
             self.serial += 1;

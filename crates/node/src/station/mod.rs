@@ -42,8 +42,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use vmmc_host::area;
 use vmmc_host::channel::ChannelError;
-use vmmc_host::{Channel, control::NodeEvent};
-use vmmc_nic::{ClusterKey, Config, Engine, NodeName, PeerTableFull, Time, Transmit};
+use vmmc_host::{Channel, Region, control::NodeEvent};
+use vmmc_nic::{ClusterKey, Config, Engine, Lent, NodeName, PeerTableFull, Time, Transmit};
 
 /// Settings of a station.
 #[derive(Clone, Debug)]
@@ -295,6 +295,22 @@ impl Station {
     #[inline]
     pub fn poll_transmit(&mut self, now: Time, buf: &mut [u8]) -> Option<Transmit> {
         self.engine.poll_transmit(now, buf, &mut self.memory)
+    }
+
+    /// As [`poll_transmit`](Self::poll_transmit), but a long piece of memory may be left where it is.
+    #[inline]
+    pub(crate) fn poll_transmit_lending(&mut self, now: Time, buf: &mut [u8]) -> Option<(Transmit, Option<Lent>)> {
+        self.engine.poll_transmit_lending(now, buf, &mut self.memory, true)
+    }
+
+    /// The region that a packet lends from; none if it is gone and zeros stand for it.
+    pub(crate) fn lent_region(&self, lent: &Lent) -> Option<&Region> {
+        self.memory.region(lent.memory).filter(|region| region.check(lent.offset, lent.len as u64).is_ok())
+    }
+
+    /// Copies what a packet lends into it; gives the bytes of the whole datagram.
+    pub(crate) fn put_in(&mut self, lent: &Lent, buf: &mut [u8], len: usize) -> usize {
+        lent.put_in(buf, len, &mut self.memory)
     }
 
     /// When [`step`](Self::step) and [`poll_control`](Self::poll_control) must be called although nothing comes.
