@@ -27,13 +27,32 @@ pub struct UdpPort {
     segments: bool,
     /// Whether the kernel joins several datagrams into one receive.
     joins: bool,
+    /// The one address that it sends to and hears, if it is connected.
+    peer: Option<SocketAddr>,
 }
 
 impl UdpPort {
     /// Binds an address and asks for buffers of `buffer_bytes`.
     pub fn bind(address: SocketAddr, buffer_bytes: usize) -> io::Result<UdpPort> {
-        let socket = UdpSocket::bind(address)?;
+        UdpPort::set_up(UdpSocket::bind(address)?, buffer_bytes)
+    }
+
+    /// A second socket on the same address, connected to `peer`: the kernel spares looking up the route of each datagram, and hands it what comes from there.
+    pub fn connected(&self, peer: SocketAddr, buffer_bytes: usize) -> io::Result<UdpPort> {
+        // Two sockets share an address if both agree at the time of binding. Afterwards the first one alone decides again who may join it.
+        set_option(&self.socket, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
+        let bound = bind_shared(self.local);
+        set_option(&self.socket, libc::SOL_SOCKET, libc::SO_REUSEPORT, 0)?;
+        let socket = bound?;
+        // What strangers send between these two calls comes out of this socket as if the peer had sent it: no more than any stranger could do by forging.
+        socket.connect(peer)?;
+        set_option(&socket, libc::SOL_SOCKET, libc::SO_REUSEPORT, 0)?;
+        Ok(UdpPort { peer: Some(peer), ..UdpPort::set_up(socket, buffer_bytes)? })
+    }
+
+    fn set_up(socket: UdpSocket, buffer_bytes: usize) -> io::Result<UdpPort> {
         socket.set_nonblocking(true)?;
+        let address = socket.local_addr()?;
         let bytes = i32::try_from(buffer_bytes).unwrap_or(i32::MAX);
         // What was not granted shows in `buffer_bytes`. The forced variants need a privilege, and then ignore the system-wide maximum.
         for (forced, plain) in [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)] {
@@ -51,8 +70,7 @@ impl UdpPort {
             SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER),
         };
         let _ = set_option(&socket, level, option, libc::IP_PMTUDISC_DO);
-        let local = socket.local_addr()?;
-        Ok(UdpPort { socket, local, segments, joins })
+        Ok(UdpPort { socket, local: address, segments, joins, peer: None })
     }
 
     /// The address bound.
@@ -80,9 +98,12 @@ impl UdpPort {
         let several = bytes.len() > segment_bytes;
         assert!(!several || self.segments && bytes.len().div_ceil(segment_bytes) <= UDP_SEGMENTS_MAX);
         if !several {
-            return self.socket.send_to(bytes, to).map(drop);
+            return match self.peer {
+                Some(_) => self.socket.send(bytes).map(drop),
+                None => self.socket.send_to(bytes, to).map(drop),
+            };
         }
-        let mut name = SocketName::new(to);
+        let mut name = self.name(to);
         let mut iov = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
         let mut control = Control([0; CONTROL_BYTES]);
         // SAFETY: an all-zero msghdr is a valid value (null pointers, zero lengths).
@@ -124,7 +145,7 @@ impl UdpPort {
         let piece = |base: *const u8, len: usize| libc::iovec { iov_base: base.cast_mut().cast(), iov_len: len };
         let memory = region.as_ptr().wrapping_add(offset as usize);
         let mut iovs = [piece(head.as_ptr(), head.len()), piece(memory, len), piece(tail.as_ptr(), tail.len())];
-        let mut name = SocketName::new(to);
+        let mut name = self.name(to);
         // SAFETY: an all-zero msghdr is a valid value (null pointers, zero lengths).
         let mut message: libc::msghdr = unsafe { mem::zeroed() };
         message.msg_name = (&raw mut name.storage).cast();
@@ -138,6 +159,29 @@ impl UdpPort {
         };
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
+}
+
+impl UdpPort {
+    /// What to put into a message for `to`; empty for the peer of a connected socket.
+    fn name(&self, to: SocketAddr) -> SocketName {
+        match self.peer {
+            Some(peer) => {
+                assert_eq!(peer, to, "a connected socket sends to its peer only");
+                SocketName::none()
+            }
+            None => SocketName::new(to),
+        }
+    }
+}
+
+/// Binds a socket that shares its address with others that agree to that.
+fn bind_shared(address: SocketAddr) -> io::Result<UdpSocket> {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let socket = socket_with(family, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_socket_reuseport(&socket, true)?;
+    bind(&socket, &address)?;
+    Ok(UdpSocket::from(socket))
 }
 
 impl AsFd for UdpPort {
@@ -186,6 +230,15 @@ impl ReceiveBatch {
         max: usize,
         mut each: impl FnMut(SocketAddr, &mut [u8]),
     ) -> io::Result<usize> {
+        if let (1, false, Some(peer)) = (max, port.joins, port.peer) {
+            return match port.socket.recv(&mut self.bytes[self.start..][..BUFFER_BYTES]) {
+                Ok(len) => {
+                    each(peer, &mut self.bytes[self.start..][..len]);
+                    Ok(1)
+                }
+                Err(e) => nothing_there(e),
+            };
+        }
         if max == 1 && !port.joins {
             return match port.socket.recv_from(&mut self.bytes[self.start..][..BUFFER_BYTES]) {
                 Ok((len, from)) => {
@@ -460,6 +513,26 @@ mod tests {
         a.send(b.local_addr(), &vec![7; payload], payload).unwrap();
         assert_eq!(receive_all(&b, 1), [vec![7; payload]]);
         assert!(b.receive_buffer_bytes() > 0);
+    }
+
+    #[test]
+    fn a_connected_socket_takes_over_what_its_peer_sends() {
+        let (a, b, other) = (loopback(), loopback(), loopback());
+        let hot = a.connected(b.local_addr(), 1 << 20).unwrap();
+        assert_eq!(hot.local_addr(), a.local_addr());
+        b.send(a.local_addr(), b"from the peer", 20).unwrap();
+        other.send(a.local_addr(), b"from another", 20).unwrap();
+        assert_eq!(receive_all(&hot, 1), [b"from the peer".to_vec()]);
+        assert_eq!(receive_all(&a, 1), [b"from another".to_vec()]);
+        hot.send(b.local_addr(), b"back", 20).unwrap();
+        let region = Region::create(4096).unwrap();
+        hot.send_around(b.local_addr(), b"h", (&region, 0, 2), b"t").unwrap();
+        assert_eq!(receive_all(&b, 2), [b"back".to_vec(), b"h\0\0t".to_vec()]);
+        drop(hot);
+        b.send(a.local_addr(), b"again", 20).unwrap();
+        assert_eq!(receive_all(&a, 1), [b"again".to_vec()]);
+        // Nobody else can join the address in this way.
+        assert!(bind_shared(a.local_addr()).is_err());
     }
 
     #[test]

@@ -11,7 +11,7 @@
 
 use crate::config::NodeConfig;
 use crate::daemon::RunError;
-use crate::limits::{AWAKE_TIME, KEEPER_NAP, SLEEP_MAX};
+use crate::limits::{AWAKE_TIME, KEEPER_NAP, KEEPER_NAP_MAX, SLEEP_MAX};
 use crate::runner::{Runner, now, sleep};
 use crate::station::StationError;
 use rustix::event::{EventfdFlags, eventfd};
@@ -185,10 +185,14 @@ impl Shared {
         }
         if worked {
             self.news.fetch_add(1, Ordering::SeqCst);
-            if self.parked.load(Ordering::SeqCst) > 0 {
+            let parked = self.parked.load(Ordering::SeqCst) > 0;
+            if parked {
                 self.wake_all();
             } else {
                 runner.station.raise_bells(false);
+            }
+            if !parked && !self.keeper_asleep.load(Ordering::SeqCst) {
+                runner.stays_awake();
             }
             if self.keeper_asleep.load(Ordering::Relaxed) && self.keeper_asleep.swap(false, Ordering::SeqCst) {
                 self.ring_keeper();
@@ -259,13 +263,17 @@ impl Shared {
 
     /// The keeper's life.
     fn keep(&self) {
+        let mut nap = KEEPER_NAP;
         while !self.stop.load(Ordering::SeqCst) {
             let start = now();
             if start.since(Time::from_nanos(self.stepped.load(Ordering::Relaxed))) < KEEPER_NAP {
-                sleep(&[&self.keeper_bell], start, start + KEEPER_NAP);
+                sleep(&[&self.keeper_bell], start, start + nap);
                 self.hear_bell();
+                // Each look takes a core from somebody, most likely from the caller that steps.
+                nap = (nap * 2).min(KEEPER_NAP_MAX);
                 continue;
             }
+            nap = KEEPER_NAP;
             if let Some(until) = self.keep_awake() {
                 sleep(&[&self.input, &self.keeper_bell], now(), until);
                 self.keeper_asleep.store(false, Ordering::SeqCst);

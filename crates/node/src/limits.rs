@@ -73,6 +73,18 @@ pub const BUDGET_BYTES_MIN: usize = 128 << 10;
 pub const BUDGET_BYTES_LOOPBACK: usize = 1 << 20;
 /// Most bytes, elsewhere: a link of 10 Gbit/s and 6 ms.
 pub const BUDGET_BYTES_MAX: usize = 8 << 20;
+/// Sends in a row to one address after which a socket of its own is opened for it.
+pub const HOT_SENDS: u32 = 256;
+/// Receives in vain from the other sockets after which they are tried only now and then.
+pub const OTHERS_BUSY_LOOKS: u32 = 16;
+/// So often then: each try costs a system call, and what comes there waits for at most so many.
+pub const OTHERS_LOOK_EVERY: u32 = 4;
+/// Receives that brought something after which the others are looked at all the same.
+pub const OTHERS_LOOK_AFTER: u32 = 64;
+/// Receives of one datagram that come one after the other before several are asked for at once.
+pub const SINGLE_RECEIVES: u32 = 4;
+/// Steps with work between two sleeps after which sockets no longer report to the epoll set.
+pub const DISARM_STEPS: u32 = 64;
 /// Addresses whose path size and socket are remembered: four for each of the engine's peers.
 pub const ROUTES_MAX: usize = 1_024;
 /// Addresses probed for their path size in a second: spoofed senders must not make us busy.
@@ -86,6 +98,8 @@ pub const CONTROL_LOOK: Duration = Duration::from_micros(50);
 pub const CONTROL_LOOK_STEPS: u32 = 4;
 /// Time for which the keeper of an embedded node leaves it to callers that step it.
 pub const KEEPER_NAP: Duration = Duration::from_millis(1);
+/// Longest such time, while callers step it again and again: shorter than the shortest retransmission timer of a peer, which would fire needlessly when they stop.
+pub const KEEPER_NAP_MAX: Duration = Duration::from_millis(4);
 /// Longest sleep of anything, so that a lost timer is late and not forgotten.
 pub const SLEEP_MAX: Duration = Duration::from_secs(60);
 

@@ -4,8 +4,9 @@
 //! engine sends it again. Source: DESIGN §3 "Transport by default UDP sockets (GSO/GRO, batched calls)".
 
 use crate::limits::{
-    BATCHED_BYTES_MAX, BUDGET_BYTES_LOOPBACK, BUDGET_BYTES_MAX, BUDGET_BYTES_MIN, PROBES_PER_SECOND, RECEIVE_BATCH,
-    ROUTES_MAX, SOCKET_BUFFER_BYTES, TRANSMIT_BATCH,
+    BATCHED_BYTES_MAX, BUDGET_BYTES_LOOPBACK, BUDGET_BYTES_MAX, BUDGET_BYTES_MIN, HOT_SENDS, OTHERS_BUSY_LOOKS,
+    OTHERS_LOOK_AFTER, OTHERS_LOOK_EVERY, PROBES_PER_SECOND, RECEIVE_BATCH, ROUTES_MAX, SINGLE_RECEIVES,
+    SOCKET_BUFFER_BYTES, TRANSMIT_BATCH,
 };
 use crate::station::Station;
 use rustix::event::epoll;
@@ -31,6 +32,8 @@ pub(crate) struct Network {
     ports: Vec<UdpPort>,
     batch: ReceiveBatch,
     batch_size: usize,
+    /// Receives in a row that brought all they asked for.
+    full_receives: u32,
     /// Two rooms: the datagrams of one send stand side by side at its start.
     buffer: Vec<u8>,
     /// What the kernel had no room for.
@@ -41,8 +44,17 @@ pub(crate) struct Network {
     probes: Probes,
     /// Whether the kernel cuts sends into datagrams on every path tried so far.
     segments: bool,
+    /// A socket for the address that most goes to, and what it was opened for.
+    hot: Option<(SocketAddr, UdpPort)>,
+    /// Sends in a row to the same address.
+    streak: (SocketAddr, u32),
+    /// Receives from the other sockets are tried rarely while only the hot one has something.
+    quiet_others: u32,
+    hot_receives: u32,
     /// Where readable sockets show.
     epoll: Arc<OwnedFd>,
+    /// Whether they show there now.
+    armed: bool,
     counters: Counters,
 }
 
@@ -73,6 +85,7 @@ struct Counters {
     send_errors: u64,
     held: u64,
     probes: u64,
+    hot_sockets: u64,
 }
 
 /// Datagrams that stand side by side and go out with one call.
@@ -93,13 +106,19 @@ impl Network {
             ports: Vec::new(),
             batch: ReceiveBatch::new(),
             batch_size: 1,
+            full_receives: 0,
             buffer: vec![0; 2 * ROOM],
             held: None,
             routes: Vec::new(),
             last: 0,
             probes: Probes::default(),
             segments: true,
+            hot: None,
+            streak: (SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), 0),
+            quiet_others: 0,
+            hot_receives: 0,
             epoll,
+            armed: true,
             counters: Counters::default(),
         };
         for &address in listen {
@@ -110,10 +129,25 @@ impl Network {
 
     fn open(&mut self, address: SocketAddr) -> io::Result<usize> {
         let port = UdpPort::bind(address, SOCKET_BUFFER_BYTES)?;
-        let data = epoll::EventData::new_u64(1 + self.ports.len() as u64);
-        epoll::add(&*self.epoll, &port, data, epoll::EventFlags::IN)?;
+        self.show(&port)?;
         self.ports.push(port);
         Ok(self.ports.len() - 1)
+    }
+
+    fn show(&self, port: &UdpPort) -> io::Result<()> {
+        Ok(epoll::add(&*self.epoll, port, epoll::EventData::new_u64(1), shown(self.armed))?)
+    }
+
+    /// Whether sockets show in the epoll set when they become readable. Between two sleeps nobody looks there, and showing costs time with each datagram.
+    pub(crate) fn arm(&mut self, armed: bool) {
+        if self.armed == armed {
+            return;
+        }
+        self.armed = armed;
+        for port in self.ports.iter().chain(self.hot.iter().map(|(_, port)| port)) {
+            // Fails only for a descriptor that is not in the set, and all are.
+            let _ = epoll::modify(&*self.epoll, port, epoll::EventData::new_u64(1), shown(armed));
+        }
     }
 
     /// Addresses bound.
@@ -132,30 +166,61 @@ impl Network {
 
     /// Takes what has come; says whether there was anything.
     pub(crate) fn receive(&mut self, station: &mut Station, now: Time) -> bool {
-        let mut any = false;
-        for index in 0..self.ports.len() {
-            let mut stranger = None;
-            let (counters, routes, last) = (&mut self.counters, &self.routes, self.last);
-            let before = counters.bytes_in;
-            let asked = self.batch_size;
-            let came = self.batch.receive(&self.ports[index], asked, |from, datagram| {
-                counters.datagrams_in += 1;
-                counters.bytes_in += datagram.len() as u64;
-                station.handle_datagram(now, from, datagram);
-                if routes.get(last).is_none_or(|r| r.address != from) {
-                    stranger = Some(from);
-                }
-            });
-            // An error other than "nothing there" is one of this socket for this moment; the engine sees it as silence.
-            let came = came.unwrap_or(0);
-            self.batch_size = next_batch(asked, came, self.counters.bytes_in - before);
-            self.counters.receives += came as u64;
-            any |= came > 0;
-            if let Some(from) = stranger {
-                self.learn(from, Some(index), station, now);
-            }
+        if self.hot.is_none() {
+            return self.receive_others(station, now);
         }
+        if self.receive_from(None, station, now) {
+            // Somebody may wait for just this. The others are looked at when there is nothing, and now and then.
+            self.hot_receives = self.hot_receives.wrapping_add(1);
+            if self.hot_receives % OTHERS_LOOK_AFTER == 0 {
+                self.receive_others(station, now);
+            }
+            return true;
+        }
+        self.quiet_others = self.quiet_others.saturating_add(1);
+        if self.quiet_others > OTHERS_BUSY_LOOKS && self.quiet_others % OTHERS_LOOK_EVERY != 0 {
+            return false;
+        }
+        let any = self.receive_others(station, now);
+        self.quiet_others = if any { 0 } else { self.quiet_others };
         any
+    }
+
+    fn receive_others(&mut self, station: &mut Station, now: Time) -> bool {
+        (0..self.ports.len()).fold(false, |any, index| self.receive_from(Some(index), station, now) || any)
+    }
+
+    /// Takes what has come to one socket; none: the hot one.
+    #[inline]
+    fn receive_from(&mut self, index: Option<usize>, station: &mut Station, now: Time) -> bool {
+        let mut stranger = None;
+        let (counters, routes, last) = (&mut self.counters, &self.routes, self.last);
+        let before = counters.bytes_in;
+        let asked = self.batch_size;
+        let Some(port) = index.map_or(self.hot.as_ref().map(|(_, port)| port), |i| self.ports.get(i)) else {
+            return false;
+        };
+        let came = self.batch.receive(port, asked, |from, datagram| {
+            counters.datagrams_in += 1;
+            counters.bytes_in += datagram.len() as u64;
+            station.handle_datagram(now, from, datagram);
+            if routes.get(last).is_none_or(|r| r.address != from) {
+                stranger = Some(from);
+            }
+        });
+        // An error other than "nothing there" is one of this socket for this moment; the engine sees it as silence.
+        let came = came.unwrap_or(0);
+        self.full_receives = if came < asked { 0 } else { self.full_receives.saturating_add(1) };
+        self.batch_size = match self.full_receives {
+            // One at a time is quicker when they come one at a time.
+            0..SINGLE_RECEIVES => 1,
+            _ => next_batch(asked, came, self.counters.bytes_in - before),
+        };
+        self.counters.receives += came as u64;
+        if let Some(from) = stranger {
+            self.learn(from, index, station, now);
+        }
+        came > 0
     }
 
     /// Sends what the engine has to send; says whether there was anything.
@@ -214,6 +279,7 @@ impl Network {
             ("udp_send_errors", c.send_errors),
             ("udp_held", c.held),
             ("udp_probes", c.probes),
+            ("udp_hot_sockets", c.hot_sockets),
         ];
         all.into_iter().map(|(name, n)| (name.to_string(), n)).collect()
     }
@@ -224,7 +290,7 @@ impl Network {
         let known = self.routes.get(self.last).filter(|route| route.address == to && route.probed);
         if let (Some(route), Some(region), None) = (known, station.lent_region(lent), &self.held) {
             let (head, tail) = self.buffer[at..at + len].split_at(lent.at);
-            if self.ports[route.port].send_around(to, head, (region, lent.offset, lent.len), tail).is_ok() {
+            if self.port(to, route.port).send_around(to, head, (region, lent.offset, lent.len), tail).is_ok() {
                 self.counters.sends += 1;
                 self.counters.datagrams_out += 1;
                 self.counters.bytes_out += (len + lent.len) as u64;
@@ -248,16 +314,48 @@ impl Network {
                 }
             },
         };
-        let port = &self.ports[self.routes[route].port];
+        self.warm_up(run.to, route);
         self.counters.sends += 1;
         self.counters.datagrams_out += run.count as u64;
         self.counters.bytes_out += (run.end - run.start) as u64;
         if self.held.is_some() {
             return;
         }
+        let port = self.port(run.to, self.routes[route].port);
         if let Err(e) = send(port, run.to, &self.buffer[run.start..run.end], run.segment) {
             self.failed(&e, run, route, station);
         }
+    }
+
+    /// The socket for an address: the hot one if it is for this address.
+    #[inline]
+    fn port(&self, to: SocketAddr, port: usize) -> &UdpPort {
+        match &self.hot {
+            Some((address, hot)) if *address == to => hot,
+            _ => &self.ports[port],
+        }
+    }
+
+    /// Counts sends to the same address, and opens the hot socket for it when there are many.
+    #[inline]
+    fn warm_up(&mut self, to: SocketAddr, route: usize) {
+        if self.streak.0 != to {
+            self.streak = (to, 0);
+        } else if self.streak.1 < HOT_SENDS {
+            self.streak.1 += 1;
+            if self.streak.1 == HOT_SENDS && self.hot.as_ref().is_none_or(|(hot, _)| *hot != to) {
+                self.open_hot(to, route);
+            }
+        }
+    }
+
+    /// Opens the hot socket. Datagrams that wait in a former one are lost, as on any wire.
+    #[cold]
+    fn open_hot(&mut self, to: SocketAddr, route: usize) {
+        let port = self.ports[self.routes[route].port].connected(to, SOCKET_BUFFER_BYTES);
+        // If it cannot be had, everything goes on as before.
+        self.hot = port.ok().filter(|port| self.show(port).is_ok()).map(|port| (to, port));
+        self.counters.hot_sockets += 1;
     }
 
     #[cold]
@@ -279,19 +377,24 @@ impl Network {
             // The device cannot cut sends into datagrams: do it here from now on.
             Some(EINVAL | EIO | EMSGSIZE) if run.count > 1 => {
                 self.segments = false;
-                let port = &self.ports[self.routes[route].port];
+                let port = self.port(run.to, self.routes[route].port);
                 for datagram in bytes.chunks(run.segment) {
                     let _ = port.send(run.to, datagram, datagram.len());
                 }
             }
-            _ => self.counters.send_errors += 1,
+            _ => {
+                self.counters.send_errors += 1;
+                // A connected socket keeps the address it was given; the host may have another one by now.
+                self.hot = self.hot.take().filter(|(hot, _)| *hot != run.to);
+                self.streak.1 = 0;
+            }
         }
     }
 
     fn send_held(&mut self) -> bool {
         let Some((to, bytes, segment)) = self.held.take() else { return true };
         let port = self.routes.iter().find(|r| r.address == to).map_or(0, |r| r.port);
-        let outcome = send(&self.ports[port], to, &bytes, segment);
+        let outcome = send(self.port(to, port), to, &bytes, segment);
         if outcome.is_err_and(|e| e.kind() == io::ErrorKind::WouldBlock) {
             self.held = Some((to, bytes, segment));
             return false;
@@ -345,6 +448,11 @@ impl Network {
         };
         found.or_else(|| self.open(any).ok())
     }
+}
+
+/// What a socket shows in an epoll set.
+fn shown(armed: bool) -> epoll::EventFlags {
+    if armed { epoll::EventFlags::IN } else { epoll::EventFlags::empty() }
 }
 
 /// How many datagrams to ask for next: one while few come or large ones, which are best put in their place before the next evicts them from the cache; more while a

@@ -5,7 +5,9 @@
 use crate::config::NodeConfig;
 use crate::daemon::RunError;
 use crate::key::{cluster_key, random_bytes};
-use crate::limits::{CONTROL_LOOK, CONTROL_LOOK_STEPS, GOODBYE_TIME, OUTBOX_RETRY, PEER_TIMEOUT_MIN, SLEEP_MAX};
+use crate::limits::{
+    CONTROL_LOOK, CONTROL_LOOK_STEPS, DISARM_STEPS, GOODBYE_TIME, OUTBOX_RETRY, PEER_TIMEOUT_MIN, SLEEP_MAX,
+};
 use crate::network::Network;
 use crate::station::{Station, StationConfig};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
@@ -27,6 +29,8 @@ pub(crate) struct Runner {
     vain: u32,
     /// Time of the first of them.
     idle_since: Time,
+    /// Steps with work since the last sleep.
+    busy: u32,
 }
 
 /// The time of the monotonic clock, as the engine counts it.
@@ -60,7 +64,7 @@ impl Runner {
         let flags = epoll::EventFlags::IN;
         epoll::add(&*input, &station, epoll::EventData::new_u64(0), flags)
             .map_err(|e| RunError::system("epoll_ctl", e))?;
-        Ok(Runner { station, network, input, looked_at_control: start, vain: 0, idle_since: start })
+        Ok(Runner { station, network, input, looked_at_control: start, vain: 0, idle_since: start, busy: 0 })
     }
 
     /// Readable when there may be work.
@@ -78,11 +82,7 @@ impl Runner {
         // What the process has posted goes out before anything is asked of the kernel: that is the way of a waiting caller's message.
         let mut worked = self.station.step(now);
         worked |= self.network.transmit(&mut self.station, now);
-        if self.network.receive(&mut self.station, now) {
-            worked = true;
-            self.station.step(now);
-            self.network.transmit(&mut self.station, now);
-        }
+        // Control comes while the answer to what was sent is under way, not between its arrival and whoever waits for it.
         if self.control_is_due(worked, now) {
             self.looked_at_control = now;
             if self.station.poll_control(now) {
@@ -90,6 +90,11 @@ impl Runner {
                 self.station.step(now);
                 self.network.transmit(&mut self.station, now);
             }
+        }
+        if self.network.receive(&mut self.station, now) {
+            worked = true;
+            self.station.step(now);
+            self.network.transmit(&mut self.station, now);
         }
         if worked {
             self.vain = 0;
@@ -107,6 +112,16 @@ impl Runner {
         if worked { now.since(self.looked_at_control) >= CONTROL_LOOK } else { self.vain % CONTROL_LOOK_STEPS == 0 }
     }
 
+    /// Called after a step with work, when nobody sleeps on [`input`](Self::input): after some of them datagrams no longer show there, until the next
+    /// [`prepare_sleep`](Self::prepare_sleep).
+    #[inline]
+    pub(crate) fn stays_awake(&mut self) {
+        self.busy = self.busy.saturating_add(1);
+        if self.busy == DISARM_STEPS {
+            self.network.arm(false);
+        }
+    }
+
     /// The next step looks at control sockets: there may be something.
     pub(crate) fn look_at_control_soon(&mut self) {
         self.vain = self.vain.next_multiple_of(CONTROL_LOOK_STEPS);
@@ -120,6 +135,8 @@ impl Runner {
 
     /// Announces a sleep. None: there is work, do not sleep; else the time at which the sleep must end.
     pub(crate) fn prepare_sleep(&mut self, now: Time) -> Option<Time> {
+        self.busy = 0;
+        self.network.arm(true);
         self.station.set_transport_counters(self.network.counters());
         if self.station.prepare_sleep() {
             return None;

@@ -170,6 +170,7 @@ impl Daemon {
                 break;
             }
             if worked {
+                self.runner.stays_awake();
                 std::thread::yield_now();
                 continue;
             }
