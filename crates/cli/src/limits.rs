@@ -88,3 +88,5 @@ pub(crate) const LINE_BYTES_MAX: usize = 64 << 10;
 pub(crate) const LOCAL_NODES_MAX: u32 = 64;
 /// A node that `vmmc run --nodes` started ends by itself so many seconds after its last process.
 pub(crate) const LOCAL_NODE_LINGER: Duration = Duration::from_secs(2);
+/// How long `vmmc run` waits for whoever reads its output once it was told to end.
+pub(crate) const READER_PATIENCE: Duration = Duration::from_millis(200);

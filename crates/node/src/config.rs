@@ -118,7 +118,7 @@ impl NodeConfig {
 
     /// The options of `vmmc node run` and `vmmcd`:
     /// `--name N`, `--listen A`, `--peer A[,A]`, `--key-file F`, `--plain`, `--linger-s N`, `--peer-timeout-ms N`, `--pinned-pages N`, `--detach`, `--launcher FILE`,
-    /// `--plain-run`.
+    /// `--no-run`, `--plain-run`.
     pub fn from_args(args: impl IntoIterator<Item = String>) -> Result<NodeConfig, BadOption> {
         let mut config = NodeConfig { handle_signals: true, ..NodeConfig::default() };
         let mut args = args.into_iter();
@@ -140,6 +140,7 @@ impl NodeConfig {
                 "--pinned-pages" => config.pinned_pages_max = Some(number(&option, &value()?, 1, PINNED_PAGES_MAX)?),
                 "--detach" => config.detach = true,
                 "--launcher" => config.launcher = Some(PathBuf::from(value()?)),
+                "--no-run" => config.launcher = None,
                 "--plain-run" => config.plain_run = true,
                 _ => return Err(BadOption::Unknown { option }),
             }
@@ -170,6 +171,7 @@ impl NodeConfig {
         }
         args.extend((self.key == KeySource::Plain).then(|| "--plain".to_string()));
         args.extend(self.detach.then(|| "--detach".to_string()));
+        args.extend(self.launcher.is_none().then(|| "--no-run".to_string()));
         args.extend(self.plain_run.then(|| "--plain-run".to_string()));
         args
     }
@@ -180,7 +182,11 @@ impl NodeConfig {
 pub enum BadOption {
     /// Not an option of ours.
     #[error(
+<<<<<<< HEAD
         "unknown option {option:?}; there are --name, --listen, --peer, --key-file, --plain, --linger-s, --peer-timeout-ms, --pinned-pages, --detach, --launcher, --plain-run"
+=======
+        "unknown option {option:?}; there are --name, --listen, --peer, --key-file, --plain, --linger-s, --peer-timeout-ms, --detach, --launcher, --no-run, --plain-run"
+>>>>>>> ee84382 (cli: tests of vmmc run; cleaning up after a killed supervisor goes on until nothing is left)
     )]
     Unknown {
         /// What was given.

@@ -103,7 +103,8 @@ fn start_node(name: &str) -> Result<(), Failure> {
     if listening_nodes().contains(&(uid, name.to_string())) {
         return Ok(());
     }
-    let config = NodeConfig { linger: Some(EXEC_NODE_LINGER), ..NodeConfig::new(name) };
+    let config =
+        NodeConfig { linger: Some(EXEC_NODE_LINGER), launcher: Some("/proc/self/exe".into()), ..NodeConfig::new(name) };
     vmmc_node::start_detached(&std::env::current_exe()?, &config).map_err(Failure::new)
 }
 

@@ -29,6 +29,8 @@ pub(super) struct Launcher {
     own_process: bool,
     quiet: bool,
     running: Vec<Supervisor>,
+    /// A supervisor was killed, and not all that it left behind has gone.
+    cleaning: bool,
 }
 
 struct Supervisor {
@@ -57,12 +59,13 @@ impl Launcher {
             own_process: config.handle_signals,
             quiet: config.detach,
             running: Vec::new(),
+            cleaning: false,
         }
     }
 
-    /// Jobs that have a supervisor here.
-    pub(super) fn running(&self) -> usize {
-        self.running.len()
+    /// Whether the end of a process may concern us.
+    pub(super) fn is_concerned(&self) -> bool {
+        self.cleaning || !self.running.is_empty()
     }
 
     /// Starts what is wanted; says whether anything was.
@@ -149,30 +152,26 @@ impl Launcher {
             station.refuse_service(now, &supervisor.service, ServiceRefusal::Failed);
             false
         });
-        if killed && self.own_process {
-            self.kill_orphans();
+        self.cleaning |= killed && self.own_process;
+        if self.cleaning {
+            self.clean_up();
         }
-        if self.own_process {
-            self.collect_orphans();
+    }
+
+    /// Kills what has come to us. The children of what dies of it come to us then, which the end of a process tells: so until nothing comes any more.
+    fn clean_up(&mut self) {
+        let orphans = self.orphans();
+        for pid in &orphans {
+            // Gone already is as good.
+            let _ = rustix::process::kill_process(*pid, Signal::KILL);
+            let _ = rustix::process::waitpid(Some(*pid), WaitOptions::NOHANG);
         }
+        self.cleaning = !orphans.is_empty();
     }
 
     fn orphans(&self) -> Vec<Pid> {
         let known = |pid: &Pid| self.running.iter().any(|s| s.pid == *pid);
         children_of_this_process().into_iter().filter(|pid| !known(pid)).collect()
-    }
-
-    fn kill_orphans(&self) {
-        for pid in self.orphans() {
-            // Gone already is as good.
-            let _ = rustix::process::kill_process(pid, Signal::KILL);
-        }
-    }
-
-    fn collect_orphans(&self) {
-        for pid in self.orphans() {
-            let _ = rustix::process::waitpid(Some(pid), WaitOptions::NOHANG);
-        }
     }
 }
 

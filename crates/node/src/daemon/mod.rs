@@ -158,7 +158,7 @@ impl Daemon {
             if self.runner.station.take_outside() {
                 self.bell.drain();
                 worked |= self.take_connections(now);
-                if self.launcher.running() > 0 {
+                if self.launcher.is_concerned() {
                     self.launcher.reap(&mut self.runner.station, now);
                 }
             }
@@ -197,7 +197,7 @@ impl Daemon {
     }
 
     fn is_alone(&self) -> bool {
-        self.runner.station.connections() == 0 && self.launcher.running() == 0
+        self.runner.station.connections() == 0 && !self.launcher.is_concerned()
     }
 
     fn take_connections(&mut self, now: Time) -> bool {

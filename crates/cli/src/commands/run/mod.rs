@@ -105,13 +105,13 @@ impl Watch {
     fn go_on(&mut self, printer: &mut Printer) -> Result<(), Failure> {
         let mut asked = 0;
         loop {
-            asked += self.look_for_interrupts(asked);
+            asked += self.look_for_interrupts(asked, printer);
             while let Some(event) = self.job.poll_event() {
                 if event == JobEvent::Ended {
                     return printer.finish();
                 }
                 self.show(event, printer)?;
-                asked += self.look_for_interrupts(asked);
+                asked += self.look_for_interrupts(asked, printer);
             }
             self.sleep()?;
             self.move_input();
@@ -119,9 +119,10 @@ impl Watch {
     }
 
     /// The first one ends the job politely, the second one by force. Says how many are new.
-    fn look_for_interrupts(&mut self, before: usize) -> usize {
+    fn look_for_interrupts(&mut self, before: usize, printer: &mut Printer) -> usize {
         let new = self.interrupts.take();
         if new > 0 {
+            printer.hurry();
             self.failure
                 .get_or_insert(Failure::Rank { code: INTERRUPTED, text: "interrupted; the job was ended".into() });
             if before + new == 1 { self.job.end() } else { self.job.kill() }

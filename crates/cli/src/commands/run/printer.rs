@@ -4,7 +4,8 @@
 
 use crate::args::run::Run;
 use crate::failure::Failure;
-use rustix::event::{PollFd, PollFlags, poll};
+use crate::limits::READER_PATIENCE;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::fs::File;
@@ -24,6 +25,8 @@ const COLOURS: [u8; 6] = [36, 33, 32, 35, 34, 31];
 pub(super) enum Written {
     /// It is out.
     All,
+    /// Nobody read the rest, and the user wants an end.
+    Part,
     /// Nobody reads any more.
     ReaderGone,
 }
@@ -34,6 +37,10 @@ pub(super) struct Printer {
     files: HashMap<(u32, bool), File>,
     prefix: bool,
     colour: [bool; 2],
+    /// The user wants an end: a reader that does not read is waited for no longer.
+    hurry: bool,
+    /// Nobody reads.
+    stuck: bool,
 }
 
 impl Printer {
@@ -44,7 +51,14 @@ impl Printer {
         }
         let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let colour = [std::io::stdout().is_terminal() && !plain, std::io::stderr().is_terminal() && !plain];
-        Ok(Printer { folder: run.output_dir.clone(), files: HashMap::new(), prefix: !run.no_prefix, colour })
+        Ok(Printer {
+            folder: run.output_dir.clone(),
+            files: HashMap::new(),
+            prefix: !run.no_prefix,
+            colour,
+            hurry: false,
+            stuck: false,
+        })
     }
 
     /// Prints lines of a rank.
@@ -70,7 +84,17 @@ impl Printer {
         let text = if self.prefix { marked(rank, bytes, self.colour[usize::from(is_err)]) } else { bytes.to_vec() };
         let (out, err) = (std::io::stdout(), std::io::stderr());
         let fd = if is_err { err.as_fd() } else { out.as_fd() };
-        write(fd, &text, interrupts)
+        if self.stuck {
+            return Ok(Written::All);
+        }
+        let written = write(fd, &text, interrupts, self.hurry)?;
+        self.stuck = self.hurry && written == Written::Part;
+        Ok(written)
+    }
+
+    /// From now on, what is not read at once is not shown.
+    pub(super) fn hurry(&mut self) {
+        self.hurry = true;
     }
 
     /// All is out.
@@ -99,14 +123,17 @@ fn marked(rank: u32, bytes: &[u8], colour: bool) -> Vec<u8> {
     text
 }
 
-fn write(fd: BorrowedFd<'_>, mut text: &[u8], interrupts: &UnixStream) -> Result<Written, Failure> {
+fn write(fd: BorrowedFd<'_>, mut text: &[u8], interrupts: &UnixStream, hurry: bool) -> Result<Written, Failure> {
+    let patience = Timespec { tv_sec: 0, tv_nsec: i64::from(READER_PATIENCE.subsec_nanos()) };
     while !text.is_empty() {
         let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::OUT), PollFd::new(interrupts, PollFlags::IN)];
-        // An interrupted poll is a short one.
-        let _ = poll(&mut fds, None);
-        if fds[0].revents().is_empty() && !fds[1].revents().is_empty() {
-            // Nobody reads, and the user wants an end: what is left is not shown.
-            return Ok(Written::All);
+        let ready = poll(if hurry { &mut fds[..1] } else { &mut fds }, hurry.then_some(&patience));
+        if fds[0].revents().is_empty() {
+            match ready {
+                // A signal: the next look shows its byte.
+                Err(_) => continue,
+                Ok(_) => return Ok(Written::Part),
+            }
         }
         match rustix::io::write(fd, &text[..text.len().min(PIPE_BYTES)]) {
             Ok(n) => text = &text[n..],
