@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Node, PATIENCE, Random, alive, command, kill, ok, text, unique, wait_until};
+use common::{Node, Random, alive, command, kill, ok, text, unique, wait_until};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
@@ -255,7 +255,7 @@ fn a_supervisor_killed_at_any_moment_ends_the_job_and_leaves_nothing() {
     let place = Place::new("supervisor-killed");
     let mut random = Random(2);
     for _ in 0..rounds() {
-        let mut job = place.start(&["-n", "3", "--", "sh", "-c", DAEMONS]);
+        let job = place.start(&["-n", "3", "--", "sh", "-c", DAEMONS]);
         wait_until("there is a supervisor", || !place.supervisors().is_empty());
         std::thread::sleep(Duration::from_micros(random.below(60_000)));
         place.supervisors().into_iter().for_each(kill);

@@ -182,11 +182,7 @@ impl NodeConfig {
 pub enum BadOption {
     /// Not an option of ours.
     #[error(
-<<<<<<< HEAD
-        "unknown option {option:?}; there are --name, --listen, --peer, --key-file, --plain, --linger-s, --peer-timeout-ms, --pinned-pages, --detach, --launcher, --plain-run"
-=======
-        "unknown option {option:?}; there are --name, --listen, --peer, --key-file, --plain, --linger-s, --peer-timeout-ms, --detach, --launcher, --no-run, --plain-run"
->>>>>>> ee84382 (cli: tests of vmmc run; cleaning up after a killed supervisor goes on until nothing is left)
+        "unknown option {option:?}; there are --name, --listen, --peer, --key-file, --plain, --linger-s, --peer-timeout-ms, --pinned-pages, --detach, --launcher, --no-run, --plain-run"
     )]
     Unknown {
         /// What was given.

@@ -31,7 +31,7 @@ use vmmc_host::{AttachArea, Attachment, Channel, GateTable, WakeReceiver};
 pub(crate) fn reach(choices: &SessionBuilder) -> Result<Attachment, AttachError> {
     let uid = rustix::process::geteuid().as_raw();
     let node = &choices.node;
-    let channel = match Channel::connect(&node_socket_name(uid, node)) {
+    let channel = match connect(uid, node) {
         Err(ChannelError::NoListener { .. }) if choices.start => start::start(uid, node)?,
         Err(ChannelError::NoListener { .. }) => return Err(AttachError::NoNode { node: node.clone(), uid }),
         Err(error) => return Err(AttachError::System { node: node.clone(), why: error.to_string() }),
@@ -42,6 +42,14 @@ pub(crate) fn reach(choices: &SessionBuilder) -> Result<Attachment, AttachError>
         return Err(AttachError::ForeignNode { node: node.clone(), uid, owner });
     }
     Ok(Attachment::to_daemon(channel))
+}
+
+/// The user's own node of that name, else that of the system, which root runs for everybody.
+fn connect(uid: u32, node: &str) -> Result<Channel, ChannelError> {
+    match Channel::connect(&node_socket_name(uid, node)) {
+        Err(ChannelError::NoListener { .. }) if uid != 0 => Channel::connect(&node_socket_name(0, node)),
+        other => other,
+    }
 }
 
 /// Shakes hands and builds the session's inside.

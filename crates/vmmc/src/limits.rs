@@ -102,3 +102,5 @@ pub const LINK_RING_BYTES: u64 = 256 << 10;
 pub const LINK_PIECE_BYTES: u64 = 32 << 10;
 /// Longest message of a link, bytes: arguments and environment may have a few MiB.
 pub const LINK_MESSAGE_BYTES_MAX: usize = 16 << 20;
+/// How long news of a member may take from one node of a job to another, on a busy machine: errors wait so long for their cause.
+pub const JOB_NEWS_TIME: Duration = Duration::from_millis(500);

@@ -11,7 +11,7 @@
 use super::error::JobError;
 use super::member::Job;
 use super::protocol::MemberState;
-use crate::limits::{ALLGATHER_BYTES_MAX, JOB_LOOK, JOB_RANKS_MAX};
+use crate::limits::{ALLGATHER_BYTES_MAX, JOB_LOOK, JOB_NEWS_TIME, JOB_RANKS_MAX};
 use crate::{Deadline, Export, Import, SendOptions, WaitError};
 use std::collections::HashMap;
 use std::time::Duration;
@@ -183,7 +183,7 @@ impl Call<'_> {
             // A flag of a later view means that we were overtaken: ours will not come any more.
             match area.export.wait_word_by(offset, |word| self.is_here(word) || self.is_past(word), slice) {
                 Ok(word) if self.is_here(word) => return Ok(()),
-                Ok(_) => return Err(JobError::Overtaken { what: self.what, rank: from }),
+                Ok(_) => return Err(self.overtaken(from)?),
                 Err(WaitError::TimedOut { .. }) if slice < self.deadline && !is_interrupted() => {
                     match (gone, self.check(from)) {
                         // What it sent before its end may be on its way: one more look.
@@ -215,7 +215,7 @@ impl Call<'_> {
         area.export.read(start + 8 * STEPS + BLOCK * (1 << step), &mut data).map_err(|_| inside)?;
         let flag = area.export.word(start + 8 * step).expect("steps have aligned words");
         if !self.is_here(flag.load(std::sync::atomic::Ordering::Acquire)) {
-            return Err(JobError::Overtaken { what: self.what, rank: from });
+            return Err(self.overtaken(from)?);
         }
         let value = |block: &[u8]| {
             let len = u64::from_le_bytes(block[..8].try_into().expect("eight bytes")) as usize;
@@ -242,10 +242,23 @@ impl Call<'_> {
         }
     }
 
+    /// A member goes on with other members: told as the end of the one that is missing there, which our node hears of at about the same time.
+    fn overtaken(&self, rank: u32) -> Result<JobError, JobError> {
+        let end = self.job.session().deadline(JOB_NEWS_TIME).min(self.deadline);
+        while !self.job.has_changed()? && now(self.job) < end.0 {
+            std::thread::sleep(crate::limits::NAP_MAX);
+        }
+        let view = self.job.look()?;
+        let state = |rank: u32| view.ranks.get(rank as usize).map_or(MemberState::Failed, |(state, _)| *state);
+        let gone = self.members.iter().copied().find(|rank| state(*rank) != MemberState::Running);
+        let gone = gone.map(|rank| JobError::MemberGone { what: self.what, rank, state: state_text(state(rank)) });
+        Ok(gone.unwrap_or(JobError::Overtaken { what: self.what, rank }))
+    }
+
     /// An error with a member, told as its end if it has ended.
     fn blame(&self, rank: u32, error: JobError) -> JobError {
         // Its end is known to the launcher a moment before it is to us.
-        let end = self.job.session().deadline(JOB_LOOK);
+        let end = self.job.session().deadline(JOB_NEWS_TIME);
         loop {
             match self.check(rank) {
                 Err(gone @ JobError::MemberGone { .. }) => return gone,

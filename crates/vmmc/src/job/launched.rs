@@ -365,11 +365,15 @@ impl Launched {
             return;
         }
         let link = &mut self.remotes[index].link;
-        if let Err(error) = link.put_out() {
-            return self.lost(index, &error.to_string());
-        }
-        if let Some(error) = self.remotes[index].link.broken() {
-            self.lost(index, &error.to_string());
+        let error = match link.put_out() {
+            Err(error) => Some(error.to_string()),
+            Ok(()) => link.broken().map(|error| error.to_string()),
+        };
+        let Some(error) = error else { return };
+        // What it said before its end is in our memory, its goodbye above all.
+        self.listen(index);
+        if !self.remotes[index].done && self.event_bytes < JOB_EVENT_BYTES_MAX {
+            self.lost(index, &error);
         }
     }
 

@@ -6,8 +6,8 @@
 //!  ..   ranks, 8 bytes each: state in the low half, node in the high half
 //! ```
 //!
-//! Invariant: only the supervisor writes; `view` grows after everything that belongs to it has been written, so a reader that finds the same view before and after has
-//! read one state.
+//! Invariant: only the supervisor writes; `view` is marked while it writes, and grows when it is done, so a reader that finds the same unmarked view before and after
+//! has read one state.
 
 use super::protocol::{JobNode, MemberState};
 use crate::error::TransferError;
@@ -23,6 +23,8 @@ const NODE_BYTES: u64 = 192;
 const NAME_BYTES: usize = 64;
 const LOCATOR_BYTES: usize = 112;
 const RANK_LIST: u64 = NODE_LIST + NODE_BYTES * JOB_NODES_MAX as u64;
+/// Mark in `view` while the rest changes.
+const CHANGING: u64 = 1 << 63;
 /// Bytes of a table.
 pub const TABLE_BYTES: u64 = RANK_LIST + 8 * JOB_RANKS_MAX as u64;
 
@@ -50,6 +52,7 @@ impl View {
     pub fn write(&self, table: &Export) {
         let inside = "the table has room for the largest job, which the launcher has checked";
         let word = |offset, value: u64| table.write(offset, &value.to_le_bytes()).expect(inside);
+        word(VIEW, self.number | CHANGING);
         for (index, node) in self.nodes.iter().enumerate().take(JOB_NODES_MAX) {
             let at = NODE_LIST + NODE_BYTES * index as u64;
             write_text(table, at, &node.name, NAME_BYTES);
@@ -64,7 +67,7 @@ impl View {
         word(VIEW, self.number);
     }
 
-    /// Number of the present view.
+    /// Number of the present view; no view's number while it changes.
     pub(crate) fn number(table: &Import) -> Result<u64, TransferError> {
         fetch_word(table, VIEW)
     }
@@ -73,6 +76,11 @@ impl View {
     pub(crate) fn read(table: &Import) -> Result<View, TransferError> {
         loop {
             let number = View::number(table)?;
+            if number & CHANGING != 0 {
+                // The supervisor writes; if it dies of it, the fetch says so.
+                std::thread::yield_now();
+                continue;
+            }
             let nodes = fetch_word(table, NODES)?.min(JOB_NODES_MAX as u64);
             let ranks = fetch_word(table, RANKS)?.min(JOB_RANKS_MAX as u64);
             let mut bytes = vec![0; (NODE_BYTES * nodes) as usize];

@@ -150,13 +150,17 @@ impl Supervisor {
         while let Some(order) = self.link.hear::<Order>()? {
             self.obey(order)?;
         }
-        let asks = self.tables.as_ref().map(Tables::asks).unwrap_or_default();
-        asks.into_iter().for_each(|report| self.link.say(&report));
+        self.pass_on_asks();
         self.link.put_out()?;
         match self.link.broken() {
             Some(error) => Err(error.into()),
             None => Ok(()),
         }
+    }
+
+    fn pass_on_asks(&mut self) {
+        let asks = self.tables.as_ref().map(Tables::asks).unwrap_or_default();
+        asks.into_iter().for_each(|report| self.link.say(&report));
     }
 
     fn obey(&mut self, order: Order) -> Result<(), LinkError> {
@@ -230,7 +234,12 @@ impl Supervisor {
 
     /// Collects processes that have ended, and reports ranks with all that they printed.
     fn collect_children(&mut self) {
-        for (pid, exit) in self.children.collect() {
+        let ended = self.children.collect();
+        if !ended.is_empty() {
+            // What a rank has asked for before its end comes before its end.
+            self.pass_on_asks();
+        }
+        for (pid, exit) in ended {
             let Some((number, rank)) = self.ranks.iter_mut().find(|(_, rank)| rank.is(pid)) else { continue };
             report_end(&mut self.link, *number, rank, exit);
         }

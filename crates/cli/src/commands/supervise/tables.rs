@@ -29,7 +29,7 @@ impl Tables {
         let ranks = places.iter().map(|node| (MemberState::Running, *node)).collect();
         let view = View { number: 1, nodes, own, ranks };
         let asks = session.export(8 * JOB_RANKS_MAX as u64).name(&asks_name(job)).notify(true).create()?;
-        // Written before it has a name that others can find: the name comes last.
+        // Nobody looks before it is written: ranks are started later.
         let table = session.export(TABLE_BYTES).name(&table_name(job)).rights(Rights::READ).create()?;
         view.write(&table);
         Ok(Tables { job: job.to_string(), view, table, asks })

@@ -1,0 +1,181 @@
+//! Jobs as their members see them, on one node and on several: ranks, memory by rank and name, barrier, allgather, changes.
+//!
+//! Invariant: a member that ends is an error of those who wait for it, never a hang.
+
+mod common;
+
+use common::{Folder, PATIENCE, command, text};
+use std::process::Output;
+use std::time::Duration;
+use vmmc::job::{Change, Job, JobError};
+
+/// What a rank does. Started by the tests below.
+#[test]
+#[ignore = "the ranks of the other tests"]
+fn member() {
+    let Ok(role) = std::env::var("TEST_ROLE") else { return };
+    let job = Job::attach().expect("we were started by vmmc run");
+    match role.as_str() {
+        "collect" => collect(&job),
+        "dies" => dies(&job),
+        "leaves" => leaves(&job),
+        "grows" => grows(&job),
+        other => panic!("no role {other}"),
+    }
+    println!("fine");
+}
+
+fn by(job: &Job) -> vmmc::Deadline {
+    job.session().deadline(PATIENCE)
+}
+
+fn collect(job: &Job) {
+    let (rank, size) = (job.rank(), job.size());
+    assert_eq!(job.members(), (0..size).collect::<Vec<_>>());
+    for round in 0..20u8 {
+        let value = vec![rank as u8 ^ round; (rank as usize * 7 + round as usize) % 200];
+        let all = job.allgather_by(&value, by(job)).expect("all are there");
+        assert_eq!(all.len(), size as usize);
+        for (other, value) in all.iter().enumerate() {
+            let len = (other * 7 + round as usize) % 200;
+            assert_eq!(*value, vec![other as u8 ^ round; len], "round {round}, value of {other}");
+        }
+        job.barrier_by(by(job)).expect("all are there");
+    }
+    // Everybody adds to everybody's counter; after the barrier all have arrived.
+    let counter = job.export("counter", 4096).create().expect("there is memory");
+    for other in 0..size {
+        let import = job.import(other, "counter").expect("it exists").rights(vmmc::Rights::ALL).wait(PATIENCE);
+        let import = import.open().expect("it exports");
+        assert_eq!(import.node(), job.node_of(other).expect("it exists"));
+        import.fetch_add(0, u64::from(rank) + 1).expect("it lives");
+    }
+    job.barrier_by(by(job)).expect("all are there");
+    let sum = counter.word(0).expect("aligned").load(std::sync::atomic::Ordering::SeqCst);
+    assert_eq!(sum, (1..=u64::from(size)).sum::<u64>());
+    let long = job.allgather(&[0; 1000]).expect_err("too long");
+    assert!(matches!(long, JobError::ValueTooLong { len: 1000, .. }));
+    assert!(matches!(job.import(size, "x").map(drop), Err(JobError::NoRank { .. })));
+    // So that nobody's memory goes while others add to it.
+    job.barrier_by(by(job)).expect("all are there");
+}
+
+fn dies(job: &Job) {
+    job.barrier_by(by(job)).expect("all are there");
+    if job.rank() == 1 {
+        std::process::abort();
+    }
+    let start = std::time::Instant::now();
+    let error = job.barrier_by(by(job)).expect_err("rank 1 has gone");
+    assert!(matches!(error, JobError::MemberGone { rank: 1, .. }), "{error}");
+    assert!(start.elapsed() < PATIENCE / 2, "{:?}", start.elapsed());
+    wait_for(job, Change::Failed(1));
+    job.barrier_by(by(job)).expect("the others are there");
+}
+
+fn leaves(job: &Job) {
+    job.barrier_by(by(job)).expect("all are there");
+    if job.rank() == 0 {
+        job.leave().expect("the supervisor is there");
+        assert!(matches!(job.barrier(), Err(JobError::HasLeft { .. })));
+        // A failure now is none of the job's business.
+        println!("fine");
+        std::process::exit(9);
+    }
+    wait_for(job, Change::Left(0));
+    assert!(!job.members().contains(&0));
+    let all = job.allgather_by(&[job.rank() as u8], by(job)).expect("the others are there");
+    assert_eq!(all, job.members().iter().map(|rank| vec![*rank as u8]).collect::<Vec<_>>());
+}
+
+fn wait_for(job: &Job, wanted: Change) {
+    let end = std::time::Instant::now() + PATIENCE;
+    while std::time::Instant::now() < end {
+        if job.wait_changes(Duration::from_secs(1)).expect("the supervisor is there").contains(&wanted) {
+            return;
+        }
+    }
+    panic!("not within {PATIENCE:?}: {wanted:?}");
+}
+
+fn grows(job: &Job) {
+    let (rank, started) = (job.rank(), 2);
+    if rank < started {
+        // Who attaches later sees no change.
+        job.barrier_by(by(job)).expect("all are there");
+    }
+    if rank == 0 {
+        job.grow(2).expect("the supervisor is there");
+    }
+    if rank < started {
+        let mut joined = Vec::new();
+        while joined.len() < 2 {
+            joined.extend(job.wait_changes(PATIENCE).expect("the supervisor is there"));
+        }
+        assert_eq!(joined, [Change::Joined(2), Change::Joined(3)]);
+    }
+    assert_eq!(job.members(), [0, 1, 2, 3]);
+    let all = job.allgather_by(&[rank as u8], by(job)).expect("all are there");
+    assert_eq!(all, [[0], [1], [2], [3]]);
+    job.barrier_by(by(job)).expect("all are there");
+}
+
+fn run(role: &str, args: &[&str]) -> Output {
+    let folder = Folder::new();
+    let program = std::env::current_exe().expect("the test has a program");
+    let program = program.to_str().expect("its path is text");
+    let mut run =
+        command(&[&["run"], args, &["--", program, "member", "--exact", "--ignored", "--nocapture"]].concat());
+    let run = run.env("TEST_ROLE", role).env("XDG_CONFIG_HOME", &folder.0);
+    run.output().expect("it can be started")
+}
+
+/// All ranks have come to their end.
+fn fine(output: &Output, ranks: usize) {
+    let (out, err) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(out.matches("fine").count(), ranks, "{}: {out}\n{err}", output.status);
+}
+
+#[test]
+fn members_meet_and_gather_on_one_two_and_four_nodes() {
+    for (nodes, ranks) in [("1", "1"), ("2", "5"), ("4", "7")] {
+        let own = if nodes == "1" { vec![] } else { vec!["--nodes", nodes] };
+        let node = (nodes == "1").then(|| common::Node::start("members", &["--plain"]));
+        let on = node.iter().flat_map(|node| ["--node", node.name.as_str()]);
+        let args: Vec<&str> = ["-n", ranks].into_iter().chain(own).chain(on).collect();
+        let output = run("collect", &args);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        fine(&output, ranks.parse().expect("a number"));
+    }
+}
+
+#[test]
+fn a_member_that_dies_is_an_error_of_the_others_who_go_on_without_it() {
+    for nodes in ["2", "3"] {
+        let output = run("dies", &["-n", "4", "--nodes", nodes, "--keep-going"]);
+        assert_eq!(output.status.code(), Some(128 + 6), "{}", text(&output.stderr));
+        fine(&output, 3);
+    }
+}
+
+#[test]
+fn a_member_leaves_and_the_others_go_on() {
+    let output = run("leaves", &["-n", "4", "--nodes", "2"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    fine(&output, 4);
+}
+
+#[test]
+fn a_job_grows_and_all_are_told() {
+    let output = run("grows", &["-n", "2", "--nodes", "2"]);
+    assert!(output.status.success(), "{}{}", text(&output.stderr), text(&output.stdout));
+    fine(&output, 4);
+}
+
+#[test]
+fn a_process_that_is_no_rank_is_told_how_to_become_one() {
+    if std::env::var_os("VMMC_JOB").is_none() {
+        let error = Job::attach().expect_err("this test is not part of a job");
+        assert!(error.to_string().contains("vmmc run"), "{error}");
+    }
+}
