@@ -63,6 +63,9 @@ pub(crate) enum Command {
     /// Address translation: simulate, compare with the papers, handle traces
     #[command(subcommand, after_help = EXIT_CODES)]
     Utlb(utlb::Utlb),
+    /// Record the transfers of programs
+    #[command(subcommand, after_help = EXIT_CODES)]
+    Trace(Trace),
     /// Print a completion script for a shell
     Completion {
         /// The shell
@@ -106,6 +109,29 @@ pub(crate) enum What {
     Import,
     /// Transfer redirection, by when it is posted
     Redirect,
+    /// First and later use of memory, pinning, translation; the UTLB paper's Tables 1 and 2
+    Utlb,
+}
+
+/// What to do about traces.
+#[derive(Subcommand, Debug)]
+pub(crate) enum Trace {
+    /// Run a program and write down every transfer of its processes, for `vmmc utlb`; a program that runs by other means records with VMMC_TRACE=FILE
+    Record(TraceRecord),
+}
+
+/// What to record.
+#[derive(Args, Debug)]
+pub(crate) struct TraceRecord {
+    /// The trace; a name that ends in .zst is compressed, .csv is text
+    #[arg(long, short, value_name = "FILE", default_value = "trace.vmmc.zst")]
+    pub(crate) out: String,
+    /// Only what the tables of pinned memory saw: its replay counts what the program counted
+    #[arg(long)]
+    pub(crate) only_pinned: bool,
+    /// The program and its arguments, after `--`
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
 }
 
 impl What {
@@ -119,6 +145,7 @@ impl What {
             What::Notify => "notify",
             What::Import => "import",
             What::Redirect => "redirect",
+            What::Utlb => "utlb",
         }
     }
 }

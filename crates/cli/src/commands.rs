@@ -3,6 +3,7 @@
 //! Invariant: a command that only looks at nodes never starts one.
 
 pub(crate) mod bench;
+mod bench_utlb;
 pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod exec;
@@ -14,6 +15,7 @@ pub(crate) mod run;
 pub(crate) mod sim;
 pub(crate) mod stats;
 pub(crate) mod supervise;
+pub(crate) mod trace;
 pub(crate) mod utlb;
 
 use crate::failure::Failure;

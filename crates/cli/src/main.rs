@@ -66,6 +66,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Explain(explain) => commands::explain::run(&explain),
         Command::Doctor { json } => commands::doctor::run(json),
         Command::Sim(sim) => commands::sim::run(&sim),
+        Command::Trace(args::Trace::Record(record)) => commands::trace::record(&record),
         Command::Utlb(utlb) => commands::utlb::run(&utlb),
         Command::Completion { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "vmmc", &mut std::io::stdout());

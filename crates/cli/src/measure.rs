@@ -22,6 +22,7 @@ pub(crate) mod plan;
 pub(crate) mod side;
 pub(crate) mod stats;
 pub(crate) mod task;
+pub(crate) mod utlb;
 pub(crate) mod vmmc;
 pub(crate) mod worker;
 

@@ -12,6 +12,7 @@
 //! What the caller's memory loses: it is no longer private to the kernel's eyes. Forked children get copies (see [`fork`]); `mremap` over a mix of taken and other pages is
 //! refused by the kernel (allocators then copy); a huge page that is taken in part is split.
 
+pub mod costs;
 mod fork;
 mod watch;
 

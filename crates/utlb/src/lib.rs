@@ -10,7 +10,7 @@
 //! **Promises.** No I/O, no clock, no unsafe; no threads but in the sweep. The simulator (feature `sim`, on by default) has no tables of its own: it
 //! runs these. What a process says about addresses or indices can at worst lead to the garbage page.
 //!
-//! **Does not.** It pins nothing: it says what to pin. Without the feature `sim` it knows no traces.
+//! **Does not.** It pins nothing: it says what to pin. Without the feature `sim` it writes traces and does not read them.
 //!
 //! ```
 //! use vmmc_utlb::{CacheShape, Frame, HierarchicalTable, Page, Pages, PinRequest, Pinning, PolicyKind, Prepin};
@@ -67,6 +67,7 @@ mod index_table;
 mod page_table;
 mod pinning;
 mod policy;
+mod record;
 mod regions;
 mod rng;
 
@@ -80,5 +81,6 @@ pub use index_table::{IndexError, IndexTable};
 pub use page_table::{PageSet, PageTable};
 pub use pinning::{MissError, PinRequest, Pinning, Prepin, Unpin};
 pub use policy::{AnyPolicy, Clock, Fifo, Held, Lfu, Lru, Mfu, Mru, Policy, PolicyKind, Random, S3Fifo, Sieve};
+pub use record::{Op, OwnWriter, Record};
 pub use regions::{RegionCache, Registration};
 pub use rng::Rng;

@@ -12,55 +12,13 @@ mod own;
 #[cfg(test)]
 mod tests;
 
+pub use crate::record::{Op, OwnWriter, Record};
 pub use info::{Info, ProcessInfo};
 pub use merge::Merge;
-pub use own::OwnWriter;
 
-use crate::ids::{Pages, Process};
+use crate::ids::Pages;
 use crate::limits::TRANSFER_PAGES_MAX;
 use std::io::{BufRead, BufReader, Read, Write};
-
-/// What a record tells.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Op {
-    /// Deliberate update: memory is read and sent.
-    Send,
-    /// Remote fetch: memory is written by the network.
-    Fetch,
-    /// Memory was exported: pinned for good, not looked up.
-    Export,
-    /// Memory was unmapped: its translations are void.
-    Unmap,
-}
-
-impl Op {
-    pub(crate) const ALL: [Op; 4] = [Op::Send, Op::Fetch, Op::Export, Op::Unmap];
-
-    /// As in text traces.
-    pub fn name(self) -> &'static str {
-        match self {
-            Op::Send => "send",
-            Op::Fetch => "fetch",
-            Op::Export => "export",
-            Op::Unmap => "unmap",
-        }
-    }
-}
-
-/// One event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Record {
-    /// When, on a clock that all processes of the trace share.
-    pub time_ns: u64,
-    /// Who.
-    pub process: Process,
-    /// What.
-    pub op: Op,
-    /// Virtual address of the local memory.
-    pub address: u64,
-    /// Bytes.
-    pub len_bytes: u32,
-}
 
 /// How a trace is written down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -205,6 +163,35 @@ impl<R: BufRead> Input<R> {
     }
 }
 
+/// What the readers of all formats share: records one by one, until the end or the first error.
+trait Reading {
+    /// The next record; none at the end.
+    fn record(&mut self) -> Result<Option<Record>, TraceError>;
+}
+
+/// A reader as an iterator that ends after an error.
+struct Iter<R> {
+    reader: R,
+    ended: bool,
+}
+
+impl<R: Reading> Iterator for Iter<R> {
+    type Item = Result<Record, TraceError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.ended {
+            return None;
+        }
+        let record = self.reader.record().transpose();
+        self.ended = !matches!(record, Some(Ok(_)));
+        record
+    }
+}
+
+fn records<'a>(reader: impl Reading + Send + 'a) -> Records<'a> {
+    Box::new(Iter { reader, ended: false })
+}
+
 /// Reads a trace; zstd is recognised. `file` is for messages.
 ///
 /// # Errors
@@ -232,10 +219,10 @@ pub fn read<'a>(file: &str, stream: impl Read + Send + 'a, format: Format) -> Re
     };
     let input = Input { file: file.into(), offset: 0, stream };
     Ok(match format {
-        Format::Own => Box::new(own::OwnReader::new(input)?),
-        Format::Csv => Box::new(csv::CsvReader::new(input)?),
-        Format::Din => Box::new(din::DinReader::new(input)),
-        Format::Oracle => Box::new(oracle::OracleReader::new(input)),
+        Format::Own => records(own::OwnReader::new(input)?),
+        Format::Csv => records(csv::CsvReader::new(input)?),
+        Format::Din => records(din::DinReader::new(input)),
+        Format::Oracle => records(oracle::OracleReader::new(input)),
     })
 }
 

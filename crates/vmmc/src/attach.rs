@@ -17,6 +17,7 @@ use crate::session::{NodeIdentity, SessionBuilder};
 use crate::slots::Slots;
 use crate::staging::Staging;
 use crate::start;
+use crate::trace::Tracer;
 use crate::waiting::Waiting;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::os::fd::{AsFd, OwnedFd};
@@ -97,6 +98,8 @@ fn build(
     let events_end = events.try_clone().map_err(|e| system(e.to_string()))?;
     let waiting = Waiting::new(waiter, WakeReceiver::from_fd(wake)).map_err(|e| system(e.to_string()))?;
     let state = ForkWord::new().map_err(|e| system(e.to_string()))?;
+    let tracer = Tracer::of_environment()
+        .map_err(|(path, e)| system(format!("the trace {} cannot be written: {e}", path.display())))?;
     Ok(Core {
         identity: NodeIdentity { name: node, listen },
         process,
@@ -104,7 +107,7 @@ fn build(
         timeout: choices.timeout,
         commands: Mutex::new(area.command_producer()),
         collector: Mutex::new(Collector::new(&area, Channel::from_fd(events))),
-        hot: Arc::new(Hot::new(area, state)),
+        hot: Arc::new(Hot::new(area, state, process, tracer)),
         gates,
         control,
         doorbell,

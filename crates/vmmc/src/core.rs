@@ -349,6 +349,9 @@ impl Core {
 impl Drop for Core {
     fn drop(&mut self) {
         if !self.is_forked() {
+            if let Some((_, tracer)) = self.hot.tracer() {
+                tracer.pause();
+            }
             let _ = rustix::net::shutdown(&self.events_end, rustix::net::Shutdown::Both);
         }
     }

@@ -18,6 +18,7 @@ use std::sync::atomic::Ordering;
 use vmmc_host::Region;
 use vmmc_host::abi::{INLINE_WITH_COUNTER_BYTES_MAX, Op, RawCommand, flags};
 use vmmc_nic::OpError;
+use vmmc_utlb::Op as Trace;
 
 /// A posted command whose answer somebody wants. Dropping it abandons the answer.
 pub(crate) struct Ticket {
@@ -65,6 +66,7 @@ impl Shared {
         let limit = &self.limit(options);
         let inline_max = if options.counter.is_some() { INLINE_WITH_COUNTER_BYTES_MAX } else { INLINE_BYTES_MAX };
         count(&self.core.counters.send_bytes, data.len() as u64);
+        self.core.hot.trace(Trace::Send, data.as_ptr() as usize, data.len() as u64);
         if data.len() <= inline_max {
             count(&self.core.counters.sends_inline, 1);
             let mut command = self.send_command(offset, options);
@@ -152,6 +154,7 @@ impl Shared {
         self.check_trouble()?;
         count(&self.core.counters.sends_registered, 1);
         count(&self.core.counters.send_bytes, len);
+        self.core.hot.trace(Trace::Send, source.region().address() + source.region_offset(from) as usize, len);
         let mut command = self.send_command(offset, options);
         command.len = len;
         command.region = u64::from(source.region_id());
@@ -164,6 +167,7 @@ impl Shared {
         self.check_trouble()?;
         let limit = &self.limit(options);
         count(&self.core.counters.send_bytes, data.len() as u64);
+        self.core.hot.trace(Trace::Send, data.as_ptr() as usize, data.len() as u64);
         let mut command = self.send_command(offset, options);
         command.len = data.len() as u64;
         if data.len() as u64 > STAGING_CHUNK_MAX {
@@ -190,6 +194,7 @@ impl Shared {
         self.check_trouble()?;
         let limit = &self.limit(SendOptions::default());
         self.count_fetch(into.len() as u64);
+        self.core.hot.trace(Trace::Fetch, into.as_ptr() as usize, into.len() as u64);
         let mut asked = 0;
         let mut filled = 0;
         let mut under_way: VecDeque<(Ticket, usize)> = VecDeque::new();
@@ -242,6 +247,7 @@ impl Shared {
     ) -> Result<Ticket, TransferError> {
         self.check_trouble()?;
         self.count_fetch(len);
+        self.core.hot.trace(Trace::Fetch, to.region().address() + to.region_offset(at) as usize, len);
         let place = (u64::from(to.region_id()), to.region_offset(at));
         self.post_fetch(offset, len, place, Hold::Memory(to.registered()), &self.limit(SendOptions::default()))
     }

@@ -96,7 +96,7 @@ impl Kind for RefusalCode {
             RefusalCode::Unreachable => ErrorKind::NodeUnreachable,
             RefusalCode::Restarted => ErrorKind::NodeRestarted,
             RefusalCode::Busy => ErrorKind::Busy,
-            RefusalCode::Invalid | RefusalCode::NotStarted => ErrorKind::Invalid,
+            RefusalCode::Invalid => ErrorKind::Invalid,
             RefusalCode::BadRegion => ErrorKind::Unsuitable,
             RefusalCode::NotStarted => ErrorKind::System,
         }

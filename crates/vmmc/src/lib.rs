@@ -93,6 +93,7 @@ mod slots;
 mod staging;
 mod start;
 mod stats;
+mod trace;
 mod transfer;
 mod waiting;
 

@@ -43,6 +43,8 @@ pub const PINNED_PIECE_PAGES: usize = 1024;
 pub const PINNED_EDGED_BYTES_MIN: usize = 16 << 10;
 /// Up to so many pages, a look at the bytes themselves is cheaper than asking the kernel whether mappings change.
 pub const PINNED_COMPARED_PAGES_MAX: u64 = 3;
+/// Bytes of a trace that are kept before they go to its file: some thousands of records.
+pub const TRACE_BUFFER_BYTES: usize = 64 << 10;
 /// Times that a transfer tries again when mappings change under it, before it copies.
 pub const PIN_TRIES: u32 = 3;
 /// Starts of memory that was found unfit for pinning and need not be looked at again.

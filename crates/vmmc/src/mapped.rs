@@ -6,6 +6,7 @@
 use crate::lanes::{self, LaneCounters};
 use crate::limits::SHARED_LANE;
 use crate::peers::Peer;
+use crate::trace::Tracer;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use vmmc_host::abi::{GateState, RawNotification, gate_state, gate_word};
@@ -14,6 +15,7 @@ use vmmc_host::fork::ForkWord;
 use vmmc_host::limits::LANES;
 use vmmc_host::region::OutOfBounds;
 use vmmc_host::{AttachArea, Region};
+use vmmc_utlb::Op;
 
 /// The session is usable. The word of [`Hot::state`] is 0 in a forked child.
 pub(crate) const ALIVE: u64 = 1;
@@ -25,6 +27,8 @@ pub(crate) struct Hot {
     state: ForkWord,
     pub(crate) area: AttachArea,
     pub(crate) counters: Box<[LaneCounters; LANES]>,
+    /// What records transfers, if they are to be recorded.
+    tracer: Option<(u32, Arc<Tracer>)>,
     /// Guards [`SHARED_LANE`].
     shared: Mutex<()>,
 }
@@ -56,15 +60,32 @@ impl From<OutOfBounds> for Fault {
 }
 
 impl Hot {
-    pub(crate) fn new(area: AttachArea, state: ForkWord) -> Hot {
+    pub(crate) fn new(area: AttachArea, state: ForkWord, process: u32, tracer: Option<Arc<Tracer>>) -> Hot {
         state.word().store(ALIVE, Ordering::Release);
-        Hot { state, area, counters: lanes::counters(), shared: Mutex::new(()) }
+        let tracer = tracer.map(|tracer| (process, tracer));
+        Hot { state, area, counters: lanes::counters(), tracer, shared: Mutex::new(()) }
     }
 
     /// [`ALIVE`], [`GONE`], or 0 in a forked child.
     #[inline]
     pub(crate) fn state(&self) -> u64 {
         self.state.word().load(Ordering::Relaxed)
+    }
+
+    /// Records a transfer, if transfers are recorded.
+    #[inline]
+    pub(crate) fn trace(&self, op: Op, address: usize, len: u64) {
+        if let Some((process, tracer)) = &self.tracer {
+            if !tracer.only_pinned {
+                tracer.record(*process, op, address as u64, len);
+            }
+        }
+    }
+
+    /// The trace that pinned memory is recorded in.
+    #[inline]
+    pub(crate) fn tracer(&self) -> Option<&(u32, Arc<Tracer>)> {
+        self.tracer.as_ref()
     }
 
     pub(crate) fn set_gone(&self) {
@@ -139,6 +160,7 @@ impl Mapped {
     pub(crate) fn send(&self, offset: u64, data: &[u8]) -> Result<(), Fault> {
         self.through(|count| {
             self.region.write(offset, data)?;
+            self.hot.trace(Op::Send, data.as_ptr() as usize, data.len() as u64);
             count.sends.add(1);
             count.send_bytes.add(data.len() as u64);
             Ok(())
@@ -149,6 +171,7 @@ impl Mapped {
     pub(crate) fn send_region(&self, offset: u64, from: &Region, from_offset: u64, len: u64) -> Result<(), Fault> {
         self.through(|count| {
             from.copy_to(from_offset, &self.region, offset, len)?;
+            self.hot.trace(Op::Send, from.address() + from_offset as usize, len);
             count.sends.add(1);
             count.send_bytes.add(len);
             Ok(())
@@ -160,6 +183,7 @@ impl Mapped {
     pub(crate) fn fetch(&self, offset: u64, into: &mut [u8]) -> Result<(), Fault> {
         self.through(|count| {
             self.region.read(offset, into)?;
+            self.hot.trace(Op::Fetch, into.as_ptr() as usize, into.len() as u64);
             count.fetches.add(1);
             count.fetch_bytes.add(into.len() as u64);
             Ok(())
@@ -170,6 +194,7 @@ impl Mapped {
     pub(crate) fn fetch_region(&self, offset: u64, to: &Region, to_offset: u64, len: u64) -> Result<(), Fault> {
         self.through(|count| {
             self.region.copy_to(offset, to, to_offset, len)?;
+            self.hot.trace(Op::Fetch, to.address() + to_offset as usize, len);
             count.fetches.add(1);
             count.fetch_bytes.add(len);
             Ok(())

@@ -13,17 +13,18 @@
 use crate::core::{Core, count};
 use crate::error::BufferError;
 use crate::limits::{PIN_TRIES, PINNED_COMPARED_PAGES_MAX, PINNED_PAGES_DEFAULT, UNFIT_KEPT_MAX};
+use crate::trace::Tracer;
 use std::collections::HashSet;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use vmmc_host::Deadline;
 use vmmc_host::control::{Answer, Call, PageRun, PinRun};
 use vmmc_host::memory::locked_bytes_max;
 use vmmc_host::pin::{Arena, Frame, Listener, PinSpace};
 use vmmc_host::region::PAGE_BYTES;
 use vmmc_utlb::{
-    AnyPolicy, MissError, Page, PageSet, Pages, PinCounters, PinRequest, Pinning, Policy, PolicyKind, Prepin, Unpin,
+    AnyPolicy, MissError, Op, Page, PageSet, Pages, PinCounters, PinRequest, Pinning, Policy, PolicyKind, Prepin, Unpin,
 };
 
 /// How a session pins memory.
@@ -112,6 +113,7 @@ struct State {
     unfit: HashSet<u64>,
     marks: u64,
     request: PinRequest,
+    tracer: Option<(u32, Arc<Tracer>)>,
 }
 
 /// What [`Pins::counters`] tells.
@@ -128,6 +130,13 @@ pub(crate) enum Body<'a> {
 }
 
 impl Body<'_> {
+    fn op(&self) -> Op {
+        match self {
+            Body::Send(_) => Op::Send,
+            Body::Fetch(_) => Op::Fetch,
+        }
+    }
+
     fn bytes(&self) -> &[u8] {
         match self {
             Body::Send(bytes) => bytes,
@@ -175,7 +184,7 @@ impl Pins {
             let changing =
                 long && matches!(body, Body::Send(_)) && PinSpace::of_process().is_ok_and(|s| s.is_changing());
             let mut stage = self.lock();
-            let state = self.state(&mut stage)?;
+            let state = self.state(core, &mut stage)?;
             if changing || state.listener.has_news() {
                 state.hear();
             }
@@ -193,7 +202,7 @@ impl Pins {
         None
     }
 
-    fn state<'a>(&self, stage: &'a mut Stage) -> Option<&'a mut State> {
+    fn state<'a>(&self, core: &Core, stage: &'a mut Stage) -> Option<&'a mut State> {
         if !matches!(stage, Stage::Used(_)) {
             let Ok(space) = PinSpace::of_process() else {
                 self.off.store(true, Ordering::Relaxed);
@@ -203,7 +212,7 @@ impl Pins {
                 Stage::Chosen(options) => options,
                 _ => PinOptions::default(),
             };
-            *stage = Stage::Used(Box::new(State::new(options, space)));
+            *stage = Stage::Used(Box::new(State::new(options, space, core.hot.tracer().cloned())));
         }
         let Stage::Used(state) = stage else { unreachable!("made above") };
         Some(state)
@@ -278,7 +287,7 @@ impl Pins {
 const RUNS_PER_CALL: usize = 1024;
 
 impl State {
-    fn new(options: PinOptions, space: &'static PinSpace) -> State {
+    fn new(options: PinOptions, space: &'static PinSpace, tracer: Option<(u32, Arc<Tracer>)>) -> State {
         State {
             pinning: Pinning::new(options.policy, options.prepin, Some(options.pages_max)),
             frames: Vec::new(),
@@ -291,6 +300,7 @@ impl State {
             unfit: HashSet::new(),
             marks: 0,
             request: PinRequest::default(),
+            tracer,
         }
     }
 
@@ -303,21 +313,24 @@ impl State {
             if !self.is_current(pages, body) {
                 return Look::Stale;
             }
-            self.pinning.lookup(pages);
+            self.look_up(core, pages, body.op());
             self.pinning.hold(pages);
             self.publish_lookups(core);
             return Look::Pinned;
         }
-        let look = self.pin(core, pages, body.bytes(), deadline);
+        let look = self.pin(core, pages, body, deadline);
         self.publish(core);
         look
     }
 
-    fn pin(&mut self, core: &Core, pages: Pages, bytes: &[u8], deadline: &impl Fn() -> Deadline) -> Look {
+    fn pin(&mut self, core: &Core, pages: Pages, body: &Body<'_>, deadline: &impl Fn() -> Deadline) -> Look {
+        if self.pinning.limit().is_some_and(|limit| pages.count() > limit as u64) {
+            return Look::Never;
+        }
         if self.unfit.contains(&pages.first().number()) {
             return Look::Never;
         }
-        if self.listener.space().take(bytes).is_err() {
+        if self.listener.space().take(body.bytes()).is_err() {
             if self.unfit.len() >= UNFIT_KEPT_MAX {
                 self.unfit.clear();
             }
@@ -325,7 +338,7 @@ impl State {
             return Look::Never;
         }
         self.hear();
-        self.pinning.lookup(pages);
+        self.look_up(core, pages, body.op());
         let mut request = std::mem::take(&mut self.request);
         let look = match self.pinning.miss(pages, &mut request) {
             Err(MissError::AllHeld { .. }) => Look::AllHeld,
@@ -338,6 +351,15 @@ impl State {
         };
         self.request = request;
         look
+    }
+
+    /// The lookup that counts, and that a trace tells of.
+    #[inline]
+    fn look_up(&mut self, core: &Core, pages: Pages, op: Op) {
+        self.pinning.lookup(pages);
+        if let Some((process, tracer)) = core.hot.tracer() {
+            tracer.record(*process, op, pages.first().number() << 12, pages.count() << 12);
+        }
     }
 
     /// Has the node do what was asked for; whether all that the transfer needs is pinned.
@@ -481,6 +503,9 @@ impl State {
     fn drop_pages(&mut self, pages: Pages) {
         let mut gone = Vec::new();
         self.pinning.forget(pages, &mut gone);
+        if let Some((process, tracer)) = self.tracer.as_ref().filter(|_| !gone.is_empty()) {
+            gone.iter().for_each(|unpin| tracer.unmapped(*process, Pages::one(unpin.page)));
+        }
         self.untold.extend(gone.iter().map(|unpin| unpin.page));
         for page in pages.iter().filter(|page| self.pinning.is_pinned(*page)) {
             self.doomed.insert(page);

@@ -1,4 +1,4 @@
-//! `vmmc stats`: counters of a node and of its peers.
+//! `vmmc stats`: counters of a node, of its processes' pinned memory, and of its peers.
 //!
 //! Invariant: every counter that the node has is shown; none is renamed.
 
@@ -9,7 +9,7 @@ use crate::report::table;
 
 /// Runs the command.
 pub(crate) fn run(stats: &Stats) -> Result<(), Failure> {
-    let info = attach(&stats.which.name)?.node_info(false)?;
+    let info = attach(&stats.which.name)?.node_info(true)?;
     if stats.json {
         let map = |counters: &[(String, u64)]| -> serde_json::Map<String, serde_json::Value> {
             counters.iter().map(|(name, value)| (name.clone(), (*value).into())).collect()
@@ -18,10 +18,14 @@ pub(crate) fn run(stats: &Stats) -> Result<(), Failure> {
         let peers: Vec<serde_json::Value> = info.peers.iter().map(peer).collect();
         return crate::output_json(&serde_json::json!({
             "node": info.name, "uptime_ms": info.uptime_ms, "counters": map(&info.counters), "peers": peers,
+            "processes": info.processes.iter().map(|p| serde_json::json!({"process": p.process, "pid": p.pid, "counters": map(&p.counters)})).collect::<Vec<_>>(),
         }));
     }
     let line = |whose: &str, (name, value): &(String, u64)| vec![whose.to_string(), name.clone(), value.to_string()];
     let mut lines: Vec<Vec<String>> = info.counters.iter().map(|c| line(&info.name, c)).collect();
+    for process in &info.processes {
+        lines.extend(process.counters.iter().map(|c| line(&format!("process {}", process.pid), c)));
+    }
     for peer in &info.peers {
         let whose = if peer.name.is_empty() { &peer.address } else { &peer.name };
         lines.extend(peer.counters.iter().map(|c| line(&format!("peer {whose}"), c)));

@@ -3,7 +3,7 @@
 //! Invariant: what is printed comes from crate `vmmc-utlb`; here are only files, flags and layout. Source: [UTLB §6], [NT §5.2].
 
 mod simulate;
-mod trace;
+pub(super) mod trace;
 
 use crate::args::utlb::{Paper, Utlb};
 use crate::failure::Failure;

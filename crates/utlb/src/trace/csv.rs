@@ -2,7 +2,7 @@
 //!
 //! Invariant: the head line is exactly [`HEAD`]; addresses may be decimal or, with 0x, hexadecimal; empty lines are allowed at the end only.
 
-use super::{Input, Op, Reason, Record, TraceError};
+use super::{Input, Op, Reading, Reason, Record, TraceError};
 use crate::ids::Process;
 use crate::limits::LINE_BYTES_MAX;
 use std::io::{BufRead, Read, Write};
@@ -57,7 +57,6 @@ impl<R: BufRead> Lines<R> {
 pub(super) struct CsvReader<R> {
     lines: Lines<R>,
     time_ns: u64,
-    ended: bool,
 }
 
 /// A number, hexadecimal with 0x.
@@ -75,9 +74,11 @@ impl<R: BufRead> CsvReader<R> {
         if head != HEAD.trim_end() {
             return Err(lines.error(format!("the head is {head:?} and not {:?}", HEAD.trim_end())));
         }
-        Ok(CsvReader { lines, time_ns: 0, ended: false })
+        Ok(CsvReader { lines, time_ns: 0 })
     }
+}
 
+impl<R: BufRead> Reading for CsvReader<R> {
     fn record(&mut self) -> Result<Option<Record>, TraceError> {
         let Some(line) = self.lines.next()? else { return Ok(None) };
         if line.is_empty() {
@@ -107,18 +108,5 @@ impl<R: BufRead> CsvReader<R> {
         let record = self.lines.input.checked(record, self.time_ns)?;
         self.time_ns = time_ns;
         Ok(Some(record))
-    }
-}
-
-impl<R: BufRead> Iterator for CsvReader<R> {
-    type Item = Result<Record, TraceError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        if self.ended {
-            return None;
-        }
-        let record = self.record().transpose();
-        self.ended = !matches!(record, Some(Ok(_)));
-        record
     }
 }

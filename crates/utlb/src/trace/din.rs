@@ -4,7 +4,7 @@
 //! transfers and are refused, because leaving them out would change what the trace means.
 
 use super::csv::Lines;
-use super::{Input, Op, Record, TraceError};
+use super::{Input, Op, Reading, Record, TraceError};
 use crate::ids::Process;
 use std::io::{BufRead, Write};
 
@@ -22,14 +22,15 @@ pub(super) fn line(stream: &mut impl Write, record: &Record) -> std::io::Result<
 pub(super) struct DinReader<R> {
     lines: Lines<R>,
     time_ns: u64,
-    ended: bool,
 }
 
 impl<R: BufRead> DinReader<R> {
     pub(super) fn new(input: Input<R>) -> DinReader<R> {
-        DinReader { lines: Lines::new(input), time_ns: 0, ended: false }
+        DinReader { lines: Lines::new(input), time_ns: 0 }
     }
+}
 
+impl<R: BufRead> Reading for DinReader<R> {
     fn record(&mut self) -> Result<Option<Record>, TraceError> {
         let Some(line) = self.lines.next()? else { return Ok(None) };
         let mut words = line.split_whitespace();
@@ -46,18 +47,5 @@ impl<R: BufRead> DinReader<R> {
         self.time_ns += 1;
         let record = Record { time_ns: self.time_ns, process: Process(0), op, address, len_bytes: ACCESS_BYTES };
         self.lines.input.checked(record, 0).map(Some)
-    }
-}
-
-impl<R: BufRead> Iterator for DinReader<R> {
-    type Item = Result<Record, TraceError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        if self.ended {
-            return None;
-        }
-        let record = self.record().transpose();
-        self.ended = !matches!(record, Some(Ok(_)));
-        record
     }
 }

@@ -3,7 +3,7 @@
 //! Invariant: an object is a page and a request is a transfer inside it, so that its LRU and ours count the same. A written object is
 //! `process * 2^36 + page`, one for each page of a transfer.
 
-use super::{Input, Op, Reason, Record, TraceError};
+use super::{Input, Op, Reading, Reason, Record, TraceError};
 use crate::ids::{Page, Pages, Process};
 use crate::limits::PAGE_SHIFT;
 use std::collections::HashMap;
@@ -18,43 +18,11 @@ const NEVER: i64 = i64::MAX;
 pub(super) struct OracleReader<R> {
     input: Input<R>,
     time_ns: u64,
-    ended: bool,
 }
 
 impl<R: BufRead> OracleReader<R> {
     pub(super) fn new(input: Input<R>) -> OracleReader<R> {
-        OracleReader { input, time_ns: 0, ended: false }
-    }
-
-    fn record(&mut self) -> Result<Option<Record>, TraceError> {
-        let mut bytes = [0; BYTES];
-        let start = self.input.offset;
-        if !self.input.fill(&mut bytes)? {
-            return Ok(None);
-        }
-        let at = |error: TraceError| TraceError { offset: start, ..error };
-        let time_s = u32::from_le_bytes(bytes[..4].try_into().expect("4 bytes"));
-        let object = u64::from_le_bytes(bytes[4..12].try_into().expect("8 bytes"));
-        let page = Page::new(object).ok_or_else(|| at(self.input.error(Reason::Object(object))))?;
-        let time_ns = u64::from(time_s) * 1_000_000_000;
-        let address = page.number() << PAGE_SHIFT;
-        let record = Record { time_ns, process: Process(0), op: Op::Send, address, len_bytes: 1 };
-        let record = self.input.checked(record, self.time_ns).map_err(at)?;
-        self.time_ns = time_ns;
-        Ok(Some(record))
-    }
-}
-
-impl<R: BufRead> Iterator for OracleReader<R> {
-    type Item = Result<Record, TraceError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        if self.ended {
-            return None;
-        }
-        let record = self.record().transpose();
-        self.ended = !matches!(record, Some(Ok(_)));
-        record
+        OracleReader { input, time_ns: 0 }
     }
 }
 
@@ -96,4 +64,24 @@ pub(super) fn write(
         done.map_err(|e| TraceError { file: file.into(), offset: 0, reason: Reason::Io(e.to_string()) })?;
     }
     Ok(requests.len() as u64)
+}
+
+impl<R: BufRead> Reading for OracleReader<R> {
+    fn record(&mut self) -> Result<Option<Record>, TraceError> {
+        let mut bytes = [0; BYTES];
+        let start = self.input.offset;
+        if !self.input.fill(&mut bytes)? {
+            return Ok(None);
+        }
+        let at = |error: TraceError| TraceError { offset: start, ..error };
+        let time_s = u32::from_le_bytes(bytes[..4].try_into().expect("4 bytes"));
+        let object = u64::from_le_bytes(bytes[4..12].try_into().expect("8 bytes"));
+        let page = Page::new(object).ok_or_else(|| at(self.input.error(Reason::Object(object))))?;
+        let time_ns = u64::from(time_s) * 1_000_000_000;
+        let address = page.number() << PAGE_SHIFT;
+        let record = Record { time_ns, process: Process(0), op: Op::Send, address, len_bytes: 1 };
+        let record = self.input.checked(record, self.time_ns).map_err(at)?;
+        self.time_ns = time_ns;
+        Ok(Some(record))
+    }
 }

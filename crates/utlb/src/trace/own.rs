@@ -1,125 +1,15 @@
-//! Our own format: a head of 8 bytes, then records of differences; 4 to 8 bytes a record before compression.
+//! Reads our own format; what it looks like is told where it is written, in `record.rs`.
 //!
-//! ```text
-//!  "VMMCTRC" version      8 bytes
-//!  record*                kind: bits 0-1 op, bit 2 another process, bit 3 another length than this process's last
-//!                         varint: time since the last record, ns
-//!                         varint: process                    if bit 2
-//!                         zigzag varint: address less the end of this process's last transfer
-//!                         varint: length                     if bit 3
-//!  0xff varint count      end, so that a cut trace is noticed
-//! ```
-//!
-//! Invariant: what is written is read back exactly. All numbers are LEB128 varints.
+//! Invariant: what was written is read back exactly; a cut trace is noticed.
 
-use super::{Input, Op, Reason, Record, TraceError};
+use super::{Input, Op, Reading, Reason, Record, TraceError};
 use crate::ids::Process;
-use std::io::{BufRead, Write};
-
-const MAGIC: &[u8; 7] = b"VMMCTRC";
-const VERSION: u8 = 1;
-const END: u8 = 0xff;
-const OTHER_PROCESS: u8 = 4;
-const OTHER_LENGTH: u8 = 8;
-
-/// What the next record is told relative to.
-#[derive(Default)]
-struct State {
-    time_ns: u64,
-    process: u16,
-    // By process: end of the last transfer, its length.
-    last: Vec<(u64, u32)>,
-    count: u64,
-}
-
-impl State {
-    fn last(&mut self, process: u16) -> &mut (u64, u32) {
-        let at = usize::from(process);
-        if self.last.len() <= at {
-            self.last.resize(at + 1, (0, 0));
-        }
-        &mut self.last[at]
-    }
-}
-
-/// Writes records one by one, as the running system does.
-pub struct OwnWriter<W> {
-    stream: W,
-    state: State,
-}
-
-impl<W: Write> OwnWriter<W> {
-    /// Writes the head.
-    ///
-    /// # Errors
-    ///
-    /// Those of the stream.
-    pub fn new(mut stream: W) -> std::io::Result<OwnWriter<W>> {
-        stream.write_all(MAGIC)?;
-        stream.write_all(&[VERSION])?;
-        Ok(OwnWriter { stream, state: State::default() })
-    }
-
-    /// Writes a record. A time before that of the last one is written as the same time.
-    ///
-    /// # Errors
-    ///
-    /// Those of the stream.
-    pub fn push(&mut self, record: &Record) -> std::io::Result<()> {
-        let mut bytes = [0u8; 44];
-        let mut len = 1;
-        let process = record.process.0;
-        let mut kind = Op::ALL.iter().position(|op| *op == record.op).expect("all ops are listed") as u8;
-        let now = record.time_ns.max(self.state.time_ns);
-        varint(&mut bytes, &mut len, now - self.state.time_ns);
-        self.state.time_ns = now;
-        if process != self.state.process {
-            kind |= OTHER_PROCESS;
-            varint(&mut bytes, &mut len, u64::from(process));
-            self.state.process = process;
-        }
-        let (end, length) = *self.state.last(process);
-        let step = record.address.wrapping_sub(end);
-        varint(&mut bytes, &mut len, (step << 1) ^ (step >> 63).wrapping_neg());
-        if record.len_bytes != length {
-            kind |= OTHER_LENGTH;
-            varint(&mut bytes, &mut len, u64::from(record.len_bytes));
-        }
-        *self.state.last(process) = (record.address.wrapping_add(u64::from(record.len_bytes)), record.len_bytes);
-        bytes[0] = kind;
-        self.state.count += 1;
-        self.stream.write_all(&bytes[..len])
-    }
-
-    /// Writes the end; without it the trace counts as cut.
-    ///
-    /// # Errors
-    ///
-    /// Those of the stream.
-    pub fn finish(mut self) -> std::io::Result<W> {
-        let mut bytes = [END; 11];
-        let mut len = 1;
-        varint(&mut bytes, &mut len, self.state.count);
-        self.stream.write_all(&bytes[..len])?;
-        self.stream.flush()?;
-        Ok(self.stream)
-    }
-}
-
-fn varint(bytes: &mut [u8], len: &mut usize, mut value: u64) {
-    while value >= 0x80 {
-        bytes[*len] = value as u8 | 0x80;
-        *len += 1;
-        value >>= 7;
-    }
-    bytes[*len] = value as u8;
-    *len += 1;
-}
+use crate::record::{END, MAGIC, OTHER_LENGTH, OTHER_PROCESS, State, VERSION};
+use std::io::BufRead;
 
 pub(super) struct OwnReader<R> {
     input: Input<R>,
     state: State,
-    ended: bool,
 }
 
 impl<R: BufRead> OwnReader<R> {
@@ -133,7 +23,7 @@ impl<R: BufRead> OwnReader<R> {
         if head[7] != VERSION {
             return Err(input.error(Reason::Version(head[7])));
         }
-        Ok(OwnReader { input, state: State::default(), ended: false })
+        Ok(OwnReader { input, state: State::default() })
     }
 
     fn byte(&mut self) -> Result<u8, TraceError> {
@@ -163,6 +53,19 @@ impl<R: BufRead> OwnReader<R> {
         Err(self.input.error(Reason::Number))
     }
 
+    fn end(&mut self) -> Result<(), TraceError> {
+        let (said, found) = (self.varint()?, self.state.count);
+        if said != found {
+            return Err(self.input.error(Reason::Count { said, found }));
+        }
+        if self.byte().is_ok() {
+            return Err(self.input.error(Reason::Trailing));
+        }
+        Ok(())
+    }
+}
+
+impl<R: BufRead> Reading for OwnReader<R> {
     fn record(&mut self) -> Result<Option<Record>, TraceError> {
         let start = self.input.offset;
         let kind = self.byte()?;
@@ -194,29 +97,5 @@ impl<R: BufRead> OwnReader<R> {
         let op = Op::ALL[usize::from(kind & 3)];
         let record = Record { time_ns, process: Process(process), op, address, len_bytes };
         self.input.checked(record, before).map(Some).map_err(|e| TraceError { offset: start, ..e })
-    }
-
-    fn end(&mut self) -> Result<(), TraceError> {
-        let (said, found) = (self.varint()?, self.state.count);
-        if said != found {
-            return Err(self.input.error(Reason::Count { said, found }));
-        }
-        if self.byte().is_ok() {
-            return Err(self.input.error(Reason::Trailing));
-        }
-        Ok(())
-    }
-}
-
-impl<R: BufRead> Iterator for OwnReader<R> {
-    type Item = Result<Record, TraceError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        if self.ended {
-            return None;
-        }
-        let record = self.record().transpose();
-        self.ended = !matches!(record, Some(Ok(_)));
-        record
     }
 }

@@ -1,6 +1,7 @@
 //! Formats: what is written is read back; what is damaged is refused.
 
 use super::*;
+use crate::ids::Process;
 use proptest::prelude::*;
 
 fn record() -> impl Strategy<Value = Record> {

@@ -35,7 +35,7 @@ pub(crate) fn run(trace: &Trace) -> Result<(), Failure> {
 }
 
 /// Opens a trace: a file, or `app:NAME:NODE`.
-pub(super) fn open(name: &str, format: Option<&str>) -> Result<Records<'static>, Failure> {
+pub(in crate::commands) fn open(name: &str, format: Option<&str>) -> Result<Records<'static>, Failure> {
     if let Some(generated) = name.strip_prefix("app:") {
         let (app, number) = generated.split_once(':').unwrap_or((generated, "0"));
         let number = number.parse().ok().filter(|n| *n < vmmc_utlb::generate::NODES);
@@ -58,7 +58,7 @@ fn program(name: &str) -> Result<App, Failure> {
     })
 }
 
-fn store(to: &str, records: Records) -> Result<(), Failure> {
+pub(in crate::commands) fn store(to: &str, records: Records) -> Result<(), Failure> {
     let file = File::create(to).map_err(|e| Failure::new(format!("{to}: {e}")))?;
     let count = write(to, file, Format::of_file(to), to.ends_with(".zst"), records).map_err(Failure::new)?;
     crate::output(&format!("{to}: {count} records\n"))

@@ -1,0 +1,103 @@
+//! The trace of a run, replayed in the simulator, counts what the running system counted: one code, two drivers.
+//!
+//! Source: the promise of crate `vmmc-utlb`. The program whose run is recorded is this test itself, started again with `VMMC_TRACE` set.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+use vmmc::{PinOptions, PolicyKind, Session};
+use vmmc_host::pin::PinSpace;
+use vmmc_node::{Embedded, KeySource, NodeConfig};
+use vmmc_utlb::sim::{Config, Memory, stream};
+use vmmc_utlb::trace::{Format, Op, read};
+
+const PAGE: usize = 4096;
+const PAGES: usize = 48;
+const LIMIT: usize = 20;
+
+/// What both count: transfers, lookups, check misses, misses by transfer are told by these.
+type Counts = [u64; 6];
+
+/// The program that is recorded: sends and fetches of random whole pages, some of which it forgets or unmaps.
+#[test]
+#[ignore = "a role that the other test starts"]
+fn recorded_program() {
+    let policy = PolicyKind::from_name(&std::env::var("VMMC_TEST_POLICY").unwrap()).unwrap();
+    let name = format!("trace-{}-{}", std::process::id(), policy.name());
+    let node = Embedded::start(NodeConfig::new(&name).key(KeySource::Plain)).unwrap();
+    let attach = || Session::builder().timeout(Duration::from_secs(30)).over(node.attach().unwrap()).unwrap();
+    let (owner, user) = (attach(), attach());
+    assert!(user.set_pinning(PinOptions::default().policy(policy).pages_max(LIMIT)));
+    let export = owner.export((8 * PAGE) as u64).name("x").mappable(false).create().unwrap();
+    let import = user.import("x").open().unwrap();
+    let mut memory = vec![1u8; (PAGES + 1) * PAGE];
+    let skip = memory.as_ptr().align_offset(PAGE);
+    let mut state = 77u64;
+    let mut below = |n: usize| {
+        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (state >> 33) as usize % n
+    };
+    for step in 0..1500 {
+        let count = 1 + below(8).min(below(8));
+        let from = skip + below(PAGES - count) * PAGE;
+        let range = from..from + count * PAGE;
+        match below(20) {
+            0 => user.forget(&mut memory[range]).unwrap(),
+            1..=5 => import.fetch_pinned(0, &mut memory[range]).unwrap(),
+            // Other transfers are no lookups.
+            6 => import.send(0, &memory[range]).unwrap(),
+            _ => import.send_pinned(0, &memory[range]).unwrap(),
+        }
+        if step % 500 == 250 {
+            // Memory that goes without a word.
+            let mut other = vec![2u8; 64 * PAGE];
+            let at = other.as_ptr().align_offset(PAGE);
+            import.send_pinned(0, &other[at..at + 3 * PAGE]).unwrap();
+            other[at] = 3;
+            drop(other);
+            import.send_pinned(0, &memory[skip..skip + PAGE]).unwrap();
+        }
+    }
+    let s = user.stats();
+    assert_eq!(s.pin_copied, 0, "all of this memory can be pinned");
+    println!(
+        "COUNTS {} {} {} {} {} {}",
+        s.pin_transfers, s.pin_lookups, s.pin_check_misses, s.pin_pins, s.pin_unpins, s.pin_evictions
+    );
+    drop(export);
+}
+
+fn run(policy: PolicyKind) -> (Counts, PathBuf) {
+    let file = std::env::temp_dir().join(format!("vmmc-test-{}-{}.vmmc", std::process::id(), policy.name()));
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "recorded_program", "--ignored", "--nocapture", "--test-threads=1"])
+        .env("VMMC_TRACE", &file)
+        .env("VMMC_TRACE_ONLY", "pinned")
+        .env("VMMC_TEST_POLICY", policy.name())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    let counts = text.split("COUNTS ").nth(1).expect("it tells its counts").lines().next().unwrap();
+    let counts: Vec<u64> = counts.split_whitespace().map(|n| n.parse().unwrap()).collect();
+    (counts.try_into().unwrap(), file)
+}
+
+#[test]
+fn the_simulator_counts_what_the_recorded_run_counted() {
+    if let Err(why) = PinSpace::of_process() {
+        return println!("SKIP demand pinning: {why}");
+    }
+    for policy in [PolicyKind::Lru, PolicyKind::Clock, PolicyKind::Mfu, PolicyKind::S3Fifo] {
+        let (running, file) = run(policy);
+        let open = || read("trace", std::fs::File::open(&file).unwrap(), Format::Own).unwrap();
+        let config = Config { policy, memory: Memory::PerProcess(LIMIT), ..Config::default() };
+        let user = stream(config, open()).expect("a complete trace").total.user;
+        let simulated = [user.transfers, user.lookups, user.check_misses, user.pins, user.unpins, user.evictions];
+        assert_eq!(running, simulated, "{policy:?}: transfers, lookups, check misses, pins, unpins, evictions");
+        assert!(running[5] > 100 && running[4] > running[5], "{policy:?}: {running:?}");
+        let unmaps = open().filter(|record| record.as_ref().is_ok_and(|r| r.op == Op::Unmap)).count();
+        assert!(unmaps > 10, "forgotten and unmapped memory is in the trace");
+        std::fs::remove_file(file).unwrap();
+    }
+}
