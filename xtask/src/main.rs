@@ -4,6 +4,7 @@
 
 mod c;
 mod man;
+mod python;
 mod steps;
 mod tidy;
 

@@ -75,7 +75,7 @@ static inline uint64_t wait_at_least(vmmc_export *memory, uint64_t offset, uint6
     return word;
 }
 
-static void play(const struct role *roles, size_t count, const char *name) {
+static inline void play(const struct role *roles, size_t count, const char *name) {
     for (size_t i = 0; i < count; i++) {
         if (strcmp(roles[i].name, name) == 0) {
             vmmc_session *session;
@@ -89,7 +89,7 @@ static void play(const struct role *roles, size_t count, const char *name) {
     exit(EXIT_FAILURE);
 }
 
-static int direct(const char *program, const struct role *roles, size_t count) {
+static inline int direct(const char *program, const struct role *roles, size_t count) {
     pid_t pids[ROLES_MAX] = {0};
     check(count <= ROLES_MAX, "too many roles");
     for (size_t i = 0; i < count; i++) {
@@ -133,7 +133,7 @@ static int direct(const char *program, const struct role *roles, size_t count) {
     return EXIT_SUCCESS;
 }
 
-static int run(int argc, char **argv, const struct role *roles, size_t count) {
+static inline int run(int argc, char **argv, const struct role *roles, size_t count) {
     setvbuf(stdout, NULL, _IOLBF, 0);
     if (argc >= 3 && strcmp(argv[1], "node") == 0) {
         const char *const *options = (const char *const *)&argv[3];

@@ -74,6 +74,16 @@
 #define VMMC_SEND_COUNTER 2
 
 /**
+ * For `flags` of vmmc_launch_options: the job goes on when a rank fails.
+ */
+#define VMMC_LAUNCH_KEEP_GOING 1
+
+/**
+ * For `flags`: `input_rank` gets standard input, from vmmc_launched_write_input().
+ */
+#define VMMC_LAUNCH_INPUT 2
+
+/**
  * For `flags` of vmmc_session_options: do not start a node when none runs.
  */
 #define VMMC_SESSION_NO_START 1
@@ -250,6 +260,70 @@ typedef enum vmmc_path {
 } vmmc_path;
 
 /**
+ * How a member of a job is.
+ */
+typedef enum vmmc_member_state {
+    /**
+     * It runs.
+     */
+    VMMC_MEMBER_RUNNING = 0,
+    /**
+     * It has said goodbye.
+     */
+    VMMC_MEMBER_LEFT = 1,
+    /**
+     * Its process has ended well.
+     */
+    VMMC_MEMBER_ENDED = 2,
+    /**
+     * Its process has failed, or its node is lost.
+     */
+    VMMC_MEMBER_FAILED = 3,
+} vmmc_member_state;
+
+/**
+ * What happened in a job.
+ */
+typedef enum vmmc_event_kind {
+    /**
+     * The rank runs; `number` is its process id on its node.
+     */
+    VMMC_EVENT_STARTED = 0,
+    /**
+     * The rank could not be started; `text` says why.
+     */
+    VMMC_EVENT_NOT_STARTED = 1,
+    /**
+     * The rank printed `len` bytes of `data` on its standard output: whole lines, unless a line is very long.
+     */
+    VMMC_EVENT_OUTPUT = 2,
+    /**
+     * The same on its standard error.
+     */
+    VMMC_EVENT_ERROR_OUTPUT = 3,
+    /**
+     * The rank has ended; `number` is its code, negative the signal that ended it.
+     */
+    VMMC_EVENT_EXITED = 4,
+    /**
+     * The rank has left the job.
+     */
+    VMMC_EVENT_LEFT = 5,
+    /**
+     * The rank has joined.
+     */
+    VMMC_EVENT_JOINED = 6,
+    /**
+     * The node of the rank is lost; `text` says which and why.
+     */
+    VMMC_EVENT_NODE_LOST = 7,
+    /**
+     * Nothing of the job runs any more; the last event.
+     */
+    VMMC_EVENT_ENDED = 8,
+} vmmc_event_kind;
+
+/**
  * What happened to a part of a redirected range.
  */
 typedef enum vmmc_part_state {
@@ -321,6 +395,16 @@ typedef struct vmmc_handler vmmc_handler;
  * Access to another process's export: the proxy receive buffer.
  */
 typedef struct vmmc_import vmmc_import;
+
+/**
+ * This process's membership in a job that `vmmc run` or vmmc_job_launch() started.
+ */
+typedef struct vmmc_job vmmc_job;
+
+/**
+ * A job that runs, seen by who started it.
+ */
+typedef struct vmmc_launched vmmc_launched;
 
 /**
  * A node that lives in this process.
@@ -423,6 +507,126 @@ typedef struct vmmc_send_options {
      */
     int64_t timeout_us;
 } vmmc_send_options;
+
+/**
+ * A change of the set of members.
+ */
+typedef struct vmmc_change {
+    /**
+     * Who.
+     */
+    uint32_t rank;
+    /**
+     * Its new state; VMMC_MEMBER_RUNNING for one that has joined.
+     */
+    enum vmmc_member_state state;
+} vmmc_change;
+
+/**
+ * A part of a job: a node, and how many ranks it gets.
+ */
+typedef struct vmmc_job_place {
+    /**
+     * Name or `address:port` of the node; NULL: the launcher's own.
+     */
+    const char *node;
+    /**
+     * Ranks there.
+     */
+    uint32_t ranks;
+} vmmc_job_place;
+
+/**
+ * What to start, where, and how many.
+ */
+typedef struct vmmc_launch_options {
+    /**
+     * sizeof (vmmc_launch_options).
+     */
+    size_t size;
+    /**
+     * The program: looked up on PATH unless it contains a slash.
+     */
+    const char *program;
+    /**
+     * Its arguments, without its name.
+     */
+    const char *const *args;
+    /**
+     * How many.
+     */
+    size_t arg_count;
+    /**
+     * Processes on the launcher's own node; 0: one. Not used with `places`.
+     */
+    uint32_t ranks;
+    /**
+     * VMMC_LAUNCH_KEEP_GOING, VMMC_LAUNCH_INPUT.
+     */
+    uint32_t flags;
+    /**
+     * Nodes, in order of the ranks; NULL: the launcher's own.
+     */
+    const struct vmmc_job_place *places;
+    /**
+     * How many.
+     */
+    size_t place_count;
+    /**
+     * Name of the launcher's own node; NULL: $VMMC_NODE, else "default".
+     */
+    const char *node;
+    /**
+     * Working directory; NULL: that of this process.
+     */
+    const char *cwd;
+    /**
+     * Variables beside those of this process, as "NAME=VALUE".
+     */
+    const char *const *env;
+    /**
+     * How many.
+     */
+    size_t env_count;
+    /**
+     * With VMMC_LAUNCH_INPUT: who gets standard input.
+     */
+    uint32_t input_rank;
+    /**
+     * How long nodes may take to come up, microseconds; 0: ten seconds.
+     */
+    int64_t timeout_us;
+} vmmc_launch_options;
+
+/**
+ * Something that happened in a job. What it points to is valid until the next call for an event of the same job.
+ */
+typedef struct vmmc_job_event {
+    /**
+     * What.
+     */
+    enum vmmc_event_kind kind;
+    /**
+     * Whom it is about.
+     */
+    uint32_t rank;
+    /**
+     * Process id, or exit code.
+     */
+    int64_t number;
+    /**
+     * Why, where there is a reason; never NULL.
+     */
+    const char *text;
+    /**
+     * What was printed.
+     */
+    const void *data;
+    /**
+     * Its bytes.
+     */
+    size_t len;
+} vmmc_job_event;
 
 /**
  * A piece of local memory to send.
@@ -958,6 +1162,167 @@ enum vmmc_status vmmc_import_swap(const struct vmmc_import *import, uint64_t off
  */
 enum vmmc_status vmmc_import_flush(const struct vmmc_import *import,
                                    int64_t timeout_us);
+
+/**
+ * Joins the job that this process was started for. VMMC_NO_JOB when it was not started as part of one.
+ */
+enum vmmc_status vmmc_job_attach(struct vmmc_job **job);
+
+/**
+ * Frees the job. Its session stays as long as handles made with it.
+ */
+enum vmmc_status vmmc_job_free(struct vmmc_job *job);
+
+/**
+ * Number of this process in the job.
+ */
+enum vmmc_status vmmc_job_rank(const struct vmmc_job *job, uint32_t *rank);
+
+/**
+ * Ranks of the job as of the last vmmc_job_changes(), those that have gone included: ranks are never used twice.
+ */
+enum vmmc_status vmmc_job_size(const struct vmmc_job *job, uint32_t *size);
+
+/**
+ * Id of the job; free it with vmmc_string_free().
+ */
+enum vmmc_status vmmc_job_id(const struct vmmc_job *job, char **id);
+
+/**
+ * The session that the job uses, as a handle of its own, to be freed with vmmc_session_free().
+ */
+enum vmmc_status vmmc_job_session(const struct vmmc_job *job, struct vmmc_session **session);
+
+/**
+ * Name of the node of a rank; free it with vmmc_string_free().
+ */
+enum vmmc_status vmmc_job_node_of(const struct vmmc_job *job, uint32_t rank, char **node);
+
+/**
+ * State of a rank, as of the last vmmc_job_changes().
+ */
+enum vmmc_status vmmc_job_state_of(const struct vmmc_job *job, uint32_t rank, enum vmmc_member_state *state);
+
+/**
+ * Ranks that run, as of the last vmmc_job_changes(): up to `capacity` of them; `count` is how many there are, which may be more.
+ */
+enum vmmc_status vmmc_job_members(const struct vmmc_job *job,
+                                  uint32_t *ranks,
+                                  size_t capacity,
+                                  size_t *count);
+
+/**
+ * The full name of an export of a rank, for exports that are made in other ways than vmmc_job_export(); free it with vmmc_string_free().
+ */
+enum vmmc_status vmmc_job_name_of(const struct vmmc_job *job,
+                                  uint32_t rank,
+                                  const char *name,
+                                  char **full);
+
+/**
+ * Exports new memory under a name of this rank; others reach it with vmmc_job_import(). `name` in `options` must be NULL; `options` may be.
+ */
+enum vmmc_status vmmc_job_export(const struct vmmc_job *job,
+                                 const char *name,
+                                 uint64_t len,
+                                 const struct vmmc_export_options *options,
+                                 struct vmmc_export **export_);
+
+/**
+ * Imports what a rank has exported under a name. It waits for the export to appear, by default as long as the session's timeout. `node` in `options` must be
+ * NULL; `options` may be.
+ */
+enum vmmc_status vmmc_job_import(const struct vmmc_job *job,
+                                 uint32_t rank,
+                                 const char *name,
+                                 const struct vmmc_import_options *options,
+                                 struct vmmc_import **import);
+
+/**
+ * Waits until all members are here. VMMC_MEMBERS_CHANGED when one that is needed has gone.
+ */
+enum vmmc_status vmmc_job_barrier(const struct vmmc_job *job, int64_t timeout_us);
+
+/**
+ * Gives every member the (short) values of all, in order of vmmc_job_members(): the i-th goes to `values` + i * `stride`, its length to the i-th of `lens`. VMMC_OUT_OF_BOUNDS
+ * when `capacity` values of `stride` bytes have no room for them.
+ */
+enum vmmc_status vmmc_job_allgather(const struct vmmc_job *job,
+                                    const void *value,
+                                    size_t len,
+                                    void *values,
+                                    size_t stride,
+                                    size_t *lens,
+                                    size_t capacity,
+                                    int64_t timeout_us,
+                                    size_t *count);
+
+/**
+ * What has changed among the members since the last call; waits for a change up to the timeout, and gives none when it has passed. From then on collective calls
+ * run over the members as they are. Up to `capacity` changes are given; call again when `count` is `capacity`.
+ */
+enum vmmc_status vmmc_job_changes(const struct vmmc_job *job,
+                                  int64_t timeout_us,
+                                  struct vmmc_change *changes,
+                                  size_t capacity,
+                                  size_t *count);
+
+/**
+ * Says goodbye: the others are told, and however this process ends from now on is no failure of the job. Collective calls are over for it.
+ */
+enum vmmc_status vmmc_job_leave(const struct vmmc_job *job);
+
+/**
+ * Asks for more ranks of the same program; they join as soon as the launcher has started them, which vmmc_job_changes() tells.
+ */
+enum vmmc_status vmmc_job_grow(const struct vmmc_job *job,
+                               uint32_t ranks);
+
+/**
+ * Starts a job. Whether the program was found is told later, by VMMC_EVENT_NOT_STARTED.
+ */
+enum vmmc_status vmmc_job_launch(const struct vmmc_launch_options *options, struct vmmc_launched **launched);
+
+/**
+ * The next event; VMMC_AGAIN when the time has passed, and after VMMC_EVENT_ENDED.
+ */
+enum vmmc_status vmmc_launched_next_event(const struct vmmc_launched *launched,
+                                          int64_t timeout_us,
+                                          struct vmmc_job_event *event);
+
+/**
+ * Gives a rank bytes on its standard input; `taken` says how many were taken. The others have to wait until the rank reads.
+ */
+enum vmmc_status vmmc_launched_write_input(const struct vmmc_launched *launched,
+                                           uint32_t rank,
+                                           const void *data,
+                                           size_t len,
+                                           size_t *taken);
+
+/**
+ * Ends the standard input of a rank.
+ */
+enum vmmc_status vmmc_launched_close_input(const struct vmmc_launched *launched, uint32_t rank);
+
+/**
+ * Sends a signal to all ranks.
+ */
+enum vmmc_status vmmc_launched_signal(const struct vmmc_launched *launched, int signal);
+
+/**
+ * Ends the job: SIGTERM, and SIGKILL a second later; `at_once`: SIGKILL now. VMMC_EVENT_ENDED tells when it is done.
+ */
+enum vmmc_status vmmc_launched_end(const struct vmmc_launched *launched, bool at_once);
+
+/**
+ * Adds ranks on the nodes that have the fewest; `added` says how many.
+ */
+enum vmmc_status vmmc_launched_grow(const struct vmmc_launched *launched, uint32_t ranks, size_t *added);
+
+/**
+ * Frees the job, which ends it if it runs.
+ */
+enum vmmc_status vmmc_launched_free(struct vmmc_launched *launched);
 
 /**
  * Gathers: sends several pieces to consecutive places from `offset` on.

@@ -139,7 +139,10 @@ pub(crate) fn rights(bits: u32) -> Result<Option<Rights>, Failure> {
     known.map(Some).ok_or_else(|| Failure::invalid(format!("`rights` {bits:#x} has bits that mean nothing")))
 }
 
-unsafe fn create(builder: ExportBuilder, options: *const vmmc_export_options) -> Result<*mut vmmc_export, Failure> {
+pub(crate) unsafe fn create(
+    builder: ExportBuilder,
+    options: *const vmmc_export_options,
+) -> Result<*mut vmmc_export, Failure> {
     // SAFETY: the caller's word, passed on.
     let options = unsafe { options::read(options) }?;
     let known = VMMC_EXPORT_NOTIFY | VMMC_EXPORT_REDIRECTABLE | VMMC_EXPORT_NOT_MAPPABLE;

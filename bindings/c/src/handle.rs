@@ -3,7 +3,7 @@
 //! Invariant: a handle is never dereferenced. An object is dropped when it was freed and the last call that uses it has returned.
 
 use crate::failure::Failure;
-use crate::{binding, buffer, export, import, node, notification, redirection, session, transfer};
+use crate::{binding, buffer, export, import, job, launch, node, notification, redirection, session, transfer};
 use sharded_slab::{Entry, Slab};
 use std::marker::PhantomData;
 use std::ops::Deref;
@@ -20,6 +20,8 @@ pub(crate) enum Object {
     Redirection(redirection::Object),
     Handler(notification::Object),
     Node(node::Object),
+    Job(job::Object),
+    Launched(launch::Object),
 }
 
 /// A kind of handle: the type that C sees, and what it stands for.

@@ -78,7 +78,10 @@ pub enum vmmc_path {
     VMMC_PATH_NETWORK = 2,
 }
 
-unsafe fn open(builder: ImportBuilder, options: *const vmmc_import_options) -> Result<*mut vmmc_import, Failure> {
+pub(crate) unsafe fn open(
+    builder: ImportBuilder,
+    options: *const vmmc_import_options,
+) -> Result<*mut vmmc_import, Failure> {
     // SAFETY: the caller's word, passed on.
     let options = unsafe { options::read(options) }?;
     known_flags(options.flags, 0, "import options")?;

@@ -16,21 +16,30 @@ use vmmc::job::{Exit, JobEvent, Launch, Place, Stream};
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Something that happened in a job.
-#[pyclass(module = "vmmc", frozen, get_all)]
+#[pyclass(module = "vmmc", frozen)]
 pub(crate) struct Event {
     /// "started", "not started", "output", "error output", "exited", "left", "joined", "node lost", "ended".
+    #[pyo3(get)]
     kind: &'static str,
+    #[pyo3(get)]
     ranks: Vec<u32>,
     /// What a rank printed.
     data: Vec<u8>,
     /// Process id of a rank that was started, code of one that exited (negative: the signal that ended it).
+    #[pyo3(get)]
     number: i64,
     /// Why, where there is a reason.
+    #[pyo3(get)]
     text: String,
 }
 
 #[pymethods]
 impl Event {
+    #[getter]
+    fn data(&self) -> &[u8] {
+        &self.data
+    }
+
     fn __repr__(&self) -> String {
         format!("Event({:?}, ranks={:?}, number={}, text={:?})", self.kind, self.ranks, self.number, self.text)
     }

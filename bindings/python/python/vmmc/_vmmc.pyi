@@ -1,0 +1,510 @@
+"""The native module. Buffers are any object with the buffer protocol; timeouts are seconds, None the session's."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, final
+
+from typing_extensions import Buffer as _Bytes
+
+from . import Rights
+
+__all__ = [
+    "Binding",
+    "Buffer",
+    "Event",
+    "Export",
+    "Handler",
+    "Import",
+    "Job",
+    "Launched",
+    "Node",
+    "Notification",
+    "Redirection",
+    "Report",
+    "Session",
+    "Transfer",
+    "__version__",
+    "attach",
+    "launch",
+    "run_node",
+]
+
+__version__: str
+
+@final
+class Session:
+    """A process's attachment to its node: the door to exports, imports, buffers and notifications. As a context manager it leaves the node at the end."""
+
+    @property
+    def node(self) -> str:
+        """Name of the node."""
+    @property
+    def addresses(self) -> list[str]:
+        """UDP addresses that the node listens on."""
+    @property
+    def process_id(self) -> int:
+        """Id of this process on its node."""
+    @property
+    def alive(self) -> bool:
+        """Whether the node is still there, as far as is known without asking it."""
+    @property
+    def timeout(self) -> float:
+        """Default of all waits, seconds."""
+    def export(
+        self,
+        what: int | _Bytes,
+        *,
+        name: str | None = None,
+        rights: int | Rights | None = None,
+        access: Literal["same user", "anyone"] | Sequence[int] | None = None,
+        notify: bool = False,
+        redirectable: bool = False,
+        mappable: bool = True,
+        copy: bool = False,
+        share_edges: bool = False,
+    ) -> Export:
+        """Exports new memory (a number of bytes), a vmmc.Buffer's, or the memory of a writable object, in place.
+
+        In place costs one copy of the object's pages now and one at the end; the object cannot be resized meanwhile. An object on whole pages of its own is mapped
+        by importers of this node. One that starts inside a page is reached through the engine; if other objects may lie on its first or last page it is refused
+        unless share_edges says that they may move along. copy exports a copy.
+        """
+    def import_(
+        self,
+        what: str | int,
+        *,
+        node: str | None = None,
+        rights: int | Rights | None = None,
+        wait: float | None = None,
+    ) -> Import:
+        """Imports by name or id; `node` is a name or address:port of another node; `wait` waits so many seconds for an export that does not exist yet."""
+    def buffer(self, what: int | _Bytes | Export, *, share_edges: bool = False) -> Buffer:
+        """Registers new memory (a number of bytes), a writable object's in place, or that of an export, for transfers without copies."""
+    def limits(self) -> dict[str, int]:
+        """Bounds of the session, for programs that plan."""
+    def stats(self) -> dict[str, int]:
+        """What the session has done so far."""
+    def node_info(self, details: bool = False, *, timeout: float | None = None) -> dict[str, Any]:
+        """Description of the node; with details its exports, imports and processes too."""
+    def ping(self, node: str, *, timeout: float | None = None) -> float:
+        """Round trip to another node, by name or address:port, seconds."""
+    def add_peer(self, addresses: Sequence[str]) -> None:
+        """Makes the node know a peer; several addresses are several paths to it."""
+    def stop_node(self) -> None:
+        """Ends the node, for all its processes."""
+    def leave(self) -> None:
+        """Leaves the node at once: exports end, later calls fail. Views of memory stay."""
+    def step(self) -> None:
+        """Runs an embedded node once."""
+    def wait_notification(self, timeout: float | None = None) -> Notification:
+        """The next notification of any export without a handler of its own."""
+    def take_notification(self) -> Notification | None:
+        """A notification if one is there."""
+    def on_notification(self, function: Callable[[Notification], object]) -> Handler:
+        """Calls a function on a thread of its own for every notification of exports without a handler of their own."""
+    def block_notifications(self) -> None:
+        """Notifications queue up and are not delivered, until they are unblocked."""
+    def unblock_notifications(self) -> None:
+        """What has queued is delivered."""
+    def fileno(self) -> int:
+        """A descriptor for event loops: readable when take_notification may have something. See vmmc.aio."""
+    def __enter__(self) -> Session: ...
+    def __exit__(self, *_reasons: object) -> None: ...
+
+@final
+class Export:
+    """Memory that others may import. It has the buffer protocol: memoryview(export) and numpy.asarray(export) are the memory. It ends with its last reference, with
+    `unexport`, or with the `with` block; views stay valid."""
+
+    @property
+    def id(self) -> int:
+        """Id for importers."""
+    @property
+    def name(self) -> str | None:
+        """Name for importers."""
+    @property
+    def in_place(self) -> bool:
+        """Whether it is the memory of the object that was given."""
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended."""
+    def read(self, offset: int = 0, len: int | None = None) -> bytes:
+        """Copies bytes out."""
+    def read_into(self, offset: int, into: _Bytes) -> None:
+        """Copies bytes out into a writable object."""
+    def write(self, offset: int, data: _Bytes) -> None:
+        """Copies bytes in; the last one becomes visible last."""
+    def load(self, offset: int) -> int:
+        """An aligned 64-bit word; what was sent before it by the same process is then visible."""
+    def store(self, offset: int, value: int) -> None:
+        """Stores an aligned 64-bit word, after all that was stored before."""
+    def wait_word(
+        self,
+        offset: int,
+        *,
+        equal: int | None = None,
+        not_equal: int | None = None,
+        at_least: int | None = None,
+        at_most: int | None = None,
+        any_bit: int | None = None,
+        timeout: float | None = None,
+    ) -> int:
+        """Waits until an aligned 64-bit word satisfies all conditions given; gives it."""
+    def wait_notification(self, timeout: float | None = None) -> Notification:
+        """The next notification of this export, which must be made with notify=True."""
+    def take_notification(self) -> Notification | None:
+        """A notification of this export if one is there."""
+    def on_notification(self, function: Callable[[Notification], object]) -> Handler:
+        """Calls a function on a thread of its own for every notification of this export."""
+    def block_notifications(self) -> None:
+        """Notifications of this export queue up and are not delivered, until they are unblocked."""
+    def unblock_notifications(self) -> None:
+        """What has queued is delivered."""
+    def redirect(self, offset: int, len: int, to: Buffer, to_offset: int = 0) -> Redirection:
+        """Lets data that comes to a range go to a buffer instead; the export must be made with redirectable=True."""
+    def consume(self, offset: int, len: int) -> None:
+        """The data in this range has been used; the next arrival counts as new."""
+    def unexport(self, *, moving: bool = False) -> Literal["gate", "moved"]:
+        """Ends the export; afterwards no byte arrives. "moved": the content went onto other pages, which views of this object see."""
+    def array(self, dtype: Any = None, shape: int | Sequence[int] | None = None, offset: int = 0) -> Any:
+        """The memory as a NumPy array, without a copy."""
+    def __len__(self) -> int: ...
+    def __bool__(self) -> bool: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+    def __enter__(self) -> Export: ...
+    def __exit__(self, *_reasons: object) -> None: ...
+
+@final
+class Buffer:
+    """Memory registered with the node, for transfers without copies. It has the buffer protocol."""
+
+    @property
+    def in_place(self) -> bool:
+        """Whether it is the memory of the object that was given."""
+    def write(self, offset: int, data: _Bytes) -> None:
+        """Copies bytes in."""
+    def read_into(self, offset: int, into: _Bytes) -> None:
+        """Copies bytes out into a writable object."""
+    def array(self, dtype: Any = None, shape: int | Sequence[int] | None = None, offset: int = 0) -> Any:
+        """The memory as a NumPy array, without a copy."""
+    def __len__(self) -> int: ...
+    def __bool__(self) -> bool: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+@final
+class Import:
+    """Access to another process's export. On the path "mapped" it has the buffer protocol, read-only: memoryview(there) is the exporter's memory, and stays valid
+    after the end of the export (with the bytes of then) and of this object."""
+
+    @property
+    def rights(self) -> int:
+        """Rights granted, as vmmc.Rights."""
+    @property
+    def export_id(self) -> int:
+        """Id of the export behind it."""
+    @property
+    def node(self) -> str:
+        """Name of the exporting node."""
+    @property
+    def path(self) -> Literal["mapped", "engine", "network"]:
+        """How its transfers go."""
+    def explain(self) -> str:
+        """Which path its transfers take, and why not a better one."""
+    def explanation(self) -> dict[str, Any]:
+        """The same for programs."""
+    def check(self) -> None:
+        """Raises what every transfer would raise, if it can no longer be used."""
+    def send(
+        self, offset: int, data: _Bytes, *, notify: bool = False, counter: int | None = None, timeout: float | None = None
+    ) -> None:
+        """Deliberate update: copies the data to the export. notify tells the receiver; counter is the offset of a word that grows by one after the data."""
+    def send_async(
+        self, offset: int, data: _Bytes, *, notify: bool = False, counter: int | None = None, timeout: float | None = None
+    ) -> Transfer:
+        """Sends without waiting; the data is copied and may be reused."""
+    def send_from(
+        self,
+        offset: int,
+        buffer: Buffer,
+        start: int = 0,
+        len: int | None = None,
+        *,
+        notify: bool = False,
+        counter: int | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Sends from registered memory without a copy on the way."""
+    def send_from_async(
+        self,
+        offset: int,
+        buffer: Buffer,
+        start: int = 0,
+        len: int | None = None,
+        *,
+        notify: bool = False,
+        counter: int | None = None,
+        timeout: float | None = None,
+    ) -> Transfer:
+        """Sends from registered memory without a copy and without waiting; leave the range alone until it is done."""
+    def fetch(self, offset: int, len: int, *, timeout: float | None = None) -> bytes:
+        """Remote fetch."""
+    def fetch_into(self, offset: int, into: _Bytes | Buffer, *, timeout: float | None = None) -> None:
+        """Fetches into a writable object, or without a copy on the way into all of a vmmc.Buffer."""
+    def fetch_async(
+        self, offset: int, buffer: Buffer, start: int = 0, len: int | None = None, *, timeout: float | None = None
+    ) -> Transfer:
+        """Fetches into registered memory without waiting; leave the range alone until it is done."""
+    def fetch_add(self, offset: int, value: int, *, timeout: float | None = None) -> int:
+        """Adds to an aligned 64-bit word; gives the old value."""
+    def compare_swap(self, offset: int, expected: int, desired: int, *, timeout: float | None = None) -> int:
+        """Stores a value in an aligned 64-bit word if it is the expected one; gives the old value."""
+    def swap(self, offset: int, value: int, *, timeout: float | None = None) -> int:
+        """Stores a value in an aligned 64-bit word; gives the old value."""
+    def gather(self, offset: int, pieces: Sequence[_Bytes], *, timeout: float | None = None) -> None:
+        """Sends several objects to consecutive places."""
+    def gather_from(
+        self, offset: int, buffer: Buffer, ranges: Sequence[tuple[int, int]], *, timeout: float | None = None
+    ) -> None:
+        """Sends several (start, length) ranges of a buffer to consecutive places, all under way at once."""
+    def scatter(self, data: _Bytes, ranges: Sequence[tuple[int, int]], *, timeout: float | None = None) -> None:
+        """Sends consecutive parts of the data to several (offset, length) ranges."""
+    def fetch_gather(self, ranges: Sequence[tuple[int, int]], *, timeout: float | None = None) -> bytes:
+        """Fetches several (offset, length) ranges."""
+    def fetch_scatter(self, offset: int, into: Sequence[_Bytes], *, timeout: float | None = None) -> None:
+        """Fetches consecutive bytes into several writable objects."""
+    def flush(self, *, timeout: float | None = None) -> None:
+        """Returns when all that this process sent before is in memory there; raises the error of an earlier send that failed after it had returned."""
+    def bind(self, *, combining: bool = False) -> Binding:
+        """Binds it for automatic update: plain stores to views of the binding appear in the export."""
+    def array(self, dtype: Any = None, shape: int | Sequence[int] | None = None, offset: int = 0) -> Any:
+        """The mapped memory as a read-only NumPy array, without a copy."""
+    def __len__(self) -> int: ...
+    def __bool__(self) -> bool: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+@final
+class Binding:
+    """An import bound for automatic update. It has the buffer protocol, writable: stores appear in the export, and reach nobody after its end."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the export still exists."""
+    def flush(self, *, timeout: float | None = None) -> None:
+        """Returns when all stores so far are in the export's memory; raises if the export has ended."""
+    def array(self, dtype: Any = None, shape: int | Sequence[int] | None = None, offset: int = 0) -> Any:
+        """The export's memory as a writable NumPy array, without a copy."""
+    def __len__(self) -> int: ...
+    def __bool__(self) -> bool: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+@final
+class Transfer:
+    """A transfer under way. Dropping it abandons the answer, not the transfer."""
+
+    def poll(self) -> int | None:
+        """The bytes moved if it is done, None while it is under way."""
+    def wait(self, timeout: float | None = None) -> int:
+        """Waits for it; gives the bytes moved. May be called again after vmmc.TimedOut."""
+
+@final
+class Notification:
+    """A sender says: data has come."""
+
+    @property
+    def export_id(self) -> int:
+        """The export that received data."""
+    @property
+    def offset(self) -> int:
+        """First byte of the transfer."""
+    @property
+    def len(self) -> int:
+        """Its bytes."""
+    @property
+    def last_word(self) -> int:
+        """Its last (up to) eight bytes, little endian."""
+    def __eq__(self, other: object, /) -> bool: ...
+    def __ne__(self, other: object, /) -> bool: ...
+
+@final
+class Handler:
+    """A notification handler, until it is closed."""
+
+    def close(self) -> None:
+        """Ends it, after the call it is in."""
+    def __enter__(self) -> Handler: ...
+    def __exit__(self, *_reasons: object) -> None: ...
+
+@final
+class Report:
+    """What happened to the bytes of a redirected range; ranges are (offset in the export, bytes)."""
+
+    @property
+    def copied(self) -> list[tuple[int, int]]:
+        """Had come before, and were copied."""
+    @property
+    def redirected(self) -> list[tuple[int, int]]:
+        """Went straight to the new place."""
+    @property
+    def pending(self) -> list[tuple[int, int]]:
+        """Have not come."""
+    def __eq__(self, other: object, /) -> bool: ...
+    def __ne__(self, other: object, /) -> bool: ...
+
+@final
+class Redirection:
+    """A posted redirection. Dropping it cancels it."""
+
+    def report(self) -> Report:
+        """What has happened so far."""
+    def wait(self, timeout: float | None = None) -> Report:
+        """Waits until all bytes have come."""
+    def cancel(self) -> Report:
+        """Ends it: data that has not come goes to the export again."""
+
+@final
+class Node:
+    """A node that lives in this process, and runs while callers wait."""
+
+    def __new__(
+        cls,
+        name: str = "embedded",
+        *,
+        listen: Sequence[str] = ...,
+        peers: Sequence[str] = ...,
+        plain: bool = False,
+        key_file: str | None = None,
+    ) -> Node: ...
+    @property
+    def name(self) -> str:
+        """Its name."""
+    @property
+    def addresses(self) -> list[str]:
+        """UDP addresses that it listens on, for the `peers` of others."""
+    def attach(self, *, timeout: float | None = None) -> Session:
+        """Attaches this process to it."""
+
+@final
+class Job:
+    """This process's membership in a job that `vmmc run` or vmmc.launch started."""
+
+    @staticmethod
+    def attach() -> Job:
+        """Joins the job that this process was started for."""
+    @property
+    def rank(self) -> int:
+        """Number of this process in the job."""
+    @property
+    def size(self) -> int:
+        """Ranks of the job as of the last `changes`, those that have gone included."""
+    @property
+    def id(self) -> str:
+        """Id of the job."""
+    @property
+    def members(self) -> list[int]:
+        """Ranks that run, as of the last `changes`."""
+    @property
+    def session(self) -> Session:
+        """The session that the job uses."""
+    def node_of(self, rank: int) -> str:
+        """Name of the node of a rank."""
+    def state_of(self, rank: int) -> Literal["running", "left", "ended", "failed"]:
+        """State of a rank, as of the last `changes`."""
+    def name_of(self, rank: int, name: str) -> str:
+        """The full name of an export of a rank."""
+    def export(
+        self,
+        name: str,
+        what: int | _Bytes,
+        *,
+        rights: int | Rights | None = None,
+        access: Literal["same user", "anyone"] | Sequence[int] | None = None,
+        notify: bool = False,
+        redirectable: bool = False,
+        mappable: bool = True,
+        copy: bool = False,
+        share_edges: bool = False,
+    ) -> Export:
+        """Exports under a name of this rank."""
+    def import_(self, rank: int, name: str, *, rights: int | Rights | None = None, wait: float | None = None) -> Import:
+        """Imports what a rank has exported under a name, waiting for it."""
+    def barrier(self, timeout: float | None = None) -> None:
+        """Waits until all members are here."""
+    def allgather(self, value: bytes, timeout: float | None = None) -> list[bytes]:
+        """Gives every member the (short) values of all."""
+    def changes(self) -> list[tuple[Literal["joined", "left", "ended", "failed"], int]]:
+        """What has changed among the members since the last call."""
+    def wait_changes(self, timeout: float) -> list[tuple[Literal["joined", "left", "ended", "failed"], int]]:
+        """Waits until the set of members changes, or the time has passed."""
+    def leave(self) -> None:
+        """Says goodbye: however this process ends from now on is no failure of the job."""
+    def grow(self, ranks: int) -> None:
+        """Asks for more ranks of the same program."""
+
+@final
+class Event:
+    """Something that happened in a job."""
+
+    @property
+    def kind(self) -> str:
+        """"started", "not started", "output", "error output", "exited", "left", "joined", "node lost", "ended"."""
+    @property
+    def ranks(self) -> list[int]:
+        """Whom it is about."""
+    @property
+    def data(self) -> bytes:
+        """What a rank printed."""
+    @property
+    def number(self) -> int:
+        """Process id of a rank that was started, code of one that exited (negative: the signal that ended it)."""
+    @property
+    def text(self) -> str:
+        """Why, where there is a reason."""
+
+@final
+class Launched:
+    """A job that runs; iterating gives its events until it has ended. It ends with its object."""
+
+    @property
+    def id(self) -> str:
+        """Id of the job."""
+    @property
+    def size(self) -> int:
+        """Ranks, those that have ended included."""
+    def node_of(self, rank: int) -> str | None:
+        """Name of the node of a rank."""
+    def state_of(self, rank: int) -> Literal["running", "left", "ended", "failed"] | None:
+        """State of a rank."""
+    def next_event(self, timeout: float | None = None) -> Event | None:
+        """The next event, or None when the time has passed or after "ended"."""
+    def write_input(self, rank: int, data: bytes) -> int:
+        """Gives a rank bytes on its standard input; says how many were taken."""
+    def close_input(self, rank: int) -> None:
+        """Ends the standard input of a rank."""
+    def signal(self, signal: int) -> None:
+        """Sends a signal to all ranks."""
+    def end(self) -> None:
+        """Ends the job: SIGTERM, and SIGKILL a second later."""
+    def kill(self) -> None:
+        """Ends the job at once, by force."""
+    def grow(self, ranks: int) -> list[int]:
+        """Adds ranks; says which ones."""
+    def __iter__(self) -> Launched: ...
+    def __next__(self) -> Event: ...
+
+def attach(node: str | None = None, *, start: bool = True, timeout: float | None = None) -> Session: ...
+def launch(
+    program: str | os.PathLike[str],
+    *args: str | os.PathLike[str],
+    ranks: int = 1,
+    places: Sequence[tuple[str | None, int]] | None = None,
+    node: str | None = None,
+    env: Mapping[str, str] | None = None,
+    cwd: str | os.PathLike[str] | None = None,
+    keep_going: bool = False,
+    input: int | None = None,
+    timeout: float | None = None,
+) -> Launched:
+    """Starts a job: `ranks` processes of a program on this node, or as many as `places` says on (node, ranks)."""
+
+def run_node(options: Sequence[str]) -> None:
+    """Runs a node in this process until it is told to stop; options as those of `vmmc node run`."""
