@@ -10,6 +10,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// Profile of the module: the quickest to build, with all assertions.
+const MODULE_PROFILE: &str = "dev";
 /// What the step needs from the package index. NumPy and mypy widen what is tested.
 const TOOLS: &[&str] = &["maturin>=1.7,<2", "numpy", "mypy", "typing_extensions"];
 
@@ -86,11 +88,11 @@ fn try_check(venv: &Path) -> Result<String, String> {
     Ok(format!("{ran}; {} examples run; stubs agree with the module", examples.len()))
 }
 
-/// `pip install ./bindings/python`, with the profile that the other steps have built already.
+/// `pip install ./bindings/python`.
 fn install(venv: &Path) -> Result<(), String> {
     let mut pip = Command::new(venv.join("bin/pip"));
     pip.args(["install", "--quiet", "--disable-pip-version-check", "--no-build-isolation", "--force-reinstall"]);
-    pip.args(["--no-deps", &format!("--config-settings=build-args=--profile {PROFILE}"), "./bindings/python"]);
+    pip.args(["--no-deps", &format!("--config-settings=build-args=--profile {MODULE_PROFILE}"), "./bindings/python"]);
     // The build finds maturin in the environment.
     let path = std::env::var_os("PATH").unwrap_or_default();
     let paths = std::iter::once(venv.join("bin")).chain(std::env::split_paths(&path));

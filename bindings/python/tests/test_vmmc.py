@@ -417,7 +417,7 @@ class Processes(unittest.TestCase):
     """A daemon, brought up by the package itself, and several processes."""
 
     def setUp(self) -> None:
-        self.name = f"py-daemon-{os.getpid()}"
+        self.name = f"py-daemon-{os.getpid()}-{self._testMethodName[-20:]}"
         self.environment = {k: v for k, v in os.environ.items() if k not in ("VMMC_BIN", "VMMC_NODE")}
         # Without the program `vmmc` on the path: the package is the node.
         self.environment.update(VMMC_NODE=self.name, PATH="/nowhere")
@@ -425,7 +425,7 @@ class Processes(unittest.TestCase):
     def tearDown(self) -> None:
         try:
             vmmc.attach(self.name, start=False).stop_node()
-        except vmmc.NoNode:
+        except (vmmc.NoNode, vmmc.NodeGone):
             pass
 
     def start(self, code: str) -> subprocess.Popen[str]:

@@ -55,6 +55,8 @@ impl Job {
     /// # Errors
     /// [`JobError`]; [`JobError::NoJob`] when the process was not started as part of a job.
     pub fn attach() -> Result<Job, JobError> {
+        // Asked first: a node may be named without any job.
+        variable(JOB_VARIABLE)?;
         let node = variable(NODE_VARIABLE)?;
         let session = Session::builder().node(&node).start_node(false).attach()?;
         Job::over(session)
