@@ -93,9 +93,9 @@ impl Kernel for Socket<'_> {
     }
 
     fn received(&self) -> Option<(u64, u64)> {
-        // The bytes that nobody has read are counted first: one that comes between the two questions only makes us ask again.
-        let unread = vmmc_host::stream::unread_bytes(self.0);
-        vmmc_host::stream::tcp_progress(self.0).ok().map(|p| (p.received, unread))
+        // In this order: a byte that comes between the two questions is unread, but not counted as received. The other way round it would be taken for read.
+        let received = vmmc_host::stream::tcp_progress(self.0).ok()?.received;
+        Some((received, vmmc_host::stream::unread_bytes(self.0)))
     }
 
     fn look(&self) -> End {

@@ -518,3 +518,6 @@ impl Upgraded {
         self.reset_told.load(Ordering::Relaxed) != 0
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,399 @@
+//! The protocol on scripted interleavings: two ends, a kernel stream each way that delivers when the script says so, and everything that may happen in between.
+//!
+//! Invariant checked after every step: what came out is a prefix of what went in; and at the end of each run: all of it, unless an end died or was reset.
+
+use super::*;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use vmmc_host::stream::{Epoch, Slab};
+
+/// One direction of the kernel's connection.
+#[derive(Default)]
+struct Wire {
+    sent: Cell<u64>,
+    /// Sent, not delivered.
+    flying: RefCell<VecDeque<u8>>,
+    /// Delivered, not read.
+    there: RefCell<VecDeque<u8>>,
+    received: Cell<u64>,
+    ended: Cell<bool>,
+}
+
+const WIRE_BYTES: usize = 700;
+
+impl Wire {
+    fn deliver(&self, most: usize) {
+        let mut flying = self.flying.borrow_mut();
+        let n = most.min(flying.len());
+        self.there.borrow_mut().extend(flying.drain(..n));
+        self.received.set(self.received.get() + n as u64);
+    }
+}
+
+/// The kernel's socket of one end.
+struct Fake {
+    out: Rc<Wire>,
+    into: Rc<Wire>,
+}
+
+impl Kernel for Fake {
+    fn send_now(&self, from: &[IoSlice<'_>]) -> Result<usize, Errno> {
+        if self.out.ended.get() {
+            return Err(Errno::PIPE);
+        }
+        let mut flying = self.out.flying.borrow_mut();
+        let room = WIRE_BYTES.saturating_sub(flying.len() + self.out.there.borrow().len());
+        let all: Vec<u8> = from.iter().flat_map(|s| s.iter().copied()).take(room).collect();
+        if all.is_empty() {
+            return Err(Errno::AGAIN);
+        }
+        self.out.sent.set(self.out.sent.get() + all.len() as u64);
+        flying.extend(&all);
+        Ok(all.len())
+    }
+
+    fn sent(&self) -> Option<u64> {
+        Some(self.out.sent.get())
+    }
+
+    fn received(&self) -> Option<(u64, u64)> {
+        Some((self.into.received.get(), self.into.there.borrow().len() as u64))
+    }
+
+    fn look(&self) -> End {
+        let over = self.into.ended.get() && self.into.flying.borrow().is_empty();
+        match (self.into.there.borrow().is_empty(), over) {
+            (false, _) => End::Bytes,
+            (true, true) => End::Ended,
+            (true, false) => End::Open,
+        }
+    }
+
+    fn established(&self) -> bool {
+        !self.into.ended.get() && !self.out.ended.get()
+    }
+
+    fn no_delay(&self) {}
+}
+
+impl Fake {
+    fn read(&self, most: usize) -> Vec<u8> {
+        let mut there = self.into.there.borrow_mut();
+        let n = most.min(there.len());
+        there.drain(..n).collect()
+    }
+}
+
+/// A seeded generator that needs no crate.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, below: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % below
+    }
+}
+
+struct End2 {
+    core: Rc<Upgraded>,
+    kernel: Rc<Fake>,
+    /// Bytes given so far: byte `i` of a direction is `byte(i)`.
+    sent: u64,
+    got: u64,
+    ended: bool,
+}
+
+fn byte(direction: usize, at: u64) -> u8 {
+    (at.wrapping_mul(2_654_435_761) >> 7) as u8 ^ (direction as u8 * 85)
+}
+
+struct World {
+    ends: [End2; 2],
+    dice: Dice,
+    slot: Slot,
+    attached: [bool; 2],
+    moves: [u64; 2],
+}
+
+const ME: u32 = u32::MAX >> 2;
+
+impl World {
+    fn new(seed: u64) -> World {
+        let wires = [Rc::new(Wire::default()), Rc::new(Wire::default())];
+        let slot = Slab::create(1, 4096).unwrap().slot(0).unwrap();
+        let end = |e: usize| End2 {
+            core: Rc::new(Upgraded::new(slot.clone(), e, Arc::default())),
+            kernel: Rc::new(Fake { out: wires[e].clone(), into: wires[1 - e].clone() }),
+            sent: 0,
+            got: 0,
+            ended: false,
+        };
+        let dice = Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+        World { ends: [end(0), end(1)], dice, slot: slot.clone(), attached: [false; 2], moves: [0; 2] }
+    }
+
+    fn step(&mut self, pins: bool) {
+        let e = self.dice.roll(2) as usize;
+        match self.dice.roll(if pins { 14 } else { 12 }) {
+            0..4 => self.send(e),
+            4..9 => self.receive(e),
+            9 => self.ends[e].kernel.into.deliver(self.dice.roll(400) as usize),
+            10 => self.attach(e),
+            11 => {
+                let end = &self.ends[e];
+                end.core.follow(ME, &*end.kernel);
+            }
+            12 => self.turn(e, true),
+            _ => self.turn(e, false),
+        }
+    }
+
+    fn attach(&mut self, e: usize) {
+        if !std::mem::replace(&mut self.attached[e], true) {
+            self.slot.words().ends[e].holders.store(1, Ordering::SeqCst);
+            self.slot.words().ends[e].attached.store(EndWords::YES, Ordering::SeqCst);
+        }
+    }
+
+    /// Back to the kernel, or free to leave it.
+    fn turn(&mut self, e: usize, pin: bool) {
+        let core = &self.ends[e].core;
+        core.pinned.store(u32::from(pin), Ordering::SeqCst);
+        if pin {
+            core.incoming().receiver_flags.fetch_or(Flags::WANTS_KERNEL, Ordering::SeqCst);
+            core.return_to_kernel(ME);
+        } else {
+            core.incoming().receiver_flags.fetch_and(!Flags::WANTS_KERNEL, Ordering::SeqCst);
+        }
+    }
+
+    fn send(&mut self, e: usize) {
+        let len = 1 + self.dice.roll(if self.dice.0 % 5 == 0 { 6000 } else { 200 });
+        let cut = self.dice.roll(len);
+        let data: Vec<u8> = (0..len).map(|i| byte(e, self.ends[e].sent + i)).collect();
+        let parts = [IoSlice::new(&data[..cut as usize]), IoSlice::new(&data[cut as usize..])];
+        let end = &mut self.ends[e];
+        if end.ended {
+            return;
+        }
+        // Before an end is attached its sends are the kernel's.
+        let (sending, _) = if self.attached[e] {
+            end.core.send(ME, &*end.kernel, &parts)
+        } else {
+            end.core.outgoing().kernel_sends.fetch_add(1, Ordering::SeqCst);
+            (Sending::Kernel, Tell::default())
+        };
+        let before = end.core.outgoing().announced();
+        match sending {
+            Sending::Done(n) => end.sent += n as u64,
+            Sending::Full => {}
+            Sending::Kernel => {
+                end.sent += end.kernel.send_now(&parts).map_or(0, |n| n as u64);
+                end.core.end_kernel_send();
+            }
+            Sending::Failed(errno) => panic!("{errno} without a reason"),
+        }
+        self.moves[e] += u64::from(before.in_ring());
+    }
+
+    fn receive(&mut self, e: usize) {
+        let len = 1 + self.dice.roll(500) as usize;
+        let mut buffer = vec![0; len];
+        let take = self.dice.roll(6) > 0;
+        let end = &mut self.ends[e];
+        let (receiving, _) = if self.attached[e] {
+            end.core.receive(ME, &*end.kernel, &mut [IoSliceMut::new(&mut buffer)], take)
+        } else {
+            end.core.incoming().kernel_receives.fetch_add(1, Ordering::SeqCst);
+            (Receiving::Kernel { alone: true }, Tell::default())
+        };
+        let (got, taken) = match receiving {
+            Receiving::Done(n) => (buffer[..n].to_vec(), take),
+            Receiving::Empty => (Vec::new(), true),
+            Receiving::Kernel { alone } => {
+                assert!(alone);
+                let got = end.kernel.read(len);
+                end.core.end_kernel_receive();
+                (got, true)
+            }
+            Receiving::Failed(errno) => panic!("{errno} without a reason"),
+        };
+        for (i, b) in got.iter().enumerate() {
+            assert_eq!(*b, byte(1 - e, end.got + i as u64), "byte {} of direction {}", end.got + i as u64, 1 - e);
+        }
+        if taken {
+            end.got += got.len() as u64;
+        }
+    }
+
+    /// Everything that was sent arrives if both go on.
+    fn settle(&mut self) {
+        self.attach(0);
+        self.attach(1);
+        for _ in 0..10_000 {
+            if self.ends[0].got == self.ends[1].sent && self.ends[1].got == self.ends[0].sent {
+                return;
+            }
+            for e in 0..2 {
+                self.ends[e].kernel.into.deliver(1000);
+                self.receive(e);
+            }
+        }
+        panic!("sent {:?}, got {:?}", self.ends.each_ref().map(|e| e.sent), self.ends.each_ref().map(|e| e.got));
+    }
+}
+
+fn seeds() -> impl Iterator<Item = u64> {
+    let given = std::env::var("SEED").ok().and_then(|s| s.parse().ok());
+    let range = given.map_or(0..500, |seed| seed..seed + 1);
+    range.inspect(|seed| {
+        if std::env::var("SEED").is_ok() {
+            println!("seed {seed}");
+        }
+    })
+}
+
+fn run(pins: bool) -> [u64; 2] {
+    let mut used = [0; 2];
+    for seed in seeds() {
+        let result = std::panic::catch_unwind(|| {
+            let mut world = World::new(seed + 1);
+            for _ in 0..world.dice.roll(600) + 50 {
+                world.step(pins);
+            }
+            world.settle();
+            world.moves
+        });
+        match result {
+            Ok(moves) => used.iter_mut().zip(moves).for_each(|(u, m)| *u += m),
+            Err(_) => panic!("replay: SEED={seed} cargo test -p vmmc-sockets core::tests"),
+        }
+    }
+    used
+}
+
+#[test]
+fn streams_stay_whole_while_each_direction_moves_when_it_likes() {
+    let used = run(false);
+    assert!(used.iter().all(|&u| u > 300), "the ring was used: {used:?}");
+}
+
+#[test]
+fn streams_stay_whole_while_ends_go_back_and_forth() {
+    let used = run(true);
+    assert!(used.iter().all(|&u| u > 300), "the ring was used: {used:?}");
+}
+
+#[test]
+fn a_sender_that_died_before_it_announced_the_boundary_is_finished_by_its_sibling() {
+    let mut world = World::new(3);
+    world.attach(0);
+    world.attach(1);
+    let end = &mut world.ends[0];
+    end.core.outgoing().begin_change();
+    let data: Vec<u8> = (0..5).map(|i| byte(0, i)).collect();
+    end.kernel.send_now(&[IoSlice::new(&data)]).unwrap();
+    end.sent = 5;
+    assert!(end.core.outgoing().announced().pending);
+    for _ in 0..20 {
+        world.send(0);
+    }
+    world.settle();
+    assert_eq!(world.ends[0].core.outgoing().announced(), Epoch { number: 1, pending: false });
+}
+
+#[test]
+fn wild_claims_of_the_other_side_do_no_harm_here() {
+    let mut dice = Dice(77);
+    for seed in 0..300 {
+        let mut world = World::new(seed + 1);
+        world.attach(0);
+        world.attach(1);
+        for _ in 0..200 {
+            let words = world.slot.words();
+            // What end 1 can write: its lines of both directions, and more, for it can write all of them.
+            let (tail, head) = (&words.directions[1].tail, &words.directions[0].head);
+            match dice.roll(8) {
+                0 => tail.store(dice.roll(u64::MAX), Ordering::Relaxed),
+                1 => head.store(dice.roll(u64::MAX), Ordering::Relaxed),
+                2 => words.directions[1].change(dice.roll(u64::MAX)),
+                3 => words.directions[1].begin_change(),
+                4 => words.directions[1].sender_flags.store(dice.roll(4) as u32, Ordering::Relaxed),
+                5 => words.directions[0].receiver_flags.store(dice.roll(8) as u32, Ordering::Relaxed),
+                _ => {}
+            }
+            let end = &world.ends[0];
+            let mut buffer = [0; 300];
+            let (receiving, _) = end.core.receive(ME, &*end.kernel, &mut [IoSliceMut::new(&mut buffer)], true);
+            if let Receiving::Kernel { .. } = receiving {
+                end.core.end_kernel_receive();
+            }
+            let (sending, _) = end.core.send(ME, &*end.kernel, &[IoSlice::new(&[1; 100])]);
+            if sending == Sending::Kernel {
+                end.core.end_kernel_send();
+            }
+            end.core.looks_readable();
+            end.core.looks_writable();
+        }
+    }
+}
+
+#[test]
+fn the_last_holder_closes_and_the_peer_reads_everything_first() {
+    let mut world = World::new(9);
+    world.attach(0);
+    world.attach(1);
+    while !world.ends[0].core.outgoing().announced().in_ring() || !world.ends[1].core.incoming().reads_ring() {
+        world.send(0);
+        world.ends[1].kernel.into.deliver(10_000);
+        world.receive(1);
+    }
+    world.send(0);
+    world.ends[0].core.own().holders.store(2, Ordering::SeqCst);
+    assert!(!world.ends[0].core.let_go(false).0, "another process holds it");
+    let mut buffer = [0; 1];
+    world.receive(1);
+    assert!(world.ends[0].core.let_go(false).0);
+    while world.ends[1].got < world.ends[0].sent {
+        world.receive(1);
+    }
+    let end = &world.ends[1];
+    let (receiving, _) = end.core.receive(ME, &*end.kernel, &mut [IoSliceMut::new(&mut buffer)], true);
+    assert_eq!(receiving, Receiving::Done(0));
+    let (sending, _) = end.core.send(ME, &*end.kernel, &[IoSlice::new(&[1])]);
+    // Its own direction is in the kernel, which says for itself that nobody reads.
+    assert!(matches!(sending, Sending::Kernel | Sending::Done(1)));
+}
+
+#[test]
+fn a_death_is_believed_only_when_the_kernel_says_so() {
+    let mut world = World::new(11);
+    world.attach(0);
+    world.attach(1);
+    for _ in 0..400 {
+        world.send(0);
+        world.send(1);
+        for e in 0..2 {
+            world.ends[e].kernel.into.deliver(10_000);
+            world.receive(e);
+        }
+    }
+    world.settle();
+    assert!(world.ends[1].core.incoming().reads_ring());
+    let words = world.slot.words();
+    words.ends[0].dead.store(1, Ordering::SeqCst);
+    words.ends[1].hint.fetch_add(1, Ordering::SeqCst);
+    let end = &world.ends[1];
+    let mut buffer = [0; 1];
+    let mut receive = || end.core.receive(ME, &*end.kernel, &mut [IoSliceMut::new(&mut buffer)], true).0;
+    assert_eq!(receive(), Receiving::Empty, "somebody holds the other end");
+    assert_eq!(end.core.careful.load(Ordering::Relaxed), 1);
+    end.kernel.into.ended.set(true);
+    words.ends[1].hint.fetch_add(1, Ordering::SeqCst);
+    assert_eq!(receive(), Receiving::Done(0));
+    let (sending, _) = end.core.send(ME, &*end.kernel, &[IoSlice::new(&[1])]);
+    assert_eq!(sending, Sending::Failed(Errno::PIPE));
+}
