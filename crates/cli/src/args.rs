@@ -44,6 +44,9 @@ pub(crate) enum Command {
     /// Run a program as it is; its TCP connections to others that were started so go through VMMC
     #[command(after_help = EXEC_HELP)]
     Exec(Exec),
+    /// TCP connections that go through VMMC, or why they do not
+    #[command(after_help = EXIT_CODES)]
+    Sockets(Sockets),
     /// Counters of a node and of its peers
     #[command(after_help = EXIT_CODES)]
     Stats(Stats),
@@ -83,6 +86,12 @@ pub(crate) enum Command {
         #[arg(long)]
         service: String,
     },
+    /// The other side of `bench sockets`
+    #[command(hide = true)]
+    SocketsPeer {
+        /// Name of the node
+        node: String,
+    },
     /// Half of a measurement; started by `bench` and `demo`
     #[command(hide = true)]
     Worker {
@@ -111,6 +120,8 @@ pub(crate) enum What {
     Redirect,
     /// First and later use of memory, pinning, translation; the UTLB paper's Tables 1 and 2
     Utlb,
+    /// Stream sockets beside TCP, on one node: round trips, streams, short connections, thinking clients
+    Sockets,
 }
 
 /// What to do about traces.
@@ -146,6 +157,7 @@ impl What {
             What::Import => "import",
             What::Redirect => "redirect",
             What::Utlb => "utlb",
+            What::Sockets => "sockets",
         }
     }
 }
@@ -380,6 +392,20 @@ pub(crate) struct Stats {
     /// Which node.
     #[command(flatten)]
     pub(crate) which: Which,
+    /// Print one JSON object instead of a table
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// TCP connections.
+#[derive(Args, Debug)]
+pub(crate) struct Sockets {
+    /// Which node.
+    #[command(flatten)]
+    pub(crate) which: Which,
+    /// Time between the two looks that rates come from, milliseconds; 0: no rates
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u64).range(0..=60_000))]
+    pub(crate) rate_ms: u64,
     /// Print one JSON object instead of a table
     #[arg(long)]
     pub(crate) json: bool,

@@ -3,6 +3,7 @@
 //! Invariant: a command that only looks at nodes never starts one.
 
 pub(crate) mod bench;
+pub(crate) mod bench_sockets;
 mod bench_utlb;
 pub(crate) mod demo;
 pub(crate) mod doctor;
@@ -13,6 +14,7 @@ pub(crate) mod ping;
 mod program;
 pub(crate) mod run;
 pub(crate) mod sim;
+pub(crate) mod sockets;
 pub(crate) mod stats;
 pub(crate) mod supervise;
 pub(crate) mod trace;

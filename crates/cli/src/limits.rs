@@ -90,3 +90,5 @@ pub(crate) const LOCAL_NODES_MAX: u32 = 64;
 pub(crate) const LOCAL_NODE_LINGER: Duration = Duration::from_secs(2);
 /// How long `vmmc run` waits for whoever reads its output once it was told to end.
 pub(crate) const READER_PATIENCE: Duration = Duration::from_millis(200);
+/// Silent connections beside the busy one in `vmmc bench sockets`; each has a thread at the other side.
+pub(crate) const IDLE_SOCKETS: usize = 1000;

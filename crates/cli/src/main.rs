@@ -62,6 +62,8 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Ping(ping) => commands::ping::run(&ping),
         Command::Bench(bench) => commands::bench::run(&bench),
         Command::Exec(exec) => commands::exec::run(&exec),
+        Command::Sockets(sockets) => commands::sockets::run(&sockets),
+        Command::SocketsPeer { node } => commands::bench_sockets::serve(&node),
         Command::Stats(stats) => commands::stats::run(&stats),
         Command::Explain(explain) => commands::explain::run(&explain),
         Command::Doctor { json } => commands::doctor::run(json),

@@ -9,7 +9,9 @@ use common::{Folder, Node, fails, json, ok, unique, vmmc};
 #[test]
 fn help_names_every_command_and_exit_code() {
     let help = ok(&["--help"]);
-    for command in ["demo", "node", "exec", "ping", "bench", "stats", "explain", "doctor", "sim", "completion", "man"] {
+    for command in
+        ["demo", "node", "exec", "ping", "bench", "sockets", "stats", "explain", "doctor", "sim", "completion", "man"]
+    {
         assert!(help.contains(&format!("\n  {command} ")), "{command} is not in the help:\n{help}");
     }
     assert!(help.contains("Exit codes:") && !help.contains("worker"));

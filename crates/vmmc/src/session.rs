@@ -21,6 +21,7 @@ use std::time::Duration;
 use vmmc_host::adopt::CallerMemory;
 use vmmc_host::control::{Answer, Call, NodeInfo, What, timeout_ms};
 use vmmc_host::limits::{EXPORTS_PER_PROCESS_MAX, REGION_BYTES_MAX};
+use vmmc_host::stream::messages::SocketInfo;
 use vmmc_host::{Attachment, Deadline, Region};
 use vmmc_nic::ExportId;
 
@@ -190,6 +191,17 @@ impl Session {
         match self.core.call(Call::Info { details }, &[], self.core.default_deadline())? {
             (Answer::Info(info), _) => Ok(*info),
             _ => Err(self.core.wrong_answer("to a question for information")),
+        }
+    }
+
+    /// Stream sockets that the node knows of, upgraded ones first, as many as fit a message; and how many there are.
+    ///
+    /// # Errors
+    /// [`CallError`]; only the node's user and root may.
+    pub fn sockets(&self) -> Result<(Vec<SocketInfo>, u64), CallError> {
+        match self.core.call(Call::ListSockets, &[], self.core.default_deadline())? {
+            (Answer::SocketList { sockets, total }, _) => Ok((sockets, total)),
+            _ => Err(self.core.wrong_answer("to a question for sockets")),
         }
     }
 

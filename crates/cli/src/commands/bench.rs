@@ -20,6 +20,9 @@ pub(crate) fn run(bench: &Bench) -> Result<(), Failure> {
     if bench.what == What::Utlb {
         return super::bench_utlb::run(&bench.output, bench.check);
     }
+    if bench.what == What::Sockets {
+        return super::bench_sockets::run(bench);
+    }
     let quiet = Quiet::start();
     let (rows, missing) = measure(bench)?;
     let mut report = Report {
@@ -94,7 +97,7 @@ fn sizes(bench: &Bench) -> Vec<u64> {
         What::Atomic | What::Notify => vec![8],
         What::Import => vec![4 << 10],
         What::Redirect => vec![4 << 10, 64 << 10, 1 << 20],
-        What::Utlb => vec![],
+        What::Utlb | What::Sockets => vec![],
     }
 }
 
@@ -132,7 +135,8 @@ fn add_vmmc(plan: &mut Plan, line: &Line, bench: &Bench, size: u64) {
             with_op("redirected before", Vmmc::Redirect { when: RedirectWhen::Before }),
             with_op("redirected after", Vmmc::Redirect { when: RedirectWhen::After }),
         ],
-        What::Utlb => vec![],
+        // They have plans of their own.
+        What::Utlb | What::Sockets => vec![],
     };
     for (key, what) in series {
         match &line.pair {
@@ -159,6 +163,7 @@ fn add_limits(plan: &mut Plan, pair: usize, bench: &Bench, size: u64) {
         }
         What::Import => add("pass-fd", Work::PassDescriptor),
         What::Utlb => {}
+        What::Sockets => {}
         What::Notify => {
             for asleep_us in bench.asleep_us.clone() {
                 for (series, by) in [("futex", Waker::Futex), ("pipe-wake", Waker::Pipe)] {

@@ -1,0 +1,80 @@
+//! `vmmc sockets`: which TCP connections go through shared memory, how fast, and why the others do not.
+//!
+//! Invariant: byte counts are claims of the programs; the node knows connections that were upgraded or offered, not those that were too short to be.
+
+use super::attach;
+use crate::args::Sockets;
+use crate::failure::Failure;
+use crate::report::{table, units};
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+use vmmc_host::stream::messages::SocketInfo;
+
+/// Runs the command.
+pub(crate) fn run(sockets: &Sockets) -> Result<(), Failure> {
+    let session = attach(&sockets.which.name)?;
+    let (before, start) = (session.sockets()?.0, Instant::now());
+    let (mut list, mut total) = (before.clone(), before.len() as u64);
+    if sockets.rate_ms > 0 {
+        std::thread::sleep(Duration::from_millis(sockets.rate_ms));
+        (list, total) = session.sockets()?;
+    }
+    let rates = Rates { before: before.iter().map(|s| (key(s), s.ring_sent_bytes)).collect(), passed: start.elapsed() };
+    if sockets.json {
+        let list: Vec<serde_json::Value> = list.iter().map(|s| json(s, rates.of(s))).collect();
+        return crate::output_json(&serde_json::json!({ "sockets": list, "total": total }));
+    }
+    let lines: Vec<Vec<String>> = list.iter().map(|s| line(s, rates.of(s))).collect();
+    let header = ["process", "local", "remote", "peer", "path", "why not", "sent", "received", "sending"];
+    crate::output(&table::align(&header, &lines, 6))?;
+    match total as usize - list.len().min(total as usize) {
+        0 => Ok(()),
+        more => crate::output(&format!("and {more} more\n")),
+    }
+}
+
+struct Rates {
+    before: HashMap<(String, String), u64>,
+    passed: Duration,
+}
+
+impl Rates {
+    /// Bytes a second that an end sends through its ring.
+    fn of(&self, socket: &SocketInfo) -> f64 {
+        let before = self.before.get(&key(socket)).copied().unwrap_or(socket.ring_sent_bytes);
+        let seconds = self.passed.as_secs_f64();
+        if seconds > 0.0 { socket.ring_sent_bytes.saturating_sub(before) as f64 / seconds } else { 0.0 }
+    }
+}
+
+fn key(socket: &SocketInfo) -> (String, String) {
+    (socket.local.clone(), socket.remote.clone())
+}
+
+fn line(socket: &SocketInfo, rate: f64) -> Vec<String> {
+    vec![
+        program(socket.pid),
+        socket.local.clone(),
+        socket.remote.clone(),
+        socket.peer_pid.map(program).unwrap_or_default(),
+        socket.path.clone(),
+        socket.reason.clone(),
+        units::size(socket.ring_sent_bytes),
+        units::size(socket.ring_received_bytes),
+        if rate > 0.0 { units::rate(rate) } else { String::new() },
+    ]
+}
+
+fn json(socket: &SocketInfo, rate: f64) -> serde_json::Value {
+    serde_json::json!({
+        "pid": socket.pid, "local": socket.local, "remote": socket.remote, "peer_pid": socket.peer_pid, "path": socket.path,
+        "reason": socket.reason, "ring_sent_bytes": socket.ring_sent_bytes, "ring_received_bytes": socket.ring_received_bytes,
+        "sending_bytes_per_s": rate,
+    })
+}
+
+/// A process as people know it.
+fn program(pid: u32) -> String {
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    format!("{pid} {}", name.trim()).trim().to_string()
+}
