@@ -177,13 +177,26 @@ impl Upgraded {
             return (Sending::Done(0), Tell::default());
         }
         let ring_bytes = self.slot.ring_bytes();
-        let free = out.free(ring_bytes, wanted.min(ring_bytes));
-        if free == 0 {
-            return (Sending::Full, Tell::default());
+        let mut done = 0;
+        while done < wanted {
+            let mut free = out.free(ring_bytes, (wanted - done).min(ring_bytes));
+            if free == 0 {
+                // Whoever gets less than it gave may wait for room next, in whatever way.
+                out.want_room();
+                free = out.free(ring_bytes, 1);
+                if free == 0 {
+                    break;
+                }
+            }
+            let at = out.tail.load(Ordering::Relaxed);
+            let copied = self.slot.copy_in(self.end, at, from, done, free.min(wanted - done));
+            out.publish(copied);
+            done += copied;
         }
-        let done = self.slot.copy_in(self.end, out.tail.load(Ordering::Relaxed), from, free.min(wanted));
-        out.publish(done);
-        (Sending::Done(done as usize), Tell { receiver: true, sender: false })
+        match done {
+            0 => (Sending::Full, Tell::default()),
+            done => (Sending::Done(done as usize), Tell { receiver: true, sender: false }),
+        }
     }
 
     /// Why no more bytes can be sent through the ring.
@@ -497,6 +510,12 @@ impl Upgraded {
         }
         self.incoming().receiver_flags.fetch_or(Flags::CLOSED, Ordering::SeqCst);
         (true, Tell { receiver: true, sender: true })
+    }
+
+    /// One holder less, unless it is the last.
+    pub(crate) fn leave_to_others(&self) -> bool {
+        let less = |n: u32| (n > 1).then(|| n - 1);
+        self.own().holders.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok()
     }
 
     /// Whether the kernel reported an end or a reset: 0, [`ENDED`] or [`RESET`].

@@ -204,8 +204,15 @@ impl Node {
         }
     }
 
+    /// This process holds an end no more; others do.
+    pub(crate) fn let_go(&self, place: Place) {
+        if let Some(mut link) = self.lock() {
+            self.say(&mut link, SocketCall::LetGo { place }, &[]);
+        }
+    }
+
     /// Ends inherited by fork.
-    pub(crate) fn hold(&self, settings: &Settings, places: &[Place]) {
+    pub(crate) fn hold(&self, settings: &Settings, places: &[(Place, u64)]) {
         let Some(mut link) = self.lock() else { return };
         if self.connect(&mut link, settings).is_some() {
             for places in places.chunks(HOLD_BATCH) {

@@ -48,8 +48,13 @@ pub enum SocketCall {
     },
     /// This process holds ends that it inherited by fork.
     Hold {
+        /// Which, and the secret in the words of each, which only those know who have it mapped.
+        places: Vec<(Place, u64)>,
+    },
+    /// This process holds an end no more; others do.
+    LetGo {
         /// Which.
-        places: Vec<Place>,
+        place: Place,
     },
     /// The last holder of an end has closed it, or an end will not be attached.
     Release {

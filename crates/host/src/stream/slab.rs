@@ -118,11 +118,15 @@ impl Slot {
         watches.filter_map(|word| Watch::from_word(word.load(Ordering::SeqCst))).for_each(&mut ring);
     }
 
-    /// Copies bytes into ring `direction` from position `at` on, at most `room` of them; returns how many. The caller knows that so many are free.
+    /// Copies bytes into ring `direction` from position `at` on, without the first `skip`, at most `room` of them; returns how many. The caller knows that so many
+    /// are free.
     #[inline]
-    pub fn copy_in(&self, direction: usize, at: u64, from: &[IoSlice<'_>], room: u64) -> u64 {
+    pub fn copy_in(&self, direction: usize, at: u64, from: &[IoSlice<'_>], mut skip: u64, room: u64) -> u64 {
         let mut done = 0u64;
         for slice in from {
+            let skipped = skip.min(slice.len() as u64);
+            skip -= skipped;
+            let slice = &slice[skipped as usize..];
             let take = (slice.len() as u64).min(room - done);
             self.pieces(direction, at.wrapping_add(done), take, |ring, offset, len| {
                 // SAFETY: `pieces` gives ranges inside the ring, and offsets inside `take <= slice.len()`; a private buffer does not overlap a shared mapping.
@@ -187,7 +191,7 @@ mod tests {
         let data: Vec<u8> = (0..4000u32).map(|i| (i % 251) as u8).collect();
         for direction in 0..2 {
             let parts = [IoSlice::new(&data[..1000]), IoSlice::new(&[]), IoSlice::new(&data[1000..])];
-            assert_eq!(a.copy_in(direction, u64::MAX - 700, &parts, 4000), 4000);
+            assert_eq!(a.copy_in(direction, u64::MAX - 700, &parts, 0, 4000), 4000);
             let (mut one, mut two) = (vec![0; 3000], vec![0; 3000]);
             let mut into = [IoSliceMut::new(&mut one), IoSliceMut::new(&mut two)];
             assert_eq!(b.copy_out(direction, u64::MAX - 700, &mut into, 4000), 4000);

@@ -61,7 +61,7 @@ impl Flags {
     pub const WANTS_KERNEL: u32 = 2;
 }
 
-/// A word on which blocking calls sleep.
+/// A word on which blocking calls sleep. An announcement is only taken by whoever wakes all sleepers: a stale one costs a wake-up in vain, a lost one would cost a hang.
 #[derive(Debug, Default)]
 #[repr(transparent)]
 pub struct SleepWord(pub(crate) AtomicU32);
@@ -72,12 +72,6 @@ impl SleepWord {
     pub fn announce(&self) {
         self.0.swap(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-    }
-
-    /// Takes the announcement back; another sleeper's too, which then wakes for nothing, and announces itself again.
-    #[inline]
-    pub fn retract(&self) {
-        self.0.store(0, Ordering::Relaxed);
     }
 
     /// Whether somebody sleeps; takes the announcement. The caller has published and passed a full fence.
@@ -296,6 +290,8 @@ pub struct SlotWords {
     pub directions: [DirectionWords; 2],
     /// The ends.
     pub ends: [EndWords; 2],
+    /// Written by the node at the start: whoever knows it has the slot mapped.
+    pub secret: AtomicU64,
 }
 
 impl SlotWords {

@@ -105,6 +105,7 @@ impl Sockets {
             SocketCall::Withdraw { connection } => self.withdraw(index, connection),
             SocketCall::Adopt { connection } => self.adopt(index, connection, &fd.ok_or(Misbehaved)?),
             SocketCall::Hold { places } => self.hold(index, &places),
+            SocketCall::LetGo { place } => self.let_go(index, place),
             SocketCall::Release { place } => self.release(index, place),
             SocketCall::Ring { place } => self.ring_other_end(index, place),
         }
@@ -192,11 +193,11 @@ impl Sockets {
             Some(OfferRefusal::OtherUser)
         } else {
             let processes = clients.map(|i| self.clients[&i].process);
-            match self.slabs.take_slot(processes) {
-                Some((slab, slot)) => {
+            match self.slabs.take_slot(processes).zip(secret()) {
+                Some(((slab, slot), secret)) => {
                     self.matches += 1;
                     let of_second = of_first.mirrored();
-                    let link = slabs::Link::new(processes, [of_first, of_second], [first.cookie, second.2]);
+                    let link = slabs::Link::new(processes, [of_first, of_second], [first.cookie, second.2], secret);
                     self.slabs.set_link(slab, slot, link);
                     for end in 0..2usize {
                         let place = Place { slab, slot, end: end as u8 };
@@ -262,4 +263,10 @@ impl Sockets {
     fn client(&mut self, index: usize) -> &mut Client {
         self.clients.get_mut(&index).expect("the caller serves this client")
     }
+}
+
+/// A number that nobody guesses.
+fn secret() -> Option<u64> {
+    let bytes = crate::key::random_bytes().ok()?;
+    Some(u64::from_le_bytes(bytes[..8].try_into().expect("eight of thirty-two")))
 }

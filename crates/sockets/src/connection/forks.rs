@@ -51,8 +51,9 @@ impl Connection {
         }
     }
 
-    /// Where it is, if it is upgraded and open.
-    pub(crate) fn place(&self) -> Option<Place> {
-        self.upgraded.get().filter(|_| self.stage() == Stage::Joined).map(|joined| joined.place)
+    /// Where it is, and the proof that we have it mapped, if it is upgraded and open.
+    pub(crate) fn place(&self) -> Option<(Place, u64)> {
+        let secret = |joined: &super::Joined| joined.core.slot.words().secret.load(Ordering::Relaxed);
+        self.upgraded.get().filter(|_| self.stage() == Stage::Joined).map(|joined| (joined.place, secret(joined)))
     }
 }

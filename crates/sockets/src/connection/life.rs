@@ -165,6 +165,8 @@ impl Connection {
                 self.tell(context, joined, tell);
                 if last {
                     context.node().release(joined.place);
+                } else {
+                    context.node().let_go(joined.place);
                 }
             }
             _ => {}
@@ -206,6 +208,19 @@ impl Connection {
     pub fn passed(&self) {
         if let Some(joined) = self.upgraded.get() {
             joined.core.own().holders.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// This process is about to become another program (`exec`), which will not have this socket. If that fails, say [`passed`](Self::passed).
+    pub fn leave_at_exec(&self, context: &Context) {
+        match (self.upgraded.get(), self.entry.get()) {
+            (Some(joined), _) => {
+                if joined.core.leave_to_others() {
+                    context.node().let_go(joined.place);
+                }
+            }
+            (None, Some(entry)) => entry.remove(),
+            (None, None) => {}
         }
     }
 }

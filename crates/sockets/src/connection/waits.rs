@@ -65,7 +65,7 @@ impl Joined {
             }
             word.announce();
             if ready() {
-                word.retract();
+                // The announcement stays: it may be another sleeper's too, and costs the peer one call in vain.
                 return Waited::Ready;
             }
             let careful = self.core.careful.load(Ordering::Relaxed) != 0;

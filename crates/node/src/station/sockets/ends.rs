@@ -12,22 +12,25 @@ use vmmc_host::stream::messages::{Place, SocketNews};
 use vmmc_host::stream::{Watch, endpoints};
 use vmmc_nic::Time;
 
-/// An end whose last known holder has gone: killed, or in the middle of an exec.
+/// An end that a holder has left without a word: killed, or in the middle of an exec.
 pub(super) struct Orphan {
     place: Place,
     since: Time,
     /// Hints given.
     hints: usize,
+    /// Whether the shared count of holders still has it.
+    counted: bool,
     process: u32,
+    pid: u32,
     watch: Option<std::sync::Arc<ProcessWatch>>,
 }
 
 impl Sockets {
-    /// A process inherited ends by fork. It must share the slab with somebody who has it: the number alone proves nothing, but opens nothing either.
-    pub(super) fn hold(&mut self, index: usize, places: &[Place]) {
+    /// A process inherited ends by fork: it knows their secrets because it inherited the mapping.
+    pub(super) fn hold(&mut self, index: usize, places: &[(Place, u64)]) {
         let process = self.client(index).process;
-        for &place in places {
-            if let Some(link) = self.slabs.link(place) {
+        for &(place, secret) in places {
+            if let Some(link) = self.slabs.link(place).filter(|link| link.secret == secret) {
                 link.holders[place.end as usize].push(process);
                 let peers = link.holders[1 - place.end as usize].clone();
                 self.client(index).ends.insert(place);
@@ -36,7 +39,6 @@ impl Sockets {
                 }
             }
         }
-        self.orphans.retain(|o| !places.contains(&o.place));
     }
 
     /// A socket that came from elsewhere, in the hand of its new holder: that is proof enough.
@@ -49,7 +51,9 @@ impl Sockets {
         };
         link.holders[place.end as usize].push(process);
         let peers = link.holders[1 - place.end as usize].clone();
-        self.orphans.retain(|o| o.place != place);
+        let pid = self.client(index).pid;
+        // The same process under another program: it is still counted once, and its exec is over.
+        self.orphans.retain(|o| o.place != place || o.pid != pid);
         self.client(index).ends.insert(place);
         self.introduce(index, process, place.slab);
         peers.iter().for_each(|&peer| self.introduce_both(index, peer));
@@ -63,6 +67,15 @@ impl Sockets {
         self.introduce_bells(index, peer);
         if let Some(other) = self.by_process.get(&peer).copied() {
             self.introduce_bells(other, process);
+        }
+    }
+
+    /// A process holds an end no more, and has counted itself out.
+    pub(super) fn let_go(&mut self, index: usize, place: Place) {
+        let process = self.client(index).process;
+        self.client(index).ends.remove(&place);
+        if let Some(link) = self.slabs.link(place) {
+            remove_one(&mut link.holders[place.end as usize], process);
         }
     }
 
@@ -112,7 +125,7 @@ impl Sockets {
     pub(in crate::station) fn gone(&mut self, index: usize, now: Time) {
         let Some(client) = self.clients.remove(&index) else { return };
         self.by_process.remove(&client.process);
-        let Client { process, offers, ends, watch, .. } = client;
+        let Client { process, pid, offers, ends, watch, .. } = client;
         for own in offers.values() {
             self.offers.remove(own);
         }
@@ -122,13 +135,16 @@ impl Sockets {
         let watch = watch.map(std::sync::Arc::new);
         for place in ends {
             let Some(link) = self.slabs.link(place) else { continue };
-            let holders = &mut link.holders[place.end as usize];
-            if let Some(at) = holders.iter().position(|&h| h == process) {
-                holders.swap_remove(at);
-            }
-            if holders.is_empty() {
-                self.orphans.push(Orphan { place, since: now, hints: 0, process, watch: watch.clone() });
-            }
+            remove_one(&mut link.holders[place.end as usize], process);
+            self.orphans.push(Orphan {
+                place,
+                since: now,
+                hints: 0,
+                counted: true,
+                process,
+                pid,
+                watch: watch.clone(),
+            });
         }
         self.slabs.forget_unused(process);
         self.serve_orphans(now);
@@ -139,9 +155,14 @@ impl Sockets {
         let mut orphans = std::mem::take(&mut self.orphans);
         orphans.retain_mut(|orphan| {
             let ended = orphan.watch.as_ref().is_none_or(|w| w.has_ended());
+            if ended && std::mem::take(&mut orphan.counted) {
+                self.count_out(orphan.place);
+            }
             if orphan.hints < SOCKET_HINTS.len() && now.since(orphan.since) >= SOCKET_HINTS[orphan.hints] {
                 orphan.hints += 1;
-                self.hint(orphan.place, ended);
+                let place = orphan.place;
+                let last = self.slabs.link(place).is_some_and(|l| l.holders[place.end as usize].is_empty());
+                self.hint(place, ended && last);
             }
             let over = now.since(orphan.since) >= SOCKET_ORPHAN_TIME;
             let keep = orphan.hints < SOCKET_HINTS.len() || !(ended || over);
@@ -159,6 +180,14 @@ impl Sockets {
         self.orphans.iter().map(next).min()
     }
 
+    /// A holder has died: the count that the others see is one less.
+    fn count_out(&self, place: Place) {
+        if let Some(slot) = self.slabs.slot(place) {
+            let holders = &slot.words().ends[place.end as usize].holders;
+            let _ = holders.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
+        }
+    }
+
     fn hint(&self, place: Place, ended: bool) {
         let Some(slot) = self.slabs.slot(place) else { return };
         let ends = &slot.words().ends;
@@ -171,6 +200,9 @@ impl Sockets {
 
     fn bury_orphan(&mut self, place: Place, process: u32) {
         let Some(link) = self.slabs.link(place) else { return };
+        if !link.holders[place.end as usize].is_empty() {
+            return;
+        }
         link.released[place.end as usize] = true;
         let (cookie, both) = (link.cookies[place.end as usize], link.released == [true; 2]);
         self.by_cookie.remove(&cookie);
@@ -185,4 +217,10 @@ impl Sockets {
 fn endpoints_cookie(socket: &OwnedFd) -> Option<u64> {
     // A connection half of which has ended is upgraded all the same.
     endpoints(socket.as_fd()).map(|(_, cookie)| cookie).ok().or_else(|| vmmc_host::stream::cookie(socket.as_fd()).ok())
+}
+
+fn remove_one(holders: &mut Vec<u32>, process: u32) {
+    if let Some(at) = holders.iter().position(|&h| h == process) {
+        holders.swap_remove(at);
+    }
 }

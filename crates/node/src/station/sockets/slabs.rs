@@ -5,6 +5,7 @@
 use crate::limits::{SOCKET_RING_BYTES, SOCKET_SLAB_SLOTS_MAX, SOCKET_SLAB_SLOTS_MIN};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
 use vmmc_host::stream::messages::Place;
 use vmmc_host::stream::{Endpoints, Slab, Slot};
 
@@ -31,11 +32,13 @@ pub(super) struct Link {
     /// Processes that are known to hold each end.
     pub(super) holders: [Vec<u32>; 2],
     pub(super) released: [bool; 2],
+    /// Stands in the slot, too; there it is a claim.
+    pub(super) secret: u64,
 }
 
 impl Link {
-    pub(super) fn new(processes: [u32; 2], endpoints: [Endpoints; 2], cookies: [u64; 2]) -> Link {
-        Link { endpoints, cookies, holders: processes.map(|p| vec![p]), released: [false; 2] }
+    pub(super) fn new(processes: [u32; 2], endpoints: [Endpoints; 2], cookies: [u64; 2], secret: u64) -> Link {
+        Link { endpoints, cookies, holders: processes.map(|p| vec![p]), released: [false; 2], secret }
     }
 }
 
@@ -63,6 +66,7 @@ impl Slabs {
         let record = self.slabs.get_mut(&slab).expect("the slot was just taken");
         if let Some(slot) = record.slab.slot(slot) {
             slot.words().reset();
+            slot.words().secret.store(link.secret, Ordering::Relaxed);
         }
         record.links.insert(slot, link);
     }

@@ -1,0 +1,171 @@
+//! Real processes: killed in the middle of anything, and ended without a word. The test program starts itself once for each role.
+//!
+//! Invariant: whoever waits for a process that has died is told, and never gets a byte that was not sent.
+
+mod common;
+
+use common::{TestNode, settings};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use vmmc_sockets::{Context, Medium, Stream};
+
+/// Within this time a death is told; far more than it takes, for busy machines.
+const TOLD: Duration = Duration::from_secs(20);
+
+/// A child process in some role, and its listener's address.
+struct Role {
+    child: Child,
+    address: String,
+}
+
+impl Role {
+    fn start(role: &str, node: &str) -> Role {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "child_process", "--ignored", "--nocapture", "--test-threads=1"])
+            .env("VMMC_TEST_ROLE", role)
+            .env("VMMC_TEST_NODE", node)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let address = lines
+            .find_map(|line| line.unwrap().split_once("listens on ").map(|(_, a)| a.to_string()))
+            .expect("the child says where it listens");
+        Role { child, address }
+    }
+
+    fn connect(&self, context: &Arc<Context>) -> Stream {
+        let stream = Stream::new(context, TcpStream::connect(&self.address).unwrap());
+        let start = Instant::now();
+        while stream.describe().tx != Medium::Ring || stream.describe().rx != Medium::Ring {
+            assert!(start.elapsed() < TOLD, "not upgraded: {:?}", stream.describe());
+            (&stream).write_all(b"p").unwrap();
+            (&stream).read_exact(&mut [0]).unwrap();
+        }
+        stream
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Role {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+#[ignore = "a role of the other tests"]
+fn child_process() {
+    let Ok(role) = std::env::var("VMMC_TEST_ROLE") else { return };
+    let node = std::env::var("VMMC_TEST_NODE").unwrap();
+    let context = Arc::new(Context::new(settings(&node)));
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    println!("listens on {}", listener.local_addr().unwrap());
+    let stream = Stream::new(&context, listener.accept().unwrap().0);
+    let mut word = [0u8; 1];
+    // Answers "p", and does what its role is once something else comes.
+    loop {
+        (&stream).read_exact(&mut word).unwrap();
+        if word != *b"p" {
+            break;
+        }
+        (&stream).write_all(&word).unwrap();
+    }
+    match role.as_str() {
+        "silent" => loop {
+            std::thread::park();
+        },
+        "writer" => loop {
+            if (&stream).write_all(&[b'w'; 5000]).is_err() {
+                return;
+            }
+        },
+        // Ends without closing anything.
+        "leaver" => std::process::exit(0),
+        other => panic!("no role {other}"),
+    }
+}
+
+/// Runs `what` and expects it to end in time.
+fn in_time<T: Send + 'static>(what: &str, run: impl FnOnce() -> T + Send + 'static) -> T {
+    let (done, wait) = std::sync::mpsc::channel();
+    std::thread::spawn(move || done.send(run()));
+    wait.recv_timeout(TOLD).unwrap_or_else(|_| panic!("{what} did not end within {TOLD:?}"))
+}
+
+#[test]
+fn a_reader_asleep_is_told_when_its_peer_is_killed() {
+    let node = TestNode::start();
+    for _ in 0..3 {
+        let context = node.context();
+        let mut peer = Role::start("silent", &node.name);
+        let stream = peer.connect(&context);
+        (&stream).write_all(b"x").unwrap();
+        let reader = std::thread::spawn(move || in_time("the read", move || (&stream).read(&mut [0; 10])));
+        peer.kill();
+        let got = reader.join().unwrap();
+        assert!(matches!(got, Ok(0)) || got.is_err(), "{got:?}");
+    }
+}
+
+#[test]
+fn a_writer_asleep_on_a_full_ring_is_told_when_its_peer_is_killed() {
+    let node = TestNode::start();
+    let context = node.context();
+    let mut peer = Role::start("silent", &node.name);
+    let stream = peer.connect(&context);
+    let writer = std::thread::spawn(move || {
+        in_time("the write", move || {
+            loop {
+                if let Err(error) = (&stream).write_all(&[b'x'; 10_000]) {
+                    return error;
+                }
+            }
+        })
+    });
+    // The writer fills the ring or is still at it: both are deaths in the middle of something.
+    peer.kill();
+    let error = writer.join().unwrap();
+    use std::io::ErrorKind::{BrokenPipe, ConnectionReset};
+    assert!(matches!(error.kind(), BrokenPipe | ConnectionReset), "{error}");
+}
+
+#[test]
+fn what_a_killed_peer_had_sent_is_whole_as_far_as_it_goes() {
+    let node = TestNode::start();
+    for _ in 0..3 {
+        let context = node.context();
+        let mut peer = Role::start("writer", &node.name);
+        let stream = peer.connect(&context);
+        (&stream).write_all(b"x").unwrap();
+        let mut some = vec![0; 1 << 20];
+        (&stream).read_exact(&mut some).unwrap();
+        peer.kill();
+        let rest = in_time("the rest", move || {
+            let mut rest = Vec::new();
+            // An error after the last byte is as good as an end.
+            let _ = (&stream).read_to_end(&mut rest);
+            rest
+        });
+        assert!(some.iter().chain(&rest).all(|b| *b == b'w'), "a byte that nobody sent");
+    }
+}
+
+#[test]
+fn a_peer_that_exits_without_a_close_ends_the_stream() {
+    let node = TestNode::start();
+    let context = node.context();
+    let peer = Role::start("leaver", &node.name);
+    let stream = peer.connect(&context);
+    (&stream).write_all(b"x").unwrap();
+    let got = in_time("the read", move || (&stream).read(&mut [0; 10]));
+    assert!(matches!(got, Ok(0)) || got.is_err(), "{got:?}");
+}
