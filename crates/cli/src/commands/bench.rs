@@ -162,8 +162,7 @@ fn add_limits(plan: &mut Plan, pair: usize, bench: &Bench, size: u64) {
             add("local-atomic", Work::LocalAtomic);
         }
         What::Import => add("pass-fd", Work::PassDescriptor),
-        What::Utlb => {}
-        What::Sockets => {}
+        What::Utlb | What::Sockets => {}
         What::Notify => {
             for asleep_us in bench.asleep_us.clone() {
                 for (series, by) in [("futex", Waker::Futex), ("pipe-wake", Waker::Pipe)] {
