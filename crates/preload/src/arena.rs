@@ -70,6 +70,11 @@ impl<T: Resource> Arena<T> {
         self.subtract(index, DESCRIPTOR);
     }
 
+    /// How many descriptors of this process refer to it.
+    pub(crate) fn descriptors(&'static self, index: Index) -> u32 {
+        self.counted(index).map_or(0, |counted| (counted.word.load(Acquire) >> 32) as u32)
+    }
+
     /// Holds the object for a call, unless it is not in use.
     pub(crate) fn pin(&'static self, index: Index) -> Option<Pin<T>> {
         let counted = self.counted(index)?;
@@ -97,7 +102,6 @@ impl<T: Resource> Arena<T> {
     }
 
     /// All objects in use.
-    #[allow(dead_code)]
     pub(crate) fn each(&'static self) -> impl Iterator<Item = Pin<T>> {
         (0..self.made.load(Acquire)).filter_map(|index| self.pin(Index(index)))
     }

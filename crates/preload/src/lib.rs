@@ -13,16 +13,22 @@
 #![cfg_attr(test, allow(dead_code, reason = "in the unit tests the hooks are not called"))]
 
 mod arena;
+mod clock;
 mod config;
 mod errno;
 mod fork;
 mod hooks;
 mod limits;
+mod lock;
+mod members;
 mod options;
 mod own;
 mod passing;
+mod pieces;
+mod readiness;
 mod real;
 mod reason;
+mod select;
 mod set;
 mod table;
 mod tcp;

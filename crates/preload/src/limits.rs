@@ -10,3 +10,20 @@ pub(crate) const TABLE_CHUNKS_MAX: usize = 256;
 pub(crate) const ARENA_CHUNK: usize = 64;
 /// Chunks of objects: as many objects as there can be descriptors in the table.
 pub(crate) const ARENA_CHUNKS_MAX: usize = TABLE_CHUNK * TABLE_CHUNKS_MAX / ARENA_CHUNK;
+/// Descriptors below the limit of the process where ours begin: room for a control connection and a bell for each of many event loops; when it is full they lie
+/// where the kernel puts them.
+pub(crate) const OWN_DESCRIPTORS: i32 = 256;
+/// Ours lie below this number even if the process may have more: the kernel's table of descriptors grows with the highest number.
+pub(crate) const OWN_TOP_MAX: u64 = 65_536;
+/// Pieces of a vector call that are handed on at a time; the rest follows.
+pub(crate) const PIECES: usize = 16;
+/// Bytes read from a file at a time for sendfile into a ring: a piece of stack that costs no page faults after the first call.
+pub(crate) const COPY_BYTES: usize = 16 << 10;
+/// Epoll sets that can hold one connection; one more sends it to the kernel.
+pub(crate) const SETS_OF_A_CONNECTION: usize = 4;
+/// Longest time that an event loop looks only at rings while they are busy: other descriptors must not starve.
+pub(crate) const KERNEL_LOOK_NS: u64 = 50_000;
+/// Longest spin of an event loop before it sleeps.
+pub(crate) const SPIN_MAX: std::time::Duration = std::time::Duration::from_micros(20);
+/// Longest sleep of a poll that has no bell, which happens when an area has no room for one more watcher, ms.
+pub(crate) const POLL_SLICE_MS: i32 = 1;

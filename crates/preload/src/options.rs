@@ -2,11 +2,28 @@
 //!
 //! Invariant: what the program set is what it reads, whatever we set underneath.
 
-use crate::real;
+use crate::own::{self, Inside};
+use crate::reason::Reason;
+use crate::tcp::{Held, borrowed};
+use crate::{real, table};
 use libc::{c_int, c_ulong, c_void, socklen_t};
+use std::sync::atomic::Ordering::Relaxed;
+use vmmc_sockets::{Direction, Medium, Shutdown};
 
 /// shutdown.
 pub(crate) fn shutdown(fd: c_int, how: c_int) -> c_int {
+    let directions = match how {
+        libc::SHUT_RD => Some(Shutdown::Read),
+        libc::SHUT_WR => Some(Shutdown::Write),
+        libc::SHUT_RDWR => Some(Shutdown::Both),
+        _ => None,
+    };
+    if let (Some(tcp), Some(how)) = (table::connection(fd), directions) {
+        if let Some(connection) = tcp.connection() {
+            let _inside = Inside::enter();
+            connection.shutdown(own::context(), borrowed(fd), how);
+        }
+    }
     // SAFETY: numbers only.
     unsafe { real::shutdown(fd, how) }
 }
@@ -23,7 +40,19 @@ pub(crate) unsafe fn getsockopt(
     len: *mut socklen_t,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    unsafe { real::getsockopt(fd, level, name, value, len) }
+    let result = unsafe { real::getsockopt(fd, level, name, value, len) };
+    if result == 0 && level == libc::IPPROTO_TCP && name == libc::TCP_NODELAY {
+        if let Some(tcp) = table::connection(fd).filter(|tcp| !tcp.is_plain()) {
+            // Underneath it is on, so that no doorbell waits; the program sees its own.
+            let set = c_int::from(tcp.no_delay.load(Relaxed) == 1);
+            // SAFETY: the kernel has just written so many bytes there.
+            unsafe {
+                let n = (*len as usize).min(size_of::<c_int>());
+                std::ptr::copy_nonoverlapping((&raw const set).cast::<u8>(), value.cast::<u8>(), n);
+            }
+        }
+    }
+    result
 }
 
 /// setsockopt.
@@ -31,8 +60,51 @@ pub(crate) unsafe fn getsockopt(
 /// # Safety
 /// As setsockopt.
 pub(crate) unsafe fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int {
+    let Some(tcp) = table::connection(fd) else {
+        // SAFETY: the caller's promise.
+        return unsafe { real::setsockopt(fd, level, name, value, len) };
+    };
+    let number = if value.is_null() || (len as usize) < size_of::<c_int>() {
+        0
+    } else {
+        // SAFETY: the caller's promise: so many bytes are there.
+        unsafe { value.cast::<c_int>().read_unaligned() }
+    };
+    if let Some(reason) = only_kernel(level, name, number) {
+        tcp.leave(fd, reason);
+    }
+    let no_delay = level == libc::IPPROTO_TCP && name == libc::TCP_NODELAY;
+    if no_delay && !tcp.is_plain() && number == 0 {
+        tcp.no_delay.store(0, Relaxed);
+        return 0;
+    }
     // SAFETY: the caller's promise.
-    unsafe { real::setsockopt(fd, level, name, value, len) }
+    let result = unsafe { real::setsockopt(fd, level, name, value, len) };
+    if result == 0 {
+        remember(&tcp, level, name, number);
+    }
+    result
+}
+
+fn remember(tcp: &Held, level: c_int, name: c_int, number: c_int) {
+    match (level, name) {
+        (libc::IPPROTO_TCP, libc::TCP_NODELAY) => tcp.no_delay.store(i8::from(number != 0), Relaxed),
+        (libc::SOL_SOCKET, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO) => tcp.forget_timeouts(),
+        _ => {}
+    }
+}
+
+/// Why a connection with this option is the kernel's.
+fn only_kernel(level: c_int, name: c_int, number: c_int) -> Option<Reason> {
+    match (level, name) {
+        (libc::SOL_SOCKET, libc::SO_RCVLOWAT) if number > 1 => Some(Reason::LowWater),
+        (
+            libc::SOL_SOCKET,
+            libc::SO_ZEROCOPY | libc::SO_ATTACH_FILTER | libc::SO_ATTACH_BPF | libc::SO_TIMESTAMPING,
+        ) => Some(Reason::ZeroCopy),
+        (libc::IPPROTO_TCP, libc::TCP_ULP | libc::TCP_REPAIR) => Some(Reason::ZeroCopy),
+        _ => None,
+    }
 }
 
 /// ioctl.
@@ -41,8 +113,65 @@ pub(crate) unsafe fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *co
 /// As ioctl.
 pub(crate) unsafe fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
     // SAFETY: the caller's promise.
-    unsafe { real::ioctl(fd, request, argument) }
+    let kernel = || unsafe { real::ioctl(fd, request, argument) };
+    let Some(tcp) = table::connection(fd) else { return kernel() };
+    let Some(connection) = tcp.connection() else { return kernel() };
+    // SAFETY: for the requests below the program promised a pointer to an integer.
+    let integer = || unsafe { (argument as *mut c_int).as_mut() };
+    match request as c_ulong {
+        libc::FIONBIO => {
+            let result = kernel();
+            if let (0, Some(yes)) = (result, integer()) {
+                tcp.set_nonblocking(*yes != 0);
+            }
+            result
+        }
+        libc::FIOASYNC => {
+            tcp.leave(fd, Reason::Signal);
+            kernel()
+        }
+        libc::FIONREAD if connection.medium(Direction::Receive) == Medium::Ring => match integer() {
+            Some(place) => {
+                *place = connection.available_bytes().min(c_int::MAX as usize) as c_int;
+                0
+            }
+            None => crate::errno::fail(libc::EFAULT) as c_int,
+        },
+        libc::TIOCOUTQ => {
+            let result = kernel();
+            if let (0, Some(place)) = (result, integer()) {
+                *place = place.saturating_add(connection.unsent_bytes().min(c_int::MAX as usize) as c_int);
+            }
+            result
+        }
+        SIOCATMARK => {
+            let result = kernel();
+            if let (0, Some(place)) = (result, integer()) {
+                // Bytes of the ring come before whatever mark the kernel knows.
+                *place = if connection.available_bytes() > 0 { 0 } else { *place };
+            }
+            result
+        }
+        _ => kernel(),
+    }
+}
+
+/// Not in the libc crate for all machines.
+const SIOCATMARK: c_ulong = 0x8905;
+
+/// sockatmark, which is that request.
+pub(crate) fn at_mark(fd: c_int) -> c_int {
+    let mut mark: c_int = 0;
+    // SAFETY: a pointer to an integer of ours.
+    let result = unsafe { ioctl(fd, SIOCATMARK, (&raw mut mark) as usize) };
+    if result < 0 { result } else { mark }
 }
 
 /// fcntl set the status flags.
-pub(crate) fn status_flags_set(_fd: c_int, _flags: c_int) {}
+pub(crate) fn status_flags_set(fd: c_int, flags: c_int) {
+    let Some(tcp) = table::connection(fd) else { return };
+    tcp.set_nonblocking(flags & libc::O_NONBLOCK != 0);
+    if flags & libc::O_ASYNC != 0 {
+        tcp.leave(fd, Reason::Signal);
+    }
+}

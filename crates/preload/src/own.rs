@@ -1,36 +1,88 @@
-//! Descriptors of our own in somebody else's process.
+//! What this process has once: its side of the sockets service, and descriptors of our own in somebody else's process.
 //!
-//! Invariant: they lie at the top of the range that the program may use, so that it gets the numbers it would get without us, and it can neither close nor
-//! replace them.
+//! Invariant: our descriptors lie at the top of the range that the program may use, so that it gets the numbers it would get without us, and it can neither
+//! close nor replace them. Our own code may: [`Inside`] says that it runs.
 
+use crate::config::config;
+use crate::limits::{OWN_DESCRIPTORS, OWN_TOP_MAX};
 use crate::real;
 use crate::table::{self, Entry};
 use libc::c_int;
+use std::cell::Cell;
+use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
+use std::sync::OnceLock;
+use vmmc_sockets::{Context, Settings};
 
-/// The program wants this number, which is ours: nothing of ours can move while others use it, so the number is given up.
+static CONTEXT: OnceLock<Context> = OnceLock::new();
+
+/// The sockets side of this process; making it talks to nobody.
+pub(crate) fn context() -> &'static Context {
+    CONTEXT.get_or_init(|| Context::new(Settings { keep_fd: keep_owned, ..Settings::from_env() }))
+}
+
+/// It, if it was made.
+pub(crate) fn context_if_made() -> Option<&'static Context> {
+    CONTEXT.get()
+}
+
+thread_local! {
+    static DEPTH: Cell<u32> = const { Cell::new(0) };
+}
+
+/// While it lives, what this thread closes is closed by us, not by the program.
+pub(crate) struct Inside;
+
+impl Inside {
+    /// Our own code begins.
+    pub(crate) fn enter() -> Inside {
+        DEPTH.with(|depth| depth.set(depth.get() + 1));
+        Inside
+    }
+
+    /// Whether our own code runs.
+    pub(crate) fn here() -> bool {
+        DEPTH.with(|depth| depth.get() > 0)
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        DEPTH.with(|depth| depth.set(depth.get() - 1));
+    }
+}
+
+/// The program wants this number, which is ours: what we had there is lost, and connections that need it stay with the kernel.
 pub(crate) fn make_way(fd: c_int) {
     if table::entry(fd) == Entry::Own {
         table::take(fd);
     }
 }
 
+fn keep_owned(fd: OwnedFd) -> OwnedFd {
+    let fd = keep(fd.into_raw_fd());
+    // SAFETY: `keep` gives back a descriptor that is open and ours alone.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
 /// Moves a descriptor to where the program does not see it, and protects it.
-#[allow(dead_code)]
 pub(crate) fn keep(fd: c_int) -> c_int {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the structure is ours.
     let known = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } == 0;
-    let top = if known { limit.rlim_cur.min(1 << 20) as c_int } else { 1024 };
-    for room in [64, 256] {
-        // SAFETY: numbers only.
-        let moved = unsafe { real::fcntl(fd, libc::F_DUPFD_CLOEXEC, (top - room).max(3) as usize) };
-        if moved >= 0 {
-            // SAFETY: the number is ours; nobody else knows it.
-            unsafe { real::close(fd) };
-            table::put(moved, Entry::Own);
-            return moved;
-        }
+    let top = if known { limit.rlim_cur.min(OWN_TOP_MAX) as c_int } else { OWN_DESCRIPTORS * 2 };
+    // SAFETY: numbers only.
+    let moved = unsafe { real::fcntl(fd, libc::F_DUPFD_CLOEXEC, (top - OWN_DESCRIPTORS).max(3) as usize) };
+    if moved < 0 {
+        table::put(fd, Entry::Own);
+        return fd;
     }
-    table::put(fd, Entry::Own);
-    fd
+    // SAFETY: the number is ours; nobody else knows it.
+    unsafe { real::close(fd) };
+    table::put(moved, Entry::Own);
+    moved
+}
+
+/// Whether anything of ours can happen in this process.
+pub(crate) fn active() -> bool {
+    config().active
 }

@@ -5,8 +5,8 @@
 //! the kernel keeps cancellation points and other preloaded libraries as they are. Source: dlsym(3), RTLD_NEXT.
 
 use libc::{
-    c_char, c_int, c_long, c_void, epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off64_t, pollfd, sigset_t,
-    size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
+    c_char, c_int, c_long, c_void, epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off64_t, pid_t, pollfd,
+    sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
 };
 use std::ffi::CStr;
 use std::ptr::null_mut;
@@ -117,7 +117,6 @@ real! {
     shutdown c"shutdown" (fd: c_int, how: c_int) -> c_int;
     getsockopt c"getsockopt" (fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int;
     setsockopt c"setsockopt" (fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int;
-    sockatmark c"sockatmark" (fd: c_int) -> c_int;
 
     close c"close" (fd: c_int) -> c_int;
     close_range c"close_range" (first: libc::c_uint, last: libc::c_uint, flags: c_int) -> c_int;
@@ -141,6 +140,8 @@ real! {
     execve c"execve" (path: *const c_char, argv: *const *const c_char, env: *const *const c_char) -> c_int;
     execvpe c"execvpe" (file: *const c_char, argv: *const *const c_char, env: *const *const c_char) -> c_int;
     fexecve c"fexecve" (fd: c_int, argv: *const *const c_char, env: *const *const c_char) -> c_int;
+    posix_spawn c"posix_spawn" (pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, argv: *const *const c_char, env: *const *const c_char) -> c_int;
+    posix_spawnp c"posix_spawnp" (pid: *mut pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void, argv: *const *const c_char, env: *const *const c_char) -> c_int;
     posix_spawn_file_actions_adddup2 c"posix_spawn_file_actions_adddup2" (actions: *mut c_void, from: c_int, to: c_int) -> c_int;
     syscall c"syscall" (number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long;
 }

@@ -4,6 +4,7 @@
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use vmmc_sockets::Bypass;
 
 macro_rules! reasons {
     ($($name:ident $text:literal,)*) => {
@@ -56,6 +57,20 @@ pub(crate) fn stop_upgrading(reason: Reason) {
 /// Whether new connections may be upgraded.
 pub(crate) fn stopped() -> Option<Reason> {
     TEXTS.get(STOPPED.load(Relaxed) as usize).filter(|(reason, _)| *reason != Reason::Unused).map(|(reason, _)| *reason)
+}
+
+impl Reason {
+    /// As the protocol core calls it.
+    pub(crate) fn bypass(self) -> Bypass {
+        match self {
+            Reason::OutOfBand => Bypass::Urgent,
+            Reason::IoUring => Bypass::IoUring,
+            Reason::ManySets => Bypass::Watchers,
+            Reason::Passed | Reason::Exec | Reason::StandardStream => Bypass::Leaked,
+            Reason::Excluded => Bypass::Excluded,
+            _ => Bypass::KernelOnly,
+        }
+    }
 }
 
 /// What was counted, a line for each reason.

@@ -1,27 +1,133 @@
-//! Epoll sets.
+//! Epoll sets: which connections are in them, and how the program waits.
 //!
-//! Invariant: a set without upgraded connections is the kernel's alone.
+//! Invariant: a connection whose directions are both in the kernel is registered as the program asked, with its data replaced by a token of ours; one with a
+//! direction in the ring is registered edge-triggered for what the kernel alone knows (end of stream, and the other direction), and level, edge, one-shot and output
+//! are judged here. Everything else in the set is the kernel's alone. So a program that stops listening costs no system call, and a FIN rings once.
+//!
+//! Waiting: connections that may be ready are in a queue, fed by the bits that peers set; nobody scans. Before sleeping the set is armed, and its bell is in the kernel's
+//! set. Descriptors that are not ours are looked at at least every [`KERNEL_LOOK_NS`].
 
-use crate::arena::Resource;
-use crate::errno::Kept;
+use crate::arena::{Index, Resource};
+use crate::clock::{Limit, now_ns};
+use crate::errno::{self, Kept};
+use crate::limits::{KERNEL_LOOK_NS, SPIN_MAX};
+use crate::lock::Lock;
+use crate::members::Members;
+use crate::own::{self, Inside};
 use crate::real;
-use crate::table::{self, Entry, SETS};
-use libc::{c_int, epoll_event, sigset_t, timespec};
+use crate::reason::Reason;
+use crate::table::{self, CONNECTIONS, Entry, SETS};
+use crate::tcp::{Held, Tcp};
+use libc::{c_int, epoll_event, sigset_t};
+use std::os::fd::AsRawFd;
+use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
+use vmmc_sockets::ReadySet;
 
 /// An epoll set.
-pub(crate) struct Set {}
+pub(crate) struct Set {
+    /// The members that are connections.
+    pub(crate) members: Lock<Members>,
+    /// The bell and the bits; null until the first connection comes. A box.
+    ready: AtomicPtr<ReadySet>,
+    /// Connections in it, so that a set without any costs nothing.
+    watched: AtomicU32,
+    /// Threads that sleep in it.
+    sleepers: AtomicU32,
+    /// When the kernel was last asked.
+    looked_ns: AtomicU64,
+    /// It is in another set, or something waits for it as for a descriptor: its connections stay with the kernel.
+    nested: AtomicBool,
+    /// This process got it by fork; the bits are its parent's.
+    inherited: AtomicBool,
+}
 
 impl Resource for Set {
     fn fresh() -> Set {
-        Set {}
+        Set {
+            members: Lock::new(Members::new()),
+            ready: AtomicPtr::new(null_mut()),
+            watched: AtomicU32::new(0),
+            sleepers: AtomicU32::new(0),
+            looked_ns: AtomicU64::new(0),
+            nested: AtomicBool::new(false),
+            inherited: AtomicBool::new(false),
+        }
     }
 
-    fn end(&self) {}
+    fn end(&self) {
+        let _inside = Inside::enter();
+        let ready = self.ready.swap(null_mut(), AcqRel);
+        if !ready.is_null() {
+            // SAFETY: `ready` made the box; nobody refers to this object any more.
+            let ready = unsafe { Box::from_raw(ready) };
+            if self.inherited.load(Relaxed) {
+                // The parent's: taking connections out of it would take them out of the parent's.
+                std::mem::forget(ready);
+            } else {
+                self.members.lock().remove_all(&ready);
+            }
+        }
+        *self.members.lock() = Members::new();
+        self.watched.store(0, Relaxed);
+        self.sleepers.store(0, Relaxed);
+        self.looked_ns.store(0, Relaxed);
+        self.nested.store(false, Relaxed);
+        self.inherited.store(false, Relaxed);
+    }
+}
+
+impl Set {
+    /// The bell and the bits, made and hung into the kernel's set at first use.
+    fn ready(&self, epfd: c_int) -> Option<&ReadySet> {
+        let ready = self.ready.load(Acquire);
+        if ready.is_null() {
+            return self.make_ready(epfd);
+        }
+        // SAFETY: made by `make_ready`, and dropped only when nobody holds this object.
+        Some(unsafe { &*ready })
+    }
+
+    #[cold]
+    fn make_ready(&self, epfd: c_int) -> Option<&ReadySet> {
+        let ready = Box::new(own::context().ready_set().ok()?);
+        let mut event = epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: Members::bell_data() };
+        // SAFETY: the event is ours; the bell lives as long as the box.
+        let hung = unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, ready.bell().as_raw_fd(), &raw mut event) };
+        if hung < 0 {
+            return None;
+        }
+        self.ready.store(Box::into_raw(ready), Release);
+        self.ready(epfd)
+    }
+
+    /// It cannot be waited for here only: its connections go back to the kernel, now and later.
+    pub(crate) fn nest(&self) {
+        if self.nested.swap(true, Relaxed) {
+            return;
+        }
+        for (fd, connection) in self.members.lock().connections() {
+            if let Some(tcp) = CONNECTIONS.pin(connection) {
+                tcp.leave(fd, Reason::Nested);
+            }
+        }
+    }
+
+    /// Whether connections are in it.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.watched.load(Relaxed) > 0
+    }
+
+    /// This is the child of a fork.
+    pub(crate) fn inherit(&self) {
+        self.inherited.store(true, Relaxed);
+        self.sleepers.store(0, Relaxed);
+    }
 }
 
 /// epoll_create gave a set.
 pub(crate) fn created(fd: c_int) -> c_int {
-    if fd >= 0 && crate::config::config().active {
+    if fd >= 0 && own::active() {
         let _kept = Kept::now();
         if let Some(index) = SETS.insert() {
             table::put(fd, Entry::Set(index));
@@ -36,42 +142,202 @@ pub(crate) fn created(fd: c_int) -> c_int {
 /// As epoll_ctl.
 pub(crate) unsafe fn control(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
     // SAFETY: the caller's promise.
-    unsafe { real::epoll_ctl(epfd, op, fd, event) }
+    let kernel = || unsafe { real::epoll_ctl(epfd, op, fd, event) };
+    let Some(set) = table::set(epfd) else {
+        if let Some(tcp) = table::connection(fd) {
+            // A set that we did not see being made.
+            tcp.leave(fd, Reason::ManySets);
+        }
+        return kernel();
+    };
+    if let Some(inner) = table::set(fd) {
+        inner.nest();
+    }
+    let Some(tcp) = table::connection(fd) else { return kernel() };
+    let _inside = Inside::enter();
+    // SAFETY: the caller's promise: a valid event, or null.
+    let event = unsafe { event.as_ref() }.copied();
+    let result = match (op, event) {
+        (libc::EPOLL_CTL_ADD, Some(event)) => add(&set, epfd, fd, &tcp, event),
+        (libc::EPOLL_CTL_MOD, Some(event)) => {
+            let ready = set.ready(epfd);
+            set.members.lock().modify(epfd, set.index(), fd, &tcp, event, ready)
+        }
+        (libc::EPOLL_CTL_DEL, _) => remove(&set, epfd, fd, &tcp),
+        _ => kernel(),
+    };
+    if op != libc::EPOLL_CTL_DEL && set.sleepers.load(Relaxed) > 0 {
+        set.wake();
+    }
+    result
 }
 
-/// A timeout in milliseconds; negative: none.
-pub(crate) fn millis(timeout: c_int) -> Option<u64> {
-    u64::try_from(timeout).ok()
+impl Set {
+    /// Another thread sleeps in the set while something changed: it looks again.
+    fn wake(&self) {
+        let ready = self.ready.load(Acquire);
+        if !ready.is_null() {
+            let one = 1u64;
+            // SAFETY: see `ready`; eight bytes of ours.
+            unsafe { real::write((*ready).bell().as_raw_fd(), (&raw const one).cast(), size_of::<u64>()) };
+        }
+    }
 }
 
-/// epoll_wait and epoll_pwait.
-///
-/// # Safety
-/// As epoll_pwait.
-pub(crate) unsafe fn wait(
-    epfd: c_int,
-    events: *mut epoll_event,
-    max: c_int,
-    timeout_ms: Option<u64>,
-    mask: Option<&sigset_t>,
-) -> c_int {
-    let timeout = timeout_ms.map_or(-1, |ms| ms.min(c_int::MAX as u64) as c_int);
-    let mask = mask.map_or(std::ptr::null(), std::ptr::from_ref);
-    // SAFETY: the caller's promise.
-    unsafe { real::epoll_pwait(epfd, events, max, timeout, mask) }
+fn add(set: &crate::arena::Pin<Set>, epfd: c_int, fd: c_int, tcp: &Held, event: epoll_event) -> c_int {
+    if set.nested.load(Relaxed) {
+        tcp.leave(fd, Reason::Nested);
+    }
+    let Some(ready) = set.ready(epfd) else {
+        tcp.leave(fd, Reason::ManySets);
+        let mut event = event;
+        // SAFETY: the event is ours.
+        return unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, &raw mut event) };
+    };
+    let (result, new) = set.members.lock().add(epfd, set.index(), fd, tcp, event, ready);
+    if new {
+        set.watched.fetch_add(1, Relaxed);
+    }
+    result
 }
 
-/// epoll_pwait2.
-///
-/// # Safety
-/// As epoll_pwait2.
-pub(crate) unsafe fn wait_precisely(
-    epfd: c_int,
-    events: *mut epoll_event,
-    max: c_int,
-    timeout: *const timespec,
-    mask: *const sigset_t,
-) -> c_int {
-    // SAFETY: the caller's promise.
-    unsafe { real::epoll_pwait2(epfd, events, max, timeout, mask) }
+fn remove(set: &crate::arena::Pin<Set>, epfd: c_int, fd: c_int, tcp: &Held) -> c_int {
+    let ready = set.ready(epfd);
+    let (result, gone) = set.members.lock().remove(epfd, set.index(), fd, tcp, ready);
+    if gone {
+        set.watched.fetch_sub(1, Relaxed);
+    }
+    result
+}
+
+/// The last descriptor of a connection that is in a set is about to go.
+pub(crate) fn closing(set_index: Index, tcp: &Tcp) {
+    let Some(set) = SETS.pin(set_index) else { return };
+    let ready = set.ready.load(Acquire);
+    // SAFETY: see `Set::ready`.
+    let ready = unsafe { ready.as_ref() };
+    let _inside = Inside::enter();
+    let ready = if set.inherited.load(Relaxed) { None } else { ready };
+    if set.members.lock().close(set_index, tcp, ready) {
+        set.watched.fetch_sub(1, Relaxed);
+    }
+}
+
+/// What a wait was asked for.
+pub(crate) struct Request<'a> {
+    /// The set.
+    pub(crate) epfd: c_int,
+    /// Where events go.
+    pub(crate) events: *mut epoll_event,
+    /// How many fit.
+    pub(crate) max: c_int,
+    /// Signals to block meanwhile.
+    pub(crate) mask: Option<&'a sigset_t>,
+    /// Whether the limit is finer than milliseconds.
+    pub(crate) precise: bool,
+}
+
+impl Request<'_> {
+    /// The kernel's wait for what is left of the room.
+    fn kernel(&self, filled: usize, limit: Limit) -> c_int {
+        let mask = self.mask.map_or(null(), std::ptr::from_ref);
+        // SAFETY: the program promised room for `max` events, of which `filled` are taken.
+        unsafe {
+            let events = self.events.add(filled);
+            let room = self.max - filled as c_int;
+            match limit.left() {
+                Some(left) if self.precise => real::epoll_pwait2(self.epfd, events, room, &raw const left, mask),
+                _ => real::epoll_pwait(self.epfd, events, room, limit.left_ms(), mask),
+            }
+        }
+    }
+}
+
+/// epoll_wait, epoll_pwait and epoll_pwait2.
+pub(crate) fn wait(request: &Request<'_>, limit: impl FnOnce() -> Limit) -> Option<c_int> {
+    let set = table::set(request.epfd).filter(|set| set.is_watched())?;
+    if request.max <= 0 || request.events.is_null() {
+        return None;
+    }
+    let _inside = Inside::enter();
+    Some(wait_in(&set, request, limit()))
+}
+
+fn wait_in(set: &Set, request: &Request<'_>, limit: Limit) -> c_int {
+    let Some(ready) = set.ready(request.epfd) else { return request.kernel(0, limit) };
+    loop {
+        let (mut found, rings) = set.collect(request, 0, ready);
+        if rings > 0 && (found == 0 || set.must_look()) && found < request.max as usize {
+            found = match set.look(request, found, Limit::Now, ready) {
+                Ok(found) => found,
+                Err(code) => return if found > 0 { found as c_int } else { errno::fail(code) as c_int },
+            };
+        }
+        if found > 0 {
+            return set.leave(found, ready);
+        }
+        if rings > 0 && limit != Limit::Now && ready.spin(own::context(), SPIN_MAX) {
+            continue;
+        }
+        if rings > 0 && limit.is_over() {
+            return set.leave(0, ready);
+        }
+        set.sleepers.fetch_add(1, SeqCst);
+        let slept = if ready.arm() { Ok(0) } else { set.look(request, 0, limit, ready) };
+        ready.disarm();
+        set.sleepers.fetch_sub(1, SeqCst);
+        match slept {
+            Ok(0) if !limit.is_over() => {}
+            Ok(0) => {
+                let (found, _) = set.collect(request, 0, ready);
+                return set.leave(found, ready);
+            }
+            Ok(found) => return set.leave(found, ready),
+            Err(code) => {
+                set.leave(0, ready);
+                return errno::fail(code) as c_int;
+            }
+        }
+    }
+}
+
+impl Set {
+    /// Events of connections that may be ready, behind those found already. Says how many there are then, and how many connections use rings.
+    fn collect(&self, request: &Request<'_>, found: usize, ready: &ReadySet) -> (usize, usize) {
+        let mut members = self.members.lock();
+        ready.take(&mut |token| members.enqueue(token));
+        // SAFETY: the program promised room for `max` events.
+        let found = unsafe { members.collect(request.epfd, request.events, found, request.max as usize) };
+        (found, members.rings())
+    }
+
+    /// Asks the kernel, and then the connections about which it said something.
+    fn look(&self, request: &Request<'_>, found: usize, limit: Limit, ready: &ReadySet) -> Result<usize, c_int> {
+        let n = request.kernel(found, limit);
+        if n < 0 {
+            return Err(errno::current());
+        }
+        self.looked_ns.store(now_ns(), Relaxed);
+        let mut members = self.members.lock();
+        // SAFETY: the kernel wrote `n` events behind those found before, within the room.
+        let mut found = unsafe { members.translate(request.events, found, n as usize) };
+        ready.take(&mut |token| members.enqueue(token));
+        if found < request.max as usize {
+            // SAFETY: as in `collect`.
+            found = unsafe { members.collect(request.epfd, request.events, found, request.max as usize) };
+        }
+        Ok(found)
+    }
+
+    fn must_look(&self) -> bool {
+        now_ns().saturating_sub(self.looked_ns.load(Relaxed)) > KERNEL_LOOK_NS
+    }
+
+    /// The calling thread goes back to the program; others that sleep here must hear the next bell.
+    fn leave(&self, found: usize, ready: &ReadySet) -> c_int {
+        if self.sleepers.load(SeqCst) > 0 && ready.arm() {
+            self.wake();
+        }
+        found as c_int
+    }
 }

@@ -1,72 +1,244 @@
 //! One TCP connection of this process: an open file description, whatever number of descriptors it has.
 //!
-//! Invariant: a connection with a reason to stay with the kernel never gets rid of it.
+//! Invariant: a connection with a reason to stay with the kernel never gets rid of it. What the program set on the socket is asked of the kernel when it is
+//! first needed after it may have changed, since another process that shares the socket may set it too.
 
-use crate::arena::Resource;
+use crate::arena::{Index, Pin, Resource};
 use crate::config::config;
+use crate::limits::SETS_OF_A_CONNECTION;
+use crate::own::{self, Inside};
+use crate::real;
 use crate::reason::{self, Reason};
 use crate::table::{self, CONNECTIONS, Entry};
 use libc::{c_int, socklen_t};
-use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use std::os::fd::BorrowedFd;
+use std::ptr::null_mut;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI8, AtomicPtr, AtomicU8, AtomicU64, Ordering::*};
+use std::time::Duration;
+use vmmc_host::Deadline;
+use vmmc_sockets::{Close, Connection};
 
-/// How it came about.
+/// Which wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Origin {
-    /// This process called connect.
-    Connected,
-    /// This process called accept.
-    Accepted,
+pub(crate) enum Side {
+    /// For bytes.
+    Receive,
+    /// For room.
+    Send,
 }
+
+/// A value that must be asked of the kernel again.
+const UNKNOWN: u64 = u64::MAX;
 
 /// A connection.
 pub(crate) struct Tcp {
+    /// The protocol core's side of it; an [`Arc`], null while this object is not in use.
+    connection: AtomicPtr<Connection>,
     /// A [`Reason`] to stay with the kernel for good, 0 for none.
     left: AtomicU8,
+    /// O_NONBLOCK: 0 no, 1 yes, -1 unknown.
+    nonblocking: AtomicI8,
+    /// TCP_NODELAY as the program set it: 0 no, 1 yes, -1 it never did.
+    pub(crate) no_delay: AtomicI8,
+    /// Other processes have the socket too and may change what we remember of it.
+    shared: AtomicBool,
+    /// SO_RCVTIMEO and SO_SNDTIMEO in microseconds, 0 for none, or [`UNKNOWN`].
+    timeouts_us: [AtomicU64; 2],
+    /// Epoll sets it is in: index plus 1 in the upper half, its token there in the lower one.
+    sets: [AtomicU64; SETS_OF_A_CONNECTION],
 }
 
 impl Resource for Tcp {
     fn fresh() -> Tcp {
-        Tcp { left: AtomicU8::new(0) }
+        Tcp {
+            connection: AtomicPtr::new(null_mut()),
+            left: AtomicU8::new(0),
+            nonblocking: AtomicI8::new(-1),
+            no_delay: AtomicI8::new(-1),
+            shared: AtomicBool::new(false),
+            timeouts_us: [const { AtomicU64::new(UNKNOWN) }; 2],
+            sets: [const { AtomicU64::new(0) }; SETS_OF_A_CONNECTION],
+        }
     }
 
     fn end(&self) {
+        let connection = self.connection.swap(null_mut(), AcqRel);
+        if !connection.is_null() {
+            let _inside = Inside::enter();
+            // SAFETY: `adopt` put the reference here; nobody refers to this object any more, so nobody reads it concurrently.
+            drop(unsafe { Arc::from_raw(connection) });
+        }
         self.left.store(0, Relaxed);
+        self.nonblocking.store(-1, Relaxed);
+        self.no_delay.store(-1, Relaxed);
+        self.shared.store(false, Relaxed);
+        self.forget_timeouts();
+        self.sets.iter().for_each(|set| set.store(0, Relaxed));
     }
+}
+
+/// The descriptor for the length of a call.
+pub(crate) fn borrowed(fd: c_int) -> BorrowedFd<'static> {
+    // SAFETY: used for one call, in which the program promises that the descriptor is open; a wrong number fails in the kernel. Only -1 would be invalid, and that
+    // is in no table.
+    unsafe { BorrowedFd::borrow_raw(fd) }
 }
 
 impl Tcp {
+    /// The protocol core's side of it.
+    pub(crate) fn connection(&self) -> Option<&Connection> {
+        // SAFETY: set before the object was first found in the table and dropped after the last call; we are such a call.
+        unsafe { self.connection.load(Acquire).as_ref() }
+    }
+
+    /// Whether no byte of it ever went by a ring.
+    pub(crate) fn is_plain(&self) -> bool {
+        self.connection().is_none_or(Connection::is_plain)
+    }
+
     /// The connection goes back to the kernel and stays there.
-    pub(crate) fn leave(&self, _fd: c_int, reason: Reason) {
+    pub(crate) fn leave(&self, fd: c_int, reason: Reason) {
         if self.left.swap(reason as u8, Relaxed) == 0 {
             reason::count(reason);
+            if let Some(connection) = self.connection() {
+                let _inside = Inside::enter();
+                connection.pin_to_kernel(own::context(), borrowed(fd), reason.bypass());
+            }
         }
+    }
+
+    /// Whether a call that cannot go on must fail instead of waiting.
+    pub(crate) fn is_nonblocking(&self, fd: c_int) -> bool {
+        match self.nonblocking.load(Relaxed) {
+            0 => false,
+            1 => true,
+            _ => {
+                // SAFETY: numbers only.
+                let flags = unsafe { real::fcntl(fd, libc::F_GETFL, 0) };
+                let yes = flags >= 0 && flags & libc::O_NONBLOCK != 0;
+                if !self.shared.load(Relaxed) {
+                    self.nonblocking.store(i8::from(yes), Relaxed);
+                }
+                yes
+            }
+        }
+    }
+
+    /// The program set it.
+    pub(crate) fn set_nonblocking(&self, yes: bool) {
+        self.nonblocking.store(if self.shared.load(Relaxed) { -1 } else { i8::from(yes) }, Relaxed);
+    }
+
+    /// Another process has the socket too from now on.
+    pub(crate) fn share(&self) {
+        self.shared.store(true, Relaxed);
+        self.nonblocking.store(-1, Relaxed);
+    }
+
+    /// Whether another process may have the socket too.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.shared.load(Relaxed)
+    }
+
+    /// The program set a timeout.
+    pub(crate) fn forget_timeouts(&self) {
+        self.timeouts_us.iter().for_each(|timeout| timeout.store(UNKNOWN, Relaxed));
+    }
+
+    /// When a wait that begins now must end.
+    pub(crate) fn deadline(&self, fd: c_int, side: Side) -> Option<Deadline> {
+        let place = &self.timeouts_us[side as usize];
+        let mut us = place.load(Relaxed);
+        if us == UNKNOWN {
+            let name = if side == Side::Receive { libc::SO_RCVTIMEO } else { libc::SO_SNDTIMEO };
+            let time: libc::timeval = option(fd, libc::SOL_SOCKET, name)?;
+            us = time.tv_sec as u64 * 1_000_000 + time.tv_usec as u64;
+            if !self.is_shared() {
+                place.store(us, Relaxed);
+            }
+        }
+        (us > 0).then(|| Deadline::after(Duration::from_micros(us)))
+    }
+
+    /// Epoll sets it is in.
+    fn sets(&self) -> impl Iterator<Item = Index> {
+        self.sets.iter().filter_map(|place| Some(Index(((place.load(Acquire) >> 32) as u32).checked_sub(1)?)))
+    }
+
+    fn place(&self, set: Index) -> Option<&AtomicU64> {
+        self.sets.iter().find(|place| place.load(Acquire) >> 32 == u64::from(set.0) + 1)
+    }
+
+    /// Its token in a set; none if it is not in it.
+    pub(crate) fn token(&self, set: Index) -> Option<u32> {
+        Some(self.place(set)?.load(Acquire) as u32)
+    }
+
+    /// It is in one more set; `false`: in too many.
+    pub(crate) fn add_set(&self, set: Index, token: u32) -> bool {
+        let word = (u64::from(set.0) + 1) << 32 | u64::from(token);
+        self.sets.iter().any(|place| place.compare_exchange(0, word, AcqRel, Relaxed).is_ok())
+    }
+
+    /// It is not in that set any more.
+    pub(crate) fn remove_set(&self, set: Index) {
+        if let Some(place) = self.place(set) {
+            place.store(0, Release);
+        }
+    }
+
+    /// The last descriptor of this process is about to go.
+    fn close(&self, fd: c_int) {
+        for set in self.sets().collect::<Vec<_>>() {
+            crate::set::closing(set, self);
+        }
+        let Some(connection) = self.connection() else { return };
+        let how = if !connection.is_plain() && lingers_zero(fd) { Close::Reset } else { Close::Orderly };
+        let _inside = Inside::enter();
+        connection.close(own::context(), borrowed(fd), how);
     }
 }
 
+/// The program closes or replaces a descriptor of a connection, which is still open. To be followed by the release of `entry`.
+pub(crate) fn closing(fd: c_int, entry: Entry) {
+    let Entry::Connection(index) = entry else { return };
+    let Some(pin) = CONNECTIONS.pin(index) else { return };
+    if CONNECTIONS.descriptors(index) == 1 {
+        pin.close(fd);
+    }
+}
+
+/// An option of a socket.
+fn option<T: Copy>(fd: c_int, level: c_int, name: c_int) -> Option<T> {
+    // SAFETY: used with plain C structures and integers only, for which all zero is a value.
+    let mut value: T = unsafe { std::mem::zeroed() };
+    let mut len = size_of::<T>() as socklen_t;
+    // SAFETY: value and length are ours and fit together.
+    let result = unsafe { real::getsockopt(fd, level, name, (&raw mut value).cast(), &raw mut len) };
+    (result == 0 && len as usize == size_of::<T>()).then_some(value)
+}
+
+fn lingers_zero(fd: c_int) -> bool {
+    option::<libc::linger>(fd, libc::SOL_SOCKET, libc::SO_LINGER).is_some_and(|l| l.l_onoff != 0 && l.l_linger == 0)
+}
+
 /// Makes a descriptor known that just became a connection, if it is one of TCP and none of the exclusions.
-pub(crate) fn adopt(fd: c_int, _origin: Origin) {
-    if !config().active || fd <= libc::STDERR_FILENO || reason::stopped().is_some() || !is_tcp(fd) {
+pub(crate) fn adopt(fd: c_int) {
+    if !config().active || fd <= libc::STDERR_FILENO || Inside::here() || reason::stopped().is_some() {
+        return;
+    }
+    if option::<c_int>(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) != Some(libc::IPPROTO_TCP) {
         return;
     }
     if config().excludes_ports() && excluded(fd) {
         return reason::count(Reason::Excluded);
     }
-    match CONNECTIONS.insert() {
-        Some(index) => {
-            table::put(fd, Entry::Connection(index));
-        }
-        None => reason::count(Reason::Full),
-    }
-}
-
-fn is_tcp(fd: c_int) -> bool {
-    let mut protocol: c_int = 0;
-    let mut len = size_of::<c_int>() as socklen_t;
-    // SAFETY: value and length are ours and fit together.
-    let result = unsafe {
-        crate::real::getsockopt(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL, (&raw mut protocol).cast(), &raw mut len)
-    };
-    result == 0 && protocol == libc::IPPROTO_TCP
+    let Some(index) = CONNECTIONS.insert() else { return reason::count(Reason::Full) };
+    let Some(pin) = CONNECTIONS.pin(index) else { return };
+    let _inside = Inside::enter();
+    pin.connection.store(Arc::into_raw(own::context().track(borrowed(fd))).cast_mut(), Release);
+    table::put(fd, Entry::Connection(index));
 }
 
 /// Whether either end's port is excluded.
@@ -83,3 +255,6 @@ fn excluded(fd: c_int) -> bool {
         result == 0 && config().excludes_port(u16::from_be(addr.sin6_port))
     })
 }
+
+/// A connection held for a call.
+pub(crate) type Held = Pin<Tcp>;

@@ -1,25 +1,243 @@
 //! Moving bytes: each call ends as done, as an error, or as a bypass with a reason.
 //!
-//! Invariant: a byte of a connection goes through the kernel or through the ring, never both.
+//! Invariant: a byte of a connection goes through the kernel or through the ring, never both. Waiting happens here or in the kernel's call, as the program asked.
 
+use crate::errno::{self, fail};
+use crate::limits::COPY_BYTES;
+use crate::own::{self, Inside};
+use crate::pieces::Cursor;
 use crate::reason::{self, Reason};
+use crate::tcp::{Held, Side, borrowed};
 use crate::{passing, real, table};
-use libc::{c_int, c_uint, iovec, msghdr, off64_t, size_t, ssize_t};
+use libc::{c_int, c_uint, c_void, iovec, msghdr, off64_t, size_t, ssize_t};
+use rustix::io::Errno;
+use vmmc_sockets::{After, Connection, Direction, Received, Sent, Take, Waited};
 
-/// The receive family, without messages.
-pub(crate) fn receive(fd: c_int, _pieces: &[iovec], _flags: c_int, kernel: impl Fn() -> ssize_t) -> ssize_t {
-    if table::connection(fd).is_some() {
-        reason::count(Reason::NotYet);
-    }
-    kernel()
+/// Flags with which a receive is the kernel's alone: they do not touch the stream's own bytes.
+const KERNEL_RECEIVE: c_int = libc::MSG_ERRQUEUE | libc::MSG_OOB;
+
+/// How a call on a connection ended.
+enum Outcome {
+    /// So many bytes moved.
+    Done(usize),
+    /// It failed.
+    Errno(c_int),
+    /// The kernel's own answer; `errno` is as it left it.
+    Kernel(ssize_t),
 }
 
-/// The send family, without messages.
-pub(crate) fn send(fd: c_int, _pieces: &[iovec], _flags: c_int, kernel: impl Fn() -> ssize_t) -> ssize_t {
-    if table::connection(fd).is_some() {
-        reason::count(Reason::NotYet);
+impl Outcome {
+    fn result(self) -> ssize_t {
+        match self {
+            Outcome::Done(n) => n as ssize_t,
+            Outcome::Errno(code) => fail(code),
+            Outcome::Kernel(result) => result,
+        }
     }
-    kernel()
+}
+
+/// What moved already, or the error if nothing did.
+fn partial(moved: usize, code: c_int) -> Outcome {
+    if moved > 0 { Outcome::Done(moved) } else { Outcome::Errno(code) }
+}
+
+/// A result of the C library as the protocol core takes it.
+fn as_result(n: ssize_t) -> Result<usize, Errno> {
+    usize::try_from(n).map_err(|_| Errno::from_raw_os_error(errno::current()))
+}
+
+/// The receive family, without messages. `kernel` is the program's call.
+pub(crate) fn receive(fd: c_int, pieces: &[iovec], flags: c_int, kernel: impl Fn() -> ssize_t) -> ssize_t {
+    let Some(tcp) = table::connection(fd) else { return kernel() };
+    let Some(connection) = tcp.connection() else { return kernel() };
+    if flags & KERNEL_RECEIVE != 0 {
+        return kernel();
+    }
+    if flags & libc::MSG_TRUNC != 0 {
+        return discard(&tcp, connection, fd, pieces, flags);
+    }
+    receive_on(&tcp, connection, fd, pieces, flags, kernel).result()
+}
+
+fn receive_on(
+    tcp: &Held,
+    connection: &Connection,
+    fd: c_int,
+    pieces: &[iovec],
+    flags: c_int,
+    kernel: impl Fn() -> ssize_t,
+) -> Outcome {
+    let _inside = Inside::enter();
+    let context = own::context();
+    let take = if flags & libc::MSG_PEEK != 0 { Take::Peek } else { Take::Take };
+    let all = flags & libc::MSG_WAITALL != 0 && take == Take::Take;
+    let mut cursor = Cursor::new(pieces);
+    let mut moved = 0;
+    let mut deadline = None;
+    loop {
+        let mut window = cursor.window();
+        match connection.recv(context, borrowed(fd), window.to_fill(), take) {
+            Received::Done(n) => {
+                moved += n;
+                if n == 0 || !all || cursor.advance(n) {
+                    return Outcome::Done(moved);
+                }
+            }
+            Received::Failed(error) => return partial(moved, error.raw_os_error()),
+            Received::Empty => {
+                if cursor.is_empty() {
+                    return Outcome::Done(moved);
+                }
+                if flags & libc::MSG_DONTWAIT != 0 || tcp.is_nonblocking(fd) {
+                    return partial(moved, libc::EAGAIN);
+                }
+                let until = *deadline.get_or_insert_with(|| tcp.deadline(fd, Side::Receive));
+                match connection.wait_readable(context, borrowed(fd), until) {
+                    Waited::Ready => {}
+                    Waited::Interrupted => return partial(moved, libc::EINTR),
+                    Waited::TimedOut => return partial(moved, libc::EAGAIN),
+                }
+            }
+            Received::Kernel(call) => {
+                reason::count(Reason::NotYet);
+                // Waiting for all of it is done here: while the kernel waits, the rest may come by the ring.
+                let own = moved > 0 || flags & libc::MSG_WAITALL != 0;
+                let n = if own { window.receive(fd, flags & !libc::MSG_WAITALL) } else { kernel() };
+                let kept = errno::current();
+                let after = call.finish(as_result(n));
+                errno::set(kept);
+                match (after, n) {
+                    (After::Retry, _) => {}
+                    (After::Return, 1..) if all => {
+                        moved += n as usize;
+                        if cursor.advance(n as usize) {
+                            return Outcome::Done(moved);
+                        }
+                    }
+                    (After::Return, _) if moved > 0 => return Outcome::Done(moved + n.max(0) as usize),
+                    (After::Return, _) => return Outcome::Kernel(n),
+                }
+            }
+        }
+    }
+}
+
+/// MSG_TRUNC on a stream: bytes are taken and thrown away.
+fn discard(tcp: &Held, connection: &Connection, fd: c_int, pieces: &[iovec], flags: c_int) -> ssize_t {
+    let want: usize = pieces.iter().map(|piece| piece.iov_len).sum();
+    let mut scratch = [0u8; COPY_BYTES];
+    let piece = [iovec { iov_base: scratch.as_mut_ptr().cast(), iov_len: want.min(COPY_BYTES) }];
+    let kernel = || {
+        // SAFETY: a buffer of ours of at least that length.
+        unsafe { real::recv(fd, piece[0].iov_base, piece[0].iov_len, flags) }
+    };
+    receive_on(tcp, connection, fd, &piece, flags & !libc::MSG_TRUNC, kernel).result()
+}
+
+/// The send family, without messages. `kernel` is the program's call.
+pub(crate) fn send(fd: c_int, pieces: &[iovec], flags: c_int, kernel: impl Fn() -> ssize_t) -> ssize_t {
+    let Some(tcp) = table::connection(fd) else { return kernel() };
+    let Some(connection) = tcp.connection() else { return kernel() };
+    if let Some(reason) = only_kernel(flags) {
+        tcp.leave(fd, reason);
+        return in_kernel(&tcp, connection, fd, Direction::Send, kernel);
+    }
+    send_on(&tcp, connection, fd, pieces, flags, kernel).result()
+}
+
+/// Why a send with these flags is the kernel's.
+fn only_kernel(flags: c_int) -> Option<Reason> {
+    if flags & libc::MSG_OOB != 0 {
+        return Some(Reason::OutOfBand);
+    }
+    if flags & (libc::MSG_ZEROCOPY | libc::MSG_FASTOPEN) != 0 {
+        return Some(Reason::ZeroCopy);
+    }
+    None
+}
+
+fn send_on(
+    tcp: &Held,
+    connection: &Connection,
+    fd: c_int,
+    pieces: &[iovec],
+    flags: c_int,
+    kernel: impl Fn() -> ssize_t,
+) -> Outcome {
+    let _inside = Inside::enter();
+    let context = own::context();
+    let mut cursor = Cursor::new(pieces);
+    let mut moved = 0;
+    let mut deadline = None;
+    loop {
+        let window = cursor.window();
+        match connection.send(context, borrowed(fd), window.to_send()) {
+            Sent::Done(n) => {
+                moved += n;
+                if cursor.advance(n) {
+                    return Outcome::Done(moved);
+                }
+            }
+            Sent::Failed(error) => {
+                if moved == 0 && error == Errno::PIPE && flags & libc::MSG_NOSIGNAL == 0 {
+                    // SAFETY: to the calling thread, as the kernel does.
+                    unsafe { libc::raise(libc::SIGPIPE) };
+                }
+                return partial(moved, error.raw_os_error());
+            }
+            Sent::Full => {
+                if flags & libc::MSG_DONTWAIT != 0 || tcp.is_nonblocking(fd) {
+                    return partial(moved, libc::EAGAIN);
+                }
+                let until = *deadline.get_or_insert_with(|| tcp.deadline(fd, Side::Send));
+                match connection.wait_writable(context, borrowed(fd), until) {
+                    Waited::Ready => {}
+                    Waited::Interrupted => return partial(moved, libc::EINTR),
+                    Waited::TimedOut => return partial(moved, libc::EAGAIN),
+                }
+            }
+            Sent::Kernel(call) => {
+                reason::count(Reason::NotYet);
+                let n = if moved > 0 { window.send(fd, flags) } else { kernel() };
+                let kept = errno::current();
+                let after = call.finish(as_result(n));
+                errno::set(kept);
+                match (after, n) {
+                    (After::Retry, _) => {}
+                    (After::Return, 1..) if moved > 0 => {
+                        moved += n as usize;
+                        if cursor.advance(n as usize) {
+                            return Outcome::Done(moved);
+                        }
+                    }
+                    (After::Return, _) if moved > 0 => return Outcome::Done(moved),
+                    (After::Return, _) => return Outcome::Kernel(n),
+                }
+            }
+        }
+    }
+}
+
+/// A call that only the kernel can make, on a connection that is on its way back there.
+fn in_kernel(
+    tcp: &Held,
+    connection: &Connection,
+    fd: c_int,
+    direction: Direction,
+    kernel: impl Fn() -> ssize_t,
+) -> ssize_t {
+    let _inside = Inside::enter();
+    match connection.kernel_call(direction) {
+        Some(call) => {
+            let n = kernel();
+            let kept = errno::current();
+            let _ = call.finish(as_result(n));
+            errno::set(kept);
+            n
+        }
+        None if tcp.is_nonblocking(fd) => fail(libc::EAGAIN),
+        None => fail(libc::EINTR),
+    }
 }
 
 /// recvmsg.
@@ -28,7 +246,31 @@ pub(crate) fn send(fd: c_int, _pieces: &[iovec], _flags: c_int, kernel: impl Fn(
 /// As recvmsg.
 pub(crate) unsafe fn receive_message(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
     // SAFETY: the caller's promise.
-    unsafe { real::recvmsg(fd, msg, flags) }
+    let kernel = |flags| unsafe { real::recvmsg(fd, msg, flags) };
+    // SAFETY: the caller's promise: a message header, or null, which the kernel refuses.
+    let Some(message) = (unsafe { msg.as_mut() }) else { return kernel(flags) };
+    let Some(pieces) = message_pieces(message) else { return kernel(flags) };
+    let Some(tcp) = table::connection(fd) else { return kernel(flags) };
+    let Some(connection) = tcp.connection() else { return kernel(flags) };
+    if flags & (KERNEL_RECEIVE | libc::MSG_TRUNC) != 0 {
+        return kernel(flags);
+    }
+    let outcome = receive_on(&tcp, connection, fd, pieces, flags, || kernel(flags & !libc::MSG_WAITALL));
+    if let Outcome::Done(_) = outcome {
+        message.msg_namelen = 0;
+        message.msg_controllen = 0;
+        message.msg_flags = 0;
+    }
+    outcome.result()
+}
+
+/// The pieces of a message that has any.
+fn message_pieces<'a>(message: &msghdr) -> Option<&'a [iovec]> {
+    if message.msg_iov.is_null() || message.msg_iovlen > libc::UIO_MAXIOV as usize {
+        return None;
+    }
+    // SAFETY: the program's promise to sendmsg or recvmsg.
+    Some(unsafe { std::slice::from_raw_parts(message.msg_iov, message.msg_iovlen) })
 }
 
 /// sendmsg.
@@ -37,10 +279,21 @@ pub(crate) unsafe fn receive_message(fd: c_int, msg: *mut msghdr, flags: c_int) 
 /// As sendmsg.
 pub(crate) unsafe fn send_message(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
     // SAFETY: the caller's promise.
-    unsafe {
-        passing::before_send(msg);
-        real::sendmsg(fd, msg, flags)
+    let kernel = || unsafe { real::sendmsg(fd, msg, flags) };
+    // SAFETY: the caller's promise.
+    let Some(message) = (unsafe { msg.as_ref() }) else { return kernel() };
+    let Some(tcp) = table::connection(fd) else {
+        // SAFETY: the caller's promise.
+        unsafe { passing::before_send(msg) };
+        return kernel();
+    };
+    let (Some(connection), Some(pieces)) = (tcp.connection(), message_pieces(message)) else { return kernel() };
+    let controls = message.msg_controllen > 0 && !message.msg_control.is_null();
+    if let Some(reason) = only_kernel(flags).or(controls.then_some(Reason::Control)) {
+        tcp.leave(fd, reason);
+        return in_kernel(&tcp, connection, fd, Direction::Send, kernel);
     }
+    send_on(&tcp, connection, fd, pieces, flags, kernel).result()
 }
 
 /// sendfile.
@@ -49,7 +302,78 @@ pub(crate) unsafe fn send_message(fd: c_int, msg: *const msghdr, flags: c_int) -
 /// As sendfile.
 pub(crate) unsafe fn sendfile(out: c_int, from: c_int, offset: *mut off64_t, n: size_t) -> ssize_t {
     // SAFETY: the caller's promise.
-    unsafe { real::sendfile(out, from, offset, n) }
+    let kernel = || unsafe { real::sendfile(out, from, offset, n) };
+    let Some(tcp) = table::connection(out) else { return kernel() };
+    let Some(connection) = tcp.connection() else { return kernel() };
+    let inside = Inside::enter();
+    if let Some(call) = connection.kernel_call(Direction::Send) {
+        reason::count(Reason::NotYet);
+        let sent = kernel();
+        let kept = errno::current();
+        let _ = call.finish(as_result(sent));
+        errno::set(kept);
+        return sent;
+    }
+    drop(inside);
+    // SAFETY: the caller's promise: null, or an offset.
+    unsafe { file_to_ring(&tcp, connection, out, from, offset.as_mut(), n) }
+}
+
+/// sendfile into a ring: read at the offset, send, and move the offset by what was sent.
+///
+/// # Safety
+/// As sendfile.
+unsafe fn file_to_ring(
+    tcp: &Held,
+    connection: &Connection,
+    out: c_int,
+    from: c_int,
+    offset: Option<&mut off64_t>,
+    n: size_t,
+) -> ssize_t {
+    // SAFETY: numbers only.
+    let current = || unsafe { libc::lseek64(from, 0, libc::SEEK_CUR) };
+    let mut at = offset.as_ref().map_or_else(current, |offset| **offset);
+    if at < 0 {
+        return fail(libc::EINVAL);
+    }
+    let mut buffer = [0u8; COPY_BYTES];
+    let mut moved = 0;
+    let mut failed = 0;
+    while moved < n {
+        // SAFETY: a buffer of ours of at least that length.
+        let got = unsafe { libc::pread64(from, buffer.as_mut_ptr().cast(), COPY_BYTES.min(n - moved), at) };
+        if got <= 0 {
+            failed = if got < 0 { errno::current() } else { 0 };
+            break;
+        }
+        let piece = [iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: got as usize }];
+        let kernel = || {
+            // SAFETY: a buffer of ours of at least that length.
+            unsafe { real::send(out, piece[0].iov_base, piece[0].iov_len, 0) }
+        };
+        match send_on(tcp, connection, out, &piece, 0, kernel).result() {
+            sent @ 1.. => {
+                at += sent as off64_t;
+                moved += sent as usize;
+                if sent < got {
+                    break;
+                }
+            }
+            _ => {
+                failed = errno::current();
+                break;
+            }
+        }
+    }
+    match offset {
+        Some(offset) => *offset = at,
+        None => {
+            // SAFETY: numbers only.
+            unsafe { libc::lseek64(from, at, libc::SEEK_SET) };
+        }
+    }
+    if moved > 0 || failed == 0 { moved as ssize_t } else { fail(failed) }
 }
 
 /// splice.
@@ -65,5 +389,56 @@ pub(crate) unsafe fn splice(
     flags: c_uint,
 ) -> ssize_t {
     // SAFETY: the caller's promise.
-    unsafe { real::splice(from, from_at, to, to_at, n, flags) }
+    let kernel = || unsafe { real::splice(from, from_at, to, to_at, n, flags) };
+    if let Some(tcp) = table::connection(to) {
+        let Some(connection) = tcp.connection() else { return kernel() };
+        // Bytes that were taken out of a pipe cannot be put back when the ring is full, so this direction is the kernel's.
+        if !connection.is_plain() {
+            tcp.leave(to, Reason::Splice);
+        }
+        return in_kernel(&tcp, connection, to, Direction::Send, kernel);
+    }
+    let Some(tcp) = table::connection(from) else { return kernel() };
+    let Some(connection) = tcp.connection() else { return kernel() };
+    let inside = Inside::enter();
+    if let Some(call) = connection.kernel_call(Direction::Receive) {
+        reason::count(Reason::NotYet);
+        let moved = kernel();
+        let kept = errno::current();
+        let after = call.finish(as_result(moved));
+        errno::set(kept);
+        if after == After::Return {
+            return moved;
+        }
+    }
+    drop(inside);
+    ring_to_pipe(&tcp, connection, from, to, n, flags)
+}
+
+/// splice out of a ring: look at bytes, write them to the pipe, take those that fitted.
+fn ring_to_pipe(tcp: &Held, connection: &Connection, from: c_int, to: c_int, n: size_t, flags: c_uint) -> ssize_t {
+    let wait = if flags & libc::SPLICE_F_NONBLOCK != 0 { libc::MSG_DONTWAIT } else { 0 };
+    let mut buffer = [0u8; COPY_BYTES];
+    let piece = [iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: n.min(COPY_BYTES) }];
+    let kernel = |flags| {
+        // SAFETY: a buffer of ours of at least that length.
+        unsafe { real::recv(from, piece[0].iov_base, piece[0].iov_len, flags) }
+    };
+    let look = wait | libc::MSG_PEEK;
+    let seen = receive_on(tcp, connection, from, &piece, look, || kernel(look)).result();
+    if seen <= 0 {
+        return seen;
+    }
+    // SAFETY: so many bytes of the buffer were filled.
+    let written = unsafe { real::write(to, buffer.as_ptr().cast::<c_void>(), seen as usize) };
+    if written <= 0 {
+        return written;
+    }
+    let piece = [iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: written as usize }];
+    let all = libc::MSG_WAITALL;
+    let kernel = || {
+        // SAFETY: as above.
+        unsafe { real::recv(from, piece[0].iov_base, piece[0].iov_len, 0) }
+    };
+    receive_on(tcp, connection, from, &piece, all, kernel).result()
 }

@@ -1,9 +1,21 @@
-//! poll and select.
+//! poll: waiting for several descriptors at once.
 //!
-//! Invariant: with no upgraded connection among the descriptors they are the C library's calls.
+//! Invariant: with no upgraded connection among the descriptors it is the C library's call. Otherwise connections with a direction in the ring are judged by
+//! [`crate::readiness`], and the kernel watches them for what it alone knows; a bell of the call's own stands for the rings while it sleeps.
 
-use crate::real;
-use libc::{c_int, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
+use crate::clock::Limit;
+use crate::errno;
+use crate::limits::{POLL_SLICE_MS, SPIN_MAX};
+use crate::own::{self, Inside};
+use crate::readiness::{self, INPUT, OUTPUT};
+use crate::reason::{self, Reason};
+use crate::tcp::{Held, borrowed};
+use crate::{real, table};
+use libc::{c_int, c_short, nfds_t, pollfd, sigset_t, timespec};
+use std::cell::RefCell;
+use std::os::fd::AsRawFd;
+use std::ptr::null;
+use vmmc_sockets::ReadySet;
 
 /// poll.
 ///
@@ -11,7 +23,12 @@ use libc::{c_int, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
 /// As poll.
 pub(crate) unsafe fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
     // SAFETY: the caller's promise.
-    unsafe { real::poll(fds, count, timeout) }
+    match unsafe { rings(fds, count) } {
+        // SAFETY: the caller's promise.
+        Some(fds) => wait(fds, Limit::millis(timeout), None),
+        // SAFETY: the caller's promise.
+        None => unsafe { real::poll(fds, count, timeout) },
+    }
 }
 
 /// ppoll.
@@ -20,30 +37,234 @@ pub(crate) unsafe fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_
 /// As ppoll.
 pub(crate) unsafe fn ppoll(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int {
     // SAFETY: the caller's promise.
+    if let Some(fds) = unsafe { rings(fds, count) } {
+        // SAFETY: the caller's promise: null, or a time and a mask.
+        let (limit, mask) = unsafe { (Limit::timespec(timeout), mask.as_ref()) };
+        return match limit {
+            Some(limit) => wait(fds, limit, mask),
+            None => errno::fail(libc::EINVAL) as c_int,
+        };
+    }
+    // SAFETY: the caller's promise.
     unsafe { real::ppoll(fds, count, timeout, mask) }
 }
 
-/// select.
+/// The descriptors, if one of them is an upgraded connection.
 ///
 /// # Safety
-/// As select.
-pub(crate) unsafe fn select(n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd_set, timeout: *mut timeval) -> c_int {
-    // SAFETY: the caller's promise.
-    unsafe { real::select(n, r, w, e, timeout) }
+/// As poll.
+unsafe fn rings<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]> {
+    if fds.is_null() || count == 0 || !own::active() {
+        return None;
+    }
+    // SAFETY: the caller's promise: so many entries.
+    let fds = unsafe { std::slice::from_raw_parts_mut(fds, count as usize) };
+    fds.iter().any(|entry| is_ring(entry.fd)).then_some(fds)
 }
 
-/// pselect.
-///
-/// # Safety
-/// As pselect.
-pub(crate) unsafe fn pselect(
-    n: c_int,
-    r: *mut fd_set,
-    w: *mut fd_set,
-    e: *mut fd_set,
-    timeout: *const timespec,
-    mask: *const sigset_t,
+/// Whether a descriptor cannot be waited for in the kernel alone. An epoll set that is waited for is nested from now on.
+pub(crate) fn is_ring(fd: c_int) -> bool {
+    match table::entry(fd) {
+        table::Entry::Connection(_) => table::connection(fd).is_some_and(|tcp| !tcp.is_plain()),
+        table::Entry::Set(_) => {
+            if let Some(set) = table::set(fd) {
+                let _inside = Inside::enter();
+                set.nest();
+            }
+            false
+        }
+        _ => false,
+    }
+}
+
+thread_local! {
+    /// The bell of this thread's waits; taken while one is under way, so that a wait in a signal handler makes its own.
+    static BELL: RefCell<Option<ReadySet>> = const { RefCell::new(None) };
+}
+
+/// One connection that is waited for.
+struct Watched {
+    /// Its place among the descriptors.
+    at: usize,
+    tcp: Held,
+    /// The kernel spoke, and there was nothing to report: not asked again in this call.
+    spoke: bool,
+}
+
+/// Waits for descriptors, some of which are upgraded connections.
+pub(crate) fn wait(fds: &mut [pollfd], limit: Limit, mask: Option<&sigset_t>) -> c_int {
+    let _inside = Inside::enter();
+    let bell = BELL.with(|bell| bell.try_borrow_mut().ok().and_then(|mut bell| bell.take()));
+    let Some(bell) = bell.or_else(|| own::context().ready_set().ok()) else {
+        reason::count(Reason::Full);
+        return slices(fds, limit, mask);
+    };
+    let mut watched = Vec::new();
+    let mut all = true;
+    for (at, entry) in fds.iter().enumerate() {
+        let Some(tcp) = table::connection(entry.fd).filter(|tcp| !tcp.is_plain()) else { continue };
+        if let Some(connection) = tcp.connection() {
+            all &= bell.add(connection, at as u32, readiness::interest(entry.events as u16 as u32)).is_ok();
+        }
+        watched.push(Watched { at, tcp, spoke: false });
+    }
+    let result = if all { with_bell(fds, &mut watched, &bell, limit, mask) } else { slices(fds, limit, mask) };
+    let kept = errno::Kept::now();
+    watched.iter().filter_map(|one| one.tcp.connection()).for_each(|connection| bell.remove(connection));
+    BELL.with(|place| {
+        if let Ok(mut place) = place.try_borrow_mut() {
+            *place = Some(bell);
+        }
+    });
+    drop(kept);
+    result
+}
+
+fn with_bell(
+    fds: &mut [pollfd],
+    watched: &mut [Watched],
+    bell: &ReadySet,
+    limit: Limit,
+    mask: Option<&sigset_t>,
 ) -> c_int {
-    // SAFETY: the caller's promise.
-    unsafe { real::pselect(n, r, w, e, timeout, mask) }
+    let mut kernel: Vec<pollfd> = fds.to_vec();
+    kernel.push(pollfd { fd: bell.bell().as_raw_fd(), events: libc::POLLIN, revents: 0 });
+    loop {
+        bell.take(&mut |_| {});
+        let ready = judge(fds, watched, &mut kernel);
+        let others = kernel.len() - 1 > watched.len();
+        if (ready > 0 || limit == Limit::Now) && !others {
+            return ready;
+        }
+        if ready > 0 || others {
+            let n = ask(&mut kernel, Limit::Now, mask);
+            if n < 0 && ready == 0 {
+                return n;
+            }
+            let found = merge(fds, watched, &kernel, n);
+            if found > 0 || limit.is_over() {
+                return found;
+            }
+        }
+        if limit != Limit::Now && bell.spin(own::context(), SPIN_MAX) {
+            continue;
+        }
+        if bell.arm() {
+            bell.disarm();
+            continue;
+        }
+        let n = ask(&mut kernel, limit, mask);
+        let kept = errno::Kept::now();
+        bell.disarm();
+        drop(kept);
+        if n < 0 {
+            return n;
+        }
+        silence(&kernel);
+        listen(watched, &kernel);
+        let ready = judge(fds, watched, &mut kernel);
+        let found = merge(fds, watched, &kernel, n);
+        if ready > 0 || found > 0 || limit.is_over() {
+            return found;
+        }
+        quiet(watched, &mut kernel);
+    }
+}
+
+/// Puts what holds now for connections into the program's entries, and what the kernel must watch into ours. Says how many are ready.
+fn judge(fds: &mut [pollfd], watched: &[Watched], kernel: &mut [pollfd]) -> c_int {
+    let mut ready = 0;
+    for one in watched {
+        let entry = &mut fds[one.at];
+        let Some(connection) = one.tcp.connection() else { continue };
+        let events = u32::from(entry.events as u16);
+        let state = connection.state(borrowed(entry.fd));
+        entry.revents = readiness::bits_of(&state, entry.fd, events) as c_short;
+        ready += c_int::from(entry.revents != 0);
+        let own = readiness::kernel_part(&state) & events;
+        // The end of the stream, which only the kernel knows, makes a connection readable.
+        let end = if events & INPUT != 0 { libc::POLLRDHUP } else { 0 };
+        kernel[one.at].events = (own & (INPUT | OUTPUT)) as c_short | end;
+        kernel[one.at].fd = if one.spoke { -1 } else { entry.fd };
+    }
+    ready
+}
+
+fn ask(kernel: &mut [pollfd], limit: Limit, mask: Option<&sigset_t>) -> c_int {
+    let left = limit.left();
+    let left = left.as_ref().map_or(null(), std::ptr::from_ref);
+    let mask = mask.map_or(null(), std::ptr::from_ref);
+    // SAFETY: the entries are ours; the mask is the program's.
+    unsafe { real::ppoll(kernel.as_mut_ptr(), kernel.len() as nfds_t, left, mask) }
+}
+
+/// The kernel spoke about connections: the next look at them asks it.
+fn listen(watched: &[Watched], kernel: &[pollfd]) {
+    for one in watched.iter().filter(|one| kernel[one.at].revents != 0 && kernel[one.at].fd >= 0) {
+        if let Some(connection) = one.tcp.connection() {
+            connection.kernel_event(borrowed(kernel[one.at].fd));
+        }
+    }
+}
+
+/// The kernel spoke about connections that have nothing to report: it would do so again at once.
+fn quiet(watched: &mut [Watched], kernel: &mut [pollfd]) {
+    for one in watched {
+        if kernel[one.at].revents != 0 {
+            one.spoke = true;
+            kernel[one.at].fd = -1;
+        }
+    }
+}
+
+/// Takes back the ringing of the bell, which is the last entry.
+fn silence(kernel: &[pollfd]) {
+    if let Some(bell) = kernel.last().filter(|bell| bell.revents != 0) {
+        let mut count = 0u64;
+        // SAFETY: eight bytes of ours; the bell never blocks.
+        unsafe { real::read(bell.fd, (&raw mut count).cast(), size_of::<u64>()) };
+    }
+}
+
+/// The program's entries, with the kernel's answers about the others. Says how many have something.
+fn merge(fds: &mut [pollfd], watched: &[Watched], kernel: &[pollfd], n: c_int) -> c_int {
+    let mut own = watched.iter().map(|one| one.at).peekable();
+    let mut found = 0;
+    for (at, entry) in fds.iter_mut().enumerate() {
+        if own.peek() == Some(&at) {
+            own.next();
+        } else {
+            entry.revents = if n > 0 { kernel[at].revents } else { 0 };
+        }
+        found += c_int::from(entry.revents != 0);
+    }
+    found
+}
+
+/// Without a bell: looks again and again, with short sleeps in the kernel.
+fn slices(fds: &mut [pollfd], limit: Limit, mask: Option<&sigset_t>) -> c_int {
+    let watched: Vec<Watched> = fds
+        .iter()
+        .enumerate()
+        .filter_map(|(at, entry)| Some(Watched { at, tcp: table::connection(entry.fd)?, spoke: false }))
+        .filter(|one| !one.tcp.is_plain())
+        .collect();
+    let mut kernel = fds.to_vec();
+    let mut slice = Limit::Now;
+    loop {
+        let n = ask(&mut kernel, slice, mask);
+        if n < 0 {
+            return n;
+        }
+        listen(&watched, &kernel);
+        judge(fds, &watched, &mut kernel);
+        let found = merge(fds, &watched, &kernel, n);
+        if found > 0 || limit.is_over() {
+            return found;
+        }
+        slice = match limit.left_ms() {
+            left @ 0..POLL_SLICE_MS => Limit::millis(left.max(1)),
+            _ => Limit::millis(POLL_SLICE_MS),
+        };
+    }
 }

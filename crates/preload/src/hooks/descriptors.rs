@@ -3,9 +3,11 @@
 //! Invariant: the table follows the kernel: an entry goes before the kernel frees its number, and comes after the kernel gave it.
 
 use super::hook;
+use crate::errno::Kept;
+use crate::own::Inside;
 use crate::reason::Reason;
 use crate::table::{self, Entry};
-use crate::{fork, options, real};
+use crate::{fork, options, real, tcp};
 use libc::{c_char, c_int, c_uint, c_ulong};
 
 /// closefrom, and close_range without an end.
@@ -14,15 +16,28 @@ const LAST: c_uint = c_int::MAX as c_uint;
 hook! { fn close(fd: c_int) -> c_int {
     match table::entry(fd) {
         Entry::Nothing => real::close(fd),
+        Entry::Own if Inside::here() => {
+            table::take(fd);
+            real::close(fd)
+        }
         // The program does not know this one: to it, it is not open.
         Entry::Own => crate::errno::fail(libc::EBADF) as c_int,
         _ if fork::borrowed_memory() => real::close(fd),
         _ => {
-            table::take(fd).release();
+            forget(fd);
             real::close(fd)
         }
     }
 } }
+
+/// A descriptor that is still open ceases to be what it was.
+pub(super) fn forget(fd: c_int) {
+    let kept = Kept::now();
+    let entry = table::take(fd);
+    tcp::closing(fd, entry);
+    entry.release();
+    drop(kept);
+}
 
 hook! { fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     close_all(first, last, flags)
@@ -48,7 +63,7 @@ unsafe fn close_all(first: c_uint, last: c_uint, flags: c_int) -> c_int {
             }
             from = fd as c_uint + 1;
         } else if ours && flags & CLOEXEC == 0 {
-            table::take(fd).release();
+            forget(fd);
         }
     }
     if from > first && from > last {
@@ -102,6 +117,11 @@ fn replaced(from: c_int, to: c_int, kernel: impl FnOnce() -> c_int) -> c_int {
             return kernel();
         }
     }
+    // The copy will succeed: one is open and the other one is, too. What `to` was ends before the kernel lets go of it.
+    // SAFETY: numbers only.
+    if unsafe { real::fcntl(from, libc::F_GETFD, 0) } >= 0 {
+        forget(to);
+    }
     let result = kernel();
     if result >= 0 {
         table::put(to, referenced(from));
@@ -152,6 +172,7 @@ hook! { fn fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE {
     // Streams of the C library make their system calls themselves.
     if let Some(connection) = table::connection(fd) {
         connection.leave(fd, Reason::StandardStream);
+        drop(connection);
         table::take(fd).release();
     }
     real::fdopen(fd, mode)

@@ -1,17 +1,20 @@
 //! Hooks of epoll.
 //!
-//! Invariant: a set without upgraded connections is the kernel's alone.
+//! Invariant: a set without connections of ours is the kernel's alone.
 
 use super::hook;
-use crate::set;
+use crate::clock::Limit;
+use crate::set::{self, Request};
+use crate::{errno, real};
 use libc::{c_int, epoll_event, sigset_t, timespec};
+use std::ptr::null;
 
 hook! { fn epoll_create(size: c_int) -> c_int {
-    set::created(crate::real::epoll_create(size))
+    set::created(real::epoll_create(size))
 } }
 
 hook! { fn epoll_create1(flags: c_int) -> c_int {
-    set::created(crate::real::epoll_create1(flags))
+    set::created(real::epoll_create1(flags))
 } }
 
 hook! { fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
@@ -19,13 +22,22 @@ hook! { fn epoll_ctl(epfd: c_int, op: c_int, fd: c_int, event: *mut epoll_event)
 } }
 
 hook! { fn epoll_wait(epfd: c_int, events: *mut epoll_event, max: c_int, timeout: c_int) -> c_int {
-    set::wait(epfd, events, max, set::millis(timeout), None)
+    epoll_pwait(epfd, events, max, timeout, null())
 } }
 
 hook! { fn epoll_pwait(epfd: c_int, events: *mut epoll_event, max: c_int, timeout: c_int, mask: *const sigset_t) -> c_int {
-    set::wait(epfd, events, max, set::millis(timeout), mask.as_ref())
+    let request = Request { epfd, events, max, mask: mask.as_ref(), precise: false };
+    match set::wait(&request, || Limit::millis(timeout)) {
+        Some(result) => result,
+        None => real::epoll_pwait(epfd, events, max, timeout, mask),
+    }
 } }
 
 hook! { fn epoll_pwait2(epfd: c_int, events: *mut epoll_event, max: c_int, timeout: *const timespec, mask: *const sigset_t) -> c_int {
-    set::wait_precisely(epfd, events, max, timeout, mask)
+    let Some(limit) = Limit::timespec(timeout) else { return errno::fail(libc::EINVAL) as c_int };
+    let request = Request { epfd, events, max, mask: mask.as_ref(), precise: true };
+    match set::wait(&request, || limit) {
+        Some(result) => result,
+        None => real::epoll_pwait2(epfd, events, max, timeout, mask),
+    }
 } }

@@ -4,7 +4,7 @@
 
 use super::hook;
 use crate::{fork, real, reason::Reason, table};
-use libc::{c_char, c_int, c_void};
+use libc::{c_char, c_int, c_void, pid_t};
 
 type Words = *const *const c_char;
 
@@ -35,6 +35,16 @@ hook! { fn execvpe(file: *const c_char, argv: Words, env: Words) -> c_int {
 hook! { fn fexecve(fd: c_int, argv: Words, env: Words) -> c_int {
     fork::before_exec();
     real::fexecve(fd, argv, env)
+} }
+
+hook! { fn posix_spawn(pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, argv: Words, env: Words) -> c_int {
+    fork::before_exec();
+    real::posix_spawn(pid, path, actions, attributes, argv, env)
+} }
+
+hook! { fn posix_spawnp(pid: *mut pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void, argv: Words, env: Words) -> c_int {
+    fork::before_exec();
+    real::posix_spawnp(pid, file, actions, attributes, argv, env)
 } }
 
 hook! { fn posix_spawn_file_actions_adddup2(actions: *mut c_void, from: c_int, to: c_int) -> c_int {

@@ -5,16 +5,16 @@
 
 use super::hook;
 use crate::errno::Kept;
+use crate::real;
 use crate::table::{self, Entry};
-use crate::tcp::{self, Origin};
-use crate::{real, reason::Reason};
+use crate::tcp;
 use libc::{c_int, c_void, sockaddr, socklen_t};
 
 hook! { fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
     let family = if addr.is_null() || (len as usize) < size_of::<libc::sa_family_t>() { -1 } else { c_int::from((*addr).sa_family) };
     if family == libc::AF_UNSPEC {
         // Dissolves the connection; what comes next is another one.
-        table::take(fd).release();
+        super::descriptors::forget(fd);
     }
     let result = real::connect(fd, addr, len);
     let under_way = result == 0 || matches!(crate::errno::current(), libc::EINPROGRESS | libc::EINTR);
@@ -22,7 +22,7 @@ hook! { fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
         let _kept = Kept::now();
         // Some programs connect twice to learn the outcome: the connection is known already.
         if table::entry(fd) == Entry::Nothing {
-            tcp::adopt(fd, Origin::Connected);
+            tcp::adopt(fd);
         }
     }
     result
@@ -39,7 +39,7 @@ hook! { fn accept4(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags: c
 fn accepted(new: c_int) -> c_int {
     if new >= 0 {
         let _kept = Kept::now();
-        tcp::adopt(new, Origin::Accepted);
+        tcp::adopt(new);
     }
     new
 }
@@ -57,11 +57,5 @@ hook! { fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void
 } }
 
 hook! { fn sockatmark(fd: c_int) -> c_int {
-    match table::connection(fd) {
-        Some(connection) => {
-            connection.leave(fd, Reason::OutOfBand);
-            real::sockatmark(fd)
-        }
-        None => real::sockatmark(fd),
-    }
+    crate::options::at_mark(fd)
 } }

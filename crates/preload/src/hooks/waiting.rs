@@ -29,9 +29,9 @@ hook! { fn __ppoll_chk(fds: *mut pollfd, count: nfds_t, timeout: *const timespec
 } }
 
 hook! { fn select(n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd_set, timeout: *mut timeval) -> c_int {
-    wait::select(n, r, w, e, timeout)
+    crate::select::select(n, r, w, e, timeout)
 } }
 
 hook! { fn pselect(n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd_set, timeout: *const timespec, mask: *const sigset_t) -> c_int {
-    wait::pselect(n, r, w, e, timeout, mask)
+    crate::select::pselect(n, r, w, e, timeout, mask)
 } }

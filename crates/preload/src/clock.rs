@@ -1,0 +1,93 @@
+//! Time limits of waiting calls.
+//!
+//! Invariant: a limit is fixed when the call begins; stale wake-ups wait for what is left.
+
+use libc::{c_int, timespec};
+
+/// Nanoseconds of the monotonic clock.
+pub(crate) fn now_ns() -> u64 {
+    let mut time = timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the structure is ours; this clock always exists.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// When a call must return.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Limit {
+    /// Never.
+    None,
+    /// At once.
+    Now,
+    /// At this time.
+    At(u64),
+}
+
+impl Limit {
+    /// From milliseconds, negative for none.
+    pub(crate) fn millis(timeout: c_int) -> Limit {
+        match timeout {
+            0 => Limit::Now,
+            1.. => Limit::At(now_ns() + timeout as u64 * 1_000_000),
+            _ => Limit::None,
+        }
+    }
+
+    /// From a time, null for none; `None` when it is not a time.
+    ///
+    /// # Safety
+    /// Null, or a valid pointer.
+    pub(crate) unsafe fn timespec(timeout: *const timespec) -> Option<Limit> {
+        // SAFETY: the caller's promise.
+        let Some(time) = (unsafe { timeout.as_ref() }) else { return Some(Limit::None) };
+        if time.tv_sec < 0 || !(0..1_000_000_000).contains(&time.tv_nsec) {
+            return None;
+        }
+        let ns = (time.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(time.tv_nsec as u64);
+        Some(if ns == 0 { Limit::Now } else { Limit::At(now_ns().saturating_add(ns)) })
+    }
+
+    /// What is left, as the kernel takes it; `None` for no limit.
+    pub(crate) fn left(self) -> Option<timespec> {
+        let ns = match self {
+            Limit::None => return None,
+            Limit::Now => 0,
+            Limit::At(end) => end.saturating_sub(now_ns()),
+        };
+        Some(timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 })
+    }
+
+    /// What is left in milliseconds, rounded up, as the kernel takes it; -1 for no limit.
+    pub(crate) fn left_ms(self) -> c_int {
+        match self {
+            Limit::None => -1,
+            Limit::Now => 0,
+            Limit::At(end) => end.saturating_sub(now_ns()).div_ceil(1_000_000).min(c_int::MAX as u64) as c_int,
+        }
+    }
+
+    /// Whether it is over.
+    pub(crate) fn is_over(self) -> bool {
+        match self {
+            Limit::None => false,
+            Limit::Now => true,
+            Limit::At(end) => now_ns() >= end,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_say_what_is_left() {
+        assert_eq!(Limit::millis(-1).left_ms(), -1);
+        assert_eq!(Limit::millis(0).left_ms(), 0);
+        assert!((1..=60_000).contains(&Limit::millis(60_000).left_ms()));
+        let bad = timespec { tv_sec: 0, tv_nsec: -1 };
+        // SAFETY: a valid pointer.
+        assert_eq!(unsafe { Limit::timespec(&raw const bad) }, None);
+        assert!(Limit::At(1).is_over() && !Limit::None.is_over());
+    }
+}

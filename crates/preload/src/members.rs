@@ -1,0 +1,405 @@
+//! The connections of one epoll set.
+//!
+//! Invariant: a member in use is registered in the kernel's set under its token. `queued` says that it is in the queue, once. A member that the program took out while
+//! its bytes went by the ring stays registered, asleep, until the connection closes or goes back to the kernel: event loops that take out and put in at every request
+//! would pay two system calls for it.
+
+use crate::arena::Index;
+use crate::readiness::{self, INPUT, OUTPUT};
+use crate::real;
+use crate::reason::Reason;
+use crate::table::CONNECTIONS;
+use crate::tcp::{Held, Tcp, borrowed};
+use libc::{c_int, epoll_event};
+use std::collections::VecDeque;
+use std::sync::OnceLock;
+use vmmc_sockets::limits::TOKENS_MAX;
+use vmmc_sockets::{ReadySet, State};
+
+const EDGE: u32 = libc::EPOLLET as u32;
+const ONE_SHOT: u32 = libc::EPOLLONESHOT as u32;
+const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
+/// Bits that say how, not what.
+const MANNER: u32 = EDGE | ONE_SHOT | EXCLUSIVE | libc::EPOLLWAKEUP as u32;
+/// Bits of our data that hold the token; the others are the mark.
+const TOKEN_BITS: u32 = 24;
+/// The bell's token.
+const BELL: u64 = (1 << TOKEN_BITS) - 1;
+
+/// What marks data as ours among the program's: random, so that a program's own value is mistaken for it once in 2^40.
+fn mark() -> u64 {
+    static MARK: OnceLock<u64> = OnceLock::new();
+    *MARK.get_or_init(|| {
+        let mut bytes = [0u8; 8];
+        // SAFETY: eight bytes of ours. Without randomness the mark is 0xa5.., still unlike a pointer or a small number.
+        if unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) } != 8 {
+            bytes = [0xa5; 8];
+        }
+        u64::from_ne_bytes(bytes) >> TOKEN_BITS << TOKEN_BITS
+    })
+}
+
+struct Member {
+    used: bool,
+    /// Registered in the kernel, but not in the set as the program sees it.
+    asleep: bool,
+    /// May be reported: false after a one-shot event until the program renews it.
+    armed: bool,
+    queued: bool,
+    /// A direction is in the ring, and the registration is ours.
+    in_ring: bool,
+    fd: c_int,
+    connection: Index,
+    events: u32,
+    data: u64,
+    /// What the kernel was last asked to watch.
+    registered: u32,
+}
+
+/// The connections of a set.
+pub(crate) struct Members {
+    all: Vec<Member>,
+    free: Vec<u32>,
+    queue: VecDeque<u32>,
+    rings: usize,
+}
+
+impl Members {
+    /// None.
+    pub(crate) const fn new() -> Members {
+        Members { all: Vec::new(), free: Vec::new(), queue: VecDeque::new(), rings: 0 }
+    }
+
+    /// The data under which the bell is registered.
+    pub(crate) fn bell_data() -> u64 {
+        mark() | BELL
+    }
+
+    /// How many have a direction in the ring.
+    pub(crate) fn rings(&self) -> usize {
+        self.rings
+    }
+
+    /// Descriptors and connections.
+    pub(crate) fn connections(&self) -> impl Iterator<Item = (c_int, Index)> {
+        self.all.iter().filter(|member| member.used).map(|member| (member.fd, member.connection))
+    }
+
+    /// It may be ready.
+    pub(crate) fn enqueue(&mut self, token: u32) {
+        if let Some(member) = self.all.get_mut(token as usize) {
+            if member.used && !member.queued {
+                member.queued = true;
+                self.queue.push_back(token);
+            }
+        }
+    }
+
+    /// EPOLL_CTL_ADD. Says whether there is a new member.
+    pub(crate) fn add(
+        &mut self,
+        epfd: c_int,
+        set: Index,
+        fd: c_int,
+        tcp: &Held,
+        event: epoll_event,
+        ready: &ReadySet,
+    ) -> (c_int, bool) {
+        let mut event = event;
+        if let Some(token) = tcp.token(set) {
+            if self.all[token as usize].asleep && self.all[token as usize].fd == fd {
+                self.all[token as usize].asleep = false;
+                return (self.modify(epfd, set, fd, tcp, event, Some(ready)), false);
+            }
+            if self.all[token as usize].fd != fd {
+                // One connection under two descriptors in one set.
+                tcp.leave(fd, Reason::ManySets);
+            }
+            // SAFETY: the event is ours.
+            return (unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, &raw mut event) }, false);
+        }
+        let (Some(connection), Some(token)) = (tcp.connection(), self.token()) else {
+            tcp.leave(fd, Reason::ManySets);
+            // SAFETY: as above.
+            return (unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, &raw mut event) }, false);
+        };
+        let member = Member {
+            used: true,
+            asleep: false,
+            armed: true,
+            queued: self.all[token as usize].queued,
+            in_ring: false,
+            fd,
+            connection: tcp.index(),
+            events: event.events,
+            data: event.u64,
+            registered: event.events,
+        };
+        if event.events & EXCLUSIVE != 0 {
+            // Such a registration cannot be changed later.
+            tcp.leave(fd, Reason::ManySets);
+        }
+        event.u64 = mark() | u64::from(token);
+        // SAFETY: as above.
+        let result = unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, &raw mut event) };
+        if result < 0 {
+            self.free.push(token);
+            return (result, false);
+        }
+        self.all[token as usize] = member;
+        let watched =
+            tcp.add_set(set, token) && ready.add(connection, token, readiness::interest(event.events)).is_ok();
+        if !watched {
+            tcp.leave(fd, Reason::ManySets);
+        }
+        if !connection.is_plain() {
+            self.enqueue(token);
+        }
+        (result, true)
+    }
+
+    /// EPOLL_CTL_MOD.
+    pub(crate) fn modify(
+        &mut self,
+        epfd: c_int,
+        set: Index,
+        fd: c_int,
+        tcp: &Held,
+        event: epoll_event,
+        ready: Option<&ReadySet>,
+    ) -> c_int {
+        let known = tcp.token(set).filter(|token| self.all[*token as usize].fd == fd);
+        let Some(token) = known else {
+            let mut event = event;
+            // SAFETY: the event is ours.
+            return unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, fd, &raw mut event) };
+        };
+        let member = &mut self.all[token as usize];
+        if member.asleep {
+            return crate::errno::fail(libc::ENOENT) as c_int;
+        }
+        if !member.in_ring {
+            let mut event = epoll_event { events: event.events, u64: mark() | u64::from(token) };
+            // SAFETY: as above.
+            let result = unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, fd, &raw mut event) };
+            if result < 0 {
+                return result;
+            }
+            member.registered = event.events;
+        }
+        let before = readiness::interest(member.events);
+        (member.events, member.data, member.armed) = (event.events, event.u64, true);
+        let after = readiness::interest(event.events);
+        if let (Some(connection), Some(ready)) = (tcp.connection().filter(|_| before != after), ready) {
+            ready.change(connection, after);
+        }
+        self.enqueue(token);
+        0
+    }
+
+    /// EPOLL_CTL_DEL. Says whether a member is gone.
+    pub(crate) fn remove(
+        &mut self,
+        epfd: c_int,
+        set: Index,
+        fd: c_int,
+        tcp: &Held,
+        ready: Option<&ReadySet>,
+    ) -> (c_int, bool) {
+        // SAFETY: the kernel ignores the event.
+        let kernel = || unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut()) };
+        let known = tcp.token(set).filter(|token| self.all[*token as usize].fd == fd);
+        let Some(token) = known else { return (kernel(), false) };
+        let member = &mut self.all[token as usize];
+        if member.asleep {
+            return (crate::errno::fail(libc::ENOENT) as c_int, false);
+        }
+        if member.in_ring {
+            member.asleep = true;
+            return (0, false);
+        }
+        let result = kernel();
+        self.forget(token, set, tcp, ready);
+        (result, true)
+    }
+
+    /// The connection closes. Says whether a member is gone.
+    pub(crate) fn close(&mut self, set: Index, tcp: &Tcp, ready: Option<&ReadySet>) -> bool {
+        let Some(token) = tcp.token(set) else { return false };
+        self.forget(token, set, tcp, ready);
+        true
+    }
+
+    fn forget(&mut self, token: u32, set: Index, tcp: &Tcp, ready: Option<&ReadySet>) {
+        tcp.remove_set(set);
+        if let (Some(connection), Some(ready)) = (tcp.connection(), ready) {
+            ready.remove(connection);
+        }
+        let member = &mut self.all[token as usize];
+        self.rings -= usize::from(member.in_ring);
+        (member.used, member.in_ring) = (false, false);
+        self.free.push(token);
+    }
+
+    /// The set goes: its members are in it no more.
+    pub(crate) fn remove_all(&mut self, ready: &ReadySet) {
+        for member in self.all.iter().filter(|member| member.used) {
+            if let Some(tcp) = CONNECTIONS.pin(member.connection) {
+                if let Some(connection) = tcp.connection() {
+                    ready.remove(connection);
+                }
+            }
+        }
+    }
+
+    fn token(&mut self) -> Option<u32> {
+        if let Some(token) = self.free.pop() {
+            return Some(token);
+        }
+        let token = self.all.len() as u32;
+        if token >= TOKENS_MAX {
+            return None;
+        }
+        let none = Index(0);
+        let (used, asleep, armed, queued, in_ring) = (false, false, false, false, false);
+        self.all.push(Member {
+            used,
+            asleep,
+            armed,
+            queued,
+            in_ring,
+            fd: -1,
+            connection: none,
+            events: 0,
+            data: 0,
+            registered: 0,
+        });
+        // Queueing never allocates: waiting does not.
+        self.queue.reserve(self.all.len() - self.queue.len());
+        Some(token)
+    }
+
+    /// Looks at what is in the queue once and writes events behind the first `found`; says how many there are then.
+    ///
+    /// # Safety
+    /// `events` has room for `max`.
+    pub(crate) unsafe fn collect(&mut self, epfd: c_int, events: *mut epoll_event, found: usize, max: usize) -> usize {
+        let mut found = found;
+        for _ in 0..self.queue.len() {
+            if found == max {
+                break;
+            }
+            let Some(token) = self.queue.pop_front() else { break };
+            let bits = self.judge(epfd, token);
+            let member = &mut self.all[token as usize];
+            if bits == 0 {
+                continue;
+            }
+            // SAFETY: `found < max`.
+            unsafe { events.add(found).write(epoll_event { events: bits, u64: member.data }) };
+            found += 1;
+            if member.events & ONE_SHOT != 0 {
+                member.armed = false;
+            } else if member.events & EDGE == 0 {
+                self.enqueue(token);
+            }
+        }
+        found
+    }
+
+    /// The bits to report for a member that was in the queue; 0 for none.
+    fn judge(&mut self, epfd: c_int, token: u32) -> u32 {
+        let member = &mut self.all[token as usize];
+        member.queued = false;
+        if !member.used {
+            return 0;
+        }
+        let Some(tcp) = CONNECTIONS.pin(member.connection) else { return 0 };
+        let Some(connection) = tcp.connection() else { return 0 };
+        let state = connection.state(borrowed(member.fd));
+        let was = member.in_ring;
+        member.register(epfd, token, &state);
+        self.rings = self.rings + usize::from(member.in_ring) - usize::from(was);
+        if !member.in_ring || member.asleep || !member.armed {
+            // With the kernel: it reports by itself.
+            return 0;
+        }
+        readiness::bits_of(&state, member.fd, member.events & !MANNER)
+    }
+
+    /// Turns the kernel's events behind the first `found` into the program's; says how many there are then.
+    ///
+    /// # Safety
+    /// So many events are there.
+    pub(crate) unsafe fn translate(&mut self, events: *mut epoll_event, found: usize, n: usize) -> usize {
+        let mut kept = found;
+        for at in found..found + n {
+            // SAFETY: the caller's promise.
+            let event = unsafe { events.add(at).read() };
+            let data = event.u64;
+            let event = if data >> TOKEN_BITS << TOKEN_BITS != mark() {
+                Some(event)
+            } else {
+                self.of_kernel((data & BELL) as u32, event.events)
+            };
+            if let Some(event) = event {
+                // SAFETY: `kept <= at`.
+                unsafe { events.add(kept).write(event) };
+                kept += 1;
+            }
+        }
+        kept
+    }
+
+    /// The kernel said something about a member: an event for the program, or none.
+    fn of_kernel(&mut self, token: u32, bits: u32) -> Option<epoll_event> {
+        let member = self.all.get_mut(token as usize).filter(|member| member.used)?;
+        let tcp = CONNECTIONS.pin(member.connection)?;
+        let connection = tcp.connection()?;
+        if member.in_ring || !connection.is_plain() {
+            connection.kernel_event(borrowed(member.fd));
+            if member.in_ring {
+                self.enqueue(token);
+                return None;
+            }
+            let state = connection.state(borrowed(member.fd));
+            if readiness::in_ring(&state) {
+                self.enqueue(token);
+                return None;
+            }
+        }
+        if member.asleep || !member.armed {
+            return None;
+        }
+        if member.events & ONE_SHOT != 0 {
+            member.armed = false;
+        }
+        Some(epoll_event { events: bits, u64: member.data })
+    }
+}
+
+impl Member {
+    /// Brings the kernel's registration in line with where the directions are.
+    fn register(&mut self, epfd: c_int, token: u32, state: &State) {
+        let in_ring = readiness::in_ring(state);
+        let wanted = if in_ring {
+            let output = if readiness::kernel_part(state) & OUTPUT != 0 { OUTPUT & libc::EPOLLOUT as u32 } else { 0 };
+            (INPUT & !(libc::EPOLLRDNORM as u32)) | output | EDGE
+        } else if self.in_ring && (self.asleep || !self.armed) {
+            EDGE | ONE_SHOT
+        } else if self.in_ring {
+            self.events
+        } else {
+            // Never in the ring: it is as the program asked.
+            return;
+        };
+        if wanted != self.registered {
+            let mut event = epoll_event { events: wanted, u64: mark() | u64::from(token) };
+            // SAFETY: the event is ours.
+            if unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, self.fd, &raw mut event) } == 0 {
+                self.registered = wanted;
+            }
+        }
+        self.in_ring = in_ring;
+    }
+}
