@@ -62,7 +62,23 @@ fn docs() -> Outcome {
     run("docs", command)
 }
 
+/// Programs that tests run unchanged, and the packages that bring them.
+const PROGRAMS: &[(&str, &str)] = &[
+    ("redis-server", "redis-server"),
+    ("redis-cli", "redis-tools"),
+    ("nginx", "nginx-light"),
+    ("wrk", "wrk"),
+    ("memcached", "memcached"),
+    ("iperf3", "iperf3"),
+    ("curl", "curl"),
+    ("openssl", "openssl"),
+];
+
 fn tests() -> Outcome {
+    for (program, package) in PROGRAMS {
+        // A test whose program is missing skips itself and says so.
+        let _ = crate::c::need(program, package);
+    }
     let outcome =
         run("tests", cargo(&["test", "--workspace", "--no-fail-fast", "--profile", PROFILE, "--", "--show-output"]));
     let log = log_text("tests");

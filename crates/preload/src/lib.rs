@@ -45,7 +45,11 @@ extern "C" fn load() {
 /// Runs when the program ends in order.
 extern "C" fn unload() {
     if config::config().verbose {
-        let text = format!("vmmc: process {} ends\n{}", std::process::id(), reason::report());
+        let report = reason::report();
+        if report.is_empty() {
+            return;
+        }
+        let text = format!("vmmc: process {} ends\n{report}", std::process::id());
         // SAFETY: the text is ours for the length of the call; a closed standard error is no failure.
         unsafe { real::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len()) };
     }

@@ -51,13 +51,6 @@ impl Drop for Inside {
     }
 }
 
-/// The program wants this number, which is ours: what we had there is lost, and connections that need it stay with the kernel.
-pub(crate) fn make_way(fd: c_int) {
-    if table::entry(fd) == Entry::Own {
-        table::take(fd);
-    }
-}
-
 fn keep_owned(fd: OwnedFd) -> OwnedFd {
     let fd = keep(fd.into_raw_fd());
     // SAFETY: `keep` gives back a descriptor that is open and ours alone.

@@ -1,9 +1,10 @@
-//! Connections that leave in control messages.
+//! Connections that come and go in control messages.
 //!
-//! Invariant: a connection is with the kernel before its descriptor is on the way to another process. Source: unix(7), SCM_RIGHTS.
+//! Invariant: a connection that was not upgraded stays with the kernel once its descriptor is on the way to another process; one that was is joined by the receiver, if
+//! that is ours. Source: unix(7), SCM_RIGHTS.
 
 use crate::reason::Reason;
-use crate::table;
+use crate::{table, tcp};
 use libc::{c_int, msghdr};
 
 /// Looks through a message that is about to be sent.
@@ -11,6 +12,33 @@ use libc::{c_int, msghdr};
 /// # Safety
 /// As sendmsg.
 pub(crate) unsafe fn before_send(msg: *const msghdr) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        each(msg, |fd| {
+            if let Some(connection) = table::connection(fd) {
+                connection.leave(fd, Reason::Passed);
+                // What is still in the ring may be read by the other process too.
+                connection.connection().inspect(|core| core.passed());
+            }
+        });
+    }
+}
+
+/// Looks through a message that has just been received.
+///
+/// # Safety
+/// As recvmsg, which filled it in.
+pub(crate) unsafe fn received(msg: *const msghdr) {
+    let _kept = crate::errno::Kept::now();
+    // SAFETY: the caller's promise.
+    unsafe { each(msg, tcp::join) }
+}
+
+/// All descriptors in a message.
+///
+/// # Safety
+/// As sendmsg.
+unsafe fn each(msg: *const msghdr, visit: impl Fn(c_int)) {
     // SAFETY: the caller's promise: a message header, or null, which the kernel refuses.
     let Some(message) = (unsafe { msg.as_ref() }) else { return };
     if message.msg_control.is_null() || message.msg_controllen < size_of::<libc::cmsghdr>() {
@@ -23,12 +51,7 @@ pub(crate) unsafe fn before_send(msg: *const msghdr) {
             if control.cmsg_level == libc::SOL_SOCKET && control.cmsg_type == libc::SCM_RIGHTS {
                 let data = libc::CMSG_DATA(header).cast::<c_int>();
                 let bytes = control.cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize);
-                for at in 0..bytes / size_of::<c_int>() {
-                    let fd = data.add(at).read_unaligned();
-                    if let Some(connection) = table::connection(fd) {
-                        connection.leave(fd, Reason::Passed);
-                    }
-                }
+                (0..bytes / size_of::<c_int>()).for_each(|at| visit(data.add(at).read_unaligned()));
             }
             header = libc::CMSG_NXTHDR(msg, header);
         }

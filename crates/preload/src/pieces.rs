@@ -72,14 +72,14 @@ pub(crate) struct Window {
 
 impl Window {
     /// As memory to read from.
-    pub(crate) fn to_send(&self) -> &[IoSlice<'_>] {
+    pub(crate) fn as_sent(&self) -> &[IoSlice<'_>] {
         // SAFETY: IoSlice has the layout of iovec; the program promised memory that is valid for the call. Threads of it that write there meanwhile get what they
         // would get from the kernel: some of the bytes, old or new.
         unsafe { std::slice::from_raw_parts(self.pieces.as_ptr().cast(), self.count) }
     }
 
     /// As memory to write to.
-    pub(crate) fn to_fill(&mut self) -> &mut [IoSliceMut<'_>] {
+    pub(crate) fn as_filled(&mut self) -> &mut [IoSliceMut<'_>] {
         // SAFETY: as above, with IoSliceMut.
         unsafe { std::slice::from_raw_parts_mut(self.pieces.as_mut_ptr().cast(), self.count) }
     }
@@ -122,10 +122,10 @@ mod tests {
         for step in 1..9 {
             let pieces = pieces(&mut parts);
             let mut cursor = Cursor::new(&pieces);
-            let mut seen = Vec::new();
+            let mut seen: Vec<u8> = Vec::new();
             while !cursor.is_empty() {
                 let window = cursor.window();
-                let shown: Vec<u8> = window.to_send().iter().flat_map(|s| s.iter().copied()).take(step).collect();
+                let shown: Vec<u8> = window.as_sent().iter().flat_map(|s| s.iter().copied()).take(step).collect();
                 seen.extend(&shown);
                 cursor.advance(shown.len());
             }
@@ -137,9 +137,9 @@ mod tests {
     fn null_pieces_without_bytes_are_harmless() {
         let null = iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
         let cursor = Cursor::new(&[]);
-        assert!(cursor.is_empty() && cursor.window().to_send().is_empty());
+        assert!(cursor.is_empty() && cursor.window().as_sent().is_empty());
         let mut parts = vec![vec![1, 2]];
         let both = [pieces(&mut parts)[0], null];
-        assert_eq!(Cursor::new(&both).window().to_send().len(), 2);
+        assert_eq!(Cursor::new(&both).window().as_sent().len(), 2);
     }
 }

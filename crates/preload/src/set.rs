@@ -267,7 +267,9 @@ fn wait_in(set: &Set, request: &Request<'_>, limit: Limit) -> c_int {
     let Some(ready) = set.ready(request.epfd) else { return request.kernel(0, limit) };
     loop {
         let (mut found, rings) = set.collect(request, 0, ready);
-        if rings > 0 && (found == 0 || set.must_look()) && found < request.max as usize {
+        // A wait that will sleep asks the kernel then.
+        let look = (found == 0 && limit == Limit::Now) || set.must_look();
+        if rings > 0 && look && found < request.max as usize {
             found = match set.look(request, found, Limit::Now, ready) {
                 Ok(found) => found,
                 Err(code) => return if found > 0 { found as c_int } else { errno::fail(code) as c_int },

@@ -234,11 +234,34 @@ pub(crate) fn adopt(fd: c_int) {
     if config().excludes_ports() && excluded(fd) {
         return reason::count(Reason::Excluded);
     }
+    insert(fd, || own::context().track(borrowed(fd)));
+}
+
+/// Makes a descriptor known that came from another process. If that one had upgraded it, this one goes on with it; otherwise it stays with the kernel.
+pub(crate) fn join(fd: c_int) {
+    if !config().active || fd <= libc::STDERR_FILENO || reason::stopped().is_some() {
+        return;
+    }
+    // A listener has no peer, and is nothing to us.
+    if option::<c_int>(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) == Some(libc::IPPROTO_TCP) && has_peer(fd) {
+        insert(fd, || own::context().adopt(borrowed(fd)));
+    }
+}
+
+fn insert(fd: c_int, core: impl FnOnce() -> Arc<Connection>) {
     let Some(index) = CONNECTIONS.insert() else { return reason::count(Reason::Full) };
     let Some(pin) = CONNECTIONS.pin(index) else { return };
     let _inside = Inside::enter();
-    pin.connection.store(Arc::into_raw(own::context().track(borrowed(fd))).cast_mut(), Release);
+    pin.connection.store(Arc::into_raw(core()).cast_mut(), Release);
     table::put(fd, Entry::Connection(index));
+}
+
+fn has_peer(fd: c_int) -> bool {
+    // SAFETY: all zero is a valid value of this plain structure.
+    let mut addr: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+    let mut len = size_of::<libc::sockaddr_storage>() as socklen_t;
+    // SAFETY: address and length are ours and fit together.
+    unsafe { libc::getpeername(fd, (&raw mut addr).cast(), &raw mut len) == 0 }
 }
 
 /// Whether either end's port is excluded.

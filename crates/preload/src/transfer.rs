@@ -11,6 +11,7 @@ use crate::tcp::{Held, Side, borrowed};
 use crate::{passing, real, table};
 use libc::{c_int, c_uint, c_void, iovec, msghdr, off64_t, size_t, ssize_t};
 use rustix::io::Errno;
+use vmmc_host::Deadline;
 use vmmc_sockets::{After, Connection, Direction, Received, Sent, Take, Waited};
 
 /// Flags with which a receive is the kernel's alone: they do not touch the stream's own bytes.
@@ -76,7 +77,7 @@ fn receive_on(
     let mut deadline = None;
     loop {
         let mut window = cursor.window();
-        match connection.recv(context, borrowed(fd), window.to_fill(), take) {
+        match connection.recv(context, borrowed(fd), window.as_filled(), take) {
             Received::Done(n) => {
                 moved += n;
                 if n == 0 || !all || cursor.advance(n) {
@@ -88,24 +89,26 @@ fn receive_on(
                 if cursor.is_empty() {
                     return Outcome::Done(moved);
                 }
-                if flags & libc::MSG_DONTWAIT != 0 || tcp.is_nonblocking(fd) {
-                    return partial(moved, libc::EAGAIN);
-                }
-                let until = *deadline.get_or_insert_with(|| tcp.deadline(fd, Side::Receive));
-                match connection.wait_readable(context, borrowed(fd), until) {
-                    Waited::Ready => {}
-                    Waited::Interrupted => return partial(moved, libc::EINTR),
-                    Waited::TimedOut => return partial(moved, libc::EAGAIN),
+                if let Some(end) = self::wait(tcp, connection, fd, flags, &mut deadline) {
+                    return partial(moved, end);
                 }
             }
             Received::Kernel(call) => {
                 reason::count(Reason::NotYet);
                 // Waiting for all of it is done here: while the kernel waits, the rest may come by the ring.
-                let own = moved > 0 || flags & libc::MSG_WAITALL != 0;
-                let n = if own { window.receive(fd, flags & !libc::MSG_WAITALL) } else { kernel() };
+                let brief = call.must_not_wait();
+                let own = moved > 0 || brief || flags & libc::MSG_WAITALL != 0;
+                let wait = if brief { libc::MSG_DONTWAIT } else { 0 };
+                let n = if own { window.receive(fd, flags & !libc::MSG_WAITALL | wait) } else { kernel() };
                 let kept = errno::current();
                 let after = call.finish(as_result(n));
                 errno::set(kept);
+                if after == After::Return && n < 0 && brief && kept == libc::EAGAIN {
+                    if let Some(end) = self::wait(tcp, connection, fd, flags, &mut deadline) {
+                        return partial(moved, end);
+                    }
+                    continue;
+                }
                 match (after, n) {
                     (After::Retry, _) => {}
                     (After::Return, 1..) if all => {
@@ -114,11 +117,31 @@ fn receive_on(
                             return Outcome::Done(moved);
                         }
                     }
-                    (After::Return, _) if moved > 0 => return Outcome::Done(moved + n.max(0) as usize),
+                    (After::Return, 0..) if own => return Outcome::Done(moved + n as usize),
+                    (After::Return, _) if moved > 0 => return Outcome::Done(moved),
                     (After::Return, _) => return Outcome::Kernel(n),
                 }
             }
         }
+    }
+}
+
+/// Waits for bytes, if the program may wait; an error number ends its call.
+fn wait(
+    tcp: &Held,
+    connection: &Connection,
+    fd: c_int,
+    flags: c_int,
+    deadline: &mut Option<Option<Deadline>>,
+) -> Option<c_int> {
+    if flags & libc::MSG_DONTWAIT != 0 || tcp.is_nonblocking(fd) {
+        return Some(libc::EAGAIN);
+    }
+    let until = *deadline.get_or_insert_with(|| tcp.deadline(fd, Side::Receive));
+    match connection.wait_readable(own::context(), borrowed(fd), until) {
+        Waited::Ready => None,
+        Waited::Interrupted => Some(libc::EINTR),
+        Waited::TimedOut => Some(libc::EAGAIN),
     }
 }
 
@@ -171,7 +194,7 @@ fn send_on(
     let mut deadline = None;
     loop {
         let window = cursor.window();
-        match connection.send(context, borrowed(fd), window.to_send()) {
+        match connection.send(context, borrowed(fd), window.as_sent()) {
             Sent::Done(n) => {
                 moved += n;
                 if cursor.advance(n) {
@@ -250,7 +273,14 @@ pub(crate) unsafe fn receive_message(fd: c_int, msg: *mut msghdr, flags: c_int) 
     // SAFETY: the caller's promise: a message header, or null, which the kernel refuses.
     let Some(message) = (unsafe { msg.as_mut() }) else { return kernel(flags) };
     let Some(pieces) = message_pieces(message) else { return kernel(flags) };
-    let Some(tcp) = table::connection(fd) else { return kernel(flags) };
+    let Some(tcp) = table::connection(fd) else {
+        let n = kernel(flags);
+        if n >= 0 && message.msg_controllen > 0 {
+            // SAFETY: the kernel has just filled the message in.
+            unsafe { passing::received(msg) };
+        }
+        return n;
+    };
     let Some(connection) = tcp.connection() else { return kernel(flags) };
     if flags & (KERNEL_RECEIVE | libc::MSG_TRUNC) != 0 {
         return kernel(flags);

@@ -106,7 +106,8 @@ fn replaced(from: c_int, to: c_int, kernel: impl FnOnce() -> c_int) -> c_int {
         return crate::errno::fail(libc::EBADF) as c_int;
     }
     if target == Entry::Own {
-        crate::own::make_way(to);
+        // Nothing of ours can move while others use it: the number is as if it were above the limit.
+        return crate::errno::fail(libc::EMFILE) as c_int;
     }
     if fork::borrowed_memory() || to <= libc::STDERR_FILENO {
         // The copy is for another program, or for the C library's streams, which we cannot stand in front of.

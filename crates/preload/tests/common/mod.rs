@@ -1,0 +1,192 @@
+//! What the tests with real programs share: the built command and library, a node of their own, programs with and without `vmmc exec`.
+//!
+//! Invariant: every node and program that a test starts is gone when the test ends, also when it fails.
+#![allow(dead_code, reason = "every test file uses a part of it")]
+
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// Longest wait for a program to start or end: far above anything but a hang.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+static NAMES: AtomicU32 = AtomicU32::new(1);
+
+/// The folder with the command `vmmc` and the library, which are built first: a library for preloading is linked by nobody, so nobody else makes cargo build it.
+pub(crate) fn built() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| {
+        let own = std::env::current_exe().expect("a test is a file");
+        let folder = own.parent().and_then(Path::parent).expect("tests lie in PROFILE/deps").to_path_buf();
+        let name = folder.file_name().and_then(|name| name.to_str()).expect("the folder has the profile's name");
+        let profile = if name == "debug" { "dev" } else { name };
+        let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        command.args(["build", "--package", "vmmc-preload", "--package", "vmmc-cli", "--profile", profile]);
+        command.args(["--lib", "--bins", "--example", "stress"]);
+        command.args(["--target-dir".as_ref(), folder.parent().expect("a target folder").as_os_str()]);
+        let output = command.output().expect("cargo runs");
+        assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+        folder
+    })
+}
+
+/// Prints why a test does nothing here, and that it does nothing.
+pub(crate) fn skip(why: &str) {
+    println!("SKIP {why}");
+}
+
+/// Whether a program is installed; prints a skip if not.
+pub(crate) fn have(program: &str, package: &str) -> bool {
+    let found = std::env::var_os("PATH")
+        .is_some_and(|path| std::env::split_paths(&path).chain(["/usr/sbin".into()]).any(|f| f.join(program).exists()));
+    if !found {
+        skip(&format!("{program} is not installed; `apt-get install {package}` brings it"));
+    }
+    found
+}
+
+/// A free port, which nobody else gets soon.
+pub(crate) fn port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port").port()
+}
+
+/// Whether a program is started by `vmmc exec`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum By {
+    Exec,
+    Itself,
+}
+
+/// All ways to start a server and its client.
+pub(crate) const PAIRS: [(By, By); 4] =
+    [(By::Exec, By::Exec), (By::Exec, By::Itself), (By::Itself, By::Exec), (By::Itself, By::Itself)];
+
+/// A node of a test, and a folder.
+pub(crate) struct World {
+    node: String,
+    pub(crate) folder: PathBuf,
+}
+
+impl World {
+    pub(crate) fn new() -> World {
+        let name = format!("test-preload-{}-{}", std::process::id(), NAMES.fetch_add(1, Ordering::Relaxed));
+        let folder = std::env::temp_dir().join(&name);
+        std::fs::create_dir_all(&folder).expect("the temporary folder can be written");
+        let world = World { node: name, folder };
+        let output = world.vmmc(&["node", "start", "--plain", "--listen", "127.0.0.1:0"]).output();
+        let output = output.expect("the command starts");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        world
+    }
+
+    fn vmmc(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(built().join("vmmc"));
+        command.args(arguments).env("VMMC_NODE", &self.node).env_remove("VMMC_PRELOAD").stdin(Stdio::null());
+        command
+    }
+
+    /// A program, started so.
+    pub(crate) fn command(&self, by: By, words: &[&str]) -> Command {
+        match by {
+            By::Exec => self.vmmc(&[&["exec", "--"], words].concat()),
+            By::Itself => {
+                let mut command = Command::new(words[0]);
+                command.args(&words[1..]).stdin(Stdio::null());
+                command
+            }
+        }
+    }
+
+    /// The same, with a report of what was left to the kernel on standard error.
+    pub(crate) fn verbose(&self, words: &[&str]) -> Command {
+        self.vmmc(&[&["exec", "--verbose", "--"], words].concat())
+    }
+
+    /// Runs a program to its end and gives its output, which must be a success.
+    pub(crate) fn run(&self, by: By, words: &[&str]) -> String {
+        let output = finish(self.command(by, words));
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{by:?} {words:?}: {}\n{said}{}", output.status, text(&output));
+        text(&output)
+    }
+
+    /// Starts a server and waits until somebody listens on the port.
+    pub(crate) fn server(&self, by: By, words: &[&str], port: u16) -> Server {
+        let log = std::fs::File::create(self.folder.join("server.log")).expect("the folder can be written");
+        let mut command = self.command(by, words);
+        command.stdout(log.try_clone().expect("a file can be cloned")).stderr(log);
+        let server = Server(command.spawn().unwrap_or_else(|e| panic!("{words:?}: {e}")));
+        let end = Instant::now() + PATIENCE;
+        while TcpStream::connect(("127.0.0.1", port)).is_err() {
+            assert!(Instant::now() < end, "{words:?} does not listen on port {port}");
+            std::thread::yield_now();
+        }
+        server
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        let _ = self.vmmc(&["node", "stop"]).output();
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// Standard output.
+pub(crate) fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Runs a command, but not for ever.
+pub(crate) fn finish(mut command: Command) -> Output {
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let child = child.unwrap_or_else(|e| panic!("{command:?}: {e}"));
+    let pid = child.id();
+    let (done, waiting) = std::sync::mpsc::channel();
+    let watch = std::thread::spawn(move || {
+        let late = waiting.recv_timeout(PATIENCE * 2).is_err();
+        if late {
+            kill(pid, "-KILL");
+        }
+        late
+    });
+    let output = child.wait_with_output().expect("a child can be waited for");
+    let _ = done.send(());
+    let late = watch.join().expect("the watch does not panic");
+    assert!(!late, "{command:?} hung; it said: {}", text(&output));
+    output
+}
+
+fn kill(pid: u32, signal: &str) {
+    let _ = Command::new("kill").args([signal, &pid.to_string()]).status();
+}
+
+/// A running server: ends when dropped.
+pub(crate) struct Server(Child);
+
+impl Server {
+    pub(crate) fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// Ends it without a chance to say anything.
+    pub(crate) fn kill(mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        kill(self.0.id(), "-TERM");
+        let end = Instant::now() + Duration::from_secs(5);
+        while matches!(self.0.try_wait(), Ok(None)) && Instant::now() < end {
+            std::thread::yield_now();
+        }
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

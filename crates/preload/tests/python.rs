@@ -1,0 +1,78 @@
+//! CPython's own tests of its network modules, with and without `vmmc exec`: the same result for each of them.
+//!
+//! Invariant: no test may pass without and fail with. Tests that need what this machine lacks are skipped by CPython itself, in both runs.
+
+mod common;
+
+use common::{By, World, finish, have, skip};
+use std::collections::BTreeMap;
+
+/// Modules and classes that use connected stream sockets and together take seconds, not minutes.
+const TESTS: &[&str] = &[
+    "test.test_socket.BasicTCPTest",
+    "test.test_socket.BasicTCPTest2",
+    "test.test_socket.NonBlockingTCPTests",
+    "test.test_socket.FileObjectClassTestCase",
+    "test.test_socket.UnbufferedFileObjectClassTestCase",
+    "test.test_socket.LineBufferedFileObjectClassTestCase",
+    "test.test_socket.SmallBufferedFileObjectClassTestCase",
+    "test.test_socket.SendmsgTCPTest",
+    "test.test_socket.RecvmsgTCPTest",
+    "test.test_socket.RecvmsgIntoTCPTest",
+    "test.test_socket.BufferIOTest",
+    "test.test_socket.TCPTimeoutTest",
+    "test.test_socket.TCPCloserTest",
+    "test.test_socket.NetworkConnectionBehaviourTest",
+    "test.test_socket.ContextManagersTest",
+    "test.test_socket.InheritanceTest",
+    "test.test_socket.NonblockConstantTest",
+    "test.test_socket.SendfileUsingSendTest",
+    "test.test_socket.SendfileUsingSendfileTest",
+    "test.test_selectors",
+    "test.test_socketserver",
+    "test.test_httplib",
+    "test.test_poll",
+    "test.test_select",
+];
+
+/// Name and result of each test.
+fn results(world: &World, by: By) -> BTreeMap<String, String> {
+    let mut command = world.command(by, &[&["python3", "-m", "unittest", "-v"], TESTS].concat());
+    command.current_dir(&world.folder);
+    let output = finish(command);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let mut all = BTreeMap::new();
+    let mut name = String::new();
+    for line in said.lines() {
+        // A description may lie between the name and its result.
+        if let Some((head, _)) = line.split_once(" (test.") {
+            name = format!("{head} {}", line.split(['(', ')']).nth(1).unwrap_or_default());
+        }
+        if let Some((_, result)) = line.rsplit_once("... ") {
+            all.insert(name.clone(), result.split(' ').next().unwrap_or_default().to_string());
+        }
+    }
+    assert!(said.contains("\nRan "), "{by:?}: {said}");
+    all
+}
+
+#[test]
+fn cpython_tests_end_the_same() {
+    if !have("python3", "python3") {
+        return;
+    }
+    let world = World::new();
+    let present = world.command(By::Itself, &["python3", "-c", "import test.test_socket"]).output();
+    if !present.is_ok_and(|output| output.status.success()) {
+        return skip("CPython's own tests are not installed; `apt-get install libpython3-testsuite` brings them");
+    }
+    let (without, with) = (results(&world, By::Itself), results(&world, By::Exec));
+    assert!(without.len() > 150, "only {} tests were found", without.len());
+    let worse: Vec<_> = without
+        .iter()
+        .filter(|(name, result)| matches!(result.as_str(), "ok" | "skipped") && with.get(*name) != Some(result))
+        .map(|(name, result)| format!("{name}: {result} without, {:?} with", with.get(name)))
+        .collect();
+    println!("{} tests of CPython compared", without.len());
+    assert!(worse.is_empty(), "{worse:#?}");
+}
