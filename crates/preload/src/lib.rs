@@ -38,6 +38,7 @@ mod wait;
 /// Runs when the library is loaded, before the program's `main`.
 extern "C" fn load() {
     config::load();
+    own::load();
     real::look_up_all();
     fork::install();
 }
@@ -45,6 +46,7 @@ extern "C" fn load() {
 /// Runs when the program ends in order.
 extern "C" fn unload() {
     if config::config().verbose {
+        tcp::report_open();
         let report = reason::report();
         if report.is_empty() {
             return;

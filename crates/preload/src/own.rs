@@ -14,10 +14,20 @@ use std::sync::OnceLock;
 use vmmc_sockets::{Context, Settings};
 
 static CONTEXT: OnceLock<Context> = OnceLock::new();
+static SETTINGS: OnceLock<Settings> = OnceLock::new();
+
+/// Reads the environment while it is what `vmmc exec` made it: nginx, for one, clears it.
+pub(crate) fn load() {
+    settings();
+}
+
+fn settings() -> &'static Settings {
+    SETTINGS.get_or_init(|| Settings { keep_fd: keep_owned, ..Settings::from_env() })
+}
 
 /// The sockets side of this process; making it talks to nobody.
 pub(crate) fn context() -> &'static Context {
-    CONTEXT.get_or_init(|| Context::new(Settings { keep_fd: keep_owned, ..Settings::from_env() }))
+    CONTEXT.get_or_init(|| Context::new(settings().clone()))
 }
 
 /// It, if it was made.

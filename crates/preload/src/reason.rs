@@ -2,9 +2,10 @@
 //!
 //! Invariant: every call that a hook leaves to the kernel on a connection that could have been upgraded has a reason here.
 
+use crate::lock::Lock;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
-use vmmc_sockets::Bypass;
+use vmmc_sockets::{Bypass, Description};
 
 macro_rules! reasons {
     ($($name:ident $text:literal,)*) => {
@@ -73,9 +74,29 @@ impl Reason {
     }
 }
 
+/// How connections ended, by what became of them; only kept when somebody wants to read it.
+static ENDED: Lock<Vec<(String, u64)>> = Lock::new(Vec::new());
+
+/// A connection ended.
+pub(crate) fn ended(description: &Description) {
+    let text = match (description.upgraded, description.reason) {
+        (true, _) => "upgraded".to_string(),
+        (false, Some(reason)) => format!("on kernel TCP: {reason}"),
+        (false, None) => "on kernel TCP".to_string(),
+    };
+    let mut ended = ENDED.lock();
+    match ended.iter_mut().find(|(known, _)| *known == text) {
+        Some((_, count)) => *count += 1,
+        None => ended.push((text, 1)),
+    }
+}
+
 /// What was counted, a line for each reason.
 pub(crate) fn report() -> String {
     let mut out = String::new();
+    for (text, count) in ENDED.lock().iter() {
+        let _ = writeln!(out, "vmmc: {count:>10} connections {text}");
+    }
     for (reason, text) in TEXTS {
         let count = COUNTS[*reason as usize].load(Relaxed);
         if count > 0 {

@@ -196,7 +196,17 @@ impl Tcp {
         let Some(connection) = self.connection() else { return };
         let how = if !connection.is_plain() && lingers_zero(fd) { Close::Reset } else { Close::Orderly };
         let _inside = Inside::enter();
+        if config().verbose {
+            reason::ended(&connection.describe());
+        }
         connection.close(own::context(), borrowed(fd), how);
+    }
+}
+
+/// For the report at the end of the program: connections that it leaves open.
+pub(crate) fn report_open() {
+    for tcp in CONNECTIONS.each() {
+        tcp.connection().inspect(|connection| reason::ended(&connection.describe()));
     }
 }
 
