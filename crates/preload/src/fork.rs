@@ -7,7 +7,7 @@ use crate::own::{self, Inside};
 use crate::reason::Reason;
 use crate::table::{self, CONNECTIONS, Entry, SETS};
 use crate::tcp::Held;
-use crate::{arena::Pin, set::Set};
+use crate::{arena::Pin, set::Set, tcp};
 use libc::{c_int, pid_t};
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
@@ -95,6 +95,13 @@ pub(crate) fn before_exec() {
                 connection.leave(fd, Reason::Exec);
             }
         }
+    }
+}
+
+/// The process ends in order: the kernel closes its sockets, and nobody would tell the peers.
+pub(crate) fn before_exit() {
+    if !borrowed_memory() {
+        tcp::close_all();
     }
 }
 

@@ -45,16 +45,17 @@ extern "C" fn load() {
 
 /// Runs when the program ends in order.
 extern "C" fn unload() {
+    fork::before_exit();
     if config::config().verbose {
         tcp::report_open();
         let report = reason::report();
-        if report.is_empty() {
-            return;
+        if !report.is_empty() {
+            let text = format!("vmmc: process {} ends\n{report}", std::process::id());
+            // SAFETY: the text is ours for the length of the call; a closed standard error is no failure.
+            unsafe { real::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len()) };
         }
-        let text = format!("vmmc: process {} ends\n{report}", std::process::id());
-        // SAFETY: the text is ours for the length of the call; a closed standard error is no failure.
-        unsafe { real::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len()) };
     }
+    fork::before_exit();
 }
 
 #[cfg(not(test))]

@@ -38,6 +38,17 @@ impl Next {
     }
 }
 
+/// Ends the process without a word, as `_exit`.
+///
+/// # Safety
+/// As `_exit`.
+pub(crate) unsafe fn _exit(code: c_int) -> ! {
+    loop {
+        // SAFETY: the system call that `_exit` is; it does not return.
+        unsafe { syscall(libc::SYS_exit_group, code as usize, 0, 0, 0, 0, 0) };
+    }
+}
+
 /// What a call returns when the C library lacks the function.
 pub(crate) trait Missing {
     /// The value that means failure.

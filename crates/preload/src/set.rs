@@ -223,6 +223,17 @@ pub(crate) fn closing(set_index: Index, tcp: &Tcp) {
     }
 }
 
+/// The connection may be ready for a reason that its bell did not ring for.
+pub(crate) fn look_again(tcp: &Tcp) {
+    for index in tcp.sets() {
+        let (Some(set), Some(token)) = (SETS.pin(index), tcp.token(index)) else { continue };
+        set.members.lock().enqueue(token);
+        if set.sleepers.load(Relaxed) > 0 {
+            set.wake();
+        }
+    }
+}
+
 /// What a wait was asked for.
 pub(crate) struct Request<'a> {
     /// The set.

@@ -162,7 +162,7 @@ impl Tcp {
     }
 
     /// Epoll sets it is in.
-    fn sets(&self) -> impl Iterator<Item = Index> {
+    pub(crate) fn sets(&self) -> impl Iterator<Item = Index> {
         self.sets.iter().filter_map(|place| Some(Index(((place.load(Acquire) >> 32) as u32).checked_sub(1)?)))
     }
 
@@ -200,6 +200,20 @@ impl Tcp {
             reason::ended(&connection.describe());
         }
         connection.close(own::context(), borrowed(fd), how);
+    }
+}
+
+/// The process ends, and the kernel is about to close everything.
+pub(crate) fn close_all() {
+    for (fd, entry) in table::known(0, c_int::MAX) {
+        // One of its descriptors stands for all; closing again does nothing.
+        if let Some(tcp) = matches!(entry, Entry::Connection(_)).then(|| table::connection(fd)).flatten() {
+            if let Some(connection) = tcp.connection().filter(|connection| !connection.is_plain()) {
+                let how = if lingers_zero(fd) { Close::Reset } else { Close::Orderly };
+                let _inside = Inside::enter();
+                connection.close(own::context(), borrowed(fd), how);
+            }
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use crate::own::{self, Inside};
 use crate::pieces::Cursor;
 use crate::reason::{self, Reason};
 use crate::tcp::{Held, Side, borrowed};
-use crate::{passing, real, table};
+use crate::{passing, real, set, table};
 use libc::{c_int, c_uint, c_void, iovec, msghdr, off64_t, size_t, ssize_t};
 use rustix::io::Errno;
 use vmmc_host::Deadline;
@@ -102,6 +102,10 @@ fn receive_on(
                 let n = if own { window.receive(fd, flags & !libc::MSG_WAITALL | wait) } else { kernel() };
                 let kept = errno::current();
                 let after = call.finish(as_result(n));
+                if !connection.is_plain() {
+                    // These may have been the last bytes of the kernel, with others in the ring already whose bell has rung.
+                    set::look_again(tcp);
+                }
                 errno::set(kept);
                 if after == After::Return && n < 0 && brief && kept == libc::EAGAIN {
                     if let Some(end) = self::wait(tcp, connection, fd, flags, &mut deadline) {

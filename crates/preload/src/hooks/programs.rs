@@ -37,6 +37,16 @@ hook! { fn fexecve(fd: c_int, argv: Words, env: Words) -> c_int {
     real::fexecve(fd, argv, env)
 } }
 
+hook! { fn _exit(code: c_int) -> ! {
+    fork::before_exit();
+    real::_exit(code)
+} }
+
+hook! { fn _Exit(code: c_int) -> ! {
+    fork::before_exit();
+    real::_exit(code)
+} }
+
 hook! { fn posix_spawn(pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, argv: Words, env: Words) -> c_int {
     fork::before_exec();
     real::posix_spawn(pid, path, actions, attributes, argv, env)
