@@ -53,7 +53,7 @@ pub(crate) struct Upgraded {
     kernel_end: AtomicU32,
     /// The other end has died.
     gone: AtomicU32,
-    /// A hint came and the kernel said "open": somebody unknown holds the other end, or the hint was early.
+    /// The node says that all holders of the other end have died, and the kernel says "open": somebody unknown holds it, whose death the node will not see.
     pub(crate) careful: AtomicU32,
     /// The reset has been reported.
     reset_told: AtomicU32,
@@ -440,7 +440,8 @@ impl Upgraded {
             End::Ended | End::Reset(_) => true,
             End::Bytes => !kernel.established(),
         };
-        self.careful.store(u32::from(hinted && !over), Ordering::Relaxed);
+        let dead = self.other().dead.load(Ordering::Acquire) != 0;
+        self.careful.store(u32::from(dead && !over), Ordering::Relaxed);
         match look {
             End::Reset(_) => self.kernel_end.store(RESET, Ordering::Relaxed),
             End::Ended if in_ring => self.kernel_end.store(ENDED, Ordering::Relaxed),
@@ -452,7 +453,7 @@ impl Upgraded {
         }
         // An end that its sender did not announce here: it did not close, it died.
         let unannounced = in_ring && self.incoming().sender_flags.load(Ordering::Acquire) == 0;
-        if over && (unannounced || self.other().dead.load(Ordering::Acquire) != 0) {
+        if over && (unannounced || dead) {
             self.gone.store(1, Ordering::Relaxed);
         }
     }

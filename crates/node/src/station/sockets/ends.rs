@@ -33,6 +33,7 @@ impl Sockets {
             if let Some(link) = self.slabs.link(place).filter(|link| link.secret == secret) {
                 link.holders[place.end as usize].push(process);
                 let peers = link.holders[1 - place.end as usize].clone();
+                self.not_dead(place);
                 self.client(index).ends.insert(place);
                 for peer in peers {
                     self.introduce_both(index, peer);
@@ -51,6 +52,7 @@ impl Sockets {
         };
         link.holders[place.end as usize].push(process);
         let peers = link.holders[1 - place.end as usize].clone();
+        self.not_dead(place);
         let pid = self.client(index).pid;
         // The same process under another program: it is still counted once, and its exec is over.
         self.orphans.retain(|o| o.place != place || o.pid != pid);
@@ -162,7 +164,9 @@ impl Sockets {
                 orphan.hints += 1;
                 let place = orphan.place;
                 let last = self.slabs.link(place).is_some_and(|l| l.holders[place.end as usize].is_empty());
-                self.hint(place, ended && last);
+                if last {
+                    self.hint(place, ended);
+                }
             }
             let over = now.since(orphan.since) >= SOCKET_ORPHAN_TIME;
             let keep = orphan.hints < SOCKET_HINTS.len() || !(ended || over);
@@ -178,6 +182,13 @@ impl Sockets {
     pub(in crate::station) fn next_orphan(&self) -> Option<Time> {
         let next = |o: &Orphan| o.since + SOCKET_HINTS.get(o.hints).copied().unwrap_or(SOCKET_ORPHAN_TIME);
         self.orphans.iter().map(next).min()
+    }
+
+    /// Somebody holds an end after all.
+    fn not_dead(&self, place: Place) {
+        if let Some(slot) = self.slabs.slot(place) {
+            slot.words().ends[place.end as usize].dead.store(0, Ordering::SeqCst);
+        }
     }
 
     /// A holder has died: the count that the others see is one less.

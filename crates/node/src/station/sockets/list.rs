@@ -7,7 +7,7 @@ use super::slabs::Link;
 use crate::limits::SOCKET_LIST_MAX;
 use std::sync::atomic::Ordering;
 use vmmc_host::stream::messages::SocketInfo;
-use vmmc_host::stream::{EndWords, Slot};
+use vmmc_host::stream::{EndWords, Endpoints, Slot};
 
 impl Sockets {
     /// Connections, upgraded ones first, as many as fit a message; and how many there are.
@@ -19,7 +19,7 @@ impl Sockets {
             local: own.local.to_string(),
             remote: own.remote.to_string(),
             path: "kernel".into(),
-            reason: "the peer does not use VMMC, or is on another node".into(),
+            reason: why_plain(own).into(),
             ..SocketInfo::default()
         });
         let mut all: Vec<SocketInfo> = upgraded.chain(offered).collect();
@@ -53,5 +53,14 @@ impl Sockets {
             ring_sent_bytes: out.tail.load(Ordering::Relaxed),
             ring_received_bytes: into.head.load(Ordering::Relaxed),
         }
+    }
+}
+
+/// Why an offer has found no counterpart. A connection within a machine has the same address twice, or loopback ones.
+fn why_plain(own: &Endpoints) -> &'static str {
+    if own.local.ip() == own.remote.ip() || own.remote.ip().is_loopback() {
+        "the peer does not use VMMC"
+    } else {
+        "peer on another node"
     }
 }
