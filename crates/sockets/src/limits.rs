@@ -38,4 +38,4 @@ pub const NO_YIELD_WAITS: u32 = 64;
 /// But not more than this.
 pub const NO_YIELD_WAITS_MAX: u32 = 1 << 16;
 /// Slice of waits that must not rely on being told: a direction about to change, an end whose holders nobody knows.
-pub const CAREFUL_SLICE: Duration = Duration::from_millis(50);
+pub const CAREFUL_SLICE: Duration = Duration::from_millis(100);

@@ -56,16 +56,19 @@ impl Patience {
         let mut before = start;
         loop {
             std::thread::yield_now();
-            if ready() {
-                self.no_yield_next.store(0, Ordering::Relaxed);
-                return true;
-            }
-            let now = Nanos::monotonic();
+            let (done, now) = (ready(), Nanos::monotonic());
             if now.since(before) >= YIELD_LONG {
+                // Also if it helped in the end: a sleep would have been shorter.
                 let rest = self.no_yield_next.load(Ordering::Relaxed).clamp(NO_YIELD_WAITS, NO_YIELD_WAITS_MAX);
                 self.no_yield.store(rest, Ordering::Relaxed);
-                self.no_yield_next.store(rest * 4, Ordering::Relaxed);
-                return false;
+                self.no_yield_next.store(rest.saturating_mul(4), Ordering::Relaxed);
+                return done;
+            }
+            if done {
+                // One good yield in hundreds does not prove that the busy one has gone.
+                self.no_yield_next
+                    .fetch_sub(u32::from(self.no_yield_next.load(Ordering::Relaxed) > 0), Ordering::Relaxed);
+                return true;
             }
             if now.since(start) >= LOOK_TIME.min(max) {
                 return false;

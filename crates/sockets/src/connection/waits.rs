@@ -68,7 +68,9 @@ impl Joined {
                 // The announcement stays: it may be another sleeper's too, and costs the peer one call in vain.
                 return Waited::Ready;
             }
-            let careful = self.core.careful.load(Ordering::Relaxed) != 0;
+            // Several processes at the other end: one that was killed may leave the count of holders too high for a while, and then nobody announces the end.
+            let shared = self.core.other().holders.load(Ordering::Relaxed) > 1;
+            let careful = shared || self.core.careful.load(Ordering::Relaxed) != 0;
             let sleep = if careful { Some(left.map_or(CAREFUL_SLICE, |l| l.min(CAREFUL_SLICE))) } else { left };
             match word.sleep(sleep) {
                 Err(Errno::INTR) => {
