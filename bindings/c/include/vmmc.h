@@ -859,6 +859,38 @@ typedef struct vmmc_stats {
      * Calls to the node.
      */
     uint64_t calls;
+    /**
+     * Transfers from and to pinned memory of the caller's.
+     */
+    uint64_t pin_transfers;
+    /**
+     * Their pages.
+     */
+    uint64_t pin_lookups;
+    /**
+     * Of those, the ones that were not pinned yet.
+     */
+    uint64_t pin_check_misses;
+    /**
+     * Pages pinned.
+     */
+    uint64_t pin_pins;
+    /**
+     * Pages unpinned.
+     */
+    uint64_t pin_unpins;
+    /**
+     * Of those, the ones that a limit forced out.
+     */
+    uint64_t pin_evictions;
+    /**
+     * Transfers of whole pages that were copied, because their memory cannot be pinned.
+     */
+    uint64_t pin_copied;
+    /**
+     * Pages pinned now.
+     */
+    uint64_t pinned_pages;
 } vmmc_stats;
 
 #ifdef __cplusplus
@@ -1590,6 +1622,20 @@ enum vmmc_status vmmc_session_add_peer(const struct vmmc_session *session, const
 enum vmmc_status vmmc_session_stop_node(const struct vmmc_session *session);
 
 /**
+ * Sets the most pages that vmmc_import_send_pinned() and vmmc_import_fetch_pinned() keep pinned at a time. Before the first of them; VMMC_BUSY afterwards.
+ */
+enum vmmc_status vmmc_session_set_pinned_max(const struct vmmc_session *session,
+                                             size_t pages_max);
+
+/**
+ * Ends the pinning of memory: its whole pages are private memory again. Needed before `mremap` over pinned and other memory, and good before pinned memory is
+ * unmapped: it is noticed otherwise, but this costs less.
+ */
+enum vmmc_status vmmc_session_forget(const struct vmmc_session *session,
+                                     void *memory,
+                                     size_t len);
+
+/**
  * A descriptor for event loops (poll, epoll): readable when vmmc_session_take_notification() may have something. Only wait for it to be readable, then take
  * until VMMC_AGAIN; do not read or close it. It is valid as long as the session.
  */
@@ -1615,6 +1661,26 @@ enum vmmc_status vmmc_import_send_async(const struct vmmc_import *import,
                                         size_t len,
                                         const struct vmmc_send_options *options,
                                         struct vmmc_transfer **transfer);
+
+/**
+ * Sends from any memory without a copy on the way; returns when the memory may be reused. Its whole pages are pinned at first use and stay pinned, so that later
+ * sends cost a look at a table. Memory that cannot be pinned (a stack, a file, a few bytes) is copied. After VMMC_TIMED_OUT it may still be read. `options` may
+ * be NULL.
+ */
+enum vmmc_status vmmc_import_send_pinned(const struct vmmc_import *import,
+                                         uint64_t offset,
+                                         const void *data,
+                                         size_t len,
+                                         const struct vmmc_send_options *options);
+
+/**
+ * Remote fetch into any memory without a copy on the way; pins as vmmc_import_send_pinned() does. On failure the memory may have been written in part, and is not
+ * written any more.
+ */
+enum vmmc_status vmmc_import_fetch_pinned(const struct vmmc_import *import,
+                                          uint64_t offset,
+                                          void *into,
+                                          size_t len);
 
 /**
  * Sends `len` bytes of a buffer without a copy on the way; returns when the range may be reused. After VMMC_TIMED_OUT it may still be read. `options` may be

@@ -4,14 +4,14 @@
 
 use crate::failure::{Failure, call, give};
 use crate::handle::{self, get, handle, put};
-use crate::memory::{give_string, optional_string, string, strings};
+use crate::memory::{bytes_mut, give_string, optional_string, string, strings};
 use crate::options::{self, Options, known_flags};
 use crate::status::vmmc_status;
 use crate::wait::{duration, optional, within};
-use std::ffi::{c_char, c_int};
+use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
-use vmmc::{Session, SessionBuilder};
+use vmmc::{PinOptions, Session, SessionBuilder};
 
 /// A process's attachment to its node: the door to exports, imports, buffers and notifications.
 pub struct vmmc_session(());
@@ -107,6 +107,22 @@ pub struct vmmc_stats {
     pub sleeps: u64,
     /// Calls to the node.
     pub calls: u64,
+    /// Transfers from and to pinned memory of the caller's.
+    pub pin_transfers: u64,
+    /// Their pages.
+    pub pin_lookups: u64,
+    /// Of those, the ones that were not pinned yet.
+    pub pin_check_misses: u64,
+    /// Pages pinned.
+    pub pin_pins: u64,
+    /// Pages unpinned.
+    pub pin_unpins: u64,
+    /// Of those, the ones that a limit forced out.
+    pub pin_evictions: u64,
+    /// Transfers of whole pages that were copied, because their memory cannot be pinned.
+    pub pin_copied: u64,
+    /// Pages pinned now.
+    pub pinned_pages: u64,
 }
 
 /// The choices of the caller as a builder.
@@ -244,6 +260,14 @@ fn read_stats(session: &Session) -> vmmc_stats {
         notifications_stale: stats.notifications_stale,
         sleeps: stats.sleeps,
         calls: stats.calls,
+        pin_transfers: stats.pin_transfers,
+        pin_lookups: stats.pin_lookups,
+        pin_check_misses: stats.pin_check_misses,
+        pin_pins: stats.pin_pins,
+        pin_unpins: stats.pin_unpins,
+        pin_evictions: stats.pin_evictions,
+        pin_copied: stats.pin_copied,
+        pinned_pages: stats.pinned_pages,
     }
 }
 
@@ -300,6 +324,35 @@ pub unsafe extern "C" fn vmmc_session_add_peer(
 #[unsafe(no_mangle)]
 pub extern "C" fn vmmc_session_stop_node(session: *const vmmc_session) -> vmmc_status {
     call(|| Ok(get(session)?.stop_node()?))
+}
+
+/// Sets the most pages that vmmc_import_send_pinned() and vmmc_import_fetch_pinned() keep pinned at a time. Before the first of them; VMMC_BUSY afterwards.
+#[unsafe(no_mangle)]
+pub extern "C" fn vmmc_session_set_pinned_max(session: *const vmmc_session, pages_max: usize) -> vmmc_status {
+    call(|| {
+        if get(session)?.set_pinning(PinOptions::default().pages_max(pages_max)) {
+            return Ok(());
+        }
+        Err(Failure::new(
+            vmmc_status::VMMC_BUSY,
+            "memory has been pinned already; set the limit before the first transfer",
+        ))
+    })
+}
+
+/// Ends the pinning of memory: its whole pages are private memory again. Needed before `mremap` over pinned and other memory, and good before pinned memory is
+/// unmapped: it is noticed otherwise, but this costs less.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vmmc_session_forget(
+    session: *const vmmc_session,
+    memory: *mut c_void,
+    len: usize,
+) -> vmmc_status {
+    call(|| {
+        // SAFETY: memory of the caller.
+        let memory = unsafe { bytes_mut(memory, len, "memory") }?;
+        Ok(get(session)?.forget(memory)?)
+    })
 }
 
 /// A descriptor for event loops (poll, epoll): readable when vmmc_session_take_notification() may have something. Only wait for it to be readable, then take

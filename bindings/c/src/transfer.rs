@@ -7,7 +7,7 @@ use crate::failure::{Failure, call, give};
 use crate::handle::{self, get, handle, put};
 use crate::import::{send_options, vmmc_import, vmmc_send_options};
 use crate::lists::range;
-use crate::memory::bytes;
+use crate::memory::{bytes, bytes_mut};
 use crate::status::vmmc_status::{self, VMMC_AGAIN, VMMC_BUSY};
 use crate::wait::within;
 use std::ffi::c_void;
@@ -52,6 +52,40 @@ pub unsafe extern "C" fn vmmc_import_send_async(
     };
     // SAFETY: pointers are as the header asks.
     unsafe { give(transfer, "transfer", post) }
+}
+
+/// Sends from any memory without a copy on the way; returns when the memory may be reused. Its whole pages are pinned at first use and stay pinned, so that later
+/// sends cost a look at a table. Memory that cannot be pinned (a stack, a file, a few bytes) is copied. After VMMC_TIMED_OUT it may still be read. `options` may
+/// be NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vmmc_import_send_pinned(
+    import: *const vmmc_import,
+    offset: u64,
+    data: *const c_void,
+    len: usize,
+    options: *const vmmc_send_options,
+) -> vmmc_status {
+    call(|| {
+        // SAFETY: memory and options of the caller.
+        let (data, options) = unsafe { (bytes(data, len, "data")?, send_options(options)?) };
+        Ok(get(import)?.send_pinned_with(offset, data, options)?)
+    })
+}
+
+/// Remote fetch into any memory without a copy on the way; pins as vmmc_import_send_pinned() does. On failure the memory may have been written in part, and is not
+/// written any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vmmc_import_fetch_pinned(
+    import: *const vmmc_import,
+    offset: u64,
+    into: *mut c_void,
+    len: usize,
+) -> vmmc_status {
+    call(|| {
+        // SAFETY: memory of the caller.
+        let into = unsafe { bytes_mut(into, len, "into") }?;
+        Ok(get(import)?.fetch_pinned(offset, into)?)
+    })
 }
 
 /// Sends `len` bytes of a buffer without a copy on the way; returns when the range may be reused. After VMMC_TIMED_OUT it may still be read. `options` may be

@@ -151,6 +151,24 @@ fn data_moves_in_all_ways() {
         assert_eq!(vmmc_import_fetch_scatter(there, 100, twice.as_ptr(), 2), VMMC_INVALID);
         must(vmmc_import_scatter(there, b"xy".as_ptr().cast(), 2, ranges.as_ptr(), 2));
 
+        let long = vec![5u8; 1 << 20];
+        let far = export(session, 1 << 20, c"far", VMMC_EXPORT_NOT_MAPPABLE);
+        let way = import(session, c"far", 0);
+        must(vmmc_session_set_pinned_max(session, 4096));
+        must(vmmc_import_send_pinned(way, 0, long.as_ptr().cast(), long.len(), null()));
+        let mut back = vec![0u8; 1 << 20];
+        must(vmmc_import_fetch_pinned(way, 0, back.as_mut_ptr().cast(), back.len()));
+        assert!(back == long);
+        let mut stats = vmmc_stats::default();
+        must(vmmc_session_stats(session, &mut stats, size_of::<vmmc_stats>()));
+        assert!(
+            stats.pin_transfers + stats.pin_copied >= 2,
+            "pinned, or counted as copied where the kernel forbids it"
+        );
+        must(vmmc_session_forget(session, back.as_mut_ptr().cast(), back.len()));
+        must(vmmc_import_free(way));
+        must(vmmc_export_free(far));
+
         let (mut buffer, mut transfer, mut moved) = (null_mut(), null_mut(), 0);
         must(vmmc_buffer_create(session, 4096, &mut buffer));
         must(vmmc_buffer_write(buffer, 0, b"from a buffer".as_ptr().cast(), 13));

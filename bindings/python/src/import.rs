@@ -211,6 +211,30 @@ impl Import {
         Ok(Transfer::new(wait(py, timeout, post)?, Some(buffer.clone().unbind())))
     }
 
+    /// Sends from any memory without a copy on the way: its whole pages are pinned at first use and stay pinned.
+    #[pyo3(signature = (offset, data, *, notify=false, counter=None, timeout=None))]
+    fn send_pinned(
+        &self,
+        py: Python<'_>,
+        offset: u64,
+        data: &Bound<'_, PyAny>,
+        notify: bool,
+        counter: Option<u64>,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        let source = Source::of(data)?;
+        let (bytes, import) = (source.bytes(), self.import());
+        wait(py, timeout, || import.send_pinned_with(offset, bytes, send_options(notify, counter)))
+    }
+
+    /// Fetches into any writable object without a copy on the way; pins as `send_pinned` does.
+    #[pyo3(signature = (offset, into, *, timeout=None))]
+    fn fetch_pinned(&self, py: Python<'_>, offset: u64, into: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<()> {
+        let mut target = Target::of(into)?;
+        let (bytes, import) = (target.bytes(), self.import());
+        wait(py, timeout, || import.fetch_pinned(offset, bytes))
+    }
+
     /// Fetches bytes.
     #[pyo3(signature = (offset, len, *, timeout=None))]
     fn fetch<'py>(

@@ -3,6 +3,7 @@
 //! Invariant: every call that asks the node waits without the interpreter's lock.
 
 use crate::buffer::Buffer;
+use crate::bytes::Target;
 use crate::errors::{duration, invalid, raise, wait};
 use crate::export::{Export, ExportOptions};
 use crate::import::{Import, ImportOptions};
@@ -178,6 +179,13 @@ impl Session {
 
     fn unblock_notifications(&self) {
         self.inner.unblock_notifications();
+    }
+
+    /// Ends the pinning of an object's memory.
+    fn forget(&self, py: Python<'_>, memory: &Bound<'_, PyAny>) -> PyResult<()> {
+        let mut target = Target::of(memory)?;
+        let bytes = target.bytes();
+        wait(py, None, || self.inner.forget(bytes))
     }
 
     fn fileno(&self) -> PyResult<i32> {

@@ -86,6 +86,19 @@ class Moving(Case):
         self.assertEqual(memoryview(buffer)[0], ord("J"))
         del shared
 
+    def test_any_memory_is_sent_and_fetched_pinned(self) -> None:
+        export = self.session.export(4 << 20, name="p", mappable=False)
+        there = self.session.import_("p")
+        data, back = bytearray(os.urandom(4 << 20)), bytearray(4 << 20)
+        for _ in range(3):
+            data[0] ^= 1
+            there.send_pinned(0, data)
+            there.fetch_pinned(0, back)
+            self.assertTrue(back == data)
+        self.session.forget(back)
+        back[0] ^= 1
+        self.assertEqual(export.load(0), int.from_bytes(data[:8], "little"))
+
     def test_a_word_is_awaited(self) -> None:
         export = self.session.export(64, name="w")
         there = self.session.import_("w")

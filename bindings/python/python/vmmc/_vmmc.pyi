@@ -106,6 +106,8 @@ class Session:
         """Notifications queue up and are not delivered, until they are unblocked."""
     def unblock_notifications(self) -> None:
         """What has queued is delivered."""
+    def forget(self, memory: _Bytes) -> None:
+        """Ends the pinning of an object's memory by send_pinned and fetch_pinned."""
     def fileno(self) -> int:
         """A descriptor for event loops: readable when take_notification may have something. See vmmc.aio."""
     def __enter__(self) -> Session: ...
@@ -254,6 +256,12 @@ class Import:
         self, offset: int, buffer: Buffer, start: int = 0, len: int | None = None, *, timeout: float | None = None
     ) -> Transfer:
         """Fetches into registered memory without waiting; leave the range alone until it is done."""
+    def send_pinned(
+        self, offset: int, data: _Bytes, *, notify: bool = False, counter: int | None = None, timeout: float | None = None
+    ) -> None:
+        """Sends from any memory without a copy on the way: its whole pages are pinned at first use and stay pinned. For large arrays that are sent again and again."""
+    def fetch_pinned(self, offset: int, into: _Bytes, *, timeout: float | None = None) -> None:
+        """Fetches into any writable object without a copy on the way; pins as send_pinned does."""
     def fetch_add(self, offset: int, value: int, *, timeout: float | None = None) -> int:
         """Adds to an aligned 64-bit word; gives the old value."""
     def compare_swap(self, offset: int, expected: int, desired: int, *, timeout: float | None = None) -> int:
