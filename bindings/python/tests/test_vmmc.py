@@ -293,6 +293,21 @@ class Telling(Case):
 
         self.assertEqual(asyncio.run(main()), [2, 1, 3])
 
+    def test_closing_ends_those_who_wait(self) -> None:
+        export = self.session.export(64, notify=True)
+
+        async def main() -> int:
+            inbox = vmmc.aio.Notifications(self.session)
+            asyncio.get_running_loop().call_later(0.05, inbox.close)
+            count = 0
+            async for _ in inbox.of(export):
+                count += 1
+            with self.assertRaises(RuntimeError):
+                await inbox.next(export)
+            return count
+
+        self.assertEqual(asyncio.run(asyncio.wait_for(main(), PATIENCE_S)), 0)
+
     def test_redirection_tells_the_parts(self) -> None:
         inbox = self.session.export(1000, name="r", redirectable=True)
         there = self.session.import_("r")
@@ -489,8 +504,8 @@ class Processes(unittest.TestCase):
             """
             session = vmmc.attach()
             export = session.export(64, notify=True)
-            print("waiting", flush=True)
             try:
+                print("waiting", flush=True)
                 export.wait_notification(60)
             except KeyboardInterrupt:
                 sys.exit(3)

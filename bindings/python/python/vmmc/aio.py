@@ -19,8 +19,14 @@ from ._vmmc import Export, Notification, Session, Transfer
 
 # Notifications that queue for one export, as in the library; further ones are counted in `lost`.
 QUEUE_MAX = 4096
-# Seconds between two looks whether the node is still there, and at an embedded node, whose news no descriptor tells.
-_LOOK_S = 0.05
+# Seconds between two looks whether the node is still there.
+_LOOK_S = 0.5
+# The same for an embedded node, whose news no descriptor tells.
+_LOOK_EMBEDDED_S = 0.01
+
+
+class _Closed(RuntimeError):
+    """It was closed while somebody waited."""
 
 
 class Notifications:
@@ -35,6 +41,7 @@ class Notifications:
         self._loop.add_reader(session.fileno(), self._collect)
         self._look: Optional[asyncio.TimerHandle] = None
         self._open = True
+        self._look_s = _LOOK_EMBEDDED_S if session.node_info()["embedded"] else _LOOK_S
         self._collect()
         self._look_again()
 
@@ -55,7 +62,7 @@ class Notifications:
                 if found is not None:
                     return found
                 if not self._open:
-                    raise RuntimeError("the Notifications object is closed")
+                    raise _Closed("the Notifications object is closed")
                 if not self._session.alive:
                     raise NodeGone("wait for a notification: the node is gone; start it again and attach anew")
                 self._news.clear()
@@ -71,7 +78,11 @@ class Notifications:
     async def of(self, export: Optional[Export] = None) -> AsyncIterator[Notification]:
         """All notifications of an export, or of all, until it is closed."""
         while self._open:
-            yield await self.next(export)
+            try:
+                notification = await self.next(export)
+            except _Closed:
+                return
+            yield notification
 
     def __enter__(self) -> Notifications:
         return self
@@ -101,7 +112,7 @@ class Notifications:
             self._collect()
             if not self._session.alive:
                 self._news.set()
-            self._look = self._loop.call_later(_LOOK_S, self._look_again)
+            self._look = self._loop.call_later(self._look_s, self._look_again)
 
 
 async def wait(transfer: Transfer, timeout: Optional[float] = None) -> int:
