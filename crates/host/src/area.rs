@@ -271,7 +271,7 @@ mod tests {
         let gates = GateTable::create().unwrap();
         let gate = gates.gate(3).unwrap();
         gate.store(gate_word(2, GateState::Open), Ordering::SeqCst);
-        assert_eq!(enter_lane(area.lane(9), 42, gate), gate_word(2, GateState::Open));
+        assert_eq!(enter_lane(area.lane(9), 42, gate, crate::barrier::Fences::Both), gate_word(2, GateState::Open));
         assert!(area.any_lane(|i| i == 42) && !area.any_lane(|i| i == 43));
         leave_lane(area.lane(9));
         assert!(!area.any_lane(|_| true));

@@ -232,6 +232,8 @@ pub enum Answer {
         node: String,
         /// UDP addresses that the node listens on.
         listen: Vec<String>,
+        /// A revocation fences for this process too (see [`crate::barrier`]).
+        fences: bool,
     },
     /// The region's id.
     Region {

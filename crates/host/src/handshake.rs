@@ -6,10 +6,25 @@
 //! Invariant: a sleeper that found nothing is seen by the next waker; a transfer that found its gate open is seen by the next revocation.
 
 use crate::atomics::{AtomicU64, Ordering, fence as full_fence};
+#[cfg(not(loom))]
+use crate::barrier::Fences;
 
 /// Announces a mapped transfer in a lane, so that a revocation waits for it, then looks at the gate and returns its word.
+#[cfg(not(loom))]
 #[inline]
-pub fn enter_lane(lane: &AtomicU64, import: u64, gate: &AtomicU64) -> u64 {
+pub fn enter_lane(lane: &AtomicU64, import: u64, gate: &AtomicU64, fences: Fences) -> u64 {
+    if fences == Fences::Both {
+        return enter_lane_fenced(lane, import, gate);
+    }
+    lane.store(import, Ordering::Relaxed);
+    // The revocation's `fence_for_others` makes the processor keep this order, and this line the compiler.
+    std::sync::atomic::compiler_fence(Ordering::SeqCst);
+    gate.load(Ordering::Acquire)
+}
+
+/// [`enter_lane`] with a fence of its own.
+#[inline]
+pub fn enter_lane_fenced(lane: &AtomicU64, import: u64, gate: &AtomicU64) -> u64 {
     // A locked exchange is the cheapest full fence on x86, and it stores the lane as well.
     lane.swap(import, Ordering::SeqCst);
     // loom knows sequential consistency of fences only.
@@ -24,7 +39,7 @@ pub fn leave_lane(lane: &AtomicU64) {
     lane.store(0, Ordering::Release);
 }
 
-/// Closes a gate. Afterwards a lane that is seen empty has no transfer that could still pass the gate.
+/// Closes a gate. Afterwards (and, if there are transfers without a fence of their own, after `barrier::fence_for_others`) a lane that is seen empty has no transfer that could still pass the gate.
 pub fn close_gate(gate: &AtomicU64, word: u64) {
     gate.store(word, Ordering::SeqCst);
     fence();
@@ -84,7 +99,7 @@ mod tests {
             let theirs = shared.clone();
             let importer = loom::thread::spawn(move || {
                 let (lane, gate, memory) = (&theirs.0, &theirs.1, &theirs.2);
-                if enter_lane(lane, 7, gate) == 1 {
+                if enter_lane_fenced(lane, 7, gate) == 1 {
                     memory.store(99, Ordering::Relaxed);
                 }
                 leave_lane(lane);

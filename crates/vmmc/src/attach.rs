@@ -22,6 +22,7 @@ use crate::waiting::Waiting;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, Weak};
+use vmmc_host::barrier::Fences;
 use vmmc_host::channel::{ChannelError, node_socket_name};
 use vmmc_host::control::{Answer, CONTROL_VERSION, Call, RefusalCode};
 use vmmc_host::fork::ForkWord;
@@ -83,7 +84,7 @@ fn build(
     (answer, fds): Answered,
 ) -> Result<Core, AttachError> {
     let system = |why: String| AttachError::System { node: choices.node.clone(), why };
-    let Answer::Attached { version, process, node, listen } = answer else {
+    let Answer::Attached { version, process, node, listen, fences } = answer else {
         return Err(system("the node gave a wrong answer".into()));
     };
     if version != CONTROL_VERSION {
@@ -107,7 +108,7 @@ fn build(
         timeout: choices.timeout,
         commands: Mutex::new(area.command_producer()),
         collector: Mutex::new(Collector::new(&area, Channel::from_fd(events))),
-        hot: Arc::new(Hot::new(area, state, process, tracer)),
+        hot: Arc::new(Hot::new(area, state, Fences::agree(fences), process, tracer)),
         gates,
         control,
         doorbell,

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use vmmc_host::GateTable;
 use vmmc_host::abi::{GateState, gate_word};
 use vmmc_host::area;
+use vmmc_host::barrier::fence_for_others;
 use vmmc_host::limits::EXPORTS_PER_PROCESS_MAX;
 
 /// An export's gate.
@@ -57,7 +58,11 @@ impl Gates {
     pub(super) fn set(&self, gate: Gate, state: GateState) {
         let word = self.table.gate(gate.slot).expect("slots below the bound");
         word.store(gate_word(gate.generation, state), Ordering::SeqCst);
-        area::fence();
+        match state {
+            // Somebody waits until the transfers under way have ended.
+            GateState::Revoked => fence_for_others(),
+            _ => area::fence(),
+        }
     }
 
     /// The slot can be used again.
