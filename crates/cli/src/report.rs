@@ -63,6 +63,8 @@ pub(crate) struct Row {
     pub(crate) key: Key,
     /// Runs that it is the median of.
     pub(crate) runs: usize,
+    /// The headline figure of each run, in the order of the runs: run n of one row was taken next to run n of another.
+    pub(crate) each_run: Vec<f64>,
     /// The figures.
     #[serde(flatten)]
     pub(crate) figures: Figures,
@@ -128,6 +130,11 @@ impl Figures {
     }
 }
 
+/// The headline figure of each sample.
+pub(crate) fn each_run(samples: &[Sample]) -> Vec<f64> {
+    samples.iter().map(first).collect()
+}
+
 /// The headline number of a sample.
 fn first(sample: &Sample) -> f64 {
     match sample {
@@ -153,10 +160,11 @@ mod tests {
     fn a_row_has_the_promised_fields() {
         let samples = [3.0, 1.0, 2.0].map(|p50_ns| Sample::Latency { p50_ns, p99_ns: p50_ns * 2.0 });
         let key = Key { series: "pipe".into(), path: "kernel".into(), op: None, size_bytes: 8, asleep_us: None };
-        let row = Row { key, runs: 3, figures: Figures::of(&samples, None) };
+        let row = Row { key, runs: 3, each_run: each_run(&samples), figures: Figures::of(&samples, None) };
         let json: serde_json::Value = serde_json::to_value(&row).unwrap();
         assert_eq!(json["series"], "pipe");
         assert_eq!(json["size_bytes"], 8);
+        assert_eq!(json["each_run"], serde_json::json!([3.0, 1.0, 2.0]));
         assert_eq!((&json["p50_ns"], &json["p99_ns"], &json["runs"]), (&2.0.into(), &4.0.into(), &3.into()));
         let rate = Figures::of(&[Sample::Bandwidth { bytes_per_s: 5.0 }], None);
         assert_eq!(serde_json::to_value(rate).unwrap()["bytes_per_s"], 5.0);

@@ -5,7 +5,7 @@
 use super::pair::Pair;
 use super::stats::Sample;
 use super::task::Work;
-use crate::report::{Figures, Key, Row};
+use crate::report::{Figures, Key, Row, each_run};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::time::Duration;
 
@@ -83,7 +83,7 @@ impl Cell {
 
     fn into_row(self) -> Row {
         let figures = Figures::of(&self.samples, self.error.as_deref());
-        Row { key: self.key, runs: self.samples.len(), figures }
+        Row { key: self.key, runs: self.samples.len(), each_run: each_run(&self.samples), figures }
     }
 }
 

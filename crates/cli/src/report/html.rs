@@ -107,11 +107,13 @@ fn promises(out: &mut String, report: &Report) {
     if report.promises.is_empty() {
         return;
     }
-    out.push_str("<h2>Promises</h2><div class=\"scroll\"><table><tr><th>promise<th>target<th>measured<th>against<th>ratio<th></tr>");
+    out.push_str("<h2>Promises</h2><div class=\"scroll\"><table><tr><th>promise<th>target<th>measured<th>against<th>ratio<th>spread<th></tr>");
     for v in &report.promises {
         let ratio = v.ratio.map(units::ratio).unwrap_or_default();
         let (class, met) = if v.met { ("met", "met") } else { ("not", "not met") };
-        let cells = [&v.promise, &v.target, &v.measured, &v.against, &ratio].map(|c| format!("<td>{}", escape(c)));
+        let spread = v.ratio_spread();
+        let cells =
+            [&v.promise, &v.target, &v.measured, &v.against, &ratio, &spread].map(|c| format!("<td>{}", escape(c)));
         let _ = write!(out, "<tr>{}<td class=\"{class}\">{met}</tr>", cells.concat());
     }
     out.push_str("</table></div>");
@@ -163,8 +165,13 @@ mod tests {
         };
         let figures = Figures::Latency { p50_ns: 7500.0, p99_ns: 9000.0, p50_min_ns: 7000.0, p50_max_ns: 8000.0 };
         let rows = vec![
-            Row { key: key("tcp"), runs: 3, figures },
-            Row { key: key("<b>&"), runs: 0, figures: Figures::Failed { error: "\"no\"".into() } },
+            Row { key: key("tcp"), runs: 3, each_run: Vec::new(), figures },
+            Row {
+                key: key("<b>&"),
+                runs: 0,
+                each_run: Vec::new(),
+                figures: Figures::Failed { error: "\"no\"".into() },
+            },
         ];
         let report = Report {
             bench: "latency".into(),

@@ -2,7 +2,8 @@
 //!
 //! Invariant: both sides of a ratio come from the same report; a promise whose figures are missing is not in the list.
 
-use super::{Figures, Report, units};
+use super::{Figures, Report, Row, units};
+use crate::measure::stats::Spread;
 use serde::Serialize;
 
 /// A promise and what a run says about it.
@@ -14,13 +15,33 @@ pub(crate) struct Verdict {
     pub(crate) measured: String,
     /// What it is held against.
     pub(crate) against: String,
-    /// The ratio, if it is one.
+    /// The ratio, if it is one: the median of the ratios of the runs, because a machine that changes between two runs changes both sides of a ratio.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ratio: Option<f64>,
+    /// Smallest and largest ratio of a run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) ratio_min_max: Option<(f64, f64)>,
     /// The promise as a number.
     pub(crate) target: String,
     /// Whether it holds.
     pub(crate) met: bool,
+}
+
+impl Verdict {
+    /// Smallest and largest ratio, as text.
+    pub(crate) fn ratio_spread(&self) -> String {
+        self.ratio_min_max
+            .map(|(min, max)| format!("{} .. {}", units::ratio(min), units::ratio(max)))
+            .unwrap_or_default()
+    }
+}
+
+/// Ratio of two rows: over the runs if both have all of them, else of the medians.
+fn ratio(row: &Row, base: &Row, medians: f64) -> Spread {
+    let pairs = row.each_run.iter().zip(&base.each_run).map(|(a, b)| a / b).collect();
+    let complete = row.each_run.len() == base.each_run.len();
+    let medians = Spread { median: medians, min: medians, max: medians };
+    Spread::of(pairs).filter(|_| complete).unwrap_or(medians)
 }
 
 /// A series at a path and size.
@@ -86,18 +107,18 @@ pub(crate) fn verdicts(report: &Report) -> Vec<Verdict> {
     verdicts
 }
 
-fn find(report: &Report, at: At, want_time: bool) -> Option<&Figures> {
+fn find(report: &Report, at: At, want_time: bool) -> Option<&Row> {
     report
         .rows
         .iter()
         .filter(|r| (r.key.series.as_str(), r.key.path.as_str(), r.key.size_bytes) == (at.0, at.1, at.2))
-        .map(|r| &r.figures)
-        .find(|f| if want_time { f.p50_ns().is_some() } else { f.bytes_per_s().is_some() })
+        .find(|r| if want_time { r.figures.p50_ns().is_some() } else { r.figures.bytes_per_s().is_some() })
 }
 
-fn compare(subject: &At, base: &At, figures: &Figures, against: &Figures, bound: &Bound) -> Option<Verdict> {
+fn compare(subject: &At, base: &At, row: &Row, base_row: &Row, bound: &Bound) -> Option<Verdict> {
+    let (figures, against): (&Figures, &Figures) = (&row.figures, &base_row.figures);
     let what = format!("{} {} {}", subject.0, subject.1, units::size(subject.2));
-    let (ratio, measured, shown) = match bound {
+    let (medians, measured, shown) = match bound {
         Bound::AtMost(_) => {
             let (a, b) = (figures.p50_ns()?, against.p50_ns()?);
             (a / b, units::time(a), units::time(b))
@@ -107,12 +128,13 @@ fn compare(subject: &At, base: &At, figures: &Figures, against: &Figures, bound:
             (a / b, units::rate(a), units::rate(b))
         }
     };
+    let Spread { median: ratio, min, max } = ratio(row, base_row, medians);
     let (target, met) = match bound {
         Bound::AtMost(x) => (format!("at most {x}x"), ratio <= *x),
         Bound::AtLeast(x) => (format!("at least {x}x"), ratio >= *x),
     };
     let against = format!("{} {shown}", base.0);
-    Some(Verdict { promise: what, measured, against, ratio: Some(ratio), target, met })
+    Some(Verdict { promise: what, measured, against, ratio: Some(ratio), ratio_min_max: Some((min, max)), target, met })
 }
 
 fn import(report: &Report) -> Option<Verdict> {
@@ -126,6 +148,7 @@ fn import(report: &Report) -> Option<Verdict> {
         measured: units::time(ns),
         against: "a fixed time".into(),
         ratio: None,
+        ratio_min_max: None,
         target: format!("under {}", units::time(IMPORT_NS_MAX)),
         met: ns < IMPORT_NS_MAX,
     })
@@ -134,21 +157,24 @@ fn import(report: &Report) -> Option<Verdict> {
 /// A notification on one node beside a futex wake after the same sleep.
 fn notify(report: &Report) -> Vec<Verdict> {
     let at = |series: &str, path: &str, asleep: Option<u64>| {
-        let wanted = |r: &&super::Row| r.key.series == series && r.key.path == path && r.key.asleep_us == asleep;
-        report.rows.iter().find(wanted).and_then(|r| r.figures.p50_ns())
+        let wanted = |r: &&Row| r.key.series == series && r.key.path == path && r.key.asleep_us == asleep;
+        report.rows.iter().find(wanted)
     };
     let rows =
         report.rows.iter().filter(|r| report.bench == "notify" && r.key.series == "vmmc" && r.key.path == "same-node");
     rows.filter_map(|row| {
         let asleep = row.key.asleep_us;
-        let (ours, futex) = (row.figures.p50_ns()?, at("futex", "limit", asleep)?);
+        let base = at("futex", "limit", asleep)?;
+        let (ours, futex) = (row.figures.p50_ns()?, base.figures.p50_ns()?);
+        let Spread { median, min, max } = ratio(row, base, ours / futex);
         Some(Verdict {
             promise: format!("notification after {} us of sleep", asleep?),
             measured: units::time(ours),
             against: format!("futex {}", units::time(futex)),
-            ratio: Some(ours / futex),
+            ratio: Some(median),
+            ratio_min_max: Some((min, max)),
             target: format!("at most {NOTIFY_RATIO_MAX}x"),
-            met: ours / futex <= NOTIFY_RATIO_MAX,
+            met: median <= NOTIFY_RATIO_MAX,
         })
     })
     .collect()
@@ -162,7 +188,7 @@ mod tests {
 
     fn row(series: &str, path: &str, size_bytes: u64, figures: Figures) -> Row {
         let key = Key { series: series.into(), path: path.into(), op: None, size_bytes, asleep_us: None };
-        Row { key, runs: 1, figures }
+        Row { key, runs: 1, each_run: Vec::new(), figures }
     }
 
     fn time(ns: f64) -> Figures {
@@ -181,6 +207,22 @@ mod tests {
         assert_eq!((met.len(), met[0].met, met[0].ratio), (1, true, Some(1.14)));
         assert!(!verdicts(&report("latency", rows(116.0)))[0].met);
         assert!(verdicts(&report("fetch", rows(116.0))).is_empty());
+    }
+
+    #[test]
+    fn the_ratio_is_the_median_of_the_runs() {
+        let with = |mut row: Row, each: &[f64]| {
+            row.each_run = each.to_vec();
+            row
+        };
+        // The machine was slow in the second run: the medians of both sides are from different runs, their ratios are not.
+        let ours = with(row("vmmc", "same-node", 8, time(110.0)), &[110.0, 400.0, 90.0]);
+        let base = with(row("cache-line", "limit", 8, time(80.0)), &[100.0, 400.0, 80.0]);
+        let verdict = verdicts(&report("latency", vec![ours.clone(), base.clone()])).remove(0);
+        assert_eq!((verdict.ratio, verdict.ratio_min_max, verdict.met), (Some(1.1), Some((1.0, 1.125)), true));
+        // A run is missing: the medians are all there is.
+        let short = with(base, &[100.0, 80.0]);
+        assert_eq!(verdicts(&report("latency", vec![ours, short]))[0].ratio, Some(110.0 / 80.0));
     }
 
     #[test]

@@ -124,10 +124,18 @@ pub(crate) fn promises(report: &Report) -> String {
     let line = |v: &super::promise::Verdict| {
         let ratio = v.ratio.map(units::ratio).unwrap_or_default();
         let met = if v.met { "met" } else { "not met" };
-        vec![v.promise.clone(), v.target.clone(), met.into(), v.measured.clone(), v.against.clone(), ratio]
+        vec![
+            v.promise.clone(),
+            v.target.clone(),
+            met.into(),
+            v.measured.clone(),
+            v.against.clone(),
+            ratio,
+            v.ratio_spread(),
+        ]
     };
     let lines: Vec<Vec<String>> = report.promises.iter().map(line).collect();
-    format!("\n{}", align(&["promise", "target", "", "measured", "against", "ratio"], &lines, 3))
+    format!("\n{}", align(&["promise", "target", "", "measured", "against", "ratio", "spread"], &lines, 3))
 }
 
 /// What is missing, and warnings.
