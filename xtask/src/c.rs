@@ -279,7 +279,11 @@ pub(crate) fn need(program: &str, package: &str) -> Result<(), String> {
     }
     let root = Command::new("id").arg("-u").output().is_ok_and(|o| o.stdout.starts_with(b"0\n"));
     if root && succeeds(Command::new("sh").args(["-c", "command -v apt-get"])) {
-        let _ = Command::new("apt-get").args(["install", "-y", "-q", package]).output();
+        let install = || succeeds(Command::new("apt-get").args(["install", "-y", "-q", package]));
+        // A fresh container knows no packages before an update.
+        if !install() && succeeds(Command::new("apt-get").args(["update", "-q"])) {
+            install();
+        }
     }
     if there() { Ok(()) } else { Err(format!("no `{program}` here; install the package {package}")) }
 }
