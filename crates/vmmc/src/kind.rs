@@ -98,7 +98,6 @@ impl Kind for RefusalCode {
             RefusalCode::Busy => ErrorKind::Busy,
             RefusalCode::Invalid => ErrorKind::Invalid,
             RefusalCode::BadRegion => ErrorKind::Unsuitable,
-            RefusalCode::NotStarted => ErrorKind::System,
         }
     }
 }
