@@ -47,6 +47,9 @@ pub(crate) enum Command {
     /// TCP connections that go through VMMC, or why they do not
     #[command(after_help = EXIT_CODES)]
     Sockets(Sockets),
+    /// Nodes, processes, exports, imports, rates and paths, live
+    #[command(after_help = EXIT_CODES)]
+    Top(Top),
     /// Counters of a node and of its peers
     #[command(after_help = EXIT_CODES)]
     Stats(Stats),
@@ -325,6 +328,9 @@ pub(crate) struct NodeOptions {
     /// In plain mode too, start processes for other nodes: then everybody who can send packets to this node can run programs as its user
     #[arg(long, requires = "plain")]
     pub(crate) plain_run: bool,
+    /// Show counters to Prometheus at http://ADDR/metrics, to everybody who can connect there
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) metrics: Option<SocketAddr>,
     /// The program that starts the processes of jobs
     #[arg(long, hide = true, value_name = "FILE")]
     pub(crate) launcher: Option<PathBuf>,
@@ -384,6 +390,20 @@ pub(crate) struct Ping {
     /// Print one JSON object instead of lines
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Live view.
+#[derive(Args, Debug)]
+pub(crate) struct Top {
+    /// Only this node [default: all of this user's on this machine]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: Option<String>,
+    /// Time between two looks, milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(100..=60_000))]
+    pub(crate) interval_ms: u64,
+    /// Print what there is after one interval as text, and end
+    #[arg(long)]
+    pub(crate) once: bool,
 }
 
 /// Counters.

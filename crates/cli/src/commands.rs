@@ -18,6 +18,7 @@ pub(crate) mod sockets;
 pub(crate) mod stats;
 pub(crate) mod supervise;
 pub(crate) mod trace;
+pub(crate) mod top;
 pub(crate) mod utlb;
 
 use crate::failure::Failure;

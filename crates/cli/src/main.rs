@@ -64,6 +64,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Exec(exec) => commands::exec::run(&exec),
         Command::Sockets(sockets) => commands::sockets::run(&sockets),
         Command::SocketsPeer { node } => commands::bench_sockets::serve(&node),
+        Command::Top(top) => commands::top::run(&top),
         Command::Stats(stats) => commands::stats::run(&stats),
         Command::Explain(explain) => commands::explain::run(&explain),
         Command::Doctor { json } => commands::doctor::run(json),

@@ -138,3 +138,39 @@ fn a_node_serves_64_processes() {
         session.node_info(true).is_ok_and(|i| i.processes.len() == 1 && i.exports.is_empty())
     });
 }
+
+#[test]
+fn metrics_are_served_when_asked_for_and_only_then() {
+    use std::io::{Read, Write};
+    let free =
+        std::net::TcpListener::bind("127.0.0.1:0").expect("there is loopback").local_addr().expect("it is bound");
+    let node = Node::start("metrics", &["--plain", "--metrics", &free.to_string()]);
+    let get = |path: &str| {
+        let mut stream = std::net::TcpStream::connect(free).expect("the node listens");
+        stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).expect("it reads");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("it answers with text");
+        answer
+    };
+    let session = attach(&node.name);
+    let answer = get("/metrics");
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+    assert!(answer.contains(&format!("vmmc_processes{{node=\"{}\"}} 1\n", node.name)), "{answer}");
+    assert!(answer.contains("# TYPE vmmc_commands_total counter\n"), "{answer}");
+    assert!(get("/other").starts_with("HTTP/1.1 404 "));
+    drop(session);
+}
+
+#[test]
+fn top_shows_nodes_processes_exports_and_paths() {
+    let node = Node::start("top", &["--plain"]);
+    let session = attach(&node.name);
+    let export = session.export(1 << 20).name("seen-by-top").create().expect("there is room");
+    let import = session.import("seen-by-top").open().expect("it exists");
+    let shown = ok(&["top", "--once", "--interval-ms", "200", "--name", &node.name]);
+    for wanted in [node.name.as_str(), "seen-by-top", "mapped", &std::process::id().to_string(), "1 MiB"] {
+        assert!(shown.contains(wanted), "{wanted:?} is missing in {shown}");
+    }
+    drop((import, export));
+    fails(3, &["top", "--once", "--name", "no-such-node"]);
+}

@@ -60,6 +60,8 @@ pub struct NodeConfig {
     pub launcher: Option<PathBuf>,
     /// Whether a daemon in plain mode starts processes for other nodes too. Then everybody who can send it packets can have it start processes as its user.
     pub plain_run: bool,
+    /// Where a daemon shows its counters to Prometheus (`http://ADDR/metrics`), to everybody who can connect. None: nowhere.
+    pub metrics: Option<SocketAddr>,
     /// Embedded: whether a thread of the node serves peers while no caller waits. It sleeps while there is nothing to do and while callers step the node.
     pub keeper: bool,
 }
@@ -85,6 +87,7 @@ impl NodeConfig {
             detach: false,
             launcher: None,
             plain_run: false,
+            metrics: None,
             keeper: true,
         }
     }
@@ -118,7 +121,7 @@ impl NodeConfig {
 
     /// The options of `vmmc node run` and `vmmcd`:
     /// `--name N`, `--listen A`, `--peer A[,A]`, `--key-file F`, `--plain`, `--linger-s N`, `--peer-timeout-ms N`, `--pinned-pages N`, `--detach`, `--launcher FILE`,
-    /// `--no-run`, `--plain-run`.
+    /// `--no-run`, `--plain-run`, `--metrics A`.
     pub fn from_args(args: impl IntoIterator<Item = String>) -> Result<NodeConfig, BadOption> {
         let mut config = NodeConfig { handle_signals: true, ..NodeConfig::default() };
         let mut args = args.into_iter();
@@ -140,6 +143,7 @@ impl NodeConfig {
                 "--pinned-pages" => config.pinned_pages_max = Some(number(&option, &value()?, 1, PINNED_PAGES_MAX)?),
                 "--detach" => config.detach = true,
                 "--launcher" => config.launcher = Some(PathBuf::from(value()?)),
+                "--metrics" => config.metrics = Some(address(&option, &value()?)?),
                 "--no-run" => config.launcher = None,
                 "--plain-run" => config.plain_run = true,
                 _ => return Err(BadOption::Unknown { option }),
@@ -162,6 +166,9 @@ impl NodeConfig {
         if let Some(program) = &self.launcher {
             push("--launcher", program.display().to_string());
         }
+        if let Some(address) = &self.metrics {
+            push("--metrics", address.to_string());
+        }
         if let Some(linger) = self.linger {
             push("--linger-s", linger.as_secs().to_string());
         }
@@ -182,7 +189,7 @@ impl NodeConfig {
 pub enum BadOption {
     /// Not an option of ours.
     #[error(
-        "unknown option {option:?}; there are --name, --listen, --peer, --key-file, --plain, --linger-s, --peer-timeout-ms, --pinned-pages, --detach, --launcher, --no-run, --plain-run"
+        "unknown option {option:?}; there are --name, --listen, --peer, --key-file, --plain, --linger-s, --peer-timeout-ms, --pinned-pages, --detach, --launcher, --no-run, --plain-run, --metrics"
     )]
     Unknown {
         /// What was given.

@@ -132,3 +132,8 @@ pub const SOCKET_HINTS: [Duration; 4] =
 pub const SOCKET_ORPHAN_TIME: Duration = Duration::from_secs(10);
 /// Entries of a list of sockets in one message.
 pub const SOCKET_LIST_MAX: usize = 400;
+
+/// How long a client of the metrics may take for anything, and the daemon's loop for its answer.
+pub const METRICS_TIME: Duration = Duration::from_secs(2);
+/// Bytes of a request for metrics: its head, of which the first line matters.
+pub const METRICS_REQUEST_BYTES_MAX: usize = 8 << 10;

@@ -51,6 +51,7 @@ fn config(options: &NodeOptions) -> Result<NodeConfig, Failure> {
     let own = || PathBuf::from("/proc/self/exe");
     config.launcher = (!options.no_run).then(|| options.launcher.clone().unwrap_or_else(own));
     config.plain_run = options.plain_run;
+    config.metrics = options.metrics;
     config.linger = options.linger_s.map(Duration::from_secs);
     if let Some(ms) = options.peer_timeout_ms {
         config.peer_timeout = Duration::from_millis(ms);

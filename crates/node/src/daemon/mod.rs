@@ -5,6 +5,7 @@
 //! cores fast (DESIGN §3 "Waiting").
 
 mod launcher;
+mod metrics;
 mod start;
 
 use crate::config::NodeConfig;
@@ -13,6 +14,7 @@ use crate::limits::AWAKE_TIME;
 use crate::runner::{Runner, now, sleep};
 use crate::station::StationError;
 use launcher::Launcher;
+use metrics::Metrics;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -30,6 +32,8 @@ pub struct Running {
     pub name: String,
     /// UDP addresses that it listens on.
     pub addresses: Vec<SocketAddr>,
+    /// TCP address of its metrics.
+    pub metrics: Option<SocketAddr>,
 }
 
 /// Why a node cannot run.
@@ -89,6 +93,7 @@ pub struct Daemon {
     config: NodeConfig,
     runner: Runner,
     launcher: Launcher,
+    metrics: Option<Metrics>,
     listener: Listener,
     stop: Arc<AtomicBool>,
     /// Rings when `stop` may have been set.
@@ -135,12 +140,18 @@ impl Daemon {
         runner.station.watch_outside(&listener)?;
         runner.station.watch_outside(&bell)?;
         let launcher = Launcher::new(&config, runner.station.is_plain());
-        Ok(Daemon { config, runner, launcher, listener, stop, bell, ringer: Arc::new(ringer) })
+        let ringer = Arc::new(ringer);
+        let metrics = config.metrics.map(|address| {
+            Metrics::start(address, ringer.clone()).map_err(|e| RunError::Bind { address, why: e.to_string() })
+        });
+        let metrics = metrics.transpose()?;
+        Ok(Daemon { config, runner, launcher, metrics, listener, stop, bell, ringer })
     }
 
     /// Name and addresses.
     pub fn running(&self) -> Running {
-        Running { name: self.config.name.clone(), addresses: self.runner.addresses() }
+        let metrics = self.metrics.as_ref().map(|metrics| metrics.address);
+        Running { name: self.config.name.clone(), addresses: self.runner.addresses(), metrics }
     }
 
     /// A handle that ends it.
@@ -158,6 +169,10 @@ impl Daemon {
             if self.runner.station.take_outside() {
                 self.bell.drain();
                 worked |= self.take_connections(now);
+                if let Some(metrics) = &self.metrics {
+                    let station = &self.runner.station;
+                    worked |= metrics.answer(|| station.describe(now, true, false));
+                }
                 if self.launcher.is_concerned() {
                     self.launcher.reap(&mut self.runner.station, now);
                 }

@@ -13,6 +13,11 @@ use vmmc_nic::{PeerInfo, PeerState, Time};
 
 impl Station {
     pub(super) fn info(&self, now: Time, index: usize, details: bool) -> Answer {
+        Answer::Info(Box::new(self.describe(now, self.is_owner(index), details)))
+    }
+
+    /// Description of the node, as its owner or somebody else may see it.
+    pub fn describe(&self, now: Time, owner: bool, details: bool) -> NodeInfo {
         let mut info = NodeInfo {
             name: self.config.name.as_str().to_string(),
             pid: std::process::id(),
@@ -24,20 +29,21 @@ impl Station {
             embedded: self.config.embedded,
             counters: self.all_counters(),
             peers: self.engine.peers().take(INFO_LIST_MAX).map(|p| peer(&p)).collect(),
-            notes: if self.is_owner(index) { self.notes.iter().cloned().collect() } else { Vec::new() },
+            notes: if owner { self.notes.iter().cloned().collect() } else { Vec::new() },
             processes: self.process_infos(),
             exports: Vec::new(),
             imports: Vec::new(),
         };
-        if details && self.is_owner(index) {
+        if details && owner {
             self.add_details(&mut info);
         }
         while encode(&info).len() > INFO_BYTES_MAX && (info.notes.pop().is_some() || info.peers.pop().is_some()) {}
-        Answer::Info(Box::new(info))
+        info
     }
 
     fn all_counters(&self) -> Vec<(String, u64)> {
         let own = [
+            ("process_cpu_us", process_cpu_us()),
             ("commands", self.counters.commands),
             ("control_calls", self.counters.control_calls),
             ("refusals", self.counters.refusals),
@@ -143,6 +149,12 @@ fn pin_counters(process: &Process, table: &Table) -> Vec<(String, u64)> {
     ];
     let all = theirs.chain(ours.into_iter().map(|(name, n)| (name.to_string(), n)));
     if table.pins == 0 { Vec::new() } else { all.collect() }
+}
+
+/// Time that this process has spent on processors: for a daemon, what the engine costs.
+fn process_cpu_us() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    (time.tv_sec as u64) * 1_000_000 + (time.tv_nsec as u64) / 1_000
 }
 
 fn peer(peer: &PeerInfo) -> HostPeerInfo {

@@ -1,0 +1,120 @@
+//! What `vmmc top` shows: descriptions of nodes, and rates between two of them.
+//!
+//! Invariant: a rate is the difference of two counters of the same run of a node over the time between them; a node that was restarted starts anew.
+
+use crate::commands::attach;
+use crate::failure::Failure;
+use std::collections::HashMap;
+use std::time::Instant;
+use vmmc::{NodeInfo, Session};
+use vmmc_host::channel::listening_nodes;
+use vmmc_host::control::PeerInfo;
+
+/// One look at all nodes.
+#[derive(Default)]
+pub(super) struct View {
+    pub(super) nodes: Vec<NodeView>,
+}
+
+/// A node, and how it changes.
+pub(super) struct NodeView {
+    pub(super) info: NodeInfo,
+    /// Change of each counter in a second.
+    pub(super) rates: HashMap<String, f64>,
+    /// The same for each peer, by address.
+    pub(super) peer_rates: HashMap<String, HashMap<String, f64>>,
+}
+
+impl NodeView {
+    /// Change of a counter in a second.
+    pub(super) fn rate(&self, counter: &str) -> f64 {
+        self.rates.get(counter).copied().unwrap_or(0.0)
+    }
+
+    /// Change of a peer's counter in a second.
+    pub(super) fn peer_rate(&self, peer: &PeerInfo, counter: &str) -> f64 {
+        self.peer_rates.get(&peer.address).and_then(|rates| rates.get(counter)).copied().unwrap_or(0.0)
+    }
+}
+
+/// Looks at nodes again and again.
+pub(super) struct Sampler {
+    only: Option<String>,
+    sessions: HashMap<String, Session>,
+    last: HashMap<String, (Instant, NodeInfo)>,
+}
+
+impl Sampler {
+    pub(super) fn new(only: Option<String>) -> Sampler {
+        Sampler { only, sessions: HashMap::new(), last: HashMap::new() }
+    }
+
+    /// Looks at all nodes.
+    pub(super) fn look(&mut self) -> Result<View, Failure> {
+        let uid = rustix::process::geteuid().as_raw();
+        let names: Vec<String> = match &self.only {
+            Some(name) => vec![name.clone()],
+            None => listening_nodes().into_iter().filter(|(owner, _)| *owner == uid).map(|(_, name)| name).collect(),
+        };
+        self.sessions.retain(|name, session| names.contains(name) && session.is_alive());
+        let mut nodes = Vec::new();
+        for name in names {
+            match self.look_at(&name) {
+                Ok(node) => nodes.push(node),
+                // The only one that was asked for is not there; others just disappear.
+                Err(failure) if self.only.is_some() => return Err(failure),
+                Err(_) => drop(self.sessions.remove(&name)),
+            }
+        }
+        Ok(View { nodes })
+    }
+
+    fn look_at(&mut self, name: &str) -> Result<NodeView, Failure> {
+        let session = match self.sessions.get(name) {
+            Some(session) => session.clone(),
+            None => {
+                let session = attach(name)?;
+                self.sessions.insert(name.to_string(), session.clone());
+                session
+            }
+        };
+        let mut info = session.node_info(true)?;
+        // We are attached too while we look.
+        info.processes.retain(|process| process.pid != std::process::id());
+        let now = Instant::now();
+        let last = self.last.insert(name.to_string(), (now, info.clone()));
+        let last = last.filter(|(_, before)| before.pid == info.pid && before.uptime_ms <= info.uptime_ms);
+        let (mut rates, mut peer_rates) = (HashMap::new(), HashMap::new());
+        if let Some((then, before)) = last {
+            let seconds = now.duration_since(then).as_secs_f64();
+            rates = rates_between(&before.counters, &info.counters, seconds);
+            for peer in &info.peers {
+                if let Some(was) = before.peers.iter().find(|other| other.address == peer.address) {
+                    peer_rates.insert(peer.address.clone(), rates_between(&was.counters, &peer.counters, seconds));
+                }
+            }
+        }
+        Ok(NodeView { info, rates, peer_rates })
+    }
+}
+
+fn rates_between(before: &[(String, u64)], now: &[(String, u64)], seconds: f64) -> HashMap<String, f64> {
+    let before: HashMap<&str, u64> = before.iter().map(|(name, value)| (name.as_str(), *value)).collect();
+    let rate = |(name, value): &(String, u64)| {
+        let was = before.get(name.as_str()).copied().unwrap_or(0);
+        (name.clone(), value.saturating_sub(was) as f64 / seconds.max(1e-3))
+    };
+    now.iter().map(rate).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_is_a_difference_over_time_and_never_negative() {
+        let counters = |a, b| vec![("a".to_string(), a), ("b".to_string(), b)];
+        let rates = rates_between(&counters(10, 5), &counters(30, 2), 2.0);
+        assert_eq!((rates["a"], rates["b"]), (10.0, 0.0));
+    }
+}
