@@ -17,8 +17,8 @@ pub(crate) mod sim;
 pub(crate) mod sockets;
 pub(crate) mod stats;
 pub(crate) mod supervise;
-pub(crate) mod trace;
 pub(crate) mod top;
+pub(crate) mod trace;
 pub(crate) mod utlb;
 
 use crate::failure::Failure;

@@ -173,6 +173,41 @@ fn a_job_grows_and_all_are_told() {
 }
 
 #[test]
+fn a_job_of_mpirun_finds_its_ranks_on_one_node_and_on_two() {
+    if std::process::Command::new("mpirun").arg("--version").output().is_err() {
+        println!("SKIP jobs of mpirun: it is not installed (Debian: openmpi-bin)");
+        return;
+    }
+    let (a, b) = (common::Node::start("mpi-a", &["--plain"]), common::Node::start("mpi-b", &["--plain"]));
+    let program = std::env::current_exe().expect("the test has a program");
+    let on = |node: &common::Node, ranks: &str| -> Vec<String> {
+        let node = format!("VMMC_NODE={}", node.name);
+        let words = [
+            "-n",
+            ranks,
+            "-x",
+            "TEST_ROLE=collect",
+            "-x",
+            &node,
+            program.to_str().expect("text"),
+            "member",
+            "--exact",
+            "--ignored",
+            "--nocapture",
+        ];
+        words.iter().map(|word| (*word).to_string()).collect()
+    };
+    for parts in [vec![on(&a, "3")], vec![on(&a, "2"), on(&b, "2")]] {
+        let mut run = std::process::Command::new("mpirun");
+        run.args(["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]);
+        run.env_remove("VMMC_JOB").env("OMPI_MCA_rmaps_base_oversubscribe", "1").args(parts.join(&":".to_string()));
+        let output = run.output().expect("it can be started");
+        assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+        fine(&output, if parts.len() == 1 { 3 } else { 4 });
+    }
+}
+
+#[test]
 fn a_process_that_is_no_rank_is_told_how_to_become_one() {
     if std::env::var_os("VMMC_JOB").is_none() {
         let error = Job::attach().expect_err("this test is not part of a job");

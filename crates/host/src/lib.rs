@@ -46,6 +46,8 @@ pub mod memory;
 #[cfg(not(loom))]
 pub mod pin;
 #[cfg(not(loom))]
+pub mod pmix;
+#[cfg(not(loom))]
 pub mod process;
 #[cfg(not(loom))]
 pub mod region;

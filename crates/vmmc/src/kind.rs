@@ -249,6 +249,7 @@ impl Kind for JobError {
         match self {
             JobError::NoJob { .. } => ErrorKind::NoJob,
             JobError::Environment { .. } | JobError::ValueTooLong { .. } => ErrorKind::Invalid,
+            JobError::Pmix(_) => ErrorKind::System,
             JobError::Attach(error) => error.kind(),
             JobError::Export(error) => error.kind(),
             JobError::Import(error) => error.kind(),

@@ -77,6 +77,9 @@ pub enum JobError {
         /// What it should be.
         wanted: String,
     },
+    /// The launcher's PMIx is of no use.
+    #[error(transparent)]
+    Pmix(#[from] vmmc_host::pmix::PmixError),
     /// No session.
     #[error(transparent)]
     Attach(#[from] AttachError),

@@ -50,11 +50,15 @@ pub enum Change {
 }
 
 impl Job {
-    /// Joins the job that this process was started for, by `vmmc run` or [`Launch`](super::Launch).
+    /// Joins the job that this process was started for: by `vmmc run` or [`Launch`](super::Launch), or by a launcher that speaks PMIx (`mpirun`, `prterun`, `srun`), when
+    /// its client library is installed. All processes of such a job must call this, and once; its members never change.
     ///
     /// # Errors
     /// [`JobError`]; [`JobError::NoJob`] when the process was not started as part of a job.
     pub fn attach() -> Result<Job, JobError> {
+        if std::env::var_os(JOB_VARIABLE).is_none() && vmmc_host::pmix::is_offered() {
+            return super::pmix::attach();
+        }
         // Asked first: a node may be named without any job.
         variable(JOB_VARIABLE)?;
         let node = variable(NODE_VARIABLE)?;
@@ -82,7 +86,7 @@ impl Job {
     }
 
     /// A job whose members another launcher has made known: all there from the start, and for good.
-    pub fn fixed(session: Session, id: String, rank: u32, view: View) -> Job {
+    pub(super) fn fixed(session: Session, id: String, rank: u32, view: View) -> Job {
         Job { session, id, rank, source: Source::Fixed, view: Mutex::new(view), area: Mutex::new(None) }
     }
 

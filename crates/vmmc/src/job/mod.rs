@@ -28,6 +28,7 @@ mod launch;
 mod launched;
 pub mod link;
 mod member;
+mod pmix;
 pub mod protocol;
 pub mod table;
 
