@@ -98,6 +98,7 @@ impl Kind for RefusalCode {
             RefusalCode::Busy => ErrorKind::Busy,
             RefusalCode::Invalid => ErrorKind::Invalid,
             RefusalCode::BadRegion => ErrorKind::Unsuitable,
+            RefusalCode::NotStarted => ErrorKind::System,
         }
     }
 }
