@@ -18,7 +18,7 @@ use crate::types::{After, Bypass, Direction, Medium, Received, Sent, Take};
 use rustix::io::Errno;
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use vmmc_host::stream::messages::Place;
 use vmmc_host::stream::{End, Phase, Watch, core, thread_id};
@@ -42,6 +42,8 @@ pub struct Connection {
     upgraded: OnceLock<Joined>,
     entry: OnceLock<Entry>,
     watches: Mutex<Vec<Registration>>,
+    /// Upgraded elsewhere, and nobody could tell where: no byte of it can be had in order.
+    broken: AtomicBool,
 }
 
 /// The upgraded connection, and what this process needs beside the shared words.
@@ -183,6 +185,7 @@ impl Connection {
             upgraded: OnceLock::new(),
             entry: OnceLock::new(),
             watches: Mutex::new(Vec::new()),
+            broken: AtomicBool::new(false),
         })
     }
 
@@ -197,6 +200,7 @@ impl Connection {
     pub fn send(&self, context: &Context, fd: BorrowedFd<'_>, from: &[IoSlice<'_>]) -> Sent<'_> {
         let joined = match self.upgraded.get() {
             Some(joined) => joined,
+            None if self.broken.load(Ordering::Relaxed) => return Sent::Failed(Errno::PIPE),
             None => match self.plain_call(context, fd, Direction::Send) {
                 Ok(call) => return Sent::Kernel(call),
                 Err(joined) => joined,
@@ -223,6 +227,7 @@ impl Connection {
     pub fn recv(&self, context: &Context, fd: BorrowedFd<'_>, into: &mut [IoSliceMut<'_>], take: Take) -> Received<'_> {
         let joined = match self.upgraded.get() {
             Some(joined) => joined,
+            None if self.broken.load(Ordering::Relaxed) => return Received::Failed(Errno::CONNRESET),
             None => match self.plain_call(context, fd, Direction::Receive) {
                 Ok(call) => return Received::Kernel(call),
                 Err(joined) => joined,

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use vmmc_host::stream::forget_thread_id;
+use vmmc_host::stream::{forget_thread_id, is_marked_upgraded};
 
 /// Settings of a [`Context`].
 #[derive(Clone, Debug)]
@@ -86,13 +86,18 @@ impl Context {
         Connection::new()
     }
 
-    /// Follows a connected TCP socket that came from another program (exec, `SCM_RIGHTS`): asks the node whether it is upgraded already, and joins. If it is not, it
-    /// stays with the kernel, for others may hold it.
+    /// Follows a connected TCP socket that came from another program or descriptor message (exec, `SCM_RIGHTS`). The socket itself says whether it is upgraded: then
+    /// the node tells where, and this process joins; if nobody can tell, the connection ends here, for its bytes could not be had in order. If it is not
+    /// upgraded it stays with the kernel, for others may hold it.
     pub fn adopt(&self, fd: BorrowedFd<'_>) -> Arc<Connection> {
         let connection = Connection::new();
+        if !is_marked_upgraded(fd) {
+            connection.pin_to_kernel(self, fd, Bypass::Shared);
+            return connection;
+        }
         match self.node().adopt(&self.settings, fd) {
             Some(meeting) => connection.join(self, meeting),
-            None => connection.pin_to_kernel(self, fd, Bypass::Shared),
+            None => connection.give_up(fd),
         }
         connection
     }

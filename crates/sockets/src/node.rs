@@ -4,7 +4,7 @@
 
 use crate::connection::Connection;
 use crate::context::Settings;
-use crate::limits::{ADOPT_TIME, HOLD_BATCH, NEWS_BATCH, NODE_RETRY};
+use crate::limits::{ADOPT_SLICE, ADOPT_TIME, HOLD_BATCH, LOCK_TRIES, NEWS_BATCH, NODE_RETRY};
 use rustix::event::{EventfdFlags, PollFlags, eventfd};
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -90,6 +90,17 @@ impl Node {
         self.link.try_lock().ok()
     }
 
+    /// Like [`lock`](Self::lock), for what should not get lost: waits for others a little, and not for this very thread below a signal handler.
+    fn lock_patiently(&self) -> Option<MutexGuard<'_, Link>> {
+        for _ in 0..LOCK_TRIES {
+            if let Some(link) = self.lock() {
+                return Some(link);
+            }
+            std::thread::yield_now();
+        }
+        None
+    }
+
     /// Id of this process on the node, once it is known.
     pub(crate) fn process(&self) -> Option<u32> {
         Some(self.process.load(Ordering::Acquire)).filter(|&p| p != 0)
@@ -156,7 +167,7 @@ impl Node {
         }) {
             return;
         }
-        if let Some(mut link) = self.lock() {
+        if let Some(mut link) = self.lock_patiently() {
             self.say(&mut link, SocketCall::Ring { place }, &[]);
         }
     }
@@ -189,7 +200,7 @@ impl Node {
 
     /// Takes an offer back.
     pub(crate) fn withdraw(&self, number: u64) {
-        if let Some(mut link) = self.lock() {
+        if let Some(mut link) = self.lock_patiently() {
             // Without the lock the entry stays, and the match finds that nobody is there.
             link.waiting.remove(&number);
             self.say(&mut link, SocketCall::Withdraw { connection: number }, &[]);
@@ -199,21 +210,21 @@ impl Node {
     /// An end is not used any more.
     pub(crate) fn release(&self, place: Place) {
         // Without the lock the node keeps the slot until this process ends.
-        if let Some(mut link) = self.lock() {
+        if let Some(mut link) = self.lock_patiently() {
             self.say(&mut link, SocketCall::Release { place }, &[]);
         }
     }
 
     /// This process holds an end no more; others do.
     pub(crate) fn let_go(&self, place: Place) {
-        if let Some(mut link) = self.lock() {
+        if let Some(mut link) = self.lock_patiently() {
             self.say(&mut link, SocketCall::LetGo { place }, &[]);
         }
     }
 
     /// Ends inherited by fork.
     pub(crate) fn hold(&self, settings: &Settings, places: &[(Place, u64)]) {
-        let Some(mut link) = self.lock() else { return };
+        let Some(mut link) = self.lock_patiently() else { return };
         if self.connect(&mut link, settings).is_some() {
             for places in places.chunks(HOLD_BATCH) {
                 self.say(&mut link, SocketCall::Hold { places: places.to_vec() }, &[]);
@@ -221,25 +232,27 @@ impl Node {
         }
     }
 
-    /// Asks whether a socket from elsewhere is upgraded; waits for the answer.
+    /// Asks where a socket from elsewhere that is upgraded goes on; waits for the answer.
     pub(crate) fn adopt(&self, settings: &Settings, fd: BorrowedFd<'_>) -> Option<Meeting> {
         let deadline = Deadline::after(ADOPT_TIME);
+        // Others hold the lock for a message or two; not to know is no answer here.
         let number = {
-            let mut link = self.lock()?;
+            let mut link = self.link.lock().ok()?;
             self.connect(&mut link, settings)?;
             link.last_number += 1;
             let number = link.last_number;
             self.say(&mut link, SocketCall::Adopt { connection: number }, &[fd]).then_some(number)?
         };
         loop {
-            let mut link = self.lock()?;
+            let mut link = self.link.lock().ok()?;
             self.read_news(&mut link);
             if let Some(answer) = link.adopted.remove(&number) {
                 return answer;
             }
             let channel = link.channel.as_ref()?;
             deadline.left(Nanos::monotonic())?;
-            let _ = wait_socket(channel.as_fd(), PollFlags::IN, deadline);
+            // In slices: another thread may read our answer while we wait for the lock.
+            let _ = wait_socket(channel.as_fd(), PollFlags::IN, deadline.min(Deadline::after(ADOPT_SLICE)));
         }
     }
 

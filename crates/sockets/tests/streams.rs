@@ -6,6 +6,7 @@ mod common;
 
 use common::{TestNode, tcp_pair, upgraded_pair};
 use std::io::{Read, Write};
+use std::os::fd::AsFd;
 use vmmc_sockets::{Medium, Stream};
 
 #[test]
@@ -167,4 +168,40 @@ fn connections_go_on_when_the_node_has_died() {
     }
     drop(two);
     assert_eq!((&one).read(&mut got).unwrap(), 0);
+}
+
+#[test]
+fn an_upgraded_socket_that_changes_hands_is_joined_and_a_plain_one_stays() {
+    let node = TestNode::start();
+    let (a, b) = (node.context(), node.context());
+    let (one, two) = upgraded_pair(&a, &b);
+    (&one).write_all(b"from before").unwrap();
+    // As if the descriptor had come in a message: the new holder knows nothing but the descriptor.
+    two.connection().passed();
+    let c = node.context();
+    let adopted = c.adopt(two.socket().as_fd());
+    drop(two.socket().try_clone().unwrap());
+    let mut buffer = [0; 20];
+    let mut into = [std::io::IoSliceMut::new(&mut buffer)];
+    let got = adopted.recv(&c, two.socket().as_fd(), &mut into, vmmc_sockets::Take::Take);
+    assert!(matches!(got, vmmc_sockets::Received::Done(11)), "{got:?}");
+    drop(got);
+    assert_eq!(&buffer[..11], b"from before");
+    let (plain, _peer) = tcp_pair();
+    assert!(c.adopt(plain.as_fd()).is_plain());
+}
+
+#[test]
+fn an_upgraded_socket_that_nobody_can_place_ends_instead_of_losing_bytes() {
+    let mut node = TestNode::start();
+    let (a, b) = (node.context(), node.context());
+    let (one, two) = upgraded_pair(&a, &b);
+    (&one).write_all(b"in the ring").unwrap();
+    node.stop();
+    let c = node.context();
+    let adopted = c.adopt(two.socket().as_fd());
+    let mut buffer = [0; 20];
+    let mut into = [std::io::IoSliceMut::new(&mut buffer)];
+    let got = adopted.recv(&c, two.socket().as_fd(), &mut into, vmmc_sockets::Take::Take);
+    assert!(matches!(got, vmmc_sockets::Received::Failed(_)), "{got:?}");
 }

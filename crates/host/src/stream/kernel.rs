@@ -134,6 +134,33 @@ pub fn unread_bytes(fd: BorrowedFd<'_>) -> u64 {
     rustix::io::ioctl_fionread(fd).unwrap_or(0)
 }
 
+/// A limit of unsent bytes that no program asks for, and that limits nothing.
+const MARK: u32 = 0x7f56_4d4d;
+
+/// Marks a socket as upgraded, where every later holder sees it: in the kernel.
+///
+/// # Errors
+/// What the kernel says.
+pub fn mark_upgraded(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    let value = MARK;
+    // SAFETY: the kernel reads four bytes of `value`, which lives for the call.
+    let got = unsafe {
+        libc::setsockopt(fd.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, (&raw const value).cast(), 4)
+    };
+    if got == 0 { Ok(()) } else { Err(last_error()) }
+}
+
+/// Whether some holder of the socket has marked it as upgraded.
+pub fn is_marked_upgraded(fd: BorrowedFd<'_>) -> bool {
+    number(fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT) == Ok(u64::from(MARK))
+}
+
+/// Ends both directions of a socket.
+pub fn shut_down(fd: BorrowedFd<'_>) {
+    // One that is not connected has ended already.
+    let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Both);
+}
+
 /// Sends what fits now, without a signal.
 pub fn send_now(fd: BorrowedFd<'_>, from: &[IoSlice<'_>]) -> Result<usize, Errno> {
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
@@ -237,6 +264,9 @@ mod tests {
         assert_eq!(of_a.mirrored(), of_b);
         assert_ne!(cookie_a, cookie_b);
         assert_eq!(endpoints(a.try_clone().unwrap().as_fd()).unwrap().1, cookie_a);
+        assert!(!is_marked_upgraded(a.as_fd()));
+        mark_upgraded(a.as_fd()).unwrap();
+        assert!(is_marked_upgraded(a.try_clone().unwrap().as_fd()) && !is_marked_upgraded(b.as_fd()));
     }
 
     #[test]

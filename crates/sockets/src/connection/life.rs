@@ -11,7 +11,7 @@ use crate::types::{Bypass, Close, Shutdown};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{Ordering, fence};
 use vmmc_host::stream::messages::OfferRefusal;
-use vmmc_host::stream::{EndWords, Flags, cookie, tcp_progress, thread_id};
+use vmmc_host::stream::{EndWords, Flags, cookie, mark_upgraded, shut_down, tcp_progress, thread_id};
 
 impl Connection {
     /// Does what can be done now to bring the connection into shared memory.
@@ -104,7 +104,8 @@ impl Connection {
         let fine = same
             && tcp_progress(fd).is_ok_and(|p| p.established)
             && self.entry.get().is_none_or(|e| e.alone())
-            && context.node().process().is_some();
+            && context.node().process().is_some()
+            && mark_upgraded(fd).is_ok();
         if !fine {
             refuse(&meeting);
             context.node().release(meeting.place);
@@ -112,6 +113,13 @@ impl Connection {
         }
         meeting.slot.words().ends[meeting.place.end as usize].holders.store(1, Ordering::SeqCst);
         self.join(context, meeting);
+    }
+
+    /// Upgraded elsewhere, and nobody can tell where its bytes are: it ends here, as a dropped connection does.
+    pub(crate) fn give_up(&self, fd: BorrowedFd<'_>) {
+        self.broken.store(true, Ordering::Relaxed);
+        self.settle_for(Bypass::NoNode);
+        shut_down(fd);
     }
 
     /// From here on the shared words rule.

@@ -75,9 +75,12 @@ impl Sockets {
     /// A process holds an end no more, and has counted itself out.
     pub(super) fn let_go(&mut self, index: usize, place: Place) {
         let process = self.client(index).process;
-        self.client(index).ends.remove(&place);
-        if let Some(link) = self.slabs.link(place) {
-            remove_one(&mut link.holders[place.end as usize], process);
+        let Some(link) = self.slabs.link(place) else { return };
+        let holders = &mut link.holders[place.end as usize];
+        remove_one(holders, process);
+        // It may hold the end a second time, when it passed the descriptor to itself.
+        if !holders.contains(&process) {
+            self.client(index).ends.remove(&place);
         }
     }
 
@@ -137,7 +140,7 @@ impl Sockets {
         let watch = watch.map(std::sync::Arc::new);
         for place in ends {
             let Some(link) = self.slabs.link(place) else { continue };
-            remove_one(&mut link.holders[place.end as usize], process);
+            link.holders[place.end as usize].retain(|&h| h != process);
             self.orphans.push(Orphan {
                 place,
                 since: now,
