@@ -340,6 +340,9 @@ pub(crate) struct NodeOptions {
     /// Call a peer dead that owes an answer for this long, milliseconds
     #[arg(long, value_name = "MS")]
     pub(crate) peer_timeout_ms: Option<u64>,
+    /// Pages of their own memory that all processes together may have pinned [default: a quarter of the machine's memory]
+    #[arg(long, value_name = "PAGES", value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
+    pub(crate) pinned_pages: Option<u64>,
 }
 
 /// Which node of this user.

@@ -87,8 +87,7 @@ impl Arena {
         self.0.len_bytes()
     }
 
-    /// Whether the pages from `page` on hold the bytes of `body`: they do if `body` still lies in them, and if they do, it does not matter whether it lies in them.
-    #[inline]
+    /// Whether the pages from `page` on hold the bytes of `body`.
     pub fn holds(&self, page: u32, body: &[u8]) -> bool {
         self.0.equals(u64::from(page) * PAGE_BYTES as u64, body)
     }

@@ -56,8 +56,6 @@ pub const GIVE_BACK_TIME: Duration = Duration::from_millis(250);
 pub const PINNED_PART: u64 = 4;
 /// Most pages that a configuration may let be pinned: 4 PiB.
 pub const PINNED_PAGES_MAX: u64 = 1 << 40;
-/// Pages that the classifier of translation misses remembers before it starts anew: 4 GiB of different addresses.
-pub const CLASSIFIED_PAGES_MAX: u64 = 1 << 20;
 
 /// Datagrams taken from a socket before rings have their turn.
 pub const RECEIVE_BATCH: usize = 16;

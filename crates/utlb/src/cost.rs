@@ -105,19 +105,18 @@ pub const LINUX: Profile = Profile {
     ..NT
 };
 
-/// A machine of 2026, measured with mlock and munlock, and with the lookups of this crate.
+/// The development machine of 2026, as `vmmc bench utlb` measured it under load: pinning in the running system, from its first and later uses.
 pub const HERE: Profile = Profile {
     name: "here",
-    source: "measured: 2-core AMD virtual machine, Linux, mlock and munlock of touched 4 KiB pages (medians); lookups of this crate",
-    user_check_us: 0.03,
-    ni_check_us: 0.03,
-    // A futex wake across cores of this machine.
-    interrupt_us: 42.0,
-    pin: Curve { points: &[(1, 6.0), (2, 6.2), (4, 7.5), (8, 9.7), (16, 13.0), (32, 22.8)], base_us: 0.0 },
-    unpin: Curve { points: &[(1, 4.0), (2, 4.1), (4, 4.6), (8, 5.5), (16, 6.7), (32, 11.4)], base_us: 0.0 },
-    kernel_pin_us: 5.7,
-    kernel_unpin_us: 3.7,
-    ni_miss: Curve { points: &[(1, 0.1), (32, 0.4)], base_us: 0.0 },
+    source: "measured by vmmc bench utlb: 2-core AMD virtual machine under load, Linux 6.18; pinning by moving pages in place; interrupt: waking a sleeping thread; kernel: mlock and munlock",
+    user_check_us: 0.01,
+    ni_check_us: 0.006,
+    interrupt_us: 51.6,
+    pin: Curve { points: &[(1, 203.8), (2, 279.1), (4, 324.0), (8, 340.6), (16, 809.6), (32, 1265.3)], base_us: 0.0 },
+    unpin: Curve { points: &[(1, 41.4), (2, 52.2), (4, 64.0), (8, 91.5), (16, 170.0), (32, 264.2)], base_us: 0.0 },
+    kernel_pin_us: 2.9,
+    kernel_unpin_us: 2.1,
+    ni_miss: Curve { points: &[(1, 0.03), (2, 0.04), (4, 0.05), (8, 0.08), (16, 0.15), (32, 0.28)], base_us: 0.0 },
 };
 
 /// All profiles.

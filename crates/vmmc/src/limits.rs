@@ -41,8 +41,6 @@ pub const PINNED_PAGES_DEFAULT: usize = 16_384;
 pub const PINNED_PIECE_PAGES: usize = 1024;
 /// Least bytes of whole pages worth pinning when the ends of a transfer lie on other pages and need commands of their own.
 pub const PINNED_EDGED_BYTES_MIN: usize = 16 << 10;
-/// Up to so many pages, a look at the bytes themselves is cheaper than asking the kernel whether mappings change.
-pub const PINNED_COMPARED_PAGES_MAX: u64 = 3;
 /// Bytes of a trace that are kept before they go to its file: some thousands of records.
 pub const TRACE_BUFFER_BYTES: usize = 64 << 10;
 /// Times that a transfer tries again when mappings change under it, before it copies.

@@ -48,6 +48,10 @@ impl Import {
             shared.send_engine(offset, &data[..head], SendOptions::default())?;
         }
         let limit = &shared.limit(options);
+        if !has_edges && len <= PIECE_BYTES {
+            let posted = shared.send_piece(offset, data, body, options, limit)?;
+            return posted.map_or(Ok(()), |piece| shared.arrived(offset, data, options, piece, limit));
+        }
         let mut under_way = Vec::new();
         for piece in pieces(body.clone()) {
             let last = piece.end == data.len();
@@ -123,7 +127,7 @@ impl Shared {
         Ok(Some((ticket, piece, pages)))
     }
 
-    /// Waits until all pieces have arrived; those whose pages the node no longer knew are sent by copy.
+    /// Waits until all pieces have arrived.
     fn arrive(
         &self,
         offset: u64,
@@ -132,19 +136,28 @@ impl Shared {
         under_way: &mut Vec<Piece>,
         limit: &Limit<'_>,
     ) -> Result<(), TransferError> {
-        for (mut ticket, piece, pages) in under_way.drain(..) {
-            let (result, hold) = ticket.wait(limit).map_err(|end| self.end(end, limit.waited()))?;
-            self.core.release(hold);
-            match result {
-                Ok(_) => {}
-                Err(OpError::NotPinned { .. }) => {
-                    self.core.pins.distrust(pages);
-                    self.send_engine(offset + piece.start as u64, &data[piece], options)?;
-                }
-                Err(error) => return Err(self.op_error(error)),
+        under_way.drain(..).try_for_each(|piece| self.arrived(offset, data, options, piece, limit))
+    }
+
+    /// Waits until a piece has arrived; if the node no longer knew its pages it is sent by copy.
+    fn arrived(
+        &self,
+        offset: u64,
+        data: &[u8],
+        options: SendOptions,
+        (mut ticket, piece, pages): Piece,
+        limit: &Limit<'_>,
+    ) -> Result<(), TransferError> {
+        let (result, hold) = ticket.wait(limit).map_err(|end| self.end(end, limit.waited()))?;
+        self.core.release(hold);
+        match result {
+            Ok(_) => Ok(()),
+            Err(OpError::NotPinned { .. }) => {
+                self.core.pins.distrust(pages);
+                self.send_engine(offset + piece.start as u64, &data[piece], options)
             }
+            Err(error) => Err(self.op_error(error)),
         }
-        Ok(())
     }
 
     fn fetch_pieces(

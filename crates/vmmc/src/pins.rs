@@ -7,12 +7,12 @@
 //! ```
 //!
 //! Invariants: a page counts as pinned only while the node has its translation, or had it when it last said so; pages of a transfer under way are no victims; a translation
-//! is used only after it was seen that the caller's bytes still lie in its frame: by the bytes themselves, or because the kernel says that no mapping changes and every change
-//! so far has been heard of. So memory that was unmapped or moved is never sent or written by its old translation.
+//! is used only after it was seen that the caller's bytes still lie in its frame: by a mark in them, or because the kernel says that no mapping changes and every change so far
+//! has been heard of. So memory that was unmapped or moved is never sent or written by its old translation.
 
 use crate::core::{Core, count};
 use crate::error::BufferError;
-use crate::limits::{PIN_TRIES, PINNED_COMPARED_PAGES_MAX, PINNED_PAGES_DEFAULT, UNFIT_KEPT_MAX};
+use crate::limits::{PIN_TRIES, PINNED_PAGES_DEFAULT, UNFIT_KEPT_MAX};
 use crate::trace::Tracer;
 use std::collections::HashSet;
 use std::os::fd::AsFd;
@@ -33,6 +33,7 @@ pub struct PinOptions {
     policy: AnyPolicy,
     prepin: Prepin,
     pages_max: usize,
+    trusting: bool,
 }
 
 impl Default for PinOptions {
@@ -43,6 +44,7 @@ impl Default for PinOptions {
             policy: PolicyKind::Lru.build(),
             prepin: Prepin::Fixed(1),
             pages_max: PINNED_PAGES_DEFAULT.min(locked.max(1)),
+            trusting: false,
         }
     }
 }
@@ -66,6 +68,14 @@ impl PinOptions {
     #[must_use]
     pub fn ahead(mut self, prepin: Prepin) -> Self {
         self.prepin = prepin;
+        self
+    }
+
+    /// Saves a send from pinned memory its one system call. The program promises that no thread gets hold of addresses that another thread is just unmapping, or calls
+    /// [`Session::forget`](crate::Session::forget) before it unmaps pinned memory. Changes that have ended are noticed all the same.
+    #[must_use]
+    pub fn trusting(mut self) -> Self {
+        self.trusting = true;
         self
     }
 
@@ -113,6 +123,8 @@ struct State {
     unfit: HashSet<u64>,
     marks: u64,
     request: PinRequest,
+    /// See [`PinOptions::trusting`].
+    trusting: bool,
     tracer: Option<(u32, Arc<Tracer>)>,
 }
 
@@ -179,12 +191,10 @@ impl Pins {
         }
         let pages = Pages::of_bytes(body.bytes().as_ptr() as u64, body.bytes().len() as u64)?;
         for _ in 0..PIN_TRIES {
-            // For long bodies one question to the kernel is cheaper than a look at the bytes; it must come before the look at the news.
-            let long = pages.count() > PINNED_COMPARED_PAGES_MAX;
-            let changing =
-                long && matches!(body, Body::Send(_)) && PinSpace::of_process().is_ok_and(|s| s.is_changing());
             let mut stage = self.lock();
             let state = self.state(core, &mut stage)?;
+            // Whether mappings change is asked before the news are looked at: a change that has ended by then is among them.
+            let changing = !state.trusting && matches!(body, Body::Send(_)) && state.listener.space().is_changing();
             if changing || state.listener.has_news() {
                 state.hear();
             }
@@ -300,6 +310,7 @@ impl State {
             unfit: HashSet::new(),
             marks: 0,
             request: PinRequest::default(),
+            trusting: options.trusting,
             tracer,
         }
     }
@@ -463,22 +474,15 @@ impl State {
         self.regions[at]
     }
 
-    /// Whether the caller's bytes lie in the frames that the node knows.
+    /// Whether the caller's bytes lie in the frames that the node knows. A send relies on the news that were just heard; a fetch can look for itself, since it overwrites the memory.
     #[inline]
     fn is_current(&mut self, pages: Pages, body: &mut Body<'_>) -> bool {
-        match body {
-            Body::Send(_) if pages.count() > PINNED_COMPARED_PAGES_MAX => !self.listener.has_news(),
-            Body::Send(bytes) => pages.iter().zip(bytes.chunks_exact(PAGE_BYTES)).all(|(page, bytes)| {
-                self.place(page).is_some_and(|(arena, frame)| self.arenas[arena].holds(frame, bytes))
-            }),
-            Body::Fetch(bytes) => {
-                self.marks = self.marks.wrapping_add(0x9e37_79b9_7f4a_7c15);
-                let mark = self.marks;
-                pages.iter().zip(bytes.chunks_exact_mut(PAGE_BYTES)).all(|(page, bytes)| {
-                    self.place(page).is_some_and(|(arena, frame)| self.arenas[arena].carries(frame, bytes, mark))
-                })
-            }
-        }
+        let Body::Fetch(bytes) = body else { return !self.listener.has_news() };
+        self.marks = self.marks.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mark = self.marks;
+        pages.iter().zip(bytes.chunks_exact_mut(PAGE_BYTES)).all(|(page, bytes)| {
+            self.place(page).is_some_and(|(arena, frame)| self.arenas[arena].carries(frame, bytes, mark))
+        })
     }
 
     /// Arena and page of a pinned page.

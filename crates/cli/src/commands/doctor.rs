@@ -12,6 +12,7 @@ use serde::Serialize;
 use std::fs::read_to_string;
 use std::net::UdpSocket;
 use std::os::unix::fs::MetadataExt;
+use vmmc_host::pin::PinSpace;
 use vmmc_host::{Protection, Region, memory};
 
 /// How a finding is to be taken.
@@ -195,24 +196,10 @@ fn udp_buffers() -> Finding {
 }
 
 fn userfaultfd() -> Finding {
-    let about = "userfaultfd";
-    let allowed = read_to_string("/proc/sys/vm/unprivileged_userfaultfd").ok();
-    let root = rustix::process::geteuid().is_root();
-    let device = std::fs::OpenOptions::new().read(true).write(true).open("/dev/userfaultfd").is_ok();
-    match allowed.as_deref().map(str::trim) {
-        _ if device => good(about, "allowed through /dev/userfaultfd"),
-        Some("1") => good(about, "allowed to every user"),
-        Some(_) if root => good(about, "allowed to root"),
-        Some(_) => note(
-            about,
-            "user mode faults only",
-            "page faults of shared virtual memory; `sysctl -w vm.unprivileged_userfaultfd=1` as root. Not needed yet",
-        ),
-        None => note(
-            about,
-            "not in this kernel",
-            "page faults of shared virtual memory; a kernel with CONFIG_USERFAULTFD. Not needed yet",
-        ),
+    let about = "demand pinning";
+    match PinSpace::of_process() {
+        Ok(_) => good(about, "userfaultfd tells of unmapped memory"),
+        Err(why) => note(about, why.to_string(), "without it `send_pinned` and `fetch_pinned` copy"),
     }
 }
 
@@ -248,7 +235,7 @@ fn locked_memory() -> Finding {
         Some(n) => note(
             about,
             units::size(n),
-            "pinning for network adapters counts against it: `ulimit -l`, or LimitMEMLOCK= of the service. Not needed over UDP",
+            "memory pinned on demand counts against it; what does not fit is copied: `ulimit -l`, or LimitMEMLOCK= of the service",
         ),
     }
 }

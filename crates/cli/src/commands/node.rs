@@ -53,6 +53,7 @@ fn config(options: &NodeOptions) -> Result<NodeConfig, Failure> {
     config.plain_run = options.plain_run;
     config.metrics = options.metrics;
     config.linger = options.linger_s.map(Duration::from_secs);
+    config.pinned_pages_max = options.pinned_pages;
     if let Some(ms) = options.peer_timeout_ms {
         config.peer_timeout = Duration::from_millis(ms);
     }

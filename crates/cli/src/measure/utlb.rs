@@ -5,7 +5,7 @@
 use crate::failure::Failure;
 use std::hint::black_box;
 use std::time::Instant;
-use vmmc::{Buffer, Import, Session};
+use vmmc::{Buffer, Import, PinOptions, Session};
 use vmmc_host::pin::{PinSpace, costs};
 use vmmc_node::{Embedded, KeySource, NodeConfig};
 use vmmc_utlb::{
@@ -34,6 +34,8 @@ pub(crate) struct Row {
     pub(crate) take_ns: f64,
     /// A later send.
     pub(crate) later_ns: f64,
+    /// The same by a session that trusts the program.
+    pub(crate) trusting_ns: f64,
     /// The same send from memory of the library.
     pub(crate) library_ns: f64,
     /// The same send by way of a copy.
@@ -71,6 +73,7 @@ pub(crate) struct Costs {
 struct Bed {
     user: Session,
     import: Import,
+    trusting: Import,
     _export: vmmc::Export,
     _owner: Session,
     _node: Embedded,
@@ -87,7 +90,10 @@ impl Bed {
         let len = (COUNTS[COUNTS.len() - 1] * PAGE) as u64;
         let export = owner.export(len).name(&name).mappable(false).create().map_err(Failure::new)?;
         let import = user.import(&name).open().map_err(Failure::from)?;
-        Ok(Bed { user, import, _export: export, _owner: owner, _node: node })
+        let other = attach()?;
+        other.set_pinning(PinOptions::default().trusting());
+        let trusting = other.import(&name).open().map_err(Failure::from)?;
+        Ok(Bed { user, import, trusting, _export: export, _owner: owner, _node: node })
     }
 }
 
@@ -159,18 +165,21 @@ fn later_uses(bed: &Bed, row: &mut Row) -> Result<(), Failure> {
     let buffer: Buffer = bed.user.buffer(len).map_err(Failure::new)?;
     buffer.write(0, body).map_err(Failure::new)?;
     bed.import.send_pinned(0, body).map_err(Failure::new)?;
-    let (mut later, mut library, mut copied) = (Vec::new(), Vec::new(), Vec::new());
+    bed.trusting.send_pinned(0, body).map_err(Failure::new)?;
+    let (mut later, mut trusting, mut library, mut copied) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut failed = Ok(());
     for _ in 0..ROUNDS {
         library.push(per_call(BATCH, || keep(&mut failed, bed.import.send_from(&buffer, 0..len, 0))));
         later.push(per_call(BATCH, || keep(&mut failed, bed.import.send_pinned(0, body))));
+        trusting.push(per_call(BATCH, || keep(&mut failed, bed.trusting.send_pinned(0, body))));
         copied.push(per_call(BATCH, || {
             let sent = bed.import.send_async(0, body, vmmc::SendOptions::default());
             keep(&mut failed, sent.and_then(vmmc::Transfer::wait).map(drop));
         }));
     }
     failed.map_err(Failure::new)?;
-    (row.later_ns, row.library_ns, row.copied_ns) = (median(later), median(library), median(copied));
+    (row.later_ns, row.trusting_ns) = (median(later), median(trusting));
+    (row.library_ns, row.copied_ns) = (median(library), median(copied));
     Ok(())
 }
 

@@ -5,7 +5,7 @@
 use super::gates::Gates;
 use super::link::Link;
 use crate::limits::{OUTBOX_MAX, RING_QUIET_POLLS, SEND_FAILURES_MAX};
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use vmmc_host::abi::{COOKIE_SEND_FAILED, Completion};
 use vmmc_host::channel::{ChannelError, PeerCredentials};
@@ -123,7 +123,7 @@ pub(super) struct Process {
     pub(super) calls_waiting: usize,
     pub(super) revocations: usize,
     /// Pages of its own that transfers under way use, by cookie. Bounded by the engine's bound on operations; a process that uses a cookie twice harms its own data.
-    pub(super) in_use: HashMap<u64, Pages>,
+    pub(super) in_use: Vec<(u64, Pages)>,
     /// Pages that the node must still take from it, once transfers have ended.
     pub(super) pins_owed: u64,
 }
@@ -181,7 +181,7 @@ impl Process {
             commands_taken: 0,
             calls_waiting: 0,
             revocations: 0,
-            in_use: HashMap::new(),
+            in_use: Vec::new(),
             pins_owed: 0,
         }
     }
@@ -191,7 +191,9 @@ impl Process {
     pub(super) fn complete(&mut self, completion: Completion) {
         self.wake_due = true;
         if !self.in_use.is_empty() {
-            self.in_use.remove(&completion.cookie);
+            if let Some(at) = self.in_use.iter().position(|(cookie, _)| *cookie == completion.cookie) {
+                self.in_use.swap_remove(at);
+            }
         }
         if self.overflow.is_empty() && completion.push(&mut self.completions) {
             return;

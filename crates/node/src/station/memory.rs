@@ -79,8 +79,8 @@ impl Memory {
 
     pub(super) fn drop_process(&mut self, process: ProcessId) {
         if self.of(process).is_some() {
-            self.processes[process.slot()] = ProcessMemory::default();
-            self.translations.forget(process);
+            let gone = std::mem::take(&mut self.processes[process.slot()]);
+            self.translations.forget(process, &gone.table);
         }
     }
 
@@ -237,18 +237,20 @@ impl Memory {
         (place, whole)
     }
 
-    /// The region part behind a range of either kind, as far as it is in one piece; no region: garbage.
-    fn piece(&mut self, at: RegionRef, offset: u64, len: u64) -> (Option<(Region, u64)>, u64) {
-        let (place, len) = match at.region {
+    /// Where a range of either kind is, as far as it is in one piece; no place: garbage.
+    #[inline]
+    fn piece(&mut self, at: RegionRef, offset: u64, len: u64) -> (Option<Place>, u64) {
+        match at.region {
             ADDRESS_SPACE => self.translate(at.process, offset, len),
             region => (Some(Place { region, offset }), len),
-        };
-        let place = place.and_then(|place| {
-            let region = self.region(RegionRef { region: place.region, ..at })?;
-            region.check(place.offset, len).ok()?;
-            Some((region.clone(), place.offset))
-        });
-        (place, len)
+        }
+    }
+
+    /// The region of a place, if it still exists.
+    #[inline]
+    fn behind(&self, process: ProcessId, place: Option<Place>) -> Option<(&Region, u64)> {
+        let place = place?;
+        self.region(RegionRef { process, region: place.region }).map(|region| (region, place.offset))
     }
 
     /// A descriptor of a region for an importer.
@@ -329,7 +331,7 @@ impl Dma for Memory {
         let mut done = 0;
         while done < data.len() {
             let (place, len) = self.piece(to, offset + done as u64, (data.len() - done) as u64);
-            if let Some((region, at)) = place {
+            if let Some((region, at)) = self.behind(to.process, place) {
                 let _ = region.write(at, &data[done..done + len as usize]);
             }
             done += len as usize;
@@ -348,7 +350,7 @@ impl Dma for Memory {
         while done < out.len() {
             let (place, len) = self.piece(from, offset + done as u64, (out.len() - done) as u64);
             let piece = &mut out[done..done + len as usize];
-            if place.is_none_or(|(region, at)| region.read(at, piece).is_err()) {
+            if self.behind(from.process, place).is_none_or(|(region, at)| region.read(at, piece).is_err()) {
                 piece.fill(0);
             }
             done += len as usize;
@@ -360,10 +362,11 @@ impl Dma for Memory {
         while done < len {
             let (source, whole) = self.piece(from, from_offset + done, len - done);
             let (target, whole) = self.piece(to, to_offset + done, whole);
-            match (source, target) {
+            let source = self.behind(from.process, source).filter(|(region, at)| region.check(*at, whole).is_ok());
+            match (source, self.behind(to.process, target)) {
                 (_, None) => {}
-                (None, Some((target, at))) => zero(&target, at, whole),
-                (Some((source, from)), Some((target, at))) => _ = source.copy_to(from, &target, at, whole),
+                (None, Some((target, at))) => zero(target, at, whole),
+                (Some((source, from)), Some((target, at))) => _ = source.copy_to(from, target, at, whole),
             }
             done += whole;
         }

@@ -184,7 +184,7 @@ impl Station {
         if process.pins_owed == 0 {
             return false;
         }
-        let in_use = |page| process.in_use.values().any(|pages| pages.contains(page));
+        let in_use = |page| process.in_use.iter().any(|(_, pages)| pages.contains(page));
         let taken = self.memory.revoke(process.id, process.pins_owed, in_use);
         self.pins.revoked += taken;
         process.pins_owed -= taken;

@@ -130,7 +130,7 @@ fn own_range(raw: &RawCommand, process: ProcessId, memory: &Memory) -> Result<Re
 fn hold(process: &mut Process, raw: &RawCommand) {
     if raw.region == ADDRESSES && raw.flags & flags::INLINE == 0 && matches!(raw.op, Op::Send | Op::Fetch) {
         if let Some(pages) = Pages::of_bytes(raw.region_offset, raw.len) {
-            process.in_use.insert(raw.cookie, pages);
+            process.in_use.push((raw.cookie, pages));
         }
     }
 }

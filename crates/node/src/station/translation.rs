@@ -3,11 +3,10 @@
 //! Invariant: the engine reaches what the driver installed for that very process, and nothing else: an address without translation is the garbage page, and a frame is
 //! looked up in the process's own regions each time, so one that was released is garbage too. Here a frame is a page of a region of the process.
 
-use crate::limits::CLASSIFIED_PAGES_MAX;
 use vmmc_nic::{OpError, ProcessId, RegionId};
 use vmmc_utlb::{
-    CacheCounters, CacheShape, Classifier, Frame, HierarchicalTable, MissKind, Page, Pages, Process as Tagged,
-    SharedCache, Tag, Translation,
+    CacheCounters, CacheShape, Frame, HierarchicalTable, Page, PageSet, Pages, Process as Tagged, SharedCache,
+    Translation,
 };
 
 /// Region id of a process's address space: no region has its highest bit set.
@@ -36,6 +35,8 @@ impl Place {
 /// Pinned pages of one process.
 pub(super) struct Table {
     table: HierarchicalTable,
+    /// Pages that were looked up since they were pinned.
+    seen: PageSet,
     pages: u64,
     pub(super) counters: CacheCounters,
     pub(super) pins: u64,
@@ -46,6 +47,7 @@ impl Default for Table {
     fn default() -> Table {
         Table {
             table: HierarchicalTable::new(GARBAGE),
+            seen: PageSet::new(),
             pages: 0,
             counters: CacheCounters::default(),
             pins: 0,
@@ -57,23 +59,15 @@ impl Default for Table {
 /// The engine's side.
 pub(super) struct Translations {
     cache: SharedCache,
-    /// Tells the kinds of misses apart.
-    classifier: Classifier,
-    /// Pages that it has seen: it starts anew past a bound, so that no process makes it grow.
-    seen: u64,
+    /// Pages pinned by all processes together.
+    pinned: u64,
     /// Accesses to the garbage page, pages.
     pub(super) garbage: u64,
 }
 
 impl Default for Translations {
     fn default() -> Translations {
-        let shape = CacheShape::PAPER;
-        Translations {
-            cache: SharedCache::new(shape),
-            classifier: Classifier::new(shape.entries()),
-            seen: 0,
-            garbage: 0,
-        }
+        Translations { cache: SharedCache::new(CacheShape::PAPER), pinned: 0, garbage: 0 }
     }
 }
 
@@ -114,6 +108,7 @@ impl Translations {
         let fresh = !table.has(page);
         table.table.install(page, place.frame()).expect("second-level tables stay in memory here");
         table.pages += u64::from(fresh);
+        self.pinned += u64::from(fresh);
         table.pins += 1;
         if !fresh {
             self.drop_entry(process, page);
@@ -124,6 +119,8 @@ impl Translations {
     pub(super) fn remove(&mut self, process: ProcessId, table: &mut Table, page: Page) -> bool {
         let was = table.table.remove(page).expect("second-level tables stay in memory here").is_some();
         table.pages -= u64::from(was);
+        self.pinned -= u64::from(was);
+        table.seen.remove(page);
         table.unpins += u64::from(was);
         if was {
             self.drop_entry(process, page);
@@ -132,13 +129,12 @@ impl Translations {
     }
 
     fn drop_entry(&mut self, process: ProcessId, page: Page) {
-        let process = tagged(process);
-        self.cache.invalidate(process, page);
-        self.classifier.invalidated(Tag::new(process, page));
+        self.cache.invalidate(tagged(process), page);
     }
 
-    /// The process is gone.
-    pub(super) fn forget(&mut self, process: ProcessId) {
+    /// The process is gone, with its table.
+    pub(super) fn forget(&mut self, process: ProcessId, table: &Table) {
+        self.pinned -= table.pages;
         self.cache.invalidate_process(tagged(process));
     }
 
@@ -153,27 +149,27 @@ impl Translations {
         place.map(|place| Place { offset: place.offset + inside, ..place })
     }
 
+    #[inline]
     fn look_up(&mut self, process: Tagged, table: &mut Table, page: Page) -> Option<Place> {
         table.counters.lookups += 1;
-        let found = self.cache.find(process, page);
-        if self.seen > CLASSIFIED_PAGES_MAX {
-            (self.classifier, self.seen) = (Classifier::new(self.cache.shape().entries()), 0);
+        match self.cache.find(process, page) {
+            Some(frame) => Some(Place::of(frame)),
+            None => self.miss(process, table, page),
         }
-        let kind = self.classifier.looked_up(Tag::new(process, page), found.is_none());
-        if let Some(frame) = found {
-            return Some(Place::of(frame));
-        }
+    }
+
+    /// Reads the table. A first use since the page was pinned is compulsory; of the other misses those are capacity misses that happen while more pages are pinned than the cache
+    /// has entries, and conflicts the rest. The simulator's split needs a second cache beside this one, which would cost each lookup more than the lookup itself.
+    #[cold]
+    fn miss(&mut self, process: Tagged, table: &mut Table, page: Page) -> Option<Place> {
         table.counters.misses += 1;
-        match kind {
-            Some(MissKind::Compulsory) => {
-                self.seen += 1;
-                table.counters.compulsory += 1;
-            }
-            Some(MissKind::Capacity) => table.counters.capacity += 1,
-            Some(MissKind::Conflict) => table.counters.conflict += 1,
-            None => {}
-        }
         let Translation::Frame(frame) = table.table.translate(page) else { return None };
+        let kind = match table.seen.insert(page) {
+            true => &mut table.counters.compulsory,
+            false if self.pinned > self.cache.shape().entries() as u64 => &mut table.counters.capacity,
+            false => &mut table.counters.conflict,
+        };
+        *kind += 1;
         table.counters.fetched += 1;
         if self.cache.fill(process, page, frame).is_some() {
             table.counters.displaced += 1;
