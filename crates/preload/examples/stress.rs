@@ -7,8 +7,9 @@
 use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 type Result<T> = std::result::Result<T, String>;
 
@@ -163,6 +164,8 @@ fn serve(port: u16) {
 
 fn answer(mut stream: TcpStream) -> Result<()> {
     let _ = stream.set_read_timeout(Some(PATIENCE));
+    // Messages go in pieces: without this the kernel waits for acknowledgements between them.
+    let _ = stream.set_nodelay(true);
     let mut seed = [0u8; 8];
     stream.read_exact(&mut seed).map_err(text("seed"))?;
     let plan = Plan::of(u64::from_le_bytes(seed));
@@ -280,13 +283,21 @@ fn through_socket(stream: TcpStream) -> Result<TcpStream> {
 fn drive(port: u16, seed: u64, count: u64) -> i32 {
     let failures = AtomicU64::new(0);
     let moved = AtomicU64::new(0);
+    let slowest = Mutex::new((Duration::ZERO, String::new()));
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
-            let (failures, moved) = (&failures, &moved);
+            let (failures, moved, slowest) = (&failures, &moved, &slowest);
             scope.spawn(move || {
                 for at in (thread..count).step_by(THREADS as usize) {
                     let plan = Plan::of(mix(seed.wrapping_add(at)));
-                    match ask(port, &plan) {
+                    let began = Instant::now();
+                    let result = ask(port, &plan);
+                    let mut slowest = slowest.lock().expect("nobody panics while holding it");
+                    if began.elapsed() > slowest.0 {
+                        *slowest = (began.elapsed(), format!("number {at}, {}", KINDS[plan.kind]));
+                    }
+                    drop(slowest);
+                    match result {
                         Ok(bytes) => _ = moved.fetch_add(bytes, Relaxed),
                         Err(why) => {
                             failures.fetch_add(1, Relaxed);
@@ -298,13 +309,19 @@ fn drive(port: u16, seed: u64, count: u64) -> i32 {
         }
     });
     let failed = failures.load(Relaxed);
-    println!("{count} connections, {} bytes, {failed} failed", moved.load(Relaxed));
+    let (time, which) = slowest.into_inner().expect("nobody panics while holding it");
+    println!(
+        "{count} connections, {} bytes, {failed} failed; the slowest, {which}, took {time:.3?}",
+        moved.load(Relaxed)
+    );
     i32::from(failed > 0)
 }
 
 fn ask(port: u16, plan: &Plan) -> Result<u64> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).map_err(text("connect"))?;
     let _ = stream.set_read_timeout(Some(PATIENCE));
+    // Messages go in pieces: without this the kernel waits for acknowledgements between them.
+    let _ = stream.set_nodelay(true);
     stream.write_all(&plan.seed.to_le_bytes()).map_err(text("seed"))?;
     let (mut to, mut from) = plan.streams();
     let mut random = Random(plan.seed ^ 4);

@@ -46,8 +46,10 @@ struct Member {
     /// May be reported: false after a one-shot event until the program renews it.
     armed: bool,
     queued: bool,
-    /// A direction is in the ring, and the registration is ours.
+    /// The connection is upgraded: readiness is judged here, and the registration is ours.
     in_ring: bool,
+    /// The wait in whose answer it was reported last: once in each.
+    reported: u64,
     fd: c_int,
     connection: Index,
     events: u32,
@@ -62,12 +64,14 @@ pub(crate) struct Members {
     free: Vec<u32>,
     queue: VecDeque<u32>,
     rings: usize,
+    /// Number of the wait whose answer is being made.
+    wait: u64,
 }
 
 impl Members {
     /// None.
     pub(crate) const fn new() -> Members {
-        Members { all: Vec::new(), free: Vec::new(), queue: VecDeque::new(), rings: 0 }
+        Members { all: Vec::new(), free: Vec::new(), queue: VecDeque::new(), rings: 0, wait: 0 }
     }
 
     /// The data under which the bell is registered.
@@ -129,6 +133,7 @@ impl Members {
             armed: true,
             queued: self.all[token as usize].queued,
             in_ring: false,
+            reported: 0,
             fd,
             connection: tcp.index(),
             events: event.events,
@@ -268,6 +273,7 @@ impl Members {
             armed,
             queued,
             in_ring,
+            reported: 0,
             fd: -1,
             connection: none,
             events: 0,
@@ -285,16 +291,26 @@ impl Members {
     /// `events` has room for `max`.
     pub(crate) unsafe fn collect(&mut self, epfd: c_int, events: *mut epoll_event, found: usize, max: usize) -> usize {
         let mut found = found;
+        if found == 0 {
+            self.wait += 1;
+        }
         for _ in 0..self.queue.len() {
             if found == max {
                 break;
             }
             let Some(token) = self.queue.pop_front() else { break };
+            if self.all[token as usize].reported == self.wait {
+                // Already in this answer; some programs take a second event for the same descriptor at its word.
+                self.queue.push_back(token);
+                continue;
+            }
             let bits = self.judge(epfd, token);
+            let wait = self.wait;
             let member = &mut self.all[token as usize];
             if bits == 0 {
                 continue;
             }
+            member.reported = wait;
             // SAFETY: `found < max`.
             unsafe { events.add(found).write(epoll_event { events: bits, u64: member.data }) };
             found += 1;
@@ -316,12 +332,14 @@ impl Members {
         }
         let Some(tcp) = CONNECTIONS.pin(member.connection) else { return 0 };
         let Some(connection) = tcp.connection() else { return 0 };
-        let state = connection.state(borrowed(member.fd));
-        let was = member.in_ring;
-        member.register(epfd, token, &state);
-        self.rings = self.rings + usize::from(member.in_ring) - usize::from(was);
-        if !member.in_ring || member.asleep || !member.armed {
+        if connection.is_plain() {
             // With the kernel: it reports by itself.
+            return 0;
+        }
+        let state = connection.state(borrowed(member.fd));
+        self.rings += usize::from(!member.in_ring);
+        member.register(epfd, token, &state);
+        if member.asleep || !member.armed {
             return 0;
         }
         readiness::bits_of(&state, member.fd, member.events & !MANNER)
@@ -356,17 +374,10 @@ impl Members {
         let member = self.all.get_mut(token as usize).filter(|member| member.used)?;
         let tcp = CONNECTIONS.pin(member.connection)?;
         let connection = tcp.connection()?;
-        if member.in_ring || !connection.is_plain() {
+        if !connection.is_plain() {
             connection.kernel_event(borrowed(member.fd));
-            if member.in_ring {
-                self.enqueue(token);
-                return None;
-            }
-            let state = connection.state(borrowed(member.fd));
-            if readiness::in_ring(&state) {
-                self.enqueue(token);
-                return None;
-            }
+            self.enqueue(token);
+            return None;
         }
         if member.asleep || !member.armed {
             return None;
@@ -379,20 +390,10 @@ impl Members {
 }
 
 impl Member {
-    /// Brings the kernel's registration in line with where the directions are.
+    /// Brings the kernel's registration in line with where the directions are. Once upgraded it stays ours, also when the bytes go back to the kernel.
     fn register(&mut self, epfd: c_int, token: u32, state: &State) {
-        let in_ring = readiness::in_ring(state);
-        let wanted = if in_ring {
-            let output = if readiness::kernel_part(state) & OUTPUT != 0 { OUTPUT & libc::EPOLLOUT as u32 } else { 0 };
-            (INPUT & !(libc::EPOLLRDNORM as u32)) | output | EDGE
-        } else if self.in_ring && (self.asleep || !self.armed) {
-            EDGE | ONE_SHOT
-        } else if self.in_ring {
-            self.events
-        } else {
-            // Never in the ring: it is as the program asked.
-            return;
-        };
+        let output = if readiness::kernel_part(state) & OUTPUT != 0 { OUTPUT & libc::EPOLLOUT as u32 } else { 0 };
+        let wanted = (INPUT & !(libc::EPOLLRDNORM as u32)) | output | EDGE;
         if wanted != self.registered {
             let mut event = epoll_event { events: wanted, u64: mark() | u64::from(token) };
             // SAFETY: the event is ours.
@@ -400,6 +401,6 @@ impl Member {
                 self.registered = wanted;
             }
         }
-        self.in_ring = in_ring;
+        self.in_ring = true;
     }
 }

@@ -21,11 +21,6 @@ pub(crate) fn interest(events: u32) -> Interest {
     )
 }
 
-/// Whether any direction is in the ring.
-pub(crate) fn in_ring(state: &State) -> bool {
-    state.rx == Medium::Ring || state.tx == Medium::Ring
-}
-
 /// The bits that hold now, of those asked for.
 pub(crate) fn bits_of(state: &State, fd: c_int, events: u32) -> u32 {
     let mut bits = 0;

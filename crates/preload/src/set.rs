@@ -1,8 +1,7 @@
 //! Epoll sets: which connections are in them, and how the program waits.
 //!
-//! Invariant: a connection whose directions are both in the kernel is registered as the program asked, with its data replaced by a token of ours; one with a
-//! direction in the ring is registered edge-triggered for what the kernel alone knows (end of stream, and the other direction), and level, edge, one-shot and output
-//! are judged here. Everything else in the set is the kernel's alone. So a program that stops listening costs no system call, and a FIN rings once.
+//! Invariant: a connection that is not upgraded is registered as the program asked, with its data replaced by a token of ours; one that is upgraded is registered
+//! edge-triggered for what the kernel alone knows (end of stream, and directions that are still there), and level, edge, one-shot and output are judged here. Everything else in the set is the kernel's alone. So a program that stops listening costs no system call, and a FIN rings once.
 //!
 //! Waiting: connections that may be ready are in a queue, fed by the bits that peers set; nobody scans. Before sleeping the set is armed, and its bell is in the kernel's
 //! set. Descriptors that are not ours are looked at at least every [`KERNEL_LOOK_NS`].
