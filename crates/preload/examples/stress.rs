@@ -1,7 +1,7 @@
 //! Connections that do everything at once, with every byte checked at both ends: short and long, half-closed, reset, forked, passed on, cut off.
 //!
 //! `stress serve PORT` serves until it is killed; `stress drive PORT SEED COUNT` makes connections and ends with a line of counts, or with exit code 1 and
-//! the seed that shows the failure. Both are ordinary programs: run them with and without `vmmc exec`. Every byte is a function of the connection's seed and
+//! the seed that shows the failure; with the word `alone` behind it, connections stay within their two processes. Both are ordinary programs: run them with and without `vmmc exec`. Every byte is a function of the connection's seed and
 //! its place in the stream, so a byte that is lost, doubled, late or foreign is found.
 
 use std::io::{ErrorKind, IoSlice, Read, Write};
@@ -20,7 +20,7 @@ const BYTES_MAX: u64 = 1 << 21;
 /// Clients at a time.
 const THREADS: u64 = 4;
 
-/// What a connection does. The number is its first byte.
+/// What a connection does; the last two need more than two processes.
 const KINDS: [&str; 7] = ["short", "ping-pong", "stream", "half-close", "reset", "fork", "pass"];
 
 fn main() {
@@ -28,9 +28,12 @@ fn main() {
     let number = |at: usize| words.get(at).and_then(|word| word.parse::<u64>().ok());
     match (words.first().map(String::as_str), number(1), number(2), number(3)) {
         (Some("serve"), Some(port), _, _) => serve(port as u16),
-        (Some("drive"), Some(port), Some(seed), Some(count)) => std::process::exit(drive(port as u16, seed, count)),
+        (Some("drive"), Some(port), Some(seed), Some(count)) => {
+            let alone = words.get(4).is_some_and(|word| word == "alone");
+            std::process::exit(drive(port as u16, seed, count, alone))
+        }
         _ => {
-            eprintln!("usage: stress serve PORT | stress drive PORT SEED COUNT");
+            eprintln!("usage: stress serve PORT | stress drive PORT SEED COUNT [alone]");
             std::process::exit(2);
         }
     }
@@ -135,7 +138,9 @@ struct Plan {
 impl Plan {
     fn of(seed: u64) -> Plan {
         let mut random = Random(seed);
-        let kind = random.below(KINDS.len() as u64) as usize;
+        // The highest bit of the seed tells both ends which kinds there are.
+        let kinds = KINDS.len() as u64 - if seed >> 63 == 1 { 2 } else { 0 };
+        let kind = random.below(kinds) as usize;
         let bytes = if KINDS[kind] == "short" { random.size(200) } else { random.size(BYTES_MAX) };
         Plan { kind, seed, bytes, rounds: 20 + random.below(200) }
     }
@@ -280,7 +285,7 @@ fn through_socket(stream: TcpStream) -> Result<TcpStream> {
     }
 }
 
-fn drive(port: u16, seed: u64, count: u64) -> i32 {
+fn drive(port: u16, seed: u64, count: u64, alone: bool) -> i32 {
     let failures = AtomicU64::new(0);
     let moved = AtomicU64::new(0);
     let slowest = Mutex::new((Duration::ZERO, String::new()));
@@ -289,7 +294,7 @@ fn drive(port: u16, seed: u64, count: u64) -> i32 {
             let (failures, moved, slowest) = (&failures, &moved, &slowest);
             scope.spawn(move || {
                 for at in (thread..count).step_by(THREADS as usize) {
-                    let plan = Plan::of(mix(seed.wrapping_add(at)));
+                    let plan = Plan::of(mix(seed.wrapping_add(at)) >> 1 | u64::from(alone) << 63);
                     let began = Instant::now();
                     let result = ask(port, &plan);
                     let mut slowest = slowest.lock().expect("nobody panics while holding it");
