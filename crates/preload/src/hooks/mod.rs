@@ -15,6 +15,7 @@ pub(crate) mod waiting;
 macro_rules! hook {
     (fn $name:ident($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty $body:block) => {
         #[cfg_attr(not(test), unsafe(no_mangle))]
+        #[allow(non_snake_case, reason = "the C library has an _Exit")]
         pub(crate) unsafe extern "C" fn $name($($arg: $ty),*) -> $ret {
             #[allow(unused_unsafe, reason = "some bodies are safe")]
             // SAFETY: the program promises of its arguments what the C function of this name asks; we do no more with them than it would.
