@@ -133,8 +133,7 @@ pub(crate) fn check() -> Outcome {
 }
 
 fn try_check() -> Result<String, String> {
-    let arguments = ["build", "--workspace", "--profile", PROFILE, "--lib", "--bins"];
-    done("c-build", cargo(&arguments))?;
+    build()?;
     let prefix = target_folder().join("xtask/c-prefix");
     let _ = fs::remove_dir_all(&prefix);
     let pages = install(&prefix, PROFILE)?;
@@ -150,6 +149,12 @@ fn try_check() -> Result<String, String> {
     let _ = Command::new(vmmc()).args(["node", "stop", "--name", &node]).output();
     let cmake = built?;
     Ok(format!("{symbols} calls, {pages} man pages ({bad}), {} examples run; {cmake}", names.len()))
+}
+
+/// Builds libraries and the program `vmmc`, whose node must be of the same state of the tree.
+pub(crate) fn build() -> Result<(), String> {
+    let arguments = ["build", "--workspace", "--profile", PROFILE, "--lib", "--bins"];
+    done("c-build", cargo(&arguments))
 }
 
 fn vmmc() -> PathBuf {

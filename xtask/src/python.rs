@@ -67,6 +67,7 @@ fn prepare(python: &str, venv: &Path) -> Result<(), String> {
 }
 
 fn try_check(venv: &Path) -> Result<String, String> {
+    crate::c::build()?;
     install(venv)?;
     let node = format!("xtask-python-{}", std::process::id());
     let tests = root().join("bindings/python/tests/test_vmmc.py");
