@@ -5,7 +5,7 @@
 
 use crate::connection::Connection;
 use crate::ledger::Ledger;
-use crate::limits::{GENERATIONS, OFFER_AFTER_BYTES, OFFER_AFTER_EXCHANGES};
+use crate::limits::{GENERATIONS, LOCK_TRIES, OFFER_AFTER_BYTES, OFFER_AFTER_EXCHANGES};
 use crate::node::Node;
 use crate::ready::ReadySet;
 use crate::types::Bypass;
@@ -54,8 +54,38 @@ pub struct Context {
     generation: AtomicUsize,
     nodes: [Arc<Node>; GENERATIONS],
     ledger: Ledger,
+    gate: ForkGate,
     /// Core of the peer that was heard last, plus one: where an event loop expects the next event from.
     pub(crate) peer_core: AtomicU32,
+}
+
+/// Keeps forks and joins apart.
+#[derive(Debug, Default)]
+struct ForkGate {
+    forking: AtomicU32,
+    joining: AtomicU32,
+}
+
+impl ForkGate {
+    fn close(&self) {
+        self.forking.fetch_add(1, Ordering::SeqCst);
+        for _ in 0..LOCK_TRIES {
+            // A join that this very thread is in, below a signal handler, is not waited for.
+            if self.joining.load(Ordering::SeqCst) == 0 {
+                return;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    fn open(&self) {
+        self.forking.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    fn clear(&self) {
+        self.forking.store(0, Ordering::SeqCst);
+        self.joining.store(0, Ordering::SeqCst);
+    }
 }
 
 impl Context {
@@ -66,6 +96,7 @@ impl Context {
             generation: AtomicUsize::new(0),
             nodes: std::array::from_fn(|_| Arc::default()),
             ledger: Ledger::default(),
+            gate: ForkGate::default(),
             peer_core: AtomicU32::new(0),
         }
     }
@@ -79,6 +110,15 @@ impl Context {
     #[inline]
     pub(crate) fn node(&self) -> &Arc<Node> {
         &self.nodes[self.generation.load(Ordering::Relaxed).min(GENERATIONS - 1)]
+    }
+
+    /// Runs `join` unless a fork is under way: then the connection would be counted as plain, and be upgraded in the child.
+    pub(crate) fn unless_forking(&self, join: impl FnOnce()) {
+        self.gate.joining.fetch_add(1, Ordering::SeqCst);
+        if self.gate.forking.load(Ordering::SeqCst) == 0 {
+            join();
+        }
+        self.gate.joining.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// Follows a TCP socket that has just been connected or accepted. No system calls.
@@ -104,11 +144,13 @@ impl Context {
 
     /// To be called before `fork` with all open connections.
     pub fn before_fork(&self, open: &[&Connection]) {
+        self.gate.close();
         open.iter().for_each(|c| c.before_fork(&self.ledger));
     }
 
     /// To be called in the parent after `fork`, with the same connections; `forked` is false when it failed.
     pub fn after_fork_parent(&self, forked: bool, open: &[&Connection]) {
+        self.gate.open();
         if !forked {
             open.iter().for_each(|c| c.undo_fork());
         }
@@ -117,6 +159,7 @@ impl Context {
     /// To be called in the child after `fork`, with the same connections.
     pub fn after_fork_child(&self, open: &[&Connection]) {
         forget_thread_id();
+        self.gate.clear();
         self.generation.fetch_add(1, Ordering::SeqCst);
         open.iter().for_each(|c| c.after_fork_child());
         let places: Vec<_> = open.iter().filter_map(|c| c.place()).collect();

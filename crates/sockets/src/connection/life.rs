@@ -6,7 +6,7 @@
 use super::{Connection, Joined, Socket, Stage};
 use crate::context::Context;
 use crate::core::Upgraded;
-use crate::node::{Meeting, Verdict, refuse};
+use crate::node::{Meeting, Told, Verdict, refuse};
 use crate::types::{Bypass, Close, Shutdown};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{Ordering, fence};
@@ -28,9 +28,9 @@ impl Connection {
             }
             Stage::Offered if context.has_news() => {
                 context.poll();
-                self.join_if_matched(context, fd);
+                context.unless_forking(|| self.join_if_matched(context, fd));
             }
-            Stage::Matched => self.join_if_matched(context, fd),
+            Stage::Matched => context.unless_forking(|| self.join_if_matched(context, fd)),
             _ => {}
         }
     }
@@ -169,12 +169,18 @@ impl Connection {
             }
             Stage::Joined => {
                 let Some(joined) = self.upgraded.get() else { return };
+                // The node first: if it learns of our end otherwise, it counts us out itself, and twice would end the connection of the others.
+                if joined.core.others_hold() {
+                    match context.node().let_go(joined.place) {
+                        Told::Yes if joined.core.leave_to_others() => return,
+                        Told::NotNow => return,
+                        Told::Yes | Told::NoNode => {}
+                    }
+                }
                 let (last, tell) = joined.core.let_go(how == Close::Reset);
                 self.tell(context, joined, tell);
                 if last {
                     context.node().release(joined.place);
-                } else {
-                    context.node().let_go(joined.place);
                 }
             }
             _ => {}
@@ -223,8 +229,8 @@ impl Connection {
     pub fn leave_at_exec(&self, context: &Context) {
         match (self.upgraded.get(), self.entry.get()) {
             (Some(joined), _) => {
-                if joined.core.leave_to_others() {
-                    context.node().let_go(joined.place);
+                if joined.core.others_hold() && context.node().let_go(joined.place) != Told::NotNow {
+                    joined.core.leave_to_others();
                 }
             }
             (None, Some(entry)) => entry.remove(),
