@@ -187,7 +187,11 @@ impl Network {
     }
 
     fn receive_others(&mut self, station: &mut Station, now: Time) -> bool {
-        (0..self.ports.len()).fold(false, |any, index| self.receive_from(Some(index), station, now) || any)
+        let mut any = false;
+        for index in 0..self.ports.len() {
+            any |= self.receive_from(Some(index), station, now);
+        }
+        any
     }
 
     /// Takes what has come to one socket; none: the hot one.

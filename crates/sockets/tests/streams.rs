@@ -114,7 +114,7 @@ fn a_full_ring_stops_the_writer_and_not_the_data() {
     let (one, two) = upgraded_pair(&a, &b);
     let total = 8 << 20;
     let writer = std::thread::spawn(move || {
-        let data: Vec<u8> = (0..total).map(|i: usize| (i * 17 >> 3) as u8).collect();
+        let data: Vec<u8> = (0..total).map(|i: usize| ((i * 17) >> 3) as u8).collect();
         (&one).write_all(&data).unwrap();
     });
     let mut buf = vec![0; 50_000];
@@ -122,7 +122,7 @@ fn a_full_ring_stops_the_writer_and_not_the_data() {
     while at < total {
         let n = (&two).read(&mut buf).unwrap();
         assert!(n > 0, "ended after {at} bytes");
-        assert!(buf[..n].iter().enumerate().all(|(i, b)| *b == ((at + i) * 17 >> 3) as u8), "wrong byte near {at}");
+        assert!(buf[..n].iter().enumerate().all(|(i, b)| *b == (((at + i) * 17) >> 3) as u8), "wrong byte near {at}");
         at += n;
     }
     writer.join().unwrap();
