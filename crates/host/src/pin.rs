@@ -9,7 +9,7 @@
 //! is used again only after its page is gone and every listener has confirmed that its node forgot it. Pages are locked in memory, as pinned pages are: that also makes
 //! `madvise(MADV_DONTNEED)`, which would mean something else on shared pages, fail instead. Source: [UTLB §3.1]; why this way and no other: docs/utlb.md.
 //!
-//! What the caller's memory loses: it is no longer private to the kernel's eyes. Forked children get copies (see [`fork`]); `mremap` over a mix of taken and other pages is
+//! What the caller's memory loses: it is no longer private to the kernel's eyes. Forked children get copies (see `pin/fork.rs`); `mremap` over a mix of taken and other pages is
 //! refused by the kernel (allocators then copy); a huge page that is taken in part is split.
 
 pub mod costs;

@@ -247,7 +247,7 @@ impl Session {
         }
     }
 
-    /// How this session pins memory for [`Import::send_pinned`] and [`Import::fetch_pinned`]. Before the first of them, else it changes nothing; says whether it did.
+    /// How this session pins memory for [`Import::send_pinned`](crate::Import::send_pinned) and [`Import::fetch_pinned`](crate::Import::fetch_pinned). Before the first of them, else it changes nothing; says whether it did.
     pub fn set_pinning(&self, options: PinOptions) -> bool {
         self.core.pins.set_options(options)
     }

@@ -226,7 +226,11 @@ impl World {
                 let stop = AtomicBool::new(false);
                 std::thread::scope(|scope| {
                     if busy {
-                        scope.spawn(|| while !stop.load(Ordering::Relaxed) { std::hint::spin_loop() });
+                        scope.spawn(|| {
+                            while !stop.load(Ordering::Relaxed) {
+                                std::hint::spin_loop()
+                            }
+                        });
                     }
                     let figure = self.case(case, way, theirs, time);
                     stop.store(true, Ordering::Relaxed);

@@ -1,3 +1,5 @@
+//! Pinning, unpinning and what goes on beside them, in one process and in forked children.
+
 use super::*;
 use crate::Protection;
 
