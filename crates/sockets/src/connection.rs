@@ -44,6 +44,8 @@ pub struct Connection {
     watches: Mutex<Vec<Registration>>,
     /// Upgraded elsewhere, and nobody could tell where: no byte of it can be had in order.
     broken: AtomicBool,
+    /// Counted for the child of the fork that is under way.
+    forked: AtomicBool,
 }
 
 /// The upgraded connection, and what this process needs beside the shared words.
@@ -186,6 +188,7 @@ impl Connection {
             entry: OnceLock::new(),
             watches: Mutex::new(Vec::new()),
             broken: AtomicBool::new(false),
+            forked: AtomicBool::new(false),
         })
     }
 

@@ -11,6 +11,11 @@ use vmmc_host::stream::messages::Place;
 
 impl Connection {
     pub(crate) fn before_fork(&self, ledger: &Ledger) {
+        let open = self.stage() != Stage::Closed;
+        self.forked.store(open, Ordering::SeqCst);
+        if !open {
+            return;
+        }
         if let Some(joined) = self.upgraded.get() {
             joined.core.own().holders.fetch_add(1, Ordering::SeqCst);
             return;
@@ -28,6 +33,9 @@ impl Connection {
     }
 
     pub(crate) fn undo_fork(&self) {
+        if !self.forked.swap(false, Ordering::SeqCst) {
+            return;
+        }
         match (self.upgraded.get(), self.entry.get()) {
             (Some(joined), _) => {
                 joined.core.own().holders.fetch_sub(1, Ordering::SeqCst);
@@ -42,6 +50,8 @@ impl Connection {
             // The parent's offer is its own affair; ours begins anew, when the parent has let go.
             Stage::Offered => self.stage.store(Stage::Young as u8, Ordering::Release),
             Stage::Matched => self.settle_for(Bypass::Shared),
+            // Another thread closed it while the fork was under way: we were counted, and have nothing.
+            Stage::Closed => self.undo_fork(),
             _ => {}
         }
         // Threads that were in the kernel are not in this process.

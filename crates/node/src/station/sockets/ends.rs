@@ -15,6 +15,8 @@ use vmmc_nic::Time;
 /// An end that a holder has left without a word: killed, or in the middle of an exec.
 pub(super) struct Orphan {
     place: Place,
+    /// Of the link: the slot may serve another connection by now.
+    secret: u64,
     since: Time,
     /// Hints given.
     hints: usize,
@@ -141,8 +143,10 @@ impl Sockets {
         for place in ends {
             let Some(link) = self.slabs.link(place) else { continue };
             link.holders[place.end as usize].retain(|&h| h != process);
+            let secret = link.secret;
             self.orphans.push(Orphan {
                 place,
+                secret,
                 since: now,
                 hints: 0,
                 counted: true,
@@ -159,6 +163,9 @@ impl Sockets {
     pub(in crate::station) fn serve_orphans(&mut self, now: Time) {
         let mut orphans = std::mem::take(&mut self.orphans);
         orphans.retain_mut(|orphan| {
+            if self.slabs.link(orphan.place).is_none_or(|link| link.secret != orphan.secret) {
+                return false;
+            }
             let ended = orphan.watch.as_ref().is_none_or(|w| w.has_ended());
             if ended && std::mem::take(&mut orphan.counted) {
                 self.count_out(orphan.place);
