@@ -151,9 +151,7 @@ impl Context {
     /// To be called in the parent after `fork`, with the same connections; `forked` is false when it failed.
     pub fn after_fork_parent(&self, forked: bool, open: &[&Connection]) {
         self.gate.open();
-        if !forked {
-            open.iter().for_each(|c| c.undo_fork());
-        }
+        open.iter().for_each(|c| if forked { c.after_fork_parent() } else { c.undo_fork() });
     }
 
     /// To be called in the child after `fork`, with the same connections.
@@ -161,7 +159,7 @@ impl Context {
         forget_thread_id();
         self.gate.clear();
         self.generation.fetch_add(1, Ordering::SeqCst);
-        open.iter().for_each(|c| c.after_fork_child());
+        open.iter().for_each(|c| c.after_fork_child(self));
         let places: Vec<_> = open.iter().filter_map(|c| c.place()).collect();
         if !places.is_empty() {
             self.node().hold(&self.settings, &places);

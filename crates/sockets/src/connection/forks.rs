@@ -4,6 +4,7 @@
 //! kernel in the child, and in the parent until the child has let it go.
 
 use super::{Connection, Stage};
+use crate::context::Context;
 use crate::ledger::Ledger;
 use crate::types::Bypass;
 use std::sync::atomic::Ordering;
@@ -45,19 +46,38 @@ impl Connection {
         }
     }
 
-    pub(crate) fn after_fork_child(&self) {
+    /// The fork is over, in the parent.
+    pub(crate) fn after_fork_parent(&self) {
+        self.forked.store(false, Ordering::SeqCst);
+    }
+
+    pub(crate) fn after_fork_child(&self, context: &Context) {
+        let counted = self.forked.swap(false, Ordering::SeqCst);
         match self.stage() {
             // The parent's offer is its own affair; ours begins anew, when the parent has let go.
             Stage::Offered => self.stage.store(Stage::Young as u8, Ordering::Release),
             Stage::Matched => self.settle_for(Bypass::Shared),
+            // It came between the count and the fork: it is the parent's alone.
+            Stage::Joined if !counted => self.stage.store(Stage::Closed as u8, Ordering::Release),
             // Another thread closed it while the fork was under way: we were counted, and have nothing.
-            Stage::Closed => self.undo_fork(),
+            Stage::Closed if counted => self.count_out(context),
             _ => {}
         }
         // Threads that were in the kernel are not in this process.
         if self.upgraded.get().is_none() {
             self.early.sends.store(0, Ordering::SeqCst);
             self.early.receives.store(0, Ordering::SeqCst);
+        }
+    }
+
+    fn count_out(&self, context: &Context) {
+        match (self.upgraded.get(), self.entry.get()) {
+            (Some(joined), _) => {
+                let (_, tell) = joined.core.let_go(false);
+                self.tell(context, joined, tell);
+            }
+            (None, Some(entry)) => entry.remove(),
+            (None, None) => {}
         }
     }
 
