@@ -18,7 +18,7 @@ use crate::types::{After, Bypass, Direction, Medium, Received, Sent, Take};
 use rustix::io::Errno;
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use vmmc_host::stream::messages::Place;
 use vmmc_host::stream::{End, Phase, Watch, core, thread_id};
@@ -46,6 +46,8 @@ pub struct Connection {
     broken: AtomicBool,
     /// Counted for the child of the fork that is under way.
     forked: AtomicBool,
+    /// Generation of the process that counts as a holder through this value.
+    generation: AtomicUsize,
 }
 
 /// The upgraded connection, and what this process needs beside the shared words.
@@ -173,7 +175,7 @@ impl Drop for KernelCall<'_> {
 }
 
 impl Connection {
-    pub(crate) fn new() -> Arc<Connection> {
+    pub(crate) fn new(generation: usize) -> Arc<Connection> {
         Arc::new_cyclic(|own| Connection {
             own: own.clone(),
             stage: AtomicU8::new(Stage::Young as u8),
@@ -189,6 +191,7 @@ impl Connection {
             watches: Mutex::new(Vec::new()),
             broken: AtomicBool::new(false),
             forked: AtomicBool::new(false),
+            generation: AtomicUsize::new(generation),
         })
     }
 

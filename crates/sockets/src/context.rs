@@ -106,6 +106,11 @@ impl Context {
         &self.settings
     }
 
+    /// How many forks lie between this process and the one that made the context.
+    pub(crate) fn generation(&self) -> usize {
+        self.generation.load(Ordering::Relaxed)
+    }
+
     /// This process's client.
     #[inline]
     pub(crate) fn node(&self) -> &Arc<Node> {
@@ -123,14 +128,14 @@ impl Context {
 
     /// Follows a TCP socket that has just been connected or accepted. No system calls.
     pub fn track(&self, _fd: BorrowedFd<'_>) -> Arc<Connection> {
-        Connection::new()
+        Connection::new(self.generation())
     }
 
     /// Follows a connected TCP socket that came from another program or descriptor message (exec, `SCM_RIGHTS`). The socket itself says whether it is upgraded: then
     /// the node tells where, and this process joins; if nobody can tell, the connection ends here, for its bytes could not be had in order. If it is not
     /// upgraded it stays with the kernel, for others may hold it.
     pub fn adopt(&self, fd: BorrowedFd<'_>) -> Arc<Connection> {
-        let connection = Connection::new();
+        let connection = Connection::new(self.generation());
         if !is_marked_upgraded(fd) {
             connection.pin_to_kernel(self, fd, Bypass::Shared);
             return connection;

@@ -53,6 +53,9 @@ impl Connection {
 
     pub(crate) fn after_fork_child(&self, context: &Context) {
         let counted = self.forked.swap(false, Ordering::SeqCst);
+        if counted {
+            self.generation.store(context.generation(), Ordering::Relaxed);
+        }
         match self.stage() {
             // The parent's offer is its own affair; ours begins anew, when the parent has let go.
             Stage::Offered => self.stage.store(Stage::Young as u8, Ordering::Release),

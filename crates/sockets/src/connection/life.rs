@@ -156,6 +156,10 @@ impl Connection {
     /// The last descriptor of this process goes; to be followed by the kernel's `close`.
     pub fn close(&self, context: &Context, _fd: BorrowedFd<'_>, how: Close) {
         let stage = Stage::of(self.stage.swap(Stage::Closed as u8, Ordering::AcqRel));
+        if self.generation.load(Ordering::Relaxed) != context.generation() {
+            // It came into our parent between its count and the fork: the parent counts, we do not.
+            return;
+        }
         if let Some(entry) = self.entry.get().filter(|_| stage != Stage::Closed) {
             entry.remove();
         }
