@@ -3,10 +3,12 @@
 //! Invariant: a connection is a sockets client or a process of the engine, never both; a client that breaks the rules loses its connection, and nobody else notices.
 
 use super::Misbehaved;
+use crate::limits::SOCKET_LAST_WORDS_MAX;
 use crate::station::Station;
 use crate::station::refusal::{invalid, refusal};
 use std::os::fd::OwnedFd;
-use vmmc_host::control::{Answer, CONTROL_VERSION, Refusal, RefusalCode};
+use vmmc_host::Channel;
+use vmmc_host::control::{Answer, CONTROL_VERSION, Call, Refusal, RefusalCode, Request, decode};
 use vmmc_host::stream::messages::SocketCall;
 use vmmc_nic::Time;
 
@@ -54,6 +56,17 @@ impl Station {
             self.unattached -= 1;
         }
         Ok(attached)
+    }
+
+    /// What a client said before it went, and nobody has read: that it let an end go must be known before it is counted out of what it still holds.
+    pub(in crate::station) fn hear_out(&mut self, index: usize, channel: &Channel) {
+        for _ in 0..SOCKET_LAST_WORDS_MAX {
+            let Ok((bytes, fds)) = channel.try_receive() else { return };
+            let Ok(Request { call: Call::Sockets(call), .. }) = decode::<Request>(&bytes) else { return };
+            if self.sockets.handle(index, call, fds).is_err() {
+                return;
+            }
+        }
     }
 
     fn is_sockets_client(&self, index: usize) -> bool {
