@@ -46,7 +46,10 @@ pub(crate) fn run(run: &Run) -> Result<(), Failure> {
     launch = node.iter().fold(launch, |launch, node| launch.node(node));
     launch = run.chdir.iter().fold(launch, |launch, folder| launch.current_dir(folder));
     launch = run.env.iter().fold(launch, |launch, (name, value)| launch.env(name, value));
-    let job = launch.start()?;
+    let job = launch.start().map_err(|error| match (error, &local) {
+        (LaunchError::Node { node, error }, Some(local)) => LaunchError::Node { node: local.name_of(node), error },
+        (error, _) => error,
+    })?;
     let mut watch = Watch { job, interrupts, failure: None, stdin: run.stdin.rank(), verbose: run.verbose };
     watch.go_on(&mut printer)?;
     let failure = watch.failure.take();

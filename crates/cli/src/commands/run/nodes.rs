@@ -49,6 +49,11 @@ impl LocalNodes {
         &self.nodes[0].0
     }
 
+    /// How we call the node with this address: whoever uses it has seen its name, not its address.
+    pub(super) fn name_of(&self, address: String) -> String {
+        self.nodes.iter().find(|node| node.1 == address).map_or(address, |node| node.0.clone())
+    }
+
     /// As hosts.
     pub(super) fn hosts(&self) -> Vec<Host> {
         let host = |(index, (_, address)): (usize, &(String, String))| Host {
