@@ -1,6 +1,6 @@
 //! A station on real sockets: what the daemon's loop and the callers of an embedded node both step.
 //!
-//! Invariant: a step does not wait, and takes the time once.
+//! Invariant: a step does not wait, and takes the time once, and once more after it has served control sockets.
 
 use crate::config::NodeConfig;
 use crate::daemon::RunError;
@@ -78,7 +78,7 @@ impl Runner {
 
     /// Does what can be done now; says whether there was anything.
     #[inline]
-    pub(crate) fn step(&mut self, now: Time) -> bool {
+    pub(crate) fn step(&mut self, mut now: Time) -> bool {
         // What the process has posted goes out before anything is asked of the kernel: that is the way of a waiting caller's message.
         let mut worked = self.station.step(now);
         worked |= self.network.transmit(&mut self.station, now);
@@ -89,6 +89,8 @@ impl Runner {
                 worked = true;
                 self.station.step(now);
                 self.network.transmit(&mut self.station, now);
+                // That may have taken long, and the answer to what it sent may be here: a ping does not take no time.
+                now = self::now();
             }
         }
         if self.network.receive(&mut self.station, now) {
