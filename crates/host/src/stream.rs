@@ -39,15 +39,35 @@ pub use words::{DirectionWords, EndWords, Epoch, Flags, Phase, SleepWord, SlotWo
 
 #[cfg(not(loom))]
 impl SleepWord {
-    /// Sleeps until woken, a signal handler runs, or the deadline passes. Only after [`announce`](Self::announce) and a look in vain. Without a deadline the kernel
-    /// goes on by itself after handlers that ask for it (`SA_RESTART`), as it does for a receive.
-    pub fn sleep(&self, left: Option<std::time::Duration>) -> Result<(), rustix::io::Errno> {
+    /// Sleeps until woken, a signal handler runs, or `slice` is over (`ETIMEDOUT`). Only after [`announce`](Self::announce) and a look in vain. What is `restartable` goes
+    /// on by itself after handlers that ask for it (`SA_RESTART`), as a receive without a timeout does; else every handler ends it, as with a timeout.
+    pub fn sleep(&self, slice: std::time::Duration, restartable: bool) -> Result<(), rustix::io::Errno> {
+        use rustix::io::Errno;
         use rustix::thread::futex::{Flags, Timespec, wait};
-        let timeout = left.map(|d| Timespec { tv_sec: d.as_secs() as i64, tv_nsec: i64::from(d.subsec_nanos()) });
-        match wait(&self.0, Flags::empty(), 1, timeout.as_ref()) {
-            Err(rustix::io::Errno::AGAIN) => Ok(()),
+        let short = Timespec { tv_sec: slice.as_secs() as i64, tv_nsec: i64::from(slice.subsec_nanos()) };
+        let slept = match restartable.then(|| self.sleep_restartable(slice)) {
+            // Before Linux 5.16 only a sleep without an end is restarted.
+            Some(Err(Errno::NOSYS | Errno::PERM)) => wait(&self.0, Flags::empty(), 1, None),
+            Some(slept) => slept,
+            None => wait(&self.0, Flags::empty(), 1, Some(&short)),
+        };
+        match slept {
+            Err(Errno::AGAIN) => Ok(()),
             other => other,
         }
+    }
+
+    /// An absolute end can be waited for again after a handler.
+    fn sleep_restartable(&self, slice: std::time::Duration) -> Result<(), rustix::io::Errno> {
+        use rustix::thread::futex::{Wait, WaitFlags, WaitPtr, WaitvFlags, waitv};
+        let end = crate::Nanos::monotonic() + slice;
+        let end =
+            rustix::time::Timespec { tv_sec: (end.0 / 1_000_000_000) as i64, tv_nsec: (end.0 % 1_000_000_000) as i64 };
+        let mut word = Wait::new();
+        word.val = 1;
+        word.uaddr = WaitPtr::new(self.0.as_ptr().cast());
+        word.flags = WaitFlags::SIZE_U32;
+        waitv(&[word], WaitvFlags::empty(), Some(&end), rustix::time::ClockId::Monotonic).map(|_| ())
     }
 
     /// Wakes whoever sleeps, if the announcement says that somebody does. The caller has published and passed a full fence.

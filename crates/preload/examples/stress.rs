@@ -1,7 +1,7 @@
 //! Connections that do everything at once, with every byte checked at both ends: short and long, half-closed, reset, forked, passed on, cut off.
 //!
 //! `stress serve PORT` serves until it is killed; `stress drive PORT SEED COUNT` makes connections and ends with a line of counts, or with exit code 1 and
-//! the seed that shows the failure; with the word `alone` behind it, connections stay within their two processes. Both are ordinary programs: run them with and without `vmmc exec`. Every byte is a function of the connection's seed and
+//! the seed that shows the failure; with the word `alone` behind it, connections stay within their two processes; with the name of a kind all are of that one. Both are ordinary programs: run them with and without `vmmc exec`. Every byte is a function of the connection's seed and
 //! its place in the stream, so a byte that is lost, doubled, late or foreign is found.
 
 use std::io::{ErrorKind, IoSlice, Read, Write};
@@ -29,11 +29,14 @@ fn main() {
     match (words.first().map(String::as_str), number(1), number(2), number(3)) {
         (Some("serve"), Some(port), _, _) => serve(port as u16),
         (Some("drive"), Some(port), Some(seed), Some(count)) => {
-            let alone = words.get(4).is_some_and(|word| word == "alone");
-            std::process::exit(drive(port as u16, seed, count, alone))
+            let only = words.get(4).map_or(Only::Any, |word| match word.as_str() {
+                "alone" => Only::Alone,
+                kind => Only::Kind(KINDS.iter().position(|k| *k == kind).expect("a kind, or `alone`")),
+            });
+            std::process::exit(drive(port as u16, seed, count, only))
         }
         _ => {
-            eprintln!("usage: stress serve PORT | stress drive PORT SEED COUNT [alone]");
+            eprintln!("usage: stress serve PORT | stress drive PORT SEED COUNT [alone | KIND]");
             std::process::exit(2);
         }
     }
@@ -285,7 +288,31 @@ fn through_socket(stream: TcpStream) -> Result<TcpStream> {
     }
 }
 
-fn drive(port: u16, seed: u64, count: u64, alone: bool) -> i32 {
+/// Which connections to make.
+#[derive(Clone, Copy)]
+enum Only {
+    Any,
+    /// Those that stay within their two processes.
+    Alone,
+    /// Of one kind.
+    Kind(usize),
+}
+
+impl Only {
+    fn plan(self, seed: u64, at: u64) -> Plan {
+        let seed = mix(mix(seed).wrapping_add(at)) >> 1;
+        match self {
+            Only::Any => Plan::of(seed),
+            Only::Alone => Plan::of(seed | 1 << 63),
+            Only::Kind(kind) => {
+                let plans = (0..).map(|more| Plan::of(mix(seed.wrapping_add(more)) >> 1));
+                plans.into_iter().find(|plan| plan.kind == kind).expect("one of seven is of the kind")
+            }
+        }
+    }
+}
+
+fn drive(port: u16, seed: u64, count: u64, only: Only) -> i32 {
     let failures = AtomicU64::new(0);
     let moved = AtomicU64::new(0);
     let slowest = Mutex::new((Duration::ZERO, String::new()));
@@ -294,7 +321,7 @@ fn drive(port: u16, seed: u64, count: u64, alone: bool) -> i32 {
             let (failures, moved, slowest) = (&failures, &moved, &slowest);
             scope.spawn(move || {
                 for at in (thread..count).step_by(THREADS as usize) {
-                    let plan = Plan::of(mix(seed.wrapping_add(at)) >> 1 | u64::from(alone) << 63);
+                    let plan = only.plan(seed, at);
                     let began = Instant::now();
                     let result = ask(port, &plan);
                     let mut slowest = slowest.lock().expect("nobody panics while holding it");

@@ -3,28 +3,30 @@
 //! Invariant: the child of a vfork, which runs on its parent's memory, never changes the table. The child of a fork finds every lock free and no call in progress.
 //! Whatever another program inherits is with the kernel before it starts.
 
+use crate::arena::{Index, Pin};
+use crate::errno::Kept;
 use crate::own::{self, Inside};
 use crate::reason::Reason;
 use crate::table::{self, CONNECTIONS, Entry, SETS};
 use crate::tcp::Held;
-use crate::{arena::Pin, set::Set, tcp};
+use crate::{set::Set, tcp};
 use libc::{c_int, pid_t};
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
-use vmmc_sockets::Connection;
+use vmmc_sockets::{Connection, Forking};
 
 /// The process that the table belongs to.
 static OWNER: AtomicI32 = AtomicI32::new(0);
 
-/// What the forking thread holds meanwhile.
-#[derive(Default)]
-struct Forking {
+/// What the forking thread holds meanwhile. `core` refers to what `connections` keep, so it comes first, and goes first.
+struct InProgress {
+    core: Option<Forking<'static>>,
     connections: Vec<Held>,
     sets: Vec<Pin<Set>>,
 }
 
 thread_local! {
-    static FORKING: RefCell<Forking> = const { RefCell::new(Forking { connections: Vec::new(), sets: Vec::new() }) };
+    static FORKING: RefCell<Option<InProgress>> = const { RefCell::new(None) };
 }
 
 /// Registers the handlers of fork.
@@ -46,55 +48,83 @@ pub(crate) fn borrowed_memory() -> bool {
 
 unsafe extern "C" fn before() {
     let _inside = Inside::enter();
-    let forking = Forking { connections: CONNECTIONS.each().collect(), sets: SETS.each().collect() };
-    forking.sets.iter().for_each(|set| set.members.take());
-    if let Some(context) = own::context_if_made() {
-        context.before_fork(&cores(&forking.connections));
-    }
-    FORKING.with(|place| place.replace(forking));
+    let (connections, sets): (Vec<Held>, Vec<Pin<Set>>) = (CONNECTIONS.each().collect(), SETS.each().collect());
+    sets.iter().for_each(|set| set.members.take());
+    let core = own::context_if_made().map(|context| {
+        let open = connections.iter().filter_map(|held| held.connection());
+        // SAFETY: a connection lives as long as its object is pinned, and the pins outlive what refers to it: `InProgress` drops `core` first, and the handlers below use
+        // it up before they let go of the pins.
+        context.before_fork(open.map(|connection| unsafe { &*std::ptr::from_ref::<Connection>(connection) }))
+    });
+    FORKING.with(|place| place.replace(Some(InProgress { core, connections, sets })));
 }
 
 unsafe extern "C" fn in_parent() {
     let _inside = Inside::enter();
-    let forking = FORKING.with(RefCell::take);
-    if let Some(context) = own::context_if_made() {
-        context.after_fork_parent(true, &cores(&forking.connections));
+    let Some(InProgress { core, connections, sets }) = FORKING.with(RefCell::take) else { return };
+    if let (Some(context), Some(core)) = (own::context_if_made(), core) {
+        context.after_fork_parent(core);
     }
-    forking.sets.iter().for_each(|set| set.members.give_back());
-    forking.connections.iter().for_each(|connection| connection.share());
+    sets.iter().for_each(|set| set.members.give_back());
+    connections.iter().for_each(|connection| connection.share());
 }
 
 unsafe extern "C" fn in_child() {
     let _inside = Inside::enter();
     OWNER.store(own_pid(), Relaxed);
-    let forking = FORKING.with(RefCell::take);
-    if let Some(context) = own::context_if_made() {
-        context.after_fork_child(&cores(&forking.connections));
+    let Some(InProgress { core, connections, sets }) = FORKING.with(RefCell::take) else { return };
+    if let (Some(context), Some(core)) = (own::context_if_made(), core) {
+        context.after_fork_child(core);
     }
-    for set in &forking.sets {
+    for set in &sets {
         set.members.give_back();
         set.inherit();
     }
-    forking.connections.iter().for_each(|connection| connection.share());
+    connections.iter().for_each(|connection| connection.share());
     // Calls in progress, ours among them, are forgotten all at once.
-    forking.connections.into_iter().for_each(std::mem::forget);
-    forking.sets.into_iter().for_each(std::mem::forget);
+    connections.into_iter().for_each(std::mem::forget);
+    sets.into_iter().for_each(std::mem::forget);
     CONNECTIONS.forget_calls();
     SETS.forget_calls();
 }
 
-fn cores(connections: &[Held]) -> Vec<&Connection> {
-    connections.iter().filter_map(|connection| connection.connection()).collect()
-}
-
 /// Another program takes over, or is started with what is not marked close-on-exec: what it inherits goes back to the kernel.
-pub(crate) fn before_exec() {
+pub(crate) fn before_spawn() {
     for (fd, entry) in table::known(0, c_int::MAX) {
         if matches!(entry, Entry::Connection(_)) && inherited(fd) {
             if let Some(connection) = table::connection(fd) {
                 connection.leave(fd, Reason::Exec);
             }
         }
+    }
+}
+
+/// This process becomes another program: as [`before_spawn`], and it ceases to hold the other connections. Undone when the value is dropped, for then it did not
+/// become one.
+pub(crate) fn before_exec() -> Leaving {
+    before_spawn();
+    // The memory of a vfork is the parent's, and so are its connections.
+    let Some(context) = own::context_if_made().filter(|_| !borrowed_memory()) else { return Leaving(Vec::new()) };
+    let _inside = Inside::enter();
+    let kept: Vec<Index> = table::known(0, c_int::MAX)
+        .filter_map(|(fd, entry)| match entry {
+            Entry::Connection(index) if inherited(fd) => Some(index),
+            _ => None,
+        })
+        .collect();
+    let leaves =
+        |held: &Held| !kept.contains(&held.index()) && held.connection().is_some_and(|c| c.leave_at_exec(context));
+    Leaving(CONNECTIONS.each().filter(leaves).collect())
+}
+
+/// Connections that this process does not hold while it tries to become another program.
+pub(crate) struct Leaving(Vec<Held>);
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        let kept = Kept::now();
+        self.0.iter().filter_map(|held| held.connection()).for_each(Connection::back_from_exec);
+        drop(kept);
     }
 }
 

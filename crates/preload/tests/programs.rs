@@ -192,11 +192,11 @@ fn connections_that_do_everything_lose_no_byte() {
         let number = port();
         let at = number.to_string();
         let _server = world.server(server_by, &[stress, "serve", &at], number);
-        let mut words = vec![stress, "drive", &at, "7", "300"];
-        // Upgraded connections that several processes use at once are not dependable yet: docs/exec.md, known differences.
-        words.extend(((server_by, client_by) == PAIRS[0]).then_some("alone"));
-        let printed = world.run(client_by, &words);
-        assert!(printed.contains("300 connections") && printed.contains(" 0 failed"), "{printed}");
+        for more in [&["7", "300"][..], &["8", "100", "fork"], &["9", "100", "pass"]] {
+            let printed = world.run(client_by, &[&[stress, "drive", &at][..], more].concat());
+            let count = format!("{} connections", more[1]);
+            assert!(printed.contains(&count) && printed.contains(" 0 failed"), "{printed}");
+        }
         let log = std::fs::read_to_string(world.folder.join("server.log")).unwrap_or_default();
         // The connection that looks whether the server listens sends nothing.
         let complaints: Vec<&str> = log.lines().filter(|l| l.starts_with("server:") && !l.contains("seed:")).collect();

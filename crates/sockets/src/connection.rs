@@ -23,6 +23,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use vmmc_host::stream::messages::Place;
 use vmmc_host::stream::{End, Phase, Watch, core, thread_id};
 
+pub use forks::Forking;
 pub(crate) use watches::Registration;
 
 /// A connected TCP socket of this process: one for each open file description, however many descriptors lead to it.
@@ -44,8 +45,6 @@ pub struct Connection {
     watches: Mutex<Vec<Registration>>,
     /// Upgraded elsewhere, and nobody could tell where: no byte of it can be had in order.
     broken: AtomicBool,
-    /// Counted for the child of the fork that is under way.
-    forked: AtomicBool,
     /// Generation of the process that counts as a holder through this value.
     generation: AtomicUsize,
 }
@@ -142,8 +141,16 @@ impl KernelCall<'_> {
         }
         let nothing = matches!(result, Ok(0) | Err(Errno::AGAIN));
         let receives = self.direction != Direction::Send;
-        match self.connection.upgraded.get() {
-            Some(joined) if nothing && receives && joined.core.incoming().phase() != Phase::Steady => After::Retry,
+        match self
+            .connection
+            .upgraded
+            .get()
+            .filter(|_| nothing && receives)
+            .map(|joined| joined.core.incoming().phase())
+        {
+            Some(Phase::EndsAt(_)) => After::Retry,
+            // An end in the kernel while a change is pending: whoever announced it has died over it.
+            Some(Phase::Pending) if result != Ok(0) => After::Retry,
             _ => After::Return,
         }
     }
@@ -190,7 +197,6 @@ impl Connection {
             entry: OnceLock::new(),
             watches: Mutex::new(Vec::new()),
             broken: AtomicBool::new(false),
-            forked: AtomicBool::new(false),
             generation: AtomicUsize::new(generation),
         })
     }

@@ -3,17 +3,19 @@
 //! Invariant: making one costs nothing and talks to nobody; the node is asked for when the first connection is worth an offer. A forked child begins with a client of
 //! its own, so nothing that another thread held locked at the fork matters to it. Source: [NT §4].
 
-use crate::connection::Connection;
+use crate::connection::{Connection, Forking};
 use crate::ledger::Ledger;
-use crate::limits::{GENERATIONS, LOCK_TRIES, OFFER_AFTER_BYTES, OFFER_AFTER_EXCHANGES};
+use crate::limits::{FORK_PATIENCE, FORK_PAUSE, GENERATIONS, LOCK_TRIES, OFFER_AFTER_BYTES, OFFER_AFTER_EXCHANGES};
 use crate::node::Node;
 use crate::ready::ReadySet;
 use crate::types::Bypass;
 use rustix::io::Errno;
+use std::cell::Cell;
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use vmmc_host::stream::{forget_thread_id, is_marked_upgraded};
+use vmmc_host::{Deadline, Nanos};
 
 /// Settings of a [`Context`].
 #[derive(Clone, Debug)]
@@ -66,16 +68,15 @@ struct ForkGate {
     joining: AtomicU32,
 }
 
+thread_local! {
+    /// Joins that this thread is in: a fork in a signal handler does not wait for them.
+    static JOINING: Cell<u32> = const { Cell::new(0) };
+}
+
 impl ForkGate {
     fn close(&self) {
         self.forking.fetch_add(1, Ordering::SeqCst);
-        for _ in 0..LOCK_TRIES {
-            // A join that this very thread is in, below a signal handler, is not waited for.
-            if self.joining.load(Ordering::SeqCst) == 0 {
-                return;
-            }
-            std::thread::yield_now();
-        }
+        patiently(|| (self.joining.load(Ordering::SeqCst) <= JOINING.get()).then_some(()));
     }
 
     fn open(&self) {
@@ -86,6 +87,33 @@ impl ForkGate {
         self.forking.store(0, Ordering::SeqCst);
         self.joining.store(0, Ordering::SeqCst);
     }
+}
+
+/// Looks until there is something: for what another thread is about to finish, or what this very thread holds below a signal handler and will not give.
+fn patiently<T>(look: impl Fn() -> Option<T>) -> Option<T> {
+    for _ in 0..LOCK_TRIES {
+        if let Some(found) = look() {
+            return Some(found);
+        }
+        std::thread::yield_now();
+    }
+    let deadline = Deadline::after(FORK_PATIENCE);
+    loop {
+        if let Some(found) = look() {
+            return Some(found);
+        }
+        deadline.left(Nanos::monotonic())?;
+        std::thread::sleep(FORK_PAUSE);
+    }
+}
+
+/// A lock that others hold for a moment; none after [`FORK_PATIENCE`].
+pub(crate) fn lock_patiently<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    patiently(|| match mutex.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(guard)) => Some(guard.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    })
 }
 
 impl Context {
@@ -119,11 +147,13 @@ impl Context {
 
     /// Runs `join` unless a fork is under way: then the connection would be counted as plain, and be upgraded in the child.
     pub(crate) fn unless_forking(&self, join: impl FnOnce()) {
+        JOINING.set(JOINING.get() + 1);
         self.gate.joining.fetch_add(1, Ordering::SeqCst);
         if self.gate.forking.load(Ordering::SeqCst) == 0 {
             join();
         }
         self.gate.joining.fetch_sub(1, Ordering::SeqCst);
+        JOINING.set(JOINING.get() - 1);
     }
 
     /// Follows a TCP socket that has just been connected or accepted. No system calls.
@@ -147,25 +177,26 @@ impl Context {
         connection
     }
 
-    /// To be called before `fork` with all open connections.
-    pub fn before_fork(&self, open: &[&Connection]) {
+    /// To be called before `fork` with all open connections. The thread that forks keeps the result, and ends it in the parent and in the child: what one fork counted is
+    /// nothing to another one that a second thread makes at the same time.
+    pub fn before_fork<'a>(&'a self, open: impl Iterator<Item = &'a Connection>) -> Forking<'a> {
         self.gate.close();
-        open.iter().for_each(|c| c.before_fork(&self.ledger));
+        Forking::count(&self.ledger, open)
     }
 
-    /// To be called in the parent after `fork`, with the same connections; `forked` is false when it failed.
-    pub fn after_fork_parent(&self, forked: bool, open: &[&Connection]) {
+    /// To be called in the parent after `fork`, which may have failed: then the connections count as held by one process more than there is, which costs their peers a
+    /// question to the kernel, and nothing else.
+    pub fn after_fork_parent(&self, forking: Forking<'_>) {
+        drop(forking);
         self.gate.open();
-        open.iter().for_each(|c| if forked { c.after_fork_parent() } else { c.undo_fork() });
     }
 
-    /// To be called in the child after `fork`, with the same connections.
-    pub fn after_fork_child(&self, open: &[&Connection]) {
+    /// To be called in the child after `fork`.
+    pub fn after_fork_child(&self, forking: Forking<'_>) {
         forget_thread_id();
         self.gate.clear();
         self.generation.fetch_add(1, Ordering::SeqCst);
-        open.iter().for_each(|c| c.after_fork_child(self));
-        let places: Vec<_> = open.iter().filter_map(|c| c.place()).collect();
+        let places = forking.inherit(self);
         if !places.is_empty() {
             self.node().hold(&self.settings, &places);
         }

@@ -331,7 +331,7 @@ impl Upgraded {
                 match self.follow_into_ring(kernel) {
                     Some(Receiving::Done(_)) => continue,
                     Some(other) => return (other, Tell::default()),
-                    None => return (self.count_kernel_receive(), Tell::default()),
+                    None => return (self.count_kernel_receive(true), Tell::default()),
                 }
             }
             let available = self.incoming().available(self.slot.ring_bytes());
@@ -354,9 +354,9 @@ impl Upgraded {
         (Receiving::Done(done as usize), Tell { receiver: false, sender: room })
     }
 
-    fn count_kernel_receive(&self) -> Receiving {
+    fn count_kernel_receive(&self, may_wait: bool) -> Receiving {
         let others = self.incoming().kernel_receives.fetch_add(1, Ordering::SeqCst);
-        Receiving::Kernel { alone: others == 0 && self.early.receives.load(Ordering::SeqCst) == 0 }
+        Receiving::Kernel { alone: may_wait && others == 0 && self.early.receives.load(Ordering::SeqCst) == 0 }
     }
 
     /// In the kernel: `Done` once its bytes are drained and the ring is next, `Empty` while that is about to be known, none: read on.
@@ -373,7 +373,11 @@ impl Upgraded {
                         std::thread::yield_now();
                     }
                 }
-                Phase::Pending => return Some(Receiving::Empty),
+                // Whoever announces it was stopped or killed over it: all that it sent so far is in the kernel, but a receive must not sleep there.
+                Phase::Pending => {
+                    let nothing = kernel.look() == End::Open;
+                    return Some(if nothing { Receiving::Empty } else { self.count_kernel_receive(false) });
+                }
                 Phase::EndsAt(boundary) => {
                     let (received, unread) = kernel.received()?;
                     if unread > 0 || received < boundary {
@@ -391,7 +395,9 @@ impl Upgraded {
         if !self.incoming().reads_ring() && self.incoming().phase() != Phase::Steady {
             if let Some(_locked) = self.lock_in(me) {
                 if !self.incoming().reads_ring() {
-                    self.follow_into_ring(kernel);
+                    if let Some(Receiving::Kernel { .. }) = self.follow_into_ring(kernel) {
+                        self.end_kernel_receive();
+                    }
                 }
             }
         }

@@ -5,9 +5,10 @@
 //!
 //! Invariant: the count is never below the number of processes of ours that may use the socket; a killed one never leaves it, and then the socket stays with the kernel.
 
+use crate::context::lock_patiently;
 use crate::limits::LEDGER_ENTRIES;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard};
 use vmmc_host::Region;
 
 /// Gives out entries; inherited by fork, so parent and child never give out the same one: the index is shared, too.
@@ -26,7 +27,7 @@ pub(crate) struct Entry {
 impl Ledger {
     /// A new entry of count 1; none when memory is short.
     pub(crate) fn entry(&self) -> Option<Entry> {
-        let mut page = self.page.try_lock().ok()?;
+        let mut page = lock_patiently(&self.page)?;
         for _ in 0..2 {
             if let Some(region) = page.as_ref() {
                 let next: &AtomicU64 = region.word(0).ok()?;
@@ -40,6 +41,13 @@ impl Ledger {
             *page = Some(Region::create(LEDGER_ENTRIES as u64 * 8).ok()?);
         }
         None
+    }
+}
+
+impl Ledger {
+    /// Keeps others out for the length of a fork, so that the child finds it free.
+    pub(crate) fn hold(&self) -> Option<MutexGuard<'_, Option<Region>>> {
+        lock_patiently(&self.page)
     }
 }
 

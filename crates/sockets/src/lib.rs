@@ -31,7 +31,7 @@ mod ready;
 mod stream;
 mod types;
 
-pub use connection::{Connection, KernelCall};
+pub use connection::{Connection, Forking, KernelCall};
 pub use context::{Context, Settings};
 pub use ready::{ReadySet, TooMany};
 pub use stream::Stream;

@@ -24,6 +24,10 @@ pub const NODE_RETRY: Duration = Duration::from_secs(2);
 pub const NEWS_BATCH: usize = 256;
 /// Places told in one message after a fork.
 pub const HOLD_BATCH: usize = 512;
+/// Time that a fork waits for another thread that is just moving a connection, or has one of its short locks: far more than either takes on a busy machine.
+pub const FORK_PATIENCE: Duration = Duration::from_secs(1);
+/// Pause between two looks of such a wait, after some yields.
+pub const FORK_PAUSE: Duration = Duration::from_micros(50);
 /// Generations of forked processes; later ones use plain TCP for new connections.
 pub const GENERATIONS: usize = 64;
 /// Connections whose forks are counted on one page.
@@ -41,5 +45,16 @@ pub const YIELD_LONG: Duration = Duration::from_micros(100);
 pub const NO_YIELD_WAITS: u32 = 64;
 /// But not more than this.
 pub const NO_YIELD_WAITS_MAX: u32 = 1 << 16;
-/// Slice of waits that must not rely on being told: a direction about to change, an end whose holders nobody knows.
+/// Slice of waits in the kernel that a change of medium should end.
 pub const CAREFUL_SLICE: Duration = Duration::from_millis(100);
+/// Such a slice while the change is just being announced, which takes a few microseconds unless its sender died over it.
+pub const PENDING_SLICE: Duration = Duration::from_millis(1);
+/// First slice of a sleep on a ring, after which the sleeper asks the kernel about the other end; each further one is twice as long. Whoever closes an end wakes the
+/// sleeper, and the node does for whoever dies: this is for ends that several processes held, whose count may be too high, and for the time without a node.
+pub const SLEEP_SLICE: Duration = Duration::from_millis(200);
+/// The same when several processes hold the other end, or nobody knows who does.
+pub const SHARED_SLEEP_SLICE: Duration = Duration::from_millis(10);
+/// Longest slice: a thread that sleeps for hours costs nothing that can be measured.
+pub const SLEEP_SLICE_MAX: Duration = Duration::from_secs(30);
+/// Longest slice when several processes hold the other end.
+pub const SHARED_SLEEP_SLICE_MAX: Duration = Duration::from_millis(100);

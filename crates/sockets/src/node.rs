@@ -58,16 +58,6 @@ pub(crate) struct Meeting {
     pub(crate) peer: Option<Arc<Peer>>,
 }
 
-/// Whether the node was told something.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Told {
-    Yes,
-    /// It does not fit the socket now, or another thread has it.
-    NotNow,
-    /// It does not know this process.
-    NoNode,
-}
-
 /// What the node said about an offer.
 #[derive(Debug)]
 pub(crate) enum Verdict {
@@ -226,12 +216,11 @@ impl Node {
     }
 
     /// This process holds an end no more; others do.
-    pub(crate) fn let_go(&self, place: Place) -> Told {
-        let Some(mut link) = self.lock_patiently() else { return Told::NotNow };
-        if link.channel.is_none() {
-            return Told::NoNode;
+    pub(crate) fn let_go(&self, place: Place) {
+        // Without the lock the node believes that this process holds it, and the peer finds out by itself.
+        if let Some(mut link) = self.lock_patiently() {
+            self.say(&mut link, SocketCall::LetGo { place }, &[]);
         }
-        if self.say(&mut link, SocketCall::LetGo { place }, &[]) { Told::Yes } else { Told::NotNow }
     }
 
     /// Ends inherited by fork.

@@ -96,7 +96,7 @@ impl Station {
         self.unwatch(&connection.control.channel);
         self.calls.forget(connection.number);
         if connection.sockets {
-            self.hear_out(index, &connection.control.channel);
+            self.hear_out(now, index, &connection.control.channel);
             self.sockets.gone(index, now);
             return self.send_socket_news();
         }

@@ -82,7 +82,7 @@ impl Station {
             Call::AddPeer { addresses } => self.call_add_peer(now, index, &addresses),
             Call::Info { details } => Ok(self.info(now, index, details)),
             Call::Stop => self.call_stop(index),
-            Call::Sockets(call) => return self.serve_sockets(index, call, fds).map(|()| None),
+            Call::Sockets(call) => return self.serve_sockets(now, index, call, fds).map(|()| None),
             Call::ListSockets => self.only_owner(index, "list the sockets of").map(|()| self.list_sockets()),
         };
         answer.map(|answer| Some((answer, Vec::new())))

@@ -17,6 +17,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use vmmc_host::process::ProcessWatch;
 use vmmc_host::stream::messages::{OfferRefusal, Place, SocketCall, SocketNews};
 use vmmc_host::stream::{BELLS, Bells, Endpoints, endpoints};
+use vmmc_nic::Time;
 
 /// The service.
 #[derive(Default)]
@@ -96,7 +97,13 @@ impl Sockets {
     }
 
     /// A message of a client.
-    pub(super) fn handle(&mut self, index: usize, call: SocketCall, mut fds: Vec<OwnedFd>) -> Result<(), Misbehaved> {
+    pub(super) fn handle(
+        &mut self,
+        now: Time,
+        index: usize,
+        call: SocketCall,
+        mut fds: Vec<OwnedFd>,
+    ) -> Result<(), Misbehaved> {
         let fd = if fds.len() == 1 { fds.pop() } else { None };
         match call {
             SocketCall::Attach { .. } => return Err(Misbehaved),
@@ -105,7 +112,7 @@ impl Sockets {
             SocketCall::Withdraw { connection } => self.withdraw(index, connection),
             SocketCall::Adopt { connection } => self.adopt(index, connection, &fd.ok_or(Misbehaved)?),
             SocketCall::Hold { places } => self.hold(index, &places),
-            SocketCall::LetGo { place } => self.let_go(index, place),
+            SocketCall::LetGo { place } => self.let_go(now, index, place),
             SocketCall::Release { place } => self.release(index, place),
             SocketCall::Ring { place } => self.ring_other_end(index, place),
         }

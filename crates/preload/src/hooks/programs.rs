@@ -13,27 +13,27 @@ unsafe extern "C" {
 }
 
 hook! { fn execve(path: *const c_char, argv: Words, env: Words) -> c_int {
-    fork::before_exec();
+    let _undone_if_it_fails = fork::before_exec();
     real::execve(path, argv, env)
 } }
 
 hook! { fn execv(path: *const c_char, argv: Words) -> c_int {
-    fork::before_exec();
+    let _undone_if_it_fails = fork::before_exec();
     real::execve(path, argv, environ)
 } }
 
 hook! { fn execvp(file: *const c_char, argv: Words) -> c_int {
-    fork::before_exec();
+    let _undone_if_it_fails = fork::before_exec();
     real::execvpe(file, argv, environ)
 } }
 
 hook! { fn execvpe(file: *const c_char, argv: Words, env: Words) -> c_int {
-    fork::before_exec();
+    let _undone_if_it_fails = fork::before_exec();
     real::execvpe(file, argv, env)
 } }
 
 hook! { fn fexecve(fd: c_int, argv: Words, env: Words) -> c_int {
-    fork::before_exec();
+    let _undone_if_it_fails = fork::before_exec();
     real::fexecve(fd, argv, env)
 } }
 
@@ -48,12 +48,12 @@ hook! { fn _Exit(code: c_int) -> ! {
 } }
 
 hook! { fn posix_spawn(pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, argv: Words, env: Words) -> c_int {
-    fork::before_exec();
+    fork::before_spawn();
     real::posix_spawn(pid, path, actions, attributes, argv, env)
 } }
 
 hook! { fn posix_spawnp(pid: *mut pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void, argv: Words, env: Words) -> c_int {
-    fork::before_exec();
+    fork::before_spawn();
     real::posix_spawnp(pid, file, actions, attributes, argv, env)
 } }
 

@@ -1,25 +1,71 @@
 //! Forks: who holds what afterwards.
 //!
-//! Invariant: counts grow before the fork, so no child runs uncounted; a connection that was on its way into shared memory when the fork happened stays with the
-//! kernel in the child, and in the parent until the child has let it go.
+//! Invariant: counts grow before the fork, so no child runs uncounted, and only the holder itself takes itself out: a count may be too high, never too low. What a fork
+//! counted is known to the thread that forks, not to the connection, for threads fork at the same time. The child finds every lock of a connection free. A
+//! connection that was on its way into shared memory when the fork happened stays with the kernel in the child, and in the parent until the child has let it go.
 
-use super::{Connection, Stage};
-use crate::context::Context;
+use super::{Connection, Joined, Registration, Stage};
+use crate::context::{Context, lock_patiently};
 use crate::ledger::Ledger;
+use crate::node::Meeting;
 use crate::types::Bypass;
+use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
+use vmmc_host::Region;
 use vmmc_host::stream::messages::Place;
 
+/// What one fork has counted, and holds until it is over.
+#[derive(Debug)]
+pub struct Forking<'a> {
+    counted: Vec<Counted<'a>>,
+    _ledger: Option<MutexGuard<'a, Option<Region>>>,
+}
+
+#[derive(Debug)]
+struct Counted<'a> {
+    connection: &'a Connection,
+    by: By,
+    _watches: Option<MutexGuard<'a, Vec<Registration>>>,
+    _matched: Option<MutexGuard<'a, Option<Meeting>>>,
+}
+
+/// Where a process more was counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum By {
+    /// Among the holders of the end.
+    Holders,
+    /// In the ledger, or nowhere when memory is short.
+    Ledger,
+}
+
+impl<'a> Forking<'a> {
+    pub(crate) fn count(ledger: &'a Ledger, open: impl Iterator<Item = &'a Connection>) -> Forking<'a> {
+        let counted = open.filter_map(|connection| {
+            let by = connection.count_for_child(ledger)?;
+            let (watches, matched) = (lock_patiently(&connection.watches), lock_patiently(&connection.matched));
+            Some(Counted { connection, by, _watches: watches, _matched: matched })
+        });
+        Forking { counted: counted.collect(), _ledger: ledger.hold() }
+    }
+
+    /// In the child: the counts are this process's own from now on. Gives the places of upgraded connections, with the proof that we have them mapped.
+    pub(crate) fn inherit(self, context: &Context) -> Vec<(Place, u64)> {
+        let all: Vec<(&Connection, By)> = self.counted.iter().map(|one| (one.connection, one.by)).collect();
+        drop(self);
+        all.iter().for_each(|(connection, by)| connection.inherit(context, *by));
+        all.iter().filter_map(|(connection, _)| connection.place()).collect()
+    }
+}
+
 impl Connection {
-    pub(crate) fn before_fork(&self, ledger: &Ledger) {
-        let open = self.stage() != Stage::Closed;
-        self.forked.store(open, Ordering::SeqCst);
-        if !open {
-            return;
+    /// Counts the child that is about to be made; none: there is nothing to count.
+    fn count_for_child(&self, ledger: &Ledger) -> Option<By> {
+        if self.stage() == Stage::Closed {
+            return None;
         }
         if let Some(joined) = self.upgraded.get() {
             joined.core.own().holders.fetch_add(1, Ordering::SeqCst);
-            return;
+            return Some(By::Holders);
         }
         match self.entry.get() {
             Some(entry) => entry.add(),
@@ -31,62 +77,121 @@ impl Connection {
                 None => self.settle_for(Bypass::Shared),
             },
         }
+        Some(By::Ledger)
     }
 
-    pub(crate) fn undo_fork(&self) {
-        if !self.forked.swap(false, Ordering::SeqCst) {
-            return;
-        }
-        match (self.upgraded.get(), self.entry.get()) {
-            (Some(joined), _) => {
-                joined.core.own().holders.fetch_sub(1, Ordering::SeqCst);
-            }
-            (None, Some(entry)) => entry.remove(),
-            (None, None) => {}
-        }
-    }
-
-    /// The fork is over, in the parent.
-    pub(crate) fn after_fork_parent(&self) {
-        self.forked.store(false, Ordering::SeqCst);
-    }
-
-    pub(crate) fn after_fork_child(&self, context: &Context) {
-        let counted = self.forked.swap(false, Ordering::SeqCst);
-        if counted {
-            self.generation.store(context.generation(), Ordering::Relaxed);
-        }
+    fn inherit(&self, context: &Context, by: By) {
+        self.generation.store(context.generation(), Ordering::Relaxed);
         match self.stage() {
             // The parent's offer is its own affair; ours begins anew, when the parent has let go.
             Stage::Offered => self.stage.store(Stage::Young as u8, Ordering::Release),
             Stage::Matched => self.settle_for(Bypass::Shared),
-            // It came between the count and the fork: it is the parent's alone.
-            Stage::Joined if !counted => self.stage.store(Stage::Closed as u8, Ordering::Release),
             // Another thread closed it while the fork was under way: we were counted, and have nothing.
-            Stage::Closed if counted => self.count_out(context),
+            Stage::Closed => self.count_out(context, by),
+            // It joined after it was counted as plain: it is the parent's alone.
+            Stage::Joined if by == By::Ledger => {
+                self.stage.store(Stage::Closed as u8, Ordering::Release);
+                self.count_out(context, by);
+            }
             _ => {}
         }
         // Threads that were in the kernel are not in this process.
-        if self.upgraded.get().is_none() {
-            self.early.sends.store(0, Ordering::SeqCst);
-            self.early.receives.store(0, Ordering::SeqCst);
-        }
+        self.early.sends.store(0, Ordering::SeqCst);
+        self.early.receives.store(0, Ordering::SeqCst);
     }
 
-    fn count_out(&self, context: &Context) {
-        match (self.upgraded.get(), self.entry.get()) {
-            (Some(joined), _) => {
+    fn count_out(&self, context: &Context, by: By) {
+        match (by, self.upgraded.get(), self.entry.get()) {
+            (By::Holders, Some(joined), _) => {
                 let (_, tell) = joined.core.let_go(false);
                 self.tell(context, joined, tell);
             }
-            (None, Some(entry)) => entry.remove(),
-            (None, None) => {}
+            (By::Ledger, _, Some(entry)) => entry.remove(),
+            _ => {}
         }
     }
 
     /// Where it is, and the proof that we have it mapped, if it is upgraded and open.
-    pub(crate) fn place(&self) -> Option<(Place, u64)> {
-        let secret = |joined: &super::Joined| joined.core.slot.words().secret.load(Ordering::Relaxed);
+    fn place(&self) -> Option<(Place, u64)> {
+        let secret = |joined: &Joined| joined.core.slot.words().secret.load(Ordering::Relaxed);
         self.upgraded.get().filter(|_| self.stage() == Stage::Joined).map(|joined| (joined.place, secret(joined)))
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+    use crate::context::Settings;
+    use crate::types::Close;
+    use std::os::fd::AsFd;
+    use std::sync::Arc;
+    use vmmc_host::stream::Slab;
+
+    /// A context without a node, and an upgraded connection of it.
+    fn upgraded() -> (Context, Arc<Connection>) {
+        let context = Context::new(Settings { node_name: "none-of-this-name".into(), ..Settings::from_env() });
+        let slot = Slab::create(1, 4096).unwrap().slot(0).unwrap();
+        slot.words().ends[0].holders.store(1, Ordering::SeqCst);
+        let connection = Connection::new(0);
+        connection.join(&context, Meeting { place: Place { slab: 1, slot: 0, end: 0 }, slot, peer: None });
+        (context, connection)
+    }
+
+    fn holders(connection: &Connection) -> u32 {
+        connection.upgraded.get().unwrap().core.own().holders.load(Ordering::SeqCst)
+    }
+
+    #[test]
+    fn two_threads_that_fork_at_once_make_two_children_that_both_let_go() {
+        let (context, connection) = upgraded();
+        let first = context.before_fork(std::iter::once(&*connection));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let second = context.before_fork(std::iter::once(&*connection));
+                context.after_fork_child(second);
+            });
+            while holders(&connection) < 3 {
+                std::thread::yield_now();
+            }
+            // The first fork is over in the parent; what the second one counted stays counted.
+            context.after_fork_parent(first);
+        });
+        assert_eq!(holders(&connection), 3);
+        let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        connection.close(&context, socket.as_fd(), Close::Orderly);
+        assert_eq!(holders(&connection), 2, "the second child let go of what was counted for it");
+    }
+
+    #[test]
+    fn the_child_of_a_fork_finds_the_locks_of_its_connections_free() {
+        let (context, connection) = upgraded();
+        let forking = context.before_fork(std::iter::once(&*connection));
+        assert!(connection.watches.try_lock().is_err() && connection.matched.try_lock().is_err());
+        context.after_fork_child(forking);
+        assert!(connection.watches.try_lock().is_ok() && connection.matched.try_lock().is_ok());
+    }
+
+    #[test]
+    fn a_connection_that_closes_while_a_fork_is_under_way_ends_when_the_child_has_counted_itself_out() {
+        let (context, connection) = upgraded();
+        let forking = context.before_fork(std::iter::once(&*connection));
+        let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        connection.close(&context, socket.as_fd(), Close::Orderly);
+        assert_eq!(holders(&connection), 1);
+        context.after_fork_child(forking);
+        assert_eq!(holders(&connection), 0);
+    }
+
+    #[test]
+    fn a_program_that_could_not_be_started_leaves_its_connections_held() {
+        let (context, connection) = upgraded();
+        connection.passed();
+        assert!(connection.leave_at_exec(&context));
+        assert_eq!(holders(&connection), 1);
+        connection.back_from_exec();
+        assert_eq!(holders(&connection), 2);
+        let forking = context.before_fork(std::iter::empty());
+        context.after_fork_child(forking);
+        assert!(!connection.leave_at_exec(&context), "what was not counted for a child is not its to leave");
     }
 }

@@ -6,7 +6,7 @@
 use super::{Connection, Joined, Socket, Stage};
 use crate::context::Context;
 use crate::core::Upgraded;
-use crate::node::{Meeting, Told, Verdict, refuse};
+use crate::node::{Meeting, Verdict, refuse};
 use crate::types::{Bypass, Close, Shutdown};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{Ordering, fence};
@@ -173,13 +173,10 @@ impl Connection {
             }
             Stage::Joined => {
                 let Some(joined) = self.upgraded.get() else { return };
-                // The node first: if it learns of our end otherwise, it counts us out itself, and twice would end the connection of the others.
+                // The node first, while the slot is surely not used anew: it gives the peer a hint when all that it knows of have gone. Whether it hears or not, the
+                // count is ours alone to take back.
                 if joined.core.others_hold() {
-                    match context.node().let_go(joined.place) {
-                        Told::Yes if joined.core.leave_to_others() => return,
-                        Told::NotNow => return,
-                        Told::Yes | Told::NoNode => {}
-                    }
+                    context.node().let_go(joined.place);
                 }
                 let (last, tell) = joined.core.let_go(how == Close::Reset);
                 self.tell(context, joined, tell);
@@ -229,16 +226,31 @@ impl Connection {
         }
     }
 
-    /// This process is about to become another program (`exec`), which will not have this socket. If that fails, say [`passed`](Self::passed).
-    pub fn leave_at_exec(&self, context: &Context) {
+    /// This process is about to become another program (`exec`), which will not have this socket. If that fails, and this said true, say
+    /// [`back_from_exec`](Self::back_from_exec).
+    pub fn leave_at_exec(&self, context: &Context) -> bool {
+        if self.generation.load(Ordering::Relaxed) != context.generation() || self.stage() == Stage::Closed {
+            return false;
+        }
         match (self.upgraded.get(), self.entry.get()) {
-            (Some(joined), _) => {
-                if joined.core.others_hold() && context.node().let_go(joined.place) != Told::NotNow {
-                    joined.core.leave_to_others();
-                }
+            (Some(joined), _) if joined.core.others_hold() => {
+                context.node().let_go(joined.place);
+                joined.core.leave_to_others()
             }
-            (None, Some(entry)) => entry.remove(),
-            (None, None) => {}
+            (None, Some(entry)) => {
+                entry.remove();
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The other program could not be started: this process goes on.
+    pub fn back_from_exec(&self) {
+        match (self.upgraded.get(), self.entry.get()) {
+            (Some(_), _) => self.passed(),
+            (None, Some(entry)) => entry.add(),
+            _ => {}
         }
     }
 }

@@ -2,9 +2,11 @@
 //!
 //! Invariant: a sleeper has announced itself and looked once more; whoever could end its wait (bytes, room, an end, a change, a death hinted by the node) wakes it.
 
-use super::{Connection, Joined};
+use super::{Connection, Joined, Socket};
 use crate::context::Context;
-use crate::limits::{CAREFUL_SLICE, LOOK_TIME};
+use crate::limits::{
+    CAREFUL_SLICE, LOOK_TIME, PENDING_SLICE, SHARED_SLEEP_SLICE, SHARED_SLEEP_SLICE_MAX, SLEEP_SLICE, SLEEP_SLICE_MAX,
+};
 use crate::patience::Patience;
 use crate::types::Waited;
 use rustix::event::PollFlags;
@@ -18,21 +20,26 @@ use vmmc_host::{Deadline, Nanos};
 impl Connection {
     /// Waits until a receive is worth trying.
     pub fn wait_readable(&self, context: &Context, fd: BorrowedFd<'_>, deadline: Option<Deadline>) -> Waited {
-        let Some(joined) = self.upgraded.get() else { return wait_kernel(fd, PollFlags::IN, deadline, || false) };
+        let Some(joined) = self.upgraded.get() else {
+            return wait_kernel(fd, PollFlags::IN, deadline, || Phase::Steady);
+        };
         let into = joined.core.incoming();
         if !into.reads_ring() {
-            return wait_kernel(fd, PollFlags::IN, deadline, || into.phase() != Phase::Steady);
+            return wait_kernel(fd, PollFlags::IN, deadline, || into.phase());
         }
         let ready = || joined.core.looks_readable();
-        joined.wait(context, &joined.reads, &into.receiver_sleep, deadline, ready)
+        joined.wait(context, fd, (&joined.reads, &into.receiver_sleep), deadline, ready)
     }
 
     /// Waits until a send is worth trying.
     pub fn wait_writable(&self, context: &Context, fd: BorrowedFd<'_>, deadline: Option<Deadline>) -> Waited {
-        let Some(joined) = self.upgraded.get() else { return wait_kernel(fd, PollFlags::OUT, deadline, || false) };
+        let Some(joined) = self.upgraded.get() else {
+            return wait_kernel(fd, PollFlags::OUT, deadline, || Phase::Steady);
+        };
         let out = joined.core.outgoing();
         if !out.announced().in_ring() {
-            return wait_kernel(fd, PollFlags::OUT, deadline, || out.announced().in_ring());
+            let phase = || if out.announced().in_ring() { Phase::EndsAt(0) } else { Phase::Steady };
+            return wait_kernel(fd, PollFlags::OUT, deadline, phase);
         }
         let ready = || {
             joined.core.looks_writable() || {
@@ -40,7 +47,7 @@ impl Connection {
                 joined.core.looks_writable()
             }
         };
-        joined.wait(context, &joined.writes, &out.sender_sleep, deadline, ready)
+        joined.wait(context, fd, (&joined.writes, &out.sender_sleep), deadline, ready)
     }
 }
 
@@ -48,16 +55,17 @@ impl Joined {
     fn wait(
         &self,
         context: &Context,
-        patience: &Patience,
-        word: &SleepWord,
+        fd: BorrowedFd<'_>,
+        (patience, word): (&Patience, &SleepWord),
         deadline: Option<Deadline>,
         ready: impl Fn() -> bool,
     ) -> Waited {
         self.publish_core();
         let peer_core = self.core.other().core.load(Ordering::Relaxed);
+        let mut slept = 0;
         loop {
             let Some(left) = left(deadline) else { return if ready() { Waited::Ready } else { Waited::TimedOut } };
-            if patience.look(peer_core, left.unwrap_or(LOOK_TIME), &ready) {
+            if slept == 0 && patience.look(peer_core, left.unwrap_or(LOOK_TIME), &ready) {
                 return Waited::Ready;
             }
             if context.has_news() {
@@ -68,21 +76,31 @@ impl Joined {
                 // The announcement stays: it may be another sleeper's too, and costs the peer one call in vain.
                 return Waited::Ready;
             }
-            // Several processes at the other end: one that was killed may leave the count of holders too high for a while, and then nobody announces the end.
-            let shared = self.core.other().holders.load(Ordering::Relaxed) > 1;
-            let careful = shared || self.core.careful.load(Ordering::Relaxed) != 0;
-            let sleep = if careful { Some(left.map_or(CAREFUL_SLICE, |l| l.min(CAREFUL_SLICE))) } else { left };
-            match word.sleep(sleep) {
+            let slice = self.slice(slept);
+            match word.sleep(left.map_or(slice, |left| left.min(slice)), left.is_none()) {
                 Err(Errno::INTR) => {
                     return if ready() { Waited::Ready } else { Waited::Interrupted };
                 }
-                Err(Errno::TIMEDOUT) if careful => self.core.ask_kernel.store(1, Ordering::Relaxed),
+                Err(Errno::TIMEDOUT) => {
+                    slept += 1;
+                    self.core.ask_kernel.store(1, Ordering::Relaxed);
+                    self.core.follow_hints(&Socket(fd));
+                }
                 _ => {}
             }
             if ready() {
                 return Waited::Ready;
             }
         }
+    }
+
+    /// How long to sleep after so many sleeps in vain before the kernel is asked about the other end.
+    fn slice(&self, slept: u32) -> Duration {
+        let shared = self.core.other().holders.load(Ordering::Relaxed) > 1;
+        let careful = shared || self.core.careful.load(Ordering::Relaxed) != 0;
+        let (first, max) =
+            if careful { (SHARED_SLEEP_SLICE, SHARED_SLEEP_SLICE_MAX) } else { (SLEEP_SLICE, SLEEP_SLICE_MAX) };
+        first.saturating_mul(1 << slept.min(16)).min(max)
     }
 }
 
@@ -94,14 +112,16 @@ fn left(deadline: Option<Deadline>) -> Option<Option<Duration>> {
     }
 }
 
-/// Waits for the kernel's socket, in slices if `changed` may become true without it.
-fn wait_kernel(fd: BorrowedFd<'_>, what: PollFlags, deadline: Option<Deadline>, changed: impl Fn() -> bool) -> Waited {
+/// Waits for the kernel's socket, in slices if a change of medium may end the wait.
+fn wait_kernel(fd: BorrowedFd<'_>, what: PollFlags, deadline: Option<Deadline>, phase: impl Fn() -> Phase) -> Waited {
     loop {
-        if changed() {
-            return Waited::Ready;
-        }
+        let slice = match phase() {
+            Phase::Steady => CAREFUL_SLICE,
+            Phase::Pending => PENDING_SLICE,
+            Phase::EndsAt(_) => return Waited::Ready,
+        };
         let Some(left) = left(deadline) else { return Waited::TimedOut };
-        let slice = left.map_or(CAREFUL_SLICE, |l| l.min(CAREFUL_SLICE));
+        let slice = left.map_or(slice, |l| l.min(slice));
         match wait_socket(fd, what, Deadline::after(slice)) {
             Ok(true) => return Waited::Ready,
             Ok(false) => {}

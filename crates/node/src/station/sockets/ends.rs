@@ -20,8 +20,6 @@ pub(super) struct Orphan {
     since: Time,
     /// Hints given.
     hints: usize,
-    /// Whether the shared count of holders still has it.
-    counted: bool,
     process: u32,
     pid: u32,
     watch: Option<std::sync::Arc<ProcessWatch>>,
@@ -74,15 +72,21 @@ impl Sockets {
         }
     }
 
-    /// A process holds an end no more, and has counted itself out.
-    pub(super) fn let_go(&mut self, index: usize, place: Place) {
+    /// A process holds an end no more. The others may have died before: then the peer learns from its kernel, and needs a hint to ask it.
+    pub(super) fn let_go(&mut self, now: Time, index: usize, place: Place) {
         let process = self.client(index).process;
         let Some(link) = self.slabs.link(place) else { return };
         let holders = &mut link.holders[place.end as usize];
         remove_one(holders, process);
         // It may hold the end a second time, when it passed the descriptor to itself.
-        if !holders.contains(&process) {
-            self.client(index).ends.remove(&place);
+        if holders.contains(&process) {
+            return;
+        }
+        let (last, secret) = (holders.is_empty(), link.secret);
+        let pid = self.client(index).pid;
+        if self.client(index).ends.remove(&place) && last {
+            // Not at once: the child of a fork says that it holds the end about when its parent lets go of it.
+            self.orphans.push(Orphan { place, secret, since: now, hints: 1, process, pid, watch: None });
         }
     }
 
@@ -144,16 +148,7 @@ impl Sockets {
             let Some(link) = self.slabs.link(place) else { continue };
             link.holders[place.end as usize].retain(|&h| h != process);
             let secret = link.secret;
-            self.orphans.push(Orphan {
-                place,
-                secret,
-                since: now,
-                hints: 0,
-                counted: true,
-                process,
-                pid,
-                watch: watch.clone(),
-            });
+            self.orphans.push(Orphan { place, secret, since: now, hints: 0, process, pid, watch: watch.clone() });
         }
         self.slabs.forget_unused(process);
         self.serve_orphans(now);
@@ -167,9 +162,6 @@ impl Sockets {
                 return false;
             }
             let ended = orphan.watch.as_ref().is_none_or(|w| w.has_ended());
-            if ended && std::mem::take(&mut orphan.counted) {
-                self.count_out(orphan.place);
-            }
             if orphan.hints < SOCKET_HINTS.len() && now.since(orphan.since) >= SOCKET_HINTS[orphan.hints] {
                 orphan.hints += 1;
                 let place = orphan.place;
@@ -198,14 +190,6 @@ impl Sockets {
     fn not_dead(&self, place: Place) {
         if let Some(slot) = self.slabs.slot(place) {
             slot.words().ends[place.end as usize].dead.store(0, Ordering::SeqCst);
-        }
-    }
-
-    /// A holder has died: the count that the others see is one less.
-    fn count_out(&self, place: Place) {
-        if let Some(slot) = self.slabs.slot(place) {
-            let holders = &slot.words().ends[place.end as usize].holders;
-            let _ = holders.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1));
         }
     }
 

@@ -16,6 +16,7 @@ impl Station {
     /// A call about sockets; answers come as news.
     pub(in crate::station) fn serve_sockets(
         &mut self,
+        now: Time,
         index: usize,
         call: SocketCall,
         fds: Vec<OwnedFd>,
@@ -23,7 +24,7 @@ impl Station {
         let done = match call {
             SocketCall::Attach { version } => self.attach_sockets(index, version, fds)?,
             _ if !self.is_sockets_client(index) => return Err(invalid("the first call about sockets is Attach")),
-            call => self.sockets.handle(index, call, fds),
+            call => self.sockets.handle(now, index, call, fds),
         };
         if done == Err(Misbehaved) {
             self.dying.push(index);
@@ -58,12 +59,12 @@ impl Station {
         Ok(attached)
     }
 
-    /// What a client said before it went, and nobody has read: that it let an end go must be known before it is counted out of what it still holds.
-    pub(in crate::station) fn hear_out(&mut self, index: usize, channel: &Channel) {
+    /// What a client said before it went, and nobody has read: that it let an end go must be known before it is taken for a holder that died.
+    pub(in crate::station) fn hear_out(&mut self, now: Time, index: usize, channel: &Channel) {
         for _ in 0..SOCKET_LAST_WORDS_MAX {
             let Ok((bytes, fds)) = channel.try_receive() else { return };
             let Ok(Request { call: Call::Sockets(call), .. }) = decode::<Request>(&bytes) else { return };
-            if self.sockets.handle(index, call, fds).is_err() {
+            if self.sockets.handle(now, index, call, fds).is_err() {
                 return;
             }
         }
