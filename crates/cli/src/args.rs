@@ -88,6 +88,9 @@ pub(crate) enum Command {
         /// Name of the export through which the launcher talks
         #[arg(long)]
         service: String,
+        /// There is a keeper above it already
+        #[arg(long)]
+        kept: bool,
     },
     /// The other side of `bench sockets`
     #[command(hide = true)]

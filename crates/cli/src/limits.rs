@@ -64,8 +64,10 @@ pub(crate) const PROGRESS_PAUSE: Duration = Duration::from_millis(50);
 /// How long a node that `vmmc exec` started stays after its last process: long enough for the next command typed by hand.
 pub(crate) const EXEC_NODE_LINGER: Duration = Duration::from_secs(60);
 
-/// How long a supervisor waits for the launcher that wanted it.
+/// How long a supervisor waits for the first word of a launcher that has its link: within the launcher it is the next line, so this is the time of a busy machine.
 pub(crate) const SUPERVISOR_HELLO: Duration = Duration::from_secs(15);
+/// Time between two looks of a keeper whether the supervisor is still there, which a signal tells it anyway.
+pub(crate) const KEEPER_LOOK: Duration = Duration::from_secs(10);
 /// Time between two looks of a supervisor whether launcher and node are still there.
 pub(crate) const SUPERVISOR_LOOK: Duration = Duration::from_millis(50);
 /// Time between SIGTERM and SIGKILL when the supervisor itself is told to end.

@@ -38,7 +38,8 @@ fn main() -> ExitCode {
     match run(cli.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("vmmc: {failure}");
+            // Whoever would read it may have gone.
+            let _ = writeln!(std::io::stderr(), "vmmc: {failure}");
             failure.into()
         }
     }
@@ -57,7 +58,7 @@ fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Demo(demo) => commands::demo::run(&demo),
         Command::Run(run) => commands::run::run(&run),
-        Command::Supervise { node, service } => commands::supervise::run(&node, &service),
+        Command::Supervise { node, service, kept } => commands::supervise::run(&node, &service, kept),
         Command::Node(node) => commands::node::run(&node),
         Command::Ping(ping) => commands::ping::run(&ping),
         Command::Bench(bench) => commands::bench::run(&bench),

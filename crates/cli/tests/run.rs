@@ -51,22 +51,32 @@ impl Place {
         pids.filter(has).collect()
     }
 
-    /// Supervisors of the node that run.
+    /// Keepers that run.
+    fn keepers(&self) -> Vec<u32> {
+        children(self.node.pid)
+    }
+
+    /// Supervisors that run, each below its keeper.
     fn supervisors(&self) -> Vec<u32> {
-        let pids = std::fs::read_dir("/proc").expect("there is /proc").filter_map(Result::ok);
-        let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-        let parent = |pid: &u32| {
-            let status = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-            status.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(1)?.parse().ok())
-        };
-        pids.filter(|pid| alive(*pid) && parent(pid) == Some(self.node.pid)).collect()
+        self.keepers().into_iter().flat_map(children).collect()
     }
 
     fn nothing_is_left(&self) {
-        wait_until(&format!("nothing of the job is left: {:?} {:?}", self.marked(), self.supervisors()), || {
-            self.marked().is_empty() && self.supervisors().is_empty()
+        wait_until(&format!("nothing of the job is left: {:?} {:?}", self.marked(), self.keepers()), || {
+            self.marked().is_empty() && self.keepers().is_empty()
         });
     }
+}
+
+/// Children of a process that run.
+fn children(of: u32) -> Vec<u32> {
+    let pids = std::fs::read_dir("/proc").expect("there is /proc").filter_map(Result::ok);
+    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let parent = |pid: &u32| {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        status.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(1)?.parse().ok())
+    };
+    pids.filter(|pid| alive(*pid) && parent(pid) == Some(of)).collect()
 }
 
 /// Waits until `job` has printed so many lines, and gives its standard output back.
@@ -217,8 +227,12 @@ fn nobody_reads_and_memory_stays_bounded_until_it_is_interrupted() {
 }
 
 fn interrupt(job: &Child) {
-    let pid = rustix::process::Pid::from_child(job);
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("it is ours");
+    signal(job.id(), rustix::process::Signal::INT);
+}
+
+fn signal(pid: u32, signal: rustix::process::Signal) {
+    let pid = rustix::process::Pid::from_raw(pid as i32).expect("no process has the id 0");
+    rustix::process::kill_process(pid, signal).expect("it is ours");
 }
 
 #[test]
@@ -251,14 +265,15 @@ fn run_killed_at_any_moment_leaves_nothing() {
 }
 
 #[test]
-fn a_supervisor_killed_at_any_moment_ends_the_job_and_leaves_nothing() {
+fn a_supervisor_or_its_keeper_killed_at_any_moment_ends_the_job_and_leaves_nothing() {
     let place = Place::new("supervisor-killed");
     let mut random = Random(2);
-    for _ in 0..rounds() {
+    for round in 0..rounds() {
         let job = place.start(&["-n", "3", "--", "sh", "-c", DAEMONS]);
-        wait_until("there is a supervisor", || !place.supervisors().is_empty());
+        let victims = || if round % 2 == 0 { place.supervisors() } else { place.keepers() };
+        wait_until("there is one to kill", || !victims().is_empty());
         std::thread::sleep(Duration::from_micros(random.below(60_000)));
-        place.supervisors().into_iter().for_each(kill);
+        victims().into_iter().for_each(kill);
         let output = job.wait_with_output().expect("it is ours");
         assert!(!output.status.success());
         place.nothing_is_left();
@@ -272,12 +287,55 @@ fn a_daemon_killed_ends_the_job_and_leaves_nothing() {
         let place = Place::new("daemon-killed");
         let mut job = place.start(&["-n", "3", "--", "sh", "-c", DAEMONS]);
         let out = printed(&mut job, 3);
-        let supervisors = place.supervisors();
+        let supervisors = [place.keepers(), place.supervisors()].concat();
         place.node.kill();
         assert!(!job.wait().expect("it is ours").success());
         drop(out);
         wait_until("nothing of the job is left", || place.marked().is_empty());
         wait_until("no supervisor is left", || !supervisors.iter().any(|pid| alive(*pid)));
+    }
+}
+
+#[test]
+fn a_daemon_and_a_supervisor_killed_at_once_leave_nothing() {
+    for which in ["keeper", "supervisor"] {
+        let place = Place::new("both-killed");
+        let mut job = place.start(&["-n", "3", "--", "sh", "-c", DAEMONS]);
+        let out = printed(&mut job, 3);
+        let keepers = place.keepers();
+        let victims = if which == "keeper" { keepers.clone() } else { place.supervisors() };
+        assert_eq!((keepers.len(), victims.len()), (1, 1), "one keeper, with one supervisor below it");
+        // Neither sees the other's end: both are stopped first.
+        let both = [place.node.pid, victims[0]];
+        both.into_iter().for_each(|pid| signal(pid, rustix::process::Signal::STOP));
+        both.into_iter().for_each(kill);
+        assert!(!job.wait().expect("it is ours").success());
+        drop(out);
+        let below = place.marked();
+        wait_until(&format!("nothing is left after the {which}: {below:?}"), || place.marked().is_empty());
+        wait_until("no keeper is left", || !keepers.iter().any(|pid| alive(*pid)));
+    }
+}
+
+#[test]
+fn a_supervisor_that_nobody_waits_for_ends() {
+    let place = Place::new("unwanted");
+    let service = format!("vmmc.launch/{}/test", rustix::process::geteuid().as_raw());
+    let said = common::fails(1, &["supervise", "--node", &place.node.name, "--service", &service]);
+    assert!(said.contains("has gone"), "{said}");
+}
+
+#[test]
+fn a_supervisor_that_does_not_come_up_is_told_with_the_reason() {
+    for (program, said, noted) in [
+        ("/bin/false", "ended before it served", "it said nothing"),
+        ("/nonexistent", "cannot be executed", "/nonexistent"),
+    ] {
+        let node = Node::start("no-supervisor", &["--plain", "--launcher", program]);
+        let error = common::fails(1, &["run", "--node", &node.name, "--", "true"]);
+        assert!(error.contains(said) && error.contains(&node.name), "{error}");
+        let status = ok(&["node", "status", "--name", &node.name]);
+        assert!(status.contains(noted), "{status}");
     }
 }
 

@@ -527,7 +527,7 @@ pub struct ExportInfo {
     pub len: u64,
     /// Rights.
     pub rights: u8,
-    /// Imports on this node.
+    /// Imports of it, on all nodes.
     pub importers: u32,
 }
 

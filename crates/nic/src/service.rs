@@ -44,9 +44,14 @@ pub enum ServiceRefusal {
     /// Too many run.
     #[error("as many jobs as it allows run there already; let some end")]
     TooMany,
-    /// The service's program does not start.
-    #[error("its program `vmmc` could not be started; the log of that node (`vmmc node status`) says why")]
+    /// The service's program cannot be executed.
+    #[error("its program `vmmc` cannot be executed; the notes of that node (`vmmc node status` there) say why")]
     Failed,
+    /// The service's program ended before it served.
+    #[error(
+        "the supervisor that it had started ended before it served; the notes of that node (`vmmc node status` there) say how; run the job again"
+    )]
+    Ended,
 }
 
 impl ServiceRefusal {
@@ -58,6 +63,7 @@ impl ServiceRefusal {
             ServiceRefusal::OtherUser => 3,
             ServiceRefusal::TooMany => 4,
             ServiceRefusal::Failed => 5,
+            ServiceRefusal::Ended => 6,
         }
     }
 
@@ -69,6 +75,7 @@ impl ServiceRefusal {
             3 => ServiceRefusal::OtherUser,
             4 => ServiceRefusal::TooMany,
             5 => ServiceRefusal::Failed,
+            6 => ServiceRefusal::Ended,
             _ => return None,
         })
     }

@@ -126,7 +126,11 @@ impl NodeConfig {
         let mut config = NodeConfig { handle_signals: true, ..NodeConfig::default() };
         let mut args = args.into_iter();
         while let Some(option) = args.next() {
-            let mut value = || args.next().ok_or_else(|| BadOption::NoValue { option: option.clone() });
+            let mut value = || {
+                // No name, address or file begins like an option, so one that does is the next option.
+                let value = args.next().filter(|value| !value.starts_with("--"));
+                value.ok_or_else(|| BadOption::NoValue { option: option.clone() })
+            };
             match option.as_str() {
                 "--name" => config.name = value()?,
                 "--listen" => config.listen.push(address(&option, &value()?)?),
@@ -252,6 +256,7 @@ mod tests {
         let parse = |args: &[&str]| NodeConfig::from_args(args.iter().map(|a| a.to_string())).unwrap_err();
         assert_eq!(parse(&["--nmae", "x"]), BadOption::Unknown { option: "--nmae".into() });
         assert_eq!(parse(&["--name"]), BadOption::NoValue { option: "--name".into() });
+        assert_eq!(parse(&["--name", "--plain"]), BadOption::NoValue { option: "--name".into() });
         assert!(parse(&["--listen", "localhost"]).to_string().contains("an address and a port"));
         assert!(parse(&["--linger-s", "-1"]).to_string().contains("a number from 0"));
     }

@@ -43,6 +43,8 @@ pub const INFO_BYTES_MAX: usize = 48 << 10;
 
 /// Supervisors of jobs that one node has at once: each is a process, and takes a place among those that the engine serves.
 pub const SUPERVISORS_MAX: usize = 64;
+/// Bytes of the last words of a daemon or a supervisor that are worth repeating.
+pub const WORDS_BYTES: usize = 4096;
 /// Notes kept for `vmmc node status`: the last refusals, not a log file.
 pub const NOTES_MAX: usize = 64;
 /// Bytes of one note.

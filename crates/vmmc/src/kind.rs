@@ -256,7 +256,7 @@ impl Kind for JobError {
             JobError::Import(error) => error.kind(),
             JobError::Transfer(error) => error.kind(),
             JobError::Call(error) => error.kind(),
-            JobError::Wait { error, .. } => error.kind(),
+            JobError::Wait { error, .. } | JobError::News(error) => error.kind(),
             JobError::NoRank { .. } => ErrorKind::OutOfBounds,
             JobError::MemberGone { .. } | JobError::HasLeft { .. } | JobError::Overtaken { .. } => {
                 ErrorKind::MembersChanged
@@ -271,6 +271,8 @@ impl Kind for LinkError {
             LinkError::Export(error) => error.kind(),
             LinkError::Import(error) => error.kind(),
             LinkError::Transfer(error) => error.kind(),
+            LinkError::Call(error) => error.kind(),
+            LinkError::Gone => ErrorKind::OwnerDied,
             LinkError::Protocol { .. } => ErrorKind::Version,
         }
     }

@@ -3,16 +3,19 @@
 //! Somebody imports `vmmc.launch/UID/TOKEN` and waits for it; the engine tells us; we start `vmmc supervise`, which exports that name, hears there what to start, and
 //! ends its processes when whoever asked, or this node, has gone. The token is the asker's secret.
 //!
-//! Invariant: a supervisor runs as the user who asked, never as another; what a killed supervisor leaves behind comes to us (we are its subreaper) and is killed. A
+//! Between us and a supervisor is its keeper, which the program puts there: what we call a supervisor here is both.
+//!
+//! Invariant: a supervisor runs as the user who asked, never as another; what a killed keeper leaves behind comes to us (we are its subreaper) and is killed. A
 //! refusal is answered, counted and noted with its reason.
 
 use crate::config::NodeConfig;
-use crate::limits::SUPERVISORS_MAX;
+use crate::limits::{SUPERVISORS_MAX, WORDS_BYTES};
 use crate::station::Station;
 use rustix::process::{Pid, Signal, WaitOptions};
+use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::{ChildStderr, Command, Stdio};
 use vmmc_host::process::children_of_this_process;
 use vmmc_nic::{SERVICE_PREFIX, ServiceRefusal, ServiceWanted, Time};
 
@@ -36,6 +39,8 @@ pub(super) struct Launcher {
 struct Supervisor {
     pid: Pid,
     service: String,
+    /// What it says when it fails.
+    words: Option<ChildStderr>,
 }
 
 /// A user of this machine.
@@ -79,11 +84,7 @@ impl Launcher {
             if let Err((why, detail)) = self.start(&wanted) {
                 let who = wanted.from.as_ref().map_or("this node".to_string(), |node| format!("node {node}"));
                 let note = format!("refused to start processes for user {} of {who}: {detail}", wanted.uid);
-                if !self.quiet {
-                    // Whoever started us may have closed it; the note is kept in any case.
-                    let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("{note}\n").as_bytes());
-                }
-                station.note(now, note);
+                self.note(station, now, note);
                 station.refuse_service(now, &wanted.name, why);
             }
         }
@@ -103,18 +104,15 @@ impl Launcher {
         }
         let mut command = Command::new(program);
         command.args(["supervise", "--node", &self.node, "--service", &wanted.name]);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).current_dir("/").process_group(0);
-        if self.quiet {
-            command.stderr(Stdio::null());
-        }
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).current_dir("/").process_group(0);
         if let Some(user) = user {
             command.uid(wanted.uid).gid(user.gid).env("HOME", user.home).env_remove("XDG_CONFIG_HOME");
         }
-        let child = command
+        let mut child = command
             .spawn()
             .map_err(|e| (ServiceRefusal::Failed, format!("{} cannot be executed: {e}", program.display())))?;
         let pid = Pid::from_child(&child);
-        self.running.push(Supervisor { pid, service: wanted.name.clone() });
+        self.running.push(Supervisor { pid, service: wanted.name.clone(), words: child.stderr.take() });
         Ok(())
     }
 
@@ -137,25 +135,41 @@ impl Launcher {
 
     /// Collects supervisors that have ended, and kills what a killed one left behind.
     pub(super) fn reap(&mut self, station: &mut Station, now: Time) {
+        let mut notes = Vec::new();
         let mut killed = false;
-        self.running.retain(|supervisor| {
+        self.running.retain_mut(|supervisor| {
             let ended = match rustix::process::waitpid(Some(supervisor.pid), WaitOptions::NOHANG) {
                 Ok(None) => return true,
                 Ok(Some((_, status))) => status,
                 Err(_) => return false,
             };
-            if let Some(signal) = ended.terminating_signal() {
-                killed = true;
-                station.note(now, format!("the supervisor of a job was killed by signal {signal}; its processes end"));
+            let words = supervisor.words.take().map(last_words).unwrap_or_default();
+            match (ended.terminating_signal(), ended.exit_status()) {
+                (Some(signal), _) => {
+                    killed = true;
+                    notes.push(format!("the keeper of a job was killed by signal {signal}; the job's processes end"));
+                }
+                (None, Some(code)) if code != 0 => notes.push(format!("a job ended with its supervisor: {words}")),
+                _ => {}
             }
             // A supervisor that could not come up leaves somebody waiting.
-            station.refuse_service(now, &supervisor.service, ServiceRefusal::Failed);
+            station.refuse_service(now, &supervisor.service, ServiceRefusal::Ended);
             false
         });
+        notes.into_iter().for_each(|note| self.note(station, now, note));
         self.cleaning |= killed && self.own_process;
         if self.cleaning {
             self.clean_up();
         }
+    }
+
+    /// Keeps a note for `vmmc node status`, and shows it where somebody may read it.
+    fn note(&self, station: &mut Station, now: Time, note: String) {
+        if !self.quiet {
+            // Whoever started us may have closed it; the note is kept in any case.
+            let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("{note}\n").as_bytes());
+        }
+        station.note(now, note);
     }
 
     /// Kills what has come to us. The children of what dies of it come to us then, which the end of a process tells: so until nothing comes any more.
@@ -173,6 +187,16 @@ impl Launcher {
         let known = |pid: &Pid| self.running.iter().any(|s| s.pid == *pid);
         children_of_this_process().into_iter().filter(|pid| !known(pid)).collect()
     }
+}
+
+/// The last line that a supervisor wrote.
+fn last_words(mut pipe: ChildStderr) -> String {
+    let mut bytes = vec![0; WORDS_BYTES];
+    // What a process that it left behind may still write is not waited for.
+    let read = rustix::io::ioctl_fionbio(&pipe, true).map_err(Into::into).and_then(|()| pipe.read(&mut bytes));
+    let text = String::from_utf8_lossy(&bytes[..read.unwrap_or(0)]).into_owned();
+    let line = text.lines().rev().map(str::trim).find(|line| !line.is_empty()).unwrap_or("it said nothing");
+    line.strip_prefix("vmmc: ").unwrap_or(line).to_string()
 }
 
 /// Group and home folder of a user, from the machine's list of users.

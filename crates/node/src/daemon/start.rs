@@ -3,16 +3,13 @@
 //! Invariant: on success processes can attach; on failure the caller knows what the daemon had to say.
 
 use crate::config::NodeConfig;
-use crate::limits::{START_LOOK, START_TIME};
+use crate::limits::{START_LOOK, START_TIME, WORDS_BYTES};
 use std::io::Read;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 use vmmc_host::Channel;
 use vmmc_host::channel::node_socket_name;
-
-/// Bytes of a daemon's last words that are worth repeating.
-const WORDS_MAX: u64 = 4096;
 
 /// Why a daemon did not start.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -83,7 +80,7 @@ fn last_words(child: &mut Child) -> String {
     let mut said = String::new();
     if let Some(stderr) = child.stderr.take() {
         // What cannot be read was not said.
-        let _ = stderr.take(WORDS_MAX).read_to_string(&mut said);
+        let _ = stderr.take(WORDS_BYTES as u64).read_to_string(&mut said);
     }
     let said = said.trim();
     if said.is_empty() { "it said nothing".into() } else { said.into() }

@@ -12,7 +12,7 @@ use std::os::fd::OwnedFd;
 use vmmc_host::channel::ChannelError;
 use vmmc_host::control::{Answer, Call, Refusal, RefusalCode, Reply, Request, decode, encode};
 use vmmc_host::limits::CONTROL_BYTES_MAX;
-use vmmc_nic::{RegionId, Time};
+use vmmc_nic::{ProcessId, RegionId, Time};
 
 impl Station {
     /// Takes what has come on a connection.
@@ -134,6 +134,11 @@ impl Station {
     /// Whether details of other users' exports are for the eyes of whoever is on this connection.
     pub(super) fn is_owner(&self, index: usize) -> bool {
         self.only_owner(index, "").is_ok()
+    }
+
+    /// Id of the process behind a connection, if it is attached.
+    pub(super) fn process_id_at(&self, index: usize) -> Option<ProcessId> {
+        self.connections.get(index)?.as_ref()?.process.as_ref().map(|process| process.id)
     }
 
     /// The process behind a connection.

@@ -9,11 +9,16 @@ use crate::limits::{INFO_BYTES_MAX, INFO_LIST_MAX};
 use std::sync::atomic::Ordering;
 use vmmc_host::area::PIN_COUNTER_NAMES;
 use vmmc_host::control::{Answer, ExportInfo, ImportInfo, NodeInfo, PeerInfo as HostPeerInfo, ProcessInfo, encode};
-use vmmc_nic::{PeerInfo, PeerState, Time};
+use vmmc_nic::{PeerInfo, PeerState, ProcessId, Time};
 
 impl Station {
     pub(super) fn info(&self, now: Time, index: usize, details: bool) -> Answer {
-        Answer::Info(Box::new(self.describe(now, self.is_owner(index), details)))
+        let owner = self.is_owner(index);
+        let mut info = self.describe(now, owner, false);
+        if details {
+            self.add_details(&mut info, self.process_id_at(index), owner);
+        }
+        Answer::Info(Box::new(info))
     }
 
     /// Description of the node, as its owner or somebody else may see it.
@@ -35,7 +40,7 @@ impl Station {
             imports: Vec::new(),
         };
         if details && owner {
-            self.add_details(&mut info);
+            self.add_details(&mut info, None, true);
         }
         while encode(&info).len() > INFO_BYTES_MAX && (info.notes.pop().is_some() || info.peers.pop().is_some()) {}
         info
@@ -98,16 +103,22 @@ impl Station {
         infos.take(INFO_LIST_MAX).collect()
     }
 
-    fn add_details(&self, info: &mut NodeInfo) {
-        let exports = self.engine.exports().map(|e| ExportInfo {
+    /// Lists exports and imports: those of the process that asks, which are no secret to it, before those of others.
+    fn add_details(&self, info: &mut NodeInfo, asks: Option<ProcessId>, others: bool) {
+        let own = |process: ProcessId| Some(process) == asks;
+        let exports = self.engine.exports().filter(|e| own(e.process));
+        let exports = exports.chain(self.engine.exports().filter(|e| others && !own(e.process)));
+        let exports = exports.map(|e| ExportInfo {
             export: e.export.to_u64(),
             name: e.name,
             process: e.process.0,
             len: e.len,
             rights: e.rights.bits(),
-            importers: e.local_importers as u32,
+            importers: (e.local_importers + e.remote_importers) as u32,
         });
-        let imports = self.engine.imports().map(|i| ImportInfo {
+        let imports = self.engine.imports().filter(|i| own(i.process));
+        let imports = imports.chain(self.engine.imports().filter(|i| others && !own(i.process)));
+        let imports = imports.map(|i| ImportInfo {
             import: i.import.to_u64(),
             process: i.process.0,
             export: i.export.to_u64(),
@@ -121,7 +132,7 @@ impl Station {
         while encode(info).len() > INFO_BYTES_MAX && (info.imports.pop().is_some() | info.exports.pop().is_some()) {}
     }
 
-    fn path_of(&self, process: vmmc_nic::ProcessId, import: vmmc_nic::ImportId) -> &'static str {
+    fn path_of(&self, process: ProcessId, import: vmmc_nic::ImportId) -> &'static str {
         let index = self.by_slot.get(process.slot()).copied().flatten();
         let record = index
             .and_then(|i| self.connections[i].as_ref()?.process.as_ref())

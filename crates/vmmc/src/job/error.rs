@@ -17,6 +17,12 @@ pub enum LinkError {
     /// It has gone.
     #[error(transparent)]
     Transfer(#[from] TransferError),
+    /// It went before a word was said.
+    #[error("whoever wanted the job has gone")]
+    Gone,
+    /// The node did not answer.
+    #[error(transparent)]
+    Call(#[from] CallError),
     /// It talks nonsense.
     #[error("the other side of a job's link said what makes no sense ({what}); run the same release on all nodes")]
     Protocol {
@@ -105,6 +111,9 @@ pub enum JobError {
         /// How it ended.
         error: WaitError,
     },
+    /// News of members cannot be had.
+    #[error(transparent)]
+    News(#[from] WaitError),
     /// There is no such rank.
     #[error("rank {rank} does not exist; the job has {size} ranks")]
     NoRank {

@@ -29,6 +29,7 @@ const RING: u64 = 128;
 
 /// One side of a link, before and after the other side is known.
 pub struct Link {
+    session: Session,
     inbox: Export,
     peer: Option<Import>,
     /// Bytes written to the other side.
@@ -50,7 +51,7 @@ impl Link {
     pub fn listen(session: &Session, name: &str) -> Result<Link, LinkError> {
         let inbox = session.export(RING + LINK_RING_BYTES).name(name).notify(true).create()?;
         let (out, partial) = (VecDeque::new(), VecDeque::new());
-        Ok(Link { inbox, peer: None, sent: 0, taken: 0, told: 0, out, partial })
+        Ok(Link { session: session.clone(), inbox, peer: None, sent: 0, taken: 0, told: 0, out, partial })
     }
 
     /// The other side is known: what was said waits no longer.
@@ -61,6 +62,16 @@ impl Link {
     /// Why no more messages can pass, if so.
     pub fn broken(&self) -> Option<TransferError> {
         self.peer.as_ref().and_then(Import::broken)
+    }
+
+    /// Whether the other side has imported ours. It asks the node, so it is for the time before anything was said.
+    ///
+    /// # Errors
+    /// [`LinkError::Call`].
+    pub fn is_imported(&self) -> Result<bool, LinkError> {
+        let id = self.inbox.id().to_u64();
+        let info = self.session.node_info(true)?;
+        Ok(info.exports.iter().any(|export| export.export == id && export.importers > 0))
     }
 
     /// Queues a message; [`pump`](Self::pump) moves it.

@@ -7,9 +7,10 @@
 //!
 //! Invariant: nothing that a rank started outlives the supervisor's regular end. It is the subreaper of all of it, so also what has left its parents comes to it; it ends
 //! everything when the launcher's side of the link or its node has gone. Killed itself, it takes the ranks along (the kernel kills them with it), and what they had started
-//! comes to the node's daemon, which kills it.
+//! comes to its [`keeper`], which kills it.
 
 mod children;
+mod keeper;
 mod lines;
 mod rank;
 mod tables;
@@ -33,10 +34,15 @@ use vmmc::job::link::Link;
 use vmmc::job::protocol::{Exit, Order, Program, Report};
 use vmmc::{Rights, Session};
 
-/// Runs the command.
-pub(crate) fn run(node: &str, service: &str) -> Result<(), Failure> {
+/// Runs the command: the keeper, and below it, `kept`, the supervisor.
+pub(crate) fn run(node: &str, service: &str, kept: bool) -> Result<(), Failure> {
     // Refused on kernels before 3.4 only.
     let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
+    if !kept {
+        return keeper::run(node, service);
+    }
+    // It was started through a link whose name says nothing.
+    let _ = rustix::thread::set_name(c"vmmc");
     let signals = Signals::catch()?;
     let session = Session::builder().node(node).start_node(false).attach()?;
     let link = meet(&session, service, node).map_err(Failure::new)?;
@@ -57,14 +63,18 @@ pub(crate) fn run(node: &str, service: &str) -> Result<(), Failure> {
 /// Waits for the launcher to say where it is, and answers.
 fn meet(session: &Session, service: &str, node: &str) -> Result<Link, LinkError> {
     let mut link = Link::listen(session, service)?;
-    let end = Instant::now() + SUPERVISOR_HELLO;
+    let start = Instant::now();
+    let mut look_at = start + SUPERVISOR_LOOK;
     let (launcher, inbox) = loop {
         link.take_in()?;
         match link.hear()? {
             Some(Order::Hello { node, inbox }) => break (node, inbox),
             Some(_) => return Err(LinkError::Protocol { what: "an order before hello".into() }),
-            None if Instant::now() >= end => return Err(LinkError::Protocol { what: "nothing".into() }),
-            None => std::thread::sleep(Duration::from_micros(200)),
+            None if Instant::now() < look_at => std::thread::sleep(Duration::from_micros(200)),
+            // The launcher waited for this export, so it imports it from its first moment to the launcher's end.
+            None if !link.is_imported()? => return Err(LinkError::Gone),
+            None if start.elapsed() >= SUPERVISOR_HELLO => return Err(LinkError::Protocol { what: "nothing".into() }),
+            None => look_at = Instant::now() + SUPERVISOR_LOOK,
         }
     };
     let import = session.import(&inbox).rights(Rights::READ | Rights::WRITE);
