@@ -1300,6 +1300,13 @@ enum vmmc_status vmmc_job_changes(const struct vmmc_job *job,
                                   size_t *count);
 
 /**
+ * A descriptor for event loops (poll, epoll): readable when vmmc_job_changes() may have something, until that is called. Only wait for it to be readable; do not
+ * read or close it. It is valid as long as the job.
+ */
+enum vmmc_status vmmc_job_changes_fd(const struct vmmc_job *job,
+                                     int *fd);
+
+/**
  * Says goodbye: the others are told, and however this process ends from now on is no failure of the job. Collective calls are over for it.
  */
 enum vmmc_status vmmc_job_leave(const struct vmmc_job *job);

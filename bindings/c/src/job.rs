@@ -11,7 +11,8 @@ use crate::session::vmmc_session;
 use crate::status::vmmc_status::{self, VMMC_OUT_OF_BOUNDS};
 use crate::wait::{duration, within};
 use std::collections::VecDeque;
-use std::ffi::{c_char, c_void};
+use std::ffi::{c_char, c_int, c_void};
+use std::os::fd::AsRawFd;
 use std::sync::Mutex;
 use std::time::Duration;
 use vmmc::Deadline;
@@ -285,6 +286,14 @@ pub unsafe extern "C" fn vmmc_job_changes(
     };
     // SAFETY: pointers are as the header asks.
     unsafe { give(count, "count", look) }
+}
+
+/// A descriptor for event loops (poll, epoll): readable when vmmc_job_changes() may have something, until that is called. Only wait for it to be readable; do not
+/// read or close it. It is valid as long as the job.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vmmc_job_changes_fd(job: *const vmmc_job, fd: *mut c_int) -> vmmc_status {
+    // SAFETY: pointers are as the header asks.
+    unsafe { give(fd, "fd", || Ok(get(job)?.job.changes_fd()?.as_raw_fd())) }
 }
 
 /// Says goodbye: the others are told, and however this process ends from now on is no failure of the job. Collective calls are over for it.

@@ -8,6 +8,7 @@ use crate::import::{Import, ImportOptions};
 use crate::session::Session;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
+use std::os::fd::AsRawFd;
 use vmmc::job::{Change, MemberState};
 
 /// This process's membership in a job.
@@ -159,6 +160,12 @@ impl Job {
         let job = self.job();
         let time = duration(Some(timeout))?.unwrap_or_default();
         wait(py, None, || job.wait_changes(time)).map(changes)
+    }
+
+    /// A descriptor for event loops, readable when `changes` may have something.
+    fn fileno(&self, py: Python<'_>) -> PyResult<i32> {
+        let job = self.job();
+        wait(py, None, || job.changes_fd().map(|fd| fd.as_raw_fd()))
     }
 
     fn leave(&self, py: Python<'_>) -> PyResult<()> {

@@ -20,6 +20,7 @@ fn member() {
         "dies" => dies(&job),
         "leaves" => leaves(&job),
         "grows" => grows(&job),
+        "hears" => hears(&job),
         other => panic!("no role {other}"),
     }
     println!("fine");
@@ -120,6 +121,31 @@ fn grows(job: &Job) {
     job.barrier_by(by(job)).expect("all are there");
 }
 
+fn hears(job: &Job) {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let readable = |time: Duration| {
+        let fd = job.changes_fd().expect("the supervisor is there");
+        let time = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: 0 };
+        poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&time)) == Ok(1)
+    };
+    if job.rank() != 0 {
+        // The first word of the supervisor, which may tell of what was before, is for this look.
+        assert!(readable(PATIENCE));
+        assert_eq!(job.changes().expect("the supervisor is there"), []);
+        assert!(!readable(Duration::ZERO), "nothing has changed since");
+    }
+    job.barrier_by(by(job)).expect("all are there");
+    if job.rank() == 0 {
+        return job.leave().expect("the supervisor is there");
+    }
+    let mut heard = Vec::new();
+    while !heard.contains(&Change::Left(0)) {
+        assert!(readable(PATIENCE), "nothing heard but {heard:?}");
+        heard.extend(job.changes().expect("the supervisor is there"));
+    }
+    assert!(job.session().take_notification().is_none(), "news are not for those who take notifications");
+}
+
 fn run(role: &str, args: &[&str]) -> Output {
     let folder = Folder::new();
     let program = std::env::current_exe().expect("the test has a program");
@@ -163,6 +189,13 @@ fn a_member_leaves_and_the_others_go_on() {
     let output = run("leaves", &["-n", "4", "--nodes", "2"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     fine(&output, 4);
+}
+
+#[test]
+fn members_are_told_of_changes_through_a_descriptor() {
+    let output = run("hears", &["-n", "3", "--nodes", "2"]);
+    assert!(output.status.success(), "{}{}", text(&output.stderr), text(&output.stdout));
+    fine(&output, 3);
 }
 
 #[test]

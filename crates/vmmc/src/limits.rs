@@ -88,6 +88,8 @@ pub const ALLGATHER_BYTES_MAX: usize = 256;
 pub const JOB_TABLE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time between two looks at the members while a collective call waits: a dead one is an error within a second.
 pub const JOB_LOOK: Duration = Duration::from_millis(50);
+/// Time between two looks, while a member waits for changes, whether the wait was interrupted: news wake it at once.
+pub const JOB_NEWS_LOOK: Duration = Duration::from_millis(20);
 /// How long nodes may take to come up with a supervisor.
 pub const LAUNCH_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time between two looks whether nodes and supervisors are still there.

@@ -443,6 +443,8 @@ class Job:
         """What has changed among the members since the last call."""
     def wait_changes(self, timeout: float) -> list[tuple[Literal["joined", "left", "ended", "failed"], int]]:
         """Waits until the set of members changes, or the time has passed."""
+    def fileno(self) -> int:
+        """A descriptor for event loops, readable when `changes` may have something."""
     def leave(self) -> None:
         """Says goodbye: however this process ends from now on is no failure of the job."""
     def grow(self, ranks: int) -> None:

@@ -1,8 +1,9 @@
-"""Notifications and transfers for asyncio.
+"""Notifications, transfers and changes of a job for asyncio.
 
     inbox = vmmc.aio.Notifications(session)
     async for notification in inbox.of(export): ...
     one = await inbox.next(export, timeout=1.0)
+    async for what, rank in vmmc.aio.changes(job): ...
 
 A `Notifications` takes all notifications of its session while it is open, and queues those of exports that nobody awaits; wait for those with it, not with
 `export.wait_notification`.
@@ -15,7 +16,7 @@ from collections import deque
 from typing import AsyncIterator, Optional
 
 from ._errors import NodeGone, TimedOut
-from ._vmmc import Export, Notification, Session, Transfer
+from ._vmmc import Export, Job, Notification, Session, Transfer
 
 # Notifications that queue for one export, as in the library; further ones are counted in `lost`.
 QUEUE_MAX = 4096
@@ -121,3 +122,24 @@ async def wait(transfer: Transfer, timeout: Optional[float] = None) -> int:
     if done is not None:
         return done
     return await asyncio.get_running_loop().run_in_executor(None, transfer.wait, timeout)
+
+
+async def changes(job: Job) -> AsyncIterator[tuple[str, int]]:
+    """The changes among the members of a job, as they come."""
+    loop, news = asyncio.get_running_loop(), asyncio.Event()
+    descriptor = job.fileno()
+
+    def told() -> None:
+        # Not again before `changes` was called: until then the descriptor stays readable.
+        loop.remove_reader(descriptor)
+        news.set()
+
+    try:
+        while True:
+            loop.add_reader(descriptor, told)
+            await news.wait()
+            news.clear()
+            for change in job.changes():
+                yield change
+    finally:
+        loop.remove_reader(descriptor)

@@ -5,11 +5,13 @@
 
 use super::collective::Area;
 use super::error::JobError;
+use super::news::News;
 use super::protocol::{JOB_VARIABLE, MemberState, NODE_VARIABLE, RANK_VARIABLE, asks_name, member_name, table_name};
 use super::table::View;
-use crate::limits::JOB_TABLE_TIMEOUT;
+use crate::limits::{JOB_NEWS_LOOK, JOB_TABLE_TIMEOUT};
 use crate::{ExportBuilder, Import, ImportBuilder, Rights, SendOptions, Session};
-use std::sync::Mutex;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 use vmmc_host::wait::is_interrupted;
 
@@ -17,6 +19,9 @@ use vmmc_host::wait::is_interrupted;
 pub const ASK_LEAVE: u64 = 1;
 /// It wants more ranks: their number is in the upper half.
 pub const ASK_GROW: u64 = 2;
+
+/// It wants to be told of changes, through its export [`NEWS_NAME`](super::protocol::NEWS_NAME).
+pub const ASK_NEWS: u64 = 3;
 
 /// This process's membership in a job.
 pub struct Job {
@@ -26,6 +31,8 @@ pub struct Job {
     source: Source,
     view: Mutex<View>,
     pub(super) area: Mutex<Option<Area>>,
+    /// Made when first asked for.
+    news: OnceLock<News>,
 }
 
 /// Where the job's state comes from.
@@ -82,12 +89,17 @@ impl Job {
             return Err(JobError::NoRank { rank, size });
         }
         let source = Source::Supervised { table, asks };
-        Ok(Job { session, id, rank, source, view: Mutex::new(view), area: Mutex::new(None) })
+        Ok(Job::new(session, id, rank, source, view))
     }
 
     /// A job whose members another launcher has made known: all there from the start, and for good.
     pub(super) fn fixed(session: Session, id: String, rank: u32, view: View) -> Job {
-        Job { session, id, rank, source: Source::Fixed, view: Mutex::new(view), area: Mutex::new(None) }
+        Job::new(session, id, rank, Source::Fixed, view)
+    }
+
+    fn new(session: Session, id: String, rank: u32, source: Source, view: View) -> Job {
+        let (view, area, news) = (Mutex::new(view), Mutex::new(None), OnceLock::new());
+        Job { session, id, rank, source, view, area, news }
     }
 
     /// Number of this process in the job.
@@ -162,6 +174,7 @@ impl Job {
     /// # Errors
     /// [`JobError::Transfer`] when the supervisor has gone, which ends the job.
     pub fn changes(&self) -> Result<Vec<Change>, JobError> {
+        self.news.get().into_iter().for_each(News::clear);
         let Source::Supervised { table, .. } = &self.source else { return Ok(Vec::new()) };
         let mut view = self.lock();
         if View::number(table)? == view.number {
@@ -186,16 +199,34 @@ impl Job {
     /// Waits until the set of members changes, or the time has passed; gives the changes.
     ///
     /// # Errors
-    /// [`JobError::Transfer`] when the supervisor has gone.
+    /// [`JobError::Transfer`] when the supervisor has gone, or what [`changes_fd`](Self::changes_fd) says.
     pub fn wait_changes(&self, timeout: Duration) -> Result<Vec<Change>, JobError> {
         let deadline = self.session.deadline(timeout);
+        let news = self.news()?;
         loop {
             let changes = self.changes()?;
-            if !changes.is_empty() || self.session.deadline(Duration::ZERO) >= deadline || is_interrupted() {
-                return Ok(changes);
+            let left = deadline.left(self.session.deadline(Duration::ZERO).0);
+            match left {
+                Some(left) if changes.is_empty() && !is_interrupted() => news.sleep(left.min(JOB_NEWS_LOOK)),
+                _ => return Ok(changes),
             }
-            // Nobody announces a change; naps of this length cost next to nothing.
-            std::thread::sleep(crate::limits::NAP_MAX);
+        }
+    }
+
+    /// A descriptor for event loops (poll, epoll): readable when [`changes`](Self::changes) may have something, until that is called. Only wait for it to be
+    /// readable; do not read it. Who asks for it gets a thread that is asleep between changes.
+    ///
+    /// # Errors
+    /// [`JobError::News`], [`JobError::Export`] or [`JobError::Transfer`] when there is no way to be told.
+    pub fn changes_fd(&self) -> Result<BorrowedFd<'_>, JobError> {
+        Ok(self.news()?.as_fd())
+    }
+
+    fn news(&self) -> Result<&News, JobError> {
+        let _one_at_a_time = self.lock();
+        match self.news.get() {
+            Some(news) => Ok(news),
+            None => News::new(self).map(|news| self.news.get_or_init(|| news)),
         }
     }
 
@@ -237,7 +268,12 @@ impl Job {
         self.view.lock().expect("no panic while the lock is held")
     }
 
-    fn ask(&self, what: u64) -> Result<(), JobError> {
+    /// Whether nothing ever changes.
+    pub(super) fn is_fixed(&self) -> bool {
+        matches!(self.source, Source::Fixed)
+    }
+
+    pub(super) fn ask(&self, what: u64) -> Result<(), JobError> {
         let Source::Supervised { asks, .. } = &self.source else {
             return Err(JobError::NoJob { variable: JOB_VARIABLE });
         };

@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 
 /// Start of the names of a job's exports.
 pub const JOB_PREFIX: &str = "vmmc.job/";
+/// Name among a rank's exports of the word through which its supervisor tells it of changes.
+pub const NEWS_NAME: &str = "vmmc.news";
 /// Environment of a rank: number in the job, from 0.
 pub const RANK_VARIABLE: &str = "VMMC_RANK";
 /// Environment of a rank: ranks at the start.

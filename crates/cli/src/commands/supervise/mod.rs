@@ -169,7 +169,7 @@ impl Supervisor {
     }
 
     fn pass_on_asks(&mut self) {
-        let asks = self.tables.as_ref().map(Tables::asks).unwrap_or_default();
+        let asks = self.tables.as_mut().map(|tables| tables.asks(&self.session)).unwrap_or_default();
         asks.into_iter().for_each(|report| self.link.say(&report));
     }
 

@@ -2,13 +2,15 @@
 //!
 //! Invariant: only the launcher's word changes the table, so all nodes show the same views.
 
+use std::collections::BTreeMap;
 use vmmc::job::protocol::{
-    JOB_VARIABLE, JobNode, MemberState, NODE_VARIABLE, RANK_VARIABLE, Report, SIZE_VARIABLE, asks_name, table_name,
+    JOB_VARIABLE, JobNode, MemberState, NEWS_NAME, NODE_VARIABLE, RANK_VARIABLE, Report, SIZE_VARIABLE, asks_name,
+    member_name, table_name,
 };
 use vmmc::job::table::{TABLE_BYTES, View};
-use vmmc::job::{ASK_GROW, ASK_LEAVE, LinkError};
-use vmmc::limits::JOB_RANKS_MAX;
-use vmmc::{Export, Rights, Session};
+use vmmc::job::{ASK_GROW, ASK_LEAVE, ASK_NEWS, LinkError};
+use vmmc::limits::{JOB_NEWS_TIME, JOB_RANKS_MAX};
+use vmmc::{Export, Import, Rights, SendOptions, Session};
 
 /// The exports of one job.
 pub(super) struct Tables {
@@ -16,6 +18,8 @@ pub(super) struct Tables {
     view: View,
     table: Export,
     asks: Export,
+    /// Ranks that want to be told of changes.
+    listeners: BTreeMap<u32, Import>,
 }
 
 impl Tables {
@@ -32,7 +36,7 @@ impl Tables {
         // Nobody looks before it is written: ranks are started later.
         let table = session.export(TABLE_BYTES).name(&table_name(job)).rights(Rights::READ).create()?;
         view.write(&table);
-        Ok(Tables { job: job.to_string(), view, table, asks })
+        Ok(Tables { job: job.to_string(), view, table, asks, listeners: BTreeMap::new() })
     }
 
     pub(super) fn change(&mut self, number: u64, joined: &[u32], changed: &[(u32, MemberState)]) {
@@ -44,21 +48,32 @@ impl Tables {
             }
         }
         self.view.write(&self.table);
+        self.listeners.retain(|_, listener| tell(listener, number));
     }
 
-    /// What the ranks have asked for.
-    pub(super) fn asks(&self) -> Vec<Report> {
+    /// What the ranks have asked for, as far as it concerns the launcher.
+    pub(super) fn asks(&mut self, session: &Session) -> Vec<Report> {
         let mut reports = Vec::new();
         while let Some(ask) = self.asks.take_notification() {
             let rank = (ask.offset / 8) as u32;
             match ask.last_word & 0xffff_ffff {
                 ASK_LEAVE => reports.push(Report::Left { rank }),
                 ASK_GROW => reports.push(Report::Grow { ranks: (ask.last_word >> 32) as u32 }),
+                ASK_NEWS => self.listen(session, rank),
                 // A rank of another release, or one that plays: it harms only itself.
                 _ => {}
             }
         }
         reports
+    }
+
+    /// A rank wants to be told of changes; what has changed since it looked is told at once.
+    fn listen(&mut self, session: &Session, rank: u32) {
+        let opened = session.import(&member_name(&self.job, rank, NEWS_NAME)).open();
+        // One that has ended meanwhile wants no news.
+        if let Some(listener) = opened.ok().filter(|listener| tell(listener, self.view.number)) {
+            self.listeners.insert(rank, listener);
+        }
     }
 
     /// The variables of a rank.
@@ -70,4 +85,10 @@ impl Tables {
             (NODE_VARIABLE, node.to_string()),
         ]
     }
+}
+
+/// Says that there is a new view; whether the rank is there to hear it.
+fn tell(listener: &Import, view: u64) -> bool {
+    let options = SendOptions { notify: true, timeout: Some(JOB_NEWS_TIME), ..SendOptions::default() };
+    listener.send_with(0, &view.to_le_bytes(), options).is_ok()
 }
