@@ -3,11 +3,10 @@
 //! Invariant: a handle is never dereferenced. An object is dropped when it was freed and the last call that uses it has returned.
 
 use crate::failure::Failure;
+use crate::slots::{Slots, Use};
 use crate::{binding, buffer, export, import, job, launch, node, notification, redirection, session, transfer};
-use sharded_slab::{Entry, Slab};
 use std::marker::PhantomData;
 use std::ops::Deref;
-use std::sync::LazyLock;
 
 /// What a handle can stand for.
 pub(crate) enum Object {
@@ -49,20 +48,11 @@ macro_rules! handle {
 }
 pub(crate) use handle;
 
-/// Shape of the table: 2 million handles for each thread that made them, and 30 bits of generation.
-struct Shape;
-
-impl sharded_slab::Config for Shape {
-    const INITIAL_PAGE_SIZE: usize = 32;
-    const MAX_PAGES: usize = 16;
-    const MAX_THREADS: usize = 4096;
-}
-
-static TABLE: LazyLock<Slab<Object, Shape>> = LazyLock::new(Slab::new_with_config::<Shape>);
+static TABLE: Slots<Object> = Slots::new();
 
 /// An object in use.
 pub(crate) struct Held<H: Handle> {
-    entry: Entry<'static, Object, Shape>,
+    object: Use<'static, Object>,
     kind: PhantomData<H>,
 }
 
@@ -70,25 +60,24 @@ impl<H: Handle> Deref for Held<H> {
     type Target = H::Object;
     #[inline]
     fn deref(&self) -> &H::Object {
-        H::of(&self.entry).expect("its kind was checked when it was looked up")
+        H::of(&self.object).expect("its kind was checked when it was looked up")
     }
 }
 
 /// The object behind a handle.
 #[inline]
 pub(crate) fn get<H: Handle>(handle: *const H) -> Result<Held<H>, Failure> {
-    let entry = (handle as usize).checked_sub(1).and_then(|key| TABLE.get(key));
-    match entry {
-        Some(entry) if H::of(&entry).is_some() => Ok(Held { entry, kind: PhantomData }),
+    match TABLE.get(handle as u64) {
+        Some(object) if H::of(&object).is_some() => Ok(Held { object, kind: PhantomData }),
         _ => Err(bad(handle)),
     }
 }
 
 /// A new handle.
 pub(crate) fn put<H: Handle>(object: Object) -> Result<*mut H, Failure> {
-    let key = TABLE.insert(object);
+    let key = TABLE.put(object);
     let key = key.ok_or_else(|| Failure::new(crate::vmmc_status::VMMC_FULL, "too many handles; free some"))?;
-    Ok((key + 1) as *mut H)
+    Ok(key as *mut H)
 }
 
 /// Frees a handle; NULL is nothing.
@@ -98,7 +87,7 @@ pub(crate) fn free<H: Handle>(handle: *mut H) -> Result<(), Failure> {
     }
     drop(get(handle.cast_const())?);
     // Another thread that frees the same handle at the same time gets the error.
-    if TABLE.remove(handle as usize - 1) { Ok(()) } else { Err(bad(handle)) }
+    if TABLE.remove(handle as u64) { Ok(()) } else { Err(bad(handle)) }
 }
 
 #[cold]

@@ -31,6 +31,7 @@ mod notification;
 mod options;
 mod redirection;
 mod session;
+mod slots;
 mod status;
 mod transfer;
 mod wait;
