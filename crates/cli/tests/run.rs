@@ -378,6 +378,18 @@ fn a_node_in_plain_mode_starts_nothing_for_others_unless_it_was_told_to() {
 }
 
 #[test]
+fn a_node_that_is_given_twice_and_a_rank_that_is_not_there_are_errors() {
+    let (near, far) = (Node::start("near", &["--plain"]), Node::start("far", &["--plain", "--plain-run"]));
+    let folder = common::Folder::new();
+    let hosts = folder.file("hosts");
+    std::fs::write(&hosts, format!("{0}\n{0}\n", far.address)).expect("the folder can be written");
+    let said = common::fails(2, &["run", "--node", &near.name, "--hosts", &hosts, "--", "true"]);
+    assert!(said.contains("twice") && said.contains(&far.name) && said.contains(&far.address), "{said}");
+    let said = common::fails(2, &["run", "--node", &near.name, "-n", "2", "--stdin", "2", "--", "cat"]);
+    assert!(said.contains("rank 2") && said.contains("0 to 1"), "{said}");
+}
+
+#[test]
 fn local_nodes_come_and_go_with_the_job() {
     let folder = common::Folder::new();
     let mut run = command(&["run", "-n", "4", "--nodes", "4", "--", "sh", "-c", "echo $VMMC_NODE"]);

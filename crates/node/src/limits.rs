@@ -137,5 +137,7 @@ pub const SOCKET_LIST_MAX: usize = 400;
 
 /// How long a client of the metrics may take for anything, and the daemon's loop for its answer.
 pub const METRICS_TIME: Duration = Duration::from_secs(2);
+/// Time between two tries to take a client of the metrics when the first one failed.
+pub const METRICS_PAUSE: Duration = Duration::from_millis(50);
 /// Bytes of a request for metrics: its head, of which the first line matters.
 pub const METRICS_REQUEST_BYTES_MAX: usize = 8 << 10;

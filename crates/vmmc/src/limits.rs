@@ -84,7 +84,8 @@ pub const JOB_RANKS_MAX: usize = 1024;
 pub const JOB_NODES_MAX: usize = 64;
 /// Longest value of an allgather, bytes: a name, an address, an id and some numbers.
 pub const ALLGATHER_BYTES_MAX: usize = 256;
-/// How long a rank waits for the table of its job: the supervisor exports it before it starts anybody, so this is the time of a busy machine.
+/// How long a rank waits for the table of its job, or for a change of it to be written: the supervisor exports it before it starts anybody, and writes it in
+/// microseconds, so this is the time of a busy machine.
 pub const JOB_TABLE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time between two looks at the members while a collective call waits: a dead one is an error within a second.
 pub const JOB_LOOK: Duration = Duration::from_millis(50);

@@ -136,7 +136,7 @@ fn describe(info: &NodeInfo) -> String {
         let name = e.name.clone().unwrap_or_else(|| format!("#{:x}", e.export));
         vec![name, rights(e.rights), units::size(e.len), e.importers.to_string()]
     });
-    section(&mut out, &["export", "rights", "bytes", "importers here"], exports, 2);
+    section(&mut out, &["export", "rights", "bytes", "importers"], exports, 2);
     let imports = info.imports.iter().map(|i| {
         vec![format!("#{:x}", i.export), i.node.clone(), i.path.clone(), rights(i.rights), units::size(i.len)]
     });

@@ -2,15 +2,16 @@
 //!
 //! A thread takes connections, one at a time, and asks the daemon's loop for a description; the loop never waits for the thread.
 //!
-//! Invariant: a client can hold up other clients for [`METRICS_TIME`] and nobody else; it can ask and nothing more. There is no access control: listen where only
+//! Invariant: a client can hold up other clients for a few times [`METRICS_TIME`] and nobody else; it can ask and nothing more. There is no access control: listen where only
 //! those can connect who may know the counters.
 
-use crate::limits::{METRICS_REQUEST_BYTES_MAX, METRICS_TIME};
+use crate::limits::{METRICS_PAUSE, METRICS_REQUEST_BYTES_MAX, METRICS_TIME};
 use std::fmt::Write as _;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Instant;
 use vmmc_host::control::NodeInfo;
 use vmmc_host::wait::WakeSender;
 
@@ -32,8 +33,11 @@ impl Metrics {
         let (ask, asked) = sync_channel(1);
         let run = move || {
             for stream in listener.incoming() {
-                // A client that fails is its own affair.
-                let Ok(stream) = stream else { continue };
+                let Ok(stream) = stream else {
+                    // A client that fails is its own affair; too few descriptors are not over at once.
+                    std::thread::sleep(METRICS_PAUSE);
+                    continue;
+                };
                 if serve(stream, &ask, &ringer).is_err() && is_over(&ask) {
                     return;
                 }
@@ -93,7 +97,11 @@ fn serve(
 fn request(stream: &mut TcpStream) -> std::io::Result<String> {
     let mut bytes = Vec::new();
     let mut piece = [0; 1024];
-    while !bytes.windows(4).any(|end| end == b"\r\n\r\n") && bytes.len() < METRICS_REQUEST_BYTES_MAX {
+    let end = Instant::now() + METRICS_TIME;
+    while Instant::now() < end
+        && !bytes.windows(4).any(|end| end == b"\r\n\r\n")
+        && bytes.len() < METRICS_REQUEST_BYTES_MAX
+    {
         match stream.read(&mut piece)? {
             0 => break,
             n => bytes.extend_from_slice(&piece[..n]),

@@ -133,6 +133,7 @@ impl Launch {
         let session = self.node.iter().fold(builder, |builder, node| builder.node(node)).attach()?;
         let job = hex(&random::<8>()?);
         let remotes = self.reach_all(&session, &job)?;
+        all_differ(&remotes)?;
         let view = self.first_view(&remotes, &session);
         let mut launched = Launched::new(session, job, remotes, view, self.keep_going, self.grace);
         launched.begin(program, self.input);
@@ -147,6 +148,9 @@ impl Launch {
         }
         if self.places.len() > JOB_NODES_MAX {
             return invalid(format!("a job has 1 to {JOB_NODES_MAX} nodes, not {}", self.places.len()));
+        }
+        if let Some(rank) = self.input.filter(|rank| u64::from(*rank) >= ranks) {
+            return invalid(format!("rank {rank} cannot have the standard input; there are ranks 0 to {}", ranks - 1));
         }
         Ok(())
     }
@@ -224,6 +228,23 @@ impl Launch {
         let ranks = remotes.iter().enumerate().flat_map(of).collect();
         View { number: 1, nodes, own: 0, ranks }
     }
+}
+
+/// A node that is given twice would have two supervisors for one job.
+fn all_differ(remotes: &[Remote]) -> Result<(), LaunchError> {
+    let called = |remote: &Remote| remote.place.node.clone().unwrap_or_else(|| "local".into());
+    for (index, remote) in remotes.iter().enumerate() {
+        if let Some(other) = remotes[..index].iter().find(|other| other.node == remote.node) {
+            let what = format!(
+                "node {} is given twice, as {} and as {}; give it once, with all its ranks",
+                remote.node,
+                called(other),
+                called(remote)
+            );
+            return Err(LaunchError::Invalid { what });
+        }
+    }
+    Ok(())
 }
 
 /// Random bytes of the kernel.

@@ -11,8 +11,9 @@
 
 use super::protocol::{JobNode, MemberState};
 use crate::error::TransferError;
-use crate::limits::{JOB_NODES_MAX, JOB_RANKS_MAX};
+use crate::limits::{JOB_NODES_MAX, JOB_RANKS_MAX, JOB_TABLE_TIMEOUT};
 use crate::{Export, Import};
+use std::time::Instant;
 
 const VIEW: u64 = 8;
 const RANKS: u64 = 16;
@@ -72,12 +73,18 @@ impl View {
         fetch_word(table, VIEW)
     }
 
-    /// Reads the state.
+    /// Reads the state. While the supervisor writes it waits, for [`JOB_TABLE_TIMEOUT`] at most: if it dies of it, the fetch says so, but it may have been stopped.
     pub(crate) fn read(table: &Import) -> Result<View, TransferError> {
+        let start = Instant::now();
         loop {
+            if start.elapsed() >= JOB_TABLE_TIMEOUT {
+                return Err(TransferError::TimedOut {
+                    import: "the table of the job".into(),
+                    after_ms: JOB_TABLE_TIMEOUT.as_millis() as u64,
+                });
+            }
             let number = View::number(table)?;
             if number & CHANGING != 0 {
-                // The supervisor writes; if it dies of it, the fetch says so.
                 std::thread::yield_now();
                 continue;
             }

@@ -12,13 +12,15 @@ use ratatui::style::{Modifier, Style};
 use ratatui::text::Line;
 use ratatui::widgets::{Row, Table};
 
-/// Draws a view; the details are those of one node.
-pub(super) fn draw(frame: &mut Frame<'_>, view: &View, chosen: usize) {
+/// Draws a view; the details are those of one node, which the keys choose if there are keys.
+pub(super) fn draw(frame: &mut Frame<'_>, view: &View, chosen: usize, keys: bool) {
     let nodes = u16::try_from(view.nodes.len()).unwrap_or(u16::MAX).clamp(1, 8);
     let rest = Constraint::Min(2);
     let areas = Layout::vertical([Constraint::Length(1), Constraint::Length(nodes + 2), rest, rest, rest, rest]);
     let [title, overview, peers, processes, exports, imports] = areas.areas(frame.area());
-    let text = format!("vmmc top · {} nodes of this user · arrows choose one, q ends", view.nodes.len());
+    let node = view.nodes.get(chosen).map_or("none runs", |node| &node.info.name);
+    let keys = if keys { " · arrows choose one, q ends" } else { "" };
+    let text = format!("vmmc top · {} nodes of this user, below: {node}{keys}", view.nodes.len());
     frame.render_widget(Line::styled(text, Style::new().add_modifier(Modifier::BOLD)), title);
     nodes_table(frame, overview, view, chosen);
     if let Some(node) = view.nodes.get(chosen) {
@@ -29,10 +31,10 @@ pub(super) fn draw(frame: &mut Frame<'_>, view: &View, chosen: usize) {
     }
 }
 
-/// The same as text, of the first node.
+/// The same as text, with the details of the first node.
 pub(super) fn text(view: &View, (width, height): (u16, u16)) -> Result<String, std::io::Error> {
     let mut terminal = Terminal::new(TestBackend::new(width, height))?;
-    terminal.draw(|frame| draw(frame, view, 0))?;
+    terminal.draw(|frame| draw(frame, view, 0, false))?;
     let buffer = terminal.backend().buffer();
     let lines = buffer.content().chunks(usize::from(width)).map(|cells| {
         let line: String = cells.iter().map(|cell| cell.symbol()).collect();
@@ -131,10 +133,10 @@ fn processes_table(frame: &mut Frame<'_>, area: Rect, node: &NodeView) {
 fn exports_table(frame: &mut Frame<'_>, area: Rect, node: &NodeView) {
     let row = |export: &vmmc_host::control::ExportInfo| {
         let name = export.name.clone().unwrap_or_else(|| format!("#{:x}", export.export));
-        vec![name, units::size(export.len), export.process.to_string(), export.importers.to_string()]
+        vec![name, units::size(export.len), node.pid_of(export.process), export.importers.to_string()]
     };
-    let header = ["export", "bytes", "owner", "importers here"];
-    table(frame, area, &header, &[60, 12, 10, 14], node.info.exports.iter().map(row).collect(), None);
+    let header = ["export", "bytes", "process", "importers"];
+    table(frame, area, &header, &[60, 12, 9, 10], node.info.exports.iter().map(row).collect(), None);
 }
 
 fn imports_table(frame: &mut Frame<'_>, area: Rect, node: &NodeView) {
@@ -142,8 +144,8 @@ fn imports_table(frame: &mut Frame<'_>, area: Rect, node: &NodeView) {
         let of =
             node.info.exports.iter().find(|export| export.export == import.export && import.node == node.info.name);
         let name = of.and_then(|export| export.name.clone()).unwrap_or_else(|| format!("#{:x}", import.export));
-        vec![name, import.node.clone(), import.path.clone(), units::size(import.len), import.process.to_string()]
+        vec![name, import.node.clone(), import.path.clone(), units::size(import.len), node.pid_of(import.process)]
     };
-    let header = ["import of", "node", "path", "bytes", "by"];
-    table(frame, area, &header, &[48, 24, 9, 12, 8], node.info.imports.iter().map(row).collect(), None);
+    let header = ["import of", "node", "path", "bytes", "process"];
+    table(frame, area, &header, &[48, 24, 9, 12, 9], node.info.imports.iter().map(row).collect(), None);
 }

@@ -40,7 +40,7 @@ fn live(terminal: &mut ratatui::DefaultTerminal, sampler: &mut Sampler, interval
             next = Instant::now() + interval;
         }
         chosen = chosen.min(view.nodes.len().saturating_sub(1));
-        terminal.draw(|frame| draw::draw(frame, &view, chosen))?;
+        terminal.draw(|frame| draw::draw(frame, &view, chosen, true))?;
         if !poll(next.saturating_duration_since(Instant::now()))? {
             continue;
         }

@@ -31,6 +31,12 @@ impl NodeView {
         self.rates.get(counter).copied().unwrap_or(0.0)
     }
 
+    /// Process id, for people, of what the node counts as this process.
+    pub(super) fn pid_of(&self, process: u32) -> String {
+        let found = self.info.processes.iter().find(|info| info.process == process);
+        found.map_or_else(|| "?".into(), |info| info.pid.to_string())
+    }
+
     /// Change of a peer's counter in a second.
     pub(super) fn peer_rate(&self, peer: &PeerInfo, counter: &str) -> f64 {
         self.peer_rates.get(&peer.address).and_then(|rates| rates.get(counter)).copied().unwrap_or(0.0)
@@ -79,7 +85,7 @@ impl Sampler {
             }
         };
         let mut info = session.node_info(true)?;
-        // We are attached too while we look.
+        // We are attached too while we look, and have neither exports nor imports.
         info.processes.retain(|process| process.pid != std::process::id());
         let now = Instant::now();
         let last = self.last.insert(name.to_string(), (now, info.clone()));
