@@ -10,7 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Version of the binary interface: the number in the soname, which bindings/c/build.rs gives the library.
+/// Name for the dynamic linker, under which programs find the library at run time; its number is the version of the binary interface.
 const SONAME: &str = "libvmmc.so.0";
 /// What a program needs beside the static library (`cargo rustc -p vmmc-c -- --print native-static-libs`).
 const STATIC_LIBS: &str = "-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc";
@@ -46,7 +46,7 @@ fn install(prefix: &Path, profile: &str) -> Result<usize, String> {
     copy(&source.join("include/vmmc.h"), &prefix.join("include/vmmc.h"))?;
     copy(&built.join("libvmmc_c.a"), &lib.join("libvmmc.a"))?;
     let real = format!("libvmmc.so.{version}");
-    copy(&built.join("libvmmc_c.so"), &lib.join(&real))?;
+    link_shared(&built.join("libvmmc_c.a"), &source.join("vmmc.map"), &lib.join(&real))?;
     link(&real, &lib.join(SONAME))?;
     link(SONAME, &lib.join("libvmmc.so"))?;
     write(&lib.join("pkgconfig/vmmc.pc"), &pkg_config(prefix, version))?;
@@ -62,6 +62,18 @@ fn install(prefix: &Path, profile: &str) -> Result<usize, String> {
         write(&prefix.join(folder).join(format!("{}.{}", page.name, page.section)), &page.text)?;
     }
     Ok(pages.len())
+}
+
+/// The shared library: all of the static one that the calls need, with the versions that the map gives them.
+fn link_shared(library: &Path, map: &Path, to: &Path) -> Result<(), String> {
+    // A library that a running program has mapped must not be written in place.
+    let _ = fs::remove_file(to);
+    let mut command = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
+    command.args(["-shared", "-O1", "-Wl,--gc-sections,--as-needed,-z,relro,-z,now", &format!("-Wl,-soname,{SONAME}")]);
+    command.arg(format!("-Wl,--version-script={}", map.display())).arg("-o").arg(to);
+    command.arg("-Wl,--whole-archive").arg(library).arg("-Wl,--no-whole-archive").args(STATIC_LIBS.split(' '));
+    let linked = command.output().map_err(|e| format!("{command:?}: {e}; install a C compiler"))?;
+    if linked.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&linked.stderr).into_owned()) }
 }
 
 fn copy(from: &Path, to: &Path) -> Result<(), String> {
@@ -169,13 +181,20 @@ fn done(name: &str, command: Command) -> Result<(), String> {
     }
 }
 
-/// What the shared library exports is what the header declares.
+/// What the shared library exports is what the header declares, and each call has a version.
 fn symbols(prefix: &Path) -> Result<usize, String> {
     let mut command = Command::new("nm");
     command.args(["-D", "--defined-only", "--format=posix"]).arg(prefix.join("lib/libvmmc.so"));
     done("c-symbols", command)?;
     let listed = log_text("c-symbols");
-    let exported: BTreeSet<&str> = listed.lines().filter_map(|line| line.split(' ').next()).collect();
+    let exported: Vec<&str> = listed.lines().filter_map(|line| line.split(' ').next()).collect();
+    // The versions themselves are listed too, as symbols of their own.
+    let exported = exported.into_iter().filter(|name| !name.starts_with("VMMC_"));
+    let (exported, bare): (Vec<&str>, Vec<&str>) = exported.partition(|name| name.contains("@@VMMC_"));
+    if !bare.is_empty() {
+        return Err(format!("libvmmc.so exports {bare:?} without a version; name them in bindings/c/vmmc.map"));
+    }
+    let exported: BTreeSet<&str> = exported.iter().filter_map(|name| name.split('@').next()).collect();
     let header = fs::read_to_string(prefix.join("include/vmmc.h")).map_err(|e| e.to_string())?;
     let declared = man::functions(&header);
     let declared: BTreeSet<&str> = declared.iter().map(|f| f.name.as_str()).collect();
