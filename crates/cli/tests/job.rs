@@ -205,39 +205,80 @@ fn a_job_grows_and_all_are_told() {
     fine(&output, 4);
 }
 
-#[test]
-fn a_job_of_mpirun_finds_its_ranks_on_one_node_and_on_two() {
-    if std::process::Command::new("mpirun").arg("--version").output().is_err() {
-        println!("SKIP jobs of mpirun: it is not installed (Debian: openmpi-bin)");
+/// Another launcher, as far as its command lines differ.
+struct Launcher {
+    program: &'static str,
+    /// What makes it start more processes than there are cores, as root too.
+    options: &'static [&'static str],
+    /// How to get it.
+    package: &'static str,
+}
+
+const MPIRUN: Launcher = Launcher {
+    program: "mpirun",
+    options: &["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"],
+    package: "Debian: openmpi-bin",
+};
+const PRTERUN: Launcher = Launcher {
+    program: "prterun",
+    options: &["--allow-run-as-root", "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"],
+    package: "PRRTE, or Open MPI 5",
+};
+
+/// Jobs of this launcher on one node and on two.
+fn a_job_finds_its_ranks(launcher: &Launcher) {
+    if std::process::Command::new(launcher.program).arg("--version").output().is_err() {
+        println!("SKIP jobs of {}: it is not installed ({})", launcher.program, launcher.package);
         return;
     }
     let (a, b) = (common::Node::start("mpi-a", &["--plain"]), common::Node::start("mpi-b", &["--plain"]));
     let program = std::env::current_exe().expect("the test has a program");
     let on = |node: &common::Node, ranks: &str| -> Vec<String> {
         let node = format!("VMMC_NODE={}", node.name);
-        let words = [
-            "-n",
-            ranks,
-            "-x",
-            "TEST_ROLE=collect",
-            "-x",
-            &node,
-            program.to_str().expect("text"),
-            "member",
-            "--exact",
-            "--ignored",
-            "--nocapture",
-        ];
-        words.iter().map(|word| (*word).to_string()).collect()
+        let variables = ["-x", "TEST_ROLE=collect", "-x", &node];
+        let rank = [program.to_str().expect("text"), "member", "--exact", "--ignored", "--nocapture"];
+        [&["-n", ranks], &variables[..], &rank].concat().iter().map(|word| (*word).to_string()).collect()
     };
     for parts in [vec![on(&a, "3")], vec![on(&a, "2"), on(&b, "2")]] {
-        let mut run = std::process::Command::new("mpirun");
-        run.args(["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]);
-        run.env_remove("VMMC_JOB").env("OMPI_MCA_rmaps_base_oversubscribe", "1").args(parts.join(&":".to_string()));
-        let output = run.output().expect("it can be started");
+        let mut run = std::process::Command::new(launcher.program);
+        run.args(launcher.options).env_remove("VMMC_JOB").args(parts.join(&":".to_string()));
+        let output = run.env("OMPI_MCA_rmaps_base_oversubscribe", "1").output().expect("it can be started");
         assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
         fine(&output, if parts.len() == 1 { 3 } else { 4 });
     }
+}
+
+#[test]
+fn a_job_of_mpirun_finds_its_ranks_on_one_node_and_on_two() {
+    a_job_finds_its_ranks(&MPIRUN);
+}
+
+#[test]
+fn a_job_of_prterun_finds_its_ranks_on_one_node_and_on_two() {
+    a_job_finds_its_ranks(&PRTERUN);
+}
+
+#[test]
+fn a_job_of_srun_finds_its_ranks() {
+    // With the state of its nodes it also says whether there is a cluster to run on.
+    let nodes = std::process::Command::new("sinfo").args(["-h", "-t", "idle,mixed"]).output();
+    if !nodes.is_ok_and(|output| output.status.success() && !output.stdout.is_empty()) {
+        println!("SKIP jobs of srun: no Slurm cluster here (Debian: slurmctld, slurmd, libpmix-dev)");
+        return;
+    }
+    let node = common::Node::start("srun", &["--plain"]);
+    let program = std::env::current_exe().expect("the test has a program");
+    let mut run = std::process::Command::new("srun");
+    run.args(["-n", "3", "--overcommit", "--mpi=pmix"]).arg(program).args([
+        "member",
+        "--exact",
+        "--ignored",
+        "--nocapture",
+    ]);
+    let run = run.env_remove("VMMC_JOB").env("TEST_ROLE", "collect").env("VMMC_NODE", &node.name);
+    let output = run.output().expect("it can be started");
+    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+    fine(&output, 3);
 }
 
 #[test]
