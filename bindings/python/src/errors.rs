@@ -5,6 +5,7 @@
 use pyo3::prelude::*;
 use std::cell::RefCell;
 use std::fmt::Display;
+use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 use vmmc::{ErrorKind, Kind, Patience, with_patience};
 
@@ -80,6 +81,36 @@ pub(crate) fn exception(kind: ErrorKind, message: String) -> PyErr {
 /// The caller's mistake.
 pub(crate) fn invalid(message: impl Into<String>) -> PyErr {
     exception(ErrorKind::Invalid, message.into())
+}
+
+/// Something whose end may wait, or needs another thread that waits for the interpreter's lock: it is dropped without that lock.
+pub(crate) struct Detached<T: Send>(Option<T>);
+
+impl<T: Send> Detached<T> {
+    pub(crate) fn new(value: T) -> Detached<T> {
+        Detached(Some(value))
+    }
+}
+
+impl<T: Send> Deref for Detached<T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        self.0.as_ref().expect("only `drop` takes it")
+    }
+}
+
+impl<T: Send> DerefMut for Detached<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.0.as_mut().expect("only `drop` takes it")
+    }
+}
+
+impl<T: Send> Drop for Detached<T> {
+    fn drop(&mut self) {
+        if let Some(value) = self.0.take() {
+            drop_detached(value);
+        }
+    }
 }
 
 /// Drops something whose end may wait, without the interpreter's lock.

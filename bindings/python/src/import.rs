@@ -4,7 +4,7 @@
 
 use crate::buffer::Buffer;
 use crate::bytes::{Source, Target};
-use crate::errors::{drop_detached, duration, exception, raise, wait};
+use crate::errors::{Detached, duration, exception, raise, wait};
 use crate::export::{array, rights};
 use crate::memory::give_view;
 use crate::session::{from_json, to_json};
@@ -23,7 +23,7 @@ const SHORT_BYTES: usize = 32 << 10;
 /// Access to another process's export.
 #[pyclass(module = "vmmc", frozen)]
 pub(crate) struct Import {
-    inner: Option<Arc<vmmc::Import>>,
+    inner: Detached<Arc<vmmc::Import>>,
     mapped: bool,
 }
 
@@ -56,11 +56,11 @@ impl Import {
         }
         let import = wait(py, None, || builder.open())?;
         let mapped = import.explain().path == Path::Mapped;
-        Ok(Import { inner: Some(Arc::new(import)), mapped })
+        Ok(Import { inner: Detached::new(Arc::new(import)), mapped })
     }
 
     fn import(&self) -> &vmmc::Import {
-        self.inner.as_ref().expect("only `drop` takes it")
+        &self.inner
     }
 
     fn send_bytes(
@@ -86,15 +86,6 @@ impl Import {
     ) -> PyResult<u64> {
         let import = self.import();
         if self.mapped { run(import).map_err(raise) } else { wait(py, timeout, || run(import)) }
-    }
-}
-
-impl Drop for Import {
-    fn drop(&mut self) {
-        if let Some(import) = self.inner.take() {
-            // Waits for posted sends when this was the last user.
-            drop_detached(import);
-        }
     }
 }
 
@@ -395,12 +386,12 @@ impl Import {
     /// Binds it for automatic update.
     #[pyo3(signature = (*, combining=false))]
     fn bind(&self, py: Python<'_>, combining: bool) -> PyResult<Binding> {
-        let import = self.inner.clone().expect("only `drop` takes it");
+        let import: Arc<vmmc::Import> = self.inner.clone();
         let base = {
             let import = &*import;
             wait(py, None, || import.bind(BindOptions { combining }).map(|binding| binding.as_ptr() as usize))?
         };
-        Ok(Binding { import: Some(import), base })
+        Ok(Binding { import: Detached::new(import), base })
     }
 
     /// The mapped memory as a read-only NumPy array without a copy.
@@ -447,21 +438,13 @@ impl Import {
 /// An import bound for automatic update: stores to views of it appear in the export.
 #[pyclass(module = "vmmc", frozen)]
 pub(crate) struct Binding {
-    import: Option<Arc<vmmc::Import>>,
+    import: Detached<Arc<vmmc::Import>>,
     base: usize,
 }
 
 impl Binding {
     fn import(&self) -> &vmmc::Import {
-        self.import.as_ref().expect("only `drop` takes it")
-    }
-}
-
-impl Drop for Binding {
-    fn drop(&mut self) {
-        if let Some(import) = self.import.take() {
-            drop_detached(import);
-        }
+        &self.import
     }
 }
 

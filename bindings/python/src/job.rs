@@ -2,7 +2,7 @@
 //!
 //! Invariant: collective calls wait without the interpreter's lock, and a key press ends them.
 
-use crate::errors::{drop_detached, duration, wait};
+use crate::errors::{Detached, duration, wait};
 use crate::export::{Export, ExportOptions};
 use crate::import::{Import, ImportOptions};
 use crate::session::Session;
@@ -13,21 +13,7 @@ use vmmc::job::{Change, MemberState};
 
 /// This process's membership in a job.
 #[pyclass(module = "vmmc", frozen)]
-pub(crate) struct Job(Option<vmmc::job::Job>);
-
-impl Job {
-    fn job(&self) -> &vmmc::job::Job {
-        self.0.as_ref().expect("only `drop` takes it")
-    }
-}
-
-impl Drop for Job {
-    fn drop(&mut self) {
-        if let Some(job) = self.0.take() {
-            drop_detached(job);
-        }
-    }
-}
+pub(crate) struct Job(Detached<vmmc::job::Job>);
 
 pub(crate) fn state_name(state: MemberState) -> &'static str {
     match state {
@@ -53,44 +39,44 @@ impl Job {
     /// Joins the job that this process was started for.
     #[staticmethod]
     fn attach(py: Python<'_>) -> PyResult<Job> {
-        Ok(Job(Some(wait(py, None, vmmc::job::Job::attach)?)))
+        Ok(Job(Detached::new(wait(py, None, vmmc::job::Job::attach)?)))
     }
 
     #[getter]
     fn rank(&self) -> u32 {
-        self.job().rank()
+        self.0.rank()
     }
 
     #[getter]
     fn size(&self) -> u32 {
-        self.job().size()
+        self.0.size()
     }
 
     #[getter]
     fn id(&self) -> &str {
-        self.job().id()
+        self.0.id()
     }
 
     #[getter]
     fn members(&self) -> Vec<u32> {
-        self.job().members()
+        self.0.members()
     }
 
     #[getter]
     fn session(&self) -> Session {
-        Session { inner: self.job().session().clone() }
+        Session { inner: self.0.session().clone() }
     }
 
     fn node_of(&self, rank: u32) -> PyResult<String> {
-        self.job().node_of(rank).map_err(crate::errors::raise)
+        self.0.node_of(rank).map_err(crate::errors::raise)
     }
 
     fn state_of(&self, rank: u32) -> PyResult<&'static str> {
-        self.job().state_of(rank).map(state_name).map_err(crate::errors::raise)
+        self.0.state_of(rank).map(state_name).map_err(crate::errors::raise)
     }
 
     fn name_of(&self, rank: u32, name: &str) -> String {
-        self.job().name_of(rank, name)
+        self.0.name_of(rank, name)
     }
 
     /// Exports under a name of this rank.
@@ -108,9 +94,9 @@ impl Job {
         copy: bool,
         share_edges: bool,
     ) -> PyResult<Export> {
-        let name = Some(self.job().name_of(self.job().rank(), name));
+        let name = Some(self.0.name_of(self.0.rank(), name));
         let options = ExportOptions { name, rights, access, notify, redirectable, mappable, copy, share_edges };
-        Export::make(self.job().session(), what, options)
+        Export::make(self.0.session(), what, options)
     }
 
     /// Imports what a rank has exported under a name, waiting for it.
@@ -123,14 +109,14 @@ impl Job {
         rights: Option<u8>,
         wait: Option<f64>,
     ) -> PyResult<Import> {
-        let builder = self.job().import(rank, name).map_err(crate::errors::raise)?;
+        let builder = self.0.import(rank, name).map_err(crate::errors::raise)?;
         Import::make(py, builder, ImportOptions { node: None, rights, wait })
     }
 
     /// Waits until all members are here.
     #[pyo3(signature = (timeout=None))]
     fn barrier(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
-        let job = self.job();
+        let job = &*self.0;
         let deadline = job.session().deadline(duration(timeout)?.unwrap_or(job.session().timeout()));
         wait(py, timeout, || job.barrier_by(deadline))
     }
@@ -143,7 +129,7 @@ impl Job {
         value: Vec<u8>,
         timeout: Option<f64>,
     ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
-        let job = self.job();
+        let job = &*self.0;
         let deadline = job.session().deadline(duration(timeout)?.unwrap_or(job.session().timeout()));
         let values = wait(py, timeout, || job.allgather_by(&value, deadline))?;
         Ok(values.iter().map(|value| PyBytes::new(py, value)).collect())
@@ -151,35 +137,35 @@ impl Job {
 
     /// What has changed among the members since the last call.
     fn changes(&self, py: Python<'_>) -> PyResult<Vec<(&'static str, u32)>> {
-        let job = self.job();
+        let job = &*self.0;
         wait(py, None, || job.changes()).map(changes)
     }
 
     /// Waits until the set of members changes, or the time has passed.
     fn wait_changes(&self, py: Python<'_>, timeout: f64) -> PyResult<Vec<(&'static str, u32)>> {
-        let job = self.job();
+        let job = &*self.0;
         let time = duration(Some(timeout))?.unwrap_or_default();
         wait(py, None, || job.wait_changes(time)).map(changes)
     }
 
     /// A descriptor for event loops, readable when `changes` may have something.
     fn fileno(&self, py: Python<'_>) -> PyResult<i32> {
-        let job = self.job();
+        let job = &*self.0;
         wait(py, None, || job.changes_fd().map(|fd| fd.as_raw_fd()))
     }
 
     fn leave(&self, py: Python<'_>) -> PyResult<()> {
-        let job = self.job();
+        let job = &*self.0;
         wait(py, None, || job.leave())
     }
 
     /// Asks for more ranks.
     fn grow(&self, py: Python<'_>, ranks: u32) -> PyResult<()> {
-        let job = self.job();
+        let job = &*self.0;
         wait(py, None, || job.grow(ranks))
     }
 
     fn __repr__(&self) -> String {
-        format!("<vmmc.Job {}, rank {} of {}>", self.job().id(), self.job().rank(), self.job().size())
+        format!("<vmmc.Job {}, rank {} of {}>", self.0.id(), self.0.rank(), self.0.size())
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Invariant: a job ends with its object.
 
-use crate::errors::{drop_detached, duration, exception, wait};
+use crate::errors::{Detached, duration, exception, wait};
 use crate::job::state_name;
 use pyo3::prelude::*;
 use std::collections::HashMap;
@@ -72,7 +72,7 @@ fn event(event: JobEvent) -> Event {
 
 /// A job that runs.
 #[pyclass(module = "vmmc", frozen)]
-pub(crate) struct Launched(Mutex<Option<vmmc::job::Launched>>);
+pub(crate) struct Launched(Mutex<Detached<vmmc::job::Launched>>);
 
 /// Starts a job.
 #[pyfunction]
@@ -107,11 +107,11 @@ pub(crate) fn launch(
     if let Some(time) = duration(timeout)? {
         launch = launch.timeout(time);
     }
-    Ok(Launched(Mutex::new(Some(wait(py, None, || launch.start())?))))
+    Ok(Launched(Mutex::new(Detached::new(wait(py, None, || launch.start())?))))
 }
 
 impl Launched {
-    fn lock(&self) -> PyResult<MutexGuard<'_, Option<vmmc::job::Launched>>> {
+    fn lock(&self) -> PyResult<MutexGuard<'_, Detached<vmmc::job::Launched>>> {
         match self.0.try_lock() {
             Ok(guard) => Ok(guard),
             Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
@@ -123,16 +123,8 @@ impl Launched {
 
     fn with<R: Send>(&self, py: Python<'_>, run: impl FnOnce(&mut vmmc::job::Launched) -> R + Send) -> PyResult<R> {
         let mut guard = self.lock()?;
-        let job = guard.as_mut().expect("only `drop` takes it");
+        let job = &mut **guard;
         Ok(py.detach(|| run(job)))
-    }
-}
-
-impl Drop for Launched {
-    fn drop(&mut self) {
-        if let Some(job) = self.0.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner()).take() {
-            drop_detached(job);
-        }
     }
 }
 
@@ -163,7 +155,7 @@ impl Launched {
         loop {
             let left = end.map_or(LOOK, |end| end.saturating_duration_since(Instant::now()).min(LOOK));
             let mut guard = self.lock()?;
-            let job = guard.as_mut().expect("only `drop` takes it");
+            let job = &mut **guard;
             let (next, ended) = wait(py, None, || job.next_event(left).map(|event| (event, job.has_ended())))?;
             if next.is_some() || ended || end.is_some_and(|end| Instant::now() >= end) {
                 return Ok(next.map(event));

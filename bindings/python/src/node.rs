@@ -2,7 +2,7 @@
 //!
 //! Invariant: an embedded node ends with its object and the last session attached to it.
 
-use crate::errors::{drop_detached, duration, exception, invalid, wait};
+use crate::errors::{Detached, duration, exception, invalid, wait};
 use crate::session::Session;
 use pyo3::prelude::*;
 use vmmc::ErrorKind;
@@ -10,24 +10,10 @@ use vmmc_node::{Embedded, NodeConfig};
 
 /// A node that lives in this process.
 #[pyclass(module = "vmmc", frozen)]
-pub(crate) struct Node(Option<Embedded>);
+pub(crate) struct Node(Detached<Embedded>);
 
 fn config(options: Vec<String>) -> PyResult<NodeConfig> {
     NodeConfig::from_args(options).map_err(|error| invalid(error.to_string()))
-}
-
-impl Node {
-    fn embedded(&self) -> &Embedded {
-        self.0.as_ref().expect("only `drop` takes it")
-    }
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        if let Some(node) = self.0.take() {
-            drop_detached(node);
-        }
-    }
 }
 
 #[pymethods]
@@ -52,17 +38,17 @@ impl Node {
         }
         let config = NodeConfig { handle_signals: false, ..config(options)? };
         let node = py.detach(|| Embedded::start(config));
-        Ok(Node(Some(node.map_err(|error| exception(ErrorKind::NoNode, error.to_string()))?)))
+        Ok(Node(Detached::new(node.map_err(|error| exception(ErrorKind::NoNode, error.to_string()))?)))
     }
 
     #[getter]
     fn name(&self) -> String {
-        self.embedded().name()
+        self.0.name()
     }
 
     #[getter]
     fn addresses(&self) -> Vec<String> {
-        self.embedded().addresses().iter().map(ToString::to_string).collect()
+        self.0.addresses().iter().map(ToString::to_string).collect()
     }
 
     /// Attaches this process to it.
@@ -72,7 +58,7 @@ impl Node {
         if let Some(time) = duration(timeout)? {
             builder = builder.timeout(time);
         }
-        let way = self.embedded().attach().map_err(|error| exception(ErrorKind::System, error.to_string()))?;
+        let way = self.0.attach().map_err(|error| exception(ErrorKind::System, error.to_string()))?;
         Ok(Session { inner: wait(py, None, || builder.over(way))? })
     }
 
