@@ -57,6 +57,11 @@ impl Limit {
         Some(timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 })
     }
 
+    /// What is left; `None` for no limit.
+    pub(crate) fn duration(self) -> Option<std::time::Duration> {
+        self.left().map(|left| std::time::Duration::new(left.tv_sec as u64, left.tv_nsec as u32))
+    }
+
     /// What is left in milliseconds, rounded up, as the kernel takes it; -1 for no limit.
     pub(crate) fn left_ms(self) -> c_int {
         match self {

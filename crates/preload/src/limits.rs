@@ -25,5 +25,7 @@ pub(crate) const SETS_OF_A_CONNECTION: usize = 4;
 pub(crate) const KERNEL_LOOK_NS: u64 = 50_000;
 /// Longest spin of an event loop before it sleeps.
 pub(crate) const SPIN_MAX: std::time::Duration = std::time::Duration::from_micros(20);
+/// The end of a wait without one, where an end must be named.
+pub(crate) const FOR_EVER: std::time::Duration = std::time::Duration::from_secs(1 << 30);
 /// Longest sleep of a poll that has no bell, which happens when an area has no room for one more watcher, ms.
 pub(crate) const POLL_SLICE_MS: i32 = 1;

@@ -99,6 +99,11 @@ impl Members {
         }
     }
 
+    /// Any of them may be ready.
+    pub(crate) fn enqueue_all(&mut self) {
+        (0..self.all.len() as u32).for_each(|token| self.enqueue(token));
+    }
+
     /// EPOLL_CTL_ADD. Says whether there is a new member.
     pub(crate) fn add(
         &mut self,

@@ -105,11 +105,13 @@ impl Set {
         if self.nested.swap(true, Relaxed) {
             return;
         }
-        for (fd, connection) in self.members.lock().connections() {
+        let mut members = self.members.lock();
+        for (fd, connection) in members.connections() {
             if let Some(tcp) = CONNECTIONS.pin(connection) {
                 tcp.leave(fd, Reason::Nested);
             }
         }
+        members.enqueue_all();
     }
 
     /// Whether connections are in it.
@@ -270,6 +272,10 @@ pub(crate) fn wait(request: &Request<'_>, limit: impl FnOnce() -> Limit) -> Opti
         return None;
     }
     let _inside = Inside::enter();
+    if set.inherited.load(Relaxed) {
+        // Peers ring the parent, whose bell it is.
+        set.nest();
+    }
     Some(wait_in(&set, request, limit()))
 }
 

@@ -5,17 +5,18 @@
 
 use crate::clock::Limit;
 use crate::errno;
-use crate::limits::{POLL_SLICE_MS, SPIN_MAX};
+use crate::limits::{FOR_EVER, POLL_SLICE_MS, SPIN_MAX};
 use crate::own::{self, Inside};
 use crate::readiness::{self, INPUT, OUTPUT};
 use crate::reason::{self, Reason};
-use crate::tcp::{Held, borrowed};
+use crate::tcp::{Held, Side, borrowed};
 use crate::{real, table};
 use libc::{c_int, c_short, nfds_t, pollfd, sigset_t, timespec};
 use std::cell::RefCell;
 use std::os::fd::AsRawFd;
 use std::ptr::null;
-use vmmc_sockets::ReadySet;
+use vmmc_host::Deadline;
+use vmmc_sockets::{ReadySet, Waited};
 
 /// poll.
 ///
@@ -94,7 +95,14 @@ struct Watched {
 /// Waits for descriptors, some of which are upgraded connections.
 pub(crate) fn wait(fds: &mut [pollfd], limit: Limit, mask: Option<&sigset_t>) -> c_int {
     let _inside = Inside::enter();
+    if let ([entry], None) = (&mut *fds, mask) {
+        if let Some(found) = single(entry, limit) {
+            return found;
+        }
+    }
     let bell = BELL.with(|bell| bell.try_borrow_mut().ok().and_then(|mut bell| bell.take()));
+    // After a fork it would ring in the parent.
+    let bell = bell.filter(|bell| bell.is_of(own::context()));
     let Some(bell) = bell.or_else(|| own::context().ready_set().ok()) else {
         reason::count(Reason::Full);
         return slices(fds, limit, mask);
@@ -111,13 +119,43 @@ pub(crate) fn wait(fds: &mut [pollfd], limit: Limit, mask: Option<&sigset_t>) ->
     let result = if all { with_bell(fds, &mut watched, &bell, limit, mask) } else { slices(fds, limit, mask) };
     let kept = errno::Kept::now();
     watched.iter().filter_map(|one| one.tcp.connection()).for_each(|connection| bell.remove(connection));
-    BELL.with(|place| {
-        if let Ok(mut place) = place.try_borrow_mut() {
-            *place = Some(bell);
-        }
+    BELL.with(|place| match place.try_borrow_mut() {
+        Ok(mut place) if !bell.is_scarce() => *place = Some(bell),
+        _ => drop(bell),
     });
     drop(kept);
     result
+}
+
+/// Waits for one direction of one connection, as a blocking call does: that needs no bell, and there are as many threads as may be. None: it takes more than that.
+fn single(entry: &mut pollfd, limit: Limit) -> Option<c_int> {
+    let events = u32::from(entry.events as u16);
+    let side = match (events & INPUT, events & OUTPUT) {
+        (input, 0) if input & (libc::EPOLLIN | libc::EPOLLRDNORM) as u32 != 0 => Side::Receive,
+        (0, 1..) => Side::Send,
+        _ => return None,
+    };
+    let tcp = table::connection(entry.fd)?;
+    let connection = tcp.connection()?;
+    loop {
+        let state = connection.state(borrowed(entry.fd));
+        if readiness::kernel_part(&state) & events != 0 {
+            return None;
+        }
+        entry.revents = readiness::bits_of(&state, entry.fd, events) as c_short;
+        if entry.revents != 0 || limit.is_over() {
+            return Some(c_int::from(entry.revents != 0));
+        }
+        // With an end, even a far one, a signal handler interrupts it, as it does poll.
+        let deadline = Some(Deadline::after(limit.duration().unwrap_or(FOR_EVER)));
+        let waited = match side {
+            Side::Receive => connection.wait_readable(own::context(), borrowed(entry.fd), deadline),
+            Side::Send => connection.wait_writable(own::context(), borrowed(entry.fd), deadline),
+        };
+        if waited == Waited::Interrupted {
+            return Some(errno::fail(libc::EINTR) as c_int);
+        }
+    }
 }
 
 fn with_bell(

@@ -76,3 +76,51 @@ fn cpython_tests_end_the_same() {
     println!("{} tests of CPython compared", without.len());
     assert!(worse.is_empty(), "{worse:#?}");
 }
+
+#[test]
+fn more_threads_than_bells_wait_with_timeouts() {
+    if !have("python3", "python3") {
+        return;
+    }
+    const SCRIPT: &str = r"
+import select, socket, threading
+listener = socket.socket(); listener.bind(('127.0.0.1', 0)); listener.listen(100)
+failed = []
+def both(c, wait):
+    # Sockets with timeouts wait in poll; the others for two descriptors at a time.
+    if wait == 'timeout': c.settimeout(20)
+    else: other = socket.socketpair()
+    def receive(n):
+        got = b''
+        while len(got) < n:
+            if wait == 'select' and not select.select([c, other[0]], [], [], 20)[0]: raise TimeoutError('select')
+            piece = c.recv(n - len(got))
+            if not piece: raise EOFError()
+            got += piece
+        return got
+    return receive
+def serve(c, wait):
+    try:
+        receive = both(c, wait)
+        for n in range(1, 150): c.sendall(receive(n))
+    except Exception as e: failed.append(('server', wait, repr(e)))
+def ask(wait):
+    try:
+        c = socket.create_connection(listener.getsockname()); c.sendall(wait[:1].encode()); receive = both(c, wait)
+        for n in range(1, 150):
+            c.sendall(b'x' * n)
+            assert receive(n) == b'x' * n
+    except Exception as e: failed.append(('client', wait, repr(e)))
+clients = [threading.Thread(target=ask, args=(w,)) for w in ['timeout', 'select'] * 15]
+for t in clients: t.start()
+servers = []
+for _ in clients:
+    c = listener.accept()[0]
+    servers.append(threading.Thread(target=serve, args=(c, {b't': 'timeout', b's': 'select'}[c.recv(1)])))
+    servers[-1].start()
+for t in clients + servers: t.join()
+print(failed or 'fine')
+";
+    let world = World::new();
+    assert_eq!(world.run(By::Exec, &["python3", "-c", SCRIPT]), "fine\n");
+}

@@ -219,10 +219,10 @@ impl Context {
         self.nodes[..=last].iter().for_each(|node| node.own_fds(each));
     }
 
-    /// A set for an event loop.
+    /// A set for an event loop. A process has at most [`BELLS`](vmmc_host::stream::BELLS) of them at a time.
     ///
     /// # Errors
-    /// When memory or descriptors are short.
+    /// `EMFILE` when there are as many, and when memory or descriptors are short.
     pub fn ready_set(&self) -> Result<ReadySet, Errno> {
         ReadySet::new(self)
     }

@@ -392,9 +392,11 @@ impl Upgraded {
 
     /// Whether everything of the kernel phase was read and the ring has taken over: what [`receive`](Self::receive) would find out. None of it waits.
     pub(crate) fn follow(&self, me: u32, kernel: &impl Kernel) {
-        if !self.incoming().reads_ring() && self.incoming().phase() != Phase::Steady {
+        if self.incoming().phase() != Phase::Steady {
             if let Some(_locked) = self.lock_in(me) {
-                if !self.incoming().reads_ring() {
+                if self.incoming().reads_ring() {
+                    self.leave_drained_ring();
+                } else {
                     if let Some(Receiving::Kernel { .. }) = self.follow_into_ring(kernel) {
                         self.end_kernel_receive();
                     }
@@ -403,14 +405,21 @@ impl Upgraded {
         }
     }
 
+    /// Goes on in the kernel if the ring has ended and is empty; says whether. The caller has the lock, and reads the ring.
+    fn leave_drained_ring(&self) -> bool {
+        let into = self.incoming();
+        let over = matches!(into.phase(), Phase::EndsAt(boundary) if into.head.load(Ordering::Relaxed) == boundary);
+        if over {
+            into.reach_next();
+        }
+        over
+    }
+
     /// The ring is empty: `Done(1)` to look again, anything else is the result, none: nothing is there.
     fn empty_ring(&self, kernel: &impl Kernel) -> Option<Receiving> {
         let into = self.incoming();
-        if let Phase::EndsAt(boundary) = into.phase() {
-            if into.head.load(Ordering::Relaxed) == boundary {
-                into.reach_next();
-                return Some(Receiving::Done(1));
-            }
+        if self.leave_drained_ring() {
+            return Some(Receiving::Done(1));
         }
         let flags = into.sender_flags.load(Ordering::Acquire);
         if flags == 0 && into.receiver_flags.load(Ordering::Relaxed) & Flags::SHUT == 0 {

@@ -8,7 +8,7 @@ use crate::limits::{ADOPT_SLICE, ADOPT_TIME, HOLD_BATCH, LOCK_TRIES, NEWS_BATCH,
 use rustix::event::{EventfdFlags, PollFlags, eventfd};
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock, Weak};
 use vmmc_host::channel::{ChannelError, node_socket_name};
 use vmmc_host::control::{Answer, CONTROL_VERSION, Call, Reply, Request, decode, encode};
@@ -21,8 +21,8 @@ use vmmc_host::{Channel, Deadline, Nanos};
 pub(crate) struct Node {
     bells: OnceLock<Bells>,
     bell_fds: [OnceLock<OwnedFd>; BELLS as usize],
-    /// Event loops that use each bell.
-    bell_users: [AtomicU32; BELLS as usize],
+    /// Which bells an event loop has: two loops would take each other's bits and arming.
+    bells_taken: [AtomicBool; BELLS as usize],
     /// Id of this process on its node; 0: not known yet.
     process: AtomicU32,
     peers: RwLock<HashMap<u32, Arc<Peer>>>,
@@ -115,14 +115,14 @@ impl Node {
         Some(self.bells.get_or_init(|| bells))
     }
 
-    /// A bell for an event loop: its number. The one with the fewest users, which is nobody's until there are more loops than bells.
+    /// A bell for an event loop: its number. `EMFILE` when each has a loop.
     pub(crate) fn take_bell(&self, settings: &Settings) -> Result<u32, rustix::io::Errno> {
         self.bells().ok_or(rustix::io::Errno::NOMEM)?;
-        let users = |i: &u32| self.bell_users[*i as usize].load(Ordering::Relaxed);
-        let bell = (0..BELLS).min_by_key(users).expect("there are bells");
-        self.bell_users[bell as usize].fetch_add(1, Ordering::Relaxed);
+        let free = |i: &u32| !self.bells_taken[*i as usize].swap(true, Ordering::AcqRel);
+        let bell = (0..BELLS).find(free).ok_or(rustix::io::Errno::MFILE)?;
         if self.bell_fds[bell as usize].get().is_none() {
-            let fd = (settings.keep_fd)(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+            let made = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+            let fd = (settings.keep_fd)(made.inspect_err(|_| self.return_bell(bell))?);
             if self.bell_fds[bell as usize].set(fd).is_ok() {
                 if let Some(mut link) = self.lock().filter(|l| l.channel.is_some()) {
                     self.send_bell(&mut link, bell);
@@ -134,7 +134,16 @@ impl Node {
 
     /// Gives a bell back.
     pub(crate) fn return_bell(&self, bell: u32) {
-        self.bell_users[bell as usize].fetch_sub(1, Ordering::Relaxed);
+        if let Some(bells) = self.bells.get() {
+            bells.disarm(bell);
+        }
+        self.bells_taken[bell as usize].store(false, Ordering::Release);
+    }
+
+    /// Whether bells are running short, so that none should be kept for later.
+    pub(crate) fn bells_are_scarce(&self) -> bool {
+        let taken = self.bells_taken.iter().filter(|taken| taken.load(Ordering::Relaxed)).count();
+        taken > BELLS as usize / 2
     }
 
     /// The eventfd of a bell that was taken.

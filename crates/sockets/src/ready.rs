@@ -39,10 +39,19 @@ impl ReadySet {
         self.node.bells().expect("made with the set")
     }
 
-    /// Becomes readable when the set is armed and something happens. Register it edge-triggered and do not read it. More than sixteen sets share bells: then tokens
-    /// of one come out of the other, and every loop must ignore tokens that it does not know.
+    /// Becomes readable when the set is armed and something happens. Register it edge-triggered and do not read it.
     pub fn bell(&self) -> BorrowedFd<'_> {
         self.node.bell_fd(self.bell)
+    }
+
+    /// Whether it is this process's own; after a fork it is the parent's, who would be rung.
+    pub fn is_of(&self, context: &Context) -> bool {
+        Arc::ptr_eq(&self.node, context.node())
+    }
+
+    /// Whether sets are running short, so that this one should not be kept without need.
+    pub fn is_scarce(&self) -> bool {
+        self.node.bells_are_scarce()
     }
 
     /// Follows a connection under a token of the caller's choice, below [`TOKENS_MAX`]. Look at its state once afterwards.

@@ -118,6 +118,17 @@ fn more_loops_than_an_area_has_room_for_are_refused() {
 }
 
 #[test]
+fn a_loop_has_a_bell_of_its_own_or_none() {
+    let node = TestNode::start();
+    let a = node.context();
+    let mut sets: Vec<ReadySet> = (0..vmmc_host::stream::BELLS).map(|_| a.ready_set().unwrap()).collect();
+    assert_eq!(a.ready_set().err(), Some(rustix::io::Errno::MFILE));
+    assert!(sets[0].is_scarce() && sets[0].is_of(&a) && !sets[0].is_of(&node.context()));
+    sets.truncate(3);
+    assert!(!sets[0].is_scarce() && a.ready_set().is_ok());
+}
+
+#[test]
 fn both_ends_may_be_in_one_process() {
     let node = TestNode::start();
     let a = node.context();

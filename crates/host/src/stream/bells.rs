@@ -10,7 +10,7 @@ use crate::region::{Protection, Region, RegionError};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// Bells of a process; more event loops share them.
+/// Bells of a process, each for one event loop; further loops do without.
 pub const BELLS: u32 = 16;
 /// Tokens of a bell.
 pub const TOKENS: u32 = 1 << 16;
