@@ -2,10 +2,12 @@
 //!
 //! Invariant: no call waits; what the kernel lacks (offload, large buffers) is found out once and done without. Source: DESIGN §3 "Between nodes".
 //!
-//! The calls go to libc because rustix wraps neither `UDP_SEGMENT` / `UDP_GRO` nor `recvmmsg`.
+//! Calls with a control message go to libc because rustix wraps neither `UDP_SEGMENT` / `UDP_GRO` nor `recvmmsg`. Single datagrams go through rustix, whose calls
+//! are not points where a thread can be cancelled: marking those costs time with each.
 
 use crate::Region;
 use crate::limits::{UDP_BATCH, UDP_DATAGRAM_BYTES_MAX, UDP_SEGMENTS_MAX};
+use rustix::net::{self, RecvFlags, SendFlags};
 use std::io;
 use std::mem::{self, MaybeUninit};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, UdpSocket};
@@ -13,6 +15,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 /// Bytes for the control messages of one datagram: one `cmsghdr` with a 4-byte value, and room to spare.
 const CONTROL_BYTES: usize = 64;
+const SEND: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
+const RECEIVE: RecvFlags = RecvFlags::DONTWAIT;
 /// IPv4 and UDP headers.
 const HEADERS_V4: usize = 28;
 /// IPv6 and UDP headers.
@@ -98,10 +102,11 @@ impl UdpPort {
         let several = bytes.len() > segment_bytes;
         assert!(!several || self.segments && bytes.len().div_ceil(segment_bytes) <= UDP_SEGMENTS_MAX);
         if !several {
-            return match self.peer {
-                Some(_) => self.socket.send(bytes).map(drop),
-                None => self.socket.send_to(bytes, to).map(drop),
+            let sent = match self.peer {
+                Some(_) => net::send(&self.socket, bytes, SEND),
+                None => net::sendto(&self.socket, bytes, SEND, &to),
             };
+            return Ok(sent.map(drop)?);
         }
         let mut name = self.name(to);
         let mut iov = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
@@ -230,23 +235,8 @@ impl ReceiveBatch {
         max: usize,
         mut each: impl FnMut(SocketAddr, &mut [u8]),
     ) -> io::Result<usize> {
-        if let (1, false, Some(peer)) = (max, port.joins, port.peer) {
-            return match port.socket.recv(&mut self.bytes[self.start..][..BUFFER_BYTES]) {
-                Ok(len) => {
-                    each(peer, &mut self.bytes[self.start..][..len]);
-                    Ok(1)
-                }
-                Err(e) => nothing_there(e),
-            };
-        }
         if max == 1 && !port.joins {
-            return match port.socket.recv_from(&mut self.bytes[self.start..][..BUFFER_BYTES]) {
-                Ok((len, from)) => {
-                    each(from, &mut self.bytes[self.start..][..len]);
-                    Ok(1)
-                }
-                Err(e) => nothing_there(e),
-            };
+            return self.receive_one(port, each);
         }
         let count = self.fill(port, max.min(UDP_BATCH))?;
         for i in 0..count {
@@ -257,6 +247,24 @@ impl ReceiveBatch {
             }
         }
         Ok(count)
+    }
+
+    /// The quickest call for a single datagram.
+    #[inline]
+    fn receive_one(&mut self, port: &UdpPort, mut each: impl FnMut(SocketAddr, &mut [u8])) -> io::Result<usize> {
+        let buffer = &mut self.bytes[self.start..][..BUFFER_BYTES];
+        let came = match port.peer {
+            Some(peer) => net::recv(&port.socket, &mut *buffer, RECEIVE).map(|(len, _)| (len, Some(peer))),
+            None => net::recvfrom(&port.socket, &mut *buffer, RECEIVE)
+                .map(|(len, _, from)| (len, from.and_then(|from| SocketAddr::try_from(from).ok()))),
+        };
+        match came {
+            Ok((len, Some(from))) => each(from, &mut buffer[..len]),
+            // Nobody to answer to.
+            Ok((_, None)) => {}
+            Err(errno) => return nothing_there(errno.into()),
+        }
+        Ok(1)
     }
 
     /// One system call.

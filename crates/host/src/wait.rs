@@ -113,6 +113,8 @@ const YIELD_LONG_NS: u64 = 100_000;
 const NO_YIELD_WAITS: u32 = 64;
 /// Polls between two looks at the clock.
 const POLLS_A_LOOK: u32 = 64;
+/// Steps without work between two looks at the clock.
+const STEPS_A_LOOK: u32 = 4;
 
 impl Waiter {
     /// Waiting on a node in another process.
@@ -255,6 +257,10 @@ fn wait_stepping<T>(
     mut ready: impl FnMut() -> Option<T>,
 ) -> Result<T, TimedOut> {
     let mut idle_since = None;
+    let patience = stepper.patience_ns();
+    // Reading a clock takes a good part of a step in vain.
+    let steps_a_look = if patience == 0 { 1 } else { STEPS_A_LOOK };
+    let mut steps = 0u32;
     loop {
         let worked = stepper.step();
         if let Some(value) = ready() {
@@ -264,12 +270,16 @@ fn wait_stepping<T>(
             idle_since = None;
             continue;
         }
+        steps = steps.wrapping_add(1);
+        if steps % steps_a_look != 0 {
+            continue;
+        }
         let now = stepper.now();
         if now >= deadline.0 {
             return Err(TimedOut);
         }
         let since = *idle_since.get_or_insert(now);
-        if now.since(since).as_nanos() as u64 >= stepper.patience_ns() {
+        if now.since(since).as_nanos() as u64 >= patience {
             stepper.park(deadline.0);
             idle_since = None;
         }

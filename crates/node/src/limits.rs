@@ -78,7 +78,7 @@ pub const HOT_SENDS: u32 = 256;
 /// Receives in vain from the other sockets after which they are tried only now and then.
 pub const OTHERS_BUSY_LOOKS: u32 = 16;
 /// So often then: each try costs a system call, and what comes there waits for at most so many.
-pub const OTHERS_LOOK_EVERY: u32 = 4;
+pub const OTHERS_LOOK_EVERY: u32 = 16;
 /// Receives that brought something after which the others are looked at all the same.
 pub const OTHERS_LOOK_AFTER: u32 = 64;
 /// Receives of one datagram that come one after the other before several are asked for at once.
@@ -95,7 +95,9 @@ pub const AWAKE_TIME: Duration = Duration::from_micros(80);
 /// Time between two looks at the control sockets while rings and network are busy.
 pub const CONTROL_LOOK: Duration = Duration::from_micros(50);
 /// Steps without work between two looks at the control sockets.
-pub const CONTROL_LOOK_STEPS: u32 = 4;
+pub const CONTROL_LOOK_STEPS: u32 = 16;
+/// Steps without work before the first of them.
+pub const CONTROL_LOOK_FIRST: u32 = 4;
 /// Time for which the keeper of an embedded node leaves it to callers that step it.
 pub const KEEPER_NAP: Duration = Duration::from_millis(1);
 /// Longest such time, while callers step it again and again: shorter than the shortest retransmission timer of a peer, which would fire needlessly when they stop.

@@ -23,6 +23,7 @@ use vmmc_nic::{Lent, Time, Transmit};
 const ROOM: usize = 1 << 16;
 /// Errors of the kernel that have their own treatment.
 const EMSGSIZE: i32 = 90;
+const EEXIST: i32 = 17;
 const EINVAL: i32 = 22;
 const EIO: i32 = 5;
 const ECONNREFUSED: i32 = 111;
@@ -135,19 +136,31 @@ impl Network {
     }
 
     fn show(&self, port: &UdpPort) -> io::Result<()> {
-        Ok(epoll::add(&*self.epoll, port, epoll::EventData::new_u64(1), shown(self.armed))?)
+        if self.armed {
+            epoll::add(&*self.epoll, port, epoll::EventData::new_u64(1), epoll::EventFlags::IN)?;
+        }
+        Ok(())
     }
 
-    /// Whether sockets show in the epoll set when they become readable. Between two sleeps nobody looks there, and showing costs time with each datagram.
-    pub(crate) fn arm(&mut self, armed: bool) {
+    /// Puts the sockets into the epoll set or takes them out: between two sleeps nobody looks there, and being in it costs time with each datagram. Says whether
+    /// they are where they should be.
+    pub(crate) fn arm(&mut self, armed: bool) -> bool {
         if self.armed == armed {
-            return;
+            return true;
         }
         self.armed = armed;
+        let mut all = true;
         for port in self.ports.iter().chain(self.hot.iter().map(|(_, port)| port)) {
-            // Fails only for a descriptor that is not in the set, and all are.
-            let _ = epoll::modify(&*self.epoll, port, epoll::EventData::new_u64(1), shown(armed));
+            // Taking out fails only for a socket that is not there.
+            if !armed {
+                let _ = epoll::delete(&*self.epoll, port);
+            } else if let Err(e) = self.show(port) {
+                // One that is there already is one that an earlier call put there before the kernel ran out of memory.
+                all &= e.raw_os_error() == Some(EEXIST);
+            }
         }
+        self.armed &= all;
+        all
     }
 
     /// Addresses bound.
@@ -452,11 +465,6 @@ impl Network {
         };
         found.or_else(|| self.open(any).ok())
     }
-}
-
-/// What a socket shows in an epoll set.
-fn shown(armed: bool) -> epoll::EventFlags {
-    if armed { epoll::EventFlags::IN } else { epoll::EventFlags::empty() }
 }
 
 /// How many datagrams to ask for next: one while few come or large ones, which are best put in their place before the next evicts them from the cache; more while a

@@ -6,7 +6,7 @@ use crate::config::NodeConfig;
 use crate::daemon::RunError;
 use crate::key::{cluster_key, random_bytes};
 use crate::limits::{
-    CONTROL_LOOK, CONTROL_LOOK_STEPS, DISARM_STEPS, GOODBYE_TIME, OUTBOX_RETRY, PEER_TIMEOUT_MIN, SLEEP_MAX,
+    CONTROL_LOOK, CONTROL_LOOK_FIRST, CONTROL_LOOK_STEPS, DISARM_STEPS, GOODBYE_TIME, OUTBOX_RETRY, PEER_TIMEOUT_MIN, SLEEP_MAX,
 };
 use crate::network::Network;
 use crate::station::{Station, StationConfig};
@@ -111,7 +111,11 @@ impl Runner {
 
     #[inline]
     fn control_is_due(&self, worked: bool, now: Time) -> bool {
-        if worked { now.since(self.looked_at_control) >= CONTROL_LOOK } else { self.vain % CONTROL_LOOK_STEPS == 0 }
+        if worked {
+            now.since(self.looked_at_control) >= CONTROL_LOOK
+        } else {
+            self.vain % CONTROL_LOOK_STEPS == CONTROL_LOOK_FIRST
+        }
     }
 
     /// Called after a step with work, when nobody sleeps on [`input`](Self::input): after some of them datagrams no longer show there, until the next
@@ -126,7 +130,7 @@ impl Runner {
 
     /// The next step looks at control sockets: there may be something.
     pub(crate) fn look_at_control_soon(&mut self) {
-        self.vain = self.vain.next_multiple_of(CONTROL_LOOK_STEPS);
+        self.vain = self.vain.next_multiple_of(CONTROL_LOOK_STEPS) + CONTROL_LOOK_FIRST;
         self.looked_at_control = Time::ZERO;
     }
 
@@ -138,13 +142,14 @@ impl Runner {
     /// Announces a sleep. None: there is work, do not sleep; else the time at which the sleep must end.
     pub(crate) fn prepare_sleep(&mut self, now: Time) -> Option<Time> {
         self.busy = 0;
-        self.network.arm(true);
+        let armed = self.network.arm(true);
         self.station.set_transport_counters(self.network.counters());
         if self.station.prepare_sleep() {
             return None;
         }
         let until = self.station.next_timeout(now).unwrap_or(Time::MAX).min(now + SLEEP_MAX);
-        let until = if self.network.is_congested() { until.min(now + OUTBOX_RETRY) } else { until };
+        // What cannot wake us is looked for.
+        let until = if self.network.is_congested() || !armed { until.min(now + OUTBOX_RETRY) } else { until };
         (until > now).then_some(until)
     }
 
