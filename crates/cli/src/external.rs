@@ -58,7 +58,8 @@ pub(crate) fn find(peer: Peer) -> Option<Result<Vec<Tool>, Missing>> {
             Tool { series: "libfabric-tcp", kind: Kind::Libfabric { provider: "tcp", endpoint: "msg" } },
         ]),
         Peer::Libfabric => missing("libfabric", "Debian package libfabric-bin"),
-        Peer::Mpi => match (in_path("mpicc"), in_path("mpirun")) {
+        // Open MPI's runtime package brings mpicc, but not what it compiles against.
+        Peer::Mpi => match (in_path("mpirun"), in_path("mpicc").filter(|_| mpi_compiles())) {
             (Some(_), Some(_)) => Ok(vec![Tool { series: "mpi", kind: Kind::Mpi { program: Rc::default() } }]),
             _ => missing("mpi", "Debian packages openmpi-bin and libopenmpi-dev, or mpich and libmpich-dev"),
         },
@@ -166,6 +167,18 @@ impl Drop for Compiled {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
+}
+
+/// Whether the compiler finds the header of MPI.
+fn mpi_compiles() -> bool {
+    let mut command = Command::new("mpicc");
+    command.args(["-fsyntax-only", "-include", "mpi.h", "-x", "c", "/dev/null"]);
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
 }
 
 fn compile_mpi() -> Result<Compiled, String> {

@@ -6,7 +6,8 @@ use crate::config::NodeConfig;
 use crate::daemon::RunError;
 use crate::key::{cluster_key, random_bytes};
 use crate::limits::{
-    CONTROL_LOOK, CONTROL_LOOK_FIRST, CONTROL_LOOK_STEPS, DISARM_STEPS, GOODBYE_TIME, OUTBOX_RETRY, PEER_TIMEOUT_MIN, SLEEP_MAX,
+    CONTROL_LOOK, CONTROL_LOOK_FIRST, CONTROL_LOOK_STEPS, DISARM_STEPS, GOODBYE_TIME, OUTBOX_RETRY, PEER_TIMEOUT_MIN,
+    SLEEP_MAX,
 };
 use crate::network::Network;
 use crate::station::{Station, StationConfig};

@@ -102,6 +102,10 @@ impl Import {
         offset: u64,
         options: SendOptions,
     ) -> Result<(), TransferError> {
+        if self.mapped.is_some() {
+            // Done when the call returns: what a handle and a deadline would cost shows at 64 KiB.
+            return self.start_send_from(source, range, offset, options).map(drop);
+        }
         let timeout = options.timeout.unwrap_or_else(|| self.shared.core.timeout());
         let deadline = self.shared.core.deadline(timeout);
         self.send_from_async(source, range, offset, options)?.wait_by(deadline).map(drop)
@@ -131,17 +135,30 @@ impl Import {
         offset: u64,
         options: SendOptions,
     ) -> Result<Transfer, TransferError> {
+        let len = len(&range);
+        let ticket = self.start_send_from(source, range, offset, options)?;
+        Ok(ticket.map_or_else(|| self.done(len), |ticket| self.pending(ticket)))
+    }
+
+    /// None: the transfer is done.
+    fn start_send_from(
+        &self,
+        source: &Buffer,
+        range: Range<u64>,
+        offset: u64,
+        options: SendOptions,
+    ) -> Result<Option<Ticket>, TransferError> {
         let shared = &*self.shared;
         let len = len(&range);
         shared.check_send(offset, len, options.counter)?;
         self.check_buffer(source, range.start, len)?;
         let Some(mapped) = &self.mapped else {
-            return Ok(self.pending(shared.send_registered(source, range.start, len, offset, options)?));
+            return shared.send_registered(source, range.start, len, offset, options).map(Some);
         };
         let from = source.region_offset(range.start);
         mapped.send_region(offset, source.region(), from, len).map_err(|fault| shared.fault(fault))?;
-        self.after_mapped(mapped, offset, len, last_word(source, &range), options)?;
-        Ok(self.done(len))
+        let word = if options.notify { last_word(source, &range) } else { 0 };
+        self.after_mapped(mapped, offset, len, word, options).map(|()| None)
     }
 
     /// Remote fetch into registered memory without a copy.
@@ -149,7 +166,10 @@ impl Import {
     /// # Errors
     /// [`TransferError`]; after [`TransferError::TimedOut`] the memory may still be written.
     pub fn fetch_into(&self, offset: u64, to: &Buffer, range: Range<u64>) -> Result<(), TransferError> {
-        self.fetch_async(offset, to, range)?.wait().map(drop)
+        match self.start_fetch_into(offset, to, range)? {
+            Some(ticket) => self.pending(ticket).wait().map(drop),
+            None => Ok(()),
+        }
     }
 
     /// Remote fetch into registered memory without waiting; leave the range alone until the transfer is done.
@@ -157,16 +177,23 @@ impl Import {
     /// # Errors
     /// [`TransferError`]; later errors come with the transfer.
     pub fn fetch_async(&self, offset: u64, to: &Buffer, range: Range<u64>) -> Result<Transfer, TransferError> {
+        let len = len(&range);
+        let ticket = self.start_fetch_into(offset, to, range)?;
+        Ok(ticket.map_or_else(|| self.done(len), |ticket| self.pending(ticket)))
+    }
+
+    /// None: the transfer is done.
+    fn start_fetch_into(&self, offset: u64, to: &Buffer, range: Range<u64>) -> Result<Option<Ticket>, TransferError> {
         let shared = &*self.shared;
         let len = len(&range);
         shared.check(Rights::READ, offset, len)?;
         self.check_buffer(to, range.start, len)?;
         let Some(mapped) = &self.mapped else {
-            return Ok(self.pending(shared.fetch_registered(offset, to, range.start, len)?));
+            return shared.fetch_registered(offset, to, range.start, len).map(Some);
         };
         let at = to.region_offset(range.start);
         mapped.fetch_region(offset, to.region(), at, len).map_err(|fault| shared.fault(fault))?;
-        Ok(self.done(len))
+        Ok(None)
     }
 
     /// Gathers: sends several pieces to consecutive places.
