@@ -2,6 +2,7 @@
 //!
 //! Invariant: read once, when the library is loaded; a variable that makes no sense is as if it were not there.
 
+use std::path::Path;
 use std::sync::OnceLock;
 
 /// `VMMC_EXEC`: set by `vmmc exec`; without it the library does nothing. `verbose` asks for a report at the end of each program.
@@ -34,6 +35,11 @@ pub(crate) fn load() {
     let program = std::env::current_exe().ok().and_then(|path| Some(path.file_name()?.to_str()?.to_string()));
     let config = parse(&variable(EXEC_VARIABLE), &variable(EXCLUDE_VARIABLE), &program.unwrap_or_default());
     let _ = CONFIG.set(config);
+}
+
+/// Whether the library would do anything in a program with these variables.
+pub(crate) fn would_be_active(exec: &str, exclude: &str, program: &Path) -> bool {
+    parse(exec, exclude, &program.file_name().unwrap_or_default().to_string_lossy()).active
 }
 
 impl Config {

@@ -6,11 +6,12 @@
 use crate::arena::{Index, Pin};
 use crate::errno::Kept;
 use crate::own::{self, Inside};
+use crate::program::{self, Named};
 use crate::reason::Reason;
 use crate::table::{self, CONNECTIONS, Entry, SETS};
 use crate::tcp::Held;
 use crate::{set::Set, tcp};
-use libc::{c_int, pid_t};
+use libc::{c_char, c_int, pid_t};
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 use vmmc_sockets::{Connection, Forking};
@@ -88,23 +89,54 @@ unsafe extern "C" fn in_child() {
     SETS.forget_calls();
 }
 
-/// Another program takes over, or is started with what is not marked close-on-exec: what it inherits goes back to the kernel.
-pub(crate) fn before_spawn() {
+/// Another program is started with what is not marked close-on-exec. If it is one of ours, it goes on with upgraded connections, and counts as a holder from now on;
+/// whatever else it inherits goes back to the kernel.
+///
+/// # Safety
+/// Name and environment are as the exec family takes them.
+pub(crate) unsafe fn before_spawn(named: Named, env: *const *const c_char) {
+    // SAFETY: the caller's promise.
+    unsafe { hand_on(named, env, true) };
+}
+
+/// Upgraded connections that another program goes on with.
+///
+/// # Safety
+/// As [`before_spawn`].
+unsafe fn hand_on(named: Named, env: *const *const c_char, more: bool) -> Vec<Index> {
+    let _inside = Inside::enter();
+    let mut ours = None;
+    let mut handed = Vec::new();
     for (fd, entry) in table::known(0, c_int::MAX) {
-        if matches!(entry, Entry::Connection(_)) && inherited(fd) {
-            if let Some(connection) = table::connection(fd) {
-                connection.leave(fd, Reason::Exec);
-            }
+        let Entry::Connection(index) = entry else { continue };
+        let Some(tcp) = table::connection(fd).filter(|_| inherited(fd)) else { continue };
+        // SAFETY: the caller's promise.
+        let goes_on = fd > libc::STDERR_FILENO
+            && !tcp.is_plain()
+            && tcp.has_no_reason_to_leave()
+            && *ours.get_or_insert_with(|| unsafe { program::is_ours(named, env) });
+        if !goes_on {
+            tcp.leave(fd, Reason::Exec);
+        } else if !handed.contains(&index) {
+            handed.push(index);
+            tcp.share();
+            tcp.connection().filter(|_| more).inspect(|connection| connection.passed());
         }
     }
+    handed
 }
 
 /// This process becomes another program: as [`before_spawn`], and it ceases to hold the other connections. Undone when the value is dropped, for then it did not
 /// become one.
-pub(crate) fn before_exec() -> Leaving {
-    before_spawn();
-    // The memory of a vfork is the parent's, and so are its connections.
-    let Some(context) = own::context_if_made().filter(|_| !borrowed_memory()) else { return Leaving(Vec::new()) };
+///
+/// # Safety
+/// As [`before_spawn`].
+pub(crate) unsafe fn before_exec(named: Named, env: *const *const c_char) -> Leaving {
+    // The memory of a vfork is the parent's, and so are its connections, which the parent keeps.
+    let borrowed = borrowed_memory();
+    // SAFETY: the caller's promise.
+    unsafe { hand_on(named, env, borrowed) };
+    let Some(context) = own::context_if_made().filter(|_| !borrowed) else { return Leaving(Vec::new()) };
     let _inside = Inside::enter();
     let kept: Vec<Index> = table::known(0, c_int::MAX)
         .filter_map(|(fd, entry)| match entry {
@@ -115,6 +147,30 @@ pub(crate) fn before_exec() -> Leaving {
     let leaves =
         |held: &Held| !kept.contains(&held.index()) && held.connection().is_some_and(|c| c.leave_at_exec(context));
     Leaving(CONNECTIONS.each().filter(leaves).collect())
+}
+
+/// This program has just been started: upgraded connections that came along go on here.
+pub(crate) fn after_exec() {
+    if !own::active() {
+        return;
+    }
+    let Ok(all) = std::fs::read_dir("/proc/self/fd") else { return };
+    let fds = all.flatten().filter_map(|one| one.file_name().to_str()?.parse::<c_int>().ok());
+    let mut known: Vec<(u64, c_int)> = Vec::new();
+    for fd in fds.filter(|fd| *fd > libc::STDERR_FILENO).collect::<Vec<_>>() {
+        let Some(cookie) = tcp::upgraded_cookie(fd) else { continue };
+        match known.iter().find(|(of, _)| *of == cookie) {
+            Some((_, first)) => {
+                let entry = table::entry(*first);
+                entry.add();
+                table::put(fd, entry);
+            }
+            None => {
+                tcp::inherit(fd);
+                known.push((cookie, fd));
+            }
+        }
+    }
 }
 
 /// Connections that this process does not hold while it tries to become another program.

@@ -25,6 +25,7 @@ mod options;
 mod own;
 mod passing;
 mod pieces;
+mod program;
 mod readiness;
 mod real;
 mod reason;
@@ -41,6 +42,7 @@ extern "C" fn load() {
     own::load();
     real::look_up_all();
     fork::install();
+    fork::after_exec();
 }
 
 /// Runs when the program ends in order.

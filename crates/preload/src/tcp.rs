@@ -97,6 +97,11 @@ impl Tcp {
         self.connection().is_none_or(Connection::is_plain)
     }
 
+    /// Whether nothing sends it back to the kernel.
+    pub(crate) fn has_no_reason_to_leave(&self) -> bool {
+        self.left.load(Relaxed) == 0
+    }
+
     /// The connection goes back to the kernel and stays there.
     pub(crate) fn leave(&self, fd: c_int, reason: Reason) {
         if self.left.swap(reason as u8, Relaxed) == 0 {
@@ -270,6 +275,16 @@ pub(crate) fn join(fd: c_int) {
     if option::<c_int>(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) == Some(libc::IPPROTO_TCP) && has_peer(fd) {
         insert(fd, || own::context().adopt(borrowed(fd)));
     }
+}
+
+/// What identifies the socket behind a descriptor, if it is an upgraded connection.
+pub(crate) fn upgraded_cookie(fd: c_int) -> Option<u64> {
+    vmmc_host::stream::is_marked_upgraded(borrowed(fd)).then(|| vmmc_host::stream::cookie(borrowed(fd)).ok()).flatten()
+}
+
+/// Makes a descriptor known that this program inherited, upgraded.
+pub(crate) fn inherit(fd: c_int) {
+    insert(fd, || own::context().inherit(borrowed(fd)));
 }
 
 fn insert(fd: c_int, core: impl FnOnce() -> Arc<Connection>) {

@@ -124,3 +124,127 @@ print(failed or 'fine')
     let world = World::new();
     assert_eq!(world.run(By::Exec, &["python3", "-c", SCRIPT]), "fine\n");
 }
+
+/// Both ends of connections that another program goes on with; the words are how it is started.
+const HANDED_ON: &str = r"
+import os, socket, sys, threading
+SELF = sys.argv[1]
+# Enough for an upgrade, also on a busy machine.
+TURNS = 500
+def exactly(c, n):
+    got = b''
+    while len(got) < n:
+        piece = c.recv(n - len(got))
+        if not piece: raise EOFError(got)
+        got += piece
+    return got
+def go_on(c):
+    assert exactly(c, 11) == b'from before', 'lost'
+    c.sendall(b'found')
+    while True:
+        got = c.recv(1000)
+        if not got: break
+        c.sendall(got)
+if SELF == 'child':
+    go_on(socket.socket(fileno=int(sys.argv[2])))
+    sys.exit(0)
+words = lambda fd: [sys.executable, sys.argv[2], 'child', str(fd)]
+def start(how, c):
+    fd = c.fileno()
+    os.set_inheritable(fd, True)
+    if how == 'exec' or how == 'failing':
+        if os.fork() == 0:
+            if how == 'failing':
+                try: os.execv('/no/such/program', ['x'])
+                except OSError: go_on(c)
+                os._exit(0)
+            os.execv(sys.executable, words(fd))
+    elif how == 'spawn':
+        os.posix_spawn(sys.executable, words(fd), os.environ)
+    elif how == 'vfork':
+        import subprocess
+        subprocess.Popen(words(fd), close_fds=False)
+    c.close()
+def server(listener, how):
+    c = listener.accept()[0]
+    for _ in range(TURNS): c.sendall(exactly(c, 5))
+    # Unread, and in the ring, when the other program starts.
+    c.recv(11, socket.MSG_PEEK | socket.MSG_WAITALL)
+    start(how, c)
+for how in ['exec', 'failing', 'spawn', 'vfork']:
+    listener = socket.socket(); listener.bind(('127.0.0.1', 0)); listener.listen(1)
+    thread = threading.Thread(target=server, args=(listener, how)); thread.start()
+    c = socket.create_connection(listener.getsockname())
+    c.settimeout(30)
+    for _ in range(TURNS):
+        c.sendall(b'hello'); exactly(c, 5)
+    c.sendall(b'from before')
+    assert exactly(c, 5) == b'found', how
+    for n in range(1, 100):
+        c.sendall(b'y' * n); assert exactly(c, n) == b'y' * n, how
+    c.shutdown(socket.SHUT_WR)
+    assert c.recv(1) == b'', how
+    thread.join(); c.close()
+print('fine')
+";
+
+#[test]
+fn connections_survive_exec_and_spawn() {
+    if !have("python3", "python3") {
+        return;
+    }
+    let world = World::new();
+    let script = world.folder.join("handed_on.py");
+    std::fs::write(&script, HANDED_ON).expect("the folder can be written");
+    let script = script.to_str().expect("ASCII");
+    assert_eq!(world.run(By::Itself, &["python3", script, "both", script]), "fine\n");
+    let output = finish(world.verbose(&["python3", script, "both", script]));
+    assert_eq!(common::text(&output), "fine\n", "{}", String::from_utf8_lossy(&output.stderr));
+    let report = String::from_utf8_lossy(&output.stderr);
+    // The first program, and three others that it started: the fourth could not be.
+    let upgraded = report.lines().filter(|line| line.ends_with("connections upgraded")).count();
+    assert!(upgraded >= 3, "the other programs used no ring: {report}");
+}
+
+#[test]
+fn connections_of_a_program_that_is_not_ours_go_back_to_the_kernel() {
+    if !have("python3", "python3") {
+        return;
+    }
+    const SCRIPT: &str = r#"
+import os, socket, sys, threading
+child = """
+import socket, sys
+c = socket.socket(fileno=int(sys.argv[1]))
+while True:
+    got = c.recv(1000)
+    if not got: break
+    c.sendall(got)
+"""
+def server(listener):
+    c = listener.accept()[0]
+    for _ in range(60): c.sendall(c.recv(5, socket.MSG_WAITALL))
+    os.set_inheritable(c.fileno(), True)
+    # Without the environment the library is not loaded.
+    os.posix_spawn(sys.executable, [sys.executable, '-c', child, str(c.fileno())], {})
+    c.close()
+listener = socket.socket(); listener.bind(('127.0.0.1', 0)); listener.listen(1)
+thread = threading.Thread(target=server, args=(listener,)); thread.start()
+c = socket.create_connection(listener.getsockname())
+c.settimeout(30)
+for n in [5] * 60 + list(range(1, 100)):
+    c.sendall(b'z' * n)
+    got = b''
+    while len(got) < n: got += c.recv(n - len(got))
+c.shutdown(socket.SHUT_WR)
+assert c.recv(1) == b''
+thread.join()
+print('fine')
+"#;
+    let world = World::new();
+    assert_eq!(world.run(By::Itself, &["python3", "-c", SCRIPT]), "fine\n");
+    let output = finish(world.verbose(&["python3", "-c", SCRIPT]));
+    let report = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(common::text(&output), "fine\n", "{report}");
+    assert!(report.contains("inherited by another program"), "{report}");
+}

@@ -177,6 +177,21 @@ impl Context {
         connection
     }
 
+    /// Follows an upgraded socket that this program found open when it was started. Whether it was counted for us or not, we count ourselves: a count that is too high
+    /// does no harm. If nobody can tell where its bytes are, only we cannot use it: others may hold it.
+    pub fn inherit(&self, fd: BorrowedFd<'_>) -> Arc<Connection> {
+        let connection = Connection::new(self.generation());
+        match self.node().adopt(&self.settings, fd) {
+            Some(meeting) => {
+                let end = &meeting.slot.words().ends[meeting.place.end as usize];
+                end.holders.fetch_add(1, Ordering::SeqCst);
+                connection.join(self, meeting);
+            }
+            None => connection.cannot_follow(),
+        }
+        connection
+    }
+
     /// To be called before `fork` with all open connections. The thread that forks keeps the result, and ends it in the parent and in the child: what one fork counted is
     /// nothing to another one that a second thread makes at the same time.
     pub fn before_fork<'a>(&'a self, open: impl Iterator<Item = &'a Connection>) -> Forking<'a> {

@@ -1,8 +1,9 @@
 //! Hooks of exec and posix_spawn: what happens to connections when another program takes over.
 //!
-//! Invariant: a connection that another program would inherit is with the kernel before it starts. Descriptors marked close-on-exec do not matter.
+//! Invariant: a connection that another program would inherit is with the kernel before it starts, unless that program is one of ours and finds it by its mark. Descriptors marked close-on-exec do not matter.
 
 use super::hook;
+use crate::program::Named;
 use crate::{fork, real, reason::Reason, table};
 use libc::{c_char, c_int, c_void, pid_t};
 
@@ -13,27 +14,27 @@ unsafe extern "C" {
 }
 
 hook! { fn execve(path: *const c_char, argv: Words, env: Words) -> c_int {
-    let _undone_if_it_fails = fork::before_exec();
+    let _undone_if_it_fails = fork::before_exec(Named::Path(path), env);
     real::execve(path, argv, env)
 } }
 
 hook! { fn execv(path: *const c_char, argv: Words) -> c_int {
-    let _undone_if_it_fails = fork::before_exec();
+    let _undone_if_it_fails = fork::before_exec(Named::Path(path), environ);
     real::execve(path, argv, environ)
 } }
 
 hook! { fn execvp(file: *const c_char, argv: Words) -> c_int {
-    let _undone_if_it_fails = fork::before_exec();
+    let _undone_if_it_fails = fork::before_exec(Named::Searched(file), environ);
     real::execvpe(file, argv, environ)
 } }
 
 hook! { fn execvpe(file: *const c_char, argv: Words, env: Words) -> c_int {
-    let _undone_if_it_fails = fork::before_exec();
+    let _undone_if_it_fails = fork::before_exec(Named::Searched(file), env);
     real::execvpe(file, argv, env)
 } }
 
 hook! { fn fexecve(fd: c_int, argv: Words, env: Words) -> c_int {
-    let _undone_if_it_fails = fork::before_exec();
+    let _undone_if_it_fails = fork::before_exec(Named::Open(fd), env);
     real::fexecve(fd, argv, env)
 } }
 
@@ -47,13 +48,24 @@ hook! { fn _Exit(code: c_int) -> ! {
     real::_exit(code)
 } }
 
+/// The program that a spawn starts; a relative name may be looked for in another folder, by its actions.
+fn spawned(name: *const c_char, actions: *const c_void, searched: bool) -> Named {
+    // SAFETY: a string, or null, as the program promised.
+    let absolute = !name.is_null() && unsafe { *name } == b'/' as c_char;
+    match (searched, absolute || actions.is_null()) {
+        (_, false) => Named::Unknown,
+        (true, true) => Named::Searched(name),
+        (false, true) => Named::Path(name),
+    }
+}
+
 hook! { fn posix_spawn(pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, argv: Words, env: Words) -> c_int {
-    fork::before_spawn();
+    fork::before_spawn(spawned(path, actions, false), env);
     real::posix_spawn(pid, path, actions, attributes, argv, env)
 } }
 
 hook! { fn posix_spawnp(pid: *mut pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void, argv: Words, env: Words) -> c_int {
-    fork::before_spawn();
+    fork::before_spawn(spawned(file, actions, true), env);
     real::posix_spawnp(pid, file, actions, attributes, argv, env)
 } }
 

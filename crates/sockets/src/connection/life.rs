@@ -117,9 +117,14 @@ impl Connection {
 
     /// Upgraded elsewhere, and nobody can tell where its bytes are: it ends here, as a dropped connection does.
     pub(crate) fn give_up(&self, fd: BorrowedFd<'_>) {
+        self.cannot_follow();
+        shut_down(fd);
+    }
+
+    /// As [`give_up`](Self::give_up), in this process only.
+    pub(crate) fn cannot_follow(&self) {
         self.broken.store(true, Ordering::Relaxed);
         self.settle_for(Bypass::NoNode);
-        shut_down(fd);
     }
 
     /// From here on the shared words rule.
