@@ -14,12 +14,16 @@
 
 pub mod costs;
 mod fork;
+mod frames;
+mod mappings;
 mod watch;
 
-use crate::adopt::parse_line;
-use crate::limits::{ARENA_PAGES_FIRST, ARENA_PAGES_MAX, GUARD_BYTES_MAX};
+use crate::limits::{ARENA_PAGES_FIRST, ARENA_PAGES_MAX};
 use crate::region::{PAGE_BYTES, Region, RegionError, swap_pages};
-use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags};
+use frames::FreeFrames;
+use mappings::Mappings;
+use rustix::io::Errno;
+use rustix::mm::{Advice, MremapFlags};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -108,6 +112,7 @@ impl Arena {
 pub struct PinSpace {
     pid: u32,
     watch: Arc<Watch>,
+    mappings: Mappings,
     state: Mutex<State>,
     ended: AtomicBool,
 }
@@ -117,7 +122,7 @@ struct State {
     arenas: Vec<Arena>,
     /// Pages never used, of the last arena.
     fresh: Range<u32>,
-    free: Vec<Frame>,
+    free: FreeFrames,
     /// By page number.
     taken: BTreeMap<u64, Frame>,
     /// Frames whose page is gone, and the listeners that have not confirmed yet.
@@ -170,7 +175,8 @@ impl PinSpace {
         let reader = std::thread::Builder::new().name("vmmc-pins".into());
         reader.spawn(move || theirs.run()).map_err(|e| no_watch(&e))?;
         let pid = std::process::id();
-        Ok(PinSpace { pid, watch, state: Mutex::default(), ended: AtomicBool::new(false) })
+        let mappings = Mappings::new();
+        Ok(PinSpace { pid, watch, mappings, state: Mutex::default(), ended: AtomicBool::new(false) })
     }
 
     /// Hears from now on which pages are gone.
@@ -202,7 +208,7 @@ impl PinSpace {
         }
         for run in missing.chunk_by(|a, b| a + 1 == *b) {
             let at = run[0] as usize * PAGE_BYTES;
-            suitable(at, at + run.len() * PAGE_BYTES)?;
+            self.mappings.suitable(at, at + run.len() * PAGE_BYTES)?;
             for piece in run.chunks(ARENA_PAGES_MAX as usize) {
                 let from = (piece[0] - first) as usize * PAGE_BYTES;
                 self.take_run(&mut state, &body[from..from + piece.len() * PAGE_BYTES])?;
@@ -214,46 +220,35 @@ impl PinSpace {
     fn take_run(&self, state: &mut State, body: &[u8]) -> Result<(), PinError> {
         let pages = (body.len() / PAGE_BYTES) as u32;
         let first = (body.as_ptr() as usize / PAGE_BYTES) as u64;
-        if state.fresh.len() < pages as usize && state.free.len() >= pages as usize {
-            for at in 0..u64::from(pages) {
-                let frame = state.free.pop().expect("as many are free");
-                let from = at as usize * PAGE_BYTES;
-                self.place(state, &body[from..from + PAGE_BYTES], frame).inspect_err(|_| state.free.push(frame))?;
-                state.taken.insert(first + at, frame);
-            }
-            return Ok(());
+        let mut done = 0;
+        while done < pages {
+            let (frame, count) = state.some_frames(pages - done)?;
+            let part = &body[done as usize * PAGE_BYTES..(done + count) as usize * PAGE_BYTES];
+            self.place(state, part, frame).inspect_err(|_| state.free.add(frame, count))?;
+            let frames = (0..count).map(|at| frame.after(at));
+            state.taken.extend((first + u64::from(done)..).zip(frames));
+            done += count;
         }
-        let frame = state.fresh_frames(pages)?;
-        self.place(state, body, frame)?;
-        let frames = (frame.page..).map(|page| Frame { page, ..frame });
-        state.taken.extend((first..first + u64::from(pages)).zip(frames));
-        state.fresh.start += pages;
         Ok(())
     }
 
     /// Puts pages of an arena with the same content under a run of pages.
     fn place(&self, state: &State, body: &[u8], frame: Frame) -> Result<(), PinError> {
-        let region = &state.arenas[frame.arena as usize].0;
         let offset = u64::from(frame.page) * PAGE_BYTES as u64;
-        region.write(offset, body).expect("frames lie in their arena");
-        let (fd, len, base) = (region.share()?, body.len(), body.as_ptr() as usize);
+        let (len, base) = (body.len(), body.as_ptr() as usize);
         let system = |call| move |errno| PinError::Region(RegionError::System { call, errno });
-        let prot = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a fresh mapping at an address that the kernel chooses.
-        let staged = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, &fd, offset) }
-            .map_err(system("mmap"))?;
+        let staged = state.arenas[frame.arena as usize].0.map_locked(offset, len).map_err(|errno| match errno {
+            Errno::AGAIN | Errno::PERM => PinError::LockLimit { pages: len / PAGE_BYTES },
+            errno => system("mmap")(errno),
+        })?;
         // SAFETY: until the mremap all calls concern the fresh mapping only. `body` is borrowed, so nobody writes to its pages meanwhile, and `suitable` has seen that they are
         // private memory; mremap replaces them in one step by pages with the same bytes, of the same protection.
         unsafe {
-            let placed = rustix::mm::mlock(staged, len).map_err(|_| PinError::LockLimit { pages: len / PAGE_BYTES });
-            let placed = placed.and_then(|()| {
-                let _ = rustix::mm::madvise(staged, len, Advice::LinuxDontFork);
-                let flags = MremapFlags::MAYMOVE;
-                rustix::mm::mremap_fixed(staged, len, len, flags, base as *mut _).map_err(system("mremap"))
-            });
-            if let Err(error) = placed {
+            std::ptr::copy_nonoverlapping(body.as_ptr(), staged.cast::<u8>(), len);
+            let _ = rustix::mm::madvise(staged, len, Advice::LinuxDontFork);
+            if let Err(errno) = rustix::mm::mremap_fixed(staged, len, len, MremapFlags::MAYMOVE, base as *mut _) {
                 let _ = rustix::mm::munmap(staged, len);
-                return Err(error);
+                return Err(system("mremap")(errno));
             }
         }
         self.watch.add(base, len).map_err(|error| {
@@ -303,6 +298,12 @@ impl PinSpace {
         self.lock().taken.len()
     }
 
+    /// Waits until every change of a mapping that began before this call is known.
+    pub fn hear(&self) {
+        let mut state = self.lock();
+        self.settle(&mut state);
+    }
+
     /// Whether a mapping of a taken page is being changed by another thread right now; one system call.
     #[inline]
     pub fn is_changing(&self) -> bool {
@@ -343,26 +344,41 @@ impl PinSpace {
 }
 
 impl State {
-    fn fresh_frames(&mut self, pages: u32) -> Result<Frame, PinError> {
+    /// Up to so many frames that follow each other: those that were used before, if they suffice, else fresh ones.
+    fn some_frames(&mut self, pages: u32) -> Result<(Frame, u32), PinError> {
+        if let Some(first) = self.free.take_run(pages) {
+            return Ok((first, pages));
+        }
+        if self.fresh.len() < pages as usize && self.free.len() >= pages as usize {
+            return Ok(self.free.take_longest(pages).expect("as many are free"));
+        }
         if self.fresh.len() < pages as usize {
             let arena = self.arenas.len() as u32;
-            self.free.extend(self.fresh.clone().map(|page| Frame { arena: arena.saturating_sub(1), page }));
             let size = (ARENA_PAGES_FIRST << arena.min(16)).clamp(pages, ARENA_PAGES_MAX);
-            self.fresh = 0..0;
-            self.arenas.push(Arena(Region::create(u64::from(size) * PAGE_BYTES as u64)?));
+            let made = Arena(Region::create(u64::from(size) * PAGE_BYTES as u64)?);
+            let rest = Frame { arena: arena.saturating_sub(1), page: self.fresh.start };
+            self.free.add(rest, self.fresh.len() as u32);
+            self.arenas.push(made);
             self.fresh = 0..size;
         }
-        Ok(Frame { arena: self.arenas.len() as u32 - 1, page: self.fresh.start })
+        let first = Frame { arena: self.arenas.len() as u32 - 1, page: self.fresh.start };
+        self.fresh.start += pages;
+        Ok((first, pages))
     }
 
-    fn gone(&mut self, page: u64) {
-        let Some(frame) = self.taken.remove(&page) else { return };
+    /// A page is not where it was: every listener is told.
+    fn tell(&self, page: u64, frame: Frame) {
         for (_, queue) in &self.listeners {
             queue.gone.lock().expect("no panic while the lock is held").push((page, frame));
             queue.count.fetch_add(1, Ordering::SeqCst);
         }
+    }
+
+    fn gone(&mut self, page: u64) {
+        let Some(frame) = self.taken.remove(&page) else { return };
+        self.tell(page, frame);
         if self.listeners.is_empty() {
-            self.free.push(frame);
+            self.free.add(frame, 1);
         } else {
             self.limbo.insert(frame, self.listeners.iter().map(|(id, _)| *id).collect());
         }
@@ -376,22 +392,20 @@ impl State {
     /// The pages lie elsewhere, still on their frames: for listeners they are gone, but the frames are not free.
     fn moved(&mut self, from: u64, to: u64, len: u64) {
         let pages: Vec<u64> = self.taken.range(from >> 12..(from + len) >> 12).map(|(page, _)| *page).collect();
-        for page in pages {
-            let frame = self.taken[&page];
-            self.gone(page);
-            self.limbo.remove(&frame);
-            self.free.retain(|f| *f != frame);
+        let frames: Vec<(u64, Frame)> =
+            pages.iter().filter_map(|page| Some((*page, self.taken.remove(page)?))).collect();
+        for (page, frame) in frames {
+            self.tell(page, frame);
             self.taken.insert(page - (from >> 12) + (to >> 12), frame);
         }
     }
 
     /// Nothing is known any more: the frames stay used for good.
     fn forget_all(&mut self) {
-        let pages: Vec<u64> = self.taken.keys().copied().collect();
-        let free = self.free.len();
-        pages.into_iter().for_each(|page| self.gone(page));
+        for (page, frame) in std::mem::take(&mut self.taken) {
+            self.tell(page, frame);
+        }
         self.limbo.clear();
-        self.free.truncate(free);
     }
 
     fn confirm(&mut self, frame: Frame, id: u64) {
@@ -399,7 +413,7 @@ impl State {
             waiting.retain(|listener| *listener != id);
             if waiting.is_empty() {
                 self.limbo.remove(&frame);
-                self.free.push(frame);
+                self.free.add(frame, 1);
             }
         }
     }
@@ -458,36 +472,6 @@ impl Drop for Listener {
         let frames: Vec<Frame> = state.limbo.keys().copied().collect();
         frames.into_iter().for_each(|frame| state.confirm(frame, self.id));
     }
-}
-
-/// Reads our own memory map and refuses what is not ordinary private memory, and what may be a stack: a running thread's frames cannot move under it.
-fn suitable(start: usize, end: usize) -> Result<(), PinError> {
-    let here = &start as *const usize as usize;
-    let text = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    let refuse = |address: usize, what: &str| PinError::Unsuitable { address, what: what.to_string() };
-    let mut covered = start;
-    let mut guard = 0;
-    for line in text.lines() {
-        let Some((low, high, flags, name)) = parse_line(line) else { continue };
-        let guards = flags.starts_with("---") && high - low <= GUARD_BYTES_MAX;
-        let below = std::mem::replace(&mut guard, if guards { high } else { 0 });
-        if high <= covered || low >= end {
-            continue;
-        }
-        let what = match (flags, name) {
-            _ if low > covered => "not mapped",
-            (f, _) if !f.starts_with("rw-") => "not writable, or executable",
-            (f, _) if !f.ends_with('p') => "shared",
-            (_, n) if !n.is_empty() && n != "[heap]" && !n.starts_with("[anon") => "of a file, or the stack",
-            _ if (low..high).contains(&here) || (below == low && low > 0) => "a thread's stack, perhaps",
-            _ => {
-                covered = high;
-                continue;
-            }
-        };
-        return Err(refuse(covered.max(low), what));
-    }
-    if covered < end { Err(refuse(covered, "not mapped")) } else { Ok(()) }
 }
 
 #[cfg(all(test, not(loom), not(miri)))]

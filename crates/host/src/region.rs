@@ -226,6 +226,14 @@ impl Region {
             .map_err(|e| RegionError::System { call: "dup", errno: Errno::from_io_error(&e).unwrap_or(Errno::MFILE) })
     }
 
+    /// Maps whole pages of the region once more, present and locked in memory. The caller owns the mapping.
+    pub(crate) fn map_locked(&self, offset: u64, len: usize) -> Result<*mut core::ffi::c_void, Errno> {
+        let fd = self.0.fd.lock().expect("no panic while the lock is held");
+        let flags = MapFlags::SHARED | MapFlags::LOCKED | MapFlags::POPULATE;
+        // SAFETY: a fresh mapping at an address that the kernel chooses.
+        unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags, &*fd, offset) }
+    }
+
     /// A descriptor through which the memory can be mapped for reading only.
     pub fn share_read_only(&self) -> Result<OwnedFd, RegionError> {
         let fd = self.0.fd.lock().expect("no panic while the lock is held");

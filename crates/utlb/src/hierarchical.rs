@@ -4,8 +4,9 @@
 //! moves garbage. A second-level table that is swapped out is known to the directory by its disk block; the engine then asks the host to bring it in.
 
 use crate::directory::Directory;
-use crate::ids::{Frame, Page};
+use crate::ids::{Frame, Page, Pages};
 use crate::limits::{LEAF_PAGES, LEAF_SHIFT};
+use crate::page_table::parts;
 
 /// Where a swapped-out second-level table lies. Opaque here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -137,6 +138,19 @@ impl HierarchicalTable {
         }
     }
 
+    /// The first of `pages` that has no translation in memory.
+    #[inline]
+    pub fn first_absent(&self, pages: Pages) -> Option<Page> {
+        let (first, end) = (pages.first().number(), pages.first().number() + pages.count());
+        parts(first, end).find_map(|(number, from, to)| {
+            let absent = match self.directory.leaf(number) {
+                Some(Entry::InMemory { frames, .. }) => from + frames[from..to].iter().position(Option::is_none)?,
+                _ => from,
+            };
+            Some(Page::from_table((number << LEAF_SHIFT) + absent as u64))
+        })
+    }
+
     /// The valid ones of up to `count` entries from `page` on, in one read; a read ends at the end of the second-level table. [UTLB §3.2, Table 2]
     pub fn fetch(&self, page: Page, count: u32, mut entry: impl FnMut(Page, Frame)) {
         let (number, at) = split(page);
@@ -228,6 +242,9 @@ mod tests {
             table.fetch(page(from), count, |p, f| fetched.push((p.number(), f)));
             let end = (from + u64::from(count)).min((from / LEAF_PAGES as u64 + 1) * LEAF_PAGES as u64);
             prop_assert_eq!(fetched, model.range(from..end).map(|(p, f)| (*p, *f)).collect::<Vec<_>>());
+            let wanted = Pages::new(page(from), u64::from(count)).expect("small");
+            let absent = wanted.iter().find(|page| !model.contains_key(&page.number()));
+            prop_assert_eq!(table.first_absent(wanted), absent);
         }
     }
 

@@ -14,6 +14,21 @@ fn split(number: u64) -> (u64, usize) {
     (number >> LEAF_SHIFT, number as usize & (LEAF_PAGES - 1))
 }
 
+/// The leaves that the pages `[first, end)` lie in, with their places there.
+#[inline]
+pub(crate) fn parts(first: u64, end: u64) -> impl Iterator<Item = (u64, usize, usize)> {
+    let mut at = first;
+    std::iter::from_fn(move || {
+        if at >= end {
+            return None;
+        }
+        let (leaf, from) = split(at);
+        let to = (from as u64 + (end - at)).min(LEAF_PAGES as u64) as usize;
+        at += (to - from) as u64;
+        Some((leaf, from, to))
+    })
+}
+
 /// The bits of one leaf.
 #[derive(Clone, Debug, Default)]
 struct Bits {
@@ -44,6 +59,7 @@ impl Bits {
     }
 
     /// Whether all of `[from, to)` is set; looks at 64 pages at a time.
+    #[inline]
     fn all(&self, from: usize, to: usize) -> bool {
         (from / 64..to.div_ceil(64)).all(|word| {
             let low = from.saturating_sub(word * 64);
@@ -103,17 +119,8 @@ impl PageSet {
     /// Whether all of `pages` are in it: one look at 64 pages.
     #[inline]
     pub fn contains_all(&self, pages: Pages) -> bool {
-        let (mut at, end) = (pages.first().number(), pages.first().number() + pages.count());
-        while at < end {
-            let leaf = at >> LEAF_SHIFT;
-            let stop = ((leaf + 1) << LEAF_SHIFT).min(end);
-            let base = leaf << LEAF_SHIFT;
-            if !self.directory.leaf(leaf).is_some_and(|bits| bits.all((at - base) as usize, (stop - base) as usize)) {
-                return false;
-            }
-            at = stop;
-        }
-        true
+        let (first, end) = (pages.first().number(), pages.first().number() + pages.count());
+        parts(first, end).all(|(leaf, from, to)| self.directory.leaf(leaf).is_some_and(|bits| bits.all(from, to)))
     }
 
     /// Adds a page; whether it was new.
@@ -213,6 +220,29 @@ impl PageTable {
         leaf.bits.has(at).then(|| leaf.values[at])
     }
 
+    /// The values of all of `pages`, in order; false, and nothing is called, if one has none. One look at 64 pages, one search for 512.
+    #[inline]
+    pub fn find_all(&mut self, pages: Pages, mut each: impl FnMut(u32)) -> bool {
+        let (first, end) = (pages.first().number(), pages.first().number() + pages.count());
+        if pages.count() > 1 && first >> LEAF_SHIFT != (end - 1) >> LEAF_SHIFT && !self.has_all(pages) {
+            return false;
+        }
+        parts(first, end).all(|(leaf, from, to)| {
+            let Some(leaf) = self.directory.leaf_mut(leaf) else { return false };
+            let there = leaf.bits.all(from, to);
+            if there {
+                leaf.values[from..to].iter().for_each(|value| each(*value));
+            }
+            there
+        })
+    }
+
+    /// Whether all of `pages` have a value.
+    fn has_all(&self, pages: Pages) -> bool {
+        let (first, end) = (pages.first().number(), pages.first().number() + pages.count());
+        parts(first, end).all(|(leaf, from, to)| self.directory.leaf(leaf).is_some_and(|leaf| leaf.bits.all(from, to)))
+    }
+
     /// Sets the value of a page.
     pub fn insert(&mut self, page: Page, value: u32) {
         self.insert_number(page.number(), value);
@@ -276,7 +306,12 @@ mod tests {
             for (_, number, count) in ops {
                 prop_assert_eq!(table.find(page(number)), model.get(&number).copied());
                 let range = Pages::new(page(number), count).expect("small");
-                prop_assert_eq!(set.contains_all(range), (number..number + count).all(|n| keys.contains(&n)));
+                let all = (number..number + count).all(|n| keys.contains(&n));
+                prop_assert_eq!(set.contains_all(range), all);
+                let mut values = Vec::new();
+                prop_assert_eq!(table.find_all(range, |value| values.push(value)), all);
+                let expected = if all { (number..number + count).map(|n| model[&n]).collect() } else { Vec::new() };
+                prop_assert_eq!(values, expected);
             }
         }
     }

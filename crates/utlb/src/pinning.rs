@@ -99,6 +99,8 @@ pub struct Pinning {
     prepin: Prepin,
     // Pages that the next miss of an adaptive process pins.
     window: u32,
+    // The pages used last, by one `acquire`, and nothing was pinned or unpinned since.
+    last: Option<Pages>,
     counters: PinCounters,
 }
 
@@ -115,6 +117,7 @@ impl Pinning {
             limit,
             prepin,
             window: 1,
+            last: None,
             counters: PinCounters::default(),
         }
     }
@@ -122,6 +125,7 @@ impl Pinning {
     /// Whether all of `pages` are pinned; if so they count as used.
     #[inline]
     pub fn lookup(&mut self, pages: Pages) -> bool {
+        self.last = None;
         self.counters.transfers += 1;
         self.counters.lookups += pages.count();
         if pages.count() == 1 {
@@ -132,6 +136,26 @@ impl Pinning {
             all &= self.touch(page);
         }
         all
+    }
+
+    /// [`lookup`](Pinning::lookup) and [`hold`](Pinning::hold) in one, for a transfer whose pages are all pinned. If they are not, nothing is counted: `lookup` follows.
+    #[inline]
+    pub fn acquire(&mut self, pages: Pages) -> bool {
+        let (policy, held) = (&mut self.policy, &mut self.held);
+        let found = if self.last == Some(pages) && policy.repeats_change_nothing() {
+            self.table.find_all(pages, |slot| held.hold(Slot(slot)))
+        } else {
+            self.table.find_all(pages, |slot| {
+                policy.touched(Slot(slot));
+                held.hold(Slot(slot));
+            })
+        };
+        if found {
+            self.last = Some(pages);
+            self.counters.transfers += 1;
+            self.counters.lookups += pages.count();
+        }
+        found
     }
 
     #[inline]
@@ -191,6 +215,15 @@ impl Pinning {
         self.make_room(pages, request);
         self.counters.pin_call(request.pin.len() as u64);
         Ok(())
+    }
+
+    /// Whether [`miss`](Pinning::miss) would find room now; asked before the lookup, a transfer that must wait is counted once.
+    ///
+    /// # Errors
+    ///
+    /// [`MissError`].
+    pub fn room(&self, pages: Pages) -> Result<(), MissError> {
+        self.room_for(pages, pages.iter().filter(|page| self.table.peek(*page).is_none()).count())
     }
 
     fn room_for(&self, pages: Pages, needed: usize) -> Result<(), MissError> {
@@ -260,6 +293,7 @@ impl Pinning {
     fn take(&mut self, slot: Slot, evicted: bool) -> Unpin {
         let page = self.pages[slot.at()];
         let was = self.table.remove(page);
+        self.last = None;
         assert_eq!(was, Some(slot.0), "the policy chose a slot that is not pinned");
         self.policy.removed(slot, page, evicted);
         self.free.push(slot);
@@ -278,6 +312,7 @@ impl Pinning {
             self.pages.push(page);
             Slot(u32::try_from(self.pages.len() - 1).expect("2^32 pinned pages are 16 TiB"))
         });
+        self.last = None;
         self.pages[slot.at()] = page;
         self.table.insert(page, slot.0);
         self.policy.inserted(slot, page);
@@ -287,6 +322,10 @@ impl Pinning {
 
     /// A transfer with these pages has started: those of them that are pinned are no victims until [`Pinning::release`].
     pub fn hold(&mut self, pages: Pages) {
+        let held = &mut self.held;
+        if self.table.find_all(pages, |slot| held.hold(Slot(slot))) {
+            return;
+        }
         for page in pages.iter() {
             if let Some(slot) = self.table.find(page) {
                 self.held.hold(Slot(slot));
@@ -296,6 +335,10 @@ impl Pinning {
 
     /// The transfer has ended.
     pub fn release(&mut self, pages: Pages) {
+        let held = &mut self.held;
+        if self.table.find_all(pages, |slot| held.release(Slot(slot))) {
+            return;
+        }
         for page in pages.iter() {
             if let Some(slot) = self.table.find(page) {
                 self.held.release(Slot(slot));

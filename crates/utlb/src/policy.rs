@@ -48,6 +48,7 @@ impl Held {
     }
 
     /// One more transfer uses the slot.
+    #[inline]
     pub fn hold(&mut self, slot: Slot) {
         if self.counts.len() <= slot.at() {
             self.counts.resize(slot.at() + 1, 0);
@@ -61,6 +62,7 @@ impl Held {
     /// # Panics
     ///
     /// If no transfer used it: then some transfer was released twice, and pages of another could be unpinned under it.
+    #[inline]
     pub fn release(&mut self, slot: Slot) {
         let count = self.counts.get_mut(slot.at()).filter(|count| **count > 0);
         let count = count.expect("a slot is released as often as it was held");
@@ -172,6 +174,14 @@ pub enum AnyPolicy {
     Lru(Lru),
     /// Another one, or an application's own.
     Custom(Box<dyn Policy>),
+}
+
+impl AnyPolicy {
+    /// Whether using the same slots again, in the same order and without another use between, changes no later choice.
+    #[inline]
+    pub(crate) fn repeats_change_nothing(&self) -> bool {
+        matches!(self, AnyPolicy::Lru(_))
+    }
 }
 
 macro_rules! each {

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Invariants: a page counts as pinned only while the node has its translation, or had it when it last said so; pages of a transfer under way are no victims; a translation
-//! is used only after it was seen that the caller's bytes still lie in its frame: by a mark in them, or because the kernel says that no mapping changes and every change so far
-//! has been heard of. So memory that was unmapped or moved is never sent or written by its old translation.
+//! is used only after it was seen that the caller's bytes still lie in its frame: by a mark in them, because the kernel says that no mapping changes and every change so far
+//! has been heard of, or because they were lent since a moment of which that is known. So memory that was unmapped or moved is never sent or written by its old translation.
 
 use crate::core::{Core, count};
 use crate::error::BufferError;
@@ -71,7 +71,7 @@ impl PinOptions {
         self
     }
 
-    /// Saves a send from pinned memory its one system call. The program promises that no thread gets hold of addresses that another thread is just unmapping, or calls
+    /// Saves a send from pinned memory its one system call, and a fetch the marks that it leaves in each page. The program promises that no thread gets hold of addresses that another thread is just unmapping, or calls
     /// [`Session::forget`](crate::Session::forget) before it unmaps pinned memory. Changes that have ended are noticed all the same.
     #[must_use]
     pub fn trusting(mut self) -> Self {
@@ -138,20 +138,22 @@ pub(crate) struct Counted {
 /// Memory that a transfer names; whole pages.
 pub(crate) enum Body<'a> {
     Send(&'a [u8]),
+    /// As a send, from memory that cannot have been unmapped since all changes were heard of.
+    Lent(&'a [u8]),
     Fetch(&'a mut [u8]),
 }
 
 impl Body<'_> {
     fn op(&self) -> Op {
         match self {
-            Body::Send(_) => Op::Send,
+            Body::Send(_) | Body::Lent(_) => Op::Send,
             Body::Fetch(_) => Op::Fetch,
         }
     }
 
     fn bytes(&self) -> &[u8] {
         match self {
-            Body::Send(bytes) => bytes,
+            Body::Send(bytes) | Body::Lent(bytes) => bytes,
             Body::Fetch(bytes) => bytes,
         }
     }
@@ -194,9 +196,12 @@ impl Pins {
             let mut stage = self.lock();
             let state = self.state(core, &mut stage)?;
             // Whether mappings change is asked before the news are looked at: a change that has ended by then is among them.
-            let changing = !state.trusting && matches!(body, Body::Send(_)) && state.listener.space().is_changing();
-            if changing || state.listener.has_news() {
+            let asks = !state.trusting && matches!(body, Body::Send(_));
+            if asks && state.listener.space().is_changing() || state.listener.has_news() {
                 state.hear();
+                if state.listener.has_news() {
+                    continue;
+                }
             }
             match state.look(core, pages, body, &deadline) {
                 Look::Pinned => return Some(pages),
@@ -320,12 +325,14 @@ impl State {
         if !self.doomed.is_empty() && pages.iter().any(|page| self.doomed.contains(page)) {
             return Look::Never;
         }
-        if pages.iter().all(|page| self.pinning.is_pinned(page)) {
-            if !self.is_current(pages, body) {
+        if let Body::Fetch(bytes) = body {
+            // It can look for itself, since it overwrites the memory: no system call.
+            if !self.trusting && pages.iter().all(|page| self.pinning.is_pinned(page)) && !self.carries(pages, bytes) {
                 return Look::Stale;
             }
-            self.look_up(core, pages, body.op());
-            self.pinning.hold(pages);
+        }
+        if self.pinning.acquire(pages) {
+            self.trace(core, pages, body.op());
             self.publish_lookups(core);
             return Look::Pinned;
         }
@@ -349,25 +356,28 @@ impl State {
             return Look::Never;
         }
         self.hear();
-        self.look_up(core, pages, body.op());
+        match self.pinning.room(pages) {
+            Err(MissError::AllHeld { .. }) => return Look::AllHeld,
+            Err(MissError::TooLong { .. }) => return Look::Never,
+            Ok(()) => {}
+        }
+        self.pinning.lookup(pages);
+        self.trace(core, pages, body.op());
         let mut request = std::mem::take(&mut self.request);
         let look = match self.pinning.miss(pages, &mut request) {
-            Err(MissError::AllHeld { .. }) => Look::AllHeld,
-            Err(MissError::TooLong { .. }) => Look::Never,
             Ok(()) if self.install(core, &request, deadline()) => {
                 self.pinning.hold(pages);
                 Look::Pinned
             }
-            Ok(()) => Look::Never,
+            _ => Look::Never,
         };
         self.request = request;
         look
     }
 
-    /// The lookup that counts, and that a trace tells of.
+    /// What the table was asked goes into the trace.
     #[inline]
-    fn look_up(&mut self, core: &Core, pages: Pages, op: Op) {
-        self.pinning.lookup(pages);
+    fn trace(&self, core: &Core, pages: Pages, op: Op) {
         if let Some((process, tracer)) = core.hot.tracer() {
             tracer.record(*process, op, pages.first().number() << 12, pages.count() << 12);
         }
@@ -474,10 +484,9 @@ impl State {
         self.regions[at]
     }
 
-    /// Whether the caller's bytes lie in the frames that the node knows. A send relies on the news that were just heard; a fetch can look for itself, since it overwrites the memory.
+    /// Whether the caller's bytes lie in the frames that the node knows: marks them there and looks here.
     #[inline]
-    fn is_current(&mut self, pages: Pages, body: &mut Body<'_>) -> bool {
-        let Body::Fetch(bytes) = body else { return !self.listener.has_news() };
+    fn carries(&mut self, pages: Pages, bytes: &mut [u8]) -> bool {
         self.marks = self.marks.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mark = self.marks;
         pages.iter().zip(bytes.chunks_exact_mut(PAGE_BYTES)).all(|(page, bytes)| {

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::Protection;
+use rustix::mm::{MapFlags, ProtFlags};
 
 /// Private pages of their own, so that no other test's memory lies on them.
 fn pages(count: usize) -> &'static mut [u8] {

@@ -13,6 +13,33 @@ fn numbers(pages: &[Page]) -> Vec<u64> {
     pages.iter().map(|p| p.number()).collect()
 }
 
+proptest! {
+    #[test]
+    fn acquire_is_lookup_and_hold(
+        kind in proptest::sample::select(PolicyKind::ALL.to_vec()),
+        ops in proptest::collection::vec((500..530u64, 1..9u64, 0..4u8), 0..200),
+    ) {
+        let make = || Pinning::new(kind.build(), Prepin::Fixed(1), Some(12));
+        let (mut one, mut two) = (make(), make());
+        let mut last = pages(500, 1);
+        for (first, count, op) in ops {
+            // Often the same again, which is the case with a shortcut.
+            let wanted = if op < 2 { last } else { pages(first, count) };
+            last = wanted;
+            if one.acquire(wanted) {
+                prop_assert!(two.lookup(wanted));
+                two.hold(wanted);
+                one.release(wanted);
+                two.release(wanted);
+            } else {
+                let (ours, theirs) = (transfer(&mut one, wanted), transfer(&mut two, wanted));
+                prop_assert_eq!(ours, theirs);
+            }
+            prop_assert_eq!(one.counters(), two.counters());
+        }
+    }
+}
+
 /// Looks up, and pins what is missing.
 fn transfer(pinning: &mut Pinning, pages: Pages) -> Result<Option<PinRequest>, MissError> {
     if pinning.lookup(pages) {
