@@ -99,7 +99,7 @@ fn build(
     let events_end = events.try_clone().map_err(|e| system(e.to_string()))?;
     let waiting = Waiting::new(waiter, WakeReceiver::from_fd(wake)).map_err(|e| system(e.to_string()))?;
     let state = ForkWord::new().map_err(|e| system(e.to_string()))?;
-    let tracer = Tracer::of_environment()
+    let tracer = Tracer::wanted(choices.trace.as_deref())
         .map_err(|(path, e)| system(format!("the trace {} cannot be written: {e}", path.display())))?;
     Ok(Core {
         identity: NodeIdentity { name: node, listen },

@@ -209,10 +209,7 @@ impl Shared {
             }
             let (mut ticket, len) = under_way.pop_front().expect("nothing left to ask for means something under way");
             let hold = self.finish_holding(&mut ticket, limit)?;
-            if let Hold::Chunk(chunk) = &hold {
-                let staging = self.core.staging.memory.get().expect("a chunk was taken from it");
-                staging.region.read(chunk.offset, &mut into[filled..filled + len]).expect("chunks lie in the region");
-            }
+            self.take_chunk(&hold, &mut into[filled..filled + len]);
             self.core.release(hold);
             filled += len;
         }
@@ -234,6 +231,22 @@ impl Shared {
                 .staging
                 .take(left as u64, &self.share)
                 .map(|chunk| (self.core.staging.memory.get().expect("the first chunk has made it").clone(), chunk))),
+        }
+    }
+
+    /// Fetches a few bytes into staging memory; [`take_chunk`](Self::take_chunk) gets them.
+    pub(crate) fn fetch_chunk(&self, offset: u64, len: u64, limit: &Limit<'_>) -> Result<Ticket, TransferError> {
+        self.count_fetch(len);
+        let (staging, chunk) = self.chunk(len, limit)?;
+        let at = (u64::from(staging.id), chunk.offset);
+        self.post_fetch(offset, len, at, Hold::Chunk(chunk), limit)
+    }
+
+    /// What a finished fetch left in staging memory.
+    pub(crate) fn take_chunk(&self, hold: &Hold, into: &mut [u8]) {
+        if let Hold::Chunk(chunk) = hold {
+            let staging = self.core.staging.memory.get().expect("a chunk was taken from it");
+            staging.region.read(chunk.offset, into).expect("chunks lie in the region");
         }
     }
 

@@ -53,8 +53,8 @@
 //! | give memory to others | [`Session::export`], [`Session::export_memory`], [`ExportBuilder`] |
 //! | reach it | [`Session::import`], [`Import`]; which path is used and why: [`Import::explain`] |
 //! | move data without a copy on the way | [`Session::buffer`], [`Import::send_from`], [`Import::fetch_into`] |
-//! | move data from and to any memory without a copy on the way | [`Import::send_pinned`], [`Import::fetch_pinned`], [`Session::forget`] |
-//! | not wait | [`Import::send_async`], [`Transfer`] |
+//! | move data from and to any memory without a copy on the way | [`Import::send_pinned`], [`Import::fetch_pinned`], [`Session::lend`], [`Session::forget`] |
+//! | not wait | [`Import::send_async`], [`Transfer`]; [`Import::send_pinned_async`], [`Import::fetch_pinned_async`] |
 //! | sleep until something comes | [`Export::wait_notification`], [`Session::on_notification`], [`Session::event_fd`] |
 //! | decide late where data goes | [`Export::redirect`] |
 //! | store without calls | [`Import::bind`] |
@@ -85,6 +85,7 @@ mod memory;
 mod notification;
 mod peers;
 mod pinned;
+mod pinned_transfer;
 mod pins;
 mod redirection;
 mod regions;
@@ -108,6 +109,7 @@ pub use export::{Export, ExportBuilder, Revocation};
 pub use import::{Import, ImportBuilder, SendOptions};
 pub use kind::{ErrorKind, Kind};
 pub use notification::{HandlerGuard, Notification};
+pub use pinned_transfer::{Lent, PinnedFetch, PinnedSend};
 pub use pins::PinOptions;
 pub use redirection::{Redirection, RedirectionReport};
 pub use session::{Limits, NodeIdentity, Session, SessionBuilder};
@@ -129,6 +131,8 @@ const _: () = {
     check::<Import>();
     check::<Buffer>();
     check::<Transfer>();
+    check::<PinnedSend<'static>>();
+    check::<PinnedFetch>();
     check::<Binding<'static>>();
     check::<Redirection>();
     check::<job::Job>();

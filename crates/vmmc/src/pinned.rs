@@ -35,6 +35,18 @@ impl Import {
     /// # Errors
     /// As for [`send_pinned`](Self::send_pinned).
     pub fn send_pinned_with(&self, offset: u64, data: &[u8], options: SendOptions) -> Result<(), TransferError> {
+        self.send_pinned_as(offset, data, options, Body::Send)
+    }
+
+    /// The same from memory of either kind.
+    #[inline]
+    pub(crate) fn send_pinned_as<'a>(
+        &self,
+        offset: u64,
+        data: &'a [u8],
+        options: SendOptions,
+        kind: impl Fn(&'a [u8]) -> Body<'a>,
+    ) -> Result<(), TransferError> {
         let shared = &*self.shared;
         shared.check_send(offset, data.len() as u64, options.counter)?;
         let (head, len) = whole_pages(data);
@@ -49,7 +61,7 @@ impl Import {
         }
         let limit = &shared.limit(options);
         if !has_edges && len <= PIECE_BYTES {
-            let posted = shared.send_piece(offset, data, body, options, limit)?;
+            let posted = shared.send_body(offset, data, body, options, limit, &kind)?;
             return posted.map_or(Ok(()), |piece| shared.arrived(offset, data, options, piece, limit));
         }
         let mut under_way = Vec::new();
@@ -59,7 +71,7 @@ impl Import {
                 shared.arrive(offset, data, SendOptions::default(), &mut under_way, limit)?;
             }
             let choices = if last { options } else { SendOptions::default() };
-            under_way.extend(shared.send_piece(offset, data, piece, choices, limit)?);
+            under_way.extend(shared.send_body(offset, data, piece, choices, limit, &kind)?);
         }
         if body.end == data.len() {
             return shared.arrive(offset, data, options, &mut under_way, limit);
@@ -98,16 +110,16 @@ impl Import {
 }
 
 /// A command with addresses under way: who waits for it, which bytes of the slice, their pages.
-type Piece = (Ticket, Range<usize>, Pages);
+pub(crate) type Piece = (Ticket, Range<usize>, Pages);
 
-fn pieces(body: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+pub(crate) fn pieces(body: Range<usize>) -> impl Iterator<Item = Range<usize>> {
     let end = body.end;
     body.step_by(PIECE_BYTES).map(move |start| start..(start + PIECE_BYTES).min(end))
 }
 
 impl Shared {
     /// Posts a piece of a send, or sends it by copy.
-    fn send_piece(
+    pub(crate) fn send_piece(
         &self,
         offset: u64,
         data: &[u8],
@@ -115,8 +127,21 @@ impl Shared {
         options: SendOptions,
         limit: &Limit<'_>,
     ) -> Result<Option<Piece>, TransferError> {
+        self.send_body(offset, data, piece, options, limit, &Body::Send)
+    }
+
+    #[inline]
+    fn send_body<'a>(
+        &self,
+        offset: u64,
+        data: &'a [u8],
+        piece: Range<usize>,
+        options: SendOptions,
+        limit: &Limit<'_>,
+        kind: &impl Fn(&'a [u8]) -> Body<'a>,
+    ) -> Result<Option<Piece>, TransferError> {
         let bytes = &data[piece.clone()];
-        let Some(pages) = self.core.pins.hold(&self.core, Body::Send(bytes), || limit.deadline()) else {
+        let Some(pages) = self.core.pins.hold(&self.core, kind(bytes), || limit.deadline()) else {
             self.send_engine(offset + piece.start as u64, bytes, options)?;
             return Ok(None);
         };
@@ -160,7 +185,7 @@ impl Shared {
         }
     }
 
-    fn fetch_pieces(
+    pub(crate) fn fetch_pieces(
         &self,
         offset: u64,
         into: &mut [u8],

@@ -13,14 +13,17 @@ use crate::limits::{ANSWER_GRACE, INLINE_BYTES_MAX, NOTIFICATIONS_PER_EXPORT_MAX
 use crate::limits::{TIMEOUT_DEFAULT, TRANSFERS_MAX};
 use crate::memory::Source;
 use crate::notification::{HandlerGuard, Notification};
+use crate::pinned_transfer::Lent;
 use crate::pins::PinOptions;
 use crate::stats::SessionStats;
 use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use vmmc_host::adopt::CallerMemory;
 use vmmc_host::control::{Answer, Call, NodeInfo, What, timeout_ms};
 use vmmc_host::limits::{EXPORTS_PER_PROCESS_MAX, REGION_BYTES_MAX};
+use vmmc_host::pin::PinSpace;
 use vmmc_host::stream::messages::SocketInfo;
 use vmmc_host::{Attachment, Deadline, Region};
 use vmmc_nic::ExportId;
@@ -43,6 +46,7 @@ pub struct SessionBuilder {
     pub(crate) node: String,
     pub(crate) start: bool,
     pub(crate) timeout: Duration,
+    pub(crate) trace: Option<PathBuf>,
 }
 
 /// Who the node is.
@@ -76,7 +80,12 @@ pub struct Limits {
 impl Default for SessionBuilder {
     fn default() -> Self {
         let node = std::env::var(NODE_VARIABLE).ok().filter(|name| !name.is_empty());
-        SessionBuilder { node: node.unwrap_or_else(|| DEFAULT_NODE.into()), start: true, timeout: TIMEOUT_DEFAULT }
+        SessionBuilder {
+            node: node.unwrap_or_else(|| DEFAULT_NODE.into()),
+            start: true,
+            timeout: TIMEOUT_DEFAULT,
+            trace: None,
+        }
     }
 }
 
@@ -97,6 +106,12 @@ impl SessionBuilder {
     /// Default of all waits of the session; 5 s if not set.
     pub fn timeout(mut self, timeout: Duration) -> SessionBuilder {
         self.timeout = timeout;
+        self
+    }
+
+    /// Records every transfer of the session in this file, for `vmmc utlb`; what `$VMMC_TRACE` says if this is not called.
+    pub fn trace(mut self, file: &Path) -> SessionBuilder {
+        self.trace = Some(file.to_path_buf());
         self
     }
 
@@ -250,6 +265,15 @@ impl Session {
     /// How this session pins memory for [`Import::send_pinned`](crate::Import::send_pinned) and [`Import::fetch_pinned`](crate::Import::fetch_pinned). Before the first of them, else it changes nothing; says whether it did.
     pub fn set_pinning(&self, options: PinOptions) -> bool {
         self.core.pins.set_options(options)
+    }
+
+    /// Memory that stays where it is while the value lives, as the borrow proves: sends from it ([`Import::send_lent`](crate::Import::send_lent)) need not ask whether another
+    /// thread is just unmapping it, which is the one system call of [`Import::send_pinned`](crate::Import::send_pinned). Nothing is pinned before it is used.
+    pub fn lend<'a>(&self, memory: &'a [u8]) -> Lent<'a> {
+        if let Ok(space) = PinSpace::of_process() {
+            space.hear();
+        }
+        Lent(memory)
     }
 
     /// Ends the pinning of memory: its whole pages are private memory again, and the node knows nothing of them. Needed before `mremap` over pinned and other memory, and good

@@ -36,11 +36,14 @@ struct Writer {
 static TRACERS: Mutex<Option<HashMap<PathBuf, Arc<Tracer>>>> = Mutex::new(None);
 
 impl Tracer {
-    /// The one that the environment asks for.
+    /// The one into this file, or the one that the environment asks for.
     ///
     /// # Errors
     /// The file cannot be made.
-    pub(crate) fn of_environment() -> Result<Option<Arc<Tracer>>, (PathBuf, std::io::Error)> {
+    pub(crate) fn wanted(file: Option<&Path>) -> Result<Option<Arc<Tracer>>, (PathBuf, std::io::Error)> {
+        if let Some(path) = file {
+            return Tracer::open(path, false).map(Some).map_err(|error| (path.to_path_buf(), error));
+        }
         let Ok(name) = std::env::var(FILE_VARIABLE) else { return Ok(None) };
         if name.is_empty() {
             return Ok(None);

@@ -1,7 +1,7 @@
 //! Any memory of the caller's is sent from and fetched into without copies, and never by a translation that is out of date.
 
 use crate::nodes::{Nodes, Place, content, join, pattern};
-use vmmc::{PinOptions, PolicyKind, Session};
+use vmmc::{PinOptions, PolicyKind, SendOptions, Session};
 
 const PAGE: usize = 4096;
 
@@ -127,5 +127,107 @@ pub(crate) fn memory_that_cannot_be_pinned_is_copied(nodes: &dyn Nodes) {
         j.import.fetch_pinned(0, &mut local).unwrap();
         assert!(local == CONSTANT);
         assert_eq!(j.user.stats().pin_pins, 0);
+    }
+}
+
+pub(crate) fn transfers_of_any_memory_are_under_way_at_once(nodes: &dyn Nodes) {
+    // More than a piece of a long transfer, so that the last one is posted when the others have arrived.
+    const LONG: usize = 5 << 20;
+    for place in Place::ALL {
+        let j = join(nodes, place, LONG as u64 + 3 * PAGE as u64);
+        let memory = pattern(LONG + 2 * PAGE, 3);
+        let skip = memory.as_ptr().align_offset(PAGE);
+        // Whole pages, both ends ragged, less than a page, nothing.
+        let ranges = [(skip, 8 * PAGE), (skip + 7, 9 * PAGE), (skip + PAGE - 1, 30_001), (5, 100), (0, 0)];
+        let mut at = 0;
+        let mut sends: Vec<(u64, _)> = Vec::new();
+        for (from, len) in ranges {
+            let send = j.import.send_pinned_async(at, &memory[from..from + len], SendOptions::default()).unwrap();
+            sends.push((at, send));
+            at += len as u64;
+        }
+        // The last is waited for first.
+        for ((at, send), (from, len)) in sends.into_iter().zip(ranges).rev() {
+            assert_eq!(send.wait().unwrap(), len as u64);
+            j.import.flush().unwrap();
+            let got = content(&j.export);
+            assert!(got[at as usize..at as usize + len] == memory[from..from + len], "{place:?}: {len} bytes sent");
+        }
+        let mut long =
+            j.import.send_pinned_async(1, &memory[skip + 1..skip + 1 + LONG], SendOptions::default()).unwrap();
+        while long.poll().is_none() {
+            std::thread::yield_now();
+        }
+        assert_eq!(long.wait().unwrap(), LONG as u64);
+        j.import.flush().unwrap();
+        assert!(content(&j.export)[1..LONG + 1] == memory[skip + 1..skip + 1 + LONG], "{place:?}: the long one");
+        let fetches: Vec<_> = [PAGE, 40_000, LONG, 17, 0]
+            .map(|len| (len, j.import.fetch_pinned_async(1, vec![0; len]).unwrap()))
+            .into_iter()
+            .collect();
+        for (len, fetch) in fetches.into_iter().rev() {
+            let (bytes, result) = fetch.wait();
+            result.unwrap();
+            assert!(bytes == memory[skip + 1..skip + 1 + len], "{place:?}: {len} bytes fetched");
+        }
+        drop(j.import.fetch_pinned_async(0, vec![0; LONG]).unwrap());
+        assert!(j.import.fetch_pinned_async(u64::MAX, vec![0; 9]).is_err());
+    }
+}
+
+pub(crate) fn pages_of_transfers_under_way_are_not_given_up(nodes: &dyn Nodes) {
+    for place in Place::THROUGH_ENGINES {
+        let j = join(nodes, place, 12 * PAGE as u64);
+        if !pins(&j.user) {
+            return;
+        }
+        j.user.set_pinning(PinOptions::default().pages_max(8));
+        let memory = pattern(30 * PAGE, 5);
+        let skip = memory.as_ptr().align_offset(PAGE);
+        let pages = |from: usize, count: usize| &memory[skip + from * PAGE..skip + (from + count) * PAGE];
+        let held = j.import.send_pinned_async(0, pages(0, 6), SendOptions::default()).unwrap();
+        let other = j.import.send_pinned_async(6 * PAGE as u64, pages(6, 1), SendOptions::default()).unwrap();
+        assert_eq!(other.wait().unwrap(), PAGE as u64);
+        // All others share two pages: what was used last would be chosen by LRU if the six could be.
+        for from in 8..20 {
+            j.import.send_pinned(10 * PAGE as u64, pages(from, 2)).unwrap();
+        }
+        let before = j.user.stats();
+        assert_eq!((before.pinned_pages, before.pin_copied), (8, 0), "{place:?}");
+        assert!(before.pin_evictions >= 11, "{place:?}: {before:?}");
+        // More than the rest is copied, and does not push them out either.
+        j.import.send_pinned(8 * PAGE as u64, pages(20, 4)).unwrap();
+        assert_eq!(j.user.stats().pin_copied, 1, "{place:?}");
+        assert_eq!(held.wait().unwrap(), 6 * PAGE as u64);
+        j.import.send_pinned(0, pages(0, 6)).unwrap();
+        assert_eq!(j.user.stats().pin_check_misses, before.pin_check_misses, "{place:?}: they were there all the time");
+        // Once they are done with, they go as any others.
+        j.import.send_pinned(4 * PAGE as u64, pages(20, 4)).unwrap();
+        j.import.send_pinned(8 * PAGE as u64, pages(24, 4)).unwrap();
+        assert_eq!((j.user.stats().pin_copied, j.user.stats().pinned_pages), (1, 8), "{place:?}");
+        let expected = [pages(0, 4), pages(20, 4), pages(24, 4)].concat();
+        j.import.flush().unwrap();
+        assert!(content(&j.export) == expected, "{place:?}");
+    }
+}
+
+pub(crate) fn lent_memory_is_sent_as_any_other(nodes: &dyn Nodes) {
+    for place in Place::ALL {
+        let j = join(nodes, place, 8 * PAGE as u64);
+        let memory = pattern(9 * PAGE, 9);
+        let skip = memory.as_ptr().align_offset(PAGE);
+        let lent = j.user.lend(&memory[skip..skip + 8 * PAGE]);
+        for range in [0..8 * PAGE, PAGE..3 * PAGE, 0..8 * PAGE, 100..200, 0..0] {
+            j.export.write(0, &[0; 8 * PAGE]).unwrap();
+            j.import.send_lent(range.start as u64, lent, range.clone()).unwrap();
+            j.import.flush().unwrap();
+            assert!(content(&j.export)[range.clone()] == lent.bytes()[range], "{place:?}");
+        }
+        if place != Place::Mapped && pins(&j.user) {
+            let stats = j.user.stats();
+            assert_eq!((stats.pin_transfers, stats.pin_lookups, stats.pin_check_misses), (3, 18, 8), "{place:?}");
+        }
+        let error = j.import.send_lent(0, lent, 0..8 * PAGE + 1).unwrap_err();
+        assert!(matches!(error, vmmc::TransferError::BufferOutOfBounds { .. }), "{error}");
     }
 }
