@@ -346,6 +346,18 @@ pub(crate) struct NodeOptions {
     /// Pages of their own memory that all processes together may have pinned [default: a quarter of the machine's memory]
     #[arg(long, value_name = "PAGES", value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
     pub(crate) pinned_pages: Option<u64>,
+    /// Entries of the cache of translations of pinned memory, a power of two
+    #[arg(long, value_name = "ENTRIES", default_value = "8K", value_parser = crate::report::units::parse_size)]
+    pub(crate) utlb_entries: u64,
+    /// Ways of that cache, a power of two; 1: direct-mapped
+    #[arg(long, value_name = "WAYS", default_value_t = 1)]
+    pub(crate) utlb_ways: usize,
+    /// Do not offset its indices by process
+    #[arg(long)]
+    pub(crate) utlb_no_offset: bool,
+    /// Entries of a process's table that one miss reads
+    #[arg(long, value_name = "ENTRIES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(vmmc_utlb::limits::PREFETCH_MAX)))]
+    pub(crate) utlb_prefetch: u32,
 }
 
 /// Which node of this user.

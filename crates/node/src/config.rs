@@ -6,6 +6,8 @@ use crate::limits::{LINGER_SECONDS_MAX, PEER_TIMEOUT_DEFAULT, PEER_TIMEOUT_MIN, 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
+use vmmc_utlb::CacheShape;
+use vmmc_utlb::limits::{ENTRIES_MAX, PREFETCH_MAX, WAYS_MAX};
 
 /// Name of the node that a user gets without asking for one.
 pub const DEFAULT_NODE: &str = "default";
@@ -35,6 +37,22 @@ impl std::fmt::Debug for KeySource {
     }
 }
 
+/// The node's cache of translations of pinned memory. [UTLB §3.2]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UtlbConfig {
+    /// Entries, ways, and whether indices are offset by process.
+    pub cache: CacheShape,
+    /// Entries of a process's table that one miss reads, 1 to [`PREFETCH_MAX`](vmmc_utlb::limits::PREFETCH_MAX).
+    pub prefetch: u32,
+}
+
+impl Default for UtlbConfig {
+    /// As shipped in the paper: 8 Ki entries, direct-mapped, with offset; one entry read at a miss.
+    fn default() -> UtlbConfig {
+        UtlbConfig { cache: CacheShape::PAPER, prefetch: 1 }
+    }
+}
+
 /// Settings of a node, daemon or embedded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeConfig {
@@ -52,6 +70,8 @@ pub struct NodeConfig {
     pub peer_timeout: Duration,
     /// Pages of their own memory that all processes together may have pinned; none: a quarter of the machine's memory.
     pub pinned_pages_max: Option<u64>,
+    /// The cache of translations.
+    pub utlb: UtlbConfig,
     /// Whether a daemon takes SIGTERM and SIGINT of its process as the order to end cleanly.
     pub handle_signals: bool,
     /// Whether a daemon leaves the terminal of whoever started it.
@@ -83,6 +103,7 @@ impl NodeConfig {
             linger: None,
             peer_timeout: PEER_TIMEOUT_DEFAULT,
             pinned_pages_max: None,
+            utlb: UtlbConfig::default(),
             handle_signals: false,
             detach: false,
             launcher: None,
@@ -120,11 +141,13 @@ impl NodeConfig {
     }
 
     /// The options of `vmmc node run` and `vmmcd`:
-    /// `--name N`, `--listen A`, `--peer A[,A]`, `--key-file F`, `--plain`, `--linger-s N`, `--peer-timeout-ms N`, `--pinned-pages N`, `--detach`, `--launcher FILE`,
-    /// `--no-run`, `--plain-run`, `--metrics A`.
+    /// `--name N`, `--listen A`, `--peer A[,A]`, `--key-file F`, `--plain`, `--linger-s N`, `--peer-timeout-ms N`, `--pinned-pages N`, `--utlb-entries N`, `--utlb-ways N`,
+    /// `--utlb-no-offset`, `--utlb-prefetch N`, `--detach`, `--launcher FILE`, `--no-run`, `--plain-run`, `--metrics A`.
     pub fn from_args(args: impl IntoIterator<Item = String>) -> Result<NodeConfig, BadOption> {
         let mut config = NodeConfig { handle_signals: true, ..NodeConfig::default() };
         let mut args = args.into_iter();
+        let UtlbConfig { cache, .. } = config.utlb;
+        let (mut entries, mut ways, mut offset) = (cache.entries(), cache.ways(), cache.offset());
         while let Some(option) = args.next() {
             let mut value = || {
                 // No name, address or file begins like an option, so one that does is the next option.
@@ -145,6 +168,12 @@ impl NodeConfig {
                     config.peer_timeout = Duration::from_millis(number(&option, &value()?, least, most)?);
                 }
                 "--pinned-pages" => config.pinned_pages_max = Some(number(&option, &value()?, 1, PINNED_PAGES_MAX)?),
+                "--utlb-entries" => entries = number(&option, &value()?, 1, ENTRIES_MAX as u64)? as usize,
+                "--utlb-ways" => ways = number(&option, &value()?, 1, WAYS_MAX as u64)? as usize,
+                "--utlb-no-offset" => offset = false,
+                "--utlb-prefetch" => {
+                    config.utlb.prefetch = number(&option, &value()?, 1, u64::from(PREFETCH_MAX))? as u32;
+                }
                 "--detach" => config.detach = true,
                 "--launcher" => config.launcher = Some(PathBuf::from(value()?)),
                 "--metrics" => config.metrics = Some(address(&option, &value()?)?),
@@ -153,6 +182,7 @@ impl NodeConfig {
                 _ => return Err(BadOption::Unknown { option }),
             }
         }
+        config.utlb.cache = CacheShape::new(entries, ways, offset)?;
         Ok(config)
     }
 
@@ -180,6 +210,17 @@ impl NodeConfig {
         if let Some(pages) = self.pinned_pages_max {
             args.extend(["--pinned-pages".to_string(), pages.to_string()]);
         }
+        let UtlbConfig { cache, prefetch } = self.utlb;
+        for (option, value, default) in [
+            ("--utlb-entries", cache.entries(), CacheShape::PAPER.entries()),
+            ("--utlb-ways", cache.ways(), CacheShape::PAPER.ways()),
+            ("--utlb-prefetch", prefetch as usize, 1),
+        ] {
+            if value != default {
+                args.extend([option.to_string(), value.to_string()]);
+            }
+        }
+        args.extend((!cache.offset()).then(|| "--utlb-no-offset".to_string()));
         args.extend((self.key == KeySource::Plain).then(|| "--plain".to_string()));
         args.extend(self.detach.then(|| "--detach".to_string()));
         args.extend(self.launcher.is_none().then(|| "--no-run".to_string()));
@@ -193,12 +234,15 @@ impl NodeConfig {
 pub enum BadOption {
     /// Not an option of ours.
     #[error(
-        "unknown option {option:?}; there are --name, --listen, --peer, --key-file, --plain, --linger-s, --peer-timeout-ms, --pinned-pages, --detach, --launcher, --no-run, --plain-run, --metrics"
+        "unknown option {option:?}; there are --name, --listen, --peer, --key-file, --plain, --linger-s, --peer-timeout-ms, --pinned-pages, --utlb-entries, --utlb-ways, --utlb-no-offset, --utlb-prefetch, --detach, --launcher, --no-run, --plain-run, --metrics"
     )]
     Unknown {
         /// What was given.
         option: String,
     },
+    /// No cache of translations can have these entries and ways.
+    #[error("--utlb-entries, --utlb-ways: {0}")]
+    Cache(#[from] vmmc_utlb::ShapeError),
     /// Its value is missing.
     #[error("{option} needs a value")]
     NoValue {
@@ -248,6 +292,7 @@ mod tests {
         config.linger = Some(Duration::from_secs(9));
         config.handle_signals = true;
         config.pinned_pages_max = Some(77);
+        config.utlb = UtlbConfig { cache: CacheShape::new(1024, 4, false).expect("powers of two"), prefetch: 16 };
         assert_eq!(NodeConfig::from_args(config.to_args()), Ok(config));
     }
 
@@ -258,6 +303,8 @@ mod tests {
         assert_eq!(parse(&["--name"]), BadOption::NoValue { option: "--name".into() });
         assert_eq!(parse(&["--name", "--plain"]), BadOption::NoValue { option: "--name".into() });
         assert!(parse(&["--listen", "localhost"]).to_string().contains("an address and a port"));
+        assert!(parse(&["--utlb-entries", "1000"]).to_string().contains("a power of two"));
+        assert!(parse(&["--utlb-prefetch", "513"]).to_string().contains("a number from 1 to 512"));
         assert!(parse(&["--linger-s", "-1"]).to_string().contains("a number from 0"));
     }
 }

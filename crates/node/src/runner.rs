@@ -56,6 +56,7 @@ impl Runner {
             peer_timeout: config.peer_timeout.max(PEER_TIMEOUT_MIN),
             embedded,
             pinned_pages_max: config.pinned_pages(),
+            utlb: config.utlb,
         };
         let start = now();
         let mut station = Station::new(station, random_bytes()?, start)?;

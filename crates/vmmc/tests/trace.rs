@@ -7,16 +7,22 @@ use std::process::Command;
 use std::time::Duration;
 use vmmc::{PinOptions, PolicyKind, Session};
 use vmmc_host::pin::PinSpace;
-use vmmc_node::{Embedded, KeySource, NodeConfig};
-use vmmc_utlb::sim::{Config, Memory, stream};
+use vmmc_node::{Embedded, KeySource, NodeConfig, UtlbConfig};
+use vmmc_utlb::CacheShape;
+use vmmc_utlb::sim::{Config, Memory, ProcessOutcome, stream};
 use vmmc_utlb::trace::{Format, Op, read};
 
 const PAGE: usize = 4096;
 const PAGES: usize = 48;
 const LIMIT: usize = 20;
 
-/// What both count: transfers, lookups, check misses, misses by transfer are told by these.
-type Counts = [u64; 6];
+/// What both count: six numbers of the user's side, two of the engine's.
+type Counts = [u64; 8];
+
+/// A cache in which pages meet, and a prefetch.
+fn cache() -> UtlbConfig {
+    UtlbConfig { cache: CacheShape::new(16, 2, false).unwrap(), prefetch: 4 }
+}
 
 /// The program that is recorded: sends and fetches of random whole pages, some of which it forgets or unmaps.
 #[test]
@@ -24,7 +30,9 @@ type Counts = [u64; 6];
 fn recorded_program() {
     let policy = PolicyKind::from_name(&std::env::var("VMMC_TEST_POLICY").unwrap()).unwrap();
     let name = format!("trace-{}-{}", std::process::id(), policy.name());
-    let node = Embedded::start(NodeConfig::new(&name).key(KeySource::Plain)).unwrap();
+    let mut config = NodeConfig::new(&name).key(KeySource::Plain);
+    config.utlb = cache();
+    let node = Embedded::start(config).unwrap();
     let attach = || Session::builder().timeout(Duration::from_secs(30)).over(node.attach().unwrap()).unwrap();
     let (owner, user) = (attach(), attach());
     assert!(user.set_pinning(PinOptions::default().policy(policy).pages_max(LIMIT)));
@@ -60,9 +68,19 @@ fn recorded_program() {
     }
     let s = user.stats();
     assert_eq!(s.pin_copied, 0, "all of this memory can be pinned");
+    let info = user.node_info(false).unwrap();
+    let engine = ["translation_lookups", "translation_misses"];
+    let engine = engine.map(|name| info.counters.iter().find(|(n, _)| n == name).expect("a counter").1);
     println!(
-        "COUNTS {} {} {} {} {} {}",
-        s.pin_transfers, s.pin_lookups, s.pin_check_misses, s.pin_pins, s.pin_unpins, s.pin_evictions
+        "COUNTS {} {} {} {} {} {} {} {}",
+        s.pin_transfers,
+        s.pin_lookups,
+        s.pin_check_misses,
+        s.pin_pins,
+        s.pin_unpins,
+        s.pin_evictions,
+        engine[0],
+        engine[1]
     );
     drop(export);
 }
@@ -91,10 +109,14 @@ fn the_simulator_counts_what_the_recorded_run_counted() {
     for policy in [PolicyKind::Lru, PolicyKind::Clock, PolicyKind::Mfu, PolicyKind::S3Fifo] {
         let (running, file) = run(policy);
         let open = || read("trace", std::fs::File::open(&file).unwrap(), Format::Own).unwrap();
-        let config = Config { policy, memory: Memory::PerProcess(LIMIT), ..Config::default() };
-        let user = stream(config, open()).expect("a complete trace").total.user;
-        let simulated = [user.transfers, user.lookups, user.check_misses, user.pins, user.unpins, user.evictions];
-        assert_eq!(running, simulated, "{policy:?}: transfers, lookups, check misses, pins, unpins, evictions");
+        let UtlbConfig { cache, prefetch } = cache();
+        let config = Config { policy, memory: Memory::PerProcess(LIMIT), cache, prefetch, ..Config::default() };
+        let ProcessOutcome { user, cache } = stream(config, open()).expect("a complete trace").total;
+        let theirs = [user.transfers, user.lookups, user.check_misses, user.pins, user.unpins, user.evictions];
+        let engine = [cache.lookups, cache.misses];
+        let what = "transfers, lookups, check misses, pins, unpins, evictions; the engine's lookups, misses";
+        assert_eq!(running[..8], *[&theirs[..], &engine].concat(), "{policy:?}: {what}");
+        assert!(running[7] > 500 && running[7] < running[6], "{policy:?}: a small cache that is of use: {running:?}");
         assert!(running[5] > 100 && running[4] > running[5], "{policy:?}: {running:?}");
         let unmaps = open().filter(|record| record.as_ref().is_ok_and(|r| r.op == Op::Unmap)).count();
         assert!(unmaps > 10, "forgotten and unmapped memory is in the trace");

@@ -12,7 +12,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use vmmc::NodeInfo;
 use vmmc_host::channel::listening_nodes;
-use vmmc_node::{KeySource, NodeConfig};
+use vmmc_node::{KeySource, NodeConfig, UtlbConfig};
+use vmmc_utlb::CacheShape;
 
 /// Runs the command.
 pub(crate) fn run(node: &Node) -> Result<(), Failure> {
@@ -54,6 +55,10 @@ fn config(options: &NodeOptions) -> Result<NodeConfig, Failure> {
     config.metrics = options.metrics;
     config.linger = options.linger_s.map(Duration::from_secs);
     config.pinned_pages_max = options.pinned_pages;
+    let entries = usize::try_from(options.utlb_entries).unwrap_or(usize::MAX);
+    let cache = CacheShape::new(entries, options.utlb_ways, !options.utlb_no_offset);
+    let cache = cache.map_err(|e| Failure::Usage(format!("--utlb-entries, --utlb-ways: {e}")))?;
+    config.utlb = UtlbConfig { cache, prefetch: options.utlb_prefetch };
     if let Some(ms) = options.peer_timeout_ms {
         config.peer_timeout = Duration::from_millis(ms);
     }

@@ -4,6 +4,7 @@
 //! its memory went harms nobody. Source: [UTLB §4.1] unset entries lead to the garbage page.
 
 use super::translation::{ADDRESS_SPACE, Place, Table, Translations};
+use crate::config::UtlbConfig;
 use crate::limits::PINS_PER_CALL_MAX;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
@@ -21,7 +22,6 @@ const GENERATION_MASK: u32 = u32::MAX >> 1 >> SLOT_BITS;
 const _: () = assert!(REGIONS_PER_PROCESS_MAX.is_power_of_two());
 
 /// All regions of all processes.
-#[derive(Default)]
 pub(super) struct Memory {
     /// By slot of the process id.
     processes: Vec<ProcessMemory>,
@@ -70,6 +70,10 @@ pub(super) enum MemoryError {
 }
 
 impl Memory {
+    pub(super) fn new(utlb: UtlbConfig) -> Memory {
+        Memory { translations: Translations::new(utlb), processes: Vec::new() }
+    }
+
     pub(super) fn add_process(&mut self, process: ProcessId) {
         if self.processes.len() <= process.slot() {
             self.processes.resize_with(process.slot() + 1, ProcessMemory::default);
@@ -230,6 +234,7 @@ impl Memory {
             // Neighbours that lie behind each other are one copy.
             let next = self.translations.translate(process, &mut memory.table, address + whole);
             if next != Some(Place { offset: start.offset + whole, ..start }) {
+                self.translations.keep(process, address + whole, next);
                 break;
             }
             whole += page.min(len - whole);
@@ -403,7 +408,7 @@ mod tests {
     use super::*;
 
     fn table() -> (Memory, ProcessId) {
-        let (mut memory, process) = (Memory::default(), ProcessId(3));
+        let (mut memory, process) = (Memory::new(UtlbConfig::default()), ProcessId(3));
         memory.add_process(process);
         (memory, process)
     }

@@ -27,6 +27,7 @@ mod rings;
 mod sockets;
 mod translation;
 
+use crate::config::UtlbConfig;
 use crate::limits::{ATTACH_TIME, CONNECTIONS_MAX, OUTBOX_RETRY, REVOCATION_LOOK};
 pub(crate) use pins::default_pages as pinned_pages_default;
 
@@ -62,6 +63,8 @@ pub struct StationConfig {
     pub embedded: bool,
     /// Pages of their own memory that all processes together may have pinned.
     pub pinned_pages_max: usize,
+    /// The cache of translations.
+    pub utlb: UtlbConfig,
 }
 
 impl StationConfig {
@@ -76,6 +79,7 @@ impl StationConfig {
             peer_timeout: defaults.peer_timeout,
             embedded: false,
             pinned_pages_max: pins::default_pages(),
+            utlb: UtlbConfig::default(),
         }
     }
 }
@@ -177,7 +181,7 @@ impl Station {
         engine.peer_timeout = config.peer_timeout;
         Ok(Station {
             engine: Engine::new(engine, seed, now),
-            memory: Memory::default(),
+            memory: Memory::new(config.utlb),
             connections: Vec::new(),
             attached: Vec::new(),
             by_slot: Vec::new(),

@@ -3,10 +3,10 @@
 //! Invariant: the engine reaches what the driver installed for that very process, and nothing else: an address without translation is the garbage page, and a frame is
 //! looked up in the process's own regions each time, so one that was released is garbage too. Here a frame is a page of a region of the process.
 
+use crate::config::UtlbConfig;
 use vmmc_nic::{OpError, ProcessId, RegionId};
 use vmmc_utlb::{
-    CacheCounters, CacheShape, Frame, HierarchicalTable, Page, PageSet, Pages, Process as Tagged, SharedCache,
-    Translation,
+    CacheCounters, Frame, HierarchicalTable, Page, PageSet, Pages, Process as Tagged, SharedCache, Translation,
 };
 
 /// Region id of a process's address space: no region has its highest bit set.
@@ -59,16 +59,14 @@ impl Default for Table {
 /// The engine's side.
 pub(super) struct Translations {
     cache: SharedCache,
+    /// Entries that a miss reads.
+    prefetch: u32,
+    /// A page that was looked up although its turn had not come; it is not looked up again.
+    ahead: Option<(Tagged, Page, Option<Place>)>,
     /// Pages pinned by all processes together.
     pinned: u64,
     /// Accesses to the garbage page, pages.
     pub(super) garbage: u64,
-}
-
-impl Default for Translations {
-    fn default() -> Translations {
-        Translations { cache: SharedCache::new(CacheShape::PAPER), pinned: 0, garbage: 0 }
-    }
 }
 
 fn tagged(process: ProcessId) -> Tagged {
@@ -95,7 +93,7 @@ impl Table {
     pub(super) fn check(&self, address: u64, len: u64) -> Result<Pages, OpError> {
         let nowhere = OpError::NotPinned { page: address >> PAGE_SHIFT };
         let pages = Pages::of_bytes(address, len).filter(|pages| pages.count() <= self.pages).ok_or(nowhere)?;
-        match pages.iter().find(|page| !self.has(*page)) {
+        match self.table.first_absent(pages) {
             None => Ok(pages),
             Some(page) => Err(OpError::NotPinned { page: page.number() }),
         }
@@ -103,8 +101,20 @@ impl Table {
 }
 
 impl Translations {
+    /// Nothing pinned.
+    pub(super) fn new(utlb: UtlbConfig) -> Translations {
+        Translations {
+            cache: SharedCache::new(utlb.cache),
+            prefetch: utlb.prefetch,
+            ahead: None,
+            pinned: 0,
+            garbage: 0,
+        }
+    }
+
     /// The driver pinned a page.
     pub(super) fn install(&mut self, process: ProcessId, table: &mut Table, page: Page, place: Place) {
+        self.ahead = None;
         let fresh = !table.has(page);
         table.table.install(page, place.frame()).expect("second-level tables stay in memory here");
         table.pages += u64::from(fresh);
@@ -129,13 +139,20 @@ impl Translations {
     }
 
     fn drop_entry(&mut self, process: ProcessId, page: Page) {
+        self.ahead = None;
         self.cache.invalidate(tagged(process), page);
     }
 
     /// The process is gone, with its table.
     pub(super) fn forget(&mut self, process: ProcessId, table: &Table) {
+        self.ahead = None;
         self.pinned -= table.pages;
         self.cache.invalidate_process(tagged(process));
+    }
+
+    /// The caller was curious about the page at an address, and comes back to it.
+    pub(super) fn keep(&mut self, process: ProcessId, address: u64, place: Option<Place>) {
+        self.ahead = Page::of_address(address).map(|page| (tagged(process), page, place));
     }
 
     /// Where the byte at an address is; none: the garbage page. A look at the cache, at a miss one at the table.
@@ -151,6 +168,9 @@ impl Translations {
 
     #[inline]
     fn look_up(&mut self, process: Tagged, table: &mut Table, page: Page) -> Option<Place> {
+        if let Some((_, _, place)) = self.ahead.take().filter(|ahead| (ahead.0, ahead.1) == (process, page)) {
+            return place;
+        }
         table.counters.lookups += 1;
         match self.cache.find(process, page) {
             Some(frame) => Some(Place::of(frame)),
@@ -170,10 +190,11 @@ impl Translations {
             false => &mut table.counters.conflict,
         };
         *kind += 1;
-        table.counters.fetched += 1;
-        if self.cache.fill(process, page, frame).is_some() {
-            table.counters.displaced += 1;
-        }
+        let Table { table, counters, .. } = table;
+        table.fetch(page, self.prefetch, |page, frame| {
+            counters.fetched += 1;
+            counters.displaced += u64::from(self.cache.fill(process, page, frame).is_some());
+        });
         Some(Place::of(frame))
     }
 }

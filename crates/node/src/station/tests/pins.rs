@@ -62,6 +62,28 @@ fn addresses_are_translated_page_by_page() {
 }
 
 #[test]
+fn a_miss_reads_as_many_entries_as_the_node_was_told() {
+    for (prefetch, misses) in [(1, [1, 8, 8]), (4, [1, 2, 2]), (32, [1, 1, 1])] {
+        let cache = vmmc_utlb::CacheShape::new(64, 2, true).unwrap();
+        let world = World::with(1, None, |config| config.utlb = crate::UtlbConfig { cache, prefetch });
+        let (mut a, mut b) = (Raw::attach(&world, 0), Raw::attach(&world, 0));
+        let _export = a.export("x");
+        let (grant, _) = b.import(None, "x", rights::WRITE);
+        let region = b.register(8 * PAGE);
+        // Backwards, so that no two pages are one copy.
+        (0..8).for_each(|page| assert_eq!(pin(&mut b, page, 1, region.id, 7 - page as u32), Ok(Answer::Done)));
+        let mut lookups = 0;
+        for (pages, misses) in [1, 8, 8].into_iter().zip(misses) {
+            transfer(&mut b, Op::Send, grant.import, ADDRESS_PAGE * PAGE, pages * PAGE);
+            lookups += pages;
+            let Answer::Info(info) = a.call(Call::Info { details: false }).unwrap() else { panic!("no info") };
+            let counter = |name: &str| info.counters.iter().find(|(n, _)| n == name).map(|(_, v)| *v);
+            assert_eq!((counter("translation_lookups"), counter("translation_misses")), (Some(lookups), Some(misses)));
+        }
+    }
+}
+
+#[test]
 fn a_process_that_lies_about_addresses_reaches_nothing_of_others() {
     let world = World::new(1, None);
     let (mut victim, mut evil) = (Raw::attach(&world, 0), Raw::attach(&world, 0));
