@@ -35,7 +35,7 @@ pub(crate) enum Failure {
     /// A check failed.
     #[error("{0}")]
     Check(String),
-    /// A rank of a job failed, or the job was ended.
+    /// A rank of a job failed, or the job was ended; or a program that was recorded failed.
     #[error("{text}")]
     Rank {
         /// Its own exit code, or 128 and the number of a signal.

@@ -10,7 +10,7 @@ use crate::measure::utlb::{COUNTS, Costs, Row, measure};
 use crate::report::table::align;
 use vmmc_utlb::cost::PAPER;
 
-/// Most that a later use of a pinned page may cost more than library memory, ns, in a session that trusts its program.
+/// Most that a later use of a pinned page may cost more than library memory, ns, from lent memory, which makes no system call.
 const LATER_NS_MAX: f64 = 100.0;
 
 /// Runs the bench.
@@ -25,7 +25,7 @@ pub(crate) fn run(output: &Output, check: bool) -> Result<(), Failure> {
     let warnings = quiet.warnings();
     if output.json {
         let value = serde_json::json!({"machine": Machine::here(), "rows": costs.rows, "call_ns": costs.call_ns,
-            "wake_ns": costs.wake_ns, "warnings": warnings});
+            "wake_ns": costs.wake_ns, "tracing": costs.tracing, "warnings": warnings});
         crate::output_json(&value)?;
     } else {
         crate::output(&text(&costs, &warnings))?;
@@ -41,7 +41,7 @@ pub(crate) fn run(output: &Output, check: bool) -> Result<(), Failure> {
 }
 
 fn more_per_page(row: &Row) -> f64 {
-    (row.trusting_ns - row.library_ns) / row.pages as f64
+    (row.lent_ns - row.library_ns) / row.pages as f64
 }
 
 fn us(ns: f64) -> String {
@@ -63,9 +63,11 @@ fn text(costs: &Costs, warnings: &[String]) -> String {
             "pages",
             "first use",
             "later use",
+            "lent",
             "trusting",
             "library memory",
             "later - library, ns",
+            "lent - library",
             "trusting - library",
             "copied",
             "forget",
@@ -73,9 +75,9 @@ fn text(costs: &Costs, warnings: &[String]) -> String {
         costs,
         |r| {
             let more = |ns: f64| format!("{:.0}", ns - r.library_ns);
-            let [later, trusting] = [more(r.later_ns), more(r.trusting_ns)];
-            let uses = [r.first_ns, r.later_ns, r.trusting_ns, r.library_ns].map(us).to_vec();
-            [uses, vec![later, trusting, us(r.copied_ns), us(r.forget_ns)]].concat()
+            let [later, lent, trusting] = [r.later_ns, r.lent_ns, r.trusting_ns].map(more);
+            let uses = [r.first_ns, r.later_ns, r.lent_ns, r.trusting_ns, r.library_ns].map(us).to_vec();
+            [uses, vec![later, lent, trusting, us(r.copied_ns), us(r.forget_ns)]].concat()
         },
     );
     text += &table(
@@ -116,9 +118,20 @@ fn text(costs: &Costs, warnings: &[String]) -> String {
             vec![us(r.take_ns), us(r.buffer_ns), uring, us(r.mlock_ns), copy, us(r.read_ns)]
         },
     );
+    text += &tracing(costs);
     text += &profile(costs);
     warnings.iter().for_each(|warning| text += &format!("warning: {warning}\n"));
     text
+}
+
+/// What recording costs.
+fn tracing(costs: &Costs) -> String {
+    let line = |t: &crate::measure::utlb::tracing::Traced| {
+        let more = format!("{:.1} %", (t.traced_ns / t.plain_ns - 1.0) * 100.0);
+        vec![t.what.to_string(), us(t.plain_ns), us(t.traced_ns), more]
+    };
+    let lines: Vec<Vec<String>> = costs.tracing.iter().map(line).collect();
+    format!("Recording of a trace (VMMC_TRACE)\n\n{}\n", align(&["what", "without", "with", "more"], &lines, 1))
 }
 
 /// The profile of this machine, as `vmmc utlb --profile` uses one.

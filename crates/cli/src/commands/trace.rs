@@ -5,8 +5,10 @@
 use super::utlb::trace::{open, store};
 use crate::args::TraceRecord;
 use crate::failure::Failure;
+use std::ffi::OsStr;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 use vmmc_utlb::trace::{Merge, Reason, Record, Records, TraceError};
 
 /// What sessions of the library read; kept beside `crates/vmmc/src/trace.rs`.
@@ -26,12 +28,24 @@ pub(crate) fn record(record: &TraceRecord) -> Result<(), Failure> {
         command.status().map_err(|e| Failure::new(format!("{} cannot be run: {e}", name.to_string_lossy())))?;
     let files = parts.files()?;
     if files.is_empty() {
-        return Err(Failure::new("the program attached to no node, so there is nothing to record"));
+        return ended(status, name)
+            .and(Err(Failure::new("the program attached to no node, so there is nothing to record")));
     }
     let inputs = files.iter().map(|file| open(&file.to_string_lossy(), None).map(as_far_as_it_goes));
-    let merged = Merge::new(inputs.collect::<Result<_, _>>()?, false);
+    // Processes of different nodes may have equal numbers.
+    let merged = Merge::new(inputs.collect::<Result<_, _>>()?, true);
     store(&record.out, Box::new(merged))?;
-    if status.success() { Ok(()) } else { Err(Failure::new(format!("the program ended with {status}"))) }
+    ended(status, name)
+}
+
+/// The program's end as ours.
+fn ended(status: ExitStatus, name: &OsStr) -> Result<(), Failure> {
+    if status.success() {
+        return Ok(());
+    }
+    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
+    let text = format!("{} ended with {status}", name.to_string_lossy());
+    Err(Failure::Rank { code: u8::try_from(code).unwrap_or(1), text })
 }
 
 /// A trace whose writer was killed ends where it ends.

@@ -2,6 +2,8 @@
 //!
 //! Invariant: what is compared is measured in turns, in one process. Medians; a first use is measured on pages that nothing has touched since they were filled.
 
+pub(crate) mod tracing;
+
 use crate::failure::Failure;
 use std::hint::black_box;
 use std::time::Instant;
@@ -34,6 +36,8 @@ pub(crate) struct Row {
     pub(crate) take_ns: f64,
     /// A later send.
     pub(crate) later_ns: f64,
+    /// The same from lent memory.
+    pub(crate) lent_ns: f64,
     /// The same by a session that trusts the program.
     pub(crate) trusting_ns: f64,
     /// The same send from memory of the library.
@@ -67,6 +71,8 @@ pub(crate) struct Costs {
     pub(crate) call_ns: f64,
     /// Waking a thread that sleeps.
     pub(crate) wake_ns: f64,
+    /// What recording costs.
+    pub(crate) tracing: Vec<tracing::Traced>,
 }
 
 /// A node in this process, an export, and an import of it through the engine.
@@ -129,7 +135,7 @@ pub(crate) fn measure(progress: impl Fn()) -> Result<Costs, Failure> {
     });
     let rows = rows.collect::<Result<_, _>>()?;
     let call_ns = per_call(LOOKUPS, || _ = black_box(rustix::process::getppid()));
-    Ok(Costs { rows, call_ns, wake_ns: wake() })
+    Ok(Costs { rows, call_ns, wake_ns: wake(), tracing: tracing::measure()? })
 }
 
 fn row(bed: &Bed, pages: usize) -> Result<Row, Failure> {
@@ -166,11 +172,13 @@ fn later_uses(bed: &Bed, row: &mut Row) -> Result<(), Failure> {
     buffer.write(0, body).map_err(Failure::new)?;
     bed.import.send_pinned(0, body).map_err(Failure::new)?;
     bed.trusting.send_pinned(0, body).map_err(Failure::new)?;
-    let (mut later, mut trusting, mut library, mut copied) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let [mut later, mut lent, mut trusting, mut library, mut copied] = [const { Vec::new() }; 5];
+    let memory = bed.user.lend(body);
     let mut failed = Ok(());
     for _ in 0..ROUNDS {
         library.push(per_call(BATCH, || keep(&mut failed, bed.import.send_from(&buffer, 0..len, 0))));
         later.push(per_call(BATCH, || keep(&mut failed, bed.import.send_pinned(0, body))));
+        lent.push(per_call(BATCH, || keep(&mut failed, bed.import.send_lent(0, memory, 0..body.len()))));
         trusting.push(per_call(BATCH, || keep(&mut failed, bed.trusting.send_pinned(0, body))));
         copied.push(per_call(BATCH, || {
             let sent = bed.import.send_async(0, body, vmmc::SendOptions::default());
@@ -178,7 +186,7 @@ fn later_uses(bed: &Bed, row: &mut Row) -> Result<(), Failure> {
         }));
     }
     failed.map_err(Failure::new)?;
-    (row.later_ns, row.trusting_ns) = (median(later), median(trusting));
+    (row.later_ns, row.lent_ns, row.trusting_ns) = (median(later), median(lent), median(trusting));
     (row.library_ns, row.copied_ns) = (median(library), median(copied));
     Ok(())
 }
