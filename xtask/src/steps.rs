@@ -3,7 +3,7 @@
 //! Invariant: a step never changes the tree; what it builds goes below `target`. Long output goes to `target/xtask/STEP.log`, of which the end is printed on failure.
 
 use crate::Outcome::{self, Failed, Passed, Skipped};
-use crate::{root, tidy};
+use crate::{root, target_folder, tidy};
 use std::fs::File;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -93,7 +93,8 @@ fn tests() -> Outcome {
 }
 
 fn loom() -> Outcome {
-    let mut command = cargo(&["test", "--package", "vmmc-host", "--lib", "--release", "--target-dir", "target/loom"]);
+    let mut command = cargo(&["test", "--package", "vmmc-host", "--lib", "--release", "--target-dir"]);
+    command.arg(target_folder().join("loom"));
     command.env("RUSTFLAGS", "--cfg loom").env("LOOM_MAX_PREEMPTIONS", "3");
     run("loom", command)
 }
@@ -103,7 +104,8 @@ fn miri() -> Outcome {
         return Skipped("no Miri here; `rustup +nightly component add miri` brings it".into());
     }
     let mut command = Command::new("cargo");
-    command.args(["+nightly", "miri", "test", "--package", "vmmc-host", "--lib", "--target-dir", "target/miri"]);
+    command.args(["+nightly", "miri", "test", "--package", "vmmc-host", "--lib", "--target-dir"]);
+    command.arg(target_folder().join("miri"));
     command.env("MIRIFLAGS", "-Zmiri-disable-isolation");
     run("miri", command)
 }
@@ -127,7 +129,7 @@ fn examples() -> Outcome {
     }
     for name in &names {
         let mut command = cargo(&["run", "--package", "vmmc", "--profile", PROFILE, "--example", name]);
-        command.env("VMMC_BIN", root().join("target").join(PROFILE).join("vmmc"));
+        command.env("VMMC_BIN", target_folder().join(PROFILE).join("vmmc"));
         if let Failed(why) = run(&format!("example-{name}"), command) {
             return Failed(format!("{name}: {why}"));
         }
@@ -168,7 +170,7 @@ fn msrv() -> Outcome {
         return Skipped("toolchain 1.85 is not installed; `rustup toolchain install 1.85` brings it".into());
     }
     let mut command = Command::new("cargo");
-    command.args(["+1.85", "check", "--workspace", "--target-dir", "target/msrv"]);
+    command.args(["+1.85", "check", "--workspace", "--target-dir"]).arg(target_folder().join("msrv"));
     run("msrv", command)
 }
 

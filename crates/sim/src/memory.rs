@@ -63,9 +63,8 @@ impl Port<'_> {
         let role = self.model.write_role(self.node, to, offset, data);
         let len = data.len() as u64;
         self.judge.see(self.model, &Seen::Write { node: self.node, len, role });
-        if let Some(key) = self.model.region_of(self.node, to)
-            && let Some(place) = self.memory.slice_mut(key, offset, len)
-        {
+        let place = self.model.region_of(self.node, to).and_then(|key| self.memory.slice_mut(key, offset, len));
+        if let Some(place) = place {
             place.copy_from_slice(data);
         }
     }

@@ -194,9 +194,8 @@ impl Cluster {
     fn export_region(&mut self, proc: ProcKey) -> RegionKey {
         let shared = |r: &RegionKey| self.model.regions[*r].usage == RegionUse::Shared;
         let known: Vec<RegionKey> = self.model.procs[proc].regions.iter().copied().filter(shared).collect();
-        if self.rng.chance(500)
-            && let Some(i) = self.rng.index(known.len())
-        {
+        let known_again = self.rng.chance(500).then(|| self.rng.index(known.len())).flatten();
+        if let Some(i) = known_again {
             return known[i];
         }
         let len = self.rng.pick(&[4 << 10, 8 << 10, 32 << 10, 128 << 10]);
