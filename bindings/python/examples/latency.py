@@ -5,8 +5,9 @@
 # (this file opens as a notebook with jupytext, or in editors that know `# %%`), and all at once as a program: `python latency.py [FILE.svg]`.
 
 # %%
-import multiprocessing
+import inspect
 import statistics
+import subprocess
 import sys
 import time
 
@@ -33,12 +34,17 @@ def echo() -> None:
             back.send(0, number.to_bytes(8, "little"))
 
 
+def start_echo() -> subprocess.Popen[bytes]:
+    """Starts it from its source: a function of a notebook is nowhere where another process could import it from."""
+    constants = f"SIZES, ROUNDS, AREA_BYTES = {SIZES}, {ROUNDS}, {AREA_BYTES}\n"
+    return subprocess.Popen([sys.executable, "-c", f"import vmmc\n{constants}{inspect.getsource(echo)}\necho()"])
+
+
 def measure() -> list[tuple[int, float, float]]:
     """Size, median and 90th percentile of half a round trip, microseconds."""
     session = vmmc.attach()
     here = session.export(AREA_BYTES, name="latency-here")
-    other = multiprocessing.get_context("spawn").Process(target=echo)
-    other.start()
+    other = start_echo()
     there = session.import_("latency-echo", wait=10)
     results, number = [], 0
     for size in SIZES:
@@ -53,7 +59,7 @@ def measure() -> list[tuple[int, float, float]]:
             times_us.append((time.perf_counter_ns() - start) / 2000)
         tenths = statistics.quantiles(times_us, n=10)
         results.append((size, statistics.median(times_us), tenths[8]))
-    other.join(10)
+    other.wait(10)
     return results
 
 
@@ -83,4 +89,6 @@ def show(results: list[tuple[int, float, float]], file: str | None = None) -> No
 
 # %%
 if __name__ == "__main__":
-    show(measure(), sys.argv[1] if len(sys.argv) > 1 else None)
+    # A notebook is no file, and its arguments are Jupyter's.
+    is_program = "__file__" in globals()
+    show(measure(), sys.argv[1] if is_program and len(sys.argv) > 1 else None)

@@ -523,38 +523,63 @@ class Processes(unittest.TestCase):
 
 
 class Jobs(unittest.TestCase):
-    def test_a_job_in_python(self) -> None:
+    def run_job(self, source: str, ranks: int) -> list[vmmc.Event]:
+        """The events of a job whose ranks run this."""
         if "VMMC_BIN" not in os.environ:
             self.skipTest("VMMC_BIN does not name the program `vmmc`, which starts jobs")
         name = f"py-job-{os.getpid()}"
         with tempfile.TemporaryDirectory() as folder:
             program = os.path.join(folder, "member.py")
             with open(program, "w", encoding="utf-8") as file:
-                file.write(
-                    textwrap.dedent(
-                        """
-                        import vmmc
-                        job = vmmc.Job.attach()
-                        mine = job.export("word", 64)
-                        after = job.import_((job.rank + 1) % job.size, "word")
-                        after.send(0, (job.rank + 1).to_bytes(8, "little"))
-                        got = mine.wait_word(0, not_equal=0, timeout=30)
-                        values = job.allgather(str(job.rank).encode(), 30)
-                        job.barrier(30)
-                        print(job.rank, got, b"".join(values).decode(), job.state_of(0), flush=True)
-                        """
-                    )
-                )
+                file.write(textwrap.dedent(source))
             try:
-                job = vmmc.launch(sys.executable, program, ranks=3, node=name)
-                events = list(job)
+                return list(vmmc.launch(sys.executable, program, ranks=ranks, node=name))
             finally:
                 vmmc.attach(name, start=False).stop_node()
-        said = sorted(event.data.decode() for event in events if event.kind == "output")
+
+    def said(self, events: list[vmmc.Event]) -> list[str]:
+        """Lines that ranks printed, sorted; they ended well, or this fails with what they said."""
         errors = b"".join(event.data for event in events if event.kind == "error output").decode()
-        self.assertEqual("".join(said), "0 3 012 running\n1 1 012 running\n2 2 012 running\n", errors)
-        self.assertEqual([event.number for event in events if event.kind == "exited"], [0, 0, 0])
+        self.assertEqual({event.number for event in events if event.kind == "exited"}, {0}, errors)
         self.assertEqual(events[-1].kind, "ended")
+        return sorted(b"".join(event.data for event in events if event.kind == "output").decode().splitlines())
+
+    def test_a_job_in_python(self) -> None:
+        events = self.run_job(
+            """
+            import vmmc
+            job = vmmc.Job.attach()
+            mine = job.export("word", 64)
+            after = job.import_((job.rank + 1) % job.size, "word")
+            after.send(0, (job.rank + 1).to_bytes(8, "little"))
+            got = mine.wait_word(0, not_equal=0, timeout=30)
+            values = job.allgather(str(job.rank).encode(), 30)
+            job.barrier(30)
+            print(job.rank, got, b"".join(values).decode(), job.state_of(0), flush=True)
+            """,
+            3,
+        )
+        self.assertEqual(self.said(events), ["0 3 012 running", "1 1 012 running", "2 2 012 running"])
+
+    def test_members_are_told_of_changes(self) -> None:
+        events = self.run_job(
+            """
+            import asyncio, vmmc, vmmc.aio
+            job = vmmc.Job.attach()
+            async def hear():
+                async for what, rank in vmmc.aio.changes(job):
+                    return what, rank
+            job.barrier(30)
+            if job.rank == 0:
+                job.leave()
+            elif job.rank == 1:
+                print(job.rank, *asyncio.run(asyncio.wait_for(hear(), 30)))
+            else:
+                print(job.rank, *job.wait_changes(30)[0])
+            """,
+            3,
+        )
+        self.assertEqual(self.said(events), ["1 left 0", "2 left 0"])
 
 
 if __name__ == "__main__":
