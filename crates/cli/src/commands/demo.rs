@@ -25,8 +25,10 @@ pub(crate) fn run(demo: &Demo) -> Result<(), Failure> {
     say(&format!("VMMC demo on {machine}\n\n"))?;
     let (mut within, mut between, _nodes) = set_up(&say)?;
     move_file(demo, &mut within.0, &mut between.0, &say)?;
+    // What encryption costs, on two more nodes that do without.
+    let (plain, _plain_nodes) = between_nodes(["c", "d"], None)?;
     say("\nMeasuring, in turns ...\n\n")?;
-    let rows = measure(within.0, between.0)?;
+    let rows = measure(within.0, between.0, plain.0)?;
     let (missing, promises, warnings) = (vec![], vec![], quiet.warnings());
     let mut report = Report { bench: "demo".into(), machine, rows, missing, promises, warnings };
     report.promises = promise::verdicts(&report);
@@ -41,14 +43,20 @@ struct Processes(Pair);
 /// Two nodes; a pair of processes on one, and a pair with one process on each.
 fn set_up(say: &dyn Fn(&str) -> Result<(), Failure>) -> Result<(Processes, Processes, Vec<TemporaryNode>), Failure> {
     let key = random_key().map_err(Failure::new)?;
-    let a = TemporaryNode::start(order("a", Some(key), &[])).map_err(Failure::new)?;
-    let b = TemporaryNode::start(order("b", Some(key), &a.addresses)).map_err(Failure::new)?;
-    for (letter, node) in [("A", &a), ("B", &b)] {
+    let (between, nodes) = between_nodes(["a", "b"], Some(key))?;
+    for (letter, node) in ["A", "B"].iter().zip(&nodes) {
         say(&format!("node {letter}  process {}, UDP {}, encrypted\n", node.pid(), node.addresses.join(", ")))?;
     }
-    let within = Pair::start(setting(&a, &a), setting(&a, &a)).map_err(Failure::new)?;
-    let Route { pair: between, nodes } = Route::between(vec![a, b]).map_err(Failure::new)?;
-    Ok((Processes(within), Processes(between), nodes))
+    let within = Pair::start(setting(&nodes[0], &nodes[0]), setting(&nodes[0], &nodes[0])).map_err(Failure::new)?;
+    Ok((Processes(within), between, nodes))
+}
+
+/// Two nodes that know each other, and a pair with one process on each.
+fn between_nodes(names: [&str; 2], key: Option<[u8; 32]>) -> Result<(Processes, Vec<TemporaryNode>), Failure> {
+    let first = TemporaryNode::start(order(names[0], key, &[])).map_err(Failure::new)?;
+    let second = TemporaryNode::start(order(names[1], key, &first.addresses)).map_err(Failure::new)?;
+    let Route { pair, nodes } = Route::between(vec![first, second]).map_err(Failure::new)?;
+    Ok((Processes(pair), nodes))
 }
 
 fn move_file(
@@ -103,10 +111,10 @@ fn bar(bytes: u64, what: &str) -> ProgressBar {
     ProgressBar::new(bytes).with_style(style).with_message(what.to_string())
 }
 
-fn measure(within: Pair, between: Pair) -> Result<Vec<crate::report::Row>, Failure> {
+fn measure(within: Pair, between: Pair, plain: Pair) -> Result<Vec<crate::report::Row>, Failure> {
     let mut plan = Plan::default();
     let bare = plan.pair(Pair::start(Setting::Bare, Setting::Bare).map_err(Failure::new)?);
-    let (within, between) = (plan.pair(within), plan.pair(between));
+    let (within, between, plain) = (plan.pair(within), plan.pair(between), plan.pair(plain));
     let mut add = |series: &str, path: &str, size_bytes: u64, pair: usize, work: Work| {
         let key = Key { series: series.into(), path: path.into(), op: None, size_bytes, asleep_us: None };
         plan.add(key, Source::Pair(pair, work));
@@ -124,6 +132,7 @@ fn measure(within: Pair, between: Pair) -> Result<Vec<crate::report::Row>, Failu
             }
             add("vmmc", "same-node", size, within, Work::Vmmc(what.clone()));
             add("vmmc", "two-nodes", size, between, Work::Vmmc(what.clone()));
+            add("vmmc-plain", "two-nodes", size, plain, Work::Vmmc(what.clone()));
             for peer in [crate::args::Peer::Pipe, crate::args::Peer::Unix, crate::args::Peer::Tcp] {
                 if let Some((series, transport)) = kernel_peer(peer) {
                     add(series, "kernel", size, bare, Work::Kernel { transport, measure });

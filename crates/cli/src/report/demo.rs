@@ -20,6 +20,7 @@ pub(crate) fn table(report: &Report) -> String {
         ("limit", "limit", ""),
         ("VMMC, one node", "same-node", "vmmc"),
         ("VMMC, between nodes", "two-nodes", "vmmc"),
+        ("same, not encrypted", "two-nodes", "vmmc-plain"),
         ("Unix socket", "kernel", "unix"),
         ("pipe", "kernel", "pipe"),
         ("TCP loopback", "kernel", "tcp"),
