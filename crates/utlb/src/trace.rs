@@ -124,6 +124,7 @@ struct Input<R> {
 }
 
 impl<R: BufRead> Input<R> {
+    #[cold]
     fn error(&self, reason: Reason) -> TraceError {
         TraceError { file: self.file.clone(), offset: self.offset, reason }
     }
@@ -134,7 +135,20 @@ impl<R: BufRead> Input<R> {
     }
 
     /// Fills `bytes`; `false` if the stream ended before the first.
+    #[inline]
     fn fill(&mut self, bytes: &mut [u8]) -> Result<bool, TraceError> {
+        if let Some(there) = self.stream.fill_buf().ok().and_then(|buffer| buffer.get(..bytes.len())) {
+            bytes.copy_from_slice(there);
+            self.stream.consume(bytes.len());
+            self.offset += bytes.len() as u64;
+            return Ok(!bytes.is_empty());
+        }
+        self.fill_slowly(bytes)
+    }
+
+    /// Across the end of a buffer, or of the stream.
+    #[cold]
+    fn fill_slowly(&mut self, bytes: &mut [u8]) -> Result<bool, TraceError> {
         let mut filled = 0;
         while filled < bytes.len() {
             match self.stream.read(&mut bytes[filled..]) {
@@ -150,6 +164,7 @@ impl<R: BufRead> Input<R> {
     }
 
     /// A record as read, after the checks that all formats share.
+    #[inline]
     fn checked(&self, record: Record, before_ns: u64) -> Result<Record, TraceError> {
         if record.time_ns < before_ns {
             return Err(self.error(Reason::Time { before: before_ns, now: record.time_ns }));
@@ -212,11 +227,14 @@ pub fn read<'a>(file: &str, stream: impl Read + Send + 'a, format: Format) -> Re
     let mut stream = BufReader::with_capacity(1 << 16, stream);
     let failed = |e: std::io::Error| TraceError { file: file.into(), offset: 0, reason: Reason::Io(e.to_string()) };
     let packed = stream.fill_buf().map_err(failed)?.starts_with(&ZSTD_MAGIC);
-    let stream: Box<dyn BufRead + Send + 'a> = if packed {
-        Box::new(BufReader::with_capacity(1 << 16, zstd::stream::read::Decoder::with_buffer(stream).map_err(failed)?))
-    } else {
-        Box::new(stream)
-    };
+    if packed {
+        let unpacker = zstd::stream::read::Decoder::with_buffer(stream).map_err(failed)?;
+        return read_as(file, BufReader::with_capacity(1 << 16, unpacker), format);
+    }
+    read_as(file, stream, format)
+}
+
+fn read_as<'a>(file: &str, stream: impl BufRead + Send + 'a, format: Format) -> Result<Records<'a>, TraceError> {
     let input = Input { file: file.into(), offset: 0, stream };
     Ok(match format {
         Format::Own => records(own::OwnReader::new(input)?),

@@ -67,6 +67,7 @@ pub(super) fn write(
 }
 
 impl<R: BufRead> Reading for OracleReader<R> {
+    #[inline]
     fn record(&mut self) -> Result<Option<Record>, TraceError> {
         let mut bytes = [0; BYTES];
         let start = self.input.offset;

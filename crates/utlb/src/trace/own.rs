@@ -26,6 +26,7 @@ impl<R: BufRead> OwnReader<R> {
         Ok(OwnReader { input, state: State::default() })
     }
 
+    #[inline]
     fn byte(&mut self) -> Result<u8, TraceError> {
         let buffer = match self.input.stream.fill_buf() {
             Ok(buffer) => buffer,
@@ -37,6 +38,7 @@ impl<R: BufRead> OwnReader<R> {
         Ok(byte)
     }
 
+    #[inline]
     fn varint(&mut self) -> Result<u64, TraceError> {
         let mut value = 0u64;
         for shift in (0..64).step_by(7) {
