@@ -73,6 +73,7 @@ fn move_file(
     let file = if file.exists() { file } else { "/proc/self/exe".into() };
     let path = file.to_str().ok_or_else(|| Failure::new("the path of the file is not UTF-8; rename it"))?;
     let bytes = std::fs::metadata(path)?.len();
+    read_once(path, bytes)?;
     say(&format!(
         "\nMoving {path}, {}, from one process to another, with a checksum on either side\n",
         units::size(bytes)
@@ -99,6 +100,17 @@ fn move_file(
         let taken = units::time(sent.taken.as_nanos() as f64);
         say(&format!("  {place:<11}  {how:<21}  {taken:>8}  {rate:>9}  checksum {:08x} on both sides\n", sent.crc32))?;
     }
+    Ok(())
+}
+
+/// Brings a file that fits well into memory there, so that the first move does not wait for the disk while the others do not.
+fn read_once(path: &str, bytes: u64) -> Result<(), Failure> {
+    if bytes > vmmc_host::memory::available_bytes() / 4 {
+        return Ok(());
+    }
+    let bar = bar(bytes, "reading");
+    std::io::copy(&mut bar.wrap_read(std::fs::File::open(path)?), &mut std::io::sink())?;
+    bar.finish_and_clear();
     Ok(())
 }
 
