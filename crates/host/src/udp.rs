@@ -108,31 +108,9 @@ impl UdpPort {
             };
             return Ok(sent.map(drop)?);
         }
-        let mut name = self.name(to);
-        let mut iov = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-        let mut control = Control([0; CONTROL_BYTES]);
-        // SAFETY: an all-zero msghdr is a valid value (null pointers, zero lengths).
-        let mut message: libc::msghdr = unsafe { mem::zeroed() };
-        message.msg_name = (&raw mut name.storage).cast();
-        message.msg_namelen = name.len;
-        message.msg_iov = &raw mut iov;
-        message.msg_iovlen = 1;
-        message.msg_control = control.0.as_mut_ptr().cast();
-        // SAFETY: CMSG_SPACE only computes.
-        message.msg_controllen = unsafe { libc::CMSG_SPACE(2) } as _;
-        // SAFETY: the control buffer is aligned (see `Control`) and larger than CMSG_SPACE(2), so the first header and its two bytes of data lie in it.
-        unsafe {
-            let header = libc::CMSG_FIRSTHDR(&raw const message);
-            (*header).cmsg_level = libc::SOL_UDP;
-            (*header).cmsg_type = libc::UDP_SEGMENT;
-            (*header).cmsg_len = libc::CMSG_LEN(2) as _;
-            libc::CMSG_DATA(header).cast::<u16>().write_unaligned(segment_bytes as u16);
-        }
-        // SAFETY: all pointers in `message` are to locals or to `bytes`, which outlive the call; the kernel only reads them.
-        let sent = unsafe {
-            libc::sendmsg(self.socket.as_raw_fd(), &raw const message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
-        };
-        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+        let piece = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+        // SAFETY: the piece is `bytes`.
+        unsafe { self.send_message(to, &mut [piece], Some(segment_bytes as u16)) }
     }
 
     /// Sends one datagram: `head`, then memory of a region straight from its place, then `tail`. What goes out is what the memory holds while the kernel copies it.
@@ -150,32 +128,52 @@ impl UdpPort {
         let piece = |base: *const u8, len: usize| libc::iovec { iov_base: base.cast_mut().cast(), iov_len: len };
         let memory = region.as_ptr().wrapping_add(offset as usize);
         let mut iovs = [piece(head.as_ptr(), head.len()), piece(memory, len), piece(tail.as_ptr(), tail.len())];
-        let mut name = self.name(to);
-        // SAFETY: an all-zero msghdr is a valid value (null pointers, zero lengths).
-        let mut message: libc::msghdr = unsafe { mem::zeroed() };
-        message.msg_name = (&raw mut name.storage).cast();
-        message.msg_namelen = name.len;
-        message.msg_iov = iovs.as_mut_ptr();
-        message.msg_iovlen = iovs.len() as _;
-        // SAFETY: all pointers in `message` are to locals, to `head` and `tail`, and to a range of a region that was checked above; all outlive the call, and the
-        // kernel only reads them, so that others may write the region meanwhile.
-        let sent = unsafe {
-            libc::sendmsg(self.socket.as_raw_fd(), &raw const message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
-        };
-        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+        // SAFETY: the pieces are `head`, `tail`, and a range of a region that was checked above.
+        unsafe { self.send_message(to, &mut iovs, None) }
     }
-}
 
-impl UdpPort {
-    /// What to put into a message for `to`; empty for the peer of a connected socket.
-    fn name(&self, to: SocketAddr) -> SocketName {
-        match self.peer {
+    /// Sends pieces of memory as one datagram, or as several of `segment_bytes` each.
+    ///
+    /// # Safety
+    /// The pieces can be read for the whole call; others may write them meanwhile.
+    unsafe fn send_message(
+        &self,
+        to: SocketAddr,
+        pieces: &mut [libc::iovec],
+        segment_bytes: Option<u16>,
+    ) -> io::Result<()> {
+        let mut name = match self.peer {
             Some(peer) => {
                 assert_eq!(peer, to, "a connected socket sends to its peer only");
                 SocketName::none()
             }
             None => SocketName::new(to),
+        };
+        let mut control = Control([0; CONTROL_BYTES]);
+        // SAFETY: an all-zero msghdr is a valid value (null pointers, zero lengths).
+        let mut message: libc::msghdr = unsafe { mem::zeroed() };
+        message.msg_name = (&raw mut name.storage).cast();
+        message.msg_namelen = name.len;
+        message.msg_iov = pieces.as_mut_ptr();
+        message.msg_iovlen = pieces.len() as _;
+        if let Some(segment_bytes) = segment_bytes {
+            message.msg_control = control.0.as_mut_ptr().cast();
+            // SAFETY: CMSG_SPACE only computes.
+            message.msg_controllen = unsafe { libc::CMSG_SPACE(2) } as _;
+            // SAFETY: the control buffer is aligned (see `Control`) and larger than CMSG_SPACE(2), so the first header and its two bytes of data lie in it.
+            unsafe {
+                let header = libc::CMSG_FIRSTHDR(&raw const message);
+                (*header).cmsg_level = libc::SOL_UDP;
+                (*header).cmsg_type = libc::UDP_SEGMENT;
+                (*header).cmsg_len = libc::CMSG_LEN(2) as _;
+                libc::CMSG_DATA(header).cast::<u16>().write_unaligned(segment_bytes);
+            }
         }
+        // SAFETY: all pointers in `message` are to locals and to the pieces, which the caller vouches for; the kernel only reads them.
+        let sent = unsafe {
+            libc::sendmsg(self.socket.as_raw_fd(), &raw const message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
+        };
+        if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 }
 
