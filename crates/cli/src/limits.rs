@@ -93,4 +93,8 @@ pub(crate) const LOCAL_NODE_LINGER: Duration = Duration::from_secs(2);
 /// How long `vmmc run` waits for whoever reads its output once it was told to end.
 pub(crate) const READER_PATIENCE: Duration = Duration::from_millis(200);
 /// Silent connections beside the busy one in `vmmc bench sockets`; each has a thread at the other side.
-pub(crate) const IDLE_SOCKETS: usize = 1000;
+pub(crate) const IDLE_SOCKETS: usize = 4000;
+/// Silent connections whose memory and processor time it tells.
+pub(crate) const MANY_IDLE_SOCKETS: usize = 10_000;
+/// How long they are watched.
+pub(crate) const IDLE_WATCH: Duration = Duration::from_secs(1);

@@ -87,7 +87,11 @@ pub(crate) fn run(bench: &Bench) -> Result<(), Failure> {
         lines.push(outcome.line());
         values.push(outcome.json());
     }
-    values.push(world.idle(bench, time, &mut lines)?);
+    for outcome in world.idle(bench, time)? {
+        broken += usize::from(!outcome.met);
+        lines.push(outcome.line);
+        values.push(outcome.json);
+    }
     if bench.output.json {
         crate::output_json(
             &serde_json::json!({ "bench": "sockets", "machine": Machine::here().to_string(), "rows": values }),
@@ -160,6 +164,47 @@ impl Outcome {
             "time_ratio_most": self.time_most, "tcp_cpu_us": self.tcp.cpu * 1e6, "vmmc_cpu_us": self.vmmc.cpu * 1e6,
             "cpu_ratio": self.cpu_ratio, "cpu_ratio_most": self.cpu_most, "met": self.met,
         })
+    }
+}
+
+/// A line that compares something else than TCP and VMMC.
+struct Special {
+    line: Vec<String>,
+    json: serde_json::Value,
+    met: bool,
+}
+
+/// Most memory of 10,000 silent connections, and of fewer in proportion.
+const SILENT_BYTES_MOST: f64 = (1u64 << 30) as f64 / 10_000.0;
+/// Processor time a second that is nothing: the measurement itself and the node's clock.
+const SILENT_CPU_MOST: f64 = 0.02;
+
+impl Special {
+    fn new(name: String, figures: [String; 4], json: serde_json::Value, met: bool) -> Special {
+        let mut line = vec![name];
+        line.extend(figures);
+        line.extend([(); 4].map(|()| String::new()));
+        line.push(if met { String::new() } else { "missed".into() });
+        Special { line, json, met }
+    }
+
+    fn beside(count: usize, alone: f64, beside: f64) -> Special {
+        let (ratio, us) = (beside / alone, |s: f64| format!("{:.2}", s * 1e6));
+        let json = serde_json::json!({
+            "what": "8 B beside silent connections (first figure: without them)", "connections": count,
+            "alone_us": alone * 1e6, "beside_us": beside * 1e6, "time_ratio": ratio, "time_ratio_most": 1.2, "met": ratio <= 1.2,
+        });
+        let figures = [us(alone), us(beside), format!("{ratio:.3}"), "1.20".into()];
+        Special::new(format!("8 B, alone and beside {count} silent ones"), figures, json, ratio <= 1.2)
+    }
+
+    fn silent(count: usize, bytes: u64, cpu: f64) -> Special {
+        let met = bytes as f64 <= SILENT_BYTES_MOST * count as f64 && cpu <= SILENT_CPU_MOST;
+        let json = serde_json::json!({
+            "what": "silent connections", "connections": count, "shared_memory_bytes": bytes, "cpu_s_per_s": cpu, "met": met,
+        });
+        let name = format!("{count} silent: {} MiB, {cpu:.3} s of processors a second", bytes >> 20);
+        Special::new(name, [(); 4].map(|()| String::new()), json, met)
     }
 }
 
@@ -272,11 +317,15 @@ impl World {
 
     /// A connection on which some rounds have been made; a VMMC one that is in the ring.
     fn ready(&self, way: Way, core: usize) -> Result<Box<dyn Both>, Failure> {
+        self.ready_after(100, way, core)
+    }
+
+    fn ready_after(&self, rounds: u32, way: Way, core: usize) -> Result<Box<dyn Both>, Failure> {
         let mut both = self.open(way, core)?;
         let start = Instant::now();
         for i in 0.. {
             round(&mut *both)?;
-            if i > 100 && (way == Way::Tcp || both.in_ring()) {
+            if i > rounds && (way == Way::Tcp || both.in_ring()) {
                 return Ok(both);
             }
             if start.elapsed() > crate::limits::PARTNER_WAIT {
@@ -313,40 +362,35 @@ impl World {
         Ok(own_cpu() + f64::from_le_bytes(theirs))
     }
 
-    /// What thousands of silent connections cost a busy one, and in memory.
-    fn idle(&self, bench: &Bench, time: Duration, lines: &mut Vec<Vec<String>>) -> Result<serde_json::Value, Failure> {
-        let (_, second) = core_pair();
+    /// What thousands of silent connections cost a busy one, in memory, and in processor time.
+    fn idle(&self, bench: &Bench, time: Duration) -> Result<Vec<Special>, Failure> {
         let case = Case::Idle { others: crate::limits::IDLE_SOCKETS };
         let alone = self.best(case, bench.runs, time)?;
         let memory = shared_memory_bytes();
         let mut silent = Vec::new();
-        let opened: Result<(), Failure> =
-            (0..crate::limits::IDLE_SOCKETS).try_for_each(|_| self.ready(Way::Vmmc, second).map(|s| silent.push(s)));
-        // A system that allows fewer descriptors is measured with fewer.
-        let count = silent.len();
-        if count == 0 {
-            opened?;
-        }
-        let each = shared_memory_bytes().saturating_sub(memory) as f64 / count as f64;
+        self.fall_silent(&mut silent, crate::limits::IDLE_SOCKETS)?;
+        let some = silent.len();
         let beside = self.best(case, bench.runs, time)?;
-        let ratio = beside / alone;
-        let us = |s: f64| format!("{:.2}", s * 1e6);
-        lines.push(vec![
-            format!("8 B beside {count} silent ones, {:.0} KiB each", each / 1024.0),
-            us(alone),
-            us(beside),
-            format!("{ratio:.3}"),
-            "1.20".into(),
-            String::new(),
-            String::new(),
-            String::new(),
-            String::new(),
-            if ratio <= 1.2 { String::new() } else { "missed".into() },
-        ]);
-        Ok(serde_json::json!({
-            "what": "8 B beside silent connections (first figure: without them)", "connections": count, "bytes_each": each,
-            "alone_us": alone * 1e6, "beside_us": beside * 1e6, "time_ratio": ratio, "time_ratio_most": 1.2, "met": ratio <= 1.2,
-        }))
+        self.fall_silent(&mut silent, crate::limits::MANY_IDLE_SOCKETS)?;
+        let many = silent.len();
+        let taken = shared_memory_bytes().saturating_sub(memory);
+        let cpu = self.cpu()?;
+        std::thread::sleep(crate::limits::IDLE_WATCH);
+        let cpu = (self.cpu()? - cpu) / crate::limits::IDLE_WATCH.as_secs_f64();
+        Ok(vec![Special::beside(some, alone, beside), Special::silent(many, taken, cpu)])
+    }
+
+    /// Opens connections that say nothing once they are upgraded, until there are so many; fewer on a system that allows fewer descriptors or threads.
+    fn fall_silent(&self, silent: &mut Vec<Box<dyn Both>>, count: usize) -> Result<(), Failure> {
+        let (_, core) = core_pair();
+        while silent.len() < count {
+            match self.ready_after(0, Way::Vmmc, core) {
+                Ok(one) => silent.push(one),
+                Err(failure) if silent.is_empty() => return Err(failure),
+                Err(_) => break,
+            }
+        }
+        Ok(())
     }
 
     fn best(&self, case: Case, runs: u32, time: Duration) -> Result<f64, Failure> {
