@@ -44,6 +44,7 @@ fn install(prefix: &Path, profile: &str) -> Result<usize, String> {
     let lib = prefix.join("lib");
     let source = root().join("bindings/c");
     copy(&source.join("include/vmmc.h"), &prefix.join("include/vmmc.h"))?;
+    copy(&root().join("crates/preload/include/vmmc_sockets.h"), &prefix.join("include/vmmc_sockets.h"))?;
     copy(&built.join("libvmmc_c.a"), &lib.join("libvmmc.a"))?;
     let real = format!("libvmmc.so.{version}");
     link_shared(&built.join("libvmmc_c.a"), &source.join("vmmc.map"), &lib.join(&real))?;
@@ -263,7 +264,7 @@ fn cplusplus(prefix: &Path) -> Result<(), String> {
     }
     let mut command = Command::new("g++");
     command.args(["-std=c++17", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only", "-x", "c++"]);
-    command.arg(prefix.join("include/vmmc.h"));
+    command.args([prefix.join("include/vmmc.h"), prefix.join("include/vmmc_sockets.h")]);
     done("c-header-in-c++", command)
 }
 

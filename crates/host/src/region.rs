@@ -1,7 +1,7 @@
 //! Regions: memory shared with other processes, always an unnamed sealed memfd.
 //!
-//! Invariant: a region cannot shrink (sealed), and its pages are reserved when it is made, so a mapping of it never raises SIGBUS; its bytes are only
-//! reached through [`Region`], never as a slice. Source: DESIGN, "nothing has a name"; [NT §3.1] exported buffers stay pinned (N16).
+//! Invariant: a region cannot shrink (sealed), and its pages are reserved when it is made (or, of a part, before anybody is told of it), so a mapping of it never
+//! raises SIGBUS; its bytes are only reached through [`Region`], never as a slice. Source: DESIGN, "nothing has a name"; [NT §3.1] exported buffers stay pinned (N16).
 
 use crate::copy;
 use crate::limits::{MEMORY_RESERVE_BYTES, REGION_BYTES_MAX};
@@ -116,12 +116,43 @@ unsafe impl Sync for Mapping {}
 impl Region {
     /// Makes a region of `len` bytes of zeros, all its memory reserved.
     pub fn create(len: u64) -> Result<Region, RegionError> {
-        let fd = reserved_memfd(len)?;
+        let fd = reserved_memfd(len, len)?;
         Region::map_checked(fd, len, Protection::ReadWrite)
+    }
+
+    /// Makes a region of which only the first `reserved` bytes have memory. The others get it by [`reserve`](Self::reserve), and nobody may touch them before.
+    pub fn create_in_part(len: u64, reserved: u64) -> Result<Region, RegionError> {
+        let fd = reserved_memfd(len, reserved.min(len))?;
+        Region::map_checked(fd, len, Protection::ReadWrite)
+    }
+
+    /// Reserves memory for a part of a region that was made without.
+    pub fn reserve(&self, offset: u64, len: u64) -> Result<(), RegionError> {
+        self.check(offset, len).map_err(|_| RegionError::Size { len })?;
+        let available = memory::available_bytes();
+        if available < len.saturating_add(MEMORY_RESERVE_BYTES) {
+            return Err(RegionError::MemoryShort { len, available });
+        }
+        reserve_pages(&self.0.fd.lock().expect("no panic while the lock is held"), offset, len)
+    }
+
+    /// Gives the memory of a part back, which reads as zeros from here on and must be reserved before it is used again.
+    pub fn release(&self, offset: u64, len: u64) {
+        if self.check(offset, len).is_ok() {
+            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            // A kernel that cannot keeps the memory, and nothing else changes.
+            let _ =
+                rustix::fs::fallocate(&*self.0.fd.lock().expect("no panic while the lock is held"), flags, offset, len);
+        }
     }
 
     /// Maps a memfd that came from elsewhere: refused unless it is sealed against shrinking and at least `len` bytes long.
     pub fn map(fd: OwnedFd, len: u64, protection: Protection) -> Result<Region, RegionError> {
+        Region::map_in_part(fd, len, len, protection)
+    }
+
+    /// The same for a memfd that has memory for `reserved` bytes at least.
+    pub fn map_in_part(fd: OwnedFd, len: u64, reserved: u64, protection: Protection) -> Result<Region, RegionError> {
         check_size(len)?;
         let seals =
             rustix::fs::fcntl_get_seals(&fd).map_err(|_| RegionError::Unsealed { len, why: "it takes no seals" })?;
@@ -132,7 +163,7 @@ impl Region {
         if (stat.st_size as u64) < len {
             return Err(RegionError::Unsealed { len, why: "it is shorter" });
         }
-        if (stat.st_blocks as u64) * 512 < len {
+        if (stat.st_blocks as u64) * 512 < reserved {
             return Err(RegionError::Unsealed { len, why: "its memory is not reserved" });
         }
         Region::map_checked(fd, len, protection)
@@ -163,7 +194,7 @@ impl Region {
     /// The range is page-aligned, private, readable and writable memory that stays allocated as long as the region lives, and no thread writes to it during
     /// this call and during the drop of the last clone.
     pub(crate) unsafe fn take_over(base: *mut u8, mapped: usize) -> Result<Region, RegionError> {
-        let fd = reserved_memfd(mapped as u64)?;
+        let fd = reserved_memfd(mapped as u64, mapped as u64)?;
         // SAFETY: the caller vouches for the range and for the absence of writers.
         unsafe { swap_pages(base, mapped, Some(&fd))? };
         let mapping = Mapping {
@@ -182,7 +213,7 @@ impl Region {
     /// Stores that other threads of this process make during the call may be lost; the caller stops them.
     pub fn move_pages(&self) -> Result<OwnedFd, RegionError> {
         let mut fd = self.0.fd.lock().expect("no panic while the lock is held");
-        let new = reserved_memfd(self.0.len as u64)?;
+        let new = reserved_memfd(self.0.len as u64, self.0.len as u64)?;
         // SAFETY: the mapping is ours and lives as long as `self`; it is swapped by an atomic mremap, so every access sees old or new pages with the same
         // content. Concurrent stores may be lost, which the documentation says, but touch no foreign memory.
         unsafe { swap_pages(self.0.base, self.0.mapped, Some(&new))? };
@@ -372,26 +403,30 @@ fn round_up(len: u64) -> usize {
     (len as usize).next_multiple_of(PAGE_BYTES)
 }
 
-/// An unnamed memfd of `len` bytes, all pages reserved, sealed against every change of size.
-fn reserved_memfd(len: u64) -> Result<OwnedFd, RegionError> {
+/// An unnamed memfd of `len` bytes, the pages of the first `reserved` reserved, sealed against every change of size.
+fn reserved_memfd(len: u64, reserved: u64) -> Result<OwnedFd, RegionError> {
     check_size(len)?;
     let size = round_up(len) as u64;
     let available = memory::available_bytes();
-    if available < size.saturating_add(MEMORY_RESERVE_BYTES) {
-        return Err(RegionError::MemoryShort { len, available });
+    if available < reserved.saturating_add(MEMORY_RESERVE_BYTES) {
+        return Err(RegionError::MemoryShort { len: reserved, available });
     }
     let system = |call| move |errno| RegionError::System { call, errno };
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let fd = rustix::fs::memfd_create("vmmc", flags).map_err(system("memfd_create"))?;
     rustix::fs::ftruncate(&fd, size).map_err(system("ftruncate"))?;
-    match rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, size) {
-        Ok(()) => {}
-        Err(Errno::NOSPC | Errno::NOMEM) => return Err(RegionError::MemoryShort { len, available }),
-        Err(errno) => return Err(RegionError::System { call: "fallocate", errno }),
-    }
+    reserve_pages(&fd, 0, round_up(reserved) as u64)?;
     rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
         .map_err(system("fcntl(F_ADD_SEALS)"))?;
     Ok(fd)
+}
+
+fn reserve_pages(fd: &OwnedFd, offset: u64, len: u64) -> Result<(), RegionError> {
+    match rustix::fs::fallocate(fd, FallocateFlags::empty(), offset, len) {
+        Ok(()) => Ok(()),
+        Err(Errno::NOSPC | Errno::NOMEM) => Err(RegionError::MemoryShort { len, available: memory::available_bytes() }),
+        Err(errno) => Err(RegionError::System { call: "fallocate", errno }),
+    }
 }
 
 /// Puts new pages with the same content under an address range: those of `fd`, or private ones.
@@ -450,6 +485,24 @@ mod tests {
         let fd = rustix::fs::memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
         rustix::fs::ftruncate(&fd, 8192).unwrap();
         assert!(matches!(Region::map(fd, 8192, Protection::ReadWrite), Err(RegionError::Unsealed { .. })));
+    }
+
+    #[test]
+    fn a_part_gets_its_memory_when_it_is_reserved_and_gives_it_back() {
+        let blocks = |r: &Region| rustix::fs::fstat(r.share().unwrap()).unwrap().st_blocks as u64 * 512;
+        let a = Region::create_in_part(1 << 20, 4096).unwrap();
+        assert_eq!(blocks(&a), 4096);
+        assert!(Region::map(a.share().unwrap(), 1 << 20, Protection::ReadWrite).is_err(), "not all of it is reserved");
+        let b = Region::map_in_part(a.share().unwrap(), 1 << 20, 4096, Protection::ReadWrite).unwrap();
+        a.reserve(65_536, 65_536).unwrap();
+        assert_eq!(blocks(&a), 4096 + 65_536);
+        a.write(70_000, b"there").unwrap();
+        let mut got = [0u8; 5];
+        b.read(70_000, &mut got).unwrap();
+        assert_eq!(&got, b"there");
+        a.release(65_536, 65_536);
+        assert_eq!(blocks(&a), 4096);
+        assert!(a.reserve(1 << 20, 1).is_err());
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //!   │ ring of direction 0                 │                    └────────────────────────────────────┘
 //!   │ ring of direction 1                 │
 //!   └─────────────────────────────────────┘
+//!   behind all slots: two large rings for each, which get memory when they are needed
 //! ```
 //!
 //! Invariant: every word here can be written by the other side at any time, so all are claims; positions are masked before they become addresses, so the worst
@@ -34,8 +35,8 @@ pub use kernel::{
 #[cfg(not(loom))]
 pub use lock::{Locked, SharedLock, TryLock};
 #[cfg(not(loom))]
-pub use slab::{Slab, Slot};
-pub use words::{DirectionWords, EndWords, Epoch, Flags, Phase, SleepWord, SlotWords};
+pub use slab::{Shape, Slab, Slot, Stretch};
+pub use words::{DirectionWords, EndWords, Epoch, Flags, Layout, Phase, SleepWord, SlotWords};
 
 #[cfg(not(loom))]
 impl SleepWord {

@@ -122,6 +122,12 @@ pub const GOODBYE_TIME: Duration = Duration::from_millis(50);
 pub const SOCKET_OFFERS_MAX: usize = 16_384;
 /// Bytes of each of the two rings of an upgraded connection: 10,000 idle connections take less than 700 MiB.
 pub const SOCKET_RING_BYTES: u64 = 32 << 10;
+/// Bytes of a ring that was full once.
+pub const SOCKET_LARGE_RING_BYTES: u64 = 512 << 10;
+/// Bytes of all large rings of a node; whoever asks for more keeps the small one, or gets what others have not used for [`SOCKET_LARGE_IDLE`].
+pub const SOCKET_LARGE_BYTES_MAX: u64 = 256 << 20;
+/// Time without a byte after which a large ring may be taken back for others.
+pub const SOCKET_LARGE_IDLE: Duration = Duration::from_secs(1);
 /// Slots of the first slab of a pair of processes; each further one has twice as many, up to [`SOCKET_SLAB_SLOTS_MAX`].
 pub const SOCKET_SLAB_SLOTS_MIN: u32 = 4;
 /// Slots of a large slab: 2.2 MiB.

@@ -18,6 +18,7 @@ mod config;
 mod errno;
 mod fork;
 mod hooks;
+mod lend;
 mod limits;
 mod lock;
 mod members;

@@ -131,7 +131,7 @@ fn receive_on(
 }
 
 /// Waits for bytes, if the program may wait; an error number ends its call.
-fn wait(
+pub(crate) fn wait(
     tcp: &Held,
     connection: &Connection,
     fd: c_int,

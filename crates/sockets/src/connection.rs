@@ -4,6 +4,7 @@
 //! node's verdict. Source: [NT §4]; docs/sockets.md.
 
 mod forks;
+mod lends;
 mod life;
 mod looks;
 mod waits;
@@ -221,6 +222,9 @@ impl Connection {
         joined.publish_core();
         let (sending, tell) = joined.core.send(thread_id(), &Socket(fd), from);
         self.tell(context, joined, tell);
+        if joined.core.takes_wish_to_grow() {
+            context.node().grow(joined.place);
+        }
         match sending {
             Sending::Done(bytes) => Sent::Done(bytes),
             Sending::Full => Sent::Full,

@@ -6,11 +6,12 @@
 //! [`receive`] and kernel calls. A change of medium happens under the lock of the sending end, with no kernel call of it under way, and only when the receiving end has
 //! followed the last one. Source: [NT §4]; docs/sockets.md.
 
+use crate::limits::{GROW_AGAIN_BYTES, PUBLISH_BYTES, SEND_BYTES_MAX, TAKE_BYTES};
 use rustix::io::Errno;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering, fence};
-use vmmc_host::stream::{DirectionWords, End, EndWords, Flags, Locked, Phase, SharedLock, Slot};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use vmmc_host::stream::{DirectionWords, End, EndWords, Flags, Layout, Locked, Phase, SharedLock, Slot};
 
 /// What the protocol asks of a kernel socket.
 pub(crate) trait Kernel {
@@ -57,6 +58,14 @@ pub(crate) struct Upgraded {
     pub(crate) careful: AtomicU32,
     /// The reset has been reported.
     reset_told: AtomicU32,
+    /// Bytes after which the node may be asked for a larger ring, again.
+    grow_at: AtomicU64,
+    /// It should be asked now.
+    wants_to_grow: AtomicU32,
+    /// Memory of the ring to the peer that a thread of this process fills in.
+    pub(crate) room: Loan,
+    /// Memory of the ring from the peer that a thread of this process looks at.
+    pub(crate) view: Loan,
 }
 
 /// Result of [`Upgraded::send`].
@@ -108,6 +117,10 @@ impl Upgraded {
             gone: AtomicU32::new(0),
             careful: AtomicU32::new(0),
             reset_told: AtomicU32::new(0),
+            grow_at: AtomicU64::new(0),
+            wants_to_grow: AtomicU32::new(0),
+            room: Loan::default(),
+            view: Loan::default(),
         }
     }
 
@@ -145,7 +158,10 @@ impl Upgraded {
 
     /// Sends bytes. `me` is the thread's id.
     pub(crate) fn send(&self, me: u32, kernel: &impl Kernel, from: &[IoSlice<'_>]) -> (Sending, Tell) {
-        let Some(_locked) = self.lock_out(me) else { return (Sending::Full, Tell::default()) };
+        let Some(_locked) = self.lock_out(me) else {
+            let lent = self.room.held_by(me);
+            return (if lent { Sending::Failed(Errno::DEADLK) } else { Sending::Full }, Tell::default());
+        };
         let out = self.outgoing();
         if out.announced().pending {
             self.finish_change_of_the_dead(kernel);
@@ -176,11 +192,19 @@ impl Upgraded {
         if wanted == 0 {
             return (Sending::Done(0), Tell::default());
         }
-        let ring_bytes = self.slot.ring_bytes();
+        let wanted = wanted.min(SEND_BYTES_MAX);
+        let mut large = out.layout().large;
         let mut done = 0;
         while done < wanted {
-            let mut free = out.free(ring_bytes, (wanted - done).min(ring_bytes));
+            let ring_bytes = self.slot.ring_bytes(large);
+            let piece = (wanted - done).min(PUBLISH_BYTES);
+            let mut free = out.free(ring_bytes, piece.min(ring_bytes));
             if free == 0 {
+                if out.may_grow() && out.change_ring() {
+                    large = true;
+                    continue;
+                }
+                self.ask_for_more(large);
                 // Whoever gets less than it gave may wait for room next, in whatever way.
                 out.want_room();
                 free = out.free(ring_bytes, 1);
@@ -189,7 +213,7 @@ impl Upgraded {
                 }
             }
             let at = out.tail.load(Ordering::Relaxed);
-            let copied = self.slot.copy_in(self.end, at, from, done, free.min(wanted - done));
+            let copied = self.slot.copy_in(self.end, large, at, from, done, free.min(piece));
             out.publish(copied);
             done += copied;
         }
@@ -197,6 +221,21 @@ impl Upgraded {
             0 => (Sending::Full, Tell::default()),
             done => (Sending::Done(done as usize), Tell { receiver: true, sender: false }),
         }
+    }
+
+    /// The ring is full: a larger one would help.
+    fn ask_for_more(&self, large: bool) {
+        let tail = self.outgoing().tail.load(Ordering::Relaxed);
+        if !large && tail >= self.grow_at.load(Ordering::Relaxed) {
+            self.grow_at.store(tail + GROW_AGAIN_BYTES, Ordering::Relaxed);
+            self.wants_to_grow.store(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the node should be asked for a larger ring; says so once.
+    #[inline]
+    pub(crate) fn takes_wish_to_grow(&self) -> bool {
+        self.wants_to_grow.load(Ordering::Relaxed) != 0 && self.wants_to_grow.swap(0, Ordering::Relaxed) != 0
     }
 
     /// Why no more bytes can be sent through the ring.
@@ -325,23 +364,32 @@ impl Upgraded {
         buffers: &mut [IoSliceMut<'_>],
         take: bool,
     ) -> (Receiving, Tell) {
-        let Some(_locked) = self.lock_in(me) else { return (Receiving::Empty, Tell::default()) };
+        let Some(_locked) = self.lock_in(me) else { return (self.while_lent(me, &self.view), Tell::default()) };
+        match self.bytes_in_ring(kernel) {
+            Ok(available) => self.take_from_ring(buffers, available, take),
+            Err(other) => (other, Tell::default()),
+        }
+    }
+
+    /// Bytes in the ring, if it is the ring that is to be read and there are any; what is to be done otherwise, a kernel call being counted. The caller has the lock.
+    #[inline]
+    fn bytes_in_ring(&self, kernel: &impl Kernel) -> Result<u64, Receiving> {
         loop {
             if !self.incoming().reads_ring() {
                 match self.follow_into_ring(kernel) {
                     Some(Receiving::Done(_)) => continue,
-                    Some(other) => return (other, Tell::default()),
-                    None => return (self.count_kernel_receive(true), Tell::default()),
+                    Some(other) => return Err(other),
+                    None => return Err(self.count_kernel_receive(true)),
                 }
             }
-            let available = self.incoming().available(self.slot.ring_bytes());
+            let available = self.incoming().available(self.slot.most_bytes());
             if available > 0 {
-                return self.take_from_ring(buffers, available, take);
+                return Ok(available);
             }
             match self.empty_ring(kernel) {
                 Some(Receiving::Done(1)) => continue,
-                Some(other) => return (other, Tell::default()),
-                None => return (Receiving::Empty, Tell::default()),
+                Some(other) => return Err(other),
+                None => return Err(Receiving::Empty),
             }
         }
     }
@@ -349,9 +397,30 @@ impl Upgraded {
     #[inline]
     fn take_from_ring(&self, buffers: &mut [IoSliceMut<'_>], available: u64, take: bool) -> (Receiving, Tell) {
         let into = self.incoming();
-        let done = self.slot.copy_out(1 - self.end, into.head.load(Ordering::Relaxed), buffers, available);
-        let room = take && done > 0 && into.consume(done, self.slot.ring_bytes());
+        let layout = into.layout();
+        let head = into.head.load(Ordering::Relaxed);
+        let (mut done, mut room) = (0, false);
+        while done < available {
+            let at = head.wrapping_add(done);
+            let (large, piece) = self.lie_in(layout, at, (available - done).min(TAKE_BYTES));
+            let copied = self.slot.copy_out(1 - self.end, large, at, buffers, done, piece);
+            done += copied;
+            room |= take && copied > 0 && into.consume(copied, self.slot.ring_bytes(layout.large));
+            if copied < piece {
+                break;
+            }
+        }
         (Receiving::Done(done as usize), Tell { receiver: false, sender: room })
+    }
+
+    /// In which ring the bytes from `at` on lie, and how many of `most` of them do.
+    #[inline]
+    fn lie_in(&self, layout: Layout, at: u64, most: u64) -> (bool, u64) {
+        let (large, bytes) = match layout.bytes_before(at) {
+            0 => (layout.large, most),
+            before => (!layout.large, before.min(most)),
+        };
+        (large, bytes.min(self.slot.ring_bytes(large)))
     }
 
     fn count_kernel_receive(&self, may_wait: bool) -> Receiving {
@@ -430,7 +499,7 @@ impl Upgraded {
         }
         // What was published before the end was announced counts.
         fence(Ordering::SeqCst);
-        if into.available(self.slot.ring_bytes()) > 0 {
+        if into.available(self.slot.most_bytes()) > 0 {
             return Some(Receiving::Done(1));
         }
         let reset = flags & Flags::RESET != 0 || self.kernel_end.load(Ordering::Relaxed) == RESET;
@@ -495,8 +564,9 @@ impl Upgraded {
     /// Whether a send is worth trying, as far as the shared words tell.
     #[inline]
     pub(crate) fn looks_writable(&self) -> bool {
-        let ring_bytes = self.slot.ring_bytes();
+        let ring_bytes = self.slot.ring_bytes(self.outgoing().layout().large);
         self.outgoing().free(ring_bytes, ring_bytes / 2) >= ring_bytes / 2
+            || self.outgoing().may_grow()
             || self.outgoing().receiver_flags.load(Ordering::Relaxed) & Flags::CLOSED != 0
             || self.outgoing().sender_flags.load(Ordering::Relaxed) & Flags::END != 0
             || self.kernel_end.load(Ordering::Relaxed) == RESET
@@ -519,7 +589,7 @@ impl Upgraded {
         if self.own().holders.fetch_sub(1, Ordering::SeqCst) != 1 {
             return (false, Tell::default());
         }
-        let unread = self.incoming().reads_ring() && self.incoming().available(self.slot.ring_bytes()) > 0;
+        let unread = self.incoming().reads_ring() && self.incoming().available(self.slot.most_bytes()) > 0;
         if self.outgoing().announced().in_ring() {
             let flags = if reset || unread { Flags::END | Flags::RESET } else { Flags::END };
             self.outgoing().sender_flags.fetch_or(flags, Ordering::SeqCst);
@@ -558,6 +628,9 @@ impl Upgraded {
         self.reset_told.load(Ordering::Relaxed) != 0
     }
 }
+
+mod loans;
+pub(crate) use loans::Loan;
 
 #[cfg(test)]
 mod tests;

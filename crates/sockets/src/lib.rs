@@ -34,7 +34,7 @@ mod types;
 pub use connection::{Connection, Forking, KernelCall};
 pub use context::{Context, Settings};
 pub use ready::{ReadySet, TooMany};
-pub use stream::Stream;
+pub use stream::{Room, Stream, View};
 pub use types::{
-    After, Bypass, Close, Description, Direction, Interest, Medium, Received, Sent, Shutdown, State, Take, Waited,
+    After, Bypass, Close, Description, Direction, Interest, Lent, Medium, Received, Sent, Shutdown, State, Take, Waited,
 };

@@ -33,6 +33,15 @@ pub const GENERATIONS: usize = 64;
 /// Connections whose forks are counted on one page.
 pub const LEDGER_ENTRIES: usize = 512;
 
+/// Bytes after which a send makes what it has copied visible: the receiver copies them out while the next are copied in.
+pub const PUBLISH_BYTES: u64 = 16 << 10;
+/// Bytes after which a receive gives room back.
+pub const TAKE_BYTES: u64 = 32 << 10;
+/// Most bytes of one send before a receiver that sleeps is told; whoever has more sends again.
+pub const SEND_BYTES_MAX: u64 = 64 << 10;
+/// Bytes between two requests for a larger ring, should the node not have granted the first.
+pub const GROW_AGAIN_BYTES: u64 = 16 << 20;
+
 /// Longest wait without sleep. Between cores nothing was gained beyond 5 us, and a wake-up of a sleeper costs more than 20 us here.
 pub const LOOK_TIME: Duration = Duration::from_micros(20);
 /// Waits without sleep that fail in a row before some are skipped.

@@ -224,6 +224,15 @@ impl Node {
         }
     }
 
+    /// The ring from this end was full.
+    #[cold]
+    pub(crate) fn grow(&self, place: Place) {
+        // Without the lock, or a node, the ring stays as it is until the next wish.
+        if let Some(mut link) = self.lock_patiently() {
+            self.say(&mut link, SocketCall::Grow { place }, &[]);
+        }
+    }
+
     /// This process holds an end no more; others do.
     pub(crate) fn let_go(&self, place: Place) {
         // Without the lock the node believes that this process holds it, and the peer finds out by itself.
@@ -379,8 +388,8 @@ impl Node {
                     // A second eventfd for a bell is one that we need not have.
                 }
             }
-            (SocketNews::Slab { slab, slots, ring_bytes }, Some(fd)) => {
-                if let Ok(mapped) = Slab::map(fd, slots, ring_bytes) {
+            (SocketNews::Slab { slab, shape }, Some(fd)) => {
+                if let Ok(mapped) = Slab::map(fd, shape) {
                     link.slabs.insert(slab, mapped);
                 }
             }

@@ -4,6 +4,7 @@
 
 use crate::connection::KernelCall;
 use rustix::io::Errno;
+use vmmc_host::stream::Stretch;
 
 /// Result of [`Connection::send`](crate::Connection::send).
 #[derive(Debug)]
@@ -28,6 +29,21 @@ pub enum Received<'a> {
     /// This direction is in the kernel: make the system call, then [`KernelCall::finish`].
     Kernel(KernelCall<'a>),
     /// The connection was reset.
+    Failed(Errno),
+}
+
+/// Result of [`Connection::lend_room`](crate::Connection::lend_room) and [`Connection::lend_bytes`](crate::Connection::lend_bytes).
+#[derive(Debug)]
+pub enum Lent {
+    /// At least one byte.
+    Memory(Stretch),
+    /// No room, or no bytes, now.
+    Nothing,
+    /// No bytes come any more.
+    End,
+    /// This direction is in the kernel: send or receive as ever.
+    Kernel,
+    /// The connection has ended (`EPIPE`, `ECONNRESET`), or the thread has such memory already (`EDEADLK`).
     Failed(Errno),
 }
 
@@ -220,6 +236,8 @@ pub struct Description {
     pub rx: Medium,
     /// Why not, if not.
     pub reason: Option<Bypass>,
+    /// Bytes of the rings to the peer and from it; 0: not upgraded.
+    pub ring_bytes: [u64; 2],
     /// Bytes sent through the ring.
     pub ring_sent_bytes: u64,
     /// Bytes received through the ring.

@@ -129,6 +129,102 @@ fn a_full_ring_stops_the_writer_and_not_the_data() {
 }
 
 #[test]
+fn a_writer_whose_bytes_nobody_reads_gets_a_larger_ring() {
+    let node = TestNode::start();
+    let (a, b) = (node.context(), node.context());
+    let (one, two) = upgraded_pair(&a, &b);
+    let small = one.describe().ring_bytes;
+    // Many a program writes some 100 KiB and reads its own end later, in the same thread: the kernel's buffers take that much.
+    let data: Vec<u8> = (0..200_000u32).map(|i| ((i * 17) >> 3) as u8).collect();
+    (&one).write_all(&data).unwrap();
+    let large = one.describe().ring_bytes;
+    assert!(large[0] >= data.len() as u64 && large[0] > small[0] && large[1] == small[1], "{small:?} {large:?}");
+    let mut got = vec![0; data.len()];
+    (&two).read_exact(&mut got).unwrap();
+    assert!(got == data);
+    assert_eq!(two.describe().ring_bytes, [small[1], large[0]]);
+}
+
+#[test]
+fn bytes_are_filled_in_and_looked_at_where_they_lie() {
+    let node = TestNode::start();
+    let (a, b) = (node.context(), node.context());
+    let (plain, _peer) = tcp_pair();
+    let plain = Stream::new(&a, plain);
+    assert!(plain.reserve(10).unwrap().is_none() && plain.peek().unwrap().is_none(), "the kernel has it");
+    let (one, two) = upgraded_pair(&a, &b);
+    let total = 3usize << 20;
+    let byte = |at: usize| ((at * 17) >> 3) as u8;
+    let writer = std::thread::spawn(move || {
+        let mut at = 0;
+        while at < total {
+            let mut room = one.reserve((total - at).min(1 + at % 100_000)).unwrap().expect("in the ring");
+            let bytes: Vec<u8> = (at..at + room.len()).map(byte).collect();
+            assert_eq!(room.write(0, &bytes), bytes.len());
+            // What is not sent is room again.
+            let sent = if at % 7 == 0 { bytes.len() } else { bytes.len().div_ceil(2) };
+            room.send(sent);
+            at += sent;
+        }
+        drop(one.reserve(1).unwrap());
+    });
+    let mut at = 0;
+    loop {
+        let view = two.peek().unwrap().expect("in the ring");
+        if view.is_empty() {
+            break;
+        }
+        let mut bytes = vec![0; view.len()];
+        assert_eq!(view.read(0, &mut bytes), bytes.len());
+        assert!(bytes.iter().enumerate().all(|(i, b)| *b == byte(at + i)), "wrong byte near {at}");
+        let taken = if at % 3 == 0 { bytes.len() } else { (bytes.len() / 3).max(1) };
+        view.take(taken);
+        at += taken;
+        // Both ways of receiving take turns.
+        if at < total && at % 5 == 0 {
+            let mut next = [0];
+            (&two).read_exact(&mut next).unwrap();
+            assert_eq!(next[0], byte(at));
+            at += 1;
+        }
+    }
+    assert_eq!(at, total);
+    writer.join().unwrap();
+}
+
+#[test]
+fn a_thread_that_has_room_or_a_view_does_not_wait_for_itself() {
+    let node = TestNode::start();
+    let (a, b) = (node.context(), node.context());
+    let (one, two) = upgraded_pair(&a, &b);
+    let deadlock = |result: std::io::Result<usize>| {
+        result.unwrap_err().raw_os_error() == Some(rustix::io::Errno::DEADLK.raw_os_error())
+    };
+    let room = one.reserve(100).unwrap().expect("in the ring");
+    assert!(deadlock((&one).write(b"x")) && one.reserve(1).is_err());
+    room.send(0);
+    (&one).write_all(b"xyz").unwrap();
+    let view = two.peek().unwrap().expect("in the ring");
+    let mut got = [0; 3];
+    assert!(view.len() == 3 && deadlock((&two).read(&mut got)) && two.peek().is_err());
+    drop(view);
+    (&two).read_exact(&mut got).unwrap();
+    assert_eq!(&got, b"xyz");
+    // Another thread waits until the room is given back.
+    let one = &one;
+    std::thread::scope(|scope| {
+        let mut room = one.reserve(2).unwrap().expect("in the ring");
+        room.write(0, b"12");
+        let other = scope.spawn(move || (&*one).write_all(b"3").unwrap());
+        std::thread::yield_now();
+        room.send(2);
+        other.join().unwrap();
+    });
+    (&two).read_exact(&mut got).unwrap();
+    assert_eq!(&got, b"123");
+}
+
+#[test]
 fn a_pinned_connection_goes_back_to_the_kernel_and_goes_on() {
     let node = TestNode::start();
     let (a, b) = (node.context(), node.context());

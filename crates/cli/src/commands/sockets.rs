@@ -25,8 +25,8 @@ pub(crate) fn run(sockets: &Sockets) -> Result<(), Failure> {
         return crate::output_json(&serde_json::json!({ "sockets": list, "total": total }));
     }
     let lines: Vec<Vec<String>> = list.iter().map(|s| line(s, rates.of(s))).collect();
-    let header = ["process", "local", "remote", "peer", "path", "why not", "sent", "received", "sending"];
-    crate::output(&table::align(&header, &lines, 6))?;
+    let header = ["process", "local", "remote", "peer", "path", "why not", "rings", "sent", "received", "sending"];
+    crate::output(&table::align(&header, &lines, 7))?;
     match total as usize - list.len().min(total as usize) {
         0 => Ok(()),
         more => crate::output(&format!("and {more} more\n")),
@@ -59,6 +59,7 @@ fn line(socket: &SocketInfo, rate: f64) -> Vec<String> {
         socket.peer_pid.map(program).unwrap_or_default(),
         socket.path.clone(),
         socket.reason.clone(),
+        rings(socket),
         units::size(socket.ring_sent_bytes),
         units::size(socket.ring_received_bytes),
         if rate > 0.0 { units::rate(rate) } else { String::new() },
@@ -68,9 +69,17 @@ fn line(socket: &SocketInfo, rate: f64) -> Vec<String> {
 fn json(socket: &SocketInfo, rate: f64) -> serde_json::Value {
     serde_json::json!({
         "pid": socket.pid, "local": socket.local, "remote": socket.remote, "peer_pid": socket.peer_pid, "path": socket.path,
-        "reason": socket.reason, "ring_sent_bytes": socket.ring_sent_bytes, "ring_received_bytes": socket.ring_received_bytes,
+        "reason": socket.reason, "ring_bytes": socket.ring_bytes, "ring_sent_bytes": socket.ring_sent_bytes, "ring_received_bytes": socket.ring_received_bytes,
         "sending_bytes_per_s": rate,
     })
+}
+
+/// Sizes of the rings to the peer and from it.
+fn rings(socket: &SocketInfo) -> String {
+    match socket.ring_bytes {
+        [0, 0] => String::new(),
+        [to, from] => format!("{} / {}", units::size(to), units::size(from)),
+    }
 }
 
 /// A process as people know it.

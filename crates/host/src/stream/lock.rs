@@ -40,6 +40,16 @@ impl<'a> SharedLock<'a> {
         self.lock_slowly(me)
     }
 
+    /// The lock that this very thread took, and whose guard was forgotten so that it stays held between two calls.
+    pub fn held_by(self, me: u32) -> Option<Locked<'a>> {
+        (self.0.load(Ordering::Relaxed) & !WAITED_FOR == me).then(|| Locked(self.0))
+    }
+
+    /// Takes the lock if it is free.
+    pub fn try_lock(self, me: u32) -> Option<Locked<'a>> {
+        self.0.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).is_ok().then(|| Locked(self.0))
+    }
+
     #[cold]
     fn lock_slowly(self, me: u32) -> Result<Locked<'a>, TryLock> {
         loop {
@@ -94,7 +104,12 @@ mod tests {
         let word = AtomicU32::new(0);
         let held = SharedLock::new(&word).lock(thread_id()).unwrap();
         assert_eq!(SharedLock::new(&word).lock(thread_id()).unwrap_err(), TryLock);
+        assert!(SharedLock::new(&word).try_lock(thread_id() + 1).is_none());
+        assert!(SharedLock::new(&word).try_lock(thread_id() + 1).is_none(), "the first try took nothing away");
         drop(held);
+        std::mem::forget(SharedLock::new(&word).lock(thread_id()).unwrap());
+        assert!(SharedLock::new(&word).held_by(thread_id() + 1).is_none());
+        drop(SharedLock::new(&word).held_by(thread_id()).unwrap());
         assert!(SharedLock::new(&word).lock(thread_id()).is_ok());
     }
 

@@ -5,6 +5,7 @@
 //!
 //! Invariant: a message names connections by numbers that its receiver knows; whatever it does not know it ignores.
 
+use super::slab::Shape;
 use serde::{Deserialize, Serialize};
 
 /// A slot of a slab, and the end of the connection in it.
@@ -61,6 +62,11 @@ pub enum SocketCall {
         /// Which.
         place: Place,
     },
+    /// The ring of the direction from this end was full: a large one, please. The answer stands in the words of the connection.
+    Grow {
+        /// Own end.
+        place: Place,
+    },
     /// Ring whoever watches the other end: the caller has no bell of it.
     Ring {
         /// Own end.
@@ -92,10 +98,8 @@ pub enum SocketNews {
     Slab {
         /// Its id.
         slab: u64,
-        /// Its slots.
-        slots: u32,
-        /// Bytes of each ring.
-        ring_bytes: u64,
+        /// Its slots and rings.
+        shape: Shape,
     },
     /// The other end of an offered connection was offered too. Slab and peer have been told before.
     Matched {
@@ -164,6 +168,8 @@ pub struct SocketInfo {
     pub path: String,
     /// Why it is not upgraded, if not.
     pub reason: String,
+    /// Bytes of the rings in which it sends and receives now; 0: it is not upgraded.
+    pub ring_bytes: [u64; 2],
     /// Bytes that it sent through the ring.
     pub ring_sent_bytes: u64,
     /// Bytes that it received through the ring.

@@ -1,11 +1,15 @@
-//! Memory for the connections of a pair of processes: slots of words and two rings.
+//! Memory for the connections of a pair of processes: slots of words and two rings, and behind all slots two large rings for each.
 //!
-//! Invariant: made by the node, sealed and reserved; an offset into a ring is masked before it is used, so no claim leads outside of the slot.
+//! Invariant: made by the node, sealed; what is not a large ring is reserved, and a large ring before its slot's words grant it; an offset into a ring is masked before
+//! it is used, so no claim leads outside of the slot's rings.
 
 use super::bells::Watch;
+use super::lock::SharedLock;
 use super::words::SlotWords;
 use crate::copy;
+use crate::limits::REGION_BYTES_MAX;
 use crate::region::{PAGE_BYTES, Protection, Region, RegionError};
+use serde::{Deserialize, Serialize};
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{Ordering, fence};
@@ -18,21 +22,32 @@ pub struct Slab {
 }
 
 /// Number of slots, and bytes of each of their rings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Shape {
-    slots: u32,
-    ring_bytes: u64,
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Shape {
+    /// Slots.
+    pub slots: u32,
+    /// Bytes of each small ring: a power of two, at least a page.
+    pub small_bytes: u64,
+    /// Bytes of each large ring: a power of two, at least as many.
+    pub large_bytes: u64,
 }
 
 impl Shape {
     fn slot_bytes(self) -> u64 {
-        PAGE_BYTES as u64 + 2 * self.ring_bytes
+        PAGE_BYTES as u64 + 2 * self.small_bytes
     }
 
-    /// None for a shape that is none: a claim of whoever sent the slab.
-    fn bytes(self) -> Option<u64> {
-        let fine = self.ring_bytes.is_power_of_two() && self.ring_bytes >= PAGE_BYTES as u64 && self.slots > 0;
-        fine.then(|| self.slot_bytes().checked_mul(u64::from(self.slots))).flatten()
+    /// Bytes of a slab, and how many of them are reserved from the start. None for a shape that is none: a claim of whoever sent the slab.
+    fn bytes(self) -> Option<(u64, u64)> {
+        let fine = self.small_bytes.is_power_of_two()
+            && self.large_bytes.is_power_of_two()
+            && self.small_bytes >= PAGE_BYTES as u64
+            && self.large_bytes >= self.small_bytes
+            && self.large_bytes <= REGION_BYTES_MAX
+            && self.slots > 0;
+        let slots = u64::from(self.slots);
+        let reserved = fine.then(|| self.slot_bytes().checked_mul(slots)).flatten()?;
+        Some((self.large_bytes.checked_mul(2 * slots)?.checked_add(reserved)?, reserved))
     }
 }
 
@@ -43,27 +58,27 @@ const _: () = assert!(size_of::<SlotWords>() <= PAGE_BYTES);
 pub struct Slot {
     slab: Slab,
     base: u64,
+    /// Where its large rings begin.
+    large: u64,
 }
 
 impl Slab {
-    /// Makes a slab of `slots` slots with two rings of `ring_bytes` (a power of two, at least a page) each.
+    /// Makes a slab; its large rings have no memory yet.
     ///
     /// # Errors
     /// When memory is short.
-    pub fn create(slots: u32, ring_bytes: u64) -> Result<Slab, RegionError> {
-        let shape = Shape { slots, ring_bytes };
-        let bytes = shape.bytes().ok_or(RegionError::Size { len: ring_bytes })?;
-        Ok(Slab { region: Region::create(bytes)?, shape })
+    pub fn create(shape: Shape) -> Result<Slab, RegionError> {
+        let (bytes, reserved) = shape.bytes().ok_or(RegionError::Size { len: shape.small_bytes })?;
+        Ok(Slab { region: Region::create_in_part(bytes, reserved)?, shape })
     }
 
     /// Maps a slab that came from the node.
     ///
     /// # Errors
     /// When the descriptor is not a sealed memfd of that shape.
-    pub fn map(fd: OwnedFd, slots: u32, ring_bytes: u64) -> Result<Slab, RegionError> {
-        let shape = Shape { slots, ring_bytes };
-        let bytes = shape.bytes().ok_or(RegionError::Size { len: ring_bytes })?;
-        Ok(Slab { region: Region::map(fd, bytes, Protection::ReadWrite)?, shape })
+    pub fn map(fd: OwnedFd, shape: Shape) -> Result<Slab, RegionError> {
+        let (bytes, reserved) = shape.bytes().ok_or(RegionError::Size { len: shape.small_bytes })?;
+        Ok(Slab { region: Region::map_in_part(fd, bytes, reserved, Protection::ReadWrite)?, shape })
     }
 
     /// A descriptor for another process.
@@ -74,20 +89,19 @@ impl Slab {
         self.region.share()
     }
 
-    /// Slots.
-    pub fn slots(&self) -> u32 {
-        self.shape.slots
-    }
-
-    /// Bytes of each ring.
-    pub fn ring_bytes(&self) -> u64 {
-        self.shape.ring_bytes
+    /// Slots and rings.
+    pub fn shape(&self) -> Shape {
+        self.shape
     }
 
     /// A slot; none if there is no such one.
     pub fn slot(&self, index: u32) -> Option<Slot> {
-        (index < self.shape.slots)
-            .then(|| Slot { slab: self.clone(), base: u64::from(index) * self.shape.slot_bytes() })
+        let (at, slots) = (u64::from(index), u64::from(self.shape.slots));
+        (index < self.shape.slots).then(|| Slot {
+            slab: self.clone(),
+            base: at * self.shape.slot_bytes(),
+            large: slots * self.shape.slot_bytes() + at * 2 * self.shape.large_bytes,
+        })
     }
 }
 
@@ -101,10 +115,50 @@ impl Slot {
         unsafe { &*self.slab.region.as_ptr().add(self.base as usize).cast::<SlotWords>() }
     }
 
-    /// Bytes of each ring.
+    /// Bytes of a small or of a large ring.
     #[inline]
-    pub fn ring_bytes(&self) -> u64 {
-        self.slab.shape.ring_bytes
+    pub fn ring_bytes(&self, large: bool) -> u64 {
+        if large { self.slab.shape.large_bytes } else { self.slab.shape.small_bytes }
+    }
+
+    /// Bytes that can lie between the two ends of a direction at most.
+    #[inline]
+    pub fn most_bytes(&self) -> u64 {
+        self.slab.shape.large_bytes
+    }
+
+    /// The node: gives a direction the memory of its large ring, and says so to the sending end.
+    ///
+    /// # Errors
+    /// When memory is short.
+    pub fn grant_large(&self, direction: usize) -> Result<(), RegionError> {
+        let bytes = self.slab.shape.large_bytes;
+        self.slab.region.reserve(self.large + direction as u64 * bytes, bytes)?;
+        self.words().directions[direction].large_granted.store(1, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// The node: takes the large ring of a direction back. Only while nobody uses the slot.
+    pub fn release_large(&self, direction: usize) {
+        let bytes = self.slab.shape.large_bytes;
+        self.slab.region.release(self.large + direction as u64 * bytes, bytes);
+    }
+
+    /// The node: takes the large ring of a direction back although the slot is in use, if it is empty and nobody is about to fill it. `me` is the thread's id.
+    pub fn take_large_back(&self, direction: usize, me: u32) -> bool {
+        let words = &self.words().directions[direction];
+        let Some(_locked) = SharedLock::new(&words.sender_lock).try_lock(me) else { return false };
+        let (tail, head) = (words.tail.load(Ordering::Relaxed), words.head.load(Ordering::Acquire));
+        if tail != head {
+            return false;
+        }
+        words.large_granted.store(0, Ordering::SeqCst);
+        // The ring is empty, so nobody reads in it; and from here on the next byte goes to the small one.
+        let small = !words.layout().large || words.change_ring();
+        if small {
+            self.release_large(direction);
+        }
+        small
     }
 
     /// Wakes everybody who waits at an end: threads in blocking calls at once, and event loops through `ring`, which gets each of them.
@@ -118,17 +172,36 @@ impl Slot {
         watches.filter_map(|word| Watch::from_word(word.load(Ordering::SeqCst))).for_each(&mut ring);
     }
 
-    /// Copies bytes into ring `direction` from position `at` on, without the first `skip`, at most `room` of them; returns how many. The caller knows that so many
+    /// The bytes from position `at` of a direction on that lie side by side, at most `most`.
+    pub fn stretch(&self, direction: usize, large: bool, at: u64, most: u64) -> Stretch {
+        let mut found = (std::ptr::null_mut(), 0);
+        self.pieces(direction, large, at, most.min(self.ring_bytes(large)), |memory, offset, len| {
+            if offset == 0 {
+                found = (memory, len);
+            }
+        });
+        Stretch { _slot: self.clone(), memory: found.0, bytes: found.1 }
+    }
+
+    /// Copies bytes into a ring of `direction` from position `at` on, without the first `skip`, at most `room` of them; returns how many. The caller knows that so many
     /// are free.
     #[inline]
-    pub fn copy_in(&self, direction: usize, at: u64, from: &[IoSlice<'_>], mut skip: u64, room: u64) -> u64 {
+    pub fn copy_in(
+        &self,
+        direction: usize,
+        large: bool,
+        at: u64,
+        from: &[IoSlice<'_>],
+        mut skip: u64,
+        room: u64,
+    ) -> u64 {
         let mut done = 0u64;
         for slice in from {
             let skipped = skip.min(slice.len() as u64);
             skip -= skipped;
             let slice = &slice[skipped as usize..];
             let take = (slice.len() as u64).min(room - done);
-            self.pieces(direction, at.wrapping_add(done), take, |ring, offset, len| {
+            self.pieces(direction, large, at.wrapping_add(done), take, |ring, offset, len| {
                 // SAFETY: `pieces` gives ranges inside the ring, and offsets inside `take <= slice.len()`; a private buffer does not overlap a shared mapping.
                 unsafe { copy::bulk(slice.as_ptr().add(offset), ring, len) };
             });
@@ -140,14 +213,25 @@ impl Slot {
         done
     }
 
-    /// Copies bytes out of ring `direction` from position `at` on, at most `room` of them; returns how many.
+    /// Copies bytes out of a ring of `direction` from position `at` on behind the first `skip` bytes of the buffers, at most `room` of them; returns how many.
     #[inline]
-    pub fn copy_out(&self, direction: usize, at: u64, into: &mut [IoSliceMut<'_>], room: u64) -> u64 {
+    pub fn copy_out(
+        &self,
+        direction: usize,
+        large: bool,
+        at: u64,
+        into: &mut [IoSliceMut<'_>],
+        mut skip: u64,
+        room: u64,
+    ) -> u64 {
         let mut done = 0u64;
         for slice in into {
+            let skipped = skip.min(slice.len() as u64);
+            skip -= skipped;
+            let slice = &mut slice[skipped as usize..];
             let take = (slice.len() as u64).min(room - done);
             let base = slice.as_mut_ptr();
-            self.pieces(direction, at.wrapping_add(done), take, |ring, offset, len| {
+            self.pieces(direction, large, at.wrapping_add(done), take, |ring, offset, len| {
                 // SAFETY: as for `copy_in`, with the private buffer as the destination.
                 unsafe { copy::bulk(ring, base.add(offset), len) };
             });
@@ -161,13 +245,14 @@ impl Slot {
 
     /// Calls `each` with the one or two stretches of ring memory behind positions `at .. at + len` and the offset of each in the range.
     #[inline]
-    fn pieces(&self, direction: usize, at: u64, len: u64, mut each: impl FnMut(*mut u8, usize, usize)) {
-        let ring_bytes = self.slab.shape.ring_bytes;
+    fn pieces(&self, direction: usize, large: bool, at: u64, len: u64, mut each: impl FnMut(*mut u8, usize, usize)) {
+        let ring_bytes = self.ring_bytes(large);
         assert!(len <= ring_bytes && direction < 2, "our own arithmetic");
         if len == 0 {
             return;
         }
-        let ring = self.base + PAGE_BYTES as u64 + direction as u64 * ring_bytes;
+        let first_ring = if large { self.large } else { self.base + PAGE_BYTES as u64 };
+        let ring = first_ring + direction as u64 * ring_bytes;
         let start = at & (ring_bytes - 1);
         let first = len.min(ring_bytes - start);
         let base = self.slab.region.as_ptr();
@@ -178,24 +263,75 @@ impl Slot {
     }
 }
 
+/// Bytes of a ring that lie side by side, kept mapped by this value. The other end can store to them at any time.
+#[derive(Clone, Debug)]
+pub struct Stretch {
+    /// Keeps the mapping.
+    _slot: Slot,
+    /// `bytes` bytes from here on lie in one ring of the slot.
+    memory: *mut u8,
+    bytes: usize,
+}
+
+impl Stretch {
+    /// The first of them, for callers that take the responsibility of shared memory themselves.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.memory
+    }
+
+    /// How many.
+    pub fn len_bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Stores bytes from the `at`th on; as many as fit, which it says.
+    pub fn write(&self, at: usize, from: &[u8]) -> usize {
+        let len = from.len().min(self.bytes.saturating_sub(at));
+        if len > 0 {
+            // SAFETY: at + len <= bytes, which lie in the mapping that `_slot` keeps; a private buffer does not overlap a shared mapping.
+            unsafe { copy::bulk(from.as_ptr(), self.memory.add(at), len) };
+        }
+        len
+    }
+
+    /// Loads bytes from the `at`th on; as many as there are, which it says.
+    pub fn read(&self, at: usize, into: &mut [u8]) -> usize {
+        let len = into.len().min(self.bytes.saturating_sub(at));
+        if len > 0 {
+            // SAFETY: as for `write`, with the private buffer as the destination.
+            unsafe { copy::bulk(self.memory.add(at), into.as_mut_ptr(), len) };
+        }
+        len
+    }
+}
+
 #[cfg(all(test, not(miri)))]
 mod tests {
     use super::*;
     use std::sync::atomic::Ordering;
 
+    const SHAPE: Shape = Shape { slots: 3, small_bytes: 4096, large_bytes: 16_384 };
+
     #[test]
     fn what_goes_in_comes_out_across_the_seam() {
-        let slab = Slab::create(3, 4096).unwrap();
-        let other = Slab::map(slab.share().unwrap(), 3, 4096).unwrap();
+        let slab = Slab::create(SHAPE).unwrap();
+        let other = Slab::map(slab.share().unwrap(), SHAPE).unwrap();
         let (a, b) = (slab.slot(2).unwrap(), other.slot(2).unwrap());
         let data: Vec<u8> = (0..4000u32).map(|i| (i % 251) as u8).collect();
-        for direction in 0..2 {
+        for (direction, large) in [(0, false), (1, false), (0, true), (1, true)] {
             let parts = [IoSlice::new(&data[..1000]), IoSlice::new(&[]), IoSlice::new(&data[1000..])];
-            assert_eq!(a.copy_in(direction, u64::MAX - 700, &parts, 0, 4000), 4000);
+            assert_eq!(a.copy_in(direction, large, u64::MAX - 700, &parts, 0, 4000), 4000);
             let (mut one, mut two) = (vec![0; 3000], vec![0; 3000]);
             let mut into = [IoSliceMut::new(&mut one), IoSliceMut::new(&mut two)];
-            assert_eq!(b.copy_out(direction, u64::MAX - 700, &mut into, 4000), 4000);
+            assert_eq!(b.copy_out(direction, large, u64::MAX - 700, &mut into, 0, 4000), 4000);
             assert!(one == data[..3000] && two[..1000] == data[3000..]);
+            let stretch = b.stretch(direction, large, u64::MAX - 700, 4000);
+            let mut three = [0; 9];
+            assert_eq!((stretch.len_bytes(), stretch.read(695, &mut three)), (701, 6), "the seam is at position 0");
+            assert_eq!(three[..6], data[695..701]);
+            assert_eq!((stretch.write(700, b"xyz"), stretch.write(701, b"xyz")), (1, 0));
+            assert_eq!(a.copy_out(direction, large, u64::MAX, &mut [IoSliceMut::new(&mut three)], 0, 2), 2);
+            assert_eq!(three[..2], [b'x', data[701]]);
         }
         a.words().directions[0].tail.store(5, Ordering::Relaxed);
         assert_eq!(b.words().directions[0].tail.load(Ordering::Relaxed), 5);
@@ -205,11 +341,37 @@ mod tests {
 
     #[test]
     fn shapes_that_are_none_are_refused() {
-        assert!(Slab::create(1, 5000).is_err());
-        assert!(Slab::create(0, 4096).is_err());
-        let slab = Slab::create(1, 4096).unwrap();
-        assert!(slab.slot(1).is_none());
-        assert!(Slab::map(slab.share().unwrap(), 2, 4096).is_err());
-        assert!(Slab::map(slab.share().unwrap(), u32::MAX, 1 << 62).is_err());
+        let none = [
+            Shape { small_bytes: 5000, ..SHAPE },
+            Shape { slots: 0, ..SHAPE },
+            Shape { large_bytes: 20_000, ..SHAPE },
+            Shape { large_bytes: 2048, ..SHAPE },
+            Shape { slots: u32::MAX, small_bytes: 1 << 62, large_bytes: 1 << 62 },
+            Shape { slots: u32::MAX, large_bytes: 1 << 46, ..SHAPE },
+        ];
+        let slab = Slab::create(SHAPE).unwrap();
+        for shape in none {
+            assert!(Slab::create(shape).is_err() && Slab::map(slab.share().unwrap(), shape).is_err());
+        }
+        assert!(slab.slot(3).is_none());
+        assert!(Slab::map(slab.share().unwrap(), Shape { slots: 4, ..SHAPE }).is_err());
+    }
+
+    #[test]
+    fn a_large_ring_is_taken_back_only_when_it_is_empty_and_nobody_fills_it() {
+        let slab = Slab::create(SHAPE).unwrap();
+        let (slot, me) = (slab.slot(1).unwrap(), 77);
+        let words = &slot.words().directions[1];
+        assert!(!words.may_grow());
+        slot.grant_large(1).unwrap();
+        assert!(words.may_grow() && words.change_ring() && !words.may_grow());
+        words.tail.store(10, Ordering::Relaxed);
+        assert!(!slot.take_large_back(1, me), "ten bytes are in it");
+        words.head.store(10, Ordering::Relaxed);
+        let filling = SharedLock::new(&words.sender_lock).lock(me + 1).unwrap();
+        assert!(!slot.take_large_back(1, me), "the sending end is at work");
+        drop(filling);
+        assert!(slot.take_large_back(1, me) && !words.may_grow());
+        assert_eq!(words.layout(), crate::stream::Layout { from: 10, large: false });
     }
 }

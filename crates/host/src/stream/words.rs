@@ -4,6 +4,9 @@
 //! not announce another before the receiving end has reached it. While it makes the last kernel send the announcement is **pending**: the
 //! bytes of that send wake a receiver that sleeps in the kernel, and by then it sees that more is to be known.
 //!
+//! The ring of a direction is one of two, a small and a large one. The sending end says from which byte on which of them holds the stream ([`Layout`]), and does not say
+//! so again before the receiving end is past that byte: so positions in front of it lie in the other one.
+//!
 //! Invariant: `head <= tail <= head + ring bytes` as far as both sides are honest; `epoch of the receiver <= epoch announced <= epoch of the receiver + 1`.
 //! Sleeper and waker, and setter and taker of bits, are Dekker's pattern (see [`handshake`](crate::handshake)); loom explores them.
 
@@ -42,6 +45,32 @@ pub enum Phase {
     Pending,
     /// The present medium ends at this byte (kernel: bytes since connect; ring: bytes through the ring).
     EndsAt(u64),
+}
+
+/// Which of the two rings of a direction holds the bytes from a position on; those in front of it lie in the other one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// The position; 63 bits of it.
+    pub from: u64,
+    /// The large one.
+    pub large: bool,
+}
+
+impl Layout {
+    fn to_word(self) -> u64 {
+        self.from << 1 | u64::from(self.large)
+    }
+
+    fn from_word(word: u64) -> Layout {
+        Layout { from: word >> 1, large: word & 1 != 0 }
+    }
+
+    /// How many bytes from `position` on lie in the ring that is not the present one; 0: it is in the present one.
+    #[inline]
+    pub fn bytes_before(self, position: u64) -> u64 {
+        let ahead = self.from.wrapping_sub(position) << 1;
+        if (ahead as i64) > 0 { ahead >> 1 } else { 0 }
+    }
 }
 
 /// Bits of [`DirectionWords::sender_flags`] and [`DirectionWords::receiver_flags`].
@@ -89,9 +118,10 @@ pub struct DirectionWords {
     pub tail: AtomicU64,
     epoch: AtomicU64,
     boundary: AtomicU64,
+    layout: AtomicU64,
     /// [`Flags::END`], [`Flags::RESET`].
     pub sender_flags: AtomicU32,
-    _pad0: [u32; 9],
+    _pad0: [u32; 7],
     /// Line of the receiving end. Bytes taken out of the ring.
     pub head: AtomicU64,
     reached: AtomicU64,
@@ -116,7 +146,9 @@ pub struct DirectionWords {
     pub kernel_sends: AtomicU32,
     /// A past value of `head`.
     pub head_seen: AtomicU64,
-    _pad4: [u64; 6],
+    /// Written by the node: the large ring has memory.
+    pub large_granted: AtomicU32,
+    _pad4: [u32; 11],
     /// Line private to the holders of the receiving end.
     pub receiver_lock: AtomicU32,
     /// Kernel receives under way by holders of the receiving end.
@@ -192,6 +224,29 @@ impl DirectionWords {
         tail.wrapping_sub(self.head.load(Ordering::Relaxed)).min(ring_bytes)
     }
 
+    /// Where the bytes of the direction lie. What the receiving end finds after it saw the tail holds for all bytes up to that tail.
+    #[inline]
+    pub fn layout(&self) -> Layout {
+        Layout::from_word(self.layout.load(Ordering::Acquire))
+    }
+
+    /// Sending end, or who holds its lock: from the tail on the bytes lie in the other ring. False: the receiving end is not past the last such change.
+    pub fn change_ring(&self) -> bool {
+        let now = self.layout();
+        if now.bytes_before(self.head.load(Ordering::Acquire)) > 0 {
+            return false;
+        }
+        let next = Layout { from: self.tail.load(Ordering::Relaxed), large: !now.large };
+        self.layout.store(next.to_word(), Ordering::Release);
+        true
+    }
+
+    /// Whether the sending end could go on in a larger ring.
+    #[inline]
+    pub fn may_grow(&self) -> bool {
+        self.large_granted.load(Ordering::Relaxed) != 0 && !self.layout().large
+    }
+
     /// Free bytes of the ring as the sending end sees them; looks at the other side's line only if it knows of less than `wanted`.
     #[inline]
     pub fn free(&self, ring_bytes: u64, wanted: u64) -> u64 {
@@ -236,11 +291,13 @@ impl DirectionWords {
 
     #[cfg(not(loom))]
     fn reset(&self) {
-        for word in [&self.tail, &self.epoch, &self.boundary, &self.head, &self.reached, &self.head_seen] {
+        for word in [&self.tail, &self.epoch, &self.boundary, &self.layout, &self.head, &self.reached, &self.head_seen]
+        {
             word.store(0, Ordering::Relaxed);
         }
         let halves = [&self.sender_flags, &self.receiver_flags, &self.sender_wants_room, &self.sender_lock];
-        for word in halves.into_iter().chain([&self.kernel_sends, &self.receiver_lock, &self.kernel_receives]) {
+        let rest = [&self.kernel_sends, &self.large_granted, &self.receiver_lock, &self.kernel_receives];
+        for word in halves.into_iter().chain(rest) {
             word.store(0, Ordering::Relaxed);
         }
         self.receiver_sleep.0.store(0, Ordering::Relaxed);

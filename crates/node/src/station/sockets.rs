@@ -11,9 +11,10 @@ mod glue;
 mod list;
 mod slabs;
 
-use crate::limits::SOCKET_OFFERS_MAX;
+use crate::limits::{SOCKET_LARGE_BYTES_MAX, SOCKET_OFFERS_MAX};
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, OwnedFd};
+use vmmc_host::Nanos;
 use vmmc_host::process::ProcessWatch;
 use vmmc_host::stream::messages::{OfferRefusal, Place, SocketCall, SocketNews};
 use vmmc_host::stream::{BELLS, Bells, Endpoints, endpoints};
@@ -114,6 +115,7 @@ impl Sockets {
             SocketCall::Hold { places } => self.hold(index, &places),
             SocketCall::LetGo { place } => self.let_go(now, index, place),
             SocketCall::Release { place } => self.release(index, place),
+            SocketCall::Grow { place } => self.grow(index, place),
             SocketCall::Ring { place } => self.ring_other_end(index, place),
         }
         Ok(())
@@ -231,8 +233,8 @@ impl Sockets {
     /// Makes sure that a client has a slab, and the bells of a peer.
     fn introduce(&mut self, index: usize, peer: u32, slab: u64) {
         if self.client(index).slabs.insert(slab) {
-            if let Some((fd, slots, ring_bytes)) = self.slabs.share(slab) {
-                self.tell(index, SocketNews::Slab { slab, slots, ring_bytes }, vec![fd]);
+            if let Some((fd, shape)) = self.slabs.share(slab) {
+                self.tell(index, SocketNews::Slab { slab, shape }, vec![fd]);
             }
         }
         self.introduce_bells(index, peer);
@@ -255,6 +257,16 @@ impl Sockets {
             }
         }
         news.into_iter().for_each(|(news, fds)| self.tell(index, news, fds));
+    }
+
+    /// The ring from an end was full.
+    fn grow(&mut self, index: usize, place: Place) {
+        if self.client(index).ends.contains(&place)
+            && self.slabs.grow(place, Nanos::monotonic(), SOCKET_LARGE_BYTES_MAX)
+        {
+            // Whoever waits for room there finds it in the other ring.
+            self.wake(place);
+        }
     }
 
     fn refuse(&mut self, index: usize, connection: u64, why: OfferRefusal) {

@@ -5,6 +5,7 @@
 
 pub(crate) mod descriptors;
 pub(crate) mod epoll;
+pub(crate) mod pointers;
 pub(crate) mod programs;
 pub(crate) mod raw;
 pub(crate) mod sockets;

@@ -125,12 +125,12 @@ mod tests {
     use crate::types::Close;
     use std::os::fd::AsFd;
     use std::sync::Arc;
-    use vmmc_host::stream::Slab;
+    use vmmc_host::stream::{Shape, Slab};
 
     /// A context without a node, and an upgraded connection of it.
     fn upgraded() -> (Context, Arc<Connection>) {
         let context = Context::new(Settings { node_name: "none-of-this-name".into(), ..Settings::from_env() });
-        let slot = Slab::create(1, 4096).unwrap().slot(0).unwrap();
+        let slot = Slab::create(Shape { slots: 1, small_bytes: 4096, large_bytes: 4096 }).unwrap().slot(0).unwrap();
         slot.words().ends[0].holders.store(1, Ordering::SeqCst);
         let connection = Connection::new(0);
         connection.join(&context, Meeting { place: Place { slab: 1, slot: 0, end: 0 }, slot, peer: None });

@@ -45,13 +45,13 @@ impl Connection {
     /// Bytes in the ring that wait to be received.
     pub fn available_bytes(&self) -> usize {
         let Some(joined) = self.upgraded.get() else { return 0 };
-        joined.core.incoming().available(joined.core.slot.ring_bytes()) as usize
+        joined.core.incoming().available(joined.core.slot.most_bytes()) as usize
     }
 
     /// Bytes in the ring that the peer has not received.
     pub fn unsent_bytes(&self) -> usize {
         let Some(joined) = self.upgraded.get() else { return 0 };
-        joined.core.outgoing().available(joined.core.slot.ring_bytes()) as usize
+        joined.core.outgoing().available(joined.core.slot.most_bytes()) as usize
     }
 
     /// The kernel said that its socket is readable, hung up or in error: the next look at the state asks it.
@@ -70,6 +70,7 @@ impl Connection {
                 tx: Medium::Kernel,
                 rx: Medium::Kernel,
                 reason: Some(reason),
+                ring_bytes: [0; 2],
                 ring_sent_bytes: 0,
                 ring_received_bytes: 0,
             };
@@ -81,6 +82,7 @@ impl Connection {
             tx: medium(core.outgoing().announced().in_ring()),
             rx: medium(core.incoming().reads_ring()),
             reason: pinned.then_some(reason),
+            ring_bytes: [core.outgoing(), core.incoming()].map(|d| core.slot.ring_bytes(d.layout().large)),
             ring_sent_bytes: core.outgoing().tail.load(Ordering::Relaxed),
             ring_received_bytes: core.incoming().head.load(Ordering::Relaxed),
         }

@@ -6,7 +6,7 @@ use super::*;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
-use vmmc_host::stream::{Epoch, Slab};
+use vmmc_host::stream::{Epoch, Shape, Slab};
 
 /// One direction of the kernel's connection.
 #[derive(Default)]
@@ -116,6 +116,8 @@ struct World {
     slot: Slot,
     attached: [bool; 2],
     moves: [u64; 2],
+    /// Sends with the large ring in use.
+    large: u64,
 }
 
 const ME: u32 = u32::MAX >> 2;
@@ -123,7 +125,8 @@ const ME: u32 = u32::MAX >> 2;
 impl World {
     fn new(seed: u64) -> World {
         let wires = [Rc::new(Wire::default()), Rc::new(Wire::default())];
-        let slot = Slab::create(1, 4096).unwrap().slot(0).unwrap();
+        let shape = Shape { slots: 1, small_bytes: 4096, large_bytes: 16_384 };
+        let slot = Slab::create(shape).unwrap().slot(0).unwrap();
         let end = |e: usize| End2 {
             core: Rc::new(Upgraded::new(slot.clone(), e, Arc::default())),
             kernel: Rc::new(Fake { out: wires[e].clone(), into: wires[1 - e].clone() }),
@@ -132,12 +135,12 @@ impl World {
             ended: false,
         };
         let dice = Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
-        World { ends: [end(0), end(1)], dice, slot: slot.clone(), attached: [false; 2], moves: [0; 2] }
+        World { ends: [end(0), end(1)], dice, slot: slot.clone(), attached: [false; 2], moves: [0; 2], large: 0 }
     }
 
     fn step(&mut self, pins: bool) {
         let e = self.dice.roll(2) as usize;
-        match self.dice.roll(if pins { 14 } else { 12 }) {
+        match self.dice.roll(if pins { 16 } else { 14 }) {
             0..4 => self.send(e),
             4..9 => self.receive(e),
             9 => self.ends[e].kernel.into.deliver(self.dice.roll(400) as usize),
@@ -146,7 +149,10 @@ impl World {
                 let end = &self.ends[e];
                 end.core.follow(ME, &*end.kernel);
             }
-            12 => self.turn(e, true),
+            // What the node does.
+            12 => self.slot.grant_large(e).unwrap(),
+            13 => drop(self.slot.take_large_back(e, ME)),
+            14 => self.turn(e, true),
             _ => self.turn(e, false),
         }
     }
@@ -171,7 +177,7 @@ impl World {
     }
 
     fn send(&mut self, e: usize) {
-        let len = 1 + self.dice.roll(if self.dice.0 % 5 == 0 { 6000 } else { 200 });
+        let len = 1 + self.dice.roll(if self.dice.0 % 5 == 0 { 9000 } else { 200 });
         let cut = self.dice.roll(len);
         let data: Vec<u8> = (0..len).map(|i| byte(e, self.ends[e].sent + i)).collect();
         let parts = [IoSlice::new(&data[..cut as usize]), IoSlice::new(&data[cut as usize..])];
@@ -197,6 +203,7 @@ impl World {
             Sending::Failed(errno) => panic!("{errno} without a reason"),
         }
         self.moves[e] += u64::from(before.in_ring());
+        self.large += u64::from(self.ends[e].core.outgoing().layout().large);
     }
 
     fn receive(&mut self, e: usize) {
@@ -256,8 +263,8 @@ fn seeds() -> impl Iterator<Item = u64> {
     })
 }
 
-fn run(pins: bool) -> [u64; 2] {
-    let mut used = [0; 2];
+fn run(pins: bool) -> [u64; 3] {
+    let mut used = [0; 3];
     for seed in seeds() {
         let result = std::panic::catch_unwind(|| {
             let mut world = World::new(seed + 1);
@@ -265,7 +272,7 @@ fn run(pins: bool) -> [u64; 2] {
                 world.step(pins);
             }
             world.settle();
-            world.moves
+            [world.moves[0], world.moves[1], world.large]
         });
         match result {
             Ok(moves) => used.iter_mut().zip(moves).for_each(|(u, m)| *u += m),
@@ -278,13 +285,13 @@ fn run(pins: bool) -> [u64; 2] {
 #[test]
 fn streams_stay_whole_while_each_direction_moves_when_it_likes() {
     let used = run(false);
-    assert!(used.iter().all(|&u| u > 300), "the ring was used: {used:?}");
+    assert!(used.iter().all(|&u| u > 300), "the rings were used: {used:?}");
 }
 
 #[test]
 fn streams_stay_whole_while_ends_go_back_and_forth() {
     let used = run(true);
-    assert!(used.iter().all(|&u| u > 300), "the ring was used: {used:?}");
+    assert!(used.iter().all(|&u| u > 300), "the rings were used: {used:?}");
 }
 
 #[test]

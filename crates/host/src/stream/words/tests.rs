@@ -34,6 +34,24 @@ fn loom_a_sender_that_wants_room_is_told() {
 }
 
 #[test]
+fn loom_bytes_behind_a_change_of_ring_are_looked_for_there() {
+    loom::model(|| {
+        let words = Arc::new(DirectionWords::default());
+        let theirs = words.clone();
+        let sender = loom::thread::spawn(move || {
+            theirs.publish(3);
+            assert!(theirs.change_ring());
+            theirs.publish(4);
+        });
+        let there = words.available(64);
+        let layout = words.layout();
+        assert!(there <= 3 || layout == Layout { from: 3, large: true }, "{there} bytes, {layout:?}");
+        assert!(layout.bytes_before(0) == if layout.large { 3 } else { 0 } && layout.bytes_before(3) == 0);
+        sender.join().unwrap();
+    });
+}
+
+#[test]
 fn loom_a_change_is_seen_with_its_boundary_and_after_the_last_kernel_bytes() {
     loom::model(|| {
         let words = Arc::new(DirectionWords::default());

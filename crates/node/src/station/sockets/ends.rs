@@ -116,7 +116,7 @@ impl Sockets {
     }
 
     /// Wakes whoever waits at an end.
-    fn wake(&self, place: Place) {
+    pub(super) fn wake(&self, place: Place) {
         if let Some(slot) = self.slabs.slot(place) {
             slot.wake_end(place.end as usize, |watch| self.ring(watch));
         }

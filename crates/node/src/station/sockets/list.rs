@@ -50,6 +50,7 @@ impl Sockets {
             peer_pid: pid(1 - end),
             path: path.into(),
             reason: reason.into(),
+            ring_bytes: [out, into].map(|d| slot.ring_bytes(d.layout().large)),
             ring_sent_bytes: out.tail.load(Ordering::Relaxed),
             ring_received_bytes: into.head.load(Ordering::Relaxed),
         }

@@ -2,12 +2,15 @@
 //!
 //! Invariant: a slab belongs to one pair of processes for its whole life; a slot is free, or has a link, never both.
 
-use crate::limits::{SOCKET_RING_BYTES, SOCKET_SLAB_SLOTS_MAX, SOCKET_SLAB_SLOTS_MIN};
+use crate::limits::{
+    SOCKET_LARGE_IDLE, SOCKET_LARGE_RING_BYTES, SOCKET_RING_BYTES, SOCKET_SLAB_SLOTS_MAX, SOCKET_SLAB_SLOTS_MIN,
+};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
+use vmmc_host::Nanos;
 use vmmc_host::stream::messages::Place;
-use vmmc_host::stream::{Endpoints, Slab, Slot};
+use vmmc_host::stream::{Endpoints, Shape, Slab, Slot, thread_id};
 
 /// All slabs of a node.
 #[derive(Default)]
@@ -34,11 +37,20 @@ pub(super) struct Link {
     pub(super) released: [bool; 2],
     /// Stands in the slot, too; there it is a claim.
     pub(super) secret: u64,
+    /// Large rings that have memory.
+    large: [Option<Large>; 2],
+}
+
+/// A large ring: the tail of its direction when it was last seen to move, and when that was.
+#[derive(Clone, Copy)]
+struct Large {
+    tail: u64,
+    seen: Nanos,
 }
 
 impl Link {
     pub(super) fn new(processes: [u32; 2], endpoints: [Endpoints; 2], cookies: [u64; 2], secret: u64) -> Link {
-        Link { endpoints, cookies, holders: processes.map(|p| vec![p]), released: [false; 2], secret }
+        Link { endpoints, cookies, holders: processes.map(|p| vec![p]), released: [false; 2], secret, large: [None; 2] }
     }
 }
 
@@ -54,7 +66,8 @@ impl Slabs {
             }
         }
         let slots = (SOCKET_SLAB_SLOTS_MIN << of_pair.len().min(16)).min(SOCKET_SLAB_SLOTS_MAX);
-        let slab = Slab::create(slots, SOCKET_RING_BYTES).ok()?;
+        let shape = Shape { slots, small_bytes: SOCKET_RING_BYTES, large_bytes: SOCKET_LARGE_RING_BYTES };
+        let slab = Slab::create(shape).ok()?;
         self.last += 1;
         of_pair.push(self.last);
         let free = (1..slots).rev().collect();
@@ -72,9 +85,53 @@ impl Slabs {
     }
 
     /// What a process needs to map a slab.
-    pub(super) fn share(&self, slab: u64) -> Option<(OwnedFd, u32, u64)> {
+    pub(super) fn share(&self, slab: u64) -> Option<(OwnedFd, Shape)> {
         let slab = &self.slabs.get(&slab)?.slab;
-        Some((slab.share().ok()?, slab.slots(), slab.ring_bytes()))
+        Some((slab.share().ok()?, slab.shape()))
+    }
+
+    /// Gives the direction from an end its large ring, so that all of them together have `most` bytes; false: there is no room for it, or it has it already.
+    pub(super) fn grow(&mut self, place: Place, now: Nanos, most: u64) -> bool {
+        let direction = usize::from(place.end);
+        if self.link(place).is_none_or(|link| link.large[direction].is_some()) {
+            return false;
+        }
+        if self.large_bytes() + SOCKET_LARGE_RING_BYTES > most {
+            self.take_back_idle(now);
+            if self.large_bytes() + SOCKET_LARGE_RING_BYTES > most {
+                return false;
+            }
+        }
+        let granted = self.slot(place).is_some_and(|slot| slot.grant_large(direction).is_ok());
+        if let Some(link) = self.link(place).filter(|_| granted) {
+            link.large[direction] = Some(Large { tail: 0, seen: now });
+        }
+        granted
+    }
+
+    /// Bytes of all large rings; a slot that was abandoned keeps its own, and is not counted.
+    fn large_bytes(&self) -> u64 {
+        let links = self.slabs.values().flat_map(|record| record.links.values());
+        links.map(|link| link.large.iter().flatten().count() as u64 * SOCKET_LARGE_RING_BYTES).sum()
+    }
+
+    /// Takes large rings back in which nothing has moved since the last look, long enough ago.
+    fn take_back_idle(&mut self, now: Nanos) {
+        for record in self.slabs.values_mut() {
+            for (&index, link) in &mut record.links {
+                let Some(slot) = record.slab.slot(index) else { continue };
+                for direction in 0..2 {
+                    let Some(large) = &mut link.large[direction] else { continue };
+                    let tail = slot.words().directions[direction].tail.load(Ordering::Relaxed);
+                    if tail != large.tail {
+                        *large = Large { tail, seen: now };
+                    } else if now.since(large.seen) >= SOCKET_LARGE_IDLE && slot.take_large_back(direction, thread_id())
+                    {
+                        link.large[direction] = None;
+                    }
+                }
+            }
+        }
     }
 
     /// The connection at a place; none: the place is a claim that is wrong.
@@ -93,7 +150,10 @@ impl Slabs {
     /// Both ends were released: the slot can serve another connection of the pair.
     pub(super) fn free(&mut self, place: Place) {
         if let Some(record) = self.slabs.get_mut(&place.slab) {
-            if record.links.remove(&place.slot).is_some() {
+            if let Some(link) = record.links.remove(&place.slot) {
+                if let Some(slot) = record.slab.slot(place.slot) {
+                    (0..2).filter(|&d| link.large[d].is_some()).for_each(|d| slot.release_large(d));
+                }
                 record.free.push(place.slot);
             }
         }
@@ -125,5 +185,51 @@ impl Slabs {
     pub(super) fn links(&self) -> impl Iterator<Item = (&Link, Slot)> {
         let slots = |r: &'_ Record, i: u32| r.slab.slot(i).expect("links are of slots that exist");
         self.slabs.values().flat_map(move |r| r.links.iter().map(move |(&i, link)| (link, slots(r, i))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn link(number: u16) -> Link {
+        let of = |port: u16| std::net::SocketAddr::from(([127, 0, 0, 1], port));
+        let one = Endpoints { network: 0, local: of(number), remote: of(7) };
+        Link::new([1, 2], [one.clone(), one.mirrored()], [u64::from(number), 1], 5)
+    }
+
+    #[test]
+    fn large_rings_are_bounded_and_those_that_rest_are_taken_back() {
+        let mut slabs = Slabs::default();
+        let places = [1, 2, 3].map(|number| {
+            let (slab, slot) = slabs.take_slot([1, 2]).unwrap();
+            slabs.set_link(slab, slot, link(number));
+            Place { slab, slot, end: 0 }
+        });
+        let tail = |slabs: &Slabs, i: usize, to: u64| {
+            let slot = slabs.slot(places[i]).unwrap();
+            slot.words().directions[0].tail.store(to, Ordering::Relaxed);
+            slot
+        };
+        let (start, most) = (Nanos::monotonic(), 2 * SOCKET_LARGE_RING_BYTES);
+        assert!(slabs.grow(places[0], start, most) && slabs.grow(places[1], start, most));
+        assert!(!slabs.grow(places[0], start, most), "it has it");
+        assert!(!slabs.grow(places[2], start, most), "both are fresh");
+        let later = |ms: u64| start + (SOCKET_LARGE_IDLE + Duration::from_millis(ms));
+        // One moves, the other holds bytes that nobody has read.
+        tail(&slabs, 0, 99);
+        tail(&slabs, 1, 99);
+        assert!(!slabs.grow(places[2], later(1), most), "both have moved");
+        let read = |slabs: &Slabs, i: usize, to: u64| {
+            tail(slabs, i, to).words().directions[0].head.store(to, Ordering::Relaxed)
+        };
+        read(&slabs, 0, 200);
+        assert!(!slabs.grow(places[2], later(2000), most), "one has moved, the other is not empty");
+        read(&slabs, 1, 99);
+        assert!(slabs.grow(places[2], later(2500), most), "the second one rests");
+        assert!(!tail(&slabs, 1, 99).words().directions[0].may_grow());
+        slabs.free(places[0]);
+        assert!(slabs.grow(places[1], later(2500), most), "a connection has ended");
     }
 }
