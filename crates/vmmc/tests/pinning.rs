@@ -4,7 +4,7 @@
 //! transfer both sides must agree.
 
 use std::time::Duration;
-use vmmc::{Export, Import, PinOptions, Session};
+use vmmc::{Export, Import, PinOptions, SendOptions, Session};
 use vmmc_host::pin::PinSpace;
 use vmmc_node::{Embedded, KeySource, NodeConfig};
 
@@ -103,6 +103,10 @@ fn can_pin() -> bool {
 
 fn check_send(import: &Import, export: &Export, data: &[u8], what: &str) {
     import.send_pinned(0, data).unwrap();
+    check_arrived(import, export, data, what);
+}
+
+fn check_arrived(import: &Import, export: &Export, data: &[u8], what: &str) {
     import.flush().unwrap();
     let mut got = vec![0; data.len()];
     export.read(0, &mut got).unwrap();
@@ -122,11 +126,11 @@ fn memory_that_is_unmapped_moved_or_forked_is_never_used_by_its_old_translation(
     let mut rng = Rng(20_260_101);
     let mut pool: Vec<Mapping> = (0..6).map(|_| Mapping::new(PAGES)).collect();
     pool.iter_mut().enumerate().for_each(|(i, m)| m.fill(i as u64 + 1));
-    for step in 10..700u64 {
+    for step in 10..900u64 {
         let at = rng.below(pool.len());
         let (first, count) = (rng.below(PAGES), 1 + rng.below(PAGES));
         let range = first * PAGE..(first + count).min(PAGES) * PAGE;
-        match rng.below(12) {
+        match rng.below(15) {
             // At the same address, with new content.
             0 => {
                 let (old, pages) = (pool[at].at, PAGES);
@@ -169,6 +173,27 @@ fn memory_that_is_unmapped_moved_or_forked_is_never_used_by_its_old_translation(
                 assert!(pool[at].bytes()[range] == data[..], "step {step}: fetched bytes are elsewhere");
             }
             6 => pool[at].fill(step),
+            // Lent just now, and under way while other memory is sent.
+            7 => {
+                let data = user.lend(&pool[at].bytes()[range.clone()]);
+                import.send_lent(0, data, 0..range.len()).unwrap();
+                check_arrived(&import, &export, data.bytes(), &format!("step {step}, lent"));
+            }
+            8 => {
+                let (this, next) = (at.min((at + 1) % 6), at.max((at + 1) % 6));
+                let (front, back) = pool.split_at_mut(next);
+                let (one, two) = (&front[this].bytes()[range.clone()], &back[0].bytes()[range]);
+                let sends = [one, two].map(|data| import.send_pinned_async(0, data, SendOptions::default()).unwrap());
+                sends.into_iter().for_each(|send| _ = send.wait().unwrap());
+                check_arrived(&import, &export, two, &format!("step {step}, under way"));
+            }
+            9 => {
+                let data = vec![step as u8 | 1; range.len()];
+                export.write(0, &data).unwrap();
+                let (got, result) = import.fetch_pinned_async(0, vec![0; range.len()]).unwrap().wait();
+                result.unwrap();
+                assert!(got == data, "step {step}: bytes fetched under way are elsewhere");
+            }
             _ => check_send(&import, &export, &pool[at].bytes()[range], &format!("step {step}")),
         }
     }
