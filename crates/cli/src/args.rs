@@ -358,6 +358,9 @@ pub(crate) struct NodeOptions {
     /// Entries of a process's table that one miss reads
     #[arg(long, value_name = "ENTRIES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(vmmc_utlb::limits::PREFETCH_MAX)))]
     pub(crate) utlb_prefetch: u32,
+    /// Second-level tables of a process, each for 2 MiB of addresses, that stay in memory; the others go to disk [default: all stay]
+    #[arg(long, value_name = "TABLES", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) utlb_tables: Option<u64>,
 }
 
 /// Which node of this user.

@@ -44,12 +44,14 @@ pub struct UtlbConfig {
     pub cache: CacheShape,
     /// Entries of a process's table that one miss reads, 1 to [`PREFETCH_MAX`](vmmc_utlb::limits::PREFETCH_MAX).
     pub prefetch: u32,
+    /// Second-level tables of a process, each for 2 MiB of addresses, that stay in memory; the others go to a file without a name. None: all stay.
+    pub tables_max: Option<usize>,
 }
 
 impl Default for UtlbConfig {
     /// As shipped in the paper: 8 Ki entries, direct-mapped, with offset; one entry read at a miss.
     fn default() -> UtlbConfig {
-        UtlbConfig { cache: CacheShape::PAPER, prefetch: 1 }
+        UtlbConfig { cache: CacheShape::PAPER, prefetch: 1, tables_max: None }
     }
 }
 
@@ -142,7 +144,7 @@ impl NodeConfig {
 
     /// The options of `vmmc node run` and `vmmcd`:
     /// `--name N`, `--listen A`, `--peer A[,A]`, `--key-file F`, `--plain`, `--linger-s N`, `--peer-timeout-ms N`, `--pinned-pages N`, `--utlb-entries N`, `--utlb-ways N`,
-    /// `--utlb-no-offset`, `--utlb-prefetch N`, `--detach`, `--launcher FILE`, `--no-run`, `--plain-run`, `--metrics A`.
+    /// `--utlb-no-offset`, `--utlb-prefetch N`, `--utlb-tables N`, `--detach`, `--launcher FILE`, `--no-run`, `--plain-run`, `--metrics A`.
     pub fn from_args(args: impl IntoIterator<Item = String>) -> Result<NodeConfig, BadOption> {
         let mut config = NodeConfig { handle_signals: true, ..NodeConfig::default() };
         let mut args = args.into_iter();
@@ -173,6 +175,9 @@ impl NodeConfig {
                 "--utlb-no-offset" => offset = false,
                 "--utlb-prefetch" => {
                     config.utlb.prefetch = number(&option, &value()?, 1, u64::from(PREFETCH_MAX))? as u32;
+                }
+                "--utlb-tables" => {
+                    config.utlb.tables_max = Some(number(&option, &value()?, 1, PINNED_PAGES_MAX)? as usize);
                 }
                 "--detach" => config.detach = true,
                 "--launcher" => config.launcher = Some(PathBuf::from(value()?)),
@@ -210,7 +215,7 @@ impl NodeConfig {
         if let Some(pages) = self.pinned_pages_max {
             args.extend(["--pinned-pages".to_string(), pages.to_string()]);
         }
-        let UtlbConfig { cache, prefetch } = self.utlb;
+        let UtlbConfig { cache, prefetch, tables_max } = self.utlb;
         for (option, value, default) in [
             ("--utlb-entries", cache.entries(), CacheShape::PAPER.entries()),
             ("--utlb-ways", cache.ways(), CacheShape::PAPER.ways()),
@@ -219,6 +224,9 @@ impl NodeConfig {
             if value != default {
                 args.extend([option.to_string(), value.to_string()]);
             }
+        }
+        if let Some(tables) = tables_max {
+            args.extend(["--utlb-tables".to_string(), tables.to_string()]);
         }
         args.extend((!cache.offset()).then(|| "--utlb-no-offset".to_string()));
         args.extend((self.key == KeySource::Plain).then(|| "--plain".to_string()));
@@ -234,7 +242,7 @@ impl NodeConfig {
 pub enum BadOption {
     /// Not an option of ours.
     #[error(
-        "unknown option {option:?}; there are --name, --listen, --peer, --key-file, --plain, --linger-s, --peer-timeout-ms, --pinned-pages, --utlb-entries, --utlb-ways, --utlb-no-offset, --utlb-prefetch, --detach, --launcher, --no-run, --plain-run, --metrics"
+        "unknown option {option:?}; there are --name, --listen, --peer, --key-file, --plain, --linger-s, --peer-timeout-ms, --pinned-pages, --utlb-entries, --utlb-ways, --utlb-no-offset, --utlb-prefetch, --utlb-tables, --detach, --launcher, --no-run, --plain-run, --metrics"
     )]
     Unknown {
         /// What was given.
@@ -292,7 +300,11 @@ mod tests {
         config.linger = Some(Duration::from_secs(9));
         config.handle_signals = true;
         config.pinned_pages_max = Some(77);
-        config.utlb = UtlbConfig { cache: CacheShape::new(1024, 4, false).expect("powers of two"), prefetch: 16 };
+        config.utlb = UtlbConfig {
+            cache: CacheShape::new(1024, 4, false).expect("powers of two"),
+            prefetch: 16,
+            tables_max: Some(3),
+        };
         assert_eq!(NodeConfig::from_args(config.to_args()), Ok(config));
     }
 

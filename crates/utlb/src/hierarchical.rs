@@ -29,6 +29,24 @@ pub struct SecondLevel {
     frames: Box<[Option<Frame>]>,
 }
 
+impl SecondLevel {
+    /// Bytes on disk: a word for each page.
+    pub const BYTES: usize = 8 * LEAF_PAGES;
+    /// On disk: no translation. No frame of the running system has all bits set.
+    const NOTHING: u64 = u64::MAX;
+
+    /// As it is written.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        self.frames.iter().flat_map(|frame| frame.map_or(Self::NOTHING, |frame| frame.0).to_le_bytes()).collect()
+    }
+
+    /// From what was written.
+    pub fn from_bytes(bytes: &[u8; SecondLevel::BYTES]) -> SecondLevel {
+        let words = bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes")));
+        SecondLevel { frames: words.map(|word| (word != Self::NOTHING).then_some(Frame(word))).collect() }
+    }
+}
+
 /// Why a table was not changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TableError {
@@ -175,6 +193,45 @@ impl HierarchicalTable {
         })
     }
 
+    /// Pages that share a second-level table with `page`, which is the number of the table times their count on.
+    #[inline]
+    pub fn second_level(page: Page) -> u64 {
+        split(page).0
+    }
+
+    /// The first page of a second-level table.
+    pub fn first_page(second_level: u64) -> Page {
+        Page::from_table(second_level << LEAF_SHIFT)
+    }
+
+    /// All second-level tables, and where those lie that are on disk.
+    pub fn tables(&self) -> impl Iterator<Item = (u64, Option<DiskBlock>)> {
+        self.directory.leaves().map(|(number, entry)| match entry {
+            Entry::InMemory { .. } => (number, None),
+            Entry::OnDisk { block, .. } => (number, Some(*block)),
+        })
+    }
+
+    /// Whether `page` has a second-level table, and where on disk it is, if it is there.
+    #[inline]
+    pub fn table_of(&self, page: Page) -> Option<Option<DiskBlock>> {
+        match self.directory.leaf(split(page).0)? {
+            Entry::InMemory { .. } => Some(None),
+            Entry::OnDisk { block, .. } => Some(Some(*block)),
+        }
+    }
+
+    /// The second-level table of `page` cannot be read back: its pages are garbage from now on. How many there were.
+    pub fn lose(&mut self, page: Page) -> usize {
+        let number = split(page).0;
+        let Some(Entry::OnDisk { used, .. }) = self.directory.leaf_mut(number) else { return 0 };
+        let lost = *used;
+        // A leaf is given back empty.
+        *self.directory.leaf_or_new(number) = Entry::default();
+        self.directory.remove(number);
+        lost
+    }
+
     /// Takes the second-level table of `page` out of memory; the caller stores it at `block` and keeps what is in it pinned or not as it likes.
     ///
     /// # Errors
@@ -257,8 +314,15 @@ mod tests {
         assert_eq!(table.translate(page(3)), Translation::SwappedOut(DiskBlock(9)));
         assert_eq!(table.install(page(5), Frame(2)), Err(TableError::SwappedOut { page: 5, block: DiskBlock(9) }));
         table.fetch(page(3), 8, |p, _| panic!("{p:?} read from a table that is not there"));
+        let stored: [u8; SecondLevel::BYTES] = out.to_bytes().try_into().expect("its size");
+        assert_eq!(SecondLevel::from_bytes(&stored), out);
+        assert_eq!(table.tables().collect::<Vec<_>>(), [(0, Some(DiskBlock(9)))]);
         table.swap_in(page(3), out.clone()).expect("it was out");
         assert_eq!(table.translate(page(3)), Translation::Frame(Frame(1)));
         assert_eq!(table.swap_in(page(3), out), Err(TableError::NotSwappedOut { page: 3 }));
+        table.swap_out(page(3), DiskBlock(1)).expect("it is in memory");
+        assert_eq!((table.lose(page(3)), table.table_of(page(3)), table.lose(page(3))), (1, None, 0));
+        table.install(page(4), Frame(8)).expect("a new table");
+        assert_eq!(table.pages().collect::<Vec<_>>(), [page(4)]);
     }
 }

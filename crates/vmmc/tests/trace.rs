@@ -21,7 +21,7 @@ type Counts = [u64; 8];
 
 /// A cache in which pages meet, and a prefetch.
 fn cache() -> UtlbConfig {
-    UtlbConfig { cache: CacheShape::new(16, 2, false).unwrap(), prefetch: 4 }
+    UtlbConfig { cache: CacheShape::new(16, 2, false).unwrap(), prefetch: 4, tables_max: Some(1) }
 }
 
 /// The program that is recorded: sends and fetches of random whole pages, some of which it forgets or unmaps.
@@ -109,7 +109,7 @@ fn the_simulator_counts_what_the_recorded_run_counted() {
     for policy in [PolicyKind::Lru, PolicyKind::Clock, PolicyKind::Mfu, PolicyKind::S3Fifo] {
         let (running, file) = run(policy);
         let open = || read("trace", std::fs::File::open(&file).unwrap(), Format::Own).unwrap();
-        let UtlbConfig { cache, prefetch } = cache();
+        let UtlbConfig { cache, prefetch, .. } = cache();
         let config = Config { policy, memory: Memory::PerProcess(LIMIT), cache, prefetch, ..Config::default() };
         let ProcessOutcome { user, cache } = stream(config, open()).expect("a complete trace").total;
         let theirs = [user.transfers, user.lookups, user.check_misses, user.pins, user.unpins, user.evictions];

@@ -58,7 +58,8 @@ fn config(options: &NodeOptions) -> Result<NodeConfig, Failure> {
     let entries = usize::try_from(options.utlb_entries).unwrap_or(usize::MAX);
     let cache = CacheShape::new(entries, options.utlb_ways, !options.utlb_no_offset);
     let cache = cache.map_err(|e| Failure::Usage(format!("--utlb-entries, --utlb-ways: {e}")))?;
-    config.utlb = UtlbConfig { cache, prefetch: options.utlb_prefetch };
+    let tables_max = options.utlb_tables.and_then(|tables| usize::try_from(tables).ok());
+    config.utlb = UtlbConfig { cache, prefetch: options.utlb_prefetch, tables_max };
     if let Some(ms) = options.peer_timeout_ms {
         config.peer_timeout = Duration::from_millis(ms);
     }

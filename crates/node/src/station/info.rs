@@ -71,6 +71,8 @@ impl Station {
             ("translation_misses_capacity", self.sum(|table| table.counters.capacity)),
             ("translation_misses_conflict", self.sum(|table| table.counters.conflict)),
             ("translation_garbage", self.memory.garbage()),
+            ("translation_tables_out", self.memory.tables_swapped().0),
+            ("translation_tables_in", self.memory.tables_swapped().1),
             ("exports", self.exports.iter().flatten().count() as u64),
         ];
         let own = own.into_iter().map(|(name, n)| (name.to_string(), n));

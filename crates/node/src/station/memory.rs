@@ -151,13 +151,19 @@ impl Memory {
 
     /// Checks the addresses that a process claims to have pinned.
     #[inline]
-    pub(super) fn check_pinned(&self, process: ProcessId, address: u64, len: u64) -> Result<Pages, OpError> {
+    pub(super) fn check_pinned(&mut self, process: ProcessId, address: u64, len: u64) -> Result<Pages, OpError> {
         let nothing = OpError::NotPinned { page: address / PAGE_BYTES as u64 };
-        self.of(process).ok_or(nothing)?.table.check(address, len)
+        let memory = self.processes.get_mut(process.slot()).filter(|m| m.owner == Some(process)).ok_or(nothing)?;
+        self.translations.check(&mut memory.table, address, len)
     }
 
     /// Checks what a process asks to pin: whether each run lies in one of its regions. Gives the pages that are new.
-    pub(super) fn check_pins(&self, process: ProcessId, pin: &[PinRun], unpin: &[PageRun]) -> Result<u64, MemoryError> {
+    pub(super) fn check_pins(
+        &mut self,
+        process: ProcessId,
+        pin: &[PinRun],
+        unpin: &[PageRun],
+    ) -> Result<u64, MemoryError> {
         let count: u64 =
             pin.iter().map(|run| run.pages).chain(unpin.iter().copied()).map(|run| u64::from(run.count)).sum();
         if count > PINS_PER_CALL_MAX {
@@ -171,8 +177,10 @@ impl Memory {
             if end > size {
                 return Err(MemoryError::NoSuchPages { region: run.region, at: run.at, end, pages: size });
             }
-            let table = self.of(process).map(|memory| &memory.table);
-            new += pages(run.pages)?.iter().filter(|page| !table.is_some_and(|t| t.has(*page))).count() as u64;
+            let pages = pages(run.pages)?;
+            let memory = self.processes.get_mut(process.slot()).filter(|m| m.owner == Some(process));
+            let Some(ProcessMemory { table, .. }) = memory else { continue };
+            new += pages.iter().filter(|page| !self.translations.has(table, *page)).count() as u64;
         }
         unpin.iter().try_for_each(|run| pages(*run).map(drop))?;
         Ok(new)
@@ -205,7 +213,7 @@ impl Memory {
         let Some(memory) = self.processes.get_mut(process.slot()).filter(|m| m.owner == Some(process)) else {
             return 0;
         };
-        let victims: Vec<Page> = memory.table.all().filter(|page| !in_use(*page)).take(count as usize).collect();
+        let victims = self.translations.some_pages(&mut memory.table, count as usize, |page| !in_use(page));
         victims.iter().for_each(|page| _ = self.translations.remove(process, &mut memory.table, *page));
         victims.len() as u64
     }
@@ -213,6 +221,11 @@ impl Memory {
     /// Translations of a process, for statistics.
     pub(super) fn table(&self, process: ProcessId) -> Option<&Table> {
         self.of(process).map(|memory| &memory.table)
+    }
+
+    /// Second-level tables that went to disk, and that came back.
+    pub(super) fn tables_swapped(&self) -> (u64, u64) {
+        (self.translations.swap.outs, self.translations.swap.ins)
     }
 
     /// Pages that transfers found without translation.
@@ -460,6 +473,54 @@ mod tests {
         assert!([100, 101, 107].into_iter().all(|page| memory.check_pinned(process, page * 4096, 1).is_err()));
         assert_eq!((memory.revoke(process, 9, |_| false), memory.table(process).unwrap().pages()), (5, 0));
         assert_eq!(memory.unpin(process, &[run(100, 8)]), 0);
+    }
+
+    #[test]
+    fn tables_on_disk_translate_as_tables_in_memory_do() {
+        let limits = [None, Some(1), Some(3)];
+        let mut all = limits.map(|tables_max| {
+            let mut memory = Memory::new(UtlbConfig { tables_max, ..UtlbConfig::default() });
+            memory.add_process(ProcessId(3));
+            let id = memory.register(ProcessId(3), Region::create(64 * 4096).unwrap().share().unwrap(), 64 * 4096);
+            (memory, id.unwrap())
+        });
+        let process = ProcessId(3);
+        let mut state = 9u64;
+        let mut below = |n: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) % n
+        };
+        for _ in 0..4000 {
+            // Eight tables, a few pages of each, some runs across their borders.
+            let (what, page) = (below(8), below(8) * 512 + below(4) * 170);
+            let (count, at) = (1 + below(5) as u32, below(59) as u32);
+            let pages = PageRun { page, count };
+            let answers = all.each_mut().map(|(memory, id)| match what {
+                0..3 => {
+                    let new = memory.check_pins(process, &[PinRun { pages, region: id.0, at }], &[]).unwrap();
+                    memory.pin(process, &[PinRun { pages, region: id.0, at }]);
+                    (new, Ok(()), Vec::new())
+                }
+                3 => (memory.unpin(process, &[pages]), Ok(()), Vec::new()),
+                4 => (0, memory.check_pinned(process, page * 4096, u64::from(count) * 4096).map(drop), Vec::new()),
+                _ => {
+                    let pinned = memory.table(process).unwrap().pages();
+                    let places =
+                        (page..page + u64::from(count)).map(|page| memory.translate(process, page * 4096, 4096));
+                    (pinned, Ok(()), places.collect())
+                }
+            });
+            assert!(answers.iter().all(|answer| *answer == answers[0]), "{what} of {pages:?}: {answers:?}");
+        }
+        let pages = all[0].0.table(process).unwrap().pages();
+        for (memory, _) in &mut all {
+            // Which ones go is nobody's promise; how many is.
+            assert_eq!(memory.revoke(process, pages / 2, |_| false), pages / 2);
+            assert_eq!(memory.revoke(process, pages, |_| false), pages - pages / 2);
+            assert_eq!(memory.table(process).unwrap().pages(), 0);
+        }
+        let swapped = all.each_ref().map(|(memory, _)| memory.tables_swapped());
+        assert!(swapped[0] == (0, 0) && swapped[1].1 > swapped[2].1 && swapped[2].1 > 100, "{swapped:?}");
     }
 
     #[test]

@@ -25,6 +25,7 @@ mod redirection;
 mod refusal;
 mod rings;
 mod sockets;
+mod swap;
 mod translation;
 
 use crate::config::UtlbConfig;

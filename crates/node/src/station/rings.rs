@@ -41,7 +41,7 @@ fn serve_ring(process: &mut Process, engine: &mut Engine, memory: &mut Memory, p
         let Some(full) = process.commands.peek() else { break };
         let mut inline = [0; INLINE_BYTES_MAX];
         let raw = RawCommand::read(&full, &mut inline);
-        let outcome = match command(&raw, &inline, process.id, memory) {
+        let outcome = match command(&raw, &inline, process.id, &mut *memory) {
             Ok(command) => match engine.post(now, process.id, command, memory) {
                 Ok(()) => Ok(()),
                 Err(_busy) => {
@@ -69,7 +69,7 @@ fn command<'a>(
     raw: &RawCommand,
     inline: &'a [u8; INLINE_BYTES_MAX],
     process: ProcessId,
-    memory: &Memory,
+    memory: &mut Memory,
 ) -> Result<Command<'a>, OpError> {
     let import = ImportId::from_u64(raw.import);
     let cookie = Cookie(raw.cookie);
@@ -111,7 +111,7 @@ fn command<'a>(
 
 /// The region that a command names, if the range lies in it.
 #[inline]
-fn own_range(raw: &RawCommand, process: ProcessId, memory: &Memory) -> Result<RegionId, OpError> {
+fn own_range(raw: &RawCommand, process: ProcessId, memory: &mut Memory) -> Result<RegionId, OpError> {
     if raw.region == ADDRESSES {
         if raw.flags & flags::COMPLETE == 0 && raw.op == Op::Send {
             // Nobody could tell when the pages are free again.

@@ -3,10 +3,13 @@
 //! Invariant: the engine reaches what the driver installed for that very process, and nothing else: an address without translation is the garbage page, and a frame is
 //! looked up in the process's own regions each time, so one that was released is garbage too. Here a frame is a page of a region of the process.
 
+use super::swap::Swap;
 use crate::config::UtlbConfig;
+use std::collections::VecDeque;
 use vmmc_nic::{OpError, ProcessId, RegionId};
 use vmmc_utlb::{
-    CacheCounters, Frame, HierarchicalTable, Page, PageSet, Pages, Process as Tagged, SharedCache, Translation,
+    CacheCounters, DiskBlock, Frame, HierarchicalTable, Page, PageSet, Pages, Process as Tagged, SharedCache,
+    Translation,
 };
 
 /// Region id of a process's address space: no region has its highest bit set.
@@ -35,6 +38,10 @@ impl Place {
 /// Pinned pages of one process.
 pub(super) struct Table {
     table: HierarchicalTable,
+    /// Second-level tables in memory, the one that came first in front; kept only where tables leave.
+    resident: VecDeque<u64>,
+    /// Second-level tables on disk.
+    out: usize,
     /// Pages that were looked up since they were pinned.
     seen: PageSet,
     pages: u64,
@@ -47,6 +54,8 @@ impl Default for Table {
     fn default() -> Table {
         Table {
             table: HierarchicalTable::new(GARBAGE),
+            resident: VecDeque::new(),
+            out: 0,
             seen: PageSet::new(),
             pages: 0,
             counters: CacheCounters::default(),
@@ -59,6 +68,7 @@ impl Default for Table {
 /// The engine's side.
 pub(super) struct Translations {
     cache: SharedCache,
+    pub(super) swap: Swap,
     /// Entries that a miss reads.
     prefetch: u32,
     /// A page that was looked up although its turn had not come; it is not looked up again.
@@ -79,24 +89,8 @@ impl Table {
         self.pages
     }
 
-    /// All of them, in no order.
-    pub(super) fn all(&self) -> impl Iterator<Item = Page> {
-        self.table.pages()
-    }
-
-    pub(super) fn has(&self, page: Page) -> bool {
+    fn has(&self, page: Page) -> bool {
         matches!(self.table.translate(page), Translation::Frame(_))
-    }
-
-    /// Checks the addresses that a process claims to have pinned.
-    #[inline]
-    pub(super) fn check(&self, address: u64, len: u64) -> Result<Pages, OpError> {
-        let nowhere = OpError::NotPinned { page: address >> PAGE_SHIFT };
-        let pages = Pages::of_bytes(address, len).filter(|pages| pages.count() <= self.pages).ok_or(nowhere)?;
-        match self.table.first_absent(pages) {
-            None => Ok(pages),
-            Some(page) => Err(OpError::NotPinned { page: page.number() }),
-        }
     }
 }
 
@@ -105,6 +99,7 @@ impl Translations {
     pub(super) fn new(utlb: UtlbConfig) -> Translations {
         Translations {
             cache: SharedCache::new(utlb.cache),
+            swap: Swap::new(utlb.tables_max),
             prefetch: utlb.prefetch,
             ahead: None,
             pinned: 0,
@@ -112,11 +107,94 @@ impl Translations {
         }
     }
 
+    /// Checks the addresses that a process claims to have pinned.
+    #[inline]
+    pub(super) fn check(&mut self, table: &mut Table, address: u64, len: u64) -> Result<Pages, OpError> {
+        let nowhere = OpError::NotPinned { page: address >> PAGE_SHIFT };
+        let pages = Pages::of_bytes(address, len).filter(|pages| pages.count() <= table.pages).ok_or(nowhere)?;
+        let absent = if table.out == 0 {
+            table.table.first_absent(pages)
+        } else {
+            pages.iter().find(|page| !self.has(table, *page))
+        };
+        absent.map_or(Ok(pages), |page| Err(OpError::NotPinned { page: page.number() }))
+    }
+
+    /// Whether a page is pinned.
+    pub(super) fn has(&mut self, table: &mut Table, page: Page) -> bool {
+        self.bring_in(table, page);
+        table.has(page)
+    }
+
+    /// Up to `count` pinned pages of a process that suit, in no order.
+    pub(super) fn some_pages(&mut self, table: &mut Table, count: usize, suits: impl Fn(Page) -> bool) -> Vec<Page> {
+        if table.out == 0 {
+            return table.table.pages().filter(|page| suits(*page)).take(count).collect();
+        }
+        let mut found = Vec::new();
+        let tables: Vec<u64> = table.table.tables().map(|(number, _)| number).collect();
+        for number in tables {
+            self.bring_in(table, HierarchicalTable::first_page(number));
+            let here = table.table.pages().filter(|page| HierarchicalTable::second_level(*page) == number);
+            found.extend(here.filter(|page| suits(*page)).take(count - found.len()));
+        }
+        found
+    }
+
+    /// Brings the second-level table of a page in, if it is on disk. One that cannot be read is lost: its pages are garbage, and the process pins them again.
+    #[inline]
+    fn bring_in(&mut self, table: &mut Table, page: Page) {
+        if table.out > 0 {
+            if let Some(Some(block)) = table.table.table_of(page) {
+                self.read_in(table, page, block);
+            }
+        }
+    }
+
+    #[cold]
+    fn read_in(&mut self, table: &mut Table, page: Page, block: DiskBlock) {
+        table.out -= 1;
+        match self.swap.read(block) {
+            Ok(second) => {
+                table.table.swap_in(page, second).expect("it was on disk");
+                self.came(table, page);
+            }
+            Err(_) => {
+                let lost = table.table.lose(page) as u64;
+                table.pages -= lost;
+                self.pinned -= lost;
+            }
+        }
+        self.swap.forget(block);
+    }
+
+    /// A second-level table has come into memory; others leave for it.
+    fn came(&mut self, table: &mut Table, page: Page) {
+        table.resident.push_back(HierarchicalTable::second_level(page));
+        while self.swap.is_full(table.resident.len()) && table.resident.len() > 1 {
+            let oldest = HierarchicalTable::first_page(table.resident.pop_front().expect("more than one"));
+            let block = self.swap.block();
+            let second = table.table.swap_out(oldest, block).expect("it is in memory");
+            if self.swap.write(block, &second).is_ok() {
+                table.out += 1;
+                continue;
+            }
+            // A full disk: it stays.
+            table.table.swap_in(oldest, second).expect("it was just taken out");
+            table.resident.push_back(HierarchicalTable::second_level(oldest));
+            return self.swap.forget(block);
+        }
+    }
+
     /// The driver pinned a page.
     pub(super) fn install(&mut self, process: ProcessId, table: &mut Table, page: Page, place: Place) {
         self.ahead = None;
+        self.bring_in(table, page);
+        if self.swap.is_on() && table.table.table_of(page).is_none() {
+            self.came(table, page);
+        }
         let fresh = !table.has(page);
-        table.table.install(page, place.frame()).expect("second-level tables stay in memory here");
+        table.table.install(page, place.frame()).expect("brought in above");
         table.pages += u64::from(fresh);
         self.pinned += u64::from(fresh);
         table.pins += 1;
@@ -127,7 +205,11 @@ impl Translations {
 
     /// The driver unpinned a page; whether it was pinned.
     pub(super) fn remove(&mut self, process: ProcessId, table: &mut Table, page: Page) -> bool {
-        let was = table.table.remove(page).expect("second-level tables stay in memory here").is_some();
+        self.bring_in(table, page);
+        let was = table.table.remove(page).expect("brought in above").is_some();
+        if self.swap.is_on() && table.table.table_of(page).is_none() {
+            table.resident.retain(|number| *number != HierarchicalTable::second_level(page));
+        }
         table.pages -= u64::from(was);
         self.pinned -= u64::from(was);
         table.seen.remove(page);
@@ -147,6 +229,7 @@ impl Translations {
     pub(super) fn forget(&mut self, process: ProcessId, table: &Table) {
         self.ahead = None;
         self.pinned -= table.pages;
+        table.table.tables().filter_map(|(_, block)| block).for_each(|block| self.swap.forget(block));
         self.cache.invalidate_process(tagged(process));
     }
 
@@ -183,6 +266,7 @@ impl Translations {
     #[cold]
     fn miss(&mut self, process: Tagged, table: &mut Table, page: Page) -> Option<Place> {
         table.counters.misses += 1;
+        self.bring_in(table, page);
         let Translation::Frame(frame) = table.table.translate(page) else { return None };
         let kind = match table.seen.insert(page) {
             true => &mut table.counters.compulsory,

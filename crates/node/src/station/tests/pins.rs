@@ -65,7 +65,8 @@ fn addresses_are_translated_page_by_page() {
 fn a_miss_reads_as_many_entries_as_the_node_was_told() {
     for (prefetch, misses) in [(1, [1, 8, 8]), (4, [1, 2, 2]), (32, [1, 1, 1])] {
         let cache = vmmc_utlb::CacheShape::new(64, 2, true).unwrap();
-        let world = World::with(1, None, |config| config.utlb = crate::UtlbConfig { cache, prefetch });
+        let world =
+            World::with(1, None, |config| config.utlb = crate::UtlbConfig { cache, prefetch, tables_max: None });
         let (mut a, mut b) = (Raw::attach(&world, 0), Raw::attach(&world, 0));
         let _export = a.export("x");
         let (grant, _) = b.import(None, "x", rights::WRITE);
