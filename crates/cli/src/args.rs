@@ -480,6 +480,9 @@ pub(crate) struct Sim {
     /// Seeds A up to, not including, B
     #[arg(long, value_name = "A..B", value_parser = parse_seeds)]
     pub(crate) seeds: Option<Range<u64>>,
+    /// Instead of a cluster the protocol of stream sockets, with forks and deaths at both ends of a connection
+    #[arg(long, conflicts_with_all = ["nodes", "steps", "trace"])]
+    pub(crate) sockets: bool,
     /// Actions of the workload in a run
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) steps: Option<u64>,

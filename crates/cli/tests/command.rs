@@ -144,6 +144,9 @@ fn simulated_seeds_hold_and_replay() {
     assert_eq!((&first["counts"]["runs"], &first["failures"]), (&1.into(), &serde_json::json!([])));
     assert_eq!(first["digest"], run()["digest"]);
     assert_eq!(json(&["sim", "--seeds", "0..4", "--steps", "30", "--json"])["counts"]["runs"], 4);
+    let sockets = json(&["sim", "--sockets", "--seeds", "0..40", "--json"]);
+    assert!(sockets["counts"]["runs"] == 40 && sockets["failures"].as_array().is_some_and(Vec::is_empty), "{sockets}");
+    fails(2, &["sim", "--sockets", "--nodes", "3"]);
 }
 
 #[test]

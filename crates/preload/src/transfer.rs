@@ -84,6 +84,13 @@ fn receive_on(
                     return Outcome::Done(moved);
                 }
             }
+            Received::OfKernel(n) => {
+                set::look_again(tcp);
+                moved += n;
+                if !all || cursor.advance(n) {
+                    return Outcome::Done(moved);
+                }
+            }
             Received::Failed(error) => return partial(moved, error.raw_os_error()),
             Received::Empty => {
                 if cursor.is_empty() {
@@ -96,10 +103,8 @@ fn receive_on(
             Received::Kernel(call) => {
                 reason::count(Reason::NotYet);
                 // Waiting for all of it is done here: while the kernel waits, the rest may come by the ring.
-                let brief = call.must_not_wait();
-                let own = moved > 0 || brief || flags & libc::MSG_WAITALL != 0;
-                let wait = if brief { libc::MSG_DONTWAIT } else { 0 };
-                let n = if own { window.receive(fd, flags & !libc::MSG_WAITALL | wait) } else { kernel() };
+                let own = moved > 0 || flags & libc::MSG_WAITALL != 0;
+                let n = if own { window.receive(fd, flags & !libc::MSG_WAITALL) } else { kernel() };
                 let kept = errno::current();
                 let after = call.finish(as_result(n));
                 if !connection.is_plain() {
@@ -107,12 +112,6 @@ fn receive_on(
                     set::look_again(tcp);
                 }
                 errno::set(kept);
-                if after == After::Return && n < 0 && brief && kept == libc::EAGAIN {
-                    if let Some(end) = self::wait(tcp, connection, fd, flags, &mut deadline) {
-                        return partial(moved, end);
-                    }
-                    continue;
-                }
                 match (after, n) {
                     (After::Retry, _) => {}
                     (After::Return, 1..) if all => {

@@ -112,6 +112,10 @@ impl Kernel for Socket<'_> {
         vmmc_host::stream::tcp_progress(self.0).is_ok_and(|p| p.established)
     }
 
+    fn receive_now(&self, into: &mut [IoSliceMut<'_>], take: bool) -> Result<usize, Errno> {
+        vmmc_host::stream::receive_now(self.0, into, take)
+    }
+
     fn no_delay(&self) {
         vmmc_host::stream::set_no_delay(self.0);
     }
@@ -125,16 +129,9 @@ pub struct KernelCall<'a> {
     direction: Direction,
     /// Counted in shared memory.
     joined: bool,
-    must_not_wait: bool,
 }
 
 impl KernelCall<'_> {
-    /// Another thread may be in the kernel for the same bytes, and only one of them would be woken by the last: receive with `MSG_DONTWAIT`, and if that gives nothing
-    /// use [`Connection::wait_readable`].
-    pub fn must_not_wait(&self) -> bool {
-        self.must_not_wait
-    }
-
     /// Ends it with the result of the system call.
     pub fn finish(self, result: Result<usize, Errno>) -> After {
         if let Ok(bytes) = result {
@@ -165,9 +162,6 @@ impl Drop for KernelCall<'_> {
             Some(joined) => {
                 if sends {
                     joined.core.end_kernel_send();
-                }
-                if receives {
-                    joined.core.end_kernel_receive();
                 }
             }
             None => {
@@ -229,12 +223,7 @@ impl Connection {
             Sending::Done(bytes) => Sent::Done(bytes),
             Sending::Full => Sent::Full,
             Sending::Failed(errno) => Sent::Failed(errno),
-            Sending::Kernel => Sent::Kernel(KernelCall {
-                connection: self,
-                direction: Direction::Send,
-                joined: true,
-                must_not_wait: false,
-            }),
+            Sending::Kernel => Sent::Kernel(KernelCall { connection: self, direction: Direction::Send, joined: true }),
         }
     }
 
@@ -261,14 +250,10 @@ impl Connection {
                 }
                 Received::Done(bytes)
             }
+            Receiving::OfKernel(bytes) => Received::OfKernel(bytes),
             Receiving::Empty => Received::Empty,
+            Receiving::Kernel => unreachable!("a receive reads the kernel itself"),
             Receiving::Failed(errno) => Received::Failed(errno),
-            Receiving::Kernel { alone } => Received::Kernel(KernelCall {
-                connection: self,
-                direction: Direction::Receive,
-                joined: true,
-                must_not_wait: !alone,
-            }),
         }
     }
 
@@ -302,7 +287,7 @@ impl Connection {
         if direction != Direction::Send {
             self.early.receives.fetch_add(1, Ordering::SeqCst);
         }
-        KernelCall { connection: self, direction, joined: false, must_not_wait: false }
+        KernelCall { connection: self, direction, joined: false }
     }
 
     /// Holds a direction in the kernel for a system call of another kind (sendfile, splice); none: it is in the ring.
@@ -316,17 +301,10 @@ impl Connection {
             drop(call);
             return self.kernel_call(direction);
         };
-        let core = &joined.core;
-        if direction != Direction::Send && (core.incoming().reads_ring() || core.incoming().phase() != Phase::Steady) {
-            return None;
-        }
-        if direction != Direction::Receive && !core.begin_kernel_send(thread_id()) {
-            return None;
-        }
-        if direction != Direction::Send {
-            core.incoming().kernel_receives.fetch_add(1, Ordering::SeqCst);
-        }
-        Some(KernelCall { connection: self, direction, joined: true, must_not_wait: false })
+        // A receive that somebody else makes may come late, and take bytes that are not next.
+        let held = direction == Direction::Send && joined.core.begin_kernel_send(thread_id());
+        held.then_some(())?;
+        Some(KernelCall { connection: self, direction, joined: true })
     }
 
     /// What carries a direction; [`Direction::Both`] gives the ring if either is there.

@@ -17,6 +17,8 @@ use vmmc_host::stream::{DirectionWords, End, EndWords, Flags, Layout, Locked, Ph
 pub(crate) trait Kernel {
     /// Sends what fits now.
     fn send_now(&self, from: &[IoSlice<'_>]) -> Result<usize, Errno>;
+    /// Receives what is there now, or looks at it.
+    fn receive_now(&self, into: &mut [IoSliceMut<'_>], take: bool) -> Result<usize, Errno>;
     /// Bytes given to it so far.
     fn sent(&self) -> Option<u64>;
     /// Bytes that have come, and how many of them nobody has read yet. A byte may be counted for the end of the stream.
@@ -82,11 +84,11 @@ pub(crate) enum Sending {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Receiving {
     Done(usize),
+    /// So many bytes came from the kernel; if they were its last, there may be others in the ring.
+    OfKernel(usize),
     Empty,
-    /// The caller may make a kernel call, which is counted; alone: no other is under way.
-    Kernel {
-        alone: bool,
-    },
+    /// It is the kernel's socket that is to be read; [`Upgraded::receive`] does so.
+    Kernel,
     Failed(Errno),
 }
 
@@ -351,11 +353,6 @@ impl Upgraded {
         self.outgoing().kernel_sends.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Ends a counted kernel receive.
-    pub(crate) fn end_kernel_receive(&self) {
-        self.incoming().kernel_receives.fetch_sub(1, Ordering::SeqCst);
-    }
-
     /// Receives bytes.
     pub(crate) fn receive(
         &self,
@@ -365,22 +362,24 @@ impl Upgraded {
         take: bool,
     ) -> (Receiving, Tell) {
         let Some(_locked) = self.lock_in(me) else { return (self.while_lent(me, &self.view), Tell::default()) };
-        match self.bytes_in_ring(kernel) {
-            Ok(available) => self.take_from_ring(buffers, available, take),
-            Err(other) => (other, Tell::default()),
+        loop {
+            let other = match self.bytes_in_ring(kernel) {
+                Ok(available) => return self.take_from_ring(buffers, available, take),
+                Err(Receiving::Kernel) => self.receive_from_kernel(kernel, buffers, take),
+                Err(other) => Some(other),
+            };
+            if let Some(other) = other {
+                return (other, Tell::default());
+            }
         }
     }
 
-    /// Bytes in the ring, if it is the ring that is to be read and there are any; what is to be done otherwise, a kernel call being counted. The caller has the lock.
+    /// Bytes in the ring, if it is the ring that is to be read and there are any; what is to be done otherwise. The caller has the lock.
     #[inline]
     fn bytes_in_ring(&self, kernel: &impl Kernel) -> Result<u64, Receiving> {
         loop {
-            if !self.incoming().reads_ring() {
-                match self.follow_into_ring(kernel) {
-                    Some(Receiving::Done(_)) => continue,
-                    Some(other) => return Err(other),
-                    None => return Err(self.count_kernel_receive(true)),
-                }
+            if !self.incoming().reads_ring() && !self.follow_into_ring(kernel) {
+                return Err(Receiving::Kernel);
             }
             let available = self.incoming().available(self.slot.most_bytes());
             if available > 0 {
@@ -423,37 +422,49 @@ impl Upgraded {
         (large, bytes.min(self.slot.ring_bytes(large)))
     }
 
-    fn count_kernel_receive(&self, may_wait: bool) -> Receiving {
-        let others = self.incoming().kernel_receives.fetch_add(1, Ordering::SeqCst);
-        Receiving::Kernel { alone: may_wait && others == 0 && self.early.receives.load(Ordering::SeqCst) == 0 }
+    /// In the kernel; none: look again, it has changed. Never waits, and the caller has the lock: so nobody is in the kernel for bytes of this epoch when the next one
+    /// begins, and a receiver that is killed leaves nothing behind.
+    fn receive_from_kernel(
+        &self,
+        kernel: &impl Kernel,
+        buffers: &mut [IoSliceMut<'_>],
+        take: bool,
+    ) -> Option<Receiving> {
+        let before = self.incoming().phase();
+        Some(match kernel.receive_now(buffers, take) {
+            Ok(bytes @ 1..) => Receiving::OfKernel(bytes),
+            // The last bytes came between the two looks; or these were the last, and others have them.
+            Err(Errno::AGAIN) if self.incoming().phase() != before => return None,
+            Err(Errno::AGAIN) => Receiving::Empty,
+            // Also while a change is pending: whoever announced it has died over it.
+            Ok(_) => Receiving::Done(0),
+            Err(errno) => Receiving::Failed(errno),
+        })
     }
 
-    /// In the kernel: `Done` once its bytes are drained and the ring is next, `Empty` while that is about to be known, none: read on.
-    fn follow_into_ring(&self, kernel: &impl Kernel) -> Option<Receiving> {
+    /// In the kernel: whether its bytes are drained and the ring is next.
+    fn follow_into_ring(&self, kernel: &impl Kernel) -> bool {
         let into = self.incoming();
         let mut looks = 0;
         loop {
             match into.phase() {
-                Phase::Steady => return None,
-                Phase::Pending if looks < PENDING_LOOKS => {
+                Phase::Steady => return false,
+                // Not for ever: whoever announces it may have been stopped or killed over it.
+                Phase::Pending if looks >= PENDING_LOOKS => return false,
+                Phase::Pending => {
                     looks += 1;
                     std::hint::spin_loop();
                     if looks % 64 == 0 {
                         std::thread::yield_now();
                     }
                 }
-                // Whoever announces it was stopped or killed over it: all that it sent so far is in the kernel, but a receive must not sleep there.
-                Phase::Pending => {
-                    let nothing = kernel.look() == End::Open;
-                    return Some(if nothing { Receiving::Empty } else { self.count_kernel_receive(false) });
-                }
                 Phase::EndsAt(boundary) => {
-                    let (received, unread) = kernel.received()?;
-                    if unread > 0 || received < boundary {
-                        return None;
+                    let drained =
+                        kernel.received().is_some_and(|(received, unread)| unread == 0 && received >= boundary);
+                    if drained {
+                        into.reach_next();
                     }
-                    into.reach_next();
-                    return Some(Receiving::Done(1));
+                    return drained;
                 }
             }
         }
@@ -466,9 +477,7 @@ impl Upgraded {
                 if self.incoming().reads_ring() {
                     self.leave_drained_ring();
                 } else {
-                    if let Some(Receiving::Kernel { .. }) = self.follow_into_ring(kernel) {
-                        self.end_kernel_receive();
-                    }
+                    self.follow_into_ring(kernel);
                 }
             }
         }
@@ -630,6 +639,7 @@ impl Upgraded {
 }
 
 mod loans;
+pub mod simulation;
 pub(crate) use loans::Loan;
 
 #[cfg(test)]

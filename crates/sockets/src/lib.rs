@@ -33,6 +33,7 @@ mod types;
 
 pub use connection::{Connection, Forking, KernelCall};
 pub use context::{Context, Settings};
+pub use core::simulation;
 pub use ready::{ReadySet, TooMany};
 pub use stream::{Room, Stream, View};
 pub use types::{

@@ -56,17 +56,14 @@ impl Stream {
         let fd = self.socket.as_fd();
         loop {
             match self.connection.recv(&self.context, fd, into, Take::Take) {
-                Received::Done(bytes) => return Ok(bytes),
+                Received::Done(bytes) | Received::OfKernel(bytes) => return Ok(bytes),
                 Received::Failed(errno) => return Err(errno.into()),
                 Received::Empty => self.wait_readable()?,
                 Received::Kernel(call) => {
-                    let now_only = call.must_not_wait();
-                    let flags = if now_only { RecvFlags::DONTWAIT } else { RecvFlags::empty() };
-                    let result = rustix::net::recvmsg(fd, into, &mut Default::default(), flags).map(|m| m.bytes);
-                    match (call.finish(result), result) {
-                        (After::Retry, _) => {}
-                        (After::Return, Err(Errno::AGAIN)) if now_only => self.wait_readable()?,
-                        (After::Return, result) => return Ok(result?),
+                    let result = rustix::net::recvmsg(fd, into, &mut Default::default(), RecvFlags::empty());
+                    let result = result.map(|m| m.bytes);
+                    if call.finish(result) == After::Return {
+                        return Ok(result?);
                     }
                 }
             }

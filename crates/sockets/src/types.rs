@@ -24,6 +24,8 @@ pub enum Sent<'a> {
 pub enum Received<'a> {
     /// So many bytes were put into the buffers; 0 for the end of the stream.
     Done(usize),
+    /// So many bytes came from the kernel of a connection that is upgraded: if they were the last there, others may be in the ring whose bell has rung.
+    OfKernel(usize),
     /// Nothing is there now.
     Empty,
     /// This direction is in the kernel: make the system call, then [`KernelCall::finish`].

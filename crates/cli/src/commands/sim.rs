@@ -6,6 +6,7 @@ use crate::args::Sim;
 use crate::failure::Failure;
 use crate::measure::plan::progress;
 use vmmc_sim::{Options, Report, Sweep, run_many};
+use vmmc_sockets::simulation;
 
 /// Events that `--trace` keeps.
 const TRACE_LINES: usize = 10_000;
@@ -13,6 +14,9 @@ const TRACE_LINES: usize = 10_000;
 /// Runs the command.
 pub(crate) fn run(sim: &Sim) -> Result<(), Failure> {
     let seeds = sim.seeds.clone().unwrap_or(sim.seed..sim.seed.saturating_add(1));
+    if sim.sockets {
+        return sockets(sim, seeds);
+    }
     let count = seeds.end - seeds.start;
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(count as usize);
     let bar = progress(count);
@@ -35,6 +39,43 @@ pub(crate) fn run(sim: &Sim) -> Result<(), Failure> {
         crate::output(&text(&sweep))?
     }
     match sweep.failures.len() {
+        0 => Ok(()),
+        failed => Err(Failure::Check(format!("{failed} of {count} seeds failed"))),
+    }
+}
+
+/// Seeds through the protocol of stream sockets.
+fn sockets(sim: &Sim, seeds: std::ops::Range<u64>) -> Result<(), Failure> {
+    let count = seeds.end - seeds.start;
+    let bar = progress(count);
+    let mut totals = simulation::Totals::default();
+    let mut failures = Vec::new();
+    for seed in seeds {
+        match simulation::run(seed) {
+            Ok(run) => totals.add(&run),
+            Err(why) => failures.push((seed, why)),
+        }
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    let replay = |seed: &u64| format!("vmmc sim --sockets --seed {seed}");
+    let counts = totals.counts();
+    if sim.json {
+        let counts: serde_json::Map<String, serde_json::Value> =
+            counts.iter().map(|(name, n)| (name.replace(' ', "_"), (*n).into())).collect();
+        let failures: Vec<serde_json::Value> = failures
+            .iter()
+            .map(|(seed, why)| serde_json::json!({ "seed": seed, "message": why, "replay": replay(seed) }))
+            .collect();
+        crate::output_json(&serde_json::json!({ "counts": counts, "failures": failures }))?;
+    } else {
+        let mut out: String =
+            failures.iter().map(|(seed, why)| format!("seed {seed}: {why}\nreplay: {}\n\n", replay(seed))).collect();
+        let lines: Vec<Vec<String>> = counts.iter().map(|(name, n)| vec![(*name).into(), n.to_string()]).collect();
+        out += &crate::report::table::align(&["every property held in", "count"], &lines, 1);
+        crate::output(&out)?;
+    }
+    match failures.len() {
         0 => Ok(()),
         failed => Err(Failure::Check(format!("{failed} of {count} seeds failed"))),
     }

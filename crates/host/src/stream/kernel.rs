@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddr, SocketAddrAny, SocketType, sockopt};
 use serde::{Deserialize, Serialize};
 use std::cell::Cell;
-use std::io::IoSlice;
+use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 /// Which connection a socket is one end of.
@@ -168,6 +168,17 @@ pub fn send_now(fd: BorrowedFd<'_>, from: &[IoSlice<'_>]) -> Result<usize, Errno
         match rustix::net::sendmsg(fd, from, &mut Default::default(), flags) {
             Err(Errno::INTR) => {}
             other => return other,
+        }
+    }
+}
+
+/// Receives what is there now, or looks at it.
+pub fn receive_now(fd: BorrowedFd<'_>, into: &mut [IoSliceMut<'_>], take: bool) -> Result<usize, Errno> {
+    let flags = if take { RecvFlags::DONTWAIT } else { RecvFlags::DONTWAIT | RecvFlags::PEEK };
+    loop {
+        match rustix::net::recvmsg(fd, into, &mut Default::default(), flags) {
+            Err(Errno::INTR) => {}
+            other => return other.map(|message| message.bytes),
         }
     }
 }

@@ -149,11 +149,9 @@ pub struct DirectionWords {
     /// Written by the node: the large ring has memory.
     pub large_granted: AtomicU32,
     _pad4: [u32; 11],
-    /// Line private to the holders of the receiving end.
+    /// Line private to the holders of the receiving end. Its lock, also for receives from the kernel: one that comes late would take bytes of a later epoch.
     pub receiver_lock: AtomicU32,
-    /// Kernel receives under way by holders of the receiving end.
-    pub kernel_receives: AtomicU32,
-    _pad5: [u64; 7],
+    _pad5: [u32; 15],
 }
 
 impl DirectionWords {
@@ -296,7 +294,7 @@ impl DirectionWords {
             word.store(0, Ordering::Relaxed);
         }
         let halves = [&self.sender_flags, &self.receiver_flags, &self.sender_wants_room, &self.sender_lock];
-        let rest = [&self.kernel_sends, &self.large_granted, &self.receiver_lock, &self.kernel_receives];
+        let rest = [&self.kernel_sends, &self.large_granted, &self.receiver_lock];
         for word in halves.into_iter().chain(rest) {
             word.store(0, Ordering::Relaxed);
         }

@@ -51,7 +51,7 @@ impl Connection {
         match joined.core.lend_bytes(thread_id(), &Socket(fd)) {
             Ok(stretch) => Lent::Memory(stretch),
             Err(Receiving::Failed(errno)) => Lent::Failed(errno),
-            Err(Receiving::Kernel { .. }) => Lent::Kernel,
+            Err(Receiving::Kernel | Receiving::OfKernel(_)) => Lent::Kernel,
             Err(Receiving::Empty) => Lent::Nothing,
             Err(Receiving::Done(_)) => Lent::End,
         }

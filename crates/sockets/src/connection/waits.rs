@@ -114,9 +114,10 @@ fn left(deadline: Option<Deadline>) -> Option<Option<Duration>> {
 
 /// Waits for the kernel's socket, in slices if a change of medium may end the wait.
 fn wait_kernel(fd: BorrowedFd<'_>, what: PollFlags, deadline: Option<Deadline>, phase: impl Fn() -> Phase) -> Waited {
-    loop {
+    for slept in 0u32.. {
         let slice = match phase() {
-            Phase::Steady => CAREFUL_SLICE,
+            // A change comes with bytes, which end the wait unless another receiver takes them.
+            Phase::Steady => CAREFUL_SLICE.saturating_mul(1 << slept.min(16)).min(SLEEP_SLICE_MAX),
             Phase::Pending => PENDING_SLICE,
             Phase::EndsAt(_) => return Waited::Ready,
         };
@@ -130,4 +131,5 @@ fn wait_kernel(fd: BorrowedFd<'_>, what: PollFlags, deadline: Option<Deadline>, 
             Err(_) => return Waited::Ready,
         }
     }
+    Waited::Ready
 }

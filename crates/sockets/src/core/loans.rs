@@ -100,14 +100,10 @@ impl Upgraded {
         Ok(Tell { receiver: true, sender: false })
     }
 
-    /// Lends received bytes; an error is what else is to be done, as for a receive (`Done(0)`: the end of the stream), but that no kernel call is counted.
+    /// Lends received bytes; an error is what else is to be done, as for a receive (`Done(0)`: the end of the stream).
     pub(crate) fn lend_bytes(&self, me: u32, kernel: &impl Kernel) -> Result<Stretch, Receiving> {
         let Some(locked) = self.lock_in(me) else { return Err(self.while_lent(me, &self.view)) };
-        let available = self.bytes_in_ring(kernel).inspect_err(|other| {
-            if matches!(other, Receiving::Kernel { .. }) {
-                self.end_kernel_receive();
-            }
-        })?;
+        let available = self.bytes_in_ring(kernel)?;
         let into = self.incoming();
         let head = into.head.load(Ordering::Relaxed);
         let (large, piece) = self.lie_in(into.layout(), head, available);

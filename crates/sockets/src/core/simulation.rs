@@ -1,0 +1,656 @@
+//! The protocol core among faults, from a seed: several processes at each end that fork, close, are killed at the worst places, and go back and forth between the media,
+//! over a kernel stream that delivers when the script says so, with and without a node that gives hints.
+//!
+//! Checked: what comes out is a prefix of what went in, after every step. Nobody hears of an end while the other end is held. A close is taken for the last one only by the
+//! last holder. When the faults are over, everything that was sent arrives, and then the end if there is one; and nobody is still asleep, or in the kernel, for something
+//! that has come. Sleepers ask the kernel by themselves only in runs in which somebody was killed: in all others each is woken.
+//!
+//! Invariant: one thread, no clock, no system call but for memory: the same seed is the same run. Not here: interleavings within a step, which loom explores.
+
+use super::{End, EndWords, Flags, Kernel, Receiving, Sending, Tell, Upgraded};
+use rustix::io::Errno;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use vmmc_host::stream::{Shape, Slab, Slot};
+
+/// Bytes that a direction of the kernel's stream holds.
+const WIRE_BYTES: usize = 700;
+/// Processes at an end.
+const PROCESSES_MAX: usize = 4;
+/// Rounds after which what has not arrived never will.
+const SETTLE_ROUNDS: usize = 4_000;
+/// The id of every thread that lives, and of one that does not: above all that a kernel gives.
+const ME: u32 = u32::MAX >> 2;
+const DEAD: u32 = ME - 1;
+
+/// What happened in a run, or in many.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Runs.
+    pub runs: u64,
+    /// Steps.
+    pub steps: u64,
+    /// Bytes that were sent.
+    pub sent_bytes: u64,
+    /// Those that went through the ring.
+    pub ring_bytes: u64,
+    /// Sleeps on the ring.
+    pub sleeps: u64,
+    /// Forks.
+    pub forks: u64,
+    /// Closes.
+    pub closes: u64,
+    /// Processes killed.
+    pub kills: u64,
+    /// Of those, in the middle of a change of medium or with a lock.
+    pub worst_kills: u64,
+    /// Nodes that died.
+    pub node_deaths: u64,
+}
+
+impl Totals {
+    /// All of them, by name.
+    pub fn counts(&self) -> [(&'static str, u64); 10] {
+        [
+            ("runs", self.runs),
+            ("steps", self.steps),
+            ("sent bytes", self.sent_bytes),
+            ("ring bytes", self.ring_bytes),
+            ("sleeps", self.sleeps),
+            ("forks", self.forks),
+            ("closes", self.closes),
+            ("kills", self.kills),
+            ("worst kills", self.worst_kills),
+            ("node deaths", self.node_deaths),
+        ]
+    }
+
+    /// Adds another run.
+    pub fn add(&mut self, other: &Totals) {
+        self.runs += other.runs;
+        self.steps += other.steps;
+        self.sent_bytes += other.sent_bytes;
+        self.ring_bytes += other.ring_bytes;
+        self.sleeps += other.sleeps;
+        self.forks += other.forks;
+        self.closes += other.closes;
+        self.kills += other.kills;
+        self.worst_kills += other.worst_kills;
+        self.node_deaths += other.node_deaths;
+    }
+}
+
+/// One run. The same seed gives the same run.
+///
+/// # Errors
+/// The property that did not hold, and where.
+pub fn run(seed: u64) -> Result<Totals, String> {
+    let mut world = World::new(seed).ok_or("no memory for a slot")?;
+    for _ in 0..world.dice.roll(800) + 50 {
+        world.totals.steps += 1;
+        world.step().map_err(|why| format!("step {}: {why}", world.totals.steps))?;
+    }
+    world.settle()?;
+    world.totals.runs = 1;
+    Ok(world.totals)
+}
+
+/// A seeded generator that needs no crate.
+struct Dice(u64);
+
+impl Dice {
+    fn roll(&mut self, below: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % below
+    }
+}
+
+/// One direction of the kernel's connection.
+#[derive(Default)]
+struct Wire {
+    sent: Cell<u64>,
+    /// Sent, not delivered.
+    flying: RefCell<VecDeque<u8>>,
+    /// Delivered, not read.
+    there: RefCell<VecDeque<u8>>,
+    received: Cell<u64>,
+    /// The sending end has ended it; the end arrives behind the bytes.
+    ended: Cell<bool>,
+    /// Nobody is left to read.
+    unread: Cell<bool>,
+}
+
+impl Wire {
+    fn deliver(&self, most: usize) {
+        let mut flying = self.flying.borrow_mut();
+        let n = most.min(flying.len());
+        self.there.borrow_mut().extend(flying.drain(..n));
+        self.received.set(self.received.get() + n as u64);
+    }
+
+    fn is_over(&self) -> bool {
+        self.ended.get() && self.flying.borrow().is_empty() && self.there.borrow().is_empty()
+    }
+}
+
+/// The kernel's socket of one end.
+struct Socket<'a> {
+    out: &'a Wire,
+    into: &'a Wire,
+}
+
+impl Kernel for Socket<'_> {
+    fn send_now(&self, from: &[IoSlice<'_>]) -> Result<usize, Errno> {
+        if self.out.ended.get() || self.out.unread.get() {
+            return Err(Errno::PIPE);
+        }
+        let mut flying = self.out.flying.borrow_mut();
+        let room = WIRE_BYTES.saturating_sub(flying.len() + self.out.there.borrow().len());
+        let before = flying.len();
+        flying.extend(from.iter().flat_map(|s| s.iter().copied()).take(room));
+        let sent = flying.len() - before;
+        self.out.sent.set(self.out.sent.get() + sent as u64);
+        if sent > 0 { Ok(sent) } else { Err(Errno::AGAIN) }
+    }
+
+    fn receive_now(&self, into: &mut [IoSliceMut<'_>], take: bool) -> Result<usize, Errno> {
+        let over = self.into.is_over();
+        let mut there = self.into.there.borrow_mut();
+        let mut done = 0;
+        for (place, byte) in into.iter_mut().flat_map(|s| s.iter_mut()).zip(there.iter()) {
+            *place = *byte;
+            done += 1;
+        }
+        there.drain(..if take { done } else { 0 });
+        if done > 0 || over { Ok(done) } else { Err(Errno::AGAIN) }
+    }
+
+    fn sent(&self) -> Option<u64> {
+        Some(self.out.sent.get())
+    }
+
+    fn received(&self) -> Option<(u64, u64)> {
+        Some((self.into.received.get(), self.into.there.borrow().len() as u64))
+    }
+
+    fn look(&self) -> End {
+        match (self.into.there.borrow().is_empty(), self.into.is_over()) {
+            (false, _) => End::Bytes,
+            (true, true) => End::Ended,
+            (true, false) => End::Open,
+        }
+    }
+
+    fn established(&self) -> bool {
+        !self.into.ended.get() && !self.out.ended.get()
+    }
+
+    fn no_delay(&self) {}
+}
+
+/// A process that holds an end.
+struct Process {
+    core: Upgraded,
+    open: bool,
+    /// Bytes of a kernel send that it is in.
+    call: Option<u64>,
+    reader_sleeps: bool,
+    writer_sleeps: bool,
+}
+
+/// One end.
+#[derive(Default)]
+struct Side {
+    processes: Vec<Process>,
+    /// Bytes given so far: byte `i` of a direction is `byte(i)`.
+    sent: u64,
+    got: u64,
+    attached: bool,
+    /// It has ended its direction.
+    shut: bool,
+    /// It has heard that the other end sends no more.
+    heard_end: bool,
+    /// Times that the node still tells the other end to ask its kernel.
+    hints: u32,
+}
+
+struct World {
+    dice: Dice,
+    slot: Slot,
+    wires: [Wire; 2],
+    sides: [Side; 2],
+    node: bool,
+    /// Whether processes are killed, and the node may die.
+    deadly: bool,
+    totals: Totals,
+}
+
+fn byte(direction: usize, at: u64) -> u8 {
+    (at.wrapping_mul(2_654_435_761) >> 7) as u8 ^ (direction as u8 * 85)
+}
+
+/// What a process of an end sends next.
+fn bytes(direction: usize, at: u64, len: u64) -> Vec<u8> {
+    (at..at + len).map(|i| byte(direction, i)).collect()
+}
+
+impl Upgraded {
+    /// As the child of a fork has it.
+    fn inherited(&self) -> Upgraded {
+        let copy = |word: &AtomicU32| AtomicU32::new(word.load(Ordering::SeqCst));
+        Upgraded {
+            slot: self.slot.clone(),
+            end: self.end,
+            early: Arc::default(),
+            pinned: copy(&self.pinned),
+            hints_seen: copy(&self.hints_seen),
+            ask_kernel: copy(&self.ask_kernel),
+            kernel_end: copy(&self.kernel_end),
+            gone: copy(&self.gone),
+            careful: copy(&self.careful),
+            reset_told: copy(&self.reset_told),
+            grow_at: AtomicU64::default(),
+            wants_to_grow: AtomicU32::default(),
+            room: Default::default(),
+            view: Default::default(),
+        }
+    }
+}
+
+impl World {
+    fn new(seed: u64) -> Option<World> {
+        let slot = Slab::create(Shape { slots: 1, small_bytes: 4096, large_bytes: 8192 }).ok()?.slot(0)?;
+        let side = |end| {
+            let core = Upgraded::new(slot.clone(), end, Arc::default());
+            let process = Process { core, open: true, call: None, reader_sleeps: false, writer_sleeps: false };
+            Side { processes: vec![process], ..Side::default() }
+        };
+        // Neighbouring seeds give unlike runs.
+        let mut dice = Dice((seed + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+        (0..4).for_each(|_| _ = dice.roll(2));
+        let (sides, wires) = ([side(0), side(1)], Default::default());
+        let deadly = dice.roll(2) == 0;
+        Some(World { dice, slot, wires, sides, node: true, deadly, totals: Totals::default() })
+    }
+
+    fn step(&mut self) -> Result<(), String> {
+        let e = self.dice.roll(2) as usize;
+        let Some(p) = self.pick(e) else { return Ok(()) };
+        match self.dice.roll(200) {
+            0..60 => self.send(e, p),
+            60..125 => self.receive(e, p),
+            125..145 => {
+                self.finish_call(e, p);
+                Ok(())
+            }
+            145..165 => {
+                let most = self.dice.roll(400) as usize;
+                self.wires[e].deliver(most);
+                Ok(())
+            }
+            165..172 => {
+                self.attach(e);
+                Ok(())
+            }
+            172..178 => {
+                let process = &self.sides[e].processes[p];
+                process.core.follow(ME, &self.socket(e));
+                Ok(())
+            }
+            178..183 => {
+                let pin = self.dice.roll(2) == 0;
+                self.turn(e, p, pin);
+                Ok(())
+            }
+            183..188 => {
+                self.fork(e, p);
+                Ok(())
+            }
+            188..191 => self.close(e, p),
+            191 if self.deadly => {
+                self.kill(e, p);
+                Ok(())
+            }
+            192 => {
+                self.end_sending(e, p);
+                Ok(())
+            }
+            193 if self.deadly && self.dice.roll(4) == 0 => {
+                self.totals.node_deaths += u64::from(self.node);
+                self.node = false;
+                Ok(())
+            }
+            194..197 => {
+                self.hint(e);
+                Ok(())
+            }
+            // The node gives the direction a larger ring, or wants its memory back.
+            197 if self.dice.roll(2) == 0 => self.slot.grant_large(e).map_err(|e| e.to_string()),
+            197 => {
+                let _ = self.slot.take_large_back(e, ME);
+                Ok(())
+            }
+            198..200 if self.somebody_was_killed() => {
+                self.ask_kernel(e, p);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn pick(&mut self, e: usize) -> Option<usize> {
+        let open = self.sides[e].processes.iter().filter(|p| p.open).count();
+        let nth = self.dice.roll(open.max(1) as u64) as usize;
+        let mut all = self.sides[e].processes.iter().enumerate().filter(|(_, p)| p.open);
+        all.nth(nth).map(|(at, _)| at)
+    }
+
+    fn socket(&self, e: usize) -> Socket<'_> {
+        Socket { out: &self.wires[e], into: &self.wires[1 - e] }
+    }
+
+    fn is_held(&self, e: usize) -> bool {
+        self.sides[e].processes.iter().any(|p| p.open)
+    }
+
+    fn somebody_was_killed(&self) -> bool {
+        self.totals.kills > 0
+    }
+
+    fn attach(&mut self, e: usize) {
+        // Before that there is one process, and it joins only a connection that is whole.
+        if !self.sides[e].attached && self.socket(e).established() && self.is_held(e) {
+            self.sides[e].attached = true;
+            let words = &self.slot.words().ends[e];
+            words.holders.store(1, Ordering::SeqCst);
+            words.attached.store(EndWords::YES, Ordering::SeqCst);
+        }
+    }
+
+    /// Wakes whom a step of end `e` concerns at the other end.
+    fn tell(&mut self, e: usize, tell: Tell) {
+        let words = self.slot.words();
+        if tell.receiver && words.directions[e].receiver_sleep.take() {
+            self.sides[1 - e].processes.iter_mut().for_each(|p| p.reader_sleeps = false);
+        }
+        if tell.sender && words.directions[1 - e].sender_sleep.take() {
+            self.sides[1 - e].processes.iter_mut().for_each(|p| p.writer_sleeps = false);
+        }
+    }
+
+    fn send(&mut self, e: usize, p: usize) -> Result<(), String> {
+        let len = 1 + self.dice.roll(if self.dice.0 % 5 == 0 { 6000 } else { 200 });
+        let (side, process) = (&self.sides[e], &self.sides[e].processes[p]);
+        if side.shut || process.call.is_some() || process.writer_sleeps {
+            return Ok(());
+        }
+        let data = bytes(e, side.sent, len);
+        let cut = data.len() / 3;
+        let in_ring = process.core.outgoing().announced().in_ring();
+        let (sending, tell) = if side.attached {
+            process.core.send(ME, &self.socket(e), &[IoSlice::new(&data[..cut]), IoSlice::new(&data[cut..])])
+        } else {
+            process.core.outgoing().kernel_sends.fetch_add(1, Ordering::SeqCst);
+            (Sending::Kernel, Tell::default())
+        };
+        match sending {
+            Sending::Done(n) => {
+                self.sides[e].sent += n as u64;
+                self.totals.ring_bytes += if in_ring { n as u64 } else { 0 };
+            }
+            Sending::Full if in_ring => {
+                let process = &mut self.sides[e].processes[p];
+                process.core.outgoing().sender_sleep.announce();
+                process.writer_sleeps = !process.core.looks_writable();
+                self.totals.sleeps += u64::from(process.writer_sleeps);
+            }
+            Sending::Full => {}
+            Sending::Kernel => self.sides[e].processes[p].call = Some(len),
+            Sending::Failed(errno) if self.is_held(1 - e) => return Err(format!("end {e} sends and gets {errno}")),
+            Sending::Failed(_) => {}
+        }
+        self.tell(e, tell);
+        Ok(())
+    }
+
+    fn receive(&mut self, e: usize, p: usize) -> Result<(), String> {
+        let most = 1 + self.dice.roll(500) as usize;
+        let take = self.dice.roll(6) > 0;
+        let mut buffer = vec![0; most];
+        let process = &self.sides[e].processes[p];
+        if process.call.is_some() || process.reader_sleeps {
+            return Ok(());
+        }
+        let (receiving, tell) = if self.sides[e].attached {
+            process.core.receive(ME, &self.socket(e), &mut [IoSliceMut::new(&mut buffer)], take)
+        } else {
+            let got = self.socket(e).receive_now(&mut [IoSliceMut::new(&mut buffer)], take);
+            (
+                got.map_or(Receiving::Empty, |n| if n > 0 { Receiving::OfKernel(n) } else { Receiving::Done(0) }),
+                Tell::default(),
+            )
+        };
+        self.tell(e, tell);
+        match receiving {
+            Receiving::Done(0) | Receiving::Failed(_) => self.hear_end(e),
+            Receiving::Done(n) | Receiving::OfKernel(n) => self.take(e, &buffer[..n], take),
+            Receiving::Kernel => Err(format!("end {e} is sent to the kernel")),
+            Receiving::Empty => {
+                let process = &mut self.sides[e].processes[p];
+                if process.core.incoming().reads_ring() {
+                    process.core.incoming().receiver_sleep.announce();
+                    process.reader_sleeps = !process.core.looks_readable();
+                    self.totals.sleeps += u64::from(process.reader_sleeps);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn take(&mut self, e: usize, got: &[u8], take: bool) -> Result<(), String> {
+        let side = &mut self.sides[e];
+        for (at, b) in (side.got..).zip(got) {
+            if *b != byte(1 - e, at) {
+                return Err(format!("end {e} gets a wrong byte at {at}"));
+            }
+        }
+        side.got += if take { got.len() as u64 } else { 0 };
+        if side.got > self.sides[1 - e].sent {
+            return Err(format!("end {e} gets more than was sent"));
+        }
+        Ok(())
+    }
+
+    /// A receive said that no more comes.
+    fn hear_end(&mut self, e: usize) -> Result<(), String> {
+        if self.is_held(1 - e) && !self.sides[1 - e].shut {
+            return Err(format!("end {e} hears of an end, and the other end is held"));
+        }
+        self.sides[e].heard_end = true;
+        Ok(())
+    }
+
+    /// The kernel send that a process is in ends, if it can.
+    fn finish_call(&mut self, e: usize, p: usize) {
+        let Some(len) = self.sides[e].processes[p].call else { return };
+        let data = bytes(e, self.sides[e].sent, len);
+        match self.socket(e).send_now(&[IoSlice::new(&data)]) {
+            // It waits for room.
+            Err(Errno::AGAIN) if self.dice.roll(2) == 0 => return,
+            result => self.sides[e].sent += result.map_or(0, |n| n as u64),
+        }
+        let process = &mut self.sides[e].processes[p];
+        process.call = None;
+        process.core.end_kernel_send();
+    }
+
+    /// Back to the kernel, or free to leave it.
+    fn turn(&mut self, e: usize, p: usize, pin: bool) {
+        if !self.sides[e].attached {
+            return;
+        }
+        let core = &self.sides[e].processes[p].core;
+        core.pinned.store(u32::from(pin), Ordering::SeqCst);
+        if pin {
+            core.incoming().receiver_flags.fetch_or(Flags::WANTS_KERNEL, Ordering::SeqCst);
+            let (_, tell) = core.return_to_kernel(ME);
+            self.tell(e, tell);
+        } else {
+            core.incoming().receiver_flags.fetch_and(!Flags::WANTS_KERNEL, Ordering::SeqCst);
+        }
+    }
+
+    fn fork(&mut self, e: usize, p: usize) {
+        let side = &mut self.sides[e];
+        if !side.attached || side.processes.iter().filter(|p| p.open).count() >= PROCESSES_MAX {
+            return;
+        }
+        let core = side.processes[p].core.inherited();
+        core.own().holders.fetch_add(1, Ordering::SeqCst);
+        // Sleepers and calls are other threads of the parent.
+        side.processes.push(Process { core, open: true, call: None, reader_sleeps: false, writer_sleeps: false });
+        self.totals.forks += 1;
+    }
+
+    fn close(&mut self, e: usize, p: usize) -> Result<(), String> {
+        let side = &mut self.sides[e];
+        if side.processes[p].call.is_some() {
+            return Ok(());
+        }
+        side.processes[p].open = false;
+        self.totals.closes += 1;
+        if self.sides[e].attached {
+            let (last, tell) = self.sides[e].processes[p].core.let_go(false);
+            if last && self.is_held(e) {
+                return Err(format!("a close of end {e} is taken for the last one, and the end is held"));
+            }
+            self.tell(e, tell);
+        }
+        self.drop_socket(e);
+        Ok(())
+    }
+
+    fn kill(&mut self, e: usize, p: usize) {
+        self.totals.kills += 1;
+        if self.sides[e].attached {
+            self.die_in_the_middle(e, p);
+        }
+        self.sides[e].processes[p].open = false;
+        self.drop_socket(e);
+    }
+
+    fn die_in_the_middle(&mut self, e: usize, p: usize) {
+        let core = &self.sides[e].processes[p].core;
+        let (out, into) = (core.outgoing(), core.incoming());
+        match self.dice.roll(4) {
+            0 if core.may_enter_ring() && !out.announced().in_ring() && !out.announced().pending => {
+                out.begin_change();
+                let data = bytes(e, self.sides[e].sent, 20);
+                let sent = self.socket(e).send_now(&[IoSlice::new(&data)]).unwrap_or(0);
+                out.sender_lock.store(DEAD, Ordering::SeqCst);
+                self.sides[e].sent += sent as u64;
+            }
+            1 => out.sender_lock.store(DEAD, Ordering::SeqCst),
+            2 => into.receiver_lock.store(DEAD, Ordering::SeqCst),
+            _ => return,
+        }
+        self.totals.worst_kills += 1;
+    }
+
+    /// A process has closed its descriptor; the last one ends the kernel's connection.
+    fn drop_socket(&mut self, e: usize) {
+        if !self.is_held(e) {
+            self.wires[e].ended.set(true);
+            self.wires[1 - e].unread.set(true);
+            self.sides[e].hints = 4;
+        }
+    }
+
+    fn end_sending(&mut self, e: usize, p: usize) {
+        // Only when no kernel send is under way: the program would not know what it sent.
+        let busy = self.sides[e].processes.iter().any(|p| p.call.is_some());
+        if busy || self.sides[e].shut {
+            return;
+        }
+        self.sides[e].shut = true;
+        if self.sides[e].attached {
+            let tell = self.sides[e].processes[p].core.end_sending(ME);
+            self.tell(e, tell);
+        }
+        self.wires[e].ended.set(true);
+    }
+
+    /// The node has seen the holders of an end go.
+    fn hint(&mut self, e: usize) {
+        if !self.node || self.sides[e].hints == 0 || !self.sides[1 - e].attached {
+            return;
+        }
+        self.sides[e].hints -= 1;
+        let words = self.slot.words();
+        words.ends[e].dead.store(1, Ordering::SeqCst);
+        words.ends[1 - e].hint.fetch_add(1, Ordering::SeqCst);
+        words.directions[e].receiver_sleep.take();
+        words.directions[1 - e].sender_sleep.take();
+        for process in &mut self.sides[1 - e].processes {
+            (process.reader_sleeps, process.writer_sleeps) = (false, false);
+        }
+    }
+
+    /// A sleep has lasted long enough for a look at the kernel.
+    fn ask_kernel(&mut self, e: usize, p: usize) {
+        let process = &self.sides[e].processes[p];
+        if !process.reader_sleeps && !process.writer_sleeps {
+            return;
+        }
+        process.core.ask_kernel.store(1, Ordering::Relaxed);
+        process.core.follow_hints(&self.socket(e));
+        let (readable, writable) = (process.core.looks_readable(), process.core.looks_writable());
+        let process = &mut self.sides[e].processes[p];
+        process.reader_sleeps &= !readable;
+        process.writer_sleeps &= !writable;
+    }
+
+    /// Whether end `e` has all that it will ever get.
+    fn is_done(&self, e: usize) -> bool {
+        let over = self.sides[1 - e].shut || !self.is_held(1 - e);
+        !self.is_held(e) || self.sides[e].got == self.sides[1 - e].sent && self.sides[e].heard_end == over
+    }
+
+    /// Everything that was sent arrives if both go on.
+    fn settle(&mut self) -> Result<(), String> {
+        self.totals.sent_bytes = self.sides.iter().map(|s| s.sent).sum();
+        for _ in 0..SETTLE_ROUNDS {
+            for e in 0..2 {
+                self.attach(e);
+                self.wires[1 - e].deliver(1000);
+                self.hint(1 - e);
+                let open: Vec<usize> = (0..self.sides[e].processes.len()).collect();
+                for p in open.into_iter().filter(|p| self.sides[e].processes[*p].open).collect::<Vec<_>>() {
+                    self.finish_call(e, p);
+                    self.receive(e, p)?;
+                    if self.somebody_was_killed() {
+                        self.ask_kernel(e, p);
+                    }
+                }
+            }
+            if self.is_done(0) && self.is_done(1) {
+                return Ok(());
+            }
+        }
+        let end = |e: usize| {
+            let side = &self.sides[e];
+            let open = side.processes.iter().filter(|p| p.open);
+            let states: Vec<_> = open.map(|p| (p.call, p.reader_sleeps, p.writer_sleeps)).collect();
+            format!(
+                "end {e} has sent {} and got {}, heard of the end: {}, {states:?}",
+                side.sent, side.got, side.heard_end
+            )
+        };
+        Err(format!("stuck: {}; {}; node {}", end(0), end(1), self.node))
+    }
+}
