@@ -104,6 +104,11 @@ impl Members {
         (0..self.all.len() as u32).for_each(|token| self.enqueue(token));
     }
 
+    /// Whether any of them may be ready.
+    pub(crate) fn is_queued(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
     /// EPOLL_CTL_ADD. Says whether there is a new member.
     pub(crate) fn add(
         &mut self,
@@ -187,6 +192,9 @@ impl Members {
         let member = &mut self.all[token as usize];
         if member.asleep {
             return crate::errno::fail(libc::ENOENT) as c_int;
+        }
+        if (member.events | event.events) & EXCLUSIVE != 0 {
+            return crate::errno::fail(libc::EINVAL) as c_int;
         }
         if !member.in_ring {
             let mut event = epoll_event { events: event.events, u64: mark() | u64::from(token) };

@@ -46,7 +46,8 @@ pub(crate) fn bits_of(state: &State, fd: c_int, events: u32) -> u32 {
 
 /// The bits that the kernel knows about.
 pub(crate) fn kernel_part(state: &State) -> u32 {
-    let input = if state.rx == Medium::Kernel { INPUT } else { 0 };
+    // Urgent data comes by the kernel, also while bytes before it are in the ring.
+    let input = if state.rx == Medium::Kernel { INPUT } else { libc::EPOLLPRI as u32 };
     let output = if state.tx == Medium::Kernel { OUTPUT } else { 0 };
     input | output
 }

@@ -112,6 +112,9 @@ impl Set {
             }
         }
         members.enqueue_all();
+        drop(members);
+        // What is in rings now the kernel does not know: whoever waits for the set looks into it once.
+        self.wake();
     }
 
     /// Whether connections are in it.
@@ -353,6 +356,10 @@ impl Set {
 
     /// The calling thread goes back to the program; others that sleep here must hear the next bell.
     fn leave(&self, found: usize, ready: &ReadySet) -> c_int {
+        // Whoever waits for the set as for a descriptor hears of rings only by its bell.
+        if self.nested.load(Relaxed) && (self.members.lock().is_queued() || ready.arm()) {
+            self.wake();
+        }
         if self.sleepers.load(SeqCst) > 0 && ready.arm() {
             self.wake();
         }

@@ -248,3 +248,84 @@ print('fine')
     assert_eq!(common::text(&output), "fine\n", "{report}");
     assert!(report.contains("inherited by another program"), "{report}");
 }
+
+/// What is done rarely, with an upgraded connection: the output is the kernel's own.
+const RARE: &str = r"
+import array, fcntl, os, select, socket, threading, time
+SIOCATMARK = 0x8905
+def exactly(c, n):
+    got = b''
+    while len(got) < n:
+        piece = c.recv(n - len(got))
+        if not piece: raise EOFError(got)
+        got += piece
+    return got
+def pair():
+    listener = socket.socket(); listener.bind(('127.0.0.1', 0)); listener.listen(1)
+    a = socket.create_connection(listener.getsockname()); b = listener.accept()[0]
+    for c in (a, b): c.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for _ in range(300):
+        a.sendall(b'hello'); exactly(b, 5); b.sendall(b'hello'); exactly(a, 5)
+    return a, b
+def at_mark(c):
+    word = array.array('i', [0]); fcntl.ioctl(c.fileno(), SIOCATMARK, word); return word[0]
+def urgent(inline):
+    a, b = pair()
+    if inline: b.setsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE, 1)
+    a.sendall(b'abc'); a.send(b'X', socket.MSG_OOB); a.sendall(b'def')
+    wait = select.poll(); wait.register(b, select.POLLPRI)
+    print('urgent', inline, bool(wait.poll(20000)[0][1] & select.POLLPRI), at_mark(b))
+    print(b.recv(3), at_mark(b))
+    if not inline: print(b.recv(1, socket.MSG_OOB))
+    print(exactly(b, 4 if inline else 3), at_mark(b))
+    b.sendall(b'back'); print(exactly(a, 4))
+def exclusive():
+    a, b = pair()
+    sets = [select.epoll(), select.epoll()]
+    for s in sets: s.register(b, select.EPOLLIN | select.EPOLLEXCLUSIVE)
+    for n in range(5):
+        a.sendall(b'one'); heard = []
+        def wait(s): heard.extend(s.poll(1))
+        threads = [threading.Thread(target=wait, args=(s,)) for s in sets]
+        for t in threads: t.start()
+        for t in threads: t.join()
+        print('exclusive', len(heard) >= 1, {e for _, e in heard}, exactly(b, 3))
+    try: sets[0].modify(b, select.EPOLLIN); print('modified')
+    except OSError as e: print('refused', e.errno)
+def nested(unread, edge):
+    a, b = pair()
+    inner, outer = select.epoll(), select.epoll()
+    inner.register(b, select.EPOLLIN | (select.EPOLLET if edge else 0))
+    if unread: a.sendall(b'early'); time.sleep(0.05)
+    outer.register(inner, select.EPOLLIN)
+    for n in range(20):
+        if n or not unread: threading.Timer(0.002, a.sendall, (b'later',)).start()
+        got = b''
+        while len(got) < 5:
+            events = outer.poll(10)
+            if not events: raise TimeoutError(('nested', unread, edge, n, got))
+            for fd, _ in inner.poll(0):
+                assert fd == b.fileno()
+                # Level-triggered ones are told again about what is left.
+                while True:
+                    try: got += b.recv(2 if not edge else 100, socket.MSG_DONTWAIT)
+                    except BlockingIOError: break
+                    if not edge: break
+        assert got in (b'early', b'later'), got
+    wait = select.poll(); wait.register(inner, select.POLLIN)
+    print('nested', unread, edge, wait.poll(0) == [] or inner.poll(0) == [])
+urgent(False); urgent(True); exclusive()
+for unread in (False, True):
+    for edge in (False, True): nested(unread, edge)
+";
+
+#[test]
+fn urgent_data_exclusive_and_nested_sets_are_as_without() {
+    if !have("python3", "python3") {
+        return;
+    }
+    let world = World::new();
+    let without = world.run(By::Itself, &["python3", "-c", RARE]);
+    assert!(without.ends_with("nested True True True\n"), "{without}");
+    assert_eq!(world.run(By::Exec, &["python3", "-c", RARE]), without);
+}
