@@ -3,7 +3,7 @@
 //! Invariant: the step uses only the installed tree, as a user's program would: what it does not install is missing there too.
 
 use crate::Outcome::{self, Failed, Passed, Skipped};
-use crate::steps::{PROFILE, cargo, log_text, run, succeeds};
+use crate::steps::{PROFILE, build, built, cargo, log_text, run, succeeds};
 use crate::{man, root, target_folder};
 use std::collections::BTreeSet;
 use std::fs;
@@ -25,8 +25,8 @@ pub(crate) fn install_command(arguments: &[String]) -> Result<String, String> {
         ["--prefix", prefix, "--profile", profile] => (prefix, profile),
         _ => return Err("usage: cargo xtask install-c --prefix DIR [--profile P]".into()),
     };
-    let built = cargo(&["build", "--package", "vmmc-c", "--profile", profile]).current_dir(root()).status();
-    if !built.is_ok_and(|status| status.success()) {
+    let done = cargo(&["build", "--package", "vmmc-c", "--profile", profile]).current_dir(root()).status();
+    if !done.is_ok_and(|status| status.success()) {
         return Err("the library could not be built; see above".into());
     }
     let prefix = std::path::absolute(prefix).map_err(|e| format!("{prefix}: {e}"))?;
@@ -40,14 +40,14 @@ pub(crate) fn install_command(arguments: &[String]) -> Result<String, String> {
 /// Copies what a build made to where programs look for it; gives the number of man pages.
 fn install(prefix: &Path, profile: &str) -> Result<usize, String> {
     let version = env!("CARGO_PKG_VERSION");
-    let built = target_folder().join(if profile == "dev" { "debug" } else { profile });
+    let folder = target_folder().join(if profile == "dev" { "debug" } else { profile });
     let lib = prefix.join("lib");
     let source = root().join("bindings/c");
     copy(&source.join("include/vmmc.h"), &prefix.join("include/vmmc.h"))?;
     copy(&root().join("crates/preload/include/vmmc_sockets.h"), &prefix.join("include/vmmc_sockets.h"))?;
-    copy(&built.join("libvmmc_c.a"), &lib.join("libvmmc.a"))?;
+    copy(&folder.join("libvmmc_c.a"), &lib.join("libvmmc.a"))?;
     let real = format!("libvmmc.so.{version}");
-    link_shared(&built.join("libvmmc_c.a"), &source.join("vmmc.map"), &lib.join(&real))?;
+    link_shared(&folder.join("libvmmc_c.a"), &source.join("vmmc.map"), &lib.join(&real))?;
     link(&real, &lib.join(SONAME))?;
     link(SONAME, &lib.join("libvmmc.so"))?;
     write(&lib.join("pkgconfig/vmmc.pc"), &pkg_config(prefix, version))?;
@@ -146,6 +146,7 @@ pub(crate) fn check() -> Outcome {
 }
 
 fn try_check() -> Result<String, String> {
+    // The program `vmmc` too: its node must be of the same state of the tree.
     build()?;
     let prefix = target_folder().join("xtask/c-prefix");
     let _ = fs::remove_dir_all(&prefix);
@@ -158,20 +159,10 @@ fn try_check() -> Result<String, String> {
     cplusplus(&prefix)?;
     let node = format!("xtask-c-{}", std::process::id());
     let ran = run_all(&prefix, &node, shared.iter().chain(&linked));
-    let built = ran.and_then(|()| cmake(&prefix, &node));
-    let _ = Command::new(vmmc()).args(["node", "stop", "--name", &node]).output();
-    let cmake = built?;
+    let ran = ran.and_then(|()| cmake(&prefix, &node));
+    let _ = Command::new(built("vmmc")).args(["node", "stop", "--name", &node]).output();
+    let cmake = ran?;
     Ok(format!("{symbols} calls, {pages} man pages ({bad}), {} examples run; {cmake}", names.len()))
-}
-
-/// Builds libraries and the program `vmmc`, whose node must be of the same state of the tree.
-pub(crate) fn build() -> Result<(), String> {
-    let arguments = ["build", "--workspace", "--profile", PROFILE, "--lib", "--bins"];
-    done("c-build", cargo(&arguments))
-}
-
-fn vmmc() -> PathBuf {
-    target_folder().join(PROFILE).join("vmmc")
 }
 
 /// Runs a command as a part of the step.
@@ -272,7 +263,7 @@ fn cplusplus(prefix: &Path) -> Result<(), String> {
 fn run_all<'a>(prefix: &Path, node: &str, programs: impl Iterator<Item = &'a PathBuf>) -> Result<(), String> {
     for program in programs {
         let mut command = Command::new(program);
-        command.env("LD_LIBRARY_PATH", prefix.join("lib")).env("VMMC_BIN", vmmc()).env("VMMC_NODE", node);
+        command.env("LD_LIBRARY_PATH", prefix.join("lib")).env("VMMC_BIN", built("vmmc")).env("VMMC_NODE", node);
         let name = program.file_name().and_then(|n| n.to_str()).unwrap_or_default();
         done(&format!("c-run-{name}"), command)?;
     }

@@ -4,14 +4,12 @@
 
 use crate::Outcome::{self, Failed, Passed, Skipped};
 use crate::c::need;
-use crate::steps::{PROFILE, log_text, run, succeeds};
+use crate::steps::{PROFILE, build, built, log_text, run, succeeds};
 use crate::{root, target_folder};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Profile of the module: the quickest to build, with all assertions.
-const MODULE_PROFILE: &str = "dev";
 /// What the step needs from the package index. NumPy and mypy widen what is tested.
 const TOOLS: &[&str] = &["maturin>=1.7,<2", "numpy", "mypy", "typing_extensions"];
 
@@ -67,7 +65,7 @@ fn prepare(python: &str, venv: &Path) -> Result<(), String> {
 }
 
 fn try_check(venv: &Path) -> Result<String, String> {
-    crate::c::build()?;
+    build()?;
     install(venv)?;
     let node = format!("xtask-python-{}", std::process::id());
     let tests = root().join("bindings/python/tests/test_vmmc.py");
@@ -80,7 +78,7 @@ fn try_check(venv: &Path) -> Result<String, String> {
         let name = example.file_stem().and_then(|n| n.to_str()).unwrap_or_default();
         step(venv, &node, &format!("python-example-{name}"), &[example.to_str().unwrap_or_default()])
     });
-    let _ = Command::new(vmmc()).args(["node", "stop", "--name", &node]).output();
+    let _ = Command::new(built("vmmc")).args(["node", "stop", "--name", &node]).output();
     tutorial?;
     let allowed = root().join("bindings/python/tests/stubtest-allowlist.txt");
     let allowed = allowed.to_str().expect("the tree's path is UTF-8");
@@ -93,7 +91,7 @@ fn try_check(venv: &Path) -> Result<String, String> {
 fn install(venv: &Path) -> Result<(), String> {
     let mut pip = Command::new(venv.join("bin/pip"));
     pip.args(["install", "--quiet", "--disable-pip-version-check", "--no-build-isolation", "--force-reinstall"]);
-    pip.args(["--no-deps", &format!("--config-settings=build-args=--profile {MODULE_PROFILE}"), "./bindings/python"]);
+    pip.args(["--no-deps", &format!("--config-settings=build-args=--profile {PROFILE}"), "./bindings/python"]);
     // The build finds maturin in the environment.
     let path = std::env::var_os("PATH").unwrap_or_default();
     let paths = std::iter::once(venv.join("bin")).chain(std::env::split_paths(&path));
@@ -108,16 +106,12 @@ fn install(venv: &Path) -> Result<(), String> {
 /// Runs the environment's interpreter, outside of the tree, so that it is the installed package that is tested.
 fn step(venv: &Path, node: &str, name: &str, arguments: &[&str]) -> Result<(), String> {
     let mut command = Command::new(venv.join("bin/python"));
-    command.args(arguments).env("VMMC_BIN", vmmc()).env("VMMC_NODE", node).env_remove("PYTHONPATH");
+    command.args(arguments).env("VMMC_BIN", built("vmmc")).env("VMMC_NODE", node).env_remove("PYTHONPATH");
     command.env("PYTHONDONTWRITEBYTECODE", "1").current_dir(venv);
     match run(name, command) {
         Failed(why) => Err(format!("{name}: {why}")),
         _ => Ok(()),
     }
-}
-
-fn vmmc() -> PathBuf {
-    target_folder().join(PROFILE).join("vmmc")
 }
 
 fn examples() -> Result<Vec<PathBuf>, String> {

@@ -5,6 +5,7 @@
 use crate::Outcome::{self, Failed, Passed, Skipped};
 use crate::{root, target_folder, tidy};
 use std::fs::File;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -111,7 +112,7 @@ fn miri() -> Outcome {
 }
 
 fn sim() -> Outcome {
-    let outcome = run("sim", vmmc(&["sim", "--seeds", SIM_SEEDS]));
+    let outcome = vmmc("sim", &["sim", "--seeds", SIM_SEEDS]);
     last_line_on_pass(outcome, "sim")
 }
 
@@ -121,15 +122,12 @@ fn examples() -> Outcome {
         Ok(_) => return Failed("no examples found".into()),
         Err(e) => return Failed(format!("the examples folder cannot be read: {e}")),
     };
-    // The examples start the user's node with the binary that lies beside them.
-    if let Failed(why) =
-        run("examples-build", cargo(&["build", "--workspace", "--profile", PROFILE, "--bins", "--examples"]))
-    {
+    if let Err(why) = build() {
         return Failed(why);
     }
     for name in &names {
-        let mut command = cargo(&["run", "--package", "vmmc", "--profile", PROFILE, "--example", name]);
-        command.env("VMMC_BIN", target_folder().join(PROFILE).join("vmmc"));
+        let mut command = Command::new(built(&format!("examples/{name}")));
+        command.env("VMMC_BIN", built("vmmc"));
         if let Failed(why) = run(&format!("example-{name}"), command) {
             return Failed(format!("{name}: {why}"));
         }
@@ -138,7 +136,7 @@ fn examples() -> Outcome {
 }
 
 fn demo() -> Outcome {
-    run("demo", vmmc(&["demo", "--json"]))
+    vmmc("demo", &["demo", "--json"])
 }
 
 fn fuzz() -> Outcome {
@@ -180,10 +178,28 @@ pub(crate) fn cargo(arguments: &[&str]) -> Command {
     command
 }
 
-fn vmmc(arguments: &[&str]) -> Command {
-    let mut command = cargo(&["run", "--package", "vmmc-cli", "--bin", "vmmc", "--profile", PROFILE, "--"]);
+/// Builds libraries, programs and examples. Always all of them at once: a part of the workspace would get dependencies with other features, and build them again.
+pub(crate) fn build() -> Result<(), String> {
+    let arguments = ["build", "--workspace", "--profile", PROFILE, "--lib", "--bins", "--examples"];
+    match run("build", cargo(&arguments)) {
+        Failed(why) => Err(format!("build: {why}")),
+        _ => Ok(()),
+    }
+}
+
+/// Something that [`build`] made.
+pub(crate) fn built(path: &str) -> PathBuf {
+    target_folder().join(PROFILE).join(path)
+}
+
+/// Runs the program `vmmc` as a step.
+fn vmmc(step: &str, arguments: &[&str]) -> Outcome {
+    if let Err(why) = build() {
+        return Failed(why);
+    }
+    let mut command = Command::new(built("vmmc"));
     command.args(arguments);
-    command
+    run(step, command)
 }
 
 /// Runs a command with its output in a log file; prints the end of it on failure.

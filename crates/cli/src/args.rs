@@ -6,7 +6,7 @@ pub(crate) mod run;
 pub(crate) mod utlb;
 
 use crate::failure::EXIT_CODES;
-use crate::limits::{RUNS, RUNS_MAX};
+use crate::limits::{DEMO_RUNS, RUNS, RUNS_MAX};
 use crate::report::units::parse_size;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
@@ -268,6 +268,9 @@ pub(crate) struct Demo {
     /// File to move [default: this program]
     #[arg(long, value_name = "PATH")]
     pub(crate) file: Option<PathBuf>,
+    /// Runs of every series, of which the median counts
+    #[arg(long, value_name = "N", default_value_t = DEMO_RUNS, value_parser = clap::value_parser!(u32).range(1..=i64::from(RUNS_MAX)))]
+    pub(crate) runs: u32,
     /// How to show the result.
     #[command(flatten)]
     pub(crate) output: Output,

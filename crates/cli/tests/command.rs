@@ -108,7 +108,7 @@ fn the_demo_moves_a_file_and_measures() {
     let file = folder.file("data");
     let bytes: Vec<u8> = (0..3_000_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     std::fs::write(&file, bytes).expect("the folder can be written");
-    let report = json(&["demo", "--json", "--file", &file, "--html", &folder.file("demo.html")]);
+    let report = json(&["demo", "--json", "--runs", "1", "--file", &file, "--html", &folder.file("demo.html")]);
     let rows = report["rows"].as_array().expect("rows are a list");
     for (series, path) in
         [("vmmc", "same-node"), ("vmmc", "two-nodes"), ("pipe", "kernel"), ("unix", "kernel"), ("tcp", "kernel")]

@@ -163,32 +163,45 @@ fn after(flag: &str, arguments: &[String]) -> Option<String> {
     arguments.windows(2).find(|pair| pair[0] == flag).map(|pair| pair[1].clone())
 }
 
-#[test]
-fn a_job_that_loses_any_process_at_any_moment_fails_and_names_it_and_leaves_nothing() {
+/// A job on so many nodes loses a process of each kind.
+fn loses_any_process(nodes: u32) {
     println!("VMMC_SEED={}", seed());
-    let mut random = Random(seed());
-    for nodes in [1, 2, 4] {
-        for round in 0..rounds() * KINDS.len() as u64 {
-            let kind = KINDS[round as usize % KINDS.len()];
-            let job = Running::start(nodes);
-            // Some are hit while they talk, the others while they start.
-            let talking = random.below(2) == 0;
-            if talking {
-                wait_until("all ranks talk", || job.said("out").matches("talking").count() == RANKS as usize);
-            }
-            let mut victims = Vec::new();
-            wait_until(&format!("there is a {kind:?}"), || {
-                victims = job.victims(kind);
-                !victims.is_empty()
-            });
-            let moment = Duration::from_micros(random.below(MOMENTS_US));
-            std::thread::sleep(moment);
-            let victim = victims.swap_remove(random.below(victims.len() as u64) as usize);
-            let start = std::time::Instant::now();
-            println!("{nodes} nodes, {kind:?} {victim:?}, talking: {talking}, after {moment:?}");
-            kill(victim.pid);
-            job.check(kind, &victim);
-            println!("    nothing is left after {:?}", start.elapsed());
+    let mut random = Random(seed() + u64::from(nodes));
+    for round in 0..rounds() * KINDS.len() as u64 {
+        let kind = KINDS[round as usize % KINDS.len()];
+        let job = Running::start(nodes);
+        // Some are hit while they talk, the others while they start.
+        let talking = random.below(2) == 0;
+        if talking {
+            wait_until("all ranks talk", || job.said("out").matches("talking").count() == RANKS as usize);
         }
+        let mut victims = Vec::new();
+        wait_until(&format!("there is a {kind:?}"), || {
+            victims = job.victims(kind);
+            !victims.is_empty()
+        });
+        let moment = Duration::from_micros(random.below(MOMENTS_US));
+        std::thread::sleep(moment);
+        let victim = victims.swap_remove(random.below(victims.len() as u64) as usize);
+        let start = std::time::Instant::now();
+        println!("{nodes} nodes, {kind:?} {victim:?}, talking: {talking}, after {moment:?}");
+        kill(victim.pid);
+        job.check(kind, &victim);
+        println!("    nothing is left after {:?}", start.elapsed());
     }
+}
+
+#[test]
+fn a_job_on_one_node_that_loses_any_process_at_any_moment_fails_and_names_it_and_leaves_nothing() {
+    loses_any_process(1);
+}
+
+#[test]
+fn a_job_on_two_nodes_that_loses_any_process_at_any_moment_fails_and_names_it_and_leaves_nothing() {
+    loses_any_process(2);
+}
+
+#[test]
+fn a_job_on_four_nodes_that_loses_any_process_at_any_moment_fails_and_names_it_and_leaves_nothing() {
+    loses_any_process(4);
 }

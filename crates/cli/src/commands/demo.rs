@@ -5,7 +5,7 @@
 use crate::args::Demo;
 use crate::commands::bench::{kernel_peer, noise, show, verdict};
 use crate::failure::Failure;
-use crate::limits::{DEMO_MEASURE, DEMO_RUNS};
+use crate::limits::DEMO_MEASURE;
 use crate::machine::{Machine, Quiet};
 use crate::measure::nodes::{Route, order, random_key, setting};
 use crate::measure::pair::{Pair, TemporaryNode};
@@ -28,7 +28,7 @@ pub(crate) fn run(demo: &Demo) -> Result<(), Failure> {
     // What encryption costs, on two more nodes that do without.
     let (plain, _plain_nodes) = between_nodes(["c", "d"], None)?;
     say("\nMeasuring, in turns ...\n\n")?;
-    let rows = measure(within.0, between.0, plain.0)?;
+    let rows = measure(within.0, between.0, plain.0, demo.runs)?;
     let (missing, promises, warnings) = (vec![], vec![], quiet.warnings());
     let mut report = Report { bench: "demo".into(), machine, rows, missing, promises, warnings };
     report.promises = promise::verdicts(&report);
@@ -123,7 +123,7 @@ fn bar(bytes: u64, what: &str) -> ProgressBar {
     ProgressBar::new(bytes).with_style(style).with_message(what.to_string())
 }
 
-fn measure(within: Pair, between: Pair, plain: Pair) -> Result<Vec<crate::report::Row>, Failure> {
+fn measure(within: Pair, between: Pair, plain: Pair, runs: u32) -> Result<Vec<crate::report::Row>, Failure> {
     let mut plan = Plan::default();
     let bare = plan.pair(Pair::start(Setting::Bare, Setting::Bare).map_err(Failure::new)?);
     let (within, between, plain) = (plan.pair(within), plan.pair(between), plan.pair(plain));
@@ -152,5 +152,5 @@ fn measure(within: Pair, between: Pair, plain: Pair) -> Result<Vec<crate::report
             }
         }
     }
-    Ok(plan.carry_out(DEMO_RUNS, DEMO_MEASURE))
+    Ok(plan.carry_out(runs, DEMO_MEASURE))
 }
