@@ -140,6 +140,8 @@ pub const SOCKET_HINTS: [Duration; 4] =
 pub const SOCKET_LAST_WORDS_MAX: usize = 4_096;
 /// Time that a program that was started by exec may take to ask for the connections that it inherited.
 pub const SOCKET_ORPHAN_TIME: Duration = Duration::from_secs(10);
+/// Lines of each of the kernel's tables of sockets that are read for a list.
+pub const SOCKET_TABLE_LINES_MAX: usize = 65_536;
 /// Entries of a list of sockets in one message.
 pub const SOCKET_LIST_MAX: usize = 400;
 

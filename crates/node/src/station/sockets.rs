@@ -10,6 +10,7 @@ mod ends;
 mod glue;
 mod list;
 mod slabs;
+mod users;
 
 use crate::limits::{SOCKET_LARGE_BYTES_MAX, SOCKET_OFFERS_MAX};
 use std::collections::{HashMap, HashSet};
@@ -56,6 +57,8 @@ struct Client {
     peers: HashSet<u32>,
     /// Slabs that it has mapped.
     slabs: HashSet<u64>,
+    /// Offers that were refused for good, for `vmmc sockets`; until the connection ends.
+    refused: HashMap<u64, (Endpoints, OfferRefusal)>,
 }
 
 /// An offer whose counterpart has not come.
@@ -90,6 +93,7 @@ impl Sockets {
             ends: HashSet::new(),
             peers: HashSet::from([process]),
             slabs: HashSet::new(),
+            refused: HashMap::new(),
         };
         self.clients.insert(index, client);
         self.by_process.insert(process, index);
@@ -154,6 +158,8 @@ impl Sockets {
                 self.tell(friend, SocketNews::PeerBell { process, bell }, vec![copy]);
             }
         }
+        // Somebody may have wanted to ring it before it came: messages of two processes are read in any order.
+        let _ = rustix::io::write(&fd, &1u64.to_ne_bytes());
         self.client(index).bell_fds[bell as usize] = Some(fd);
         Ok(())
     }
@@ -168,7 +174,7 @@ impl Sockets {
             return Err(Misbehaved);
         }
         if client.offers.len() >= SOCKET_OFFERS_MAX {
-            self.refuse(index, connection, OfferRefusal::TooMany);
+            self.refuse_for_good(index, connection, own, OfferRefusal::TooMany);
             return Ok(());
         }
         if self.by_cookie.contains_key(&cookie) || self.offers.get(&own).is_some_and(|o| o.cookie == cookie) {
@@ -205,8 +211,8 @@ impl Sockets {
             match self.slabs.take_slot(processes).zip(secret()) {
                 Some(((slab, slot), secret)) => {
                     self.matches += 1;
-                    let of_second = of_first.mirrored();
-                    let link = slabs::Link::new(processes, [of_first, of_second], [first.cookie, second.2], secret);
+                    let ends = [of_first.clone(), of_first.mirrored()];
+                    let link = slabs::Link::new(processes, ends, [first.cookie, second.2], secret);
                     self.slabs.set_link(slab, slot, link);
                     for end in 0..2usize {
                         let place = Place { slab, slot, end: end as u8 };
@@ -226,7 +232,10 @@ impl Sockets {
             }
         };
         if let Some(why) = refusal {
-            (0..2).for_each(|end| self.refuse(clients[end], connections[end], why));
+            let ends = [of_first.clone(), of_first.mirrored()];
+            for (end, own) in ends.into_iter().enumerate() {
+                self.refuse_for_good(clients[end], connections[end], own, why);
+            }
         }
     }
 
@@ -273,7 +282,17 @@ impl Sockets {
         self.tell(index, SocketNews::Refused { connection, why }, Vec::new());
     }
 
+    /// The same, remembered until the connection ends.
+    fn refuse_for_good(&mut self, index: usize, connection: u64, own: Endpoints, why: OfferRefusal) {
+        let client = self.client(index);
+        if client.refused.len() < SOCKET_OFFERS_MAX {
+            client.refused.insert(connection, (own, why));
+        }
+        self.refuse(index, connection, why);
+    }
+
     fn withdraw(&mut self, index: usize, connection: u64) {
+        self.client(index).refused.remove(&connection);
         if let Some(own) = self.client(index).offers.remove(&connection) {
             self.offers.remove(&own);
         }
@@ -288,4 +307,50 @@ impl Sockets {
 fn secret() -> Option<u64> {
     let bytes = crate::key::random_bytes().ok()?;
     Some(u64::from_le_bytes(bytes[..8].try_into().expect("eight of thirty-two")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{TcpListener, TcpStream};
+
+    #[test]
+    fn a_bell_that_comes_after_somebody_wanted_to_ring_it_rings() {
+        let mut sockets = Sockets::default();
+        let bells = Bells::create().unwrap();
+        sockets.attach(0, std::process::id(), 1000, bells.share().unwrap()).unwrap();
+        let fd = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap();
+        assert!(!bells.arm(3), "nothing has happened when the loop goes to sleep");
+        // What a peer does that has no bell yet; its message to the node overtakes the bell.
+        assert!(bells.mark(3, 7));
+        let given = fd.try_clone().unwrap();
+        sockets.handle(Time::ZERO, 0, SocketCall::Bell { bell: 3 }, vec![given]).unwrap();
+        assert_eq!(rustix::io::read(&fd, &mut [0; 8]), Ok(8), "the loop would sleep on");
+    }
+
+    #[test]
+    fn a_peer_of_another_user_is_refused_and_the_list_says_so_until_the_connection_ends() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let two = listener.accept().unwrap().0;
+        let mut sockets = Sockets::default();
+        for (index, uid) in [(0, 1000), (1, 1001)] {
+            let bells = Bells::create().unwrap().share().unwrap();
+            sockets.attach(index, std::process::id(), uid, bells).unwrap();
+        }
+        for (index, socket) in [(0, one.try_clone().unwrap()), (1, two.try_clone().unwrap())] {
+            let call = SocketCall::Offer { connection: 5 };
+            sockets.handle(Time::ZERO, index, call, vec![socket.into()]).unwrap();
+        }
+        let refused = |(_, news, _): &(usize, SocketNews, Vec<OwnedFd>)| {
+            matches!(news, SocketNews::Refused { connection: 5, why: OfferRefusal::OtherUser })
+        };
+        assert_eq!(sockets.take_outbox().iter().filter(|n| refused(n)).count(), 2);
+        let (list, total) = sockets.list();
+        assert!(total == 2 && list.iter().all(|s| s.reason == "the peer belongs to another user"), "{list:?}");
+        for index in 0..2 {
+            sockets.handle(Time::ZERO, index, SocketCall::Withdraw { connection: 5 }, Vec::new()).unwrap();
+        }
+        assert_eq!(sockets.list().1, 0);
+    }
 }

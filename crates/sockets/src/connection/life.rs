@@ -170,6 +170,10 @@ impl Connection {
         }
         match stage {
             Stage::Offered => context.node().withdraw(self.offer.load(Ordering::Relaxed)),
+            // The node remembers it for whoever asks.
+            Stage::Settled if self.reason.load(Ordering::Relaxed) == Bypass::Refused.to_byte() => {
+                context.node().withdraw(self.offer.load(Ordering::Relaxed));
+            }
             Stage::Matched => {
                 if let Some(meeting) = self.matched.lock().ok().and_then(|mut m| m.take()) {
                     refuse(&meeting);

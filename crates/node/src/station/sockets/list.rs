@@ -4,6 +4,7 @@
 
 use super::Sockets;
 use super::slabs::Link;
+use super::users::Users;
 use crate::limits::SOCKET_LIST_MAX;
 use std::sync::atomic::Ordering;
 use vmmc_host::stream::messages::SocketInfo;
@@ -14,15 +15,16 @@ impl Sockets {
     pub(in crate::station) fn list(&self) -> (Vec<SocketInfo>, u64) {
         let upgraded =
             self.slabs.links().flat_map(|(link, slot)| [self.describe(link, &slot, 0), self.describe(link, &slot, 1)]);
-        let offered = self.offers.iter().map(|(own, offer)| SocketInfo {
-            pid: self.clients.get(&offer.client).map_or(0, |c| c.pid),
-            local: own.local.to_string(),
-            remote: own.remote.to_string(),
-            path: "kernel".into(),
-            reason: why_plain(own).into(),
-            ..SocketInfo::default()
+        let users = if self.offers.is_empty() { Users::default() } else { Users::look() };
+        let offered = self.offers.iter().filter_map(|(own, offer)| {
+            let client = self.clients.get(&offer.client)?;
+            Some(plain(client.pid, own, why_plain(own, users.of(&own.mirrored()), client.uid)))
         });
-        let mut all: Vec<SocketInfo> = upgraded.chain(offered).collect();
+        let refused = self
+            .clients
+            .values()
+            .flat_map(|client| client.refused.values().map(|(own, why)| plain(client.pid, own, why.to_string())));
+        let mut all: Vec<SocketInfo> = upgraded.chain(offered).chain(refused).collect();
         let total = all.len() as u64;
         all.truncate(SOCKET_LIST_MAX);
         (all, total)
@@ -57,11 +59,22 @@ impl Sockets {
     }
 }
 
+fn plain(pid: u32, own: &Endpoints, reason: String) -> SocketInfo {
+    SocketInfo {
+        pid,
+        local: own.local.to_string(),
+        remote: own.remote.to_string(),
+        path: "kernel".into(),
+        reason,
+        ..SocketInfo::default()
+    }
+}
+
 /// Why an offer has found no counterpart. A connection within a machine has the same address twice, or loopback ones.
-fn why_plain(own: &Endpoints) -> &'static str {
-    if own.local.ip() == own.remote.ip() || own.remote.ip().is_loopback() {
-        "the peer does not use VMMC"
-    } else {
-        "peer on another node"
+fn why_plain(own: &Endpoints, peer: Option<u32>, uid: u32) -> String {
+    match peer {
+        Some(peer) if peer != uid => format!("the peer belongs to another user ({peer})"),
+        _ if own.local.ip() == own.remote.ip() || own.remote.ip().is_loopback() => "the peer does not use VMMC".into(),
+        _ => "peer on another node".into(),
     }
 }
