@@ -68,14 +68,29 @@ pub(crate) const PAIRS: [(By, By); 4] =
 pub(crate) struct World {
     node: String,
     pub(crate) folder: PathBuf,
+    /// Everything runs as this user.
+    user: Option<&'static str>,
 }
 
 impl World {
     pub(crate) fn new() -> World {
+        World::made(None)
+    }
+
+    /// The node and all programs run as another user, and the folder is theirs. Only root can.
+    pub(crate) fn of_user(user: &'static str) -> World {
+        World::made(Some(user))
+    }
+
+    fn made(user: Option<&'static str>) -> World {
         let name = format!("test-preload-{}-{}", std::process::id(), NAMES.fetch_add(1, Ordering::Relaxed));
         let folder = std::env::temp_dir().join(&name);
         std::fs::create_dir_all(&folder).expect("the temporary folder can be written");
-        let world = World { node: name, folder };
+        let world = World { node: name, folder, user };
+        if let Some(user) = user {
+            let output = Command::new("chown").arg(user).arg(&world.folder).output().expect("chown starts");
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        }
         let output = world.vmmc(&["node", "start", "--plain", "--listen", "127.0.0.1:0"]).output();
         let output = output.expect("the command starts");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -83,8 +98,16 @@ impl World {
     }
 
     fn vmmc(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(built().join("vmmc"));
+        let mut command = self.starting(built().join("vmmc").as_ref());
         command.args(arguments).env("VMMC_NODE", &self.node).env_remove("VMMC_PRELOAD").stdin(Stdio::null());
+        command
+    }
+
+    /// A program, as the user of this world.
+    fn starting(&self, program: &std::ffi::OsStr) -> Command {
+        let Some(user) = self.user else { return Command::new(program) };
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", user, "--regid", user, "--clear-groups"]).arg(program).env("HOME", &self.folder);
         command
     }
 
@@ -93,7 +116,7 @@ impl World {
         match by {
             By::Exec => self.vmmc(&[&["exec", "--"], words].concat()),
             By::Itself => {
-                let mut command = Command::new(words[0]);
+                let mut command = self.starting(words[0].as_ref());
                 command.args(&words[1..]).stdin(Stdio::null());
                 command
             }
@@ -154,13 +177,18 @@ pub(crate) fn text(output: &Output) -> String {
 }
 
 /// Runs a command, but not for ever.
-pub(crate) fn finish(mut command: Command) -> Output {
+pub(crate) fn finish(command: Command) -> Output {
+    finish_within(PATIENCE * 2, command)
+}
+
+/// The same with a limit of its own.
+pub(crate) fn finish_within(limit: Duration, mut command: Command) -> Output {
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let child = child.unwrap_or_else(|e| panic!("{command:?}: {e}"));
     let pid = child.id();
     let (done, waiting) = std::sync::mpsc::channel();
     let watch = std::thread::spawn(move || {
-        let late = waiting.recv_timeout(PATIENCE * 2).is_err();
+        let late = waiting.recv_timeout(limit).is_err();
         if late {
             kill(pid, "-KILL");
         }
