@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use vmmc::NodeInfo;
 use vmmc_host::channel::listening_nodes;
+use vmmc_host::control::ProcessInfo;
 use vmmc_node::{KeySource, NodeConfig, UtlbConfig};
 use vmmc_utlb::CacheShape;
 
@@ -119,8 +120,14 @@ fn line(info: &NodeInfo) -> String {
 }
 
 fn status(which: &Which, json: bool) -> Result<(), Failure> {
-    let info = attach(&which.name)?.node_info(true)?;
+    let mut info = attach(&which.name)?.node_info(true)?;
+    info.processes.retain(is_not_us);
     if json { crate::output_json(&info) } else { crate::output(&describe(&info)) }
+}
+
+/// We are attached too while we ask.
+fn is_not_us(process: &ProcessInfo) -> bool {
+    process.pid != std::process::id()
 }
 
 /// Everything about a node as text.
@@ -205,7 +212,6 @@ fn look_at(uid: u32, name: String) -> Listed {
     let Some(info) = info else {
         return Listed { name, uid, pid: None, listen: vec![], sealed: None, processes: 0 };
     };
-    // We are attached too while we ask.
-    let processes = info.processes.iter().filter(|p| p.pid != std::process::id()).count();
+    let processes = info.processes.iter().filter(|p| is_not_us(p)).count();
     Listed { name, uid, pid: Some(info.pid), listen: info.listen, sealed: Some(info.sealed), processes }
 }
