@@ -10,7 +10,7 @@ use crate::limits::{UDP_BATCH, UDP_DATAGRAM_BYTES_MAX, UDP_SEGMENTS_MAX};
 use rustix::net::{self, RecvFlags, SendFlags};
 use std::io;
 use std::mem::{self, MaybeUninit};
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 /// Bytes for the control messages of one datagram: one `cmsghdr` with a 4-byte value, and room to spare.
@@ -352,8 +352,17 @@ fn joined_segment(message: &libc::msghdr) -> Option<usize> {
     None
 }
 
-/// UDP payload bytes that fit the path to an address without being cut up, as far as the kernel knows now.
-pub fn path_payload_bytes(to: SocketAddr) -> io::Result<usize> {
+/// What the kernel knows now of the way to an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Way {
+    /// UDP payload bytes that fit without being cut up.
+    pub payload_bytes: usize,
+    /// The address of this machine that datagrams to there come from, unless a socket says otherwise.
+    pub source: IpAddr,
+}
+
+/// Asks the kernel for the way to an address.
+pub fn way_to(to: SocketAddr) -> io::Result<Way> {
     let (any, level, option, headers) = match to {
         SocketAddr::V4(_) => (SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), libc::IPPROTO_IP, libc::IP_MTU, HEADERS_V4),
         SocketAddr::V6(_) => {
@@ -363,7 +372,8 @@ pub fn path_payload_bytes(to: SocketAddr) -> io::Result<usize> {
     let probe = UdpSocket::bind(any)?;
     probe.connect(to)?;
     let mtu = get_option(&probe, level, option)?;
-    Ok((mtu.max(0) as usize).saturating_sub(headers).min(UDP_DATAGRAM_BYTES_MAX))
+    let payload_bytes = (mtu.max(0) as usize).saturating_sub(headers).min(UDP_DATAGRAM_BYTES_MAX);
+    Ok(Way { payload_bytes, source: probe.local_addr()?.ip() })
 }
 
 /// Aligned for `cmsghdr`.
@@ -514,7 +524,7 @@ mod tests {
     #[test]
     fn the_largest_datagram_passes_on_loopback() {
         let (a, b) = (loopback(), loopback());
-        let payload = path_payload_bytes(b.local_addr()).unwrap();
+        let payload = way_to(b.local_addr()).unwrap().payload_bytes;
         assert!(payload > 1400, "loopback carries {payload} bytes");
         a.send(b.local_addr(), &vec![7; payload], payload).unwrap();
         assert_eq!(receive_all(&b, 1), [vec![7; payload]]);

@@ -16,7 +16,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 use vmmc_host::limits::{UDP_DATAGRAM_BYTES_MAX, UDP_SEGMENTS_MAX};
-use vmmc_host::udp::{ReceiveBatch, UdpPort, path_payload_bytes};
+use vmmc_host::udp::{ReceiveBatch, UdpPort, way_to};
 use vmmc_nic::{Lent, Time, Transmit};
 
 /// Room for one datagram in the send buffer.
@@ -387,8 +387,8 @@ impl Network {
             Some(EMSGSIZE) if run.count == 1 => {
                 self.counters.send_errors += 1;
                 self.routes[route].probed = false;
-                if let Ok(payload) = path_payload_bytes(run.to) {
-                    station.set_path_mtu(run.to, payload);
+                if let Ok(way) = way_to(run.to) {
+                    station.set_path_mtu(run.to, way.payload_bytes);
                 }
             }
             // The device cannot cut sends into datagrams: do it here from now on.
@@ -443,21 +443,24 @@ impl Network {
         if !self.routes[index].probed && self.probes.may(now) {
             self.counters.probes += 1;
             self.routes[index].probed = true;
-            if let Ok(payload) = path_payload_bytes(address) {
-                station.set_path_mtu(address, payload);
+            if let Ok(way) = way_to(address) {
+                station.set_path_mtu(address, way.payload_bytes);
             }
         }
         self.last = index;
         Some(index)
     }
 
-    /// A socket of the address's family, on loopback if the address is; opened if there is none.
+    /// A socket for an address; opened if none is of its family. With several paths, an answer comes back over the wire that the question took only if the question came
+    /// from the address that belongs to that wire.
     fn port_for(&mut self, address: SocketAddr) -> Option<usize> {
+        let source = way_to(address).ok().map(|way| way.source);
         let fits = |p: &UdpPort| p.local_addr().is_ipv4() == address.is_ipv4();
         let near = |p: &UdpPort| p.local_addr().ip().is_loopback() == address.ip().is_loopback();
         let at = |f: &dyn Fn(&UdpPort) -> bool| self.ports.iter().position(f);
-        let found = at(&|p| fits(p) && near(p))
+        let found = at(&|p| source == Some(p.local_addr().ip()))
             .or_else(|| at(&|p| fits(p) && p.local_addr().ip().is_unspecified()))
+            .or_else(|| at(&|p| fits(p) && near(p)))
             .or_else(|| at(&|p| fits(p) && !p.local_addr().ip().is_loopback()));
         let any = match address {
             SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
