@@ -6,7 +6,7 @@
 
 mod common;
 
-use common::{Folder, PATIENCE, text, unique, wait_until};
+use common::{Folder, PATIENCE, ip, text, unique, wait_until};
 use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
@@ -130,14 +130,6 @@ impl Drop for Hosts {
         for host in 0..=3 {
             let _ = ip(&["netns", "del", &self.namespace(host)]);
         }
-    }
-}
-
-fn ip(args: &[&str]) -> Result<(), String> {
-    let output = Command::new("ip").args(args).output().map_err(|e| format!("`ip` of iproute2 is needed: {e}"))?;
-    match output.status.success() {
-        true => Ok(()),
-        false => Err(format!("ip {}: {}", args.join(" "), text(&output.stderr).trim())),
     }
 }
 

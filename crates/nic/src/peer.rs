@@ -132,11 +132,12 @@ impl Peer {
         self.paths[index].failed = false;
     }
 
-    /// Gives the current path up for the next one; false when there is no other.
+    /// Gives the current path up for the one that the peer was heard on last, or else for the next one; false when there is no other.
     pub(crate) fn switch_path(&mut self) -> bool {
         if self.paths.len() < 2 {
             return false;
         }
+        let heard = self.session.as_deref().and_then(|session| session.last_from).and_then(|from| self.path_of(from));
         let path = &mut self.paths[self.current];
         path.failed = true;
         path.failures += 1;
@@ -144,7 +145,8 @@ impl Peer {
         let count = self.paths.len();
         let candidates = (1..count).map(|step| (self.current + step) % count);
         let working = candidates.clone().find(|&index| !self.paths[index].failed);
-        self.current = working.or_else(|| candidates.clone().next()).expect("there are two paths or more");
+        let heard = heard.filter(|&index| index != self.current);
+        self.current = heard.or(working).or_else(|| candidates.clone().next()).expect("there are two paths or more");
         true
     }
 

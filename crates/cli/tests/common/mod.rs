@@ -160,3 +160,12 @@ impl Random {
         (self.0 >> 33) % bound
     }
 }
+
+/// Runs `ip` of iproute2.
+pub(crate) fn ip(args: &[&str]) -> Result<(), String> {
+    let output = Command::new("ip").args(args).output().map_err(|e| format!("`ip` of iproute2 is needed: {e}"))?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(format!("ip {}: {}", args.join(" "), text(&output.stderr).trim())),
+    }
+}

@@ -100,7 +100,8 @@ impl Session {
         let ack_ranges = self.rx.held_numbers.len().min(ACK_RANGES_MAX);
         let ack_size = ack_bytes(ack_ranges);
         let mut size = self.packet_bytes.min(buf.len());
-        let mut has_ack = self.rx.pending_packets > 0 || ack_due;
+        // What is sent again may go another way than the acknowledgement that went with it the first time, and was lost with it.
+        let mut has_ack = self.rx.pending_packets > 0 || ack_due || self.tx.backoff > 0 && self.rx.next > 0;
         let lost_size = if may_send { self.lost_size() } else { 0 };
         if HEADER_BYTES + overhead + lost_size + ack_size > size {
             // A lost chunk that filled its packet leaves no room for an acknowledgement now, and
