@@ -73,6 +73,10 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("iperf3", "iperf3"),
     ("curl", "curl"),
     ("openssl", "openssl"),
+    ("pgbench", "postgresql"),
+    ("sshd", "openssh-server"),
+    ("node", "nodejs"),
+    ("javac", "default-jdk-headless"),
 ];
 
 fn tests() -> Outcome {
