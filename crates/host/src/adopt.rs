@@ -96,7 +96,7 @@ fn check_mappings(start: usize, end: usize) -> Result<(), AdoptError> {
             _ if low > covered => "not mapped".to_string(),
             (f, _) if !f.starts_with("rw") => format!("not writable ({f})"),
             (f, _) if !f.ends_with('p') => {
-                "shared already (an earlier take-over of memory on the same page, perhaps: use whole pages)".to_string()
+                "shared already (memory on the same page was taken over before, or is pinned: use whole pages, or forget what is pinned)".to_string()
             }
             (_, n) if !n.is_empty() && n != "[heap]" && !n.starts_with("[anon") => n.to_string(),
             _ => {

@@ -20,7 +20,8 @@ pub(crate) fn the_path_is_explained(nodes: &dyn Nodes) {
     let owner = j.owner;
     let given = owner.export_memory(vec![0u8; 5000]).create().unwrap();
     assert_eq!(j.user.import_id(given.id()).open().unwrap().explain().not_mapped, None);
-    let leaked: &'static mut [u8] = vec![0u8; 4 << 20].leak();
+    // So large that the allocator maps it anew: what it hands out again may have pages that another test pinned, which cannot be claimed.
+    let leaked: &'static mut [u8] = vec![0u8; 64 << 20].leak();
     // SAFETY: a part of an allocation that is never freed and that nobody else knows.
     let claimed = unsafe { vmmc::CallerMemory::from_raw_parts(leaked[10_000..].as_mut_ptr(), 5000) };
     let part = owner.export_memory(claimed).create().unwrap();
