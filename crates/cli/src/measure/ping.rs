@@ -159,6 +159,8 @@ pub(crate) fn spin_until(mut ready: impl FnMut() -> bool) -> Result<(), TaskErro
             if ready() {
                 return Ok(());
             }
+            // Looks in a row ask for the line again while the other core tries to get it: with a pause between them it comes sooner.
+            std::hint::spin_loop();
         }
         if start.get_or_insert_with(Instant::now).elapsed() > PARTNER_WAIT {
             return Err(TaskError::PartnerSilent);
