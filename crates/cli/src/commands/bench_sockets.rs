@@ -380,14 +380,20 @@ impl World {
         Ok(vec![Special::beside(some, alone, beside), Special::silent(many, taken, cpu)])
     }
 
-    /// Opens connections that say nothing once they are upgraded, until there are so many; fewer on a system that allows fewer descriptors or threads.
+    /// Opens connections that say nothing once they are upgraded, until there are so many; fewer, and the reason is printed, on a system that allows fewer descriptors or threads.
     fn fall_silent(&self, silent: &mut Vec<Box<dyn Both>>, count: usize) -> Result<(), Failure> {
         let (_, core) = core_pair();
         while silent.len() < count {
             match self.ready_after(0, Way::Vmmc, core) {
                 Ok(one) => silent.push(one),
                 Err(failure) if silent.is_empty() => return Err(failure),
-                Err(_) => break,
+                Err(failure) => {
+                    let now = silent.len();
+                    eprintln!(
+                        "{now} silent connections instead of {count}: {failure}; see `ulimit -n` and `ulimit -u`, each takes descriptors and a thread of the other side"
+                    );
+                    break;
+                }
             }
         }
         Ok(())
