@@ -144,11 +144,8 @@ impl Engine {
         }
         if session.timeout_at().is_some_and(|at| at <= now) {
             session.timed_out(&mut self.tables);
-            // The peer was heard on another path: that one works, at least from there to here.
-            let (paths, current) = (&peer.paths, peer.current);
-            let other = |from| paths.iter().enumerate().any(|(index, path)| path.addr == from && index != current);
-            let heard = session.last_from.is_some_and(other);
-            if heard || session.tx.backoff % PATH_TIMEOUTS_MAX == 0 {
+            let often = session.tx.backoff % PATH_TIMEOUTS_MAX == 0;
+            if often || peer.heard_elsewhere().is_some() {
                 self.switch_path(index);
             }
         }
