@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Bytes of a page.
 pub const PAGE_BYTES: usize = 4096;
@@ -94,8 +94,8 @@ struct Mapping {
     /// Bytes mapped, a multiple of the page size.
     mapped: usize,
     protection: Protection,
-    /// The memfd behind the pages. Changes when the pages are moved.
-    fd: Mutex<OwnedFd>,
+    /// The memfd behind the pages. Changes when the pages are moved; none once it was let go.
+    fd: Mutex<Option<OwnedFd>>,
     /// What becomes of the address range at the end.
     end: End,
 }
@@ -133,7 +133,7 @@ impl Region {
         if available < len.saturating_add(MEMORY_RESERVE_BYTES) {
             return Err(RegionError::MemoryShort { len, available });
         }
-        reserve_pages(&self.0.fd.lock().expect("no panic while the lock is held"), offset, len)
+        reserve_pages(fd_of(&self.0.fd())?, offset, len)
     }
 
     /// Gives the memory of a part back, which reads as zeros from here on and must be reserved before it is used again.
@@ -141,8 +141,9 @@ impl Region {
         if self.check(offset, len).is_ok() {
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             // A kernel that cannot keeps the memory, and nothing else changes.
-            let _ =
-                rustix::fs::fallocate(&*self.0.fd.lock().expect("no panic while the lock is held"), flags, offset, len);
+            if let Some(fd) = &*self.0.fd() {
+                let _ = rustix::fs::fallocate(fd, flags, offset, len);
+            }
         }
     }
 
@@ -183,7 +184,7 @@ impl Region {
             len: len as usize,
             mapped,
             protection,
-            fd: Mutex::new(fd),
+            fd: Mutex::new(Some(fd)),
             end: End::Unmap,
         })))
     }
@@ -202,7 +203,7 @@ impl Region {
             len: mapped,
             mapped,
             protection: Protection::ReadWrite,
-            fd: Mutex::new(fd),
+            fd: Mutex::new(Some(fd)),
             end: End::MakePrivate,
         };
         Ok(Region(Arc::new(mapping)))
@@ -212,7 +213,7 @@ impl Region {
     ///
     /// Stores that other threads of this process make during the call may be lost; the caller stops them.
     pub fn move_pages(&self) -> Result<OwnedFd, RegionError> {
-        let mut fd = self.0.fd.lock().expect("no panic while the lock is held");
+        let mut fd = self.0.fd();
         let new = reserved_memfd(self.0.len as u64, self.0.len as u64)?;
         // SAFETY: the mapping is ours and lives as long as `self`; it is swapped by an atomic mremap, so every access sees old or new pages with the same
         // content. Concurrent stores may be lost, which the documentation says, but touch no foreign memory.
@@ -221,7 +222,7 @@ impl Region {
             call: "dup",
             errno: Errno::from_io_error(&e).unwrap_or(Errno::MFILE),
         })?;
-        *fd = new;
+        *fd = Some(new);
         Ok(clone)
     }
 
@@ -250,25 +251,33 @@ impl Region {
         Arc::strong_count(&self.0)
     }
 
+    /// Closes the descriptor of the memory: it stays mapped, and can be neither shared on nor changed from here. For memory that came from elsewhere, in a process whose
+    /// descriptors are others'.
+    pub fn let_descriptor_go(&self) {
+        *self.0.fd() = None;
+    }
+
     /// A descriptor of the memory, to be passed to another process.
     pub fn share(&self) -> Result<OwnedFd, RegionError> {
-        let fd = self.0.fd.lock().expect("no panic while the lock is held");
-        fd.try_clone()
+        let fd = self.0.fd();
+        fd_of(&fd)?
+            .try_clone()
             .map_err(|e| RegionError::System { call: "dup", errno: Errno::from_io_error(&e).unwrap_or(Errno::MFILE) })
     }
 
     /// Maps whole pages of the region once more, present and locked in memory. The caller owns the mapping.
     pub(crate) fn map_locked(&self, offset: u64, len: usize) -> Result<*mut core::ffi::c_void, Errno> {
-        let fd = self.0.fd.lock().expect("no panic while the lock is held");
+        let fd = self.0.fd();
+        let fd = fd.as_ref().ok_or(Errno::BADF)?;
         let flags = MapFlags::SHARED | MapFlags::LOCKED | MapFlags::POPULATE;
         // SAFETY: a fresh mapping at an address that the kernel chooses.
-        unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags, &*fd, offset) }
+        unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags, fd, offset) }
     }
 
     /// A descriptor through which the memory can be mapped for reading only.
     pub fn share_read_only(&self) -> Result<OwnedFd, RegionError> {
-        let fd = self.0.fd.lock().expect("no panic while the lock is held");
-        let path = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
+        let fd = self.0.fd();
+        let path = format!("/proc/self/fd/{}", fd_of(&fd)?.as_fd().as_raw_fd());
         rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, rustix::fs::Mode::empty())
             .map_err(|errno| RegionError::System { call: "open /proc/self/fd", errno })
     }
@@ -371,6 +380,17 @@ impl Region {
         // SAFETY: as for `word`; AtomicU64 has the layout of u64, so a slice of them covers exactly the checked range.
         Ok(unsafe { std::slice::from_raw_parts(self.0.base.add(offset as usize).cast::<AtomicU64>(), count) })
     }
+}
+
+impl Mapping {
+    fn fd(&self) -> MutexGuard<'_, Option<OwnedFd>> {
+        self.fd.lock().expect("no panic while the lock is held")
+    }
+}
+
+/// The descriptor, unless it was let go.
+fn fd_of(fd: &Option<OwnedFd>) -> Result<&OwnedFd, RegionError> {
+    fd.as_ref().ok_or(RegionError::System { call: "a call on a descriptor that was let go", errno: Errno::BADF })
 }
 
 impl std::fmt::Debug for Region {

@@ -22,7 +22,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use vmmc_host::stream::messages::Place;
-use vmmc_host::stream::{End, Phase, Watch, core, thread_id};
+use vmmc_host::stream::{End, Phase, Sign, Watch, core, thread_id};
 
 pub use forks::Forking;
 pub(crate) use watches::Registration;
@@ -56,6 +56,7 @@ pub(crate) struct Joined {
     pub(crate) core: Upgraded,
     pub(crate) place: Place,
     peer: Option<Arc<Peer>>,
+    sign: Option<Sign>,
     reads: Patience,
     writes: Patience,
 }

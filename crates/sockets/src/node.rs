@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock, Weak};
 use vmmc_host::channel::{ChannelError, node_socket_name};
 use vmmc_host::control::{Answer, CONTROL_VERSION, Call, Reply, Request, decode, encode};
 use vmmc_host::stream::messages::{OfferRefusal, Place, SocketCall, SocketNews};
-use vmmc_host::stream::{BELLS, Bells, Slab, Slot, Watch, wait_socket};
+use vmmc_host::stream::{BELLS, Bells, Sign, Slab, Slot, Watch, wait_socket};
 use vmmc_host::{Channel, Deadline, Nanos};
 
 /// The client of one process (a forked child gets one of its own).
@@ -44,6 +44,8 @@ pub(crate) struct Peer {
 struct Link {
     channel: Option<Channel>,
     serial: u64,
+    /// Of the node, while it is the one that is connected.
+    sign: Option<Sign>,
     slabs: HashMap<u64, Slab>,
     waiting: HashMap<u64, Weak<Connection>>,
     adopted: HashMap<u64, Option<Meeting>>,
@@ -56,6 +58,8 @@ pub(crate) struct Meeting {
     pub(crate) place: Place,
     pub(crate) slot: Slot,
     pub(crate) peer: Option<Arc<Peer>>,
+    /// Of the node that brought them together, and tells of deaths as long as it lives.
+    pub(crate) sign: Option<Sign>,
 }
 
 /// What the node said about an offer.
@@ -375,9 +379,13 @@ impl Node {
     fn take(&self, link: &mut Link, news: SocketNews, mut fds: Vec<OwnedFd>) {
         let fd = fds.pop();
         match (news, fd) {
-            (SocketNews::Attached { process }, _) => self.attached(process),
+            (SocketNews::Attached { process }, fd) => {
+                link.sign = fd.and_then(|fd| Sign::map(fd).ok());
+                self.attached(process);
+            }
             (SocketNews::Peer { process }, Some(fd)) => {
                 if let Ok(bells) = Bells::map(fd) {
+                    bells.let_descriptor_go();
                     self.add_peer(Peer { process, bells, fds: Default::default() });
                 }
             }
@@ -433,7 +441,7 @@ impl Node {
 
     fn meeting(&self, link: &Link, place: Place, peer: u32) -> Option<Meeting> {
         let slot = link.slabs.get(&place.slab)?.slot(place.slot)?;
-        (place.end < 2).then(|| Meeting { place, slot, peer: self.peer(peer) })
+        (place.end < 2).then(|| Meeting { place, slot, peer: self.peer(peer), sign: link.sign.clone() })
     }
 
     fn matched(&self, link: &mut Link, number: u64, place: Place, peer: u32) {

@@ -66,6 +66,9 @@ impl Drop for Role {
 fn child_process() {
     let Ok(role) = std::env::var("VMMC_TEST_ROLE") else { return };
     let node = std::env::var("VMMC_TEST_NODE").unwrap();
+    if role == "node" {
+        return common::run_node(&node, || println!("listens on no socket of its own"));
+    }
     let context = Arc::new(Context::new(settings(&node)));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     println!("listens on {}", listener.local_addr().unwrap());
@@ -167,5 +170,23 @@ fn a_peer_that_exits_without_a_close_ends_the_stream() {
     let stream = peer.connect(&context);
     (&stream).write_all(b"x").unwrap();
     let got = in_time("the read", move || (&stream).read(&mut [0; 10]));
+    assert!(matches!(got, Ok(0)) || got.is_err(), "{got:?}");
+}
+
+#[test]
+fn a_reader_asleep_is_told_when_its_peer_and_the_node_are_killed_at_once() {
+    let name = format!("sock{}killed", std::process::id());
+    let mut node = Role::start("node", &name);
+    let context = Arc::new(Context::new(settings(&name)));
+    let mut peer = Role::start("silent", &name);
+    let stream = peer.connect(&context);
+    (&stream).write_all(b"x").unwrap();
+    let reader = std::thread::spawn(move || in_time("the read", move || (&stream).read(&mut [0; 10])));
+    // Long enough to be asleep for good; nothing depends on it.
+    std::thread::sleep(Duration::from_millis(600));
+    node.child.kill().unwrap();
+    peer.kill();
+    node.child.wait().unwrap();
+    let got = reader.join().unwrap();
     assert!(matches!(got, Ok(0)) || got.is_err(), "{got:?}");
 }

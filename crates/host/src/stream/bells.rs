@@ -74,6 +74,11 @@ impl Bells {
         Region::map(fd, BYTES, Protection::ReadWrite).map(Bells)
     }
 
+    /// Closes the descriptor: these bells are rung, and shared no further.
+    pub fn let_descriptor_go(&self) {
+        self.0.let_descriptor_go();
+    }
+
     /// A descriptor for the node.
     ///
     /// # Errors

@@ -77,7 +77,7 @@ pub enum SocketCall {
 /// From a node to a process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SocketNews {
-    /// The process is known under this id.
+    /// The process is known under this id. The node's [`Sign`](super::Sign) travels along, where it has one.
     Attached {
         /// Never used twice.
         process: u32,

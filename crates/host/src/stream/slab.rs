@@ -72,13 +72,15 @@ impl Slab {
         Ok(Slab { region: Region::create_in_part(bytes, reserved)?, shape })
     }
 
-    /// Maps a slab that came from the node.
+    /// Maps a slab that came from the node; the descriptor is closed.
     ///
     /// # Errors
     /// When the descriptor is not a sealed memfd of that shape.
     pub fn map(fd: OwnedFd, shape: Shape) -> Result<Slab, RegionError> {
         let (bytes, reserved) = shape.bytes().ok_or(RegionError::Size { len: shape.small_bytes })?;
-        Ok(Slab { region: Region::map_in_part(fd, bytes, reserved, Protection::ReadWrite)?, shape })
+        let region = Region::map_in_part(fd, bytes, reserved, Protection::ReadWrite)?;
+        region.let_descriptor_go();
+        Ok(Slab { region, shape })
     }
 
     /// A descriptor for another process.

@@ -18,7 +18,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use vmmc_host::Nanos;
 use vmmc_host::process::ProcessWatch;
 use vmmc_host::stream::messages::{OfferRefusal, Place, SocketCall, SocketNews};
-use vmmc_host::stream::{BELLS, Bells, Endpoints, endpoints};
+use vmmc_host::stream::{BELLS, Bells, Endpoints, Vigil, endpoints};
 use vmmc_nic::Time;
 
 /// The service.
@@ -34,6 +34,8 @@ pub(super) struct Sockets {
     /// Ends whose last known holder has gone.
     orphans: Vec<ends::Orphan>,
     last_process: u32,
+    /// The sign that this node lives, for processes that sleep; made for the first.
+    vigil: Option<Vigil>,
     /// Matches made since the start.
     pub(super) matches: u64,
     /// To be sent by whoever called.
@@ -97,7 +99,11 @@ impl Sockets {
         };
         self.clients.insert(index, client);
         self.by_process.insert(process, index);
-        self.tell(index, SocketNews::Attached { process }, Vec::new());
+        if self.vigil.is_none() {
+            self.vigil = Vigil::begin();
+        }
+        let sign = self.vigil.as_ref().and_then(|vigil| vigil.share().ok());
+        self.tell(index, SocketNews::Attached { process }, sign.into_iter().collect());
         Ok(())
     }
 

@@ -129,9 +129,9 @@ impl Connection {
 
     /// From here on the shared words rule.
     pub(crate) fn join(&self, context: &Context, meeting: Meeting) {
-        let Meeting { place, slot, peer } = meeting;
+        let Meeting { place, slot, peer, sign } = meeting;
         let core = Upgraded::new(slot, place.end as usize, self.early.clone());
-        let joined = Joined { core, place, peer, reads: Default::default(), writes: Default::default() };
+        let joined = Joined { core, place, peer, sign, reads: Default::default(), writes: Default::default() };
         let mut watches = self.watches.lock().unwrap_or_else(|e| e.into_inner());
         if self.upgraded.set(joined).is_err() {
             return;

@@ -5,7 +5,8 @@
 use super::{Connection, Joined, Socket};
 use crate::context::Context;
 use crate::limits::{
-    CAREFUL_SLICE, LOOK_TIME, PENDING_SLICE, SHARED_SLEEP_SLICE, SHARED_SLEEP_SLICE_MAX, SLEEP_SLICE, SLEEP_SLICE_MAX,
+    ALONE_SLICE_MAX, BLIND_SLICE, BLIND_SLICES, CAREFUL_SLICE, LOOK_TIME, PENDING_SLICE, SHARED_SLEEP_SLICE,
+    SHARED_SLEEP_SLICE_MAX, SLEEP_SLICE, SLEEP_SLICE_MAX,
 };
 use crate::patience::Patience;
 use crate::types::Waited;
@@ -76,15 +77,27 @@ impl Joined {
                 // The announcement stays: it may be another sleeper's too, and costs the peer one call in vain.
                 return Waited::Ready;
             }
-            let slice = self.slice(slept);
-            match word.sleep(left.map_or(slice, |left| left.min(slice)), left.is_none()) {
+            let sign = self.sign.as_ref().filter(|sign| sign.is_there());
+            let restartable = left.is_none();
+            let slice = self.slice(slept, sign.is_some(), restartable);
+            // The first sleep is alone on its word: threads that sleep for a short time all over the machine do not meet on the node's.
+            let watched = sign.filter(|_| slept > 0);
+            let ended = word.sleep(left.map_or(slice, |left| left.min(slice)), restartable, watched);
+            let node_died = sign.is_some_and(|sign| !sign.is_there());
+            match ended {
                 Err(Errno::INTR) => {
                     return if ready() { Waited::Ready } else { Waited::Interrupted };
                 }
+                _ if node_died => {
+                    slept = 0;
+                    self.ask_kernel(fd);
+                }
                 Err(Errno::TIMEDOUT) => {
                     slept += 1;
-                    self.core.ask_kernel.store(1, Ordering::Relaxed);
-                    self.core.follow_hints(&Socket(fd));
+                    // After most blind slices there is nothing to ask: the node would have said so.
+                    if slept == 1 || slice != BLIND_SLICE || slept % BLIND_SLICES == 0 {
+                        self.ask_kernel(fd);
+                    }
                 }
                 _ => {}
             }
@@ -94,12 +107,21 @@ impl Joined {
         }
     }
 
-    /// How long to sleep after so many sleeps in vain before the kernel is asked about the other end.
-    fn slice(&self, slept: u32) -> Duration {
+    /// Asks the kernel about the other end.
+    fn ask_kernel(&self, fd: BorrowedFd<'_>) {
+        self.core.ask_kernel.store(1, Ordering::Relaxed);
+        self.core.follow_hints(&Socket(fd));
+    }
+
+    /// How long to sleep after so many sleeps in vain. A node that lives tells of deaths, unless the holder is one that it does not know.
+    fn slice(&self, slept: u32, node_lives: bool, ends_with_node: bool) -> Duration {
         let shared = self.core.other().holders.load(Ordering::Relaxed) > 1;
-        let careful = shared || self.core.careful.load(Ordering::Relaxed) != 0;
-        let (first, max) =
-            if careful { (SHARED_SLEEP_SLICE, SHARED_SLEEP_SLICE_MAX) } else { (SLEEP_SLICE, SLEEP_SLICE_MAX) };
+        let careful = self.core.careful.load(Ordering::Relaxed) != 0;
+        let first = if careful || shared { SHARED_SLEEP_SLICE } else { SLEEP_SLICE };
+        if node_lives && !careful && slept > 0 {
+            return if ends_with_node { SLEEP_SLICE_MAX } else { BLIND_SLICE };
+        }
+        let max = if careful || shared { SHARED_SLEEP_SLICE_MAX } else { ALONE_SLICE_MAX };
         first.saturating_mul(1 << slept.min(16)).min(max)
     }
 }

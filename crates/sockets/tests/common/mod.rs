@@ -47,6 +47,14 @@ impl Drop for TestNode {
     }
 }
 
+/// Is a node until it is killed.
+pub(crate) fn run_node(name: &str, ready: impl FnOnce()) {
+    let config = NodeConfig::new(name).listen("127.0.0.1:0".parse().unwrap()).key(KeySource::Plain);
+    let daemon = Daemon::start(config).unwrap();
+    ready();
+    daemon.run().unwrap();
+}
+
 pub(crate) fn settings(node: &str) -> Settings {
     Settings { node_name: node.to_string(), offer_after_exchanges: 2, offer_after_bytes: 4096, ..Settings::from_env() }
 }
