@@ -235,12 +235,24 @@ pub(crate) struct Bench {
     /// How long the receiver sleeps before it is notified, microseconds (notify only)
     #[arg(long, value_delimiter = ',', default_values_t = [30, 1000], value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub(crate) asleep_us: Vec<u64>,
+    /// What of it, separated by commas (sockets only) [default: all]
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) part: Vec<Part>,
     /// Fail with exit code 6 when a promise is not met
     #[arg(long)]
     pub(crate) check: bool,
     /// How to show the result.
     #[command(flatten)]
     pub(crate) output: Output,
+}
+
+/// A part of `bench sockets`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Part {
+    /// Round trips, streams, short connections, thinking clients
+    Pairs,
+    /// Connections that say nothing
+    Silent,
 }
 
 /// A peer, or none from an empty word.

@@ -92,9 +92,13 @@ pub(crate) const LOCAL_NODES_MAX: u32 = 64;
 pub(crate) const LOCAL_NODE_LINGER: Duration = Duration::from_secs(2);
 /// How long `vmmc run` waits for whoever reads its output once it was told to end.
 pub(crate) const READER_PATIENCE: Duration = Duration::from_millis(200);
-/// Silent connections beside the busy one in `vmmc bench sockets`; each has a thread at the other side.
+/// Silent connections beside the busy one in `vmmc bench sockets`.
 pub(crate) const IDLE_SOCKETS: usize = 4000;
 /// Silent connections whose memory and processor time it tells.
 pub(crate) const MANY_IDLE_SOCKETS: usize = 10_000;
+/// Of those, connections that have a thread at the other side; the others have an event loop there.
+pub(crate) const IDLE_SLEEPERS: usize = 1000;
+/// Time after which whoever has just opened a connection has gone to sleep.
+pub(crate) const IDLE_SETTLE: Duration = Duration::from_millis(500);
 /// How long they are watched.
-pub(crate) const IDLE_WATCH: Duration = Duration::from_secs(1);
+pub(crate) const IDLE_WATCH: Duration = Duration::from_secs(2);

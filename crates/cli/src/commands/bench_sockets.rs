@@ -3,7 +3,9 @@
 //! Invariant: both sides of a ratio come from the same run, on the same cores, by the same code; only the way the bytes take differs. Processor time is that of both
 //! processes together.
 
-use crate::args::Bench;
+mod silent;
+
+use crate::args::{Bench, Part};
 use crate::failure::Failure;
 use crate::machine::{Machine, Quiet, core_pair, pin};
 use crate::report::table;
@@ -27,8 +29,6 @@ enum Case {
     Connect,
     /// 8 bytes there and back, with a pause before each.
     Think { us: u64 },
-    /// Ping with so many other upgraded connections that say nothing.
-    Idle { others: usize },
 }
 
 /// A way to carry bytes.
@@ -77,7 +77,8 @@ pub(crate) fn run(bench: &Bench) -> Result<(), Failure> {
     let mut lines = Vec::new();
     let mut values = Vec::new();
     let mut broken = 0;
-    for row in rows() {
+    let wanted = |part| bench.part.is_empty() || bench.part.contains(&part);
+    for row in rows().into_iter().filter(|_| wanted(Part::Pairs)) {
         let mut pairs = Vec::new();
         for _ in 0..bench.runs {
             pairs.push((world.measure(row.case, Way::Tcp, time)?, world.measure(row.case, Way::Vmmc, time)?));
@@ -87,7 +88,8 @@ pub(crate) fn run(bench: &Bench) -> Result<(), Failure> {
         lines.push(outcome.line());
         values.push(outcome.json());
     }
-    for outcome in world.idle(bench, time)? {
+    let silent = if wanted(Part::Silent) { silent::measure(&world, bench, time)? } else { Vec::new() };
+    for outcome in silent {
         broken += usize::from(!outcome.met);
         lines.push(outcome.line);
         values.push(outcome.json);
@@ -164,47 +166,6 @@ impl Outcome {
             "time_ratio_most": self.time_most, "tcp_cpu_us": self.tcp.cpu * 1e6, "vmmc_cpu_us": self.vmmc.cpu * 1e6,
             "cpu_ratio": self.cpu_ratio, "cpu_ratio_most": self.cpu_most, "met": self.met,
         })
-    }
-}
-
-/// A line that compares something else than TCP and VMMC.
-struct Special {
-    line: Vec<String>,
-    json: serde_json::Value,
-    met: bool,
-}
-
-/// Most memory of 10,000 silent connections, and of fewer in proportion.
-const SILENT_BYTES_MOST: f64 = (1u64 << 30) as f64 / 10_000.0;
-/// Processor time a second that is nothing: the measurement itself and the node's clock.
-const SILENT_CPU_MOST: f64 = 0.02;
-
-impl Special {
-    fn new(name: String, figures: [String; 4], json: serde_json::Value, met: bool) -> Special {
-        let mut line = vec![name];
-        line.extend(figures);
-        line.extend([(); 4].map(|()| String::new()));
-        line.push(if met { String::new() } else { "missed".into() });
-        Special { line, json, met }
-    }
-
-    fn beside(count: usize, alone: f64, beside: f64) -> Special {
-        let (ratio, us) = (beside / alone, |s: f64| format!("{:.2}", s * 1e6));
-        let json = serde_json::json!({
-            "what": "8 B beside silent connections (first figure: without them)", "connections": count,
-            "alone_us": alone * 1e6, "beside_us": beside * 1e6, "time_ratio": ratio, "time_ratio_most": 1.2, "met": ratio <= 1.2,
-        });
-        let figures = [us(alone), us(beside), format!("{ratio:.3}"), "1.20".into()];
-        Special::new(format!("8 B, alone and beside {count} silent ones"), figures, json, ratio <= 1.2)
-    }
-
-    fn silent(count: usize, bytes: u64, cpu: f64) -> Special {
-        let met = bytes as f64 <= SILENT_BYTES_MOST * count as f64 && cpu <= SILENT_CPU_MOST;
-        let json = serde_json::json!({
-            "what": "silent connections", "connections": count, "shared_memory_bytes": bytes, "cpu_s_per_s": cpu, "met": met,
-        });
-        let name = format!("{count} silent: {} MiB, {cpu:.3} s of processors a second", bytes >> 20);
-        Special::new(name, [(); 4].map(|()| String::new()), json, met)
     }
 }
 
@@ -292,7 +253,7 @@ impl World {
                 let mut both = self.open(way, core)?;
                 round(&mut *both)
             }),
-            Case::Ping { .. } | Case::Idle { .. } => {
+            Case::Ping { .. } => {
                 let mut both = self.ready(way, core)?;
                 self.timed(time, 1, 50, || round(&mut *both))
             }
@@ -361,49 +322,6 @@ impl World {
         asked.read_exact(&mut theirs)?;
         Ok(own_cpu() + f64::from_le_bytes(theirs))
     }
-
-    /// What thousands of silent connections cost a busy one, in memory, and in processor time.
-    fn idle(&self, bench: &Bench, time: Duration) -> Result<Vec<Special>, Failure> {
-        let case = Case::Idle { others: crate::limits::IDLE_SOCKETS };
-        let alone = self.best(case, bench.runs, time)?;
-        let memory = shared_memory_bytes();
-        let mut silent = Vec::new();
-        self.fall_silent(&mut silent, crate::limits::IDLE_SOCKETS)?;
-        let some = silent.len();
-        let beside = self.best(case, bench.runs, time)?;
-        self.fall_silent(&mut silent, crate::limits::MANY_IDLE_SOCKETS)?;
-        let many = silent.len();
-        let taken = shared_memory_bytes().saturating_sub(memory);
-        let cpu = self.cpu()?;
-        std::thread::sleep(crate::limits::IDLE_WATCH);
-        let cpu = (self.cpu()? - cpu) / crate::limits::IDLE_WATCH.as_secs_f64();
-        Ok(vec![Special::beside(some, alone, beside), Special::silent(many, taken, cpu)])
-    }
-
-    /// Opens connections that say nothing once they are upgraded, until there are so many; fewer, and the reason is printed, on a system that allows fewer descriptors or threads.
-    fn fall_silent(&self, silent: &mut Vec<Box<dyn Both>>, count: usize) -> Result<(), Failure> {
-        let (_, core) = core_pair();
-        while silent.len() < count {
-            match self.ready_after(0, Way::Vmmc, core) {
-                Ok(one) => silent.push(one),
-                Err(failure) if silent.is_empty() => return Err(failure),
-                Err(failure) => {
-                    let now = silent.len();
-                    eprintln!(
-                        "{now} silent connections instead of {count}: {failure}; see `ulimit -n` and `ulimit -u`, each takes descriptors and a thread of the other side"
-                    );
-                    break;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn best(&self, case: Case, runs: u32, time: Duration) -> Result<f64, Failure> {
-        let walls: Result<Vec<f64>, Failure> =
-            (0..runs).map(|_| self.measure(case, Way::Vmmc, time).map(|f| f.wall)).collect();
-        Ok(median(walls?))
-    }
 }
 
 impl Drop for World {
@@ -415,13 +333,6 @@ impl Drop for World {
             let _ = node.join();
         }
     }
-}
-
-/// Shared memory of the machine, which is what rings are made of.
-fn shared_memory_bytes() -> u64 {
-    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let line = text.lines().find_map(|l| l.strip_prefix("Shmem:")).unwrap_or_default();
-    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap_or(0) * 1024
 }
 
 fn context(node: &str) -> Arc<Context> {
@@ -439,6 +350,11 @@ trait Both: Read + Write + Send {
     fn in_ring(&self) -> bool {
         false
     }
+
+    /// The stream that it is, if it can move into shared memory.
+    fn into_stream(self: Box<Self>) -> Option<Stream> {
+        None
+    }
 }
 
 impl Both for TcpStream {}
@@ -448,6 +364,10 @@ impl Both for Stream {
         let how = self.describe();
         how.tx == Medium::Ring && how.rx == Medium::Ring
     }
+
+    fn into_stream(self: Box<Self>) -> Option<Stream> {
+        Some(*self)
+    }
 }
 
 fn round(both: &mut dyn Both) -> Result<(), Failure> {
@@ -456,25 +376,34 @@ fn round(both: &mut dyn Both) -> Result<(), Failure> {
 }
 
 const ASK_CPU: u8 = 255;
+/// Says that the connection falls silent.
+const PARK: u8 = b'q';
 
 /// The other process: answers on both listeners until its standard input closes.
 pub(crate) fn serve(node: &str) -> Result<(), Failure> {
     let (plain, through) = (TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?);
     crate::output(&format!("{}\n{}\n", plain.local_addr()?, through.local_addr()?))?;
     let context = context(node);
-    std::thread::spawn(move || accept(&plain, |tcp| Box::new(tcp)));
-    std::thread::spawn(move || accept(&through, |tcp| Box::new(Stream::new(&context, tcp))));
+    let parked = silent::Parked::start(&context)?;
+    std::thread::spawn(move || accept(&plain, None, |tcp| Box::new(tcp)));
+    std::thread::spawn(move || accept(&through, Some(parked), |tcp| Box::new(Stream::new(&context, tcp))));
     let mut end = Vec::new();
     std::io::stdin().read_to_end(&mut end)?;
     Ok(())
 }
 
-fn accept(listener: &TcpListener, dress: impl Fn(TcpStream) -> Box<dyn Both>) {
+fn accept(listener: &TcpListener, parked: Option<Arc<silent::Parked>>, dress: impl Fn(TcpStream) -> Box<dyn Both>) {
     while let Ok((tcp, _)) = listener.accept() {
         let _ = tcp.set_nodelay(true);
         let mut both = dress(tcp);
+        let parked = parked.clone();
         // A client that goes away ends its thread.
-        let answering = move || drop(answer(&mut *both));
+        let answering = move || {
+            if let (Ok(Asked::ToPark), Some(parked), Some(stream)) = (answer(&mut *both), parked, both.into_stream()) {
+                // It stays open, and silent, in whatever way.
+                parked.add(stream);
+            }
+        };
         // Thousands of them wait at a time.
         if std::thread::Builder::new().stack_size(64 << 10).spawn(answering).is_err() {
             return;
@@ -482,11 +411,20 @@ fn accept(listener: &TcpListener, dress: impl Fn(TcpStream) -> Box<dyn Both>) {
     }
 }
 
-fn answer(both: &mut dyn Both) -> std::io::Result<()> {
+/// How a conversation ends.
+enum Asked {
+    /// The client has gone.
+    Nothing,
+    /// No more comes for a while: no thread should wait for it.
+    ToPark,
+}
+
+fn answer(both: &mut dyn Both) -> std::io::Result<Asked> {
     let mut core = [0u8];
     both.read_exact(&mut core)?;
     if core[0] == ASK_CPU {
-        return both.write_all(&own_cpu().to_le_bytes());
+        both.write_all(&own_cpu().to_le_bytes())?;
+        return Ok(Asked::Nothing);
     }
     pin(core[0] as usize);
     let mut short = [0u8; 8];
@@ -495,7 +433,8 @@ fn answer(both: &mut dyn Both) -> std::io::Result<()> {
         let got = if long.is_empty() { both.read(&mut short)? } else { both.read(&mut long)? };
         let last = if long.is_empty() { short[..got].last() } else { long[..got].last() };
         match last {
-            None => return Ok(()),
+            None => return Ok(Asked::Nothing),
+            Some(&PARK) if long.is_empty() => return Ok(Asked::ToPark),
             Some(b'p') | Some(b'e') => both.write_all(b"pppppppp")?,
             // A stream begins: read in large pieces from now on.
             Some(_) if long.is_empty() => long = vec![0u8; CHUNK],
