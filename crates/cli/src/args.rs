@@ -253,6 +253,8 @@ pub(crate) enum Part {
     Pairs,
     /// Connections that say nothing
     Silent,
+    /// redis, nginx, PostgreSQL and iperf3 with and without `vmmc exec`
+    Programs,
 }
 
 /// A peer, or none from an empty word.

@@ -61,6 +61,10 @@ pub(crate) const PIECES: u64 = 8;
 pub(crate) const TRANSFERS: usize = 8;
 /// Pauses between two reports of progress: often enough for the eye.
 pub(crate) const PROGRESS_PAUSE: Duration = Duration::from_millis(50);
+/// Least time of one run of a real program in `vmmc bench sockets`: processor time is counted in hundredths of a second, and its start counts.
+pub(crate) const PROGRAM_TIME: Duration = Duration::from_secs(2);
+/// Longest run of such a program.
+pub(crate) const PROGRAM_WAIT: Duration = Duration::from_secs(120);
 /// How long a node that `vmmc exec` started stays after its last process: long enough for the next command typed by hand.
 pub(crate) const EXEC_NODE_LINGER: Duration = Duration::from_secs(60);
 

@@ -3,6 +3,7 @@
 //! Invariant: both sides of a ratio come from the same run, on the same cores, by the same code; only the way the bytes take differs. Processor time is that of both
 //! processes together.
 
+mod programs;
 mod silent;
 
 use crate::args::{Bench, Part};
@@ -94,18 +95,27 @@ pub(crate) fn run(bench: &Bench) -> Result<(), Failure> {
         lines.push(outcome.line);
         values.push(outcome.json);
     }
+    let programs = if wanted(Part::Programs) { programs::measure(&world, bench)? } else { Vec::new() };
+    broken += programs.iter().filter(|p| p.is_missed()).count();
     if bench.output.json {
-        crate::output_json(
-            &serde_json::json!({ "bench": "sockets", "machine": Machine::here().to_string(), "rows": values }),
-        )?;
+        let programs: Vec<_> = programs.iter().map(programs::Outcome::json).collect();
+        crate::output_json(&serde_json::json!({
+            "bench": "sockets", "machine": Machine::here().to_string(), "rows": values, "programs": programs,
+        }))?;
     } else {
         let header =
             ["what", "TCP", "VMMC", "time ratio", "at most", "cpu TCP", "cpu VMMC", "cpu ratio", "at most", ""];
-        let mut text = format!("vmmc bench sockets on {}\n\n{}", Machine::here(), table::align(&header, &lines, 1));
-        text += &format!(
-            "\ntime and processor time for an operation, microseconds (1 MiB for writes); medians of {} runs in turns\n",
-            bench.runs
-        );
+        let mut text = format!("vmmc bench sockets on {}\n", Machine::here());
+        if !lines.is_empty() {
+            text += &format!(
+                "\n{}\ntime and processor time for an operation, microseconds (1 MiB for writes); medians of {} runs in turns\n",
+                table::align(&header, &lines, 1),
+                bench.runs
+            );
+        }
+        if !programs.is_empty() {
+            text += &format!("\n{}", programs::show(&programs, bench.runs));
+        }
         quiet.warnings().iter().for_each(|w| text += &format!("warning: {w}\n"));
         crate::output(&text)?;
     }
@@ -176,6 +186,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 
 /// A node, and another process that answers; they end with this value.
 struct World {
+    name: String,
     peer: Child,
     plain: SocketAddr,
     through: SocketAddr,
@@ -204,7 +215,7 @@ impl World {
         };
         let (plain, through) = (address()?, address()?);
         let context = context(&name);
-        Ok(World { peer, plain, through, context, stopper, node: Some(node) })
+        Ok(World { name, peer, plain, through, context, stopper, node: Some(node) })
     }
 
     fn open(&self, way: Way, core: usize) -> Result<Box<dyn Both>, Failure> {
