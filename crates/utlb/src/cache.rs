@@ -143,6 +143,21 @@ impl SharedCache {
         Some(self.frames[set])
     }
 
+    /// How many of the `most` pages right behind `page` are here with the frames right behind `frame`. Each of them counts as used. Only a direct-mapped cache is looked at in
+    /// this way; others say 0.
+    #[inline]
+    pub fn row_behind(&self, process: Process, page: Page, frame: Frame, most: u64) -> u64 {
+        if self.shape.ways != 1 || most > Page::MAX.number() - page.number() {
+            return 0;
+        }
+        let (tag, set) = (Tag::new(process, page).number(), self.set(process, page));
+        // A row ends with the last set: the next look begins at the first.
+        let most = most.min(self.mask - set as u64) as usize;
+        let (tags, frames) = (&self.tags[set + 1..][..most], &self.frames[set + 1..][..most]);
+        let same = |(at, (t, f)): &(u64, (&u64, &Frame))| **t == tag + at && f.0 == frame.0.wrapping_add(*at);
+        (1..).zip(tags.iter().zip(frames)).take_while(same).count() as u64
+    }
+
     /// What is here.
     pub fn tags(&self) -> impl Iterator<Item = Tag> {
         self.tags.iter().filter(|tag| **tag != EMPTY).map(|tag| Tag::from_table(*tag))
@@ -275,6 +290,11 @@ mod tests {
                         let found = cache.find(process, page);
                         prop_assert_eq!(found.is_some(), model.find(process, page));
                         prop_assert!(found.is_none_or(|frame| frame == Frame(number)));
+                        let row = cache.row_behind(process, page, Frame(number), 20);
+                        let there = |n: u64| cache.contains(process, Page::new(n).expect("small"));
+                        prop_assert!((1..=row).all(|behind| there(number + behind)));
+                        let end = (cache.set(process, page) as u64 + row + 1) == sets as u64;
+                        prop_assert!(ways > 1 || row == 20 || end || !there(number + row + 1));
                         if found.is_none() {
                             let out = cache.fill(process, page, Frame(number)).map(|tag| (tag.process(), tag.page()));
                             prop_assert_eq!(out, model.fill(process, page));

@@ -220,9 +220,9 @@ impl PageTable {
         leaf.bits.has(at).then(|| leaf.values[at])
     }
 
-    /// The values of all of `pages`, in order; false, and nothing is called, if one has none. One look at 64 pages, one search for 512.
+    /// The values of all of `pages`, in order and in as few pieces as they have tables; false, and nothing is called, if one has none. One look at 64 pages, one search for 512.
     #[inline]
-    pub fn find_all(&mut self, pages: Pages, mut each: impl FnMut(u32)) -> bool {
+    pub fn find_all(&mut self, pages: Pages, mut each: impl FnMut(&[u32])) -> bool {
         let (first, end) = (pages.first().number(), pages.first().number() + pages.count());
         if pages.count() > 1 && first >> LEAF_SHIFT != (end - 1) >> LEAF_SHIFT && !self.has_all(pages) {
             return false;
@@ -231,7 +231,7 @@ impl PageTable {
             let Some(leaf) = self.directory.leaf_mut(leaf) else { return false };
             let there = leaf.bits.all(from, to);
             if there {
-                leaf.values[from..to].iter().for_each(|value| each(*value));
+                each(&leaf.values[from..to]);
             }
             there
         })
@@ -309,7 +309,7 @@ mod tests {
                 let all = (number..number + count).all(|n| keys.contains(&n));
                 prop_assert_eq!(set.contains_all(range), all);
                 let mut values = Vec::new();
-                prop_assert_eq!(table.find_all(range, |value| values.push(value)), all);
+                prop_assert_eq!(table.find_all(range, |some| values.extend_from_slice(some)), all);
                 let expected = if all { (number..number + count).map(|n| model[&n]).collect() } else { Vec::new() };
                 prop_assert_eq!(values, expected);
             }

@@ -143,11 +143,11 @@ impl Pinning {
     pub fn acquire(&mut self, pages: Pages) -> bool {
         let (policy, held) = (&mut self.policy, &mut self.held);
         let found = if self.last == Some(pages) && policy.repeats_change_nothing() {
-            self.table.find_all(pages, |slot| held.hold(Slot(slot)))
+            self.table.find_all(pages, |slots| held.hold_all(slots))
         } else {
-            self.table.find_all(pages, |slot| {
-                policy.touched(Slot(slot));
-                held.hold(Slot(slot));
+            self.table.find_all(pages, |slots| {
+                slots.iter().for_each(|slot| policy.touched(Slot(*slot)));
+                held.hold_all(slots);
             })
         };
         if found {
@@ -323,7 +323,7 @@ impl Pinning {
     /// A transfer with these pages has started: those of them that are pinned are no victims until [`Pinning::release`].
     pub fn hold(&mut self, pages: Pages) {
         let held = &mut self.held;
-        if self.table.find_all(pages, |slot| held.hold(Slot(slot))) {
+        if self.table.find_all(pages, |slots| held.hold_all(slots)) {
             return;
         }
         for page in pages.iter() {
@@ -336,7 +336,7 @@ impl Pinning {
     /// The transfer has ended.
     pub fn release(&mut self, pages: Pages) {
         let held = &mut self.held;
-        if self.table.find_all(pages, |slot| held.release(Slot(slot))) {
+        if self.table.find_all(pages, |slots| held.release_all(slots)) {
             return;
         }
         for page in pages.iter() {

@@ -69,6 +69,47 @@ impl Held {
         *count -= 1;
         self.held -= usize::from(*count == 0);
     }
+
+    /// [`hold`](Held::hold) for each of these slots. Pages that were pinned together have slots in a row, which are counted together.
+    #[inline]
+    pub(crate) fn hold_all(&mut self, slots: &[u32]) {
+        match row(slots) {
+            Some(row) => {
+                if self.counts.len() < row.end {
+                    self.counts.resize(row.end, 0);
+                }
+                let counts = &mut self.counts[row];
+                self.held += counts.iter().map(|count| usize::from(*count == 0)).sum::<usize>();
+                counts.iter_mut().for_each(|count| *count += 1);
+            }
+            None => slots.iter().for_each(|slot| self.hold(Slot(*slot))),
+        }
+    }
+
+    /// [`release`](Held::release) for each of these slots.
+    ///
+    /// # Panics
+    ///
+    /// As [`release`](Held::release).
+    #[inline]
+    pub(crate) fn release_all(&mut self, slots: &[u32]) {
+        match row(slots).and_then(|row| self.counts.get_mut(row)) {
+            Some(counts) => {
+                assert!(counts.iter().all(|count| *count > 0), "a slot is released as often as it was held");
+                counts.iter_mut().for_each(|count| *count -= 1);
+                self.held -= counts.iter().map(|count| usize::from(*count == 0)).sum::<usize>();
+            }
+            None => slots.iter().for_each(|slot| self.release(Slot(*slot))),
+        }
+    }
+}
+
+/// The slots as a range, if each follows the one before and there are some.
+#[inline]
+fn row(slots: &[u32]) -> Option<std::ops::Range<usize>> {
+    let first = slots.first().filter(|_| slots.len() > 2)?;
+    let differs = slots.iter().zip(*first..).map(|(slot, expected)| slot ^ expected).fold(0, |all, one| all | one);
+    (differs == 0).then(|| *first as usize..*first as usize + slots.len())
 }
 
 /// An application's choice of what to unpin.

@@ -242,7 +242,8 @@ impl Memory {
         };
         let place = self.translations.translate(process, &mut memory.table, address);
         let Some(start) = place else { return (None, whole) };
-        let mut whole = whole;
+        let full = (len - whole) / page;
+        let mut whole = whole + self.translations.row_behind(process, &mut memory.table, address, start, full) * page;
         while whole < len {
             // Neighbours that lie behind each other are one copy.
             let next = self.translations.translate(process, &mut memory.table, address + whole);

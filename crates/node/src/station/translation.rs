@@ -249,6 +249,22 @@ impl Translations {
         place.map(|place| Place { offset: place.offset + inside, ..place })
     }
 
+    /// How many of the pages behind the one at `address`, which lies at `place`, follow it in its region too, as far as the cache shows that at once; at most `most`.
+    #[inline]
+    pub(super) fn row_behind(
+        &mut self,
+        process: ProcessId,
+        table: &mut Table,
+        address: u64,
+        place: Place,
+        most: u64,
+    ) -> u64 {
+        let Some(page) = Page::of_address(address).filter(|_| most > 0) else { return 0 };
+        let row = self.cache.row_behind(tagged(process), page, place.frame(), most);
+        table.counters.lookups += row;
+        row
+    }
+
     #[inline]
     fn look_up(&mut self, process: Tagged, table: &mut Table, page: Page) -> Option<Place> {
         if let Some((_, _, place)) = self.ahead.take().filter(|ahead| (ahead.0, ahead.1) == (process, page)) {
