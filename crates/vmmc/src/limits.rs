@@ -39,6 +39,8 @@ pub const LONG_SEND_KEPT_MAX: u64 = 16 << 20;
 pub const PINNED_PAGES_DEFAULT: usize = 16_384;
 /// Pages that one command names: longer transfers are several.
 pub const PINNED_PIECE_PAGES: usize = 1024;
+/// Sends of plain slices of up to so many pages are copied: that is faster than to ask the kernel whether the slice still lies on its pinned pages (`vmmc bench utlb`).
+pub const PINNED_COPIED_PAGES: usize = 8;
 /// Least bytes of whole pages worth pinning when the ends of a transfer lie on other pages and need commands of their own.
 pub const PINNED_EDGED_BYTES_MIN: usize = 16 << 10;
 /// Bytes of a trace that are kept before they go to its file: some thousands of records.

@@ -22,7 +22,8 @@ const PIECE_BYTES: usize = PINNED_PIECE_PAGES * PAGE_BYTES;
 
 impl Import {
     /// Sends from any memory without a copy on the way; returns when the memory may be reused. Its whole pages are pinned at first use and stay pinned, so that later sends
-    /// cost a look at a table. Memory that cannot be pinned (a stack, a file, a few bytes) is copied.
+    /// cost a look at a table. Memory that cannot be pinned (a stack, a file, a few bytes) is copied, and so are [a few pages](crate::PinOptions::copied_up_to) that nobody has
+    /// [lent](crate::Session::lend): that is faster than to make sure that they still are where they were pinned.
     ///
     /// # Errors
     /// [`TransferError`]; after [`TransferError::TimedOut`] the memory may still be read.
@@ -35,6 +36,9 @@ impl Import {
     /// # Errors
     /// As for [`send_pinned`](Self::send_pinned).
     pub fn send_pinned_with(&self, offset: u64, data: &[u8], options: SendOptions) -> Result<(), TransferError> {
+        if self.shared.core.pins.copies(data.len()) {
+            return self.send_with(offset, data, options);
+        }
         self.send_pinned_as(offset, data, options, Body::Send)
     }
 

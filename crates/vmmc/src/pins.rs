@@ -12,11 +12,11 @@
 
 use crate::core::{Core, count};
 use crate::error::BufferError;
-use crate::limits::{PIN_TRIES, PINNED_PAGES_DEFAULT, UNFIT_KEPT_MAX};
+use crate::limits::{PIN_TRIES, PINNED_COPIED_PAGES, PINNED_PAGES_DEFAULT, UNFIT_KEPT_MAX};
 use crate::trace::Tracer;
 use std::collections::HashSet;
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use vmmc_host::Deadline;
 use vmmc_host::control::{Answer, Call, PageRun, PinRun};
@@ -33,17 +33,19 @@ pub struct PinOptions {
     policy: AnyPolicy,
     prepin: Prepin,
     pages_max: usize,
+    copied_pages: usize,
     trusting: bool,
 }
 
 impl Default for PinOptions {
-    /// LRU, only what is needed, 64 MiB or three quarters of `RLIMIT_MEMLOCK`.
+    /// LRU, only what is needed, 64 MiB or three quarters of `RLIMIT_MEMLOCK`; plain slices of up to 8 pages are copied.
     fn default() -> Self {
         let locked = locked_bytes_max().map_or(usize::MAX, |bytes| bytes as usize / PAGE_BYTES / 4 * 3);
         PinOptions {
             policy: PolicyKind::Lru.build(),
             prepin: Prepin::Fixed(1),
             pages_max: PINNED_PAGES_DEFAULT.min(locked.max(1)),
+            copied_pages: PINNED_COPIED_PAGES,
             trusting: false,
         }
     }
@@ -79,6 +81,14 @@ impl PinOptions {
         self
     }
 
+    /// Sends from plain slices of up to so many pages are copied and not pinned, which is faster for a few pages; 0 pins whatever can be pinned. Lent memory, and any memory of a
+    /// [trusting](Self::trusting) session, is pinned however short it is.
+    #[must_use]
+    pub fn copied_up_to(mut self, pages: usize) -> Self {
+        self.copied_pages = pages;
+        self
+    }
+
     /// Most pages pinned at a time.
     #[must_use]
     pub fn pages_max(mut self, pages: usize) -> Self {
@@ -88,9 +98,10 @@ impl PinOptions {
 }
 
 /// The pins of a session.
-#[derive(Default)]
 pub(crate) struct Pins {
     state: Mutex<Stage>,
+    /// See [`PinOptions::copied_up_to`].
+    copied_bytes: AtomicUsize,
     /// Transfers that could not be pinned.
     copied: AtomicU64,
     /// Nothing can be pinned here at all.
@@ -159,6 +170,17 @@ impl Body<'_> {
     }
 }
 
+impl Default for Pins {
+    fn default() -> Pins {
+        Pins {
+            state: Mutex::default(),
+            copied_bytes: AtomicUsize::new(PINNED_COPIED_PAGES * PAGE_BYTES),
+            copied: AtomicU64::new(0),
+            off: AtomicBool::new(false),
+        }
+    }
+}
+
 /// How a look at the tables ended.
 enum Look {
     Pinned,
@@ -172,9 +194,17 @@ impl Pins {
         let mut stage = self.lock();
         let early = !matches!(*stage, Stage::Used(_));
         if early {
+            let pages = if options.trusting { 0 } else { options.copied_pages };
+            self.copied_bytes.store(pages.saturating_mul(PAGE_BYTES), Ordering::Relaxed);
             *stage = Stage::Chosen(options);
         }
         early
+    }
+
+    /// Whether a send of a plain slice is so short that it is copied.
+    #[inline]
+    pub(crate) fn copies(&self, len: usize) -> bool {
+        len <= self.copied_bytes.load(Ordering::Relaxed)
     }
 
     /// Makes sure that the node can reach these pages, and holds them for a transfer; none: the caller must copy.

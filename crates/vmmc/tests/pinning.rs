@@ -83,8 +83,11 @@ fn node(name: &str, pinned_pages: Option<u64>) -> Embedded {
     Embedded::start(config).expect("the node starts")
 }
 
+/// A session that pins whatever can be pinned.
 fn attach(node: &Embedded) -> Session {
-    Session::builder().timeout(LONG).over(node.attach().expect("the node takes us")).expect("attach")
+    let session = Session::builder().timeout(LONG).over(node.attach().expect("the node takes us")).expect("attach");
+    assert!(session.set_pinning(PinOptions::default().copied_up_to(0)));
+    session
 }
 
 /// An export of the node's, and an import of it through the engine.
@@ -121,7 +124,7 @@ fn memory_that_is_unmapped_moved_or_forked_is_never_used_by_its_old_translation(
     }
     let node = node("changes", None);
     let (owner, user) = (attach(&node), attach(&node));
-    user.set_pinning(PinOptions::default().pages_max(24));
+    user.set_pinning(PinOptions::default().pages_max(24).copied_up_to(0));
     let (export, import) = join(&owner, &user, "changes", PAGES);
     let mut rng = Rng(20_260_101);
     let mut pool: Vec<Mapping> = (0..6).map(|_| Mapping::new(PAGES)).collect();

@@ -35,7 +35,7 @@ fn recorded_program() {
     let node = Embedded::start(config).unwrap();
     let attach = || Session::builder().timeout(Duration::from_secs(30)).over(node.attach().unwrap()).unwrap();
     let (owner, user) = (attach(), attach());
-    assert!(user.set_pinning(PinOptions::default().policy(policy).pages_max(LIMIT)));
+    assert!(user.set_pinning(PinOptions::default().policy(policy).pages_max(LIMIT).copied_up_to(0)));
     let export = owner.export((8 * PAGE) as u64).name("x").mappable(false).create().unwrap();
     let import = user.import("x").open().unwrap();
     let mut memory = vec![1u8; (PAGES + 1) * PAGE];

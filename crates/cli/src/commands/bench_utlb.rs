@@ -10,7 +10,7 @@ use crate::measure::utlb::{COUNTS, Costs, Row, measure};
 use crate::report::table::align;
 use vmmc_utlb::cost::PAPER;
 
-/// Most that a later use of a pinned page may cost more than library memory, ns, from lent memory, which makes no system call.
+/// Most that a later use of a page may cost more than library memory, ns: of a plain slice, and of lent memory.
 const LATER_NS_MAX: f64 = 100.0;
 
 /// Runs the bench.
@@ -24,7 +24,7 @@ pub(crate) fn run(output: &Output, check: bool) -> Result<(), Failure> {
     bar.finish_and_clear();
     let warnings = quiet.warnings();
     if output.json {
-        let value = serde_json::json!({"machine": Machine::here(), "rows": costs.rows, "call_ns": costs.call_ns,
+        let value = serde_json::json!({"machine": Machine::here(), "rows": costs.rows, "daemon": costs.daemon, "call_ns": costs.call_ns,
             "wake_ns": costs.wake_ns, "tracing": costs.tracing, "warnings": warnings});
         crate::output_json(&value)?;
     } else {
@@ -41,52 +41,54 @@ pub(crate) fn run(output: &Output, check: bool) -> Result<(), Failure> {
 }
 
 fn more_per_page(row: &Row) -> f64 {
-    (row.lent_ns - row.library_ns) / row.pages as f64
+    (row.lent_ns.max(row.later_ns) - row.library_ns) / row.pages as f64
 }
 
 fn us(ns: f64) -> String {
     format!("{:.2}", ns / 1000.0)
 }
 
-fn table(title: &str, header: &[&str], costs: &Costs, cells: impl Fn(&Row) -> Vec<String>) -> String {
-    let lines: Vec<Vec<String>> =
-        costs.rows.iter().map(|row| [vec![row.pages.to_string()], cells(row)].concat()).collect();
+fn table(title: &str, header: &[&str], rows: &[Row], cells: impl Fn(&Row) -> Vec<String>) -> String {
+    let lines: Vec<Vec<String>> = rows.iter().map(|row| [vec![row.pages.to_string()], cells(row)].concat()).collect();
     format!("{title}\n\n{}\n", align(header, &lines, 0))
+}
+
+fn uses(title: &str, rows: &[Row]) -> String {
+    let header = [
+        "pages",
+        "first use",
+        "later use",
+        "always pinned",
+        "lent",
+        "trusting",
+        "library memory",
+        "later - library, ns",
+        "pinned - library",
+        "lent - library",
+        "trusting - library",
+        "copied",
+        "forget",
+    ];
+    table(title, &header, rows, |r| {
+        let more = |ns: f64| format!("{:.0}", ns - r.library_ns);
+        let uses = [r.first_ns, r.later_ns, r.asking_ns, r.lent_ns, r.trusting_ns, r.library_ns].map(us).to_vec();
+        let differences = [r.later_ns, r.asking_ns, r.lent_ns, r.trusting_ns].map(more).to_vec();
+        [uses, differences, vec![us(r.copied_ns), us(r.forget_ns)]].concat()
+    })
 }
 
 fn text(costs: &Costs, warnings: &[String]) -> String {
     let mut text =
         format!("vmmc bench utlb on {}\nmedians, us; node in this process, same-node engine path\n\n", Machine::here());
-    text += &table(
-        "Use of memory: a send of so many pages and its completion",
-        &[
-            "pages",
-            "first use",
-            "later use",
-            "lent",
-            "trusting",
-            "library memory",
-            "later - library, ns",
-            "lent - library",
-            "trusting - library",
-            "copied",
-            "forget",
-        ],
-        costs,
-        |r| {
-            let more = |ns: f64| format!("{:.0}", ns - r.library_ns);
-            let [later, lent, trusting] = [r.later_ns, r.lent_ns, r.trusting_ns].map(more);
-            let uses = [r.first_ns, r.later_ns, r.lent_ns, r.trusting_ns, r.library_ns].map(us).to_vec();
-            [uses, vec![later, lent, trusting, us(r.copied_ns), us(r.forget_ns)]].concat()
-        },
-    );
+    text += &uses("Use of memory: a send of so many pages and its completion", &costs.rows);
+    text += &uses("The same, attached to a daemon", &costs.daemon);
     text += &table(
         "UTLB Table 1, host: the look at the user's table, pinning and unpinning (paper / here)",
         &["pages", "lookup", "pin", "unpin"],
-        costs,
+        &costs.rows,
         |r| {
             let pages = r.pages as f64;
-            let pin = format!("{:.0} / {}", PAPER.pin.at_us(pages), us(r.first_ns - r.later_ns));
+            let pin = format!("{:.0} / {}", PAPER.pin.at_us(pages), us(r.first_ns - r.asking_ns));
             let unpin = format!("{:.0} / {}", PAPER.unpin.at_us(pages), us(r.forget_ns));
             vec![format!("{:.1} / {}", PAPER.user_check_us, us(r.lookup_ns)), pin, unpin]
         },
@@ -94,7 +96,7 @@ fn text(costs: &Costs, warnings: &[String]) -> String {
     text += &table(
         "UTLB Table 2, engine: the look at its cache for so many pages, and a miss that reads so many entries (paper / here)",
         &["pages", "hit", "miss"],
-        costs,
+        &costs.rows,
         |r| {
             let hit = format!("{:.1} / {}", PAPER.ni_check_us, us(r.cache_ns));
             vec![hit, format!("{:.1} / {}", PAPER.ni_miss.at_us(r.pages as f64), us(r.fetch_ns))]
@@ -111,7 +113,7 @@ fn text(costs: &Costs, warnings: &[String]) -> String {
             "copy, each time",
             "process_vm_readv, each time",
         ],
-        costs,
+        &costs.rows,
         |r| {
             let uring = r.uring_ns.map_or("forbidden".into(), us);
             let copy = us((r.copied_ns - r.library_ns).max(0.0));
@@ -150,7 +152,7 @@ fn profile(costs: &Costs) -> String {
         kernel(one.mlock_ns),
         kernel(one.munlock_ns),
         costs.call_ns / 1000.0,
-        points(|r| r.first_ns - r.later_ns),
+        points(|r| r.first_ns - r.asking_ns),
         points(|r| r.forget_ns),
         points(|r| r.fetch_ns),
     )

@@ -4,6 +4,8 @@
 
 pub(crate) mod tracing;
 
+use super::nodes::order;
+use super::pair::TemporaryNode;
 use crate::failure::Failure;
 use std::hint::black_box;
 use std::time::Instant;
@@ -34,8 +36,10 @@ pub(crate) struct Row {
     pub(crate) first_ns: f64,
     /// Of it, taking the pages over in place.
     pub(crate) take_ns: f64,
-    /// A later send.
+    /// A later send of a plain slice: a few pages are copied.
     pub(crate) later_ns: f64,
+    /// The same where all is pinned, so that the kernel is asked.
+    pub(crate) asking_ns: f64,
     /// The same from lent memory.
     pub(crate) lent_ns: f64,
     /// The same by a session that trusts the program.
@@ -67,6 +71,8 @@ pub(crate) struct Row {
 #[derive(Clone, Debug, serde::Serialize)]
 pub(crate) struct Costs {
     pub(crate) rows: Vec<Row>,
+    /// The same uses by a process attached to a daemon.
+    pub(crate) daemon: Vec<Row>,
     /// An empty system call.
     pub(crate) call_ns: f64,
     /// Waking a thread that sleeps.
@@ -77,29 +83,50 @@ pub(crate) struct Costs {
 
 /// A node in this process, an export, and an import of it through the engine.
 struct Bed {
+    /// Pins whatever can be pinned.
     user: Session,
     import: Import,
     trusting: Import,
+    plain: Import,
     _export: vmmc::Export,
     _owner: Session,
-    _node: Embedded,
+    _node: Serving,
+    /// What was used first of all; freed, its pages would be somebody else's first use.
+    warm: Option<Memory>,
+}
+
+enum Serving {
+    Here { _node: Embedded },
+    Daemon { _node: TemporaryNode },
 }
 
 impl Bed {
-    fn new() -> Result<Bed, Failure> {
-        let name = format!("bench-utlb-{}", std::process::id());
-        let mut config = NodeConfig::new(&name).key(KeySource::Plain);
+    /// With a node in this process.
+    fn embedded() -> Result<Bed, Failure> {
+        let mut config = NodeConfig::new(&format!("bench-utlb-{}", std::process::id())).key(KeySource::Plain);
         config.keeper = false;
         let node = Embedded::start(config).map_err(Failure::new)?;
         let attach = || Session::over(node.attach().map_err(Failure::new)?).map_err(Failure::from);
-        let (owner, user) = (attach()?, attach()?);
+        let sessions = [attach()?, attach()?, attach()?, attach()?];
+        Bed::new(sessions, Serving::Here { _node: node })
+    }
+
+    /// Attached to a daemon.
+    fn attached() -> Result<Bed, Failure> {
+        let node = TemporaryNode::start(order("utlb", None, &[])).map_err(Failure::new)?;
+        let attach = || Session::builder().node(&node.name).attach().map_err(Failure::from);
+        let sessions = [attach()?, attach()?, attach()?, attach()?];
+        Bed::new(sessions, Serving::Daemon { _node: node })
+    }
+
+    fn new([owner, user, trusting, plain]: [Session; 4], node: Serving) -> Result<Bed, Failure> {
         let len = (COUNTS[COUNTS.len() - 1] * PAGE) as u64;
-        let export = owner.export(len).name(&name).mappable(false).create().map_err(Failure::new)?;
-        let import = user.import(&name).open().map_err(Failure::from)?;
-        let other = attach()?;
-        other.set_pinning(PinOptions::default().trusting());
-        let trusting = other.import(&name).open().map_err(Failure::from)?;
-        Ok(Bed { user, import, trusting, _export: export, _owner: owner, _node: node })
+        let export = owner.export(len).name("bench-utlb").mappable(false).create().map_err(Failure::new)?;
+        user.set_pinning(PinOptions::default().copied_up_to(0));
+        trusting.set_pinning(PinOptions::default().trusting());
+        let open = |session: &Session| session.import("bench-utlb").open().map_err(Failure::from);
+        let (import, trusting, plain) = (open(&user)?, open(&trusting)?, open(&plain)?);
+        Ok(Bed { user, import, trusting, plain, _export: export, _owner: owner, _node: node, warm: None })
     }
 }
 
@@ -124,18 +151,35 @@ impl Memory {
 /// Measures everything.
 pub(crate) fn measure(progress: impl Fn()) -> Result<Costs, Failure> {
     PinSpace::of_process().map_err(Failure::new)?;
-    let bed = Bed::new()?;
-    // The first of all makes rings, arenas and threads.
-    let mut warm = Memory::new(8);
-    bed.import.send_pinned(0, warm.pages(0, 8)).map_err(Failure::new)?;
+    let bed = warm(Bed::embedded()?)?;
     let rows = COUNTS.iter().map(|pages| {
         let row = row(&bed, *pages);
         progress();
         row
     });
     let rows = rows.collect::<Result<_, _>>()?;
+    drop(bed);
+    let bed = warm(Bed::attached()?)?;
+    let daemon = COUNTS.iter().map(|pages| {
+        let mut row = Row { pages: *pages, ..Row::default() };
+        first_uses(&bed, &mut row)?;
+        later_uses(&bed, &mut row)?;
+        Ok(row)
+    });
+    let daemon = daemon.collect::<Result<_, Failure>>()?;
+    drop(bed);
     let call_ns = per_call(LOOKUPS, || _ = black_box(rustix::process::getppid()));
-    Ok(Costs { rows, call_ns, wake_ns: wake(), tracing: tracing::measure()? })
+    Ok(Costs { rows, daemon, call_ns, wake_ns: wake(), tracing: tracing::measure()? })
+}
+
+/// The first use of all makes rings, arenas and threads.
+fn warm(mut bed: Bed) -> Result<Bed, Failure> {
+    let mut memory = Memory::new(16);
+    for import in [&bed.import, &bed.trusting, &bed.plain] {
+        import.send_pinned(0, memory.pages(0, 16)).map_err(Failure::new)?;
+    }
+    bed.warm = Some(memory);
+    Ok(bed)
 }
 
 fn row(bed: &Bed, pages: usize) -> Result<Row, Failure> {
@@ -172,12 +216,19 @@ fn later_uses(bed: &Bed, row: &mut Row) -> Result<(), Failure> {
     buffer.write(0, body).map_err(Failure::new)?;
     bed.import.send_pinned(0, body).map_err(Failure::new)?;
     bed.trusting.send_pinned(0, body).map_err(Failure::new)?;
-    let [mut later, mut lent, mut trusting, mut library, mut copied] = [const { Vec::new() }; 5];
+    let [mut later, mut asking, mut lent, mut trusting, mut library, mut copied] = [const { Vec::new() }; 6];
     let memory = bed.user.lend(body);
     let mut failed = Ok(());
     for _ in 0..ROUNDS {
         library.push(per_call(BATCH, || keep(&mut failed, bed.import.send_from(&buffer, 0..len, 0))));
-        later.push(per_call(BATCH, || keep(&mut failed, bed.import.send_pinned(0, body))));
+        // What returns before it has arrived is waited for in the end.
+        later.push(
+            per_call(1, || {
+                (0..BATCH).for_each(|_| keep(&mut failed, bed.plain.send_pinned(0, body)));
+                keep(&mut failed, bed.plain.flush());
+            }) / BATCH as f64,
+        );
+        asking.push(per_call(BATCH, || keep(&mut failed, bed.import.send_pinned(0, body))));
         lent.push(per_call(BATCH, || keep(&mut failed, bed.import.send_lent(0, memory, 0..body.len()))));
         trusting.push(per_call(BATCH, || keep(&mut failed, bed.trusting.send_pinned(0, body))));
         copied.push(per_call(BATCH, || {
@@ -186,7 +237,8 @@ fn later_uses(bed: &Bed, row: &mut Row) -> Result<(), Failure> {
         }));
     }
     failed.map_err(Failure::new)?;
-    (row.later_ns, row.lent_ns, row.trusting_ns) = (median(later), median(lent), median(trusting));
+    (row.later_ns, row.asking_ns) = (median(later), median(asking));
+    (row.lent_ns, row.trusting_ns) = (median(lent), median(trusting));
     (row.library_ns, row.copied_ns) = (median(library), median(copied));
     Ok(())
 }

@@ -33,6 +33,7 @@ macro_rules! suite {
                 moving: empty_transfers_are_legal,
                 pinning: any_memory_is_sent_and_fetched_at_every_alignment,
                 pinning: later_uses_of_pinned_memory_call_nobody,
+                pinning: a_few_pages_of_a_plain_slice_are_copied_and_not_pinned,
                 pinning: a_limit_evicts_by_policy_and_data_stays_right,
                 pinning: forgotten_memory_is_private_again,
                 pinning: memory_that_cannot_be_pinned_is_copied,

@@ -16,10 +16,16 @@ fn pins(session: &Session) -> bool {
     }
 }
 
+/// Whatever can be pinned is, however short.
+fn always() -> PinOptions {
+    PinOptions::default().copied_up_to(0)
+}
+
 pub(crate) fn any_memory_is_sent_and_fetched_at_every_alignment(nodes: &dyn Nodes) {
     const LEN: usize = 80_000;
     for place in Place::ALL {
         let j = join(nodes, place, LEN as u64 + 10_000);
+        j.user.set_pinning(always());
         for (shift, len) in [(0, LEN), (1, LEN), (PAGE - 1, 30_000), (100, 5000), (0, 1), (7, 4096), (0, 3 * PAGE)] {
             let memory = pattern(LEN + 2 * PAGE, (shift + len) as u8);
             let skip = memory.as_ptr().align_offset(PAGE) + shift;
@@ -45,6 +51,7 @@ pub(crate) fn later_uses_of_pinned_memory_call_nobody(nodes: &dyn Nodes) {
         if !pins(&j.user) {
             return;
         }
+        assert!(j.user.set_pinning(always()));
         let memory = pattern(9 * PAGE, 5);
         let skip = memory.as_ptr().align_offset(PAGE);
         let data = &memory[skip..skip + 8 * PAGE];
@@ -63,13 +70,43 @@ pub(crate) fn later_uses_of_pinned_memory_call_nobody(nodes: &dyn Nodes) {
     }
 }
 
+pub(crate) fn a_few_pages_of_a_plain_slice_are_copied_and_not_pinned(nodes: &dyn Nodes) {
+    for place in Place::THROUGH_ENGINES {
+        let j = join(nodes, place, 9 * PAGE as u64);
+        if !pins(&j.user) {
+            return;
+        }
+        let memory = pattern(10 * PAGE, 5);
+        let skip = memory.as_ptr().align_offset(PAGE);
+        let data = &memory[skip..skip + 9 * PAGE];
+        // The first one makes the memory for copies.
+        j.import.send_pinned(0, &data[..8 * PAGE]).unwrap();
+        j.import.send_pinned(0, &data[..PAGE]).unwrap();
+        let before = j.user.stats().calls;
+        for _ in 0..3 {
+            j.import.send_pinned(0, &data[..8 * PAGE]).unwrap();
+            j.import.send_pinned_async(0, &data[..PAGE], SendOptions::default()).unwrap().wait().unwrap();
+        }
+        j.import.flush().unwrap();
+        let stats = j.user.stats();
+        assert_eq!((stats.calls, stats.pin_lookups, stats.pinned_pages, stats.pin_copied), (before, 0, 0, 0));
+        assert!(content(&j.export)[..8 * PAGE] == data[..8 * PAGE], "{place:?}");
+        j.import.send_lent(0, j.user.lend(data), 0..PAGE).unwrap();
+        j.import.send_pinned(0, data).unwrap();
+        j.import.flush().unwrap();
+        let stats = j.user.stats();
+        assert_eq!((stats.pin_lookups, stats.pinned_pages), (10, 9), "lent memory and longer slices are pinned");
+        assert!(content(&j.export) == data, "{place:?}");
+    }
+}
+
 pub(crate) fn a_limit_evicts_by_policy_and_data_stays_right(nodes: &dyn Nodes) {
     for (policy, place) in [(PolicyKind::Lru, Place::Engine), (PolicyKind::Mru, Place::Network)] {
         let j = join(nodes, place, 4 * PAGE as u64);
         if !pins(&j.user) {
             return;
         }
-        assert!(j.user.set_pinning(PinOptions::default().pages_max(4).policy(policy)));
+        assert!(j.user.set_pinning(always().pages_max(4).policy(policy)));
         let memory = pattern(17 * PAGE, 5);
         let skip = memory.as_ptr().align_offset(PAGE);
         for round in 0..3 {
@@ -86,7 +123,7 @@ pub(crate) fn a_limit_evicts_by_policy_and_data_stays_right(nodes: &dyn Nodes) {
         // More than may be pinned is copied.
         j.import.send_pinned(0, &memory[skip..skip + 4 * PAGE]).unwrap();
         let larger = join(nodes, place, 5 * PAGE as u64);
-        assert!(larger.user.set_pinning(PinOptions::default().pages_max(4)));
+        assert!(larger.user.set_pinning(always().pages_max(4)));
         larger.import.send_pinned(0, &memory[skip..skip + 5 * PAGE]).unwrap();
         larger.import.flush().unwrap();
         assert!(content(&larger.export) == memory[skip..skip + 5 * PAGE]);
@@ -100,6 +137,7 @@ pub(crate) fn forgotten_memory_is_private_again(nodes: &dyn Nodes) {
         if !pins(&j.user) {
             return;
         }
+        assert!(j.user.set_pinning(always()));
         let mut memory = pattern(5 * PAGE, 5);
         let skip = memory.as_ptr().align_offset(PAGE);
         let body = skip..skip + 4 * PAGE;
@@ -120,6 +158,7 @@ pub(crate) fn memory_that_cannot_be_pinned_is_copied(nodes: &dyn Nodes) {
     static CONSTANT: [u8; 3 * PAGE] = [7; 3 * PAGE];
     for place in Place::THROUGH_ENGINES {
         let j = join(nodes, place, 3 * PAGE as u64);
+        j.user.set_pinning(always());
         j.import.send_pinned(0, &CONSTANT).unwrap();
         j.import.flush().unwrap();
         assert!(content(&j.export) == CONSTANT);
@@ -135,6 +174,7 @@ pub(crate) fn transfers_of_any_memory_are_under_way_at_once(nodes: &dyn Nodes) {
     const LONG: usize = 5 << 20;
     for place in Place::ALL {
         let j = join(nodes, place, LONG as u64 + 3 * PAGE as u64);
+        j.user.set_pinning(always());
         let memory = pattern(LONG + 2 * PAGE, 3);
         let skip = memory.as_ptr().align_offset(PAGE);
         // Whole pages, both ends ragged, less than a page, nothing.
@@ -181,7 +221,7 @@ pub(crate) fn pages_of_transfers_under_way_are_not_given_up(nodes: &dyn Nodes) {
         if !pins(&j.user) {
             return;
         }
-        j.user.set_pinning(PinOptions::default().pages_max(8));
+        j.user.set_pinning(always().pages_max(8));
         let memory = pattern(30 * PAGE, 5);
         let skip = memory.as_ptr().align_offset(PAGE);
         let pages = |from: usize, count: usize| &memory[skip + from * PAGE..skip + (from + count) * PAGE];
