@@ -97,8 +97,11 @@ impl Runner {
         }
         if self.network.receive(&mut self.station, now) {
             worked = true;
-            self.station.step(now);
-            self.network.transmit(&mut self.station, now);
+            // Mere data calls for nothing: whoever waits for it goes first.
+            if self.station.has_news() {
+                self.station.step(now);
+                self.network.transmit(&mut self.station, now);
+            }
         }
         if worked {
             self.vain = 0;

@@ -91,6 +91,7 @@ impl Engine {
         session.stats.bytes_in += body.len() as u64;
         let outcome = session.receive(now, from, number, body, name, &mut self.tables, dma);
         let hostile = session.tx.chunks.len() > CHUNKS_MAX;
+        let has_to_send = session.has_to_send();
         let known = session.last_from == Some(from);
         if known && peer.paths[peer.current].addr != from && peer.path_of(from).is_none() {
             let mtu = self.mtu_of(from);
@@ -100,7 +101,9 @@ impl Engine {
         }
         self.conclude(now, index, &outcome, hostile);
         self.trim_deadlines();
-        self.wake(index);
+        if has_to_send {
+            self.wake(index);
+        }
         self.arm(index);
     }
 
@@ -228,9 +231,11 @@ impl Engine {
                 lent = session.lent.take();
             }
             if let Some(transmit) = sent {
-                // There may be more; the others have their turn first.
-                peer.in_ready = true;
-                self.ready.push_back(index);
+                // If there may be more, the others have their turn first.
+                if session.has_to_send() {
+                    peer.in_ready = true;
+                    self.ready.push_back(index);
+                }
                 self.arm(index);
                 return Some((transmit, lent));
             }

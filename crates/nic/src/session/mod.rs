@@ -271,6 +271,16 @@ impl Session {
         }
     }
 
+    /// Something may go out, if the window lets it.
+    #[inline]
+    pub(crate) fn has_to_send(&self) -> bool {
+        self.rx.ack_now
+            || !self.tx.resend.is_empty()
+            || !self.active.is_empty()
+            || !self.pings.is_empty()
+            || !self.pongs.is_empty()
+    }
+
     /// Nothing was sent or queued that the peer would have to acknowledge.
     pub(crate) fn nothing_outstanding(&self) -> bool {
         self.tx.chunks.is_empty() && self.active.is_empty()

@@ -308,6 +308,12 @@ impl Station {
         self.engine.poll_transmit_lending(now, buf, &mut self.memory, true)
     }
 
+    /// Whether the engine has something to tell or to send.
+    #[inline]
+    pub(crate) fn has_news(&self) -> bool {
+        self.engine.has_news()
+    }
+
     /// The region that a packet lends from; none if it is gone and zeros stand for it.
     pub(crate) fn lent_region(&self, lent: &Lent) -> Option<&Region> {
         self.memory.region(lent.memory).filter(|region| region.check(lent.offset, lent.len as u64).is_ok())
