@@ -1,9 +1,9 @@
-//! Handshake and seal, both from well-kept libraries: Noise NNpsk0 by `snow`, AES-256-GCM by `ring`.
+//! Handshake and seal, both from well-kept libraries: Noise NNpsk0 by `snow`, AES-256-GCM by `aws-lc-rs`.
 //!
 //! Invariant: a key seals each packet number once. After `KEY_PACKETS` packets both sides move to
 //! the next key by Noise's own rekeying rule, without a message: the packet number says which.
 
-use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use snow::params::{CipherChoice, DHChoice, HashChoice, NoiseParams};
 use snow::resolvers::{CryptoResolver, DefaultResolver};
 use snow::types::{Cipher, Dh, Hash, Random};
