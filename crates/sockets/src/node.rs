@@ -155,7 +155,16 @@ impl Node {
         self.bell_fds[bell as usize].get().expect("made when the bell was taken").as_fd()
     }
 
-    /// Wakes an event loop of this process.
+    /// Has an event loop of this process look at a token, and wakes it if it sleeps. The caller has passed a full fence.
+    pub(crate) fn mark_own(&self, watch: Watch) {
+        if let (Some(bells), Some(fd)) = (self.bells.get(), self.bell_fds[watch.bell as usize].get()) {
+            if bells.mark_surely(watch.bell, watch.token) {
+                ring_fd(fd);
+            }
+        }
+    }
+
+    /// Wakes an event loop of this process, whether it sleeps or not.
     pub(crate) fn ring_own(&self, watch: Watch) {
         if let (Some(bells), Some(fd)) = (self.bells.get(), self.bell_fds[watch.bell as usize].get()) {
             bells.mark_surely(watch.bell, watch.token);

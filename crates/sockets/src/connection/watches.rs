@@ -47,10 +47,16 @@ impl Connection {
         let mut watches = self.watches();
         let of_set = |w: &&mut Registration| Arc::ptr_eq(&w.node, node) && w.bell == bell;
         let Some(registration) = watches.iter_mut().find(of_set) else { return };
-        registration.interest = interest;
-        if let Some(joined) = self.upgraded.get() {
-            leave_words(joined, registration);
-            self.enter_watch(node, joined, registration);
+        let before = std::mem::replace(&mut registration.interest, interest);
+        let Some(joined) = self.upgraded.get() else { return };
+        if registration.word == 0 {
+            return self.enter_watch(node, joined, registration);
+        }
+        // Event loops change what they want with every request: only what differs is touched, and a watch that wants less has nothing to look at.
+        leave_words(joined, registration.word, Interest(before.0 & !interest.0));
+        let more = Interest(interest.0 & !before.0);
+        if more.0 != 0 {
+            self.enter_words(node, joined, registration, more);
         }
     }
 
@@ -59,24 +65,31 @@ impl Connection {
         let Some(at) = watches.iter().position(|w| Arc::ptr_eq(&w.node, node) && w.bell == bell) else { return };
         let mut registration = watches.swap_remove(at);
         if let Some(joined) = self.upgraded.get() {
-            leave_words(joined, &mut registration);
+            leave_words(joined, std::mem::take(&mut registration.word), Interest::BOTH);
         }
     }
 
     /// Writes a registration into the shared words, and marks its token: what happened before nobody told.
     pub(super) fn enter_watch(&self, node: &Node, joined: &Joined, registration: &mut Registration) {
         let Some(process) = node.process() else { return };
-        let watch = Watch { process, bell: registration.bell, token: registration.token };
-        let word = watch.to_word();
-        let reads = !registration.interest.reads() || enter(&joined.core.incoming().receiver_watch, word);
-        let writes = !registration.interest.writes() || enter(&joined.core.outgoing().sender_watch, word);
-        registration.word = word;
+        registration.word = Watch { process, bell: registration.bell, token: registration.token }.to_word();
+        self.enter_words(node, joined, registration, registration.interest);
+    }
+
+    /// The same for what is new of its interest.
+    fn enter_words(&self, node: &Node, joined: &Joined, registration: &mut Registration, what: Interest) {
+        let word = registration.word;
+        let reads = !what.reads() || enter(&joined.core.incoming().receiver_watch, word);
+        let writes = !what.writes() || enter(&joined.core.outgoing().sender_watch, word);
         if !(reads && writes) {
-            leave_words(joined, registration);
+            leave_words(joined, word, Interest::BOTH);
+            registration.word = 0;
             return;
         }
         fence(Ordering::SeqCst);
-        node.ring_own(watch);
+        if let Some(watch) = Watch::from_word(word) {
+            node.mark_own(watch);
+        }
     }
 }
 
@@ -87,10 +100,11 @@ fn enter(words: &[AtomicU64], word: u64) -> bool {
     })
 }
 
-fn leave_words(joined: &Joined, registration: &mut Registration) {
-    let word = std::mem::take(&mut registration.word);
-    let words = joined.core.incoming().receiver_watch.iter().chain(&joined.core.outgoing().sender_watch);
-    for w in words.filter(|_| word != 0) {
+fn leave_words(joined: &Joined, word: u64, what: Interest) {
+    let none: &[AtomicU64] = &[];
+    let reads = if what.reads() { &joined.core.incoming().receiver_watch[..] } else { none };
+    let writes = if what.writes() { &joined.core.outgoing().sender_watch[..] } else { none };
+    for w in reads.iter().chain(writes).filter(|w| word != 0 && w.load(Ordering::Relaxed) == word) {
         let _ = w.compare_exchange(word, 0, Ordering::SeqCst, Ordering::Relaxed);
     }
 }
