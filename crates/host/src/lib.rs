@@ -65,7 +65,7 @@ pub use attachment::Attachment;
 #[cfg(not(loom))]
 pub use channel::Channel;
 #[cfg(not(loom))]
-pub use clock::Nanos;
+pub use clock::{Nanos, Ticks};
 #[cfg(not(loom))]
 pub use region::{Protection, Region, RegionError, Span};
 #[cfg(not(loom))]

@@ -45,6 +45,8 @@ pub const PINNED_COPIED_PAGES: usize = 8;
 pub const PINNED_EDGED_BYTES_MIN: usize = 16 << 10;
 /// Bytes of a trace that are kept before they go to its file: some thousands of records.
 pub const TRACE_BUFFER_BYTES: usize = 64 << 10;
+/// Records of a thread that wait to be written: what fits beside the program's own data into a small cache.
+pub const TRACE_RING_RECORDS: usize = 1024;
 /// Times that a transfer tries again when mappings change under it, before it copies.
 pub const PIN_TRIES: u32 = 3;
 /// Starts of memory that was found unfit for pinning and need not be looked at again.

@@ -13,6 +13,9 @@ use vmmc_utlb::cost::PAPER;
 /// Most that a later use of a page may cost more than library memory, ns: of a plain slice, and of lent memory.
 const LATER_NS_MAX: f64 = 100.0;
 
+/// Most that a page that somebody receives may cost while it is recorded, of what it costs else.
+const RECORDING_MAX: f64 = 1.05;
+
 /// Runs the bench.
 pub(crate) fn run(output: &Output, check: bool) -> Result<(), Failure> {
     if output.html.is_some() {
@@ -35,6 +38,12 @@ pub(crate) fn run(output: &Output, check: bool) -> Result<(), Failure> {
         return Err(Failure::Check(format!(
             "{far} of {} later uses cost more than {LATER_NS_MAX} ns a page",
             COUNTS.len()
+        )));
+    }
+    let dear = costs.tracing.iter().filter(|t| t.arrives && t.traced_ns > t.plain_ns * RECORDING_MAX).count();
+    if check && dear > 0 {
+        return Err(Failure::Check(format!(
+            "{dear} kinds of transfer cost more than 5 % more while they are recorded"
         )));
     }
     Ok(())
