@@ -2,12 +2,14 @@
 //!
 //! Invariant: a gate word never shows a value that it showed before for another export: each use of a slot has its own generation.
 
+use super::memory::copy_of;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
-use vmmc_host::GateTable;
 use vmmc_host::abi::{GateState, gate_word};
 use vmmc_host::area;
 use vmmc_host::barrier::fence_for_others;
 use vmmc_host::limits::EXPORTS_PER_PROCESS_MAX;
+use vmmc_host::{GateTable, RegionError};
 
 /// An export's gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +21,8 @@ pub(super) struct Gate {
 /// The gates of one process.
 pub(super) struct Gates {
     table: GateTable,
+    /// The table for those who only read it.
+    read_only: Option<OwnedFd>,
     /// Last generation of each slot that was ever used.
     generations: Vec<u32>,
     free: Vec<u32>,
@@ -26,11 +30,16 @@ pub(super) struct Gates {
 
 impl Gates {
     pub(super) fn new(table: GateTable) -> Gates {
-        Gates { table, generations: Vec::new(), free: Vec::new() }
+        Gates { table, read_only: None, generations: Vec::new(), free: Vec::new() }
     }
 
     pub(super) fn table(&self) -> &GateTable {
         &self.table
+    }
+
+    /// A descriptor of the table for an importer.
+    pub(super) fn share(&mut self) -> Result<OwnedFd, RegionError> {
+        copy_of(&mut self.read_only, || self.table.share_read_only())
     }
 
     /// Whether another export can have a gate.

@@ -151,7 +151,7 @@ impl Station {
         let writable = granted.rights.contains(Rights::WRITE);
         let region = self.memory.share(at, writable).expect("an export holds its region").map_err(|e| short(&e))?;
         let exporter = self.attached_process(owner)?;
-        let gates = exporter.gates.table().share_read_only().map_err(|e| short(&e))?;
+        let gates = exporter.gates.share().map_err(|e| short(&e))?;
         let link = match exporter.links.iter().position(|l| l.importer == importer) {
             Some(at) => at,
             None => {

@@ -69,6 +69,21 @@ pub(super) enum MemoryError {
     Region(#[from] RegionError),
 }
 
+/// A copy of a descriptor that is made once: opening memory anew takes ten times as long.
+pub(super) fn copy_of(
+    made: &mut Option<OwnedFd>,
+    make: impl FnOnce() -> Result<OwnedFd, RegionError>,
+) -> Result<OwnedFd, RegionError> {
+    let fd = match made {
+        Some(fd) => fd,
+        None => made.insert(make()?),
+    };
+    fd.try_clone().map_err(|e| RegionError::System {
+        call: "dup",
+        errno: rustix::io::Errno::from_io_error(&e).unwrap_or(rustix::io::Errno::MFILE),
+    })
+}
+
 impl Memory {
     pub(super) fn new(utlb: UtlbConfig) -> Memory {
         Memory { translations: Translations::new(utlb), processes: Vec::new() }
@@ -279,17 +294,7 @@ impl Memory {
         if writable {
             return Some(region.share());
         }
-        if slot.read_only.is_none() {
-            match region.share_read_only() {
-                Ok(fd) => slot.read_only = Some(fd),
-                Err(e) => return Some(Err(e)),
-            }
-        }
-        let fd = slot.read_only.as_ref().expect("made above");
-        Some(fd.try_clone().map_err(|e| RegionError::System {
-            call: "dup",
-            errno: rustix::io::Errno::from_io_error(&e).unwrap_or(rustix::io::Errno::MFILE),
-        }))
+        Some(copy_of(&mut slot.read_only, || region.share_read_only()))
     }
 
     /// Bytes of a process's regions.
