@@ -98,6 +98,10 @@ pub const CONTROL_LOOK: Duration = Duration::from_micros(50);
 pub const CONTROL_LOOK_STEPS: u32 = 16;
 /// Steps without work before the first of them.
 pub const CONTROL_LOOK_FIRST: u32 = 4;
+/// The same while processes are saying something: one call follows another.
+pub const CONTROL_FREQUENT_STEPS: u32 = 2;
+/// Looks in vain after which they are not.
+pub const CONTROL_FREQUENT_LOOKS: u32 = 32;
 /// Time for which the keeper of an embedded node leaves it to callers that step it.
 pub const KEEPER_NAP: Duration = Duration::from_millis(1);
 /// Longest such time, while callers step it again and again: shorter than the shortest retransmission timer of a peer, which would fire needlessly when they stop.

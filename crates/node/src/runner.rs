@@ -6,8 +6,8 @@ use crate::config::NodeConfig;
 use crate::daemon::RunError;
 use crate::key::{cluster_key, random_bytes};
 use crate::limits::{
-    CONTROL_LOOK, CONTROL_LOOK_FIRST, CONTROL_LOOK_STEPS, DISARM_STEPS, GOODBYE_TIME, OUTBOX_RETRY, PEER_TIMEOUT_MIN,
-    SLEEP_MAX,
+    CONTROL_FREQUENT_LOOKS, CONTROL_FREQUENT_STEPS, CONTROL_LOOK, CONTROL_LOOK_FIRST, CONTROL_LOOK_STEPS, DISARM_STEPS,
+    GOODBYE_TIME, OUTBOX_RETRY, PEER_TIMEOUT_MIN, SLEEP_MAX,
 };
 use crate::network::Network;
 use crate::station::{Station, StationConfig};
@@ -26,6 +26,8 @@ pub(crate) struct Runner {
     /// Readable when something has come: control sockets, doorbells, datagrams.
     input: Arc<OwnedFd>,
     looked_at_control: Time,
+    /// Looks at control sockets that are still frequent, because one of the last brought something.
+    frequent_looks: u32,
     /// Steps in vain since the last that was not.
     vain: u32,
     /// Time of the first of them.
@@ -66,7 +68,16 @@ impl Runner {
         let flags = epoll::EventFlags::IN;
         epoll::add(&*input, &station, epoll::EventData::new_u64(0), flags)
             .map_err(|e| RunError::system("epoll_ctl", e))?;
-        Ok(Runner { station, network, input, looked_at_control: start, vain: 0, idle_since: start, busy: 0 })
+        Ok(Runner {
+            station,
+            network,
+            input,
+            looked_at_control: start,
+            frequent_looks: 0,
+            vain: 0,
+            idle_since: start,
+            busy: 0,
+        })
     }
 
     /// Readable when there may be work.
@@ -87,8 +98,10 @@ impl Runner {
         // Control comes while the answer to what was sent is under way, not between its arrival and whoever waits for it.
         if self.control_is_due(worked, now) {
             self.looked_at_control = now;
+            self.frequent_looks = self.frequent_looks.saturating_sub(1);
             if self.station.poll_control(now) {
                 worked = true;
+                self.frequent_looks = CONTROL_FREQUENT_LOOKS;
                 self.station.step(now);
                 self.network.transmit(&mut self.station, now);
                 // That may have taken long, and the answer to what it sent may be here: a ping does not take no time.
@@ -119,7 +132,8 @@ impl Runner {
         if worked {
             now.since(self.looked_at_control) >= CONTROL_LOOK
         } else {
-            self.vain % CONTROL_LOOK_STEPS == CONTROL_LOOK_FIRST
+            let steps = if self.frequent_looks > 0 { CONTROL_FREQUENT_STEPS } else { CONTROL_LOOK_STEPS };
+            self.vain % steps == CONTROL_LOOK_FIRST % steps
         }
     }
 
