@@ -1,6 +1,6 @@
 //! How fast the simulator is, and whether a public LRU map counts the same misses.
 //!
-//! `cargo run --release -p vmmc-utlb --example lookups_per_second [MILLIONS]` streams that many records (default 20) through a direct-mapped shared cache
+//! `cargo run --release -p vmmc-utlb --example lookups_per_second [MILLIONS [simulator]]` streams that many records (default 20) through a direct-mapped shared cache
 //! with LRU pinning, then runs one LRU problem through this crate and through crate `lru`. Memory does not grow with the number of records.
 
 use std::num::NonZeroUsize;
@@ -100,6 +100,9 @@ fn public(requests: u64) -> u64 {
 
 fn main() {
     let millions = std::env::args().nth(1).map_or(20, |n| n.parse().expect("a number of millions"));
+    if std::env::args().nth(2).as_deref() == Some("simulator") {
+        return simulate(millions);
+    }
     replay(millions);
     simulate(millions);
     let requests = millions * 500_000;

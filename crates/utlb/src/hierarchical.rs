@@ -26,24 +26,28 @@ pub enum Translation {
 /// A second-level table on its way to disk or back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SecondLevel {
-    frames: Box<[Option<Frame>]>,
+    frames: Box<[Frame]>,
+}
+
+/// No translation. No frame has all bits set, which [`HierarchicalTable::install`] sees to, so an entry is one word.
+const NOTHING: Frame = Frame(u64::MAX);
+
+fn there(frame: Frame) -> Option<Frame> {
+    (frame != NOTHING).then_some(frame)
 }
 
 impl SecondLevel {
     /// Bytes on disk: a word for each page.
     pub const BYTES: usize = 8 * LEAF_PAGES;
-    /// On disk: no translation. No frame of the running system has all bits set.
-    const NOTHING: u64 = u64::MAX;
-
     /// As it is written.
     pub fn to_bytes(&self) -> Vec<u8> {
-        self.frames.iter().flat_map(|frame| frame.map_or(Self::NOTHING, |frame| frame.0).to_le_bytes()).collect()
+        self.frames.iter().flat_map(|frame| frame.0.to_le_bytes()).collect()
     }
 
     /// From what was written.
     pub fn from_bytes(bytes: &[u8; SecondLevel::BYTES]) -> SecondLevel {
         let words = bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes")));
-        SecondLevel { frames: words.map(|word| (word != Self::NOTHING).then_some(Frame(word))).collect() }
+        SecondLevel { frames: words.map(Frame).collect() }
     }
 }
 
@@ -74,13 +78,13 @@ pub enum TableError {
 
 #[derive(Clone, Debug)]
 enum Entry {
-    InMemory { frames: Box<[Option<Frame>]>, used: usize },
+    InMemory { frames: Box<[Frame]>, used: usize },
     OnDisk { block: DiskBlock, used: usize },
 }
 
 impl Default for Entry {
     fn default() -> Entry {
-        Entry::InMemory { frames: vec![None; LEAF_PAGES].into_boxed_slice(), used: 0 }
+        Entry::InMemory { frames: vec![NOTHING; LEAF_PAGES].into_boxed_slice(), used: 0 }
     }
 }
 
@@ -112,11 +116,16 @@ impl HierarchicalTable {
     /// # Errors
     ///
     /// [`TableError::SwappedOut`].
+    ///
+    /// # Panics
+    ///
+    /// If the frame has all bits set: that means that there is none.
     pub fn install(&mut self, page: Page, frame: Frame) -> Result<(), TableError> {
+        assert_ne!(frame, NOTHING, "all bits set is no frame");
         let (number, at) = split(page);
         match self.directory.leaf_or_new(number) {
             Entry::InMemory { frames, used } => {
-                *used += usize::from(frames[at].replace(frame).is_none());
+                *used += usize::from(std::mem::replace(&mut frames[at], frame) == NOTHING);
                 Ok(())
             }
             Entry::OnDisk { block, .. } => Err(TableError::SwappedOut { page: page.number(), block: *block }),
@@ -134,7 +143,7 @@ impl HierarchicalTable {
             None => Ok(None),
             Some(Entry::OnDisk { block, .. }) => Err(TableError::SwappedOut { page: page.number(), block: *block }),
             Some(Entry::InMemory { frames, used }) => {
-                let frame = frames[at].take();
+                let frame = there(std::mem::replace(&mut frames[at], NOTHING));
                 *used -= usize::from(frame.is_some());
                 if *used == 0 {
                     self.directory.remove(number);
@@ -151,7 +160,7 @@ impl HierarchicalTable {
             None => Translation::Garbage(self.garbage),
             Some(Entry::OnDisk { block, .. }) => Translation::SwappedOut(*block),
             Some(Entry::InMemory { frames, .. }) => {
-                frames[at].map_or(Translation::Garbage(self.garbage), Translation::Frame)
+                there(frames[at]).map_or(Translation::Garbage(self.garbage), Translation::Frame)
             }
         }
     }
@@ -162,7 +171,9 @@ impl HierarchicalTable {
         let (first, end) = (pages.first().number(), pages.first().number() + pages.count());
         parts(first, end).find_map(|(number, from, to)| {
             let absent = match self.directory.leaf(number) {
-                Some(Entry::InMemory { frames, .. }) => from + frames[from..to].iter().position(Option::is_none)?,
+                Some(Entry::InMemory { frames, .. }) => {
+                    from + frames[from..to].iter().position(|frame| *frame == NOTHING)?
+                }
                 _ => from,
             };
             Some(Page::from_table((number << LEAF_SHIFT) + absent as u64))
@@ -175,7 +186,7 @@ impl HierarchicalTable {
         let Some(Entry::InMemory { frames, .. }) = self.directory.leaf(number) else { return };
         let end = (at + count as usize).min(LEAF_PAGES);
         for (place, frame) in (at..end).zip(&frames[at..end]) {
-            if let Some(frame) = frame {
+            if *frame != NOTHING {
                 entry(Page::from_table((number << LEAF_SHIFT) + place as u64), *frame);
             }
         }
@@ -184,11 +195,11 @@ impl HierarchicalTable {
     /// Pages with a translation in memory, in no order.
     pub fn pages(&self) -> impl Iterator<Item = Page> {
         self.directory.leaves().flat_map(|(number, entry)| {
-            let frames: &[Option<Frame>] = match entry {
+            let frames: &[Frame] = match entry {
                 Entry::InMemory { frames, .. } => frames,
                 Entry::OnDisk { .. } => &[],
             };
-            let used = frames.iter().enumerate().filter(|(_, frame)| frame.is_some());
+            let used = frames.iter().enumerate().filter(|(_, frame)| **frame != NOTHING);
             used.map(move |(at, _)| Page::from_table((number << LEAF_SHIFT) + at as u64))
         })
     }
@@ -259,7 +270,11 @@ impl HierarchicalTable {
         let Entry::OnDisk { used, .. } = entry else {
             return Err(TableError::NotSwappedOut { page: page.number() });
         };
-        assert_eq!(table.frames.iter().flatten().count(), *used, "another table came back from disk than went there");
+        assert_eq!(
+            table.frames.iter().filter(|frame| **frame != NOTHING).count(),
+            *used,
+            "another table came back from disk than went there"
+        );
         *entry = Entry::InMemory { frames: table.frames, used: *used };
         Ok(())
     }

@@ -29,11 +29,11 @@ pub(crate) fn parts(first: u64, end: u64) -> impl Iterator<Item = (u64, usize, u
     })
 }
 
-/// The bits of one leaf.
+/// The bits of one leaf: one line of a processor's cache.
 #[derive(Clone, Debug, Default)]
+#[repr(align(64))]
 struct Bits {
     words: [u64; WORDS],
-    set: u32,
 }
 
 impl Bits {
@@ -46,7 +46,6 @@ impl Bits {
     fn set(&mut self, at: usize) -> bool {
         let fresh = !self.has(at);
         self.words[at / 64] |= 1 << (at % 64);
-        self.set += u32::from(fresh);
         fresh
     }
 
@@ -54,8 +53,11 @@ impl Bits {
     fn clear(&mut self, at: usize) -> bool {
         let was = self.has(at);
         self.words[at / 64] &= !(1 << (at % 64));
-        self.set -= u32::from(was);
         was
+    }
+
+    fn is_empty(&self) -> bool {
+        self.words.iter().fold(0, |all, word| all | word) == 0
     }
 
     /// Whether all of `[from, to)` is set; looks at 64 pages at a time.
@@ -143,7 +145,7 @@ impl PageSet {
         let (leaf, at) = split(page.number());
         let Some(bits) = self.directory.leaf_mut(leaf) else { return false };
         let was = bits.clear(at);
-        if bits.set == 0 {
+        if bits.is_empty() {
             self.directory.remove(leaf);
         }
         self.len -= u64::from(was);
@@ -269,7 +271,7 @@ impl PageTable {
         if !leaf.bits.clear(at) {
             return None;
         }
-        if leaf.bits.set == 0 {
+        if leaf.bits.is_empty() {
             self.directory.remove(number);
         }
         self.len -= 1;
