@@ -32,8 +32,8 @@ pub use bells::{BELLS, Bells, TOKENS, Watch};
 #[cfg(not(loom))]
 pub use kernel::{
     End, Endpoints, TcpProgress, cookie, core, end_of_kernel, endpoints, forget_thread_id, is_marked_upgraded,
-    mark_upgraded, move_high, receive_now, send_now, set_no_delay, shut_down, tcp_progress, thread_id, unread_bytes,
-    wait_socket,
+    mark_upgraded, move_high, receive_now, reset, send_now, set_no_delay, shut_down, tcp_progress, thread_id,
+    unread_bytes, wait_socket,
 };
 #[cfg(not(loom))]
 pub use lock::{Locked, SharedLock, TryLock};

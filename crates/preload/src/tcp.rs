@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI8, AtomicPtr, AtomicU8, AtomicU64, Ordering::*};
 use std::time::Duration;
 use vmmc_host::Deadline;
-use vmmc_sockets::{Close, Connection};
+use vmmc_sockets::{Bypass, Close, Connection};
 
 /// Which wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,8 +104,12 @@ impl Tcp {
 
     /// The connection goes back to the kernel and stays there.
     pub(crate) fn leave(&self, fd: c_int, reason: Reason) {
-        if self.left.swap(reason as u8, Relaxed) == 0 {
+        let first = self.left.swap(reason as u8, Relaxed) == 0;
+        if first {
             reason::count(reason);
+        }
+        // Whoever does not know of the ring needs more than the others: that what is in it goes back, too.
+        if first || reason.bypass() == Bypass::Leaked {
             if let Some(connection) = self.connection() {
                 let _inside = Inside::enter();
                 connection.pin_to_kernel(own::context(), borrowed(fd), reason.bypass());

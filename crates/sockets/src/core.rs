@@ -171,17 +171,28 @@ impl Upgraded {
         if !out.announced().in_ring() {
             return self.send_by_kernel(kernel, from);
         }
-        if self.must_leave_ring() && self.leave_ring() {
-            out.kernel_sends.fetch_add(1, Ordering::SeqCst);
-            return (Sending::Kernel, Tell { receiver: true, sender: false });
+        if self.must_leave_ring() {
+            let left = if out.goes_back() { self.give_back_locked(kernel) } else { self.leave_ring() };
+            if left {
+                out.kernel_sends.fetch_add(1, Ordering::SeqCst);
+                return (Sending::Kernel, Tell { receiver: true, sender: false });
+            }
+            if out.goes_back() {
+                return (Sending::Full, Tell::default());
+            }
         }
-        match self.send_by_ring(from) {
+        let sending = match self.send_by_ring(from) {
             (Sending::Full, _) if self.hinted() => {
                 self.follow_hints(kernel);
                 self.send_by_ring(from)
             }
             other => other,
+        };
+        if out.goes_back() {
+            // Asked for while these were published.
+            self.give_back_locked(kernel);
         }
+        sending
     }
 
     #[inline]
@@ -305,13 +316,18 @@ impl Upgraded {
     #[inline]
     fn must_leave_ring(&self) -> bool {
         self.pinned.load(Ordering::Relaxed) != 0
+            || self.own().pinned.load(Ordering::Relaxed) != 0
             || self.outgoing().receiver_flags.load(Ordering::Relaxed) & Flags::WANTS_KERNEL != 0
     }
 
-    /// Announces that the kernel carries what comes next. False: the receiving end has not followed the last change yet. The caller has the lock.
+    /// Announces that the kernel carries what comes next. False: the receiving end has not followed the last change yet, or wants what is in the ring by the kernel too. The
+    /// caller has the lock.
     fn leave_ring(&self) -> bool {
         let out = self.outgoing();
-        if out.reached() != out.announced().number || out.sender_flags.load(Ordering::Relaxed) & Flags::END != 0 {
+        if out.goes_back()
+            || out.reached() != out.announced().number
+            || out.sender_flags.load(Ordering::Relaxed) & Flags::END != 0
+        {
             return false;
         }
         out.change(out.tail.load(Ordering::Relaxed));
@@ -369,6 +385,10 @@ impl Upgraded {
                 Err(other) => Some(other),
             };
             if let Some(other) = other {
+                if self.owes() {
+                    // Whoever waits for an answer may have to send the question another way.
+                    self.give_back(me, kernel);
+                }
                 return (other, Tell::default());
             }
         }
@@ -445,6 +465,9 @@ impl Upgraded {
     /// In the kernel: whether its bytes are drained and the ring is next.
     fn follow_into_ring(&self, kernel: &impl Kernel) -> bool {
         let into = self.incoming();
+        if into.goes_back() {
+            return false;
+        }
         let mut looks = 0;
         loop {
             match into.phase() {
@@ -565,7 +588,7 @@ impl Upgraded {
         into.tail.load(Ordering::Acquire) != into.head.load(Ordering::Relaxed)
             || into.sender_flags.load(Ordering::Relaxed) != 0
             || into.phase() != Phase::Steady
-            || into.receiver_flags.load(Ordering::Relaxed) & Flags::SHUT != 0
+            || into.receiver_flags.load(Ordering::Relaxed) & (Flags::SHUT | Flags::GIVE_BACK) != 0
             || self.kernel_end.load(Ordering::Relaxed) != 0
             || self.hinted()
     }
@@ -638,6 +661,7 @@ impl Upgraded {
     }
 }
 
+mod back;
 mod loans;
 pub mod simulation;
 pub(crate) use loans::Loan;

@@ -73,3 +73,11 @@ pub const SHARED_SLEEP_SLICE: Duration = Duration::from_millis(10);
 pub const SLEEP_SLICE_MAX: Duration = Duration::from_secs(30);
 /// Longest slice when nobody knows who holds the other end, or several processes do and the node has died.
 pub const SHARED_SLEEP_SLICE_MAX: Duration = Duration::from_millis(100);
+
+/// Time that a program which becomes another one, or passes a connection on, waits for the peer to put unread bytes back into the kernel. A peer that computes for longer does so
+/// at its next call.
+pub const BACK_PATIENCE: Duration = Duration::from_millis(200);
+/// Pause between two looks of that wait.
+pub const BACK_PAUSE: Duration = Duration::from_micros(50);
+/// Time that a close waits for the kernel to take bytes that were asked back, before the connection is reset.
+pub const BACK_AT_CLOSE: Duration = Duration::from_secs(1);

@@ -161,6 +161,12 @@ pub fn shut_down(fd: BorrowedFd<'_>) {
     let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Both);
 }
 
+/// Ends a connection at once: both ends, and whoever else holds this one, see a reset.
+pub fn reset(fd: BorrowedFd<'_>) {
+    // One that has ended already needs no reset.
+    let _ = rustix::net::connect_unspec(fd);
+}
+
 /// Sends what fits now, without a signal.
 pub fn send_now(fd: BorrowedFd<'_>, from: &[IoSlice<'_>]) -> Result<usize, Errno> {
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
@@ -313,6 +319,20 @@ mod tests {
         drop(b);
         assert_eq!(end_of_kernel(a.as_fd()), End::Ended);
         assert!(!tcp_progress(a.as_fd()).unwrap().established);
+    }
+
+    #[test]
+    fn a_reset_is_seen_at_both_ends_also_after_the_stream_has_ended() {
+        for ended in [false, true] {
+            let (a, mut b) = pair();
+            let mut other = a.try_clone().unwrap();
+            if ended {
+                b.shutdown(std::net::Shutdown::Write).unwrap();
+            }
+            reset(a.as_fd());
+            let seen = [other.read(&mut [0]), b.read(&mut [0])].map(|r| r.map_err(|e| e.kind()));
+            assert_eq!(seen, [Err(std::io::ErrorKind::ConnectionReset); 2], "ended: {ended}");
+        }
     }
 
     #[test]

@@ -88,6 +88,8 @@ impl Flags {
     pub const SHUT: u32 = 4;
     /// Receiver: asks the sender to use the kernel.
     pub const WANTS_KERNEL: u32 = 2;
+    /// Receiver: reads the kernel only, from here on and for good; the sender is to put what is unread in the ring into the kernel.
+    pub const GIVE_BACK: u32 = 8;
 }
 
 /// A word on which blocking calls sleep. An announcement is only taken by whoever wakes all sleepers: a stale one costs a wake-up in vain, a lost one would cost a hang.
@@ -194,7 +196,7 @@ impl DirectionWords {
     #[inline]
     pub fn phase(&self) -> Phase {
         let announced = self.announced();
-        if announced.number == self.reached.load(Ordering::Relaxed) {
+        if announced.number == self.reached.load(Ordering::Relaxed) || self.goes_back() {
             return Phase::Steady;
         }
         if announced.pending {
@@ -212,7 +214,18 @@ impl DirectionWords {
     /// Receiving end: whether it reads the ring.
     #[inline]
     pub fn reads_ring(&self) -> bool {
-        self.reached.load(Ordering::Relaxed) % 2 == 1
+        self.reached.load(Ordering::Relaxed) % 2 == 1 && !self.goes_back()
+    }
+
+    /// Whether the receiving end has asked for what is in the ring by the kernel.
+    #[inline]
+    pub fn goes_back(&self) -> bool {
+        self.receiver_flags.load(Ordering::Relaxed) & Flags::GIVE_BACK != 0
+    }
+
+    /// Sending end: the byte of the kernel's stream at which the ring took over, while the ring has the direction.
+    pub fn ring_began_at(&self) -> u64 {
+        self.boundary.load(Ordering::Relaxed)
     }
 
     /// Bytes in the ring of `ring_bytes` that wait for the receiving end; a wrong claim of the other side becomes a full ring.
@@ -320,7 +333,9 @@ pub struct EndWords {
     pub dead: AtomicU32,
     /// Core that this end ran on last, plus one.
     pub core: AtomicU32,
-    _pad: [u32; 11],
+    /// Holders of this end send by the kernel from here on: one of them is not ours.
+    pub pinned: AtomicU32,
+    _pad: [u32; 10],
 }
 
 impl EndWords {
@@ -331,7 +346,7 @@ impl EndWords {
 
     #[cfg(not(loom))]
     fn reset(&self) {
-        for word in [&self.attached, &self.holders, &self.hint, &self.dead, &self.core] {
+        for word in [&self.attached, &self.holders, &self.hint, &self.dead, &self.core, &self.pinned] {
             word.store(0, Ordering::Relaxed);
         }
     }

@@ -5,13 +5,19 @@
 
 use super::{Connection, Joined, Socket, Stage};
 use crate::context::Context;
+use crate::core::Kernel;
 use crate::core::Upgraded;
+use crate::limits::{BACK_AT_CLOSE, BACK_PATIENCE, BACK_PAUSE};
 use crate::node::{Meeting, Verdict, refuse};
 use crate::types::{Bypass, Close, Shutdown};
+use rustix::event::PollFlags;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{Ordering, fence};
 use vmmc_host::stream::messages::OfferRefusal;
-use vmmc_host::stream::{EndWords, Flags, cookie, mark_upgraded, shut_down, tcp_progress, thread_id};
+use vmmc_host::stream::{
+    End, EndWords, Flags, cookie, mark_upgraded, reset, shut_down, tcp_progress, thread_id, wait_socket,
+};
+use vmmc_host::{Deadline, Nanos};
 
 impl Connection {
     /// Does what can be done now to bring the connection into shared memory.
@@ -146,11 +152,12 @@ impl Connection {
     }
 
     /// Ends directions; to be followed by the kernel's `shutdown`.
-    pub fn shutdown(&self, context: &Context, _fd: BorrowedFd<'_>, how: Shutdown) {
+    pub fn shutdown(&self, context: &Context, fd: BorrowedFd<'_>, how: Shutdown) {
         let Some(joined) = self.upgraded.get() else { return };
         if how != Shutdown::Read {
             let tell = joined.core.end_sending(thread_id());
             self.tell(context, joined, tell);
+            joined.give_back_at_last(fd);
         }
         if how != Shutdown::Write {
             joined.core.incoming().receiver_flags.fetch_or(Flags::SHUT, Ordering::SeqCst);
@@ -159,7 +166,7 @@ impl Connection {
     }
 
     /// The last descriptor of this process goes; to be followed by the kernel's `close`.
-    pub fn close(&self, context: &Context, _fd: BorrowedFd<'_>, how: Close) {
+    pub fn close(&self, context: &Context, fd: BorrowedFd<'_>, how: Close) {
         let stage = Stage::of(self.stage.swap(Stage::Closed as u8, Ordering::AcqRel));
         if self.generation.load(Ordering::Relaxed) != context.generation() {
             // It came into our parent between its count and the fork: the parent counts, we do not.
@@ -190,6 +197,7 @@ impl Connection {
                 let (last, tell) = joined.core.let_go(how == Close::Reset);
                 self.tell(context, joined, tell);
                 if last {
+                    joined.give_back_at_last(fd);
                     context.node().release(joined.place);
                 }
             }
@@ -214,6 +222,7 @@ impl Connection {
                     context.node().release(meeting.place);
                 }
             }
+            Stage::Joined if why == Bypass::Leaked => self.hand_back(context, fd),
             Stage::Joined => self.leave(context, fd),
             Stage::Settled | Stage::Closed => {}
         }
@@ -226,6 +235,40 @@ impl Connection {
         joined.core.follow(thread_id(), &Socket(fd));
         let (_, tell) = joined.core.return_to_kernel(thread_id());
         self.tell(context, joined, tell);
+    }
+
+    /// Somebody will read and write the kernel's socket who does not know of the ring: what is in it goes back into the kernel, by the peer, and nobody uses it again. A peer that
+    /// does not answer in time does so at its next call. One that has ended cannot, nor one that has not followed into the ring so far, nor one that has left the ring by itself: such a connection is reset.
+    fn hand_back(&self, context: &Context, fd: BorrowedFd<'_>) {
+        let Some(joined) = self.upgraded.get() else { return };
+        let (core, me, kernel) = (&joined.core, thread_id(), Socket(fd));
+        if core.incoming().goes_back() {
+            return;
+        }
+        core.pinned.store(1, Ordering::SeqCst);
+        core.follow(me, &kernel);
+        let Some(tell) = core.ask_back(me) else { return };
+        self.tell(context, joined, tell);
+        // Others at this end who sleep for the ring.
+        core.incoming().receiver_sleep.wake_all();
+        let deadline = Deadline::after(BACK_PATIENCE);
+        let returned = loop {
+            let (returned, tell) = core.return_to_kernel(me);
+            self.tell(context, joined, tell);
+            // The peer may be doing the same.
+            if core.owes() {
+                core.give_back(me, &kernel);
+            }
+            if returned && !core.is_owed() || deadline.left(Nanos::monotonic()).is_none() {
+                break returned;
+            }
+            std::thread::sleep(BACK_PAUSE);
+        };
+        let ended = core.incoming().sender_flags.load(Ordering::Acquire) != 0
+            || matches!(kernel.look(), End::Ended | End::Reset(_));
+        if !returned || !core.can_go_back() || ended && core.is_owed() {
+            reset(fd);
+        }
     }
 
     /// Descriptors of this socket went to another process: it may hold the connection from now on.
@@ -260,6 +303,19 @@ impl Connection {
             (Some(_), _) => self.passed(),
             (None, Some(entry)) => entry.add(),
             _ => {}
+        }
+    }
+}
+
+impl Joined {
+    /// Before the kernel's socket sends no more: bytes that the other end asked back. If the kernel does not take them, the other end gets a reset and not an end too early.
+    fn give_back_at_last(&self, fd: BorrowedFd<'_>) {
+        let deadline = Deadline::after(BACK_AT_CLOSE);
+        while self.core.owes() && !self.core.give_back(thread_id(), &Socket(fd)) {
+            if deadline.left(Nanos::monotonic()).is_none() {
+                return reset(fd);
+            }
+            let _ = wait_socket(fd, PollFlags::OUT, deadline);
         }
     }
 }

@@ -16,7 +16,11 @@ impl Connection {
         if core.hinted() {
             core.follow_hints(&Socket(fd));
         }
-        let tx = medium(core.outgoing().announced().in_ring());
+        if core.owes() {
+            core.give_back(thread_id(), &Socket(fd));
+        }
+        // What is owed waits for the kernel.
+        let tx = medium(core.outgoing().announced().in_ring() && !core.owes());
         let rx = medium(core.incoming().reads_ring());
         let peer = core.incoming().sender_flags.load(Ordering::Acquire);
         let own = core.outgoing().sender_flags.load(Ordering::Relaxed);
@@ -44,7 +48,7 @@ impl Connection {
 
     /// Bytes in the ring that wait to be received.
     pub fn available_bytes(&self) -> usize {
-        let Some(joined) = self.upgraded.get() else { return 0 };
+        let Some(joined) = self.upgraded.get().filter(|joined| !joined.core.incoming().goes_back()) else { return 0 };
         joined.core.incoming().available(joined.core.slot.most_bytes()) as usize
     }
 

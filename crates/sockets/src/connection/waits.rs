@@ -15,18 +15,18 @@ use rustix::io::Errno;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use vmmc_host::stream::{Phase, SleepWord, wait_socket};
+use vmmc_host::stream::{Phase, SleepWord, thread_id, wait_socket};
 use vmmc_host::{Deadline, Nanos};
 
 impl Connection {
     /// Waits until a receive is worth trying.
     pub fn wait_readable(&self, context: &Context, fd: BorrowedFd<'_>, deadline: Option<Deadline>) -> Waited {
         let Some(joined) = self.upgraded.get() else {
-            return wait_kernel(fd, PollFlags::IN, deadline, || Phase::Steady);
+            return wait_kernel(fd, PollFlags::IN, deadline, || Phase::Steady, || SLEEP_SLICE_MAX);
         };
         let into = joined.core.incoming();
         if !into.reads_ring() {
-            return wait_kernel(fd, PollFlags::IN, deadline, || into.phase());
+            return wait_kernel(fd, PollFlags::IN, deadline, || into.phase(), || joined.serve(fd));
         }
         let ready = || joined.core.looks_readable();
         joined.wait(context, fd, (&joined.reads, &into.receiver_sleep), deadline, ready)
@@ -35,12 +35,13 @@ impl Connection {
     /// Waits until a send is worth trying.
     pub fn wait_writable(&self, context: &Context, fd: BorrowedFd<'_>, deadline: Option<Deadline>) -> Waited {
         let Some(joined) = self.upgraded.get() else {
-            return wait_kernel(fd, PollFlags::OUT, deadline, || Phase::Steady);
+            return wait_kernel(fd, PollFlags::OUT, deadline, || Phase::Steady, || SLEEP_SLICE_MAX);
         };
         let out = joined.core.outgoing();
-        if !out.announced().in_ring() {
-            let phase = || if out.announced().in_ring() { Phase::EndsAt(0) } else { Phase::Steady };
-            return wait_kernel(fd, PollFlags::OUT, deadline, phase);
+        let by_kernel = || !out.announced().in_ring() || joined.core.owes();
+        if by_kernel() {
+            let phase = || if by_kernel() { Phase::Steady } else { Phase::EndsAt(0) };
+            return wait_kernel(fd, PollFlags::OUT, deadline, phase, || SLEEP_SLICE_MAX);
         }
         let ready = || {
             joined.core.looks_writable() || {
@@ -66,6 +67,7 @@ impl Joined {
         let mut slept = 0;
         loop {
             let Some(left) = left(deadline) else { return if ready() { Waited::Ready } else { Waited::TimedOut } };
+            let most = self.serve(fd);
             if slept == 0 && patience.look(peer_core, left.unwrap_or(LOOK_TIME), &ready) {
                 return Waited::Ready;
             }
@@ -79,7 +81,7 @@ impl Joined {
             }
             let sign = self.sign.as_ref().filter(|sign| sign.is_there());
             let restartable = left.is_none();
-            let slice = self.slice(slept, sign.is_some(), restartable);
+            let slice = self.slice(slept, sign.is_some(), restartable).min(most);
             // The first sleep is alone on its word: threads that sleep for a short time all over the machine do not meet on the node's.
             let watched = sign.filter(|_| slept > 0);
             let ended = word.sleep(left.map_or(slice, |left| left.min(slice)), restartable, watched);
@@ -105,6 +107,16 @@ impl Joined {
                 return Waited::Ready;
             }
         }
+    }
+
+    /// Does what the other end asked for, if it did; gives the longest sleep until the next look.
+    fn serve(&self, fd: BorrowedFd<'_>) -> Duration {
+        if self.core.owes() && !self.core.give_back(thread_id(), &Socket(fd)) {
+            return SHARED_SLEEP_SLICE;
+        }
+        // Only what is in the ring can be asked for, and nobody rings a thread that waits in the kernel.
+        let in_kernel = self.core.outgoing().announced().in_ring() && !self.core.incoming().reads_ring();
+        if in_kernel { BLIND_SLICE } else { SLEEP_SLICE_MAX }
     }
 
     /// Asks the kernel about the other end.
@@ -135,11 +147,17 @@ fn left(deadline: Option<Deadline>) -> Option<Option<Duration>> {
 }
 
 /// Waits for the kernel's socket, in slices if a change of medium may end the wait.
-fn wait_kernel(fd: BorrowedFd<'_>, what: PollFlags, deadline: Option<Deadline>, phase: impl Fn() -> Phase) -> Waited {
+fn wait_kernel(
+    fd: BorrowedFd<'_>,
+    what: PollFlags,
+    deadline: Option<Deadline>,
+    phase: impl Fn() -> Phase,
+    serve: impl Fn() -> Duration,
+) -> Waited {
     for slept in 0u32.. {
         let slice = match phase() {
             // A change comes with bytes, which end the wait unless another receiver takes them.
-            Phase::Steady => CAREFUL_SLICE.saturating_mul(1 << slept.min(16)).min(SLEEP_SLICE_MAX),
+            Phase::Steady => CAREFUL_SLICE.saturating_mul(1 << slept.min(16)).min(serve()),
             Phase::Pending => PENDING_SLICE,
             Phase::EndsAt(_) => return Waited::Ready,
         };

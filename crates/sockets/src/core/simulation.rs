@@ -49,11 +49,13 @@ pub struct Totals {
     pub worst_kills: u64,
     /// Nodes that died.
     pub node_deaths: u64,
+    /// Ends of which a holder went on that reads and writes the kernel only.
+    pub hand_backs: u64,
 }
 
 impl Totals {
     /// All of them, by name.
-    pub fn counts(&self) -> [(&'static str, u64); 10] {
+    pub fn counts(&self) -> [(&'static str, u64); 11] {
         [
             ("runs", self.runs),
             ("steps", self.steps),
@@ -65,6 +67,7 @@ impl Totals {
             ("kills", self.kills),
             ("worst kills", self.worst_kills),
             ("node deaths", self.node_deaths),
+            ("hand-backs", self.hand_backs),
         ]
     }
 
@@ -80,6 +83,7 @@ impl Totals {
         self.kills += other.kills;
         self.worst_kills += other.worst_kills;
         self.node_deaths += other.node_deaths;
+        self.hand_backs += other.hand_backs;
     }
 }
 
@@ -201,6 +205,14 @@ struct Process {
     call: Option<u64>,
     reader_sleeps: bool,
     writer_sleeps: bool,
+    /// Another program by now, which knows nothing of all this.
+    foreign: bool,
+}
+
+impl Process {
+    fn new(core: Upgraded) -> Process {
+        Process { core, open: true, call: None, reader_sleeps: false, writer_sleeps: false, foreign: false }
+    }
 }
 
 /// One end.
@@ -215,6 +227,8 @@ struct Side {
     shut: bool,
     /// It has heard that the other end sends no more.
     heard_end: bool,
+    /// Its last holder died, or closed while the kernel took no more, with bytes that the other end had asked back.
+    lost: bool,
     /// Times that the node still tells the other end to ask its kernel.
     hints: u32,
 }
@@ -267,8 +281,7 @@ impl World {
         let slot = Slab::create(Shape { slots: 1, small_bytes: 4096, large_bytes: 8192 }).ok()?.slot(0)?;
         let side = |end| {
             let core = Upgraded::new(slot.clone(), end, Arc::default());
-            let process = Process { core, open: true, call: None, reader_sleeps: false, writer_sleeps: false };
-            Side { processes: vec![process], ..Side::default() }
+            Side { processes: vec![Process::new(core)], ..Side::default() }
         };
         // Neighbouring seeds give unlike runs.
         let mut dice = Dice((seed + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
@@ -281,7 +294,7 @@ impl World {
     fn step(&mut self) -> Result<(), String> {
         let e = self.dice.roll(2) as usize;
         let Some(p) = self.pick(e) else { return Ok(()) };
-        match self.dice.roll(200) {
+        match self.dice.roll(206) {
             0..60 => self.send(e, p),
             60..125 => self.receive(e, p),
             125..145 => {
@@ -299,7 +312,9 @@ impl World {
             }
             172..178 => {
                 let process = &self.sides[e].processes[p];
-                process.core.follow(ME, &self.socket(e));
+                if !process.foreign {
+                    process.core.follow(ME, &self.socket(e));
+                }
                 Ok(())
             }
             178..183 => {
@@ -337,6 +352,18 @@ impl World {
             }
             198..200 if self.somebody_was_killed() => {
                 self.ask_kernel(e, p);
+                Ok(())
+            }
+            200..203 => {
+                self.hand_back(e, p);
+                Ok(())
+            }
+            203..206 => {
+                // What a look at the state does.
+                let process = &self.sides[e].processes[p];
+                if !process.foreign && process.core.owes() {
+                    process.core.give_back(ME, &self.socket(e));
+                }
                 Ok(())
             }
             _ => Ok(()),
@@ -390,6 +417,11 @@ impl World {
             return Ok(());
         }
         let data = bytes(e, side.sent, len);
+        if process.foreign {
+            let sent = self.socket(e).send_now(&[IoSlice::new(&data)]).unwrap_or(0);
+            self.sides[e].sent += sent as u64;
+            return Ok(());
+        }
         let cut = data.len() / 3;
         let in_ring = process.core.outgoing().announced().in_ring();
         let (sending, tell) = if side.attached {
@@ -426,7 +458,7 @@ impl World {
         if process.call.is_some() || process.reader_sleeps {
             return Ok(());
         }
-        let (receiving, tell) = if self.sides[e].attached {
+        let (receiving, tell) = if self.sides[e].attached && !process.foreign {
             process.core.receive(ME, &self.socket(e), &mut [IoSliceMut::new(&mut buffer)], take)
         } else {
             let got = self.socket(e).receive_now(&mut [IoSliceMut::new(&mut buffer)], take);
@@ -442,7 +474,7 @@ impl World {
             Receiving::Kernel => Err(format!("end {e} is sent to the kernel")),
             Receiving::Empty => {
                 let process = &mut self.sides[e].processes[p];
-                if process.core.incoming().reads_ring() {
+                if process.core.incoming().reads_ring() && !process.core.owes() {
                     process.core.incoming().receiver_sleep.announce();
                     process.reader_sleeps = !process.core.looks_readable();
                     self.totals.sleeps += u64::from(process.reader_sleeps);
@@ -491,7 +523,7 @@ impl World {
 
     /// Back to the kernel, or free to leave it.
     fn turn(&mut self, e: usize, p: usize, pin: bool) {
-        if !self.sides[e].attached {
+        if !self.sides[e].attached || self.sides[e].processes[p].foreign {
             return;
         }
         let core = &self.sides[e].processes[p].core;
@@ -500,26 +532,62 @@ impl World {
             core.incoming().receiver_flags.fetch_or(Flags::WANTS_KERNEL, Ordering::SeqCst);
             let (_, tell) = core.return_to_kernel(ME);
             self.tell(e, tell);
-        } else {
+        } else if !core.incoming().goes_back() {
             core.incoming().receiver_flags.fetch_and(!Flags::WANTS_KERNEL, Ordering::SeqCst);
+        }
+    }
+
+    /// A process becomes another program, which only knows the kernel; the connection would be reset if that were too early, and the process stays what it is here.
+    fn hand_back(&mut self, e: usize, p: usize) {
+        let process = &self.sides[e].processes[p];
+        let busy = process.call.is_some() || process.reader_sleeps || process.writer_sleeps || process.foreign;
+        if busy || !self.sides[e].attached || self.sides[1 - e].shut || !self.is_held(1 - e) || self.dice.roll(8) > 0 {
+            return;
+        }
+        let core = &self.sides[e].processes[p].core;
+        if !core.can_go_back() {
+            return;
+        }
+        let asked = core.ask_back(ME).unwrap_or_default();
+        let (returned, tell) = core.return_to_kernel(ME);
+        if core.owes() {
+            core.give_back(ME, &self.socket(e));
+        }
+        let own = &self.slot.words().directions[1 - e];
+        if own.receiver_sleep.take() {
+            self.sides[e].processes.iter_mut().for_each(|p| p.reader_sleeps = false);
+        }
+        self.tell(e, asked);
+        self.tell(e, tell);
+        if returned && !self.sides[e].processes[p].core.owes() {
+            self.sides[e].processes[p].foreign = true;
+            self.totals.hand_backs += 1;
         }
     }
 
     fn fork(&mut self, e: usize, p: usize) {
         let side = &mut self.sides[e];
-        if !side.attached || side.processes.iter().filter(|p| p.open).count() >= PROCESSES_MAX {
+        let full = side.processes.iter().filter(|p| p.open).count() >= PROCESSES_MAX;
+        if !side.attached || full || side.processes[p].foreign {
             return;
         }
         let core = side.processes[p].core.inherited();
         core.own().holders.fetch_add(1, Ordering::SeqCst);
         // Sleepers and calls are other threads of the parent.
-        side.processes.push(Process { core, open: true, call: None, reader_sleeps: false, writer_sleeps: false });
+        side.processes.push(Process::new(core));
         self.totals.forks += 1;
     }
 
     fn close(&mut self, e: usize, p: usize) -> Result<(), String> {
         let side = &mut self.sides[e];
         if side.processes[p].call.is_some() {
+            return Ok(());
+        }
+        if side.processes[p].foreign {
+            // Nobody counts it out: to the others it is as if it had been killed.
+            self.totals.kills += 1;
+            self.sides[e].processes[p].open = false;
+            self.drop_socket(e);
             return Ok(());
         }
         side.processes[p].open = false;
@@ -530,6 +598,10 @@ impl World {
                 return Err(format!("a close of end {e} is taken for the last one, and the end is held"));
             }
             self.tell(e, tell);
+            if last {
+                let core = &self.sides[e].processes[p].core;
+                core.give_back(ME, &self.socket(e));
+            }
         }
         self.drop_socket(e);
         Ok(())
@@ -537,7 +609,7 @@ impl World {
 
     fn kill(&mut self, e: usize, p: usize) {
         self.totals.kills += 1;
-        if self.sides[e].attached {
+        if self.sides[e].attached && !self.sides[e].processes[p].foreign {
             self.die_in_the_middle(e, p);
         }
         self.sides[e].processes[p].open = false;
@@ -557,6 +629,10 @@ impl World {
             }
             1 => out.sender_lock.store(DEAD, Ordering::SeqCst),
             2 => into.receiver_lock.store(DEAD, Ordering::SeqCst),
+            3 if core.owes() => {
+                core.give_back(ME, &self.socket(e));
+                out.sender_lock.store(DEAD, Ordering::SeqCst);
+            }
             _ => return,
         }
         self.totals.worst_kills += 1;
@@ -565,6 +641,9 @@ impl World {
     /// A process has closed its descriptor; the last one ends the kernel's connection.
     fn drop_socket(&mut self, e: usize) {
         if !self.is_held(e) {
+            let direction = &self.slot.words().directions[e];
+            let unread = direction.tail.load(Ordering::SeqCst) != direction.head.load(Ordering::SeqCst);
+            self.sides[e].lost = direction.goes_back() && direction.announced().in_ring() && unread;
             self.wires[e].ended.set(true);
             self.wires[1 - e].unread.set(true);
             self.sides[e].hints = 4;
@@ -574,11 +653,12 @@ impl World {
     fn end_sending(&mut self, e: usize, p: usize) {
         // Only when no kernel send is under way: the program would not know what it sent.
         let busy = self.sides[e].processes.iter().any(|p| p.call.is_some());
-        if busy || self.sides[e].shut {
+        let owes = self.slot.words().directions[e].goes_back() && self.sides[e].processes[p].core.owes();
+        if busy || self.sides[e].shut || owes && !self.sides[e].processes[p].core.give_back(ME, &self.socket(e)) {
             return;
         }
         self.sides[e].shut = true;
-        if self.sides[e].attached {
+        if self.sides[e].attached && !self.sides[e].processes[p].foreign {
             let tell = self.sides[e].processes[p].core.end_sending(ME);
             self.tell(e, tell);
         }
@@ -618,7 +698,8 @@ impl World {
     /// Whether end `e` has all that it will ever get.
     fn is_done(&self, e: usize) -> bool {
         let over = self.sides[1 - e].shut || !self.is_held(1 - e);
-        !self.is_held(e) || self.sides[e].got == self.sides[1 - e].sent && self.sides[e].heard_end == over
+        let whole = self.sides[e].got == self.sides[1 - e].sent || self.sides[1 - e].lost;
+        !self.is_held(e) || whole && self.sides[e].heard_end == over
     }
 
     /// Everything that was sent arrives if both go on.

@@ -412,7 +412,15 @@ fn connections_survive_forks_and_deaths_from_any_seed() {
         }
     }
     if given.is_none() {
-        let all = [totals.ring_bytes, totals.sleeps, totals.forks, totals.closes, totals.kills, totals.worst_kills];
+        let all = [
+            totals.ring_bytes,
+            totals.sleeps,
+            totals.forks,
+            totals.closes,
+            totals.kills,
+            totals.worst_kills,
+            totals.hand_backs,
+        ];
         assert!(all.iter().all(|n| *n > 100) && totals.node_deaths > 100, "little happened: {totals:?}");
     }
 }
