@@ -153,6 +153,8 @@ real! {
     fexecve c"fexecve" (fd: c_int, argv: *const *const c_char, env: *const *const c_char) -> c_int;
     posix_spawn c"posix_spawn" (pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, argv: *const *const c_char, env: *const *const c_char) -> c_int;
     posix_spawnp c"posix_spawnp" (pid: *mut pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void, argv: *const *const c_char, env: *const *const c_char) -> c_int;
+    system c"system" (command: *const c_char) -> c_int;
+    popen c"popen" (command: *const c_char, mode: *const c_char) -> *mut libc::FILE;
     posix_spawn_file_actions_adddup2 c"posix_spawn_file_actions_adddup2" (actions: *mut c_void, from: c_int, to: c_int) -> c_int;
     syscall c"syscall" (number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long;
 }

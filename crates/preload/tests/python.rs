@@ -4,8 +4,9 @@
 
 mod common;
 
-use common::{By, World, finish, have, skip};
+use common::{By, World, finish, finish_within, have, skip, text};
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// Modules and classes that use connected stream sockets and together take seconds, not minutes.
 const TESTS: &[&str] = &[
@@ -33,27 +34,66 @@ const TESTS: &[&str] = &[
     "test.test_httplib",
     "test.test_poll",
     "test.test_select",
+    "test.test_asyncio.test_streams",
+    "test.test_asyncio.test_server",
+    "test.test_asyncio.test_sock_lowlevel",
+    "test.test_asyncio.test_buffered_proto",
+    "test.test_ssl.SimpleBackgroundTests",
 ];
 
+/// Whole modules, some of which take minutes: compared when this variable is set.
+const ALL_VARIABLE: &str = "VMMC_TEST_CPYTHON";
+const MODULES: &[&str] = &[
+    "test_socket",
+    "test_selectors",
+    "test_asyncio",
+    "test_ssl",
+    "test_httplib",
+    "test_socketserver",
+    "test_multiprocessing_fork",
+];
+/// Longest run of all of them.
+const MODULES_PATIENCE: Duration = Duration::from_secs(1800);
+
 /// Name and result of each test.
-fn results(world: &World, by: By) -> BTreeMap<String, String> {
-    let mut command = world.command(by, &[&["python3", "-m", "unittest", "-v"], TESTS].concat());
+fn results(world: &World, by: By, words: &[&str]) -> BTreeMap<String, String> {
+    let mut command = world.command(by, words);
     command.current_dir(&world.folder);
-    let output = finish(command);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let output = finish_within(MODULES_PATIENCE, command);
+    // One runner prints on standard error, the other one on standard output.
+    let said = format!("{}\n{}", text(&output), String::from_utf8_lossy(&output.stderr));
     let mut all = BTreeMap::new();
     let mut name = String::new();
     for line in said.lines() {
-        // A description may lie between the name and its result.
+        // A description, and what the test prints, may lie between the name and its result.
         if let Some((head, _)) = line.split_once(" (test.") {
             name = format!("{head} {}", line.split(['(', ')']).nth(1).unwrap_or_default());
         }
-        if let Some((_, result)) = line.rsplit_once("... ") {
-            all.insert(name.clone(), result.split(' ').next().unwrap_or_default().to_string());
+        let result = line.rsplit_once("... ").map_or(line, |(_, result)| result).split(' ').next().unwrap_or_default();
+        if ["ok", "skipped", "FAIL", "ERROR", "expected"].contains(&result.trim_end_matches(':')) && !name.is_empty() {
+            all.entry(name.clone()).or_insert_with(|| result.to_string());
         }
     }
     assert!(said.contains("\nRan "), "{by:?}: {said}");
     all
+}
+
+/// No test is worse with than without.
+fn compare(world: &World, words: &[&str], least: usize) {
+    let (without, with) = (results(world, By::Itself, words), results(world, By::Exec, words));
+    assert!(without.len() > least, "only {} tests were found", without.len());
+    let worse: Vec<_> = without
+        .iter()
+        .filter(|(name, result)| matches!(result.as_str(), "ok" | "skipped") && with.get(*name) != Some(result))
+        .map(|(name, result)| format!("{name}: {result} without, {:?} with", with.get(name)))
+        .collect();
+    println!("{} tests of CPython compared", without.len());
+    assert!(worse.is_empty(), "{worse:#?}");
+}
+
+fn has_module(world: &World, module: &str) -> bool {
+    let import = format!("import importlib.util as u, sys; sys.exit(u.find_spec('test.{module}') is None)");
+    world.command(By::Itself, &["python3", "-c", &import]).output().is_ok_and(|output| output.status.success())
 }
 
 #[test]
@@ -62,19 +102,34 @@ fn cpython_tests_end_the_same() {
         return;
     }
     let world = World::new();
-    let present = world.command(By::Itself, &["python3", "-c", "import test.test_socket"]).output();
-    if !present.is_ok_and(|output| output.status.success()) {
+    if !has_module(&world, "test_socket") {
         return skip("CPython's own tests are not installed; `apt-get install libpython3-testsuite` brings them");
     }
-    let (without, with) = (results(&world, By::Itself), results(&world, By::Exec));
-    assert!(without.len() > 150, "only {} tests were found", without.len());
-    let worse: Vec<_> = without
-        .iter()
-        .filter(|(name, result)| matches!(result.as_str(), "ok" | "skipped") && with.get(*name) != Some(result))
-        .map(|(name, result)| format!("{name}: {result} without, {:?} with", with.get(name)))
-        .collect();
-    println!("{} tests of CPython compared", without.len());
-    assert!(worse.is_empty(), "{worse:#?}");
+    let (present, missing): (Vec<&str>, Vec<&str>) = TESTS.iter().partition(|test| {
+        let module = test.trim_start_matches("test.").split('.').next().unwrap_or_default();
+        has_module(&world, module)
+    });
+    missing.iter().for_each(|test| println!("SKIP {test}: this Python does not bring it"));
+    compare(&world, &[&["python3", "-m", "unittest", "-v"][..], &present].concat(), 150);
+}
+
+#[test]
+fn cpython_modules_end_the_same() {
+    if std::env::var_os(ALL_VARIABLE).is_none() {
+        return skip(&format!("whole modules take some ten minutes; {ALL_VARIABLE}=1 asks for them"));
+    }
+    if !have("python3", "python3") {
+        return;
+    }
+    let world = World::new();
+    for module in MODULES {
+        if has_module(&world, module) {
+            println!("{module}");
+            compare(&world, &["python3", "-m", "test", "--timeout", "300", "-v", module], 5);
+        } else {
+            println!("SKIP {module}: this Python does not bring it");
+        }
+    }
 }
 
 #[test]
@@ -125,12 +180,8 @@ print(failed or 'fine')
     assert_eq!(world.run(By::Exec, &["python3", "-c", SCRIPT]), "fine\n");
 }
 
-/// Both ends of connections that another program goes on with; the words are how it is started.
-const HANDED_ON: &str = r"
-import os, socket, sys, threading
-SELF = sys.argv[1]
-# Enough for an upgrade, also on a busy machine.
-TURNS = 500
+/// What several scripts begin with.
+const EXACTLY: &str = r"
 def exactly(c, n):
     got = b''
     while len(got) < n:
@@ -138,6 +189,14 @@ def exactly(c, n):
         if not piece: raise EOFError(got)
         got += piece
     return got
+";
+
+/// Both ends of connections that another program goes on with; the words are how it is started.
+const HANDED_ON: &str = r"
+import ctypes, os, socket, sys, threading
+SELF = sys.argv[1]
+# Enough for an upgrade, also on a busy machine.
+TURNS = 500
 def go_on(c):
     assert exactly(c, 11) == b'from before', 'lost'
     c.sendall(b'found')
@@ -164,6 +223,15 @@ def start(how, c):
     elif how == 'vfork':
         import subprocess
         subprocess.Popen(words(fd), close_fds=False)
+    elif how == 'system':
+        assert os.system(' '.join(words(fd))) == 0
+    elif how == 'popen':
+        library = ctypes.CDLL(None)
+        library.popen.restype = ctypes.c_void_p
+        library.pclose.argtypes = [ctypes.c_void_p]
+        stream = library.popen(' '.join(words(fd)).encode(), b'r')
+        c.close()
+        assert library.pclose(stream) == 0
     c.close()
 def server(listener, how):
     c = listener.accept()[0]
@@ -171,7 +239,7 @@ def server(listener, how):
     # Unread, and in the ring, when the other program starts.
     c.recv(11, socket.MSG_PEEK | socket.MSG_WAITALL)
     start(how, c)
-for how in ['exec', 'failing', 'spawn', 'vfork']:
+for how in ['exec', 'failing', 'spawn', 'vfork', 'system', 'popen']:
     listener = socket.socket(); listener.bind(('127.0.0.1', 0)); listener.listen(1)
     thread = threading.Thread(target=server, args=(listener, how)); thread.start()
     c = socket.create_connection(listener.getsockname())
@@ -195,15 +263,15 @@ fn connections_survive_exec_and_spawn() {
     }
     let world = World::new();
     let script = world.folder.join("handed_on.py");
-    std::fs::write(&script, HANDED_ON).expect("the folder can be written");
+    std::fs::write(&script, [EXACTLY, HANDED_ON].concat()).expect("the folder can be written");
     let script = script.to_str().expect("ASCII");
     assert_eq!(world.run(By::Itself, &["python3", script, "both", script]), "fine\n");
     let output = finish(world.verbose(&["python3", script, "both", script]));
     assert_eq!(common::text(&output), "fine\n", "{}", String::from_utf8_lossy(&output.stderr));
     let report = String::from_utf8_lossy(&output.stderr);
-    // The first program, and three others that it started: the fourth could not be.
+    // The first program, and five others that it started, one of which could not be; and their shells.
     let upgraded = report.lines().filter(|line| line.ends_with("connections upgraded")).count();
-    assert!(upgraded >= 3, "the other programs used no ring: {report}");
+    assert!(upgraded >= 5, "the other programs used no ring: {report}");
 }
 
 #[test]
@@ -249,17 +317,116 @@ print('fine')
     assert!(report.contains("inherited by another program"), "{report}");
 }
 
+/// A connection goes to a program that does not know of rings while bytes that nobody has read lie in one; that program reads them, and answers.
+const UNREAD: &str = r#"
+import array, fcntl, hashlib, os, select, socket, sys, termios, time
+TURNS = 500
+def go_on(c, n):
+    c.sendall(hashlib.sha256(exactly(c, n)).digest())
+    while True:
+        got = c.recv(1000)
+        if not got: break
+        c.sendall(got)
+SELF, SCRIPT, STATIC = sys.argv[1:4]
+if SELF == 'child':
+    go_on(socket.socket(fileno=int(sys.argv[4])), int(sys.argv[5]))
+    sys.exit(0)
+if SELF == 'receiver':
+    way = socket.socket(fileno=int(sys.argv[4]))
+    fds = socket.recv_fds(way, 1, 1)[1]
+    go_on(socket.socket(fileno=fds[0]), int(sys.argv[5]))
+    sys.exit(0)
+words = lambda role, fd, n: [sys.executable, SCRIPT, role, SCRIPT, STATIC, str(fd), str(n)]
+def unread(c):
+    word = array.array('i', [0]); fcntl.ioctl(c.fileno(), termios.FIONREAD, word); return word[0]
+def server(listener, how, n):
+    c = listener.accept()[0]
+    for _ in range(TURNS): c.sendall(exactly(c, 5))
+    while unread(c) < n: time.sleep(0.001)
+    os.set_inheritable(c.fileno(), True)
+    # Without the environment the library is not loaded.
+    if how == 'exec': os.execve(sys.executable, words('child', c.fileno(), n), {})
+    elif how == 'static': os.execve(STATIC, [STATIC, str(c.fileno())], dict(os.environ))
+    elif how == 'spawn': os.waitpid(os.posix_spawn(sys.executable, words('child', c.fileno(), n), {}), 0)
+    elif how == 'system':
+        # A shell of ours, whose program is none.
+        import shlex; os.system('env -i ' + shlex.join(words('child', c.fileno(), n)))
+    elif how == 'pass':
+        here, there = socket.socketpair(); os.set_inheritable(there.fileno(), True); os.set_inheritable(c.fileno(), False)
+        pid = os.posix_spawn(sys.executable, words('receiver', there.fileno(), n), {})
+        socket.send_fds(here, [b'x'], [c.fileno()]); c.close(); os.waitpid(pid, 0)
+    elif how == 'stdin':
+        os.dup2(c.fileno(), 0); os.dup2(c.fileno(), 1)
+        os.execve(STATIC, [STATIC, '0'], dict(os.environ))
+    os._exit(0)
+def client(at, how, n, wait):
+    c = socket.create_connection(at); c.settimeout(None)
+    for _ in range(TURNS): c.sendall(b'hello'); exactly(c, 5)
+    data = bytes(i * 7 % 251 for i in range(n))
+    c.sendall(data)
+    expected = data if how in ('static', 'stdin') else hashlib.sha256(data).digest()
+    if wait == 'busy': time.sleep(0.5)
+    if wait == 'epoll':
+        s = select.epoll(); s.register(c, select.EPOLLIN); assert s.poll(30), 'nothing came'
+    assert exactly(c, len(expected)) == expected, (how, n, wait)
+    for n in range(1, 50): c.sendall(b'z' * n); assert exactly(c, n) == b'z' * n
+    c.shutdown(socket.SHUT_WR)
+    assert c.recv(1) == b''
+for how in ['exec', 'static', 'stdin', 'spawn', 'system', 'pass']:
+    if how in ('static', 'stdin') and STATIC == 'none': continue
+    for n, wait in [(11, 'recv'), (60000, 'recv'), (30000, 'epoll'), (5000, 'busy')]:
+        listener = socket.socket(); listener.bind(('127.0.0.1', 0)); listener.listen(1)
+        pid = os.fork()
+        if pid == 0:
+            try: server(listener, how, n)
+            finally: os._exit(1)
+        client(listener.getsockname(), how, n, wait)
+        assert os.waitpid(pid, 0)[1] == 0, how
+print('fine')
+"#;
+
+/// Sends back what comes; linked statically, so nothing can be loaded into it.
+const STATIC: &str = r"
+#include <stdlib.h>
+#include <unistd.h>
+int main(int c, char **v) {
+    char buffer[4096]; int fd = c > 1 ? atoi(v[1]) : 0;
+    for (ssize_t n; (n = read(fd, buffer, sizeof buffer)) > 0;)
+        for (ssize_t at = 0, some; at < n; at += some) if ((some = write(fd, buffer + at, n - at)) <= 0) return 1;
+    return 0;
+}
+";
+
+#[test]
+fn unread_bytes_follow_a_connection_to_a_program_that_is_not_ours() {
+    if !have("python3", "python3") {
+        return;
+    }
+    let world = World::new();
+    let path = |name: &str| world.folder.join(name).to_str().expect("ASCII").to_string();
+    let (script, source, program) = (path("unread.py"), path("static.c"), path("static"));
+    std::fs::write(&script, [EXACTLY, UNREAD].concat()).expect("the folder can be written");
+    std::fs::write(&source, STATIC).expect("the folder can be written");
+    let compiled = have("cc", "gcc")
+        && world
+            .command(By::Itself, &["cc", "-O1", "-static", "-o", &program, &source])
+            .output()
+            .is_ok_and(|output| output.status.success());
+    if !compiled {
+        println!("SKIP of this test the statically linked program: cc -static does not work here");
+    }
+    let words = ["python3", &*script, "both", &*script, if compiled { &*program } else { "none" }];
+    assert_eq!(world.run(By::Itself, &words), "fine\n");
+    let output = finish(world.verbose(&words));
+    let report = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(common::text(&output), "fine\n", "{report}");
+    assert!(report.contains("connections upgraded"), "{report}");
+}
+
 /// What is done rarely, with an upgraded connection: the output is the kernel's own.
 const RARE: &str = r"
 import array, fcntl, os, select, socket, threading, time
 SIOCATMARK = 0x8905
-def exactly(c, n):
-    got = b''
-    while len(got) < n:
-        piece = c.recv(n - len(got))
-        if not piece: raise EOFError(got)
-        got += piece
-    return got
 def pair():
     listener = socket.socket(); listener.bind(('127.0.0.1', 0)); listener.listen(1)
     a = socket.create_connection(listener.getsockname()); b = listener.accept()[0]
@@ -325,7 +492,8 @@ fn urgent_data_exclusive_and_nested_sets_are_as_without() {
         return;
     }
     let world = World::new();
-    let without = world.run(By::Itself, &["python3", "-c", RARE]);
+    let script = [EXACTLY, RARE].concat();
+    let without = world.run(By::Itself, &["python3", "-c", &script]);
     assert!(without.ends_with("nested True True True\n"), "{without}");
-    assert_eq!(world.run(By::Exec, &["python3", "-c", RARE]), without);
+    assert_eq!(world.run(By::Exec, &["python3", "-c", &script]), without);
 }

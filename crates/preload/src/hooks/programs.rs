@@ -1,4 +1,4 @@
-//! Hooks of exec and posix_spawn: what happens to connections when another program takes over.
+//! Hooks of exec, posix_spawn, system and popen: what happens to connections when another program takes over.
 //!
 //! Invariant: a connection that another program would inherit is with the kernel before it starts, unless that program is one of ours and finds it by its mark. Descriptors marked close-on-exec do not matter.
 
@@ -6,6 +6,7 @@ use super::hook;
 use crate::program::Named;
 use crate::{fork, real, reason::Reason, table};
 use libc::{c_char, c_int, c_void, pid_t};
+use std::ffi::CStr;
 
 type Words = *const *const c_char;
 
@@ -67,6 +68,22 @@ hook! { fn posix_spawn(pid: *mut pid_t, path: *const c_char, actions: *const c_v
 hook! { fn posix_spawnp(pid: *mut pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void, argv: Words, env: Words) -> c_int {
     fork::before_spawn(spawned(file, actions, true), env);
     real::posix_spawnp(pid, file, actions, attributes, argv, env)
+} }
+
+/// What system and popen start; the C library does it by a spawn of its own, which passes no hook.
+const SHELL: &CStr = c"/bin/sh";
+
+hook! { fn system(command: *const c_char) -> c_int {
+    // Without a command it only says whether there is a shell.
+    if !command.is_null() {
+        fork::before_spawn(Named::Path(SHELL.as_ptr()), environ);
+    }
+    real::system(command)
+} }
+
+hook! { fn popen(command: *const c_char, mode: *const c_char) -> *mut libc::FILE {
+    fork::before_spawn(Named::Path(SHELL.as_ptr()), environ);
+    real::popen(command, mode)
 } }
 
 hook! { fn posix_spawn_file_actions_adddup2(actions: *mut c_void, from: c_int, to: c_int) -> c_int {

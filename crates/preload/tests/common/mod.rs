@@ -3,7 +3,10 @@
 //! Invariant: every node and program that a test starts is gone when the test ends, also when it fails.
 #![allow(dead_code, reason = "every test file uses a part of it")]
 
+use std::fs::File;
 use std::net::TcpListener;
+use std::os::unix::fs::FileExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
@@ -183,21 +186,39 @@ pub(crate) fn finish(command: Command) -> Output {
 
 /// The same with a limit of its own.
 pub(crate) fn finish_within(limit: Duration, mut command: Command) -> Output {
-    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-    let child = child.unwrap_or_else(|e| panic!("{command:?}: {e}"));
+    // Into memory and not into pipes: a process that the program left behind would keep them open.
+    let [out, err] = ["out", "err"].map(|name| {
+        File::from(rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC).expect("memory for its output"))
+    });
+    let copy = |file: &File| file.try_clone().expect("a file can be cloned");
+    let child = command.stdout(copy(&out)).stderr(copy(&err)).process_group(0).spawn();
+    let mut child = child.unwrap_or_else(|e| panic!("{command:?}: {e}"));
     let pid = child.id();
     let (done, waiting) = std::sync::mpsc::channel();
     let watch = std::thread::spawn(move || {
         let late = waiting.recv_timeout(limit).is_err();
         if late {
-            kill(pid, "-KILL");
+            // With all that it started.
+            let _ = Command::new("kill").args(["-KILL", "--", &format!("-{pid}")]).status();
         }
         late
     });
-    let output = child.wait_with_output().expect("a child can be waited for");
+    let status = child.wait().expect("a child can be waited for");
     let _ = done.send(());
     let late = watch.join().expect("the watch does not panic");
-    assert!(!late, "{command:?} hung; it said: {}", text(&output));
+    let content = |file: File| {
+        let mut bytes = vec![0; file.metadata().map_or(0, |m| m.len() as usize)];
+        file.read_exact_at(&mut bytes, 0).expect("what was written");
+        bytes
+    };
+    let output = Output { status, stdout: content(out), stderr: content(err) };
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !late,
+        "{command:?} hung; it said: {}{}",
+        text(&output),
+        said.lines().rev().take(30).collect::<Vec<_>>().join(" <- ")
+    );
     output
 }
 
