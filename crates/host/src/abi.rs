@@ -49,6 +49,9 @@ pub mod flags {
 /// In [`RawCommand::region`]: the local memory is named by addresses of the process, in [`RawCommand::region_offset`], which the node translates.
 pub const ADDRESSES: u64 = 1 << 32;
 
+/// The page from which on "addresses" are indices of the process's own table, of its own choice: no memory has such addresses. Bytes of an entry follow each other as those of a page do.
+pub const INDEX_PAGES: u64 = 1 << 47;
+
 /// A command as it stands in the ring, without the inline bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawCommand {

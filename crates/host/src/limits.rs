@@ -57,3 +57,5 @@ pub const ARENA_PAGES_MAX: u32 = 1024;
 /// Largest mapping without rights that is taken for the guard below a thread's stack. The unused part of an allocator's arena is larger most of the time; where it is not, memory
 /// above it is copied instead of pinned.
 pub const GUARD_BYTES_MAX: usize = 1 << 20;
+/// Entries of a process's table of translations by index: 256 MiB of memory, in a table of half a MiB if all are used.
+pub const INDICES_MAX: u32 = 65_536;

@@ -21,6 +21,7 @@ pub struct IndexError {
 /// let mut table = IndexTable::new(8, Frame(0));
 /// table.install(Index(5), Frame(99)).unwrap();
 /// assert_eq!(table.translate(Index(5)), Frame(99));
+/// assert_eq!(table.indices().collect::<Vec<_>>(), [Index(5)]);
 /// // A process that lies about its indices gets the garbage page.
 /// assert_eq!(table.translate(Index(6)), Frame(0));
 /// assert_eq!(table.translate(Index(4_000_000_000)), Frame(0));
@@ -66,6 +67,17 @@ impl IndexTable {
     #[inline]
     pub fn translate(&self, index: Index) -> Frame {
         self.frames.get(index.0 as usize).copied().unwrap_or(self.garbage)
+    }
+
+    /// Whether the driver installed something there.
+    #[inline]
+    pub fn has(&self, index: Index) -> bool {
+        self.translate(index) != self.garbage
+    }
+
+    /// Indices that the driver installed something at, ascending.
+    pub fn indices(&self) -> impl Iterator<Item = Index> {
+        (0..).map(Index).zip(&self.frames).filter(|(_, frame)| **frame != self.garbage).map(|(index, _)| index)
     }
 
     /// Up to `count` entries from `index` on that are not garbage, in one read.

@@ -147,6 +147,53 @@ pub enum BufferError {
     },
 }
 
+/// Why memory does not stand in a [`PinnedTable`](crate::PinnedTable).
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum PlaceError {
+    /// The session's tables would have too many entries.
+    #[error(
+        "a table of {entries} entries: {most} are left in a row for this session; drop another table, or ask for fewer"
+    )]
+    TooLarge {
+        /// As asked.
+        entries: u32,
+        /// Most that would be given.
+        most: u32,
+    },
+    /// The table is too small.
+    #[error("entries {index} to {end} of a table of {entries}; choose a smaller index, or make a larger table")]
+    NoSuchEntry {
+        /// First.
+        index: u32,
+        /// Behind the last.
+        end: usize,
+        /// Of the table.
+        entries: usize,
+    },
+    /// An entry is a page.
+    #[error(
+        "{len} bytes at {address:#x} are not whole pages; lend memory that starts on a page of 4096 bytes and is a multiple of it long"
+    )]
+    NotWholePages {
+        /// Where.
+        address: usize,
+        /// Bytes.
+        len: usize,
+    },
+    /// This memory, or any memory of this process.
+    #[error("the memory cannot be pinned: {why}; send it with `send` or `send_pinned`")]
+    Unpinnable {
+        /// Why.
+        why: String,
+    },
+    /// The node did not take it.
+    #[error("place translations: {error}")]
+    Call {
+        /// Why.
+        error: CallError,
+    },
+}
+
 /// Why an export was not made.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ExportError {

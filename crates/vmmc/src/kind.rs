@@ -3,7 +3,7 @@
 //! Invariant: a number is given to one kind for ever; new kinds get new numbers.
 
 use crate::error::{
-    AccessError, AttachError, BindError, BufferError, CallError, ExportError, ImportError, RedirectError,
+    AccessError, AttachError, BindError, BufferError, CallError, ExportError, ImportError, PlaceError, RedirectError,
     TransferError, UnexportError, WaitError,
 };
 use crate::job::{JobError, LaunchError, LinkError};
@@ -136,6 +136,18 @@ impl Kind for RegionError {
             RegionError::MemoryShort { .. } => ErrorKind::MemoryShort,
             RegionError::Unsealed { .. } => ErrorKind::Unsuitable,
             RegionError::System { .. } => ErrorKind::System,
+        }
+    }
+}
+
+impl Kind for PlaceError {
+    fn kind(&self) -> ErrorKind {
+        match self {
+            PlaceError::TooLarge { .. } | PlaceError::NoSuchEntry { .. } | PlaceError::NotWholePages { .. } => {
+                ErrorKind::Invalid
+            }
+            PlaceError::Unpinnable { .. } => ErrorKind::Unsuitable,
+            PlaceError::Call { error } => error.kind(),
         }
     }
 }

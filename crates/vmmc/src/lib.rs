@@ -85,6 +85,7 @@ mod memory;
 mod notification;
 mod peers;
 mod pinned;
+mod pinned_table;
 mod pinned_transfer;
 mod pins;
 mod redirection;
@@ -101,7 +102,7 @@ mod waiting;
 pub use binding::{BindOptions, Binding};
 pub use buffer::Buffer;
 pub use error::{
-    AccessError, AttachError, BindError, BufferError, CallError, ExportError, ImportError, RedirectError,
+    AccessError, AttachError, BindError, BufferError, CallError, ExportError, ImportError, PlaceError, RedirectError,
     TransferError, UnexportError, WaitError,
 };
 pub use explain::{Explanation, Path};
@@ -109,6 +110,7 @@ pub use export::{Export, ExportBuilder, Revocation};
 pub use import::{Import, ImportBuilder, SendOptions};
 pub use kind::{ErrorKind, Kind};
 pub use notification::{HandlerGuard, Notification};
+pub use pinned_table::PinnedTable;
 pub use pinned_transfer::{Lent, PinnedFetch, PinnedSend};
 pub use pins::PinOptions;
 pub use redirection::{Redirection, RedirectionReport};

@@ -11,8 +11,9 @@
 //! has been heard of, or because they were lent since a moment of which that is known. So memory that was unmapped or moved is never sent or written by its old translation.
 
 use crate::core::{Core, count};
-use crate::error::BufferError;
+use crate::error::{BufferError, CallError, PlaceError};
 use crate::limits::{PIN_TRIES, PINNED_COPIED_PAGES, PINNED_PAGES_DEFAULT, UNFIT_KEPT_MAX};
+use crate::pinned_table::Indices;
 use crate::trace::Tracer;
 use std::collections::HashSet;
 use std::os::fd::AsFd;
@@ -106,6 +107,8 @@ pub(crate) struct Pins {
     copied: AtomicU64,
     /// Nothing can be pinned here at all.
     off: AtomicBool,
+    /// Of tables that the program fills itself.
+    indices: Mutex<Indices>,
 }
 
 #[derive(Default)]
@@ -177,6 +180,7 @@ impl Default for Pins {
             copied_bytes: AtomicUsize::new(PINNED_COPIED_PAGES * PAGE_BYTES),
             copied: AtomicU64::new(0),
             off: AtomicBool::new(false),
+            indices: Mutex::default(),
         }
     }
 }
@@ -268,6 +272,42 @@ impl Pins {
         if let Stage::Used(state) = &mut *self.lock() {
             state.release(pages);
         }
+    }
+
+    /// Pins memory under these indices.
+    pub(crate) fn place(&self, core: &Core, indices: Pages, memory: &[u8]) -> Result<(), PlaceError> {
+        let unpinnable = |why: &dyn std::fmt::Display| PlaceError::Unpinnable { why: why.to_string() };
+        let mut stage = self.lock();
+        let Some(state) = self.state(core, &mut stage) else {
+            return Err(PinSpace::of_process()
+                .err()
+                .map_or(unpinnable(&"this process cannot pin"), |e| unpinnable(&e)));
+        };
+        let space = state.listener.space();
+        space.take(memory).map_err(|error| unpinnable(&error))?;
+        state.hear();
+        let pages = (memory.as_ptr() as usize / PAGE_BYTES) as u64..;
+        let framed = |(index, page): (Page, u64)| space.frame(page).map(|frame| (index, frame));
+        let pin: Option<Vec<(Page, Frame)>> = indices.iter().zip(pages).map(framed).collect();
+        let pin = pin.ok_or_else(|| unpinnable(&"it was unmapped meanwhile"))?;
+        let granted = state.ask(core, &pin, core.default_deadline());
+        state.publish(core);
+        granted
+            .map_err(|error| error.map_or_else(|| unpinnable(&"the node has no pinned memory left"), PlaceError::from))
+    }
+
+    /// Ends the pinning under these indices.
+    pub(crate) fn unplace(&self, core: &Core, indices: Pages) {
+        let run = PageRun { page: indices.first().number(), count: indices.count() as u32 };
+        core.tell(Call::Pin { unpin: vec![run], pin: Vec::new() });
+    }
+
+    pub(crate) fn take_indices(&self, count: u32) -> Result<u32, u32> {
+        self.indices.lock().expect("no panic while the lock is held").take(count)
+    }
+
+    pub(crate) fn give_indices(&self, first: u32, count: u32) {
+        self.indices.lock().expect("no panic while the lock is held").give(first, count);
     }
 
     /// The node has no translation of some of these pages any more.
@@ -423,20 +463,8 @@ impl State {
         if needed.iter().any(|page| space.frame(page.number()).is_none()) {
             return false;
         }
-        loop {
-            let Some(runs) = self.pin_runs(core, &pin, deadline) else { return false };
-            match self.call_pin(core, runs, deadline) {
-                Ok(0) => break,
-                Ok(evict) => {
-                    let mut given: Vec<Unpin> = Vec::new();
-                    self.pinning.give_back(evict as usize, &mut given);
-                    if given.is_empty() {
-                        return false;
-                    }
-                    self.untold.extend(given.iter().map(|unpin| unpin.page));
-                }
-                Err(_) => return false,
-            }
+        if self.ask(core, &pin, deadline).is_err() {
+            return false;
         }
         for (page, frame) in pin {
             let slot = self.pinning.pinned(page).0 as usize;
@@ -446,6 +474,26 @@ impl State {
             self.frames[slot] = frame;
         }
         true
+    }
+
+    /// Asks the node for translations; what it wants back first is given by the policy. No error inside: there is nothing left to give.
+    fn ask(&mut self, core: &Core, pin: &[(Page, Frame)], deadline: Deadline) -> Result<(), Option<CallError>> {
+        loop {
+            let runs = self.pin_runs(core, pin, deadline).ok_or(None)?;
+            match self.call_pin(core, runs, deadline) {
+                Ok(0) => return Ok(()),
+                Ok(evict) => {
+                    let mut given: Vec<Unpin> = Vec::new();
+                    self.pinning.give_back(evict as usize, &mut given);
+                    if given.is_empty() {
+                        return Err(None);
+                    }
+                    self.untold.extend(given.iter().map(|unpin| unpin.page));
+                }
+                Err(BufferError::Call { error, .. }) => return Err(Some(error)),
+                Err(_) => return Err(None),
+            }
+        }
     }
 
     /// Tells the node what was unpinned, and asks for what is to be pinned; how many pages must go first.

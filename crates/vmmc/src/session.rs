@@ -5,7 +5,7 @@
 use crate::attach;
 use crate::buffer::Buffer;
 use crate::core::Core;
-use crate::error::{AttachError, BufferError, CallError, WaitError};
+use crate::error::{AttachError, BufferError, CallError, PlaceError, WaitError};
 use crate::export::ExportBuilder;
 use crate::hub::Taker;
 use crate::import::ImportBuilder;
@@ -13,6 +13,7 @@ use crate::limits::{ANSWER_GRACE, INLINE_BYTES_MAX, NOTIFICATIONS_PER_EXPORT_MAX
 use crate::limits::{TIMEOUT_DEFAULT, TRANSFERS_MAX};
 use crate::memory::Source;
 use crate::notification::{HandlerGuard, Notification};
+use crate::pinned_table::PinnedTable;
 use crate::pinned_transfer::Lent;
 use crate::pins::PinOptions;
 use crate::stats::SessionStats;
@@ -274,6 +275,14 @@ impl Session {
             space.hear();
         }
         Lent(memory)
+    }
+
+    /// A table of so many translations that the program places itself, under indices that it chooses. [`Import::send_index`](crate::Import::send_index) sends by index.
+    ///
+    /// # Errors
+    /// [`PlaceError::TooLarge`].
+    pub fn pinned_table<'a>(&self, entries: u32) -> Result<PinnedTable<'a>, PlaceError> {
+        PinnedTable::new(self.core.clone(), entries)
     }
 
     /// Ends the pinning of memory: its whole pages are private memory again, and the node knows nothing of them. Needed before `mremap` over pinned and other memory, and good

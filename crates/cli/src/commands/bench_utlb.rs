@@ -69,19 +69,22 @@ fn uses(title: &str, rows: &[Row]) -> String {
         "later use",
         "always pinned",
         "lent",
+        "by index",
         "trusting",
         "library memory",
         "later - library, ns",
         "pinned - library",
         "lent - library",
+        "index - library",
         "trusting - library",
         "copied",
         "forget",
     ];
     table(title, &header, rows, |r| {
         let more = |ns: f64| format!("{:.0}", ns - r.library_ns);
-        let uses = [r.first_ns, r.later_ns, r.asking_ns, r.lent_ns, r.trusting_ns, r.library_ns].map(us).to_vec();
-        let differences = [r.later_ns, r.asking_ns, r.lent_ns, r.trusting_ns].map(more).to_vec();
+        let uses =
+            [r.first_ns, r.later_ns, r.asking_ns, r.lent_ns, r.index_ns, r.trusting_ns, r.library_ns].map(us).to_vec();
+        let differences = [r.later_ns, r.asking_ns, r.lent_ns, r.index_ns, r.trusting_ns].map(more).to_vec();
         [uses, differences, vec![us(r.copied_ns), us(r.forget_ns)]].concat()
     })
 }

@@ -42,6 +42,8 @@ pub(crate) struct Row {
     pub(crate) asking_ns: f64,
     /// The same from lent memory.
     pub(crate) lent_ns: f64,
+    /// The same by index, from a table that the program fills.
+    pub(crate) index_ns: f64,
     /// The same by a session that trusts the program.
     pub(crate) trusting_ns: f64,
     /// The same send from memory of the library.
@@ -216,8 +218,10 @@ fn later_uses(bed: &Bed, row: &mut Row) -> Result<(), Failure> {
     buffer.write(0, body).map_err(Failure::new)?;
     bed.import.send_pinned(0, body).map_err(Failure::new)?;
     bed.trusting.send_pinned(0, body).map_err(Failure::new)?;
-    let [mut later, mut asking, mut lent, mut trusting, mut library, mut copied] = [const { Vec::new() }; 6];
+    let [mut later, mut asking, mut lent, mut index, mut trusting, mut library, mut copied] = [const { Vec::new() }; 7];
     let memory = bed.user.lend(body);
+    let mut table = bed.user.pinned_table(row.pages as u32).map_err(Failure::new)?;
+    table.place(0, memory).map_err(Failure::new)?;
     let mut failed = Ok(());
     for _ in 0..ROUNDS {
         library.push(per_call(BATCH, || keep(&mut failed, bed.import.send_from(&buffer, 0..len, 0))));
@@ -230,6 +234,7 @@ fn later_uses(bed: &Bed, row: &mut Row) -> Result<(), Failure> {
         );
         asking.push(per_call(BATCH, || keep(&mut failed, bed.import.send_pinned(0, body))));
         lent.push(per_call(BATCH, || keep(&mut failed, bed.import.send_lent(0, memory, 0..body.len()))));
+        index.push(per_call(BATCH, || keep(&mut failed, bed.import.send_index(0, &table, 0, 0..body.len()))));
         trusting.push(per_call(BATCH, || keep(&mut failed, bed.trusting.send_pinned(0, body))));
         copied.push(per_call(BATCH, || {
             let sent = bed.import.send_async(0, body, vmmc::SendOptions::default());
@@ -238,7 +243,7 @@ fn later_uses(bed: &Bed, row: &mut Row) -> Result<(), Failure> {
     }
     failed.map_err(Failure::new)?;
     (row.later_ns, row.asking_ns) = (median(later), median(asking));
-    (row.lent_ns, row.trusting_ns) = (median(lent), median(trusting));
+    (row.lent_ns, row.index_ns, row.trusting_ns) = (median(lent), median(index), median(trusting));
     (row.library_ns, row.copied_ns) = (median(library), median(copied));
     Ok(())
 }

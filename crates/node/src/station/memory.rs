@@ -3,7 +3,7 @@
 //! Invariant: a region id that is not (or no longer) in the table is the garbage page: deposits vanish, gathers give zeros, so a transfer that was under way when
 //! its memory went harms nobody. Source: [UTLB §4.1] unset entries lead to the garbage page.
 
-use super::translation::{ADDRESS_SPACE, Place, Table, Translations};
+use super::translation::{ADDRESS_SPACE, Place, Table, Translations, are_one_kind};
 use crate::config::UtlbConfig;
 use crate::limits::PINS_PER_CALL_MAX;
 use std::os::fd::OwnedFd;
@@ -62,7 +62,7 @@ pub(super) enum MemoryError {
     #[error("pages {at} to {end} do not lie in region {region} of {pages} pages; pin pages of a registered region")]
     NoSuchPages { region: u32, at: u32, end: u64, pages: u64 },
     #[error(
-        "{count} pages from page {page:#x} on leave the address space, or exceed {PINS_PER_CALL_MAX} in one call; split the call"
+        "{count} pages from page {page:#x} on leave the address space or the table of indices, or exceed {PINS_PER_CALL_MAX} in one call; split the call"
     )]
     BadRun { page: u64, count: u64 },
     #[error(transparent)]
@@ -328,7 +328,7 @@ impl Slot {
 /// The pages of a run, if there are such addresses.
 fn pages(run: PageRun) -> Result<Pages, MemoryError> {
     let count = u64::from(run.count);
-    let pages = Page::new(run.page).and_then(|page| Pages::new(page, count));
+    let pages = Page::new(run.page).and_then(|page| Pages::new(page, count)).filter(|pages| are_one_kind(*pages));
     pages.ok_or(MemoryError::BadRun { page: run.page, count })
 }
 

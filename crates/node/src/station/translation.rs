@@ -2,14 +2,19 @@
 //!
 //! Invariant: the engine reaches what the driver installed for that very process, and nothing else: an address without translation is the garbage page, and a frame is
 //! looked up in the process's own regions each time, so one that was released is garbage too. Here a frame is a page of a region of the process.
+//!
+//! Beside it each process has a table of its own with indices that it chooses, which the engine has in full and which never misses [UTLB §3.1]. In commands and calls an index is a page
+//! number that no memory has.
 
 use super::swap::Swap;
 use crate::config::UtlbConfig;
 use std::collections::VecDeque;
+use vmmc_host::abi::INDEX_PAGES;
+use vmmc_host::limits::INDICES_MAX;
 use vmmc_nic::{OpError, ProcessId, RegionId};
 use vmmc_utlb::{
-    CacheCounters, DiskBlock, Frame, HierarchicalTable, Page, PageSet, Pages, Process as Tagged, SharedCache,
-    Translation,
+    CacheCounters, DiskBlock, Frame, HierarchicalTable, Index, IndexTable, Page, PageSet, Pages, Process as Tagged,
+    SharedCache, Translation,
 };
 
 /// Region id of a process's address space: no region has its highest bit set.
@@ -38,6 +43,8 @@ impl Place {
 /// Pinned pages of one process.
 pub(super) struct Table {
     table: HierarchicalTable,
+    /// By index.
+    own: IndexTable,
     /// Second-level tables in memory, the one that came first in front; kept only where tables leave.
     resident: VecDeque<u64>,
     /// Second-level tables on disk.
@@ -54,6 +61,7 @@ impl Default for Table {
     fn default() -> Table {
         Table {
             table: HierarchicalTable::new(GARBAGE),
+            own: IndexTable::new(INDICES_MAX as usize, GARBAGE),
             resident: VecDeque::new(),
             out: 0,
             seen: PageSet::new(),
@@ -90,8 +98,23 @@ impl Table {
     }
 
     fn has(&self, page: Page) -> bool {
-        matches!(self.table.translate(page), Translation::Frame(_))
+        match index(page) {
+            Some(index) => self.own.has(index),
+            None => matches!(self.table.translate(page), Translation::Frame(_)),
+        }
     }
+}
+
+/// The index that a page number is, if it is one. One that no table has is as good as any other: garbage.
+#[inline]
+fn index(page: Page) -> Option<Index> {
+    page.number().checked_sub(INDEX_PAGES).map(|index| Index(u32::try_from(index).unwrap_or(u32::MAX)))
+}
+
+/// Whether pages may be asked for: either addresses, or indices that the table has.
+pub(super) fn are_one_kind(pages: Pages) -> bool {
+    let (first, end) = (pages.first().number(), pages.first().number() + pages.count());
+    end <= INDEX_PAGES || first >= INDEX_PAGES && end <= INDEX_PAGES + u64::from(INDICES_MAX)
 }
 
 impl Translations {
@@ -112,7 +135,9 @@ impl Translations {
     pub(super) fn check(&mut self, table: &mut Table, address: u64, len: u64) -> Result<Pages, OpError> {
         let nowhere = OpError::NotPinned { page: address >> PAGE_SHIFT };
         let pages = Pages::of_bytes(address, len).filter(|pages| pages.count() <= table.pages).ok_or(nowhere)?;
-        let absent = if table.out == 0 {
+        let absent = if !are_one_kind(pages) || pages.first().number() >= INDEX_PAGES {
+            pages.iter().find(|page| !table.has(*page))
+        } else if table.out == 0 {
             table.table.first_absent(pages)
         } else {
             pages.iter().find(|page| !self.has(table, *page))
@@ -128,10 +153,13 @@ impl Translations {
 
     /// Up to `count` pinned pages of a process that suit, in no order.
     pub(super) fn some_pages(&mut self, table: &mut Table, count: usize, suits: impl Fn(Page) -> bool) -> Vec<Page> {
+        let of_index = |index: Index| Page::new(INDEX_PAGES + u64::from(index.0));
         if table.out == 0 {
-            return table.table.pages().filter(|page| suits(*page)).take(count).collect();
+            let own = table.own.indices().filter_map(of_index);
+            return table.table.pages().chain(own).filter(|page| suits(*page)).take(count).collect();
         }
-        let mut found = Vec::new();
+        let own = table.own.indices().filter_map(of_index).filter(|page| suits(*page));
+        let mut found: Vec<Page> = own.take(count).collect();
         let tables: Vec<u64> = table.table.tables().map(|(number, _)| number).collect();
         for number in tables {
             self.bring_in(table, HierarchicalTable::first_page(number));
@@ -189,22 +217,45 @@ impl Translations {
     /// The driver pinned a page.
     pub(super) fn install(&mut self, process: ProcessId, table: &mut Table, page: Page, place: Place) {
         self.ahead = None;
+        let fresh = match index(page) {
+            Some(index) => self.install_own(table, index, place),
+            None => self.install_paged(process, table, page, place),
+        };
+        table.pages += u64::from(fresh);
+        self.pinned += u64::from(fresh);
+        table.pins += 1;
+    }
+
+    fn install_own(&mut self, table: &mut Table, index: Index, place: Place) -> bool {
+        let fresh = !table.own.has(index);
+        table.own.install(index, place.frame()).expect("indices that the table has not are refused");
+        fresh
+    }
+
+    fn install_paged(&mut self, process: ProcessId, table: &mut Table, page: Page, place: Place) -> bool {
         self.bring_in(table, page);
         if self.swap.is_on() && table.table.table_of(page).is_none() {
             self.came(table, page);
         }
         let fresh = !table.has(page);
         table.table.install(page, place.frame()).expect("brought in above");
-        table.pages += u64::from(fresh);
-        self.pinned += u64::from(fresh);
-        table.pins += 1;
         if !fresh {
             self.drop_entry(process, page);
         }
+        fresh
     }
 
     /// The driver unpinned a page; whether it was pinned.
     pub(super) fn remove(&mut self, process: ProcessId, table: &mut Table, page: Page) -> bool {
+        if let Some(index) = index(page) {
+            let was = table.own.has(index);
+            table.own.remove(index);
+            self.ahead = None;
+            table.pages -= u64::from(was);
+            self.pinned -= u64::from(was);
+            table.unpins += u64::from(was);
+            return was;
+        }
         self.bring_in(table, page);
         let was = table.table.remove(page).expect("brought in above").is_some();
         if self.swap.is_on() && table.table.table_of(page).is_none() {
@@ -260,7 +311,17 @@ impl Translations {
         most: u64,
     ) -> u64 {
         let Some(page) = Page::of_address(address).filter(|_| most > 0) else { return 0 };
-        let row = self.cache.row_behind(tagged(process), page, place.frame(), most);
+        let frame = place.frame();
+        let row = match index(page) {
+            Some(index) => {
+                let follows = |n: &u64| {
+                    let next = index.0.checked_add(*n as u32).map(Index);
+                    next.is_some_and(|next| table.own.translate(next).0 == frame.0.wrapping_add(*n))
+                };
+                (1..=most).take_while(follows).count() as u64
+            }
+            None => self.cache.row_behind(tagged(process), page, frame, most),
+        };
         table.counters.lookups += row;
         row
     }
@@ -271,6 +332,10 @@ impl Translations {
             return place;
         }
         table.counters.lookups += 1;
+        if let Some(index) = index(page) {
+            let frame = table.own.translate(index);
+            return (frame != GARBAGE).then(|| Place::of(frame));
+        }
         match self.cache.find(process, page) {
             Some(frame) => Some(Place::of(frame)),
             None => self.miss(process, table, page),

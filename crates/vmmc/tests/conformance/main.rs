@@ -40,6 +40,7 @@ macro_rules! suite {
                 pinning: transfers_of_any_memory_are_under_way_at_once,
                 pinning: pages_of_transfers_under_way_are_not_given_up,
                 pinning: lent_memory_is_sent_as_any_other,
+                pinning: translations_that_the_program_places_are_used_by_index,
                 order: sends_appear_in_order,
                 order: the_last_byte_of_a_send_appears_last,
                 order: fetches_and_atomics_see_earlier_sends,

@@ -1,7 +1,7 @@
 //! Any memory of the caller's is sent from and fetched into without copies, and never by a translation that is out of date.
 
 use crate::nodes::{Nodes, Place, content, join, pattern};
-use vmmc::{PinOptions, PolicyKind, SendOptions, Session};
+use vmmc::{PinOptions, PlaceError, PolicyKind, SendOptions, Session};
 
 const PAGE: usize = 4096;
 
@@ -269,5 +269,56 @@ pub(crate) fn lent_memory_is_sent_as_any_other(nodes: &dyn Nodes) {
         }
         let error = j.import.send_lent(0, lent, 0..8 * PAGE + 1).unwrap_err();
         assert!(matches!(error, vmmc::TransferError::BufferOutOfBounds { .. }), "{error}");
+    }
+}
+
+pub(crate) fn translations_that_the_program_places_are_used_by_index(nodes: &dyn Nodes) {
+    for place in Place::ALL {
+        let j = join(nodes, place, 8 * PAGE as u64);
+        if !pins(&j.user) {
+            return;
+        }
+        let memory = pattern(9 * PAGE, 3);
+        let skip = memory.as_ptr().align_offset(PAGE);
+        let pages = |from: usize, count: usize| &memory[skip + from * PAGE..skip + (from + count) * PAGE];
+        let mut table = j.user.pinned_table(16).unwrap();
+        // Not in the order of their addresses.
+        table.place(7, j.user.lend(pages(0, 2))).unwrap();
+        table.place(4, j.user.lend(pages(5, 3))).unwrap();
+        let by_index = [pages(5, 3), pages(0, 2)].concat();
+        let (calls, lookups) = (j.user.stats().calls, j.user.stats().pin_lookups);
+        for range in [0..5 * PAGE, 0..1, PAGE - 1..3 * PAGE + 1, 4 * PAGE..5 * PAGE, 0..0] {
+            j.export.write(0, &[0; 8 * PAGE]).unwrap();
+            j.import.send_index(range.start as u64, &table, 4, range.clone()).unwrap();
+            j.import.flush().unwrap();
+            assert!(content(&j.export)[range.clone()] == by_index[range.clone()], "{place:?}: {range:?}");
+        }
+        if place != Place::Mapped {
+            let after = j.user.stats();
+            assert_eq!(
+                (after.calls, after.pin_lookups, after.sends_staged),
+                (calls, lookups, 0),
+                "{place:?}: index only"
+            );
+        }
+        // Entries that are empty, and such as the table has not.
+        for (index, range) in [(3, 0..PAGE), (4, 0..5 * PAGE + 1), (15, 0..PAGE + 1), (u32::MAX, 0..1)] {
+            let error = j.import.send_index(0, &table, index, range).unwrap_err();
+            assert!(matches!(error, vmmc::TransferError::BufferOutOfBounds { .. }), "{error}");
+        }
+        table.remove(5, 1).unwrap();
+        assert!(j.import.send_index(0, &table, 5, 0..1).is_err());
+        j.import.send_index(0, &table, 6, 0..PAGE).unwrap();
+        // Another choice for the same index.
+        table.place(6, j.user.lend(pages(2, 1))).unwrap();
+        j.import.send_index(0, &table, 6, 0..PAGE).unwrap();
+        j.import.flush().unwrap();
+        assert!(content(&j.export)[..PAGE] == *pages(2, 1), "{place:?}");
+        assert!(matches!(table.place(15, j.user.lend(pages(0, 2))), Err(PlaceError::NoSuchEntry { .. })));
+        assert!(matches!(table.place(0, j.user.lend(&pages(0, 1)[1..])), Err(PlaceError::NotWholePages { .. })));
+        assert!(matches!(j.user.pinned_table(u32::MAX), Err(PlaceError::TooLarge { .. })));
+        drop(table);
+        let table = j.user.pinned_table(16).unwrap();
+        assert!(j.import.send_index(0, &table, 6, 0..1).is_err(), "nothing is left of the other table");
     }
 }

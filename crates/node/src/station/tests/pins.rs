@@ -3,7 +3,7 @@
 use crate::testing::{Raw, World};
 use std::cell::RefCell;
 use std::rc::Rc;
-use vmmc_host::abi::{ADDRESSES, Completion, Op, RawCommand, flags};
+use vmmc_host::abi::{ADDRESSES, Completion, INDEX_PAGES, Op, RawCommand, flags};
 use vmmc_host::control::{Answer, Call, NodeEvent, PageRun, PinRun, RefusalCode, rights};
 use vmmc_nic::OpError;
 
@@ -187,4 +187,52 @@ fn a_process_that_gives_back_keeps_what_it_chose() {
     other.pump();
     let Answer::Info(info) = other.call(Call::Info { details: false }).unwrap() else { panic!("no description") };
     assert!(info.counters.contains(&("pinned_pages_free".into(), 6)), "{:?}", info.counters);
+}
+
+#[test]
+fn an_index_that_lies_is_nobodys_memory() {
+    let world = World::new(1, None);
+    let (mut a, mut b, mut c) = (Raw::attach(&world, 0), Raw::attach(&world, 0), Raw::attach(&world, 0));
+    let (_, memory) = a.export("x");
+    let (grant, _) = b.import(None, "x", rights::WRITE);
+    let entries = u64::from(vmmc_host::limits::INDICES_MAX);
+    let place = |index: u64, count: u32, region: u32| Call::Pin {
+        unpin: Vec::new(),
+        pin: vec![PinRun { pages: PageRun { page: INDEX_PAGES + index, count }, region, at: 0 }],
+    };
+    // The others' tables are full of what nobody else may see.
+    let secret = c.register(8 * PAGE);
+    secret.region.write(0, &[0x55; 8 * PAGE as usize]).unwrap();
+    assert_eq!(c.call(place(0, 8, secret.id)).unwrap(), Answer::Done);
+    let own = b.register(2 * PAGE);
+    own.region.write(0, &[7; 2 * PAGE as usize]).unwrap();
+    assert_eq!(b.call(place(3, 2, own.id)).unwrap(), Answer::Done);
+    assert_eq!(b.call(place(entries - 1, 1, own.id)).unwrap(), Answer::Done);
+    let send = |b: &mut Raw, index: u64, len: u64| {
+        let done = transfer(b, Op::Send, grant.import, (INDEX_PAGES + index) * PAGE, len);
+        let mut got = vec![0u8; 4 * PAGE as usize];
+        memory.region.read(0, &mut got).unwrap();
+        assert!(!got.contains(&0x55), "index {index}");
+        done.status
+    };
+    assert_eq!((send(&mut b, 3, 2 * PAGE), send(&mut b, entries - 1, PAGE)), (0, 0));
+    for index in [0, 2, 5, entries - 2, entries, 1 << 32, (1 << 32) + 3] {
+        assert_eq!(send(&mut b, index, PAGE), status(INDEX_PAGES + index).0, "{index}");
+    }
+    assert_ne!((send(&mut b, 2, 2 * PAGE), send(&mut b, 4, 2 * PAGE)), (0, 0), "a part of it");
+    // Neither can be placed: an index that no table has, and addresses that run into indices.
+    for page in [INDEX_PAGES + entries, INDEX_PAGES - 1] {
+        let pin = vec![PinRun { pages: PageRun { page, count: 2 }, region: own.id, at: 0 }];
+        assert!(b.call(Call::Pin { unpin: Vec::new(), pin }).is_err(), "{page:#x}");
+    }
+    // What goes counts, and is gone.
+    let unpin = vec![PageRun { page: INDEX_PAGES + 3, count: 1 }];
+    assert_eq!(b.call(Call::Pin { unpin, pin: Vec::new() }).unwrap(), Answer::Done);
+    assert_eq!((send(&mut b, 3, PAGE), send(&mut b, 4, PAGE)), (status(INDEX_PAGES + 3).0, 0));
+    // The memory behind an entry was released: garbage, not what lies there next.
+    assert_eq!(b.call(Call::ReleaseRegion { region: own.id }).unwrap(), Answer::Done);
+    assert_eq!(send(&mut b, 4, PAGE), 0);
+    let mut got = vec![1u8; PAGE as usize];
+    memory.region.read(0, &mut got).unwrap();
+    assert!(got.iter().all(|byte| *byte == 0), "zeros");
 }
