@@ -407,6 +407,11 @@ typedef struct vmmc_job vmmc_job;
 typedef struct vmmc_launched vmmc_launched;
 
 /**
+ * Memory that stays where it is until the handle is freed, and longer where it stands in a table.
+ */
+typedef struct vmmc_lent vmmc_lent;
+
+/**
  * A node that lives in this process.
  */
 typedef struct vmmc_node vmmc_node;
@@ -420,6 +425,11 @@ typedef struct vmmc_redirection vmmc_redirection;
  * A process's attachment to its node: the door to exports, imports, buffers and notifications.
  */
 typedef struct vmmc_session vmmc_session;
+
+/**
+ * Translations of lent memory, under indices that the program chooses.
+ */
+typedef struct vmmc_table vmmc_table;
 
 /**
  * A transfer under way.
@@ -1510,6 +1520,63 @@ enum vmmc_status vmmc_export_block_notifications(const struct vmmc_export *expor
 enum vmmc_status vmmc_handler_free(struct vmmc_handler *handler_);
 
 /**
+ * Lends memory: it stays mapped, and where it is, until vmmc_lent_free(). Sends from it ask nobody whether it has been unmapped. Nothing is pinned before it is used.
+ */
+enum vmmc_status vmmc_session_lend(const struct vmmc_session *session,
+                                   const void *memory,
+                                   size_t len,
+                                   struct vmmc_lent **lent);
+
+/**
+ * Ends the lending. Memory that stands in a table must stay until it is taken out of it, or the table is freed.
+ */
+enum vmmc_status vmmc_lent_free(struct vmmc_lent *lent);
+
+/**
+ * Sends `len` bytes of lent memory without a copy on the way and, but for the first time, without a system call; returns when the range may be reused. After VMMC_TIMED_OUT it
+ * may still be read.
+ */
+enum vmmc_status vmmc_import_send_lent(const struct vmmc_import *import,
+                                       uint64_t offset,
+                                       const struct vmmc_lent *lent,
+                                       uint64_t from,
+                                       uint64_t len);
+
+/**
+ * A table of so many translations, a page each, that the program places itself.
+ */
+enum vmmc_status vmmc_table_create(const struct vmmc_session *session, uint32_t entries, struct vmmc_table **table);
+
+/**
+ * Pins lent memory, which must be whole pages, and writes its translations into the entries from `index` on. What stood there goes. The memory stays in place until it is taken
+ * out again or the table is freed.
+ */
+enum vmmc_status vmmc_table_place(const struct vmmc_table *table,
+                                  uint32_t index,
+                                  const struct vmmc_lent *lent);
+
+/**
+ * Empties `count` entries from `index` on.
+ */
+enum vmmc_status vmmc_table_remove(const struct vmmc_table *table, uint32_t index, size_t count);
+
+/**
+ * Sends `len` bytes of what stands in a table, from byte `from` of the entry at `index` on, without a copy on the way and without a look at any other table; returns when the
+ * memory may be reused.
+ */
+enum vmmc_status vmmc_import_send_index(const struct vmmc_import *import,
+                                        uint64_t offset,
+                                        const struct vmmc_table *table,
+                                        uint32_t index,
+                                        uint64_t from,
+                                        uint64_t len);
+
+/**
+ * Frees a table: nothing stands in it any more.
+ */
+enum vmmc_status vmmc_table_free(struct vmmc_table *table);
+
+/**
  * Posts another destination for data that comes to a range of this export, which must be redirectable (VMMC_EXPORT_REDIRECTABLE). What has come already is
  * copied now; the rest goes straight to the buffer. Until it is complete or cancelled the buffer's range belongs to the redirection.
  */
@@ -1681,6 +1748,17 @@ enum vmmc_status vmmc_import_send_pinned(const struct vmmc_import *import,
                                          const struct vmmc_send_options *options);
 
 /**
+ * Sends from any memory without a copy on the way and without waiting; leave the memory alone until the transfer is done or freed. Pins as
+ * vmmc_import_send_pinned() does; what is copied is copied before return. `options` may be NULL.
+ */
+enum vmmc_status vmmc_import_send_pinned_async(const struct vmmc_import *import,
+                                               uint64_t offset,
+                                               const void *data,
+                                               size_t len,
+                                               const struct vmmc_send_options *options,
+                                               struct vmmc_transfer **transfer);
+
+/**
  * Remote fetch into any memory without a copy on the way; pins as vmmc_import_send_pinned() does. On failure the memory may have been written in part, and is not
  * written any more.
  */
@@ -1741,7 +1819,8 @@ enum vmmc_status vmmc_transfer_poll(const struct vmmc_transfer *transfer, uint64
 enum vmmc_status vmmc_transfer_wait(const struct vmmc_transfer *transfer, int64_t timeout_us, uint64_t *moved);
 
 /**
- * Frees the transfer, which abandons its answer. What it moves stays alive until it is done.
+ * Frees the transfer, which abandons its answer. What it moves stays alive until it is done; one of vmmc_import_send_pinned_async() is waited for, so that its memory may be
+ * reused.
  */
 enum vmmc_status vmmc_transfer_free(struct vmmc_transfer *transfer);
 

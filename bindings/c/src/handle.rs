@@ -4,7 +4,7 @@
 
 use crate::failure::Failure;
 use crate::slots::{Slots, Use};
-use crate::{binding, buffer, export, import, job, launch, node, notification, redirection, session, transfer};
+use crate::{binding, buffer, export, import, job, launch, node, notification, pinned, redirection, session, transfer};
 use std::marker::PhantomData;
 use std::ops::Deref;
 
@@ -21,6 +21,8 @@ pub(crate) enum Object {
     Node(node::Object),
     Job(job::Object),
     Launched(launch::Object),
+    Lent(pinned::LentObject),
+    Table(pinned::TableObject),
 }
 
 /// A kind of handle: the type that C sees, and what it stands for.

@@ -1,6 +1,6 @@
 //! Transfers between registered memory and imports, and transfers under way.
 //!
-//! Invariant: freeing a transfer abandons its answer, not the transfer.
+//! Invariant: freeing a transfer abandons its answer, not the transfer; one from the caller's own memory is waited for, because that memory may then be reused.
 
 use crate::buffer::vmmc_buffer;
 use crate::failure::{Failure, call, give};
@@ -12,17 +12,25 @@ use crate::status::vmmc_status::{self, VMMC_AGAIN, VMMC_BUSY};
 use crate::wait::within;
 use std::ffi::c_void;
 use std::sync::{Mutex, MutexGuard, TryLockError};
-use vmmc::Transfer;
+use vmmc::{PinnedSend, Transfer};
 
 /// A transfer under way.
 pub struct vmmc_transfer(());
 
 /// A transfer is waited for by one thread at a time.
-pub(crate) struct Object(Mutex<Transfer>);
+pub(crate) struct Object(Mutex<Moving>);
+
+/// What moves.
+pub(crate) enum Moving {
+    /// Memory that the library has, or that is registered.
+    Registered(Transfer),
+    /// The caller's own, which the caller promised to leave alone.
+    Pinned(PinnedSend<'static>),
+}
 handle!(vmmc_transfer, Transfer, Object, "transfer");
 
 impl Object {
-    fn lock(&self) -> Result<MutexGuard<'_, Transfer>, Failure> {
+    fn lock(&self) -> Result<MutexGuard<'_, Moving>, Failure> {
         match self.0.try_lock() {
             Ok(guard) => Ok(guard),
             Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
@@ -32,7 +40,7 @@ impl Object {
 }
 
 fn under_way(transfer: Transfer) -> Result<*mut vmmc_transfer, Failure> {
-    put(handle::Object::Transfer(Object(Mutex::new(transfer))))
+    put(handle::Object::Transfer(Object(Mutex::new(Moving::Registered(transfer)))))
 }
 
 /// Sends without waiting. The data is copied before return and may be reused. `options` may be NULL.
@@ -70,6 +78,27 @@ pub unsafe extern "C" fn vmmc_import_send_pinned(
         let (data, options) = unsafe { (bytes(data, len, "data")?, send_options(options)?) };
         Ok(get(import)?.send_pinned_with(offset, data, options)?)
     })
+}
+
+/// Sends from any memory without a copy on the way and without waiting; leave the memory alone until the transfer is done or freed. Pins as
+/// vmmc_import_send_pinned() does; what is copied is copied before return. `options` may be NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vmmc_import_send_pinned_async(
+    import: *const vmmc_import,
+    offset: u64,
+    data: *const c_void,
+    len: usize,
+    options: *const vmmc_send_options,
+    transfer: *mut *mut vmmc_transfer,
+) -> vmmc_status {
+    let post = || {
+        // SAFETY: options of the caller, and memory that the caller leaves alone until the transfer has ended.
+        let (data, options) = unsafe { (bytes(data, len, "data")?, send_options(options)?) };
+        let send = get(import)?.send_pinned_async(offset, data, options)?;
+        put(handle::Object::Transfer(Object(Mutex::new(Moving::Pinned(send)))))
+    };
+    // SAFETY: pointers are as the header asks.
+    unsafe { give(transfer, "transfer", post) }
 }
 
 /// Remote fetch into any memory without a copy on the way; pins as vmmc_import_send_pinned() does. On failure the memory may have been written in part, and is not
@@ -158,7 +187,12 @@ pub unsafe extern "C" fn vmmc_import_fetch_async(
 pub unsafe extern "C" fn vmmc_transfer_poll(transfer: *const vmmc_transfer, moved: *mut u64) -> vmmc_status {
     let poll = || {
         let again = || Failure::new(VMMC_AGAIN, "the transfer is under way");
-        Ok(get(transfer)?.lock()?.poll().ok_or_else(again)??)
+        let object = get(transfer)?;
+        let polled = match &mut *object.lock()? {
+            Moving::Registered(transfer) => transfer.poll(),
+            Moving::Pinned(send) => send.poll(),
+        };
+        Ok(polled.ok_or_else(again)??)
     };
     // SAFETY: pointers are as the header asks.
     unsafe { give(moved, "moved", poll) }
@@ -173,14 +207,18 @@ pub unsafe extern "C" fn vmmc_transfer_wait(
 ) -> vmmc_status {
     let wait = || {
         let object = get(transfer)?;
-        let mut transfer = object.lock()?;
-        Ok(within(timeout_us, || transfer.wait_on())?)
+        let mut moving = object.lock()?;
+        Ok(within(timeout_us, || match &mut *moving {
+            Moving::Registered(transfer) => transfer.wait_on(),
+            Moving::Pinned(send) => send.wait_on(),
+        })?)
     };
     // SAFETY: pointers are as the header asks.
     unsafe { give(moved, "moved", wait) }
 }
 
-/// Frees the transfer, which abandons its answer. What it moves stays alive until it is done.
+/// Frees the transfer, which abandons its answer. What it moves stays alive until it is done; one of vmmc_import_send_pinned_async() is waited for, so that its memory may be
+/// reused.
 #[unsafe(no_mangle)]
 pub extern "C" fn vmmc_transfer_free(transfer: *mut vmmc_transfer) -> vmmc_status {
     call(|| handle::free(transfer))

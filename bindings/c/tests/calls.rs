@@ -159,6 +159,32 @@ fn data_moves_in_all_ways() {
         let mut back = vec![0u8; 1 << 20];
         must(vmmc_import_fetch_pinned(way, 0, back.as_mut_ptr().cast(), back.len()));
         assert!(back == long);
+        let (mut lent, mut table, mut sent, mut moved) = (null_mut(), null_mut(), null_mut(), 0);
+        must(vmmc_import_send_pinned_async(way, 0, back.as_ptr().cast(), back.len(), null(), &mut sent));
+        must(vmmc_transfer_wait(sent, 10 * SECOND_US, &mut moved));
+        assert_eq!(moved, 1 << 20);
+        must(vmmc_transfer_poll(sent, &mut moved));
+        must(vmmc_transfer_free(sent));
+        let page = long.as_ptr().align_offset(4096);
+        must(vmmc_session_lend(session, long[page..].as_ptr().cast(), 8 * 4096, &mut lent));
+        must(vmmc_import_send_lent(way, 5, lent, 4096, 100));
+        assert_ne!(vmmc_import_send_lent(way, 5, lent, 8 * 4096, 1), VMMC_OK, "behind its end");
+        must(vmmc_table_create(session, 16, &mut table));
+        assert_eq!(vmmc_table_place(table, 9, lent), VMMC_INVALID, "it would end behind the table");
+        match vmmc_table_place(table, 4, lent) {
+            VMMC_OK => {
+                must(vmmc_import_send_index(way, 1000, table, 5, 100, 2 * 4096));
+                assert_ne!(vmmc_import_send_index(way, 0, table, 11, 1, 4096), VMMC_OK, "into an empty entry");
+                must(vmmc_table_remove(table, 5, 1));
+                assert_ne!(vmmc_import_send_index(way, 0, table, 5, 0, 1), VMMC_OK, "taken out");
+            }
+            status => println!("SKIP a table: memory cannot be pinned here ({status:?})"),
+        }
+        must(vmmc_lent_free(lent));
+        must(vmmc_table_free(table));
+        assert_eq!(vmmc_table_remove(table, 0, 1), VMMC_BAD_HANDLE);
+        must(vmmc_import_fetch_pinned(way, 0, back.as_mut_ptr().cast(), back.len()));
+        assert!(back == long, "the same bytes as before, by every way");
         let mut stats = vmmc_stats::default();
         must(vmmc_session_stats(session, &mut stats, size_of::<vmmc_stats>()));
         assert!(

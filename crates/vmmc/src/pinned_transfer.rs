@@ -67,6 +67,14 @@ impl PinnedSend<'_> {
     /// # Errors
     /// [`TransferError`].
     pub fn wait(mut self) -> Result<u64, TransferError> {
+        self.wait_on()
+    }
+
+    /// As [`wait`](Self::wait); may be called again after [`TransferError::TimedOut`].
+    ///
+    /// # Errors
+    /// [`TransferError`].
+    pub fn wait_on(&mut self) -> Result<u64, TransferError> {
         let deadline = self.shared.core.default_deadline();
         self.wait_by(deadline)
     }
