@@ -35,6 +35,8 @@ pub struct Config {
     pub peer_timeout: Duration,
     /// Time between signs of life while imports exist.
     pub keepalive: Duration,
+    /// Whether the driver takes messages of other drivers ([`poll_message`](crate::Engine::poll_message)); peers are told.
+    pub messages: bool,
 }
 
 impl Config {
@@ -49,6 +51,7 @@ impl Config {
             recv_buffer_bytes: 1 << 20,
             peer_timeout: Duration::from_secs(5),
             keepalive: Duration::from_secs(1),
+            messages: false,
         }
     }
 }

@@ -9,6 +9,8 @@
 //! [`unexport`](Engine::unexport) has returned. Every operation ends: a node that does not answer
 //! is an error within [`Config::peer_timeout`].
 //!
+//! Drivers can send each other messages, in order and exactly once while a session lasts.
+//!
 //! **Not here.** Sockets, rings, memory, translation of addresses, waiting: the driver's part. The
 //! engine asks for copies through [`Dma`] and never sees memory.
 //!
@@ -84,7 +86,7 @@ mod wire;
 
 pub use command::{AtomicOp, Command, Dma, Source};
 pub use config::{ClusterKey, Config};
-pub use engine::{Engine, Lent, Transmit};
+pub use engine::{Engine, Lent, PeerRef, Transmit};
 pub use error::{
     AttachError, Busy, ErrorArgs, ExportError, ImportError, OpError, PeerDownReason, PeerTableFull, RedirectError,
     RejectReason, UnexportError, UnimportError,

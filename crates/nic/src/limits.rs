@@ -102,6 +102,11 @@ pub const CHUNKS_MAX: usize = GRANTS_MAX + 65_536;
 /// that loses three in ten is not taken for dead.
 pub const PING_RETRY: Duration = Duration::from_millis(200);
 
+/// Bytes of a message between drivers: longer contents are cut up, so that others have their turn.
+pub const MESSAGE_BYTES_MAX: usize = 32 << 10;
+/// Bytes of messages to one peer that wait or are under way, beside its budget: what else is to be sent is not held up for long.
+pub const MESSAGES_QUEUED_BYTES_MAX: usize = 512 << 10;
+
 /// Packets in the replay window: reordering beyond this is loss.
 pub const REPLAY_WINDOW_PACKETS: u64 = 4_096;
 /// Packets under one AES-256-GCM key before both sides go to the next: far below the safe 2^23 of full size.

@@ -145,6 +145,9 @@ pub(crate) struct Tables {
     pub(crate) services: VecDeque<(String, u32, Option<u16>)>,
     pub(crate) inline: InlinePool,
     pub(crate) events: VecDeque<Event>,
+    pub(crate) takes_messages: bool,
+    /// Messages that came. The driver takes them after each datagram, and no datagram makes more than the receive window of them due.
+    pub(crate) messages: VecDeque<(Via, Box<[u8]>)>,
     pub(crate) stats: Stats,
 }
 

@@ -75,6 +75,7 @@ impl Engine {
             budget_bytes: self.config.recv_buffer_bytes as u32,
             packet_bytes_max: self.config.recv_packet_bytes_max as u32,
             listen: self.config.listen.clone(),
+            messages: self.config.messages,
         }
     }
 

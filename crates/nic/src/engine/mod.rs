@@ -6,6 +6,7 @@ mod connect;
 mod data;
 mod driver;
 mod handshake;
+mod message;
 mod observe;
 mod post;
 mod service;
@@ -29,6 +30,7 @@ use crate::tables::{Tables, Via};
 use crate::time::Time;
 
 use handshake::{Limiter, Slot};
+pub use message::PeerRef;
 
 /// One node's network interface.
 ///
@@ -112,11 +114,12 @@ impl Engine {
         config.path_mtu_bytes = config.path_mtu_bytes.clamp(PACKET_BYTES_MIN, PACKET_BYTES_MAX);
         config.recv_packet_bytes_max = config.recv_packet_bytes_max.clamp(PACKET_BYTES_MIN, PACKET_BYTES_MAX);
         config.recv_buffer_bytes = config.recv_buffer_bytes.clamp(2 * PACKET_BYTES_MIN, 1 << 30);
+        let tables = Tables { takes_messages: config.messages, ..Tables::default() };
         Engine {
             config,
             rng,
             incarnation,
-            tables: Tables::default(),
+            tables,
             peers: Vec::new(),
             slots: Vec::new(),
             free_slots: VecDeque::new(),

@@ -153,6 +153,10 @@ pub(crate) struct Session {
     pub(crate) imports: usize,
     pub(crate) grants: usize,
     pub(crate) remote_waits: usize,
+    /// The peer's driver takes messages.
+    pub(crate) messages: bool,
+    /// What the driver has between it and the peer's: see [`Engine::hold_peer`](crate::Engine::hold_peer).
+    pub(crate) held_by_driver: usize,
     /// Pings of the peer to be answered, where they came from.
     pub(crate) pongs: VecDeque<(SocketAddr, u64)>,
     /// Pings to be sent: to an address, or on the current path.
@@ -227,6 +231,8 @@ impl Session {
             imports: 0,
             grants: 0,
             remote_waits: 0,
+            messages: introduction.messages,
+            held_by_driver: 0,
             pongs: VecDeque::new(),
             pings: VecDeque::new(),
             last_from: None,
@@ -318,7 +324,7 @@ impl Session {
 
     /// Something here depends on the peer being alive.
     pub(crate) fn matters(&self) -> bool {
-        self.imports + self.grants + self.remote_waits + self.ops.len() > 0
+        self.imports + self.grants + self.remote_waits + self.ops.len() + self.held_by_driver > 0
     }
 
     /// Tells the process how the operation ended. It stays in the table while chunks name it.

@@ -236,6 +236,11 @@ impl Session {
             Chunk::AtomicReply { ticket, old } => self.end_op_sent(ticket, Ok(old), tables),
             Chunk::Error { seq, why } => self.op_failed(seq, why, tables),
             Chunk::EchoReply { token } => outcome.echo = Some(token),
+            // Who was told that nobody takes messages sends none.
+            Chunk::Message { data } if tables.takes_messages => {
+                tables.messages.push_back((self.via, data.into()));
+            }
+            Chunk::Message { .. } => outcome.nonsense = true,
             other => self.request(now, other, peer, tables, dma),
         }
     }

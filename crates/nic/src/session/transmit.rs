@@ -7,14 +7,16 @@ use crate::command::Dma;
 use crate::engine::Lent;
 use crate::error::OpError;
 use crate::ids::RegionRef;
-use crate::limits::{ACK_RANGES_MAX, CHUNK_WINDOW, LENT_BYTES_MIN, RUNS_PER_PACKET_MAX, SERVED_REQUESTS_MAX};
+use crate::limits::{
+    ACK_RANGES_MAX, CHUNK_WINDOW, LENT_BYTES_MIN, MESSAGE_BYTES_MAX, RUNS_PER_PACKET_MAX, SERVED_REQUESTS_MAX,
+};
 use crate::slab::Key;
 use crate::tables::{Tables, Target};
 use crate::time::Time;
 use crate::wire::Writer;
 use crate::wire::chunk::{
-    ATOMIC_REPLY_BYTES, ATOMIC_REQUEST_BYTES, Chunk, FETCH_DATA_BYTES, FETCH_REQUEST_BYTES, NOP_BYTES, UNIMPORT_BYTES,
-    WRITE_BYTES, WRITE_COUNTER_BYTES, WRITE_NOTIFY_BYTES, WriteHead, write_fetch_head,
+    ATOMIC_REPLY_BYTES, ATOMIC_REQUEST_BYTES, Chunk, FETCH_DATA_BYTES, FETCH_REQUEST_BYTES, MESSAGE, MESSAGE_BYTES,
+    NOP_BYTES, UNIMPORT_BYTES, WRITE_BYTES, WRITE_COUNTER_BYTES, WRITE_NOTIFY_BYTES, WriteHead, write_fetch_head,
 };
 use crate::wire::frame::{PING_BYTES, SEQ_BYTES, ack_bytes, write_ack, write_close, write_ping, write_pong, write_seq};
 use crate::wire::packet::{HEADER_BYTES, Header, Kind};
@@ -560,6 +562,23 @@ impl Session {
         chunk.write(&mut out);
         let len = out.len();
         self.tx.queue(Body::Control(buf[..len].into()), len)
+    }
+
+    /// Queues a message of the driver, whose parts together are no longer than [`message_bytes`](Self::message_bytes).
+    pub(crate) fn queue_message(&mut self, parts: &[&[u8]]) {
+        let len: usize = parts.iter().map(|part| part.len()).sum();
+        let mut bytes = Vec::with_capacity(MESSAGE_BYTES + len);
+        bytes.push(MESSAGE);
+        bytes.extend_from_slice(&(len as u32).to_le_bytes());
+        parts.iter().for_each(|part| bytes.extend_from_slice(part));
+        let size = bytes.len();
+        self.tx.queue(Body::Control(bytes.into()), size);
+    }
+
+    /// Bytes of the longest message: it fits a packet beside everything else that may be there.
+    pub(crate) fn message_bytes(&self) -> usize {
+        let beside = HEADER_BYTES + self.seals.send.overhead() + SEQ_BYTES + MESSAGE_BYTES + ack_bytes(ACK_RANGES_MAX);
+        self.packet_bytes.saturating_sub(beside).min(MESSAGE_BYTES_MAX)
     }
 
     /// The first chunk of an initiator: it proves to the other side that the handshake is done.

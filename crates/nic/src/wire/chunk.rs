@@ -28,6 +28,7 @@ pub(crate) const UNIMPORT: u8 = 0x1e;
 pub(crate) const REVOKED: u8 = 0x1f;
 pub(crate) const ECHO: u8 = 0x20;
 pub(crate) const ECHO_REPLY: u8 = 0x21;
+pub(crate) const MESSAGE: u8 = 0x22;
 
 /// Flags of a write and a nop.
 pub(crate) const FLAG_ACK_NOW: u8 = 1;
@@ -48,7 +49,9 @@ pub(crate) const ATOMIC_REQUEST_BYTES: usize = 42;
 pub(crate) const ATOMIC_REPLY_BYTES: usize = 17;
 pub(crate) const NOP_BYTES: usize = 2;
 pub(crate) const UNIMPORT_BYTES: usize = 9;
-/// No control chunk is longer: an import request with the longest name.
+/// Bytes of a message before its contents.
+pub(crate) const MESSAGE_BYTES: usize = 5;
+/// No other control chunk is longer: an import request with the longest name.
 pub(crate) const CONTROL_BYTES_MAX: usize = 320;
 
 /// Which import, in the numbers of its owner; the exporter only gives it back.
@@ -151,6 +154,10 @@ pub(crate) enum Chunk<'a> {
     EchoReply {
         token: u64,
     },
+    /// From driver to driver; the engine does not look into it.
+    Message {
+        data: &'a [u8],
+    },
 }
 
 impl<'a> Chunk<'a> {
@@ -163,6 +170,10 @@ impl<'a> Chunk<'a> {
                 let last = reader.u8()? & FLAG_LAST != 0;
                 let (ticket, offset, len) = (reader.u64()?, reader.u64()?, reader.u32()?);
                 Some(Chunk::FetchData { ticket, offset, last, data: reader.bytes(len as usize)? })
+            }
+            MESSAGE => {
+                let len = reader.u32()?;
+                Some(Chunk::Message { data: reader.bytes(len as usize)? })
             }
             kind => read_control(kind, reader),
         }
@@ -187,6 +198,11 @@ impl<'a> Chunk<'a> {
     fn write_control(&self, out: &mut Writer<'_>) {
         match self {
             Chunk::Write { .. } | Chunk::FetchData { .. } => unreachable!("written by `write`"),
+            Chunk::Message { data } => {
+                out.u8(MESSAGE);
+                out.u32(data.len() as u32);
+                out.bytes(data);
+            }
             Chunk::Nop { ack_now } => {
                 out.u8(NOP);
                 out.u8(if *ack_now { FLAG_ACK_NOW } else { 0 });

@@ -23,7 +23,12 @@ pub(crate) struct Introduction {
     pub(crate) packet_bytes_max: u32,
     /// Further addresses of this side.
     pub(crate) listen: Vec<SocketAddr>,
+    /// Its driver takes messages.
+    pub(crate) messages: bool,
 }
+
+/// Bit of an introduction's last byte; an introduction without that byte has none set.
+const TAKES_MESSAGES: u8 = 1;
 
 impl Introduction {
     pub(crate) fn write(&self, out: &mut Writer<'_>) {
@@ -35,6 +40,7 @@ impl Introduction {
         for addr in self.listen.iter().take(LISTEN_ADDRESSES_MAX) {
             write_addr(addr, out);
         }
+        out.u8(if self.messages { TAKES_MESSAGES } else { 0 });
     }
 
     pub(crate) fn read(reader: &mut Reader<'_>) -> Option<Introduction> {
@@ -51,7 +57,8 @@ impl Introduction {
         }
         let listen = (0..count).map(|_| read_addr(reader)).collect::<Option<Vec<_>>>()?;
         let packet_bytes_max = packet_bytes_max.min(PACKET_BYTES_MAX as u32);
-        Some(Introduction { name, incarnation, budget_bytes, packet_bytes_max, listen })
+        let messages = reader.u8().unwrap_or(0) & TAKES_MESSAGES != 0;
+        Some(Introduction { name, incarnation, budget_bytes, packet_bytes_max, listen, messages })
     }
 }
 
@@ -133,6 +140,7 @@ mod tests {
             budget_bytes: 1 << 20,
             packet_bytes_max: 1_472,
             listen: vec!["[2001:db8::1]:9".parse().expect("an address"); LISTEN_ADDRESSES_MAX],
+            messages: true,
         }
     }
 
@@ -148,8 +156,12 @@ mod tests {
         welcome.write(&mut writer);
         let len = writer.len();
         assert_eq!(Welcome::read(&mut Reader::new(&buf[..len])), Some(welcome));
-        for cut in 0..len {
+        for cut in 0..len - 1 {
             assert_eq!(Welcome::read(&mut Reader::new(&buf[..cut])), None);
         }
+        let Some(Welcome::Accept { introduction: old, .. }) = Welcome::read(&mut Reader::new(&buf[..len - 1])) else {
+            panic!("an introduction without its last byte is one of a node that takes no messages");
+        };
+        assert_eq!(old, Introduction { messages: false, ..introduction() });
     }
 }
