@@ -97,6 +97,12 @@ pub(crate) enum Command {
     SocketsPeer {
         /// Name of the node
         node: String,
+        /// Start the node, as a peer of this one
+        #[arg(long, requires = "key_file")]
+        peer: Option<std::net::SocketAddr>,
+        /// Its cluster key
+        #[arg(long)]
+        key_file: Option<PathBuf>,
     },
     /// Half of a measurement; started by `bench` and `demo`
     #[command(hide = true)]
@@ -126,7 +132,7 @@ pub(crate) enum What {
     Redirect,
     /// First and later use of memory, pinning, translation; the UTLB paper's Tables 1 and 2
     Utlb,
-    /// Stream sockets beside TCP, on one node: round trips, streams, short connections, thinking clients
+    /// Stream sockets beside TCP, on one node or (`--path two-nodes`) between two: round trips, streams, short connections, thinking clients
     Sockets,
 }
 
@@ -348,6 +354,9 @@ pub(crate) struct NodeOptions {
     /// In plain mode too, start processes for other nodes: then everybody who can send packets to this node can run programs as its user
     #[arg(long, requires = "plain")]
     pub(crate) plain_run: bool,
+    /// Leave TCP connections between programs under `vmmc exec` with the kernel when the other end is on another node
+    #[arg(long)]
+    pub(crate) no_sockets_between: bool,
     /// Show counters to Prometheus at http://ADDR/metrics, to everybody who can connect there
     #[arg(long, value_name = "ADDR")]
     pub(crate) metrics: Option<SocketAddr>,

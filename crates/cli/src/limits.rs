@@ -106,3 +106,6 @@ pub(crate) const IDLE_SLEEPERS: usize = 1000;
 pub(crate) const IDLE_SETTLE: Duration = Duration::from_millis(500);
 /// How long they are watched.
 pub(crate) const IDLE_WATCH: Duration = Duration::from_secs(2);
+
+/// Rounds before stream sockets between nodes are measured: several times those after which a connection has found its medium.
+pub(crate) const BETWEEN_WARM_ROUNDS: u32 = 500;

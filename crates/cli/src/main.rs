@@ -64,7 +64,10 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Bench(bench) => commands::bench::run(&bench),
         Command::Exec(exec) => commands::exec::run(&exec),
         Command::Sockets(sockets) => commands::sockets::run(&sockets),
-        Command::SocketsPeer { node } => commands::bench_sockets::serve(&node),
+        Command::SocketsPeer { node, peer: Some(peer), key_file: Some(key) } => {
+            commands::bench_sockets::serve_between(&node, peer, &key)
+        }
+        Command::SocketsPeer { node, .. } => commands::bench_sockets::serve(&node),
         Command::Top(top) => commands::top::run(&top),
         Command::Stats(stats) => commands::stats::run(&stats),
         Command::Explain(explain) => commands::explain::run(&explain),

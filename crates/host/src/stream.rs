@@ -22,6 +22,8 @@ mod lock;
 #[cfg(not(loom))]
 pub mod messages;
 #[cfg(not(loom))]
+mod replica;
+#[cfg(not(loom))]
 mod slab;
 #[cfg(not(loom))]
 mod vigil;
@@ -32,15 +34,19 @@ pub use bells::{BELLS, Bells, TOKENS, Watch};
 #[cfg(not(loom))]
 pub use kernel::{
     End, Endpoints, TcpProgress, cookie, core, end_of_kernel, endpoints, forget_thread_id, is_marked_upgraded,
-    mark_upgraded, move_high, receive_now, reset, send_now, set_no_delay, shut_down, tcp_progress, thread_id,
-    unread_bytes, wait_socket,
+    mark_upgraded, move_high, network_here, receive_now, reset, send_now, set_no_delay, shut_down, tcp_progress,
+    thread_id, unread_bytes, wait_socket,
 };
 #[cfg(not(loom))]
 pub use lock::{Locked, SharedLock, TryLock};
 #[cfg(not(loom))]
+pub use replica::{Nonsense, Replica, Said, Wakes};
+#[cfg(not(loom))]
 pub use slab::{Shape, Slab, Slot, Stretch};
 #[cfg(not(loom))]
 pub use vigil::{Sign, Vigil};
+#[cfg(not(loom))]
+pub use words::SideWords;
 pub use words::{DirectionWords, EndWords, Epoch, Flags, Layout, Phase, SleepWord, SlotWords};
 
 #[cfg(not(loom))]

@@ -84,6 +84,8 @@ pub struct NodeConfig {
     pub plain_run: bool,
     /// Where a daemon shows its counters to Prometheus (`http://ADDR/metrics`), to everybody who can connect. None: nowhere.
     pub metrics: Option<SocketAddr>,
+    /// Daemons with a key: whether stream sockets of programs under `vmmc exec` are upgraded when the other end is on another node that does so too.
+    pub sockets_between: bool,
     /// Embedded: whether a thread of the node serves peers while no caller waits. It sleeps while there is nothing to do and while callers step the node.
     pub keeper: bool,
 }
@@ -111,6 +113,7 @@ impl NodeConfig {
             launcher: None,
             plain_run: false,
             metrics: None,
+            sockets_between: true,
             keeper: true,
         }
     }
@@ -144,7 +147,8 @@ impl NodeConfig {
 
     /// The options of `vmmc node run` and `vmmcd`:
     /// `--name N`, `--listen A`, `--peer A[,A]`, `--key-file F`, `--plain`, `--linger-s N`, `--peer-timeout-ms N`, `--pinned-pages N`, `--utlb-entries N`, `--utlb-ways N`,
-    /// `--utlb-no-offset`, `--utlb-prefetch N`, `--utlb-tables N`, `--detach`, `--launcher FILE`, `--no-run`, `--plain-run`, `--metrics A`.
+    /// `--utlb-no-offset`, `--utlb-prefetch N`, `--utlb-tables N`, `--detach`, `--launcher FILE`, `--no-run`, `--plain-run`, `--metrics A`,
+    /// `--no-sockets-between`.
     pub fn from_args(args: impl IntoIterator<Item = String>) -> Result<NodeConfig, BadOption> {
         let mut config = NodeConfig { handle_signals: true, ..NodeConfig::default() };
         let mut args = args.into_iter();
@@ -184,6 +188,7 @@ impl NodeConfig {
                 "--metrics" => config.metrics = Some(address(&option, &value()?)?),
                 "--no-run" => config.launcher = None,
                 "--plain-run" => config.plain_run = true,
+                "--no-sockets-between" => config.sockets_between = false,
                 _ => return Err(BadOption::Unknown { option }),
             }
         }
@@ -233,6 +238,7 @@ impl NodeConfig {
         args.extend(self.detach.then(|| "--detach".to_string()));
         args.extend(self.launcher.is_none().then(|| "--no-run".to_string()));
         args.extend(self.plain_run.then(|| "--plain-run".to_string()));
+        args.extend((!self.sockets_between).then(|| "--no-sockets-between".to_string()));
         args
     }
 }
@@ -242,7 +248,7 @@ impl NodeConfig {
 pub enum BadOption {
     /// Not an option of ours.
     #[error(
-        "unknown option {option:?}; there are --name, --listen, --peer, --key-file, --plain, --linger-s, --peer-timeout-ms, --pinned-pages, --utlb-entries, --utlb-ways, --utlb-no-offset, --utlb-prefetch, --utlb-tables, --detach, --launcher, --no-run, --plain-run, --metrics"
+        "unknown option {option:?}; there are --name, --listen, --peer, --key-file, --plain, --linger-s, --peer-timeout-ms, --pinned-pages, --utlb-entries, --utlb-ways, --utlb-no-offset, --utlb-prefetch, --utlb-tables, --detach, --launcher, --no-run, --plain-run, --metrics, --no-sockets-between"
     )]
     Unknown {
         /// What was given.
@@ -300,6 +306,7 @@ mod tests {
         config.linger = Some(Duration::from_secs(9));
         config.handle_signals = true;
         config.pinned_pages_max = Some(77);
+        config.sockets_between = false;
         config.utlb = UtlbConfig {
             cache: CacheShape::new(1024, 4, false).expect("powers of two"),
             prefetch: 16,

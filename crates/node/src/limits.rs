@@ -144,6 +144,12 @@ pub const SOCKET_HINTS: [Duration; 4] =
 pub const SOCKET_LAST_WORDS_MAX: usize = 4_096;
 /// Time that a program that was started by exec may take to ask for the connections that it inherited.
 pub const SOCKET_ORPHAN_TIME: Duration = Duration::from_secs(10);
+/// Connections to other nodes that are upgraded, or about to be: each has two rings here, 70 KiB together with its words.
+pub const BETWEEN_LINKS_MAX: usize = 16_384;
+/// Offers that other nodes are still to be asked about; further ones stay with the kernel.
+pub const BETWEEN_ASKS_MAX: usize = 16_384;
+/// Connections to other nodes that are served before rings and network have their turn.
+pub const BETWEEN_TURN: usize = 64;
 /// Lines of each of the kernel's tables of sockets that are read for a list.
 pub const SOCKET_TABLE_LINES_MAX: usize = 65_536;
 /// Entries of a list of sockets in one message.

@@ -59,6 +59,7 @@ impl Runner {
             embedded,
             pinned_pages_max: config.pinned_pages(),
             utlb: config.utlb,
+            sockets_between: config.sockets_between && !embedded,
         };
         let start = now();
         let mut station = Station::new(station, random_bytes()?, start)?;

@@ -2,6 +2,7 @@
 //!
 //! Invariant: a limit is fixed when the call begins; stale wake-ups wait for what is left.
 
+use crate::own;
 use libc::{c_int, timespec};
 
 /// Nanoseconds of the monotonic clock.
@@ -68,6 +69,19 @@ impl Limit {
             Limit::None => -1,
             Limit::Now => 0,
             Limit::At(end) => end.saturating_sub(now_ns()).div_ceil(1_000_000).min(c_int::MAX as u64) as c_int,
+        }
+    }
+
+    /// The same, but not later than a time that a sleep should not exceed while connections to other nodes are upgraded: then somebody must look whether the node lives.
+    pub(crate) fn nap(self) -> Limit {
+        if !own::context().has_between() {
+            return self;
+        }
+        let nap = now_ns() + vmmc_sockets::limits::BETWEEN_SLICE_MAX.as_nanos() as u64;
+        match self {
+            Limit::None => Limit::At(nap),
+            Limit::Now => Limit::Now,
+            Limit::At(end) => Limit::At(end.min(nap)),
         }
     }
 

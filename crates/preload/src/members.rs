@@ -349,7 +349,7 @@ impl Members {
             // With the kernel: it reports by itself.
             return 0;
         }
-        let state = connection.state(borrowed(member.fd));
+        let state = connection.state(crate::own::context(), borrowed(member.fd));
         self.rings += usize::from(!member.in_ring);
         member.register(epfd, token, &state);
         if member.asleep || !member.armed {

@@ -304,9 +304,12 @@ fn wait_in(set: &Set, request: &Request<'_>, limit: Limit) -> c_int {
             return set.leave(0, ready);
         }
         set.sleepers.fetch_add(1, SeqCst);
-        let slept = if ready.arm() { Ok(0) } else { set.look(request, 0, limit, ready) };
+        let slept = if ready.arm() { Ok(0) } else { set.look(request, 0, limit.nap(), ready) };
         ready.disarm();
         set.sleepers.fetch_sub(1, SeqCst);
+        if slept == Ok(0) && own::context().has_between() {
+            own::context().look_after_node();
+        }
         match slept {
             Ok(0) if !limit.is_over() => {}
             Ok(0) => {

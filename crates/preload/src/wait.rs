@@ -138,7 +138,7 @@ fn single(entry: &mut pollfd, limit: Limit) -> Option<c_int> {
     let tcp = table::connection(entry.fd)?;
     let connection = tcp.connection()?;
     loop {
-        let state = connection.state(borrowed(entry.fd));
+        let state = connection.state(own::context(), borrowed(entry.fd));
         if readiness::kernel_part(&state) & events != 0 {
             return None;
         }
@@ -191,9 +191,12 @@ fn with_bell(
             bell.disarm();
             continue;
         }
-        let n = ask(&mut kernel, limit, mask);
+        let n = ask(&mut kernel, limit.nap(), mask);
         let kept = errno::Kept::now();
         bell.disarm();
+        if n == 0 && own::context().has_between() {
+            own::context().look_after_node();
+        }
         drop(kept);
         if n < 0 {
             return n;
@@ -216,7 +219,7 @@ fn judge(fds: &mut [pollfd], watched: &[Watched], kernel: &mut [pollfd]) -> c_in
         let entry = &mut fds[one.at];
         let Some(connection) = one.tcp.connection() else { continue };
         let events = u32::from(entry.events as u16);
-        let state = connection.state(borrowed(entry.fd));
+        let state = connection.state(own::context(), borrowed(entry.fd));
         entry.revents = readiness::bits_of(&state, entry.fd, events) as c_short;
         ready += c_int::from(entry.revents != 0);
         let own = readiness::kernel_part(&state) & events;

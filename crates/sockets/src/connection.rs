@@ -3,6 +3,7 @@
 //! Invariant: a direction is in one medium at a time, and leaves it at a byte that both sides agree on (`core.rs`). What is here waits, wakes, offers and follows the
 //! node's verdict. Source: [NT §4]; docs/sockets.md.
 
+mod between;
 mod forks;
 mod lends;
 mod life;
@@ -21,6 +22,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
+use vmmc_host::Nanos;
 use vmmc_host::stream::messages::Place;
 use vmmc_host::stream::{End, Phase, Sign, Watch, core, thread_id};
 
@@ -46,6 +48,8 @@ pub struct Connection {
     watches: Mutex<Vec<Registration>>,
     /// Upgraded elsewhere, and nobody could tell where: no byte of it can be had in order.
     broken: AtomicBool,
+    /// Generation, plus one, of the process whose client knows that it goes to another node.
+    followed: AtomicUsize,
     /// Generation of the process that counts as a holder through this value.
     generation: AtomicUsize,
 }
@@ -59,6 +63,8 @@ pub(crate) struct Joined {
     sign: Option<Sign>,
     reads: Patience,
     writes: Patience,
+    /// When it joined.
+    at: Nanos,
 }
 
 /// How far a connection is on its way into shared memory.
@@ -163,6 +169,8 @@ impl Drop for KernelCall<'_> {
             Some(joined) => {
                 if sends {
                     joined.core.end_kernel_send();
+                } else {
+                    joined.core.end_kernel_receive();
                 }
             }
             None => {
@@ -193,6 +201,7 @@ impl Connection {
             entry: OnceLock::new(),
             watches: Mutex::new(Vec::new()),
             broken: AtomicBool::new(false),
+            followed: AtomicUsize::new(0),
             generation: AtomicUsize::new(generation),
         })
     }
@@ -215,15 +224,20 @@ impl Connection {
             },
         };
         joined.publish_core();
+        joined.look_after(context, self);
         let (sending, tell) = joined.core.send(thread_id(), &Socket(fd), from);
         self.tell(context, joined, tell);
+        self.pass_on(context, joined);
         if joined.core.takes_wish_to_grow() {
             context.node().grow(joined.place);
         }
         match sending {
             Sending::Done(bytes) => Sent::Done(bytes),
             Sending::Full => Sent::Full,
-            Sending::Failed(errno) => Sent::Failed(errno),
+            Sending::Failed(errno) => {
+                joined.end_if_broken(fd);
+                Sent::Failed(errno)
+            }
             Sending::Kernel => Sent::Kernel(KernelCall { connection: self, direction: Direction::Send, joined: true }),
         }
     }
@@ -239,13 +253,15 @@ impl Connection {
                 Err(joined) => joined,
             },
         };
+        joined.look_after(context, self);
         let (receiving, tell) = joined.core.receive(thread_id(), &Socket(fd), into, take == Take::Take);
         if tell.sender {
             self.tell(context, joined, tell);
         }
+        self.pass_on(context, joined);
         match receiving {
             Receiving::Done(bytes) => {
-                let core = joined.core.other().core.load(Ordering::Relaxed);
+                let core = joined.peer_core();
                 if context.peer_core.load(Ordering::Relaxed) != core {
                     context.peer_core.store(core, Ordering::Relaxed);
                 }
@@ -253,8 +269,14 @@ impl Connection {
             }
             Receiving::OfKernel(bytes) => Received::OfKernel(bytes),
             Receiving::Empty => Received::Empty,
-            Receiving::Kernel => unreachable!("a receive reads the kernel itself"),
-            Receiving::Failed(errno) => Received::Failed(errno),
+            // Between nodes only; otherwise a receive reads the kernel itself.
+            Receiving::Kernel => {
+                Received::Kernel(KernelCall { connection: self, direction: Direction::Receive, joined: true })
+            }
+            Receiving::Failed(errno) => {
+                joined.end_if_broken(fd);
+                Received::Failed(errno)
+            }
         }
     }
 

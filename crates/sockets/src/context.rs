@@ -30,10 +30,13 @@ pub struct Settings {
     pub offer_after_exchanges: u32,
     /// Bytes after which a connection is offered.
     pub offer_after_bytes: u64,
+    /// Whether short sends to another node go by the ring without a look at what that gains: for tests.
+    pub between_always: bool,
 }
 
 impl Settings {
-    /// The node named by `VMMC_SOCKETS_NODE` (`uid/name`), or the user's own of the default name.
+    /// The node named by `VMMC_SOCKETS_NODE` (`uid/name`), or the user's own of the default name. `VMMC_SOCKETS_BETWEEN=always` sets
+    /// [`between_always`](Self::between_always).
     pub fn from_env() -> Settings {
         let own = rustix::process::geteuid().as_raw();
         let text = std::env::var("VMMC_SOCKETS_NODE").unwrap_or_default();
@@ -44,6 +47,7 @@ impl Settings {
             keep_fd: vmmc_host::stream::move_high,
             offer_after_exchanges: OFFER_AFTER_EXCHANGES,
             offer_after_bytes: OFFER_AFTER_BYTES,
+            between_always: std::env::var_os("VMMC_SOCKETS_BETWEEN").is_some_and(|how| how == "always"),
         }
     }
 }
@@ -226,6 +230,18 @@ impl Context {
     /// Takes what the node has said. Never waits.
     pub fn poll(&self) {
         self.node().take_news(&self.settings);
+    }
+
+    /// Whether connections to other nodes are upgraded: then a wait should end at least every [`BETWEEN_SLICE_MAX`](crate::limits::BETWEEN_SLICE_MAX), to
+    /// [`look_after_node`](Self::look_after_node).
+    #[inline]
+    pub fn has_between(&self) -> bool {
+        self.node().has_between()
+    }
+
+    /// Looks whether the node is alive, and tells the event loops of connections that do not survive it.
+    pub fn look_after_node(&self) {
+        self.node().look_after();
     }
 
     /// Descriptors that belong to the context. Some more may be of a parent before a fork.

@@ -29,6 +29,10 @@ pub(crate) trait Kernel {
     fn established(&self) -> bool;
     /// Stops collecting small sends.
     fn no_delay(&self);
+    /// The time, nanoseconds.
+    fn now_ns(&self) -> u64 {
+        vmmc_host::Nanos::monotonic().0
+    }
 }
 
 /// Kernel calls of one process that are counted before there is shared memory to count them in.
@@ -68,6 +72,8 @@ pub(crate) struct Upgraded {
     pub(crate) room: Loan,
     /// Memory of the ring from the peer that a thread of this process looks at.
     pub(crate) view: Loan,
+    /// The other end is on another node.
+    between: Option<Box<Between>>,
 }
 
 /// Result of [`Upgraded::send`].
@@ -108,7 +114,9 @@ const PENDING_LOOKS: u32 = 2_000;
 
 impl Upgraded {
     pub(crate) fn new(slot: Slot, end: usize, early: Arc<Early>) -> Upgraded {
+        let between = (slot.words().between.load(Ordering::Relaxed) != 0).then(Box::<Between>::default);
         Upgraded {
+            between,
             slot,
             end,
             early,
@@ -168,6 +176,11 @@ impl Upgraded {
         if out.announced().pending {
             self.finish_change_of_the_dead(kernel);
         }
+        if self.between.is_some() {
+            if let Some(failed) = self.pace(kernel, from) {
+                return (failed, Tell::default());
+            }
+        }
         if !out.announced().in_ring() {
             return self.send_by_kernel(kernel, from);
         }
@@ -185,6 +198,10 @@ impl Upgraded {
             (Sending::Full, _) if self.hinted() => {
                 self.follow_hints(kernel);
                 self.send_by_ring(from)
+            }
+            (Sending::Full, _) if self.is_crowded() && self.leave_ring() => {
+                out.kernel_sends.fetch_add(1, Ordering::SeqCst);
+                (Sending::Kernel, Tell { receiver: true, sender: false })
             }
             other => other,
         };
@@ -305,6 +322,7 @@ impl Upgraded {
         let attached = |e: &EndWords| e.attached.load(Ordering::Acquire) == EndWords::YES;
         attached(self.other())
             && attached(self.own())
+            && self.is_awaited()
             && !self.must_leave_ring()
             && out.reached() == out.announced().number
             && out.kernel_sends.load(Ordering::SeqCst) == 0
@@ -317,6 +335,7 @@ impl Upgraded {
     fn must_leave_ring(&self) -> bool {
         self.pinned.load(Ordering::Relaxed) != 0
             || self.own().pinned.load(Ordering::Relaxed) != 0
+            || self.prefers_kernel()
             || self.outgoing().receiver_flags.load(Ordering::Relaxed) & Flags::WANTS_KERNEL != 0
     }
 
@@ -330,6 +349,7 @@ impl Upgraded {
         {
             return false;
         }
+        self.take_wish_back();
         out.change(out.tail.load(Ordering::Relaxed));
         true
     }
@@ -381,6 +401,7 @@ impl Upgraded {
         loop {
             let other = match self.bytes_in_ring(kernel) {
                 Ok(available) => return self.take_from_ring(buffers, available, take),
+                Err(Receiving::Kernel) if self.begin_kernel_receive() => Some(Receiving::Kernel),
                 Err(Receiving::Kernel) => self.receive_from_kernel(kernel, buffers, take),
                 Err(other) => Some(other),
             };
@@ -418,6 +439,7 @@ impl Upgraded {
         let into = self.incoming();
         let layout = into.layout();
         let head = into.head.load(Ordering::Relaxed);
+        self.heard();
         let (mut done, mut room) = (0, false);
         while done < available {
             let at = head.wrapping_add(done);
@@ -452,10 +474,15 @@ impl Upgraded {
     ) -> Option<Receiving> {
         let before = self.incoming().phase();
         Some(match kernel.receive_now(buffers, take) {
-            Ok(bytes @ 1..) => Receiving::OfKernel(bytes),
+            Ok(bytes @ 1..) => {
+                self.heard();
+                Receiving::OfKernel(bytes)
+            }
             // The last bytes came between the two looks; or these were the last, and others have them.
             Err(Errno::AGAIN) if self.incoming().phase() != before => return None,
-            Err(Errno::AGAIN) => Receiving::Empty,
+            Err(Errno::AGAIN) => self.nothing_came().unwrap_or(Receiving::Empty),
+            // The ring may be next, and what says so under way.
+            Ok(_) if !self.is_all_here(kernel) => self.nothing_came().unwrap_or(Receiving::Empty),
             // Also while a change is pending: whoever announced it has died over it.
             Ok(_) => Receiving::Done(0),
             Err(errno) => Receiving::Failed(errno),
@@ -486,6 +513,7 @@ impl Upgraded {
                         kernel.received().is_some_and(|(received, unread)| unread == 0 && received >= boundary);
                     if drained {
                         into.reach_next();
+                        self.followed();
                     }
                     return drained;
                 }
@@ -512,6 +540,7 @@ impl Upgraded {
         let over = matches!(into.phase(), Phase::EndsAt(boundary) if into.head.load(Ordering::Relaxed) == boundary);
         if over {
             into.reach_next();
+            self.followed();
         }
         over
     }
@@ -526,7 +555,7 @@ impl Upgraded {
         if flags == 0 && into.receiver_flags.load(Ordering::Relaxed) & Flags::SHUT == 0 {
             self.follow_hints(kernel);
             if self.kernel_end.load(Ordering::Relaxed) == 0 {
-                return None;
+                return self.nothing_came();
             }
         }
         // What was published before the end was announced counts.
@@ -556,13 +585,17 @@ impl Upgraded {
             End::Ended | End::Reset(_) => true,
             End::Bytes => !kernel.established(),
         };
+        if over && !matches!(look, End::Reset(_)) && !self.is_all_here(kernel) {
+            // Asked again when the other node has answered.
+            return;
+        }
         let dead = self.other().dead.load(Ordering::Acquire) != 0;
         self.careful.store(u32::from(dead && !over), Ordering::Relaxed);
         match look {
             End::Reset(_) => self.kernel_end.store(RESET, Ordering::Relaxed),
             End::Ended if in_ring => self.kernel_end.store(ENDED, Ordering::Relaxed),
             // Bytes behind the announced end of the kernel's part were sent by somebody who does not know of the ring: the stream cannot be told any more.
-            End::Bytes if in_ring && self.incoming().phase() == Phase::Steady => {
+            End::Bytes if in_ring && self.between.is_none() && self.incoming().phase() == Phase::Steady => {
                 self.kernel_end.store(RESET, Ordering::Relaxed);
             }
             _ => {}
@@ -591,6 +624,7 @@ impl Upgraded {
             || into.receiver_flags.load(Ordering::Relaxed) & (Flags::SHUT | Flags::GIVE_BACK) != 0
             || self.kernel_end.load(Ordering::Relaxed) != 0
             || self.hinted()
+            || self.is_broken()
     }
 
     /// Whether a send is worth trying, as far as the shared words tell.
@@ -604,6 +638,7 @@ impl Upgraded {
             || self.kernel_end.load(Ordering::Relaxed) == RESET
             || self.gone.load(Ordering::Relaxed) != 0
             || self.hinted()
+            || self.is_broken()
     }
 
     /// No bytes come from this end any more.
@@ -662,8 +697,10 @@ impl Upgraded {
 }
 
 mod back;
+mod between;
 mod loans;
 pub mod simulation;
+use between::Between;
 pub(crate) use loans::Loan;
 
 #[cfg(test)]

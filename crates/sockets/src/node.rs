@@ -4,7 +4,7 @@
 
 use crate::connection::Connection;
 use crate::context::Settings;
-use crate::limits::{ADOPT_SLICE, ADOPT_TIME, HOLD_BATCH, LOCK_TRIES, NEWS_BATCH, NODE_RETRY};
+use crate::limits::{ADOPT_SLICE, ADOPT_TIME, BETWEEN_LIST_MAX, HOLD_BATCH, LOCK_TRIES, NEWS_BATCH, NODE_RETRY};
 use rustix::event::{EventfdFlags, PollFlags, eventfd};
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -29,6 +29,10 @@ pub(crate) struct Node {
     news_seen: AtomicU64,
     /// Clock time before which no connection to the node is tried.
     retry_at: AtomicU64,
+    /// Clock time at which a node was lost last.
+    lost_at: AtomicU64,
+    /// Connections to other nodes are among ours.
+    has_between: AtomicBool,
     link: Mutex<Link>,
 }
 
@@ -50,6 +54,8 @@ struct Link {
     waiting: HashMap<u64, Weak<Connection>>,
     adopted: HashMap<u64, Option<Meeting>>,
     last_number: u64,
+    /// Upgraded connections to other nodes, which do not survive the loss of ours.
+    between: Vec<Weak<Connection>>,
 }
 
 /// Where a connection goes on.
@@ -254,6 +260,52 @@ impl Node {
         }
     }
 
+    /// The kernel says that the other end, on another node, has ended: is all here that it sent by the ring?
+    #[cold]
+    pub(crate) fn ask_for_the_rest(&self, place: Place) {
+        // Without the lock the question is asked again with the next look at the kernel's socket; without a node the connection is broken.
+        if let Some(mut link) = self.lock_patiently() {
+            self.say(&mut link, SocketCall::Ended { place }, &[]);
+        }
+    }
+
+    /// Remembers a connection to another node. False: not now.
+    #[cold]
+    pub(crate) fn follow_between(&self, connection: &Connection) -> bool {
+        self.has_between.store(true, Ordering::Relaxed);
+        let Some(mut link) = self.lock() else { return false };
+        if link.between.len() >= BETWEEN_LIST_MAX {
+            link.between.retain(|c| c.strong_count() > 0);
+        }
+        if link.between.len() < BETWEEN_LIST_MAX {
+            link.between.push(connection.weak());
+        }
+        true
+    }
+
+    /// Whether a connection to another node is among ours.
+    #[inline]
+    pub(crate) fn has_between(&self) -> bool {
+        self.has_between.load(Ordering::Relaxed)
+    }
+
+    /// Whether the node was lost after this time.
+    #[inline]
+    pub(crate) fn was_lost_after(&self, at: Nanos) -> bool {
+        self.lost_at.load(Ordering::Acquire) > at.0
+    }
+
+    /// Looks whether the node is alive.
+    #[cold]
+    pub(crate) fn look_after(&self) {
+        let Some(mut link) = self.lock() else { return };
+        if link.channel.is_none() {
+            // A child of a fork that could not reach it.
+            return self.lose(&mut link);
+        }
+        self.read_news(&mut link);
+    }
+
     /// Ends inherited by fork.
     pub(crate) fn hold(&self, settings: &Settings, places: &[(Place, u64)]) {
         let Some(mut link) = self.lock_patiently() else { return };
@@ -353,6 +405,8 @@ impl Node {
     /// The node is gone: upgraded connections go on by themselves, the others stay with the kernel.
     fn lose(&self, link: &mut Link) {
         link.channel = None;
+        self.lost_at.store(Nanos::monotonic().0, Ordering::Release);
+        link.between.drain(..).filter_map(|c| c.upgrade()).for_each(|c| c.ring_own_watches(self));
         self.process.store(0, Ordering::Release);
         for (_, connection) in link.waiting.drain() {
             if let Some(connection) = connection.upgrade() {

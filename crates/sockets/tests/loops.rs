@@ -45,17 +45,17 @@ fn bytes_room_and_ends_mark_a_token_and_ring_a_bell() {
     set.add(two.connection(), 77, Interest::READ).unwrap();
     taken(&set);
     let fd = two.socket().as_fd();
-    assert!(!two.connection().state(fd).readable);
+    assert!(!two.connection().state(&b, fd).readable);
     let writer = std::thread::spawn(move || {
         (&one).write_all(b"hello").unwrap();
         one
     });
     assert_eq!(sleep(&set), [77]);
     let one = writer.join().unwrap();
-    assert!(two.connection().state(fd).readable);
+    assert!(two.connection().state(&b, fd).readable);
     assert_eq!(two.connection().available_bytes(), 5);
     (&two).read_exact(&mut [0; 5]).unwrap();
-    assert!(!two.connection().state(fd).readable);
+    assert!(!two.connection().state(&b, fd).readable);
 
     let room = a.ready_set().unwrap();
     room.add(one.connection(), 5, Interest::WRITE).unwrap();
@@ -64,17 +64,17 @@ fn bytes_room_and_ends_mark_a_token_and_ring_a_bell() {
     while let Sent::Done(n) = one.connection().send(&a, one.socket().as_fd(), &[IoSlice::new(&data)]) {
         sent += n;
     }
-    assert!(!one.connection().state(one.socket().as_fd()).writable, "a full ring is not writable");
+    assert!(!one.connection().state(&a, one.socket().as_fd()).writable, "a full ring is not writable");
     taken(&room);
     let mut buffer = vec![0; sent];
     (&two).read_exact(&mut buffer).unwrap();
     assert_eq!(sleep(&room), [5]);
-    assert!(one.connection().state(one.socket().as_fd()).writable);
+    assert!(one.connection().state(&a, one.socket().as_fd()).writable);
 
     taken(&set);
     drop(one);
     assert_eq!(sleep(&set), [77]);
-    let state = two.connection().state(fd);
+    let state = two.connection().state(&b, fd);
     assert!(state.readable && state.read_hangup, "{state:?}");
     assert!(matches!(
         two.connection().recv(&b, fd, &mut [IoSliceMut::new(&mut [0; 1])], Take::Take),

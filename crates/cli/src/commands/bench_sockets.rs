@@ -3,13 +3,15 @@
 //! Invariant: both sides of a ratio come from the same run, on the same cores, by the same code; only the way the bytes take differs. Processor time is that of both
 //! processes together.
 
+mod between;
 mod programs;
 mod silent;
 
-use crate::args::{Bench, Part};
+use crate::args::{Bench, Part, Path};
 use crate::failure::Failure;
 use crate::machine::{Machine, Quiet, core_pair, pin};
 use crate::report::table;
+pub(crate) use between::serve as serve_between;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -72,6 +74,11 @@ fn rows() -> Vec<Row> {
 
 /// Runs the bench.
 pub(crate) fn run(bench: &Bench) -> Result<(), Failure> {
+    match bench.path[..] {
+        [] | [Path::SameNode] => {}
+        [Path::TwoNodes] => return between::run(bench),
+        _ => return Err(Failure::Usage("sockets are measured with --path same-node or --path two-nodes".into())),
+    }
     let quiet = Quiet::start();
     let world = World::start()?;
     let time = Duration::from_millis(bench.time_ms);

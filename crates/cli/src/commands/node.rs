@@ -53,6 +53,7 @@ fn config(options: &NodeOptions) -> Result<NodeConfig, Failure> {
     let own = || PathBuf::from("/proc/self/exe");
     config.launcher = (!options.no_run).then(|| options.launcher.clone().unwrap_or_else(own));
     config.plain_run = options.plain_run;
+    config.sockets_between = !options.no_sockets_between;
     config.metrics = options.metrics;
     config.linger = options.linger_s.map(Duration::from_secs);
     config.pinned_pages_max = options.pinned_pages;

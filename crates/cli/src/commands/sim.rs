@@ -49,17 +49,22 @@ fn sockets(sim: &Sim, seeds: std::ops::Range<u64>) -> Result<(), Failure> {
     let count = seeds.end - seeds.start;
     let bar = progress(count);
     let mut totals = simulation::Totals::default();
+    let mut between = simulation::between::Totals::default();
     let mut failures = Vec::new();
     for seed in seeds {
         match simulation::run(seed) {
             Ok(run) => totals.add(&run),
             Err(why) => failures.push((seed, why)),
         }
+        match simulation::between::run(seed) {
+            Ok(run) => between.add(&run),
+            Err(why) => failures.push((seed, format!("between nodes: {why}"))),
+        }
         bar.inc(1);
     }
     bar.finish_and_clear();
     let replay = |seed: &u64| format!("vmmc sim --sockets --seed {seed}");
-    let counts = totals.counts();
+    let counts: Vec<(&str, u64)> = totals.counts().into_iter().chain(between.counts()).collect();
     if sim.json {
         let counts: serde_json::Map<String, serde_json::Value> =
             counts.iter().map(|(name, n)| (name.replace(' ', "_"), (*n).into())).collect();

@@ -56,7 +56,7 @@ fn line(socket: &SocketInfo, rate: f64) -> Vec<String> {
         program(socket.pid),
         socket.local.clone(),
         socket.remote.clone(),
-        socket.peer_pid.map(program).unwrap_or_default(),
+        peer(socket),
         socket.path.clone(),
         socket.reason.clone(),
         rings(socket),
@@ -68,7 +68,7 @@ fn line(socket: &SocketInfo, rate: f64) -> Vec<String> {
 
 fn json(socket: &SocketInfo, rate: f64) -> serde_json::Value {
     serde_json::json!({
-        "pid": socket.pid, "local": socket.local, "remote": socket.remote, "peer_pid": socket.peer_pid, "path": socket.path,
+        "pid": socket.pid, "local": socket.local, "remote": socket.remote, "peer_pid": socket.peer_pid, "peer_node": socket.peer_node, "path": socket.path,
         "reason": socket.reason, "ring_bytes": socket.ring_bytes, "ring_sent_bytes": socket.ring_sent_bytes, "ring_received_bytes": socket.ring_received_bytes,
         "sending_bytes_per_s": rate,
     })
@@ -80,6 +80,12 @@ fn rings(socket: &SocketInfo) -> String {
         [0, 0] => String::new(),
         [to, from] => format!("{} / {}", units::size(to), units::size(from)),
     }
+}
+
+/// Who has the other end: a process here, or a node.
+fn peer(socket: &SocketInfo) -> String {
+    let node = socket.peer_node.as_ref().map(|node| format!("node {node}"));
+    node.or(socket.peer_pid.map(program)).unwrap_or_default()
 }
 
 /// A process as people know it.

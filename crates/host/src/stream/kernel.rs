@@ -10,7 +10,7 @@ use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddr, SocketAddrAny
 use serde::{Deserialize, Serialize};
 use std::cell::Cell;
 use std::io::{IoSlice, IoSliceMut};
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// Which connection a socket is one end of.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -70,6 +70,15 @@ pub fn endpoints(fd: BorrowedFd<'_>) -> Result<(Endpoints, u64), Errno> {
     let remote = address(rustix::net::getpeername(fd)?.ok_or(Errno::NOTCONN)?)?;
     let network = number(fd, libc::SOL_SOCKET, SO_NETNS_COOKIE).unwrap_or(0);
     Ok((Endpoints { network, local, remote }, sockopt::socket_cookie(fd)?))
+}
+
+/// The network namespace of the caller, as [`Endpoints::network`] has it.
+///
+/// # Errors
+/// When no socket can be made.
+pub fn network_here() -> Result<u64, Errno> {
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None)?;
+    Ok(number(socket.as_fd(), libc::SOL_SOCKET, SO_NETNS_COOKIE).unwrap_or(0))
 }
 
 /// The cookie of a socket.

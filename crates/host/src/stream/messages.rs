@@ -72,6 +72,11 @@ pub enum SocketCall {
         /// Own end.
         place: Place,
     },
+    /// The kernel says that the other end, on another node, has ended: has all come that it sent by the ring? The answer stands in the words of the connection.
+    Ended {
+        /// Own end.
+        place: Place,
+    },
 }
 
 /// From a node to a process.
@@ -164,6 +169,8 @@ pub struct SocketInfo {
     pub remote: String,
     /// Process id of the other end, if it is known.
     pub peer_pid: Option<u32>,
+    /// Name of the node of the other end, if that is another one.
+    pub peer_node: Option<String>,
     /// What carries the bytes: `ring`, `kernel` or both with an arrow.
     pub path: String,
     /// Why it is not upgraded, if not.

@@ -153,7 +153,9 @@ pub struct DirectionWords {
     _pad4: [u32; 11],
     /// Line private to the holders of the receiving end. Its lock, also for receives from the kernel: one that comes late would take bytes of a later epoch.
     pub receiver_lock: AtomicU32,
-    _pad5: [u32; 15],
+    /// Between nodes: receives from the kernel under way that nothing but bytes ends.
+    pub kernel_receives: AtomicU32,
+    _pad5: [u32; 14],
 }
 
 impl DirectionWords {
@@ -307,7 +309,7 @@ impl DirectionWords {
             word.store(0, Ordering::Relaxed);
         }
         let halves = [&self.sender_flags, &self.receiver_flags, &self.sender_wants_room, &self.sender_lock];
-        let rest = [&self.kernel_sends, &self.large_granted, &self.receiver_lock];
+        let rest = [&self.kernel_sends, &self.large_granted, &self.receiver_lock, &self.kernel_receives];
         for word in halves.into_iter().chain(rest) {
             word.store(0, Ordering::Relaxed);
         }
@@ -335,7 +337,13 @@ pub struct EndWords {
     pub core: AtomicU32,
     /// Holders of this end send by the kernel from here on: one of them is not ours.
     pub pinned: AtomicU32,
-    _pad: [u32; 10],
+    /// Between nodes: number of this end's wish to send by the ring; 0: it has none.
+    pub soon: AtomicU32,
+    /// Between nodes: the wish of the other end for which this one looks at announcements before each kernel receive.
+    pub ready: AtomicU32,
+    /// Private to the holders: number of the last wish.
+    pub wishes: AtomicU32,
+    _pad: [u32; 7],
 }
 
 impl EndWords {
@@ -346,7 +354,8 @@ impl EndWords {
 
     #[cfg(not(loom))]
     fn reset(&self) {
-        for word in [&self.attached, &self.holders, &self.hint, &self.dead, &self.core, &self.pinned] {
+        let wishes = [&self.pinned, &self.soon, &self.ready, &self.wishes];
+        for word in [&self.attached, &self.holders, &self.hint, &self.dead, &self.core].into_iter().chain(wishes) {
             word.store(0, Ordering::Relaxed);
         }
     }
@@ -362,6 +371,13 @@ pub struct SlotWords {
     pub ends: [EndWords; 2],
     /// Written by the node at the start: whoever knows it has the slot mapped.
     pub secret: AtomicU64,
+    /// Written by the node at the start: the other end is on another node, and this slot is one of two replicas that the nodes keep alike.
+    pub between: AtomicU32,
+    /// Written by the node: the other replica is out of reach for good.
+    pub broken: AtomicU32,
+    /// Written by the node: everything that the other end sent through its ring before its kernel socket ended is here.
+    pub complete: AtomicU32,
+    _pad: [u32; 11],
 }
 
 impl SlotWords {
@@ -370,8 +386,14 @@ impl SlotWords {
     pub fn reset(&self) {
         self.directions.iter().for_each(DirectionWords::reset);
         self.ends.iter().for_each(EndWords::reset);
+        [&self.between, &self.broken, &self.complete].into_iter().for_each(|word| word.store(0, Ordering::Relaxed));
     }
 }
+
+#[cfg(not(loom))]
+mod replica;
+#[cfg(not(loom))]
+pub use replica::SideWords;
 
 #[cfg(all(test, loom))]
 mod tests;

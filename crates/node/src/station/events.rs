@@ -64,8 +64,14 @@ impl Station {
             Event::ImportDone { process, cookie, result } => self.import_done(process, cookie, result, now),
             Event::ImportBroken { process, import, why } => self.import_broken(process, import, why),
             Event::Pong { cookie, result, .. } => self.pong(cookie, result),
-            Event::PeerUp { .. } => self.counters.peers_up += 1,
-            Event::PeerDown { .. } => self.counters.peers_down += 1,
+            Event::PeerUp { .. } => {
+                self.counters.peers_up += 1;
+                self.sockets.peer_came();
+            }
+            Event::PeerDown { .. } => {
+                self.counters.peers_down += 1;
+                self.sockets.peers_changed(now, &mut self.engine);
+            }
         }
     }
 

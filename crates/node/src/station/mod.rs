@@ -66,6 +66,8 @@ pub struct StationConfig {
     pub pinned_pages_max: usize,
     /// The cache of translations.
     pub utlb: UtlbConfig,
+    /// Whether stream sockets of its processes are upgraded when the other end is on another node. Only in sealed mode.
+    pub sockets_between: bool,
 }
 
 impl StationConfig {
@@ -81,6 +83,7 @@ impl StationConfig {
             embedded: false,
             pinned_pages_max: pins::default_pages(),
             utlb: UtlbConfig::default(),
+            sockets_between: false,
         }
     }
 }
@@ -180,6 +183,9 @@ impl Station {
         engine.listen = config.listen.clone();
         engine.recv_buffer_bytes = config.recv_buffer_bytes;
         engine.peer_timeout = config.peer_timeout;
+        // In plain mode anybody on the wire could say that he has the other end.
+        engine.messages = config.sockets_between && config.key.is_some();
+        let between = engine.messages;
         Ok(Station {
             engine: Engine::new(engine, seed, now),
             memory: Memory::new(config.utlb),
@@ -203,7 +209,7 @@ impl Station {
             asleep: false,
             stop: false,
             outside: false,
-            sockets: sockets::Sockets::default(),
+            sockets: sockets::Sockets::new(between),
             counters: Counters::default(),
             notes: VecDeque::new(),
             transport_counters: Vec::new(),
@@ -255,7 +261,7 @@ impl Station {
             worked = true;
         }
         self.look_after_sockets(now);
-        worked
+        worked | self.sockets.serve_between(now, &mut self.engine)
     }
 
     /// Serves the control sockets that have something, and notices who has ended; says whether there was anything. One system call when there is nothing.
@@ -294,6 +300,9 @@ impl Station {
     pub fn handle_datagram(&mut self, now: Time, from: SocketAddr, datagram: &mut [u8]) {
         self.progress += 1;
         self.engine.handle_datagram(now, from, datagram, &mut self.memory);
+        while let Some((peer, message)) = self.engine.poll_message() {
+            self.hear_message(now, peer, &message);
+        }
     }
 
     /// The next datagram to send, written to the start of `buf`.
@@ -363,6 +372,7 @@ impl Station {
         area::fence();
         let mut ready = false;
         self.each_process(|process, progress| ready |= process.is_ready(progress));
+        ready |= self.sockets.prepare_sleep_between();
         ready
     }
 
@@ -370,6 +380,7 @@ impl Station {
     #[inline]
     pub fn wake_up(&mut self) {
         if std::mem::take(&mut self.asleep) {
+            self.sockets.wake_up_between();
             self.each_process(|process, _| process.area.node_sleeping().store(0, Ordering::SeqCst));
         }
     }

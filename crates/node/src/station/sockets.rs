@@ -6,6 +6,7 @@
 //! Invariant: a slot is used again only after both ends were released, so bytes of one connection never reach another; the node never holds a socket open, so the
 //! kernel's end of a connection stays the truth about its life. Source: [NT §4]; docs/sockets.md.
 
+mod between;
 mod ends;
 mod glue;
 mod list;
@@ -36,6 +37,7 @@ pub(super) struct Sockets {
     last_process: u32,
     /// The sign that this node lives, for processes that sleep; made for the first.
     vigil: Option<Vigil>,
+    between: between::Between,
     /// Matches made since the start.
     pub(super) matches: u64,
     /// To be sent by whoever called.
@@ -59,6 +61,8 @@ struct Client {
     peers: HashSet<u32>,
     /// Slabs that it has mapped.
     slabs: HashSet<u64>,
+    /// Bells by which it rings the node itself.
+    node_bells: Option<between::NodeBells>,
     /// Offers that were refused for good, for `vmmc sockets`; until the connection ends.
     refused: HashMap<u64, (Endpoints, OfferRefusal)>,
 }
@@ -75,6 +79,12 @@ struct Offer {
 pub(super) struct Misbehaved;
 
 impl Sockets {
+    /// For a node that upgrades connections to other nodes, or one that does not.
+    pub(super) fn new(between: bool) -> Sockets {
+        let between = if between { between::Between::switched_on() } else { between::Between::default() };
+        Sockets { between, ..Sockets::default() }
+    }
+
     /// A process joins.
     pub(super) fn attach(&mut self, index: usize, pid: u32, uid: u32, bells: OwnedFd) -> Result<(), Misbehaved> {
         let bells = Bells::map(bells).map_err(|_| Misbehaved)?;
@@ -95,6 +105,7 @@ impl Sockets {
             ends: HashSet::new(),
             peers: HashSet::from([process]),
             slabs: HashSet::new(),
+            node_bells: None,
             refused: HashMap::new(),
         };
         self.clients.insert(index, client);
@@ -127,6 +138,7 @@ impl Sockets {
             SocketCall::Release { place } => self.release(index, place),
             SocketCall::Grow { place } => self.grow(index, place),
             SocketCall::Ring { place } => self.ring_other_end(index, place),
+            SocketCall::Ended { place } => self.kernel_ended(index, place),
         }
         Ok(())
     }
@@ -197,6 +209,7 @@ impl Sockets {
         }
         self.client(index).offers.insert(connection, own.clone());
         let offer = Offer { client: index, connection, cookie };
+        self.between.wants(&own);
         if let Some(stale) = self.offers.insert(own, offer) {
             // The same addresses under another cookie: that socket is gone, and its process has not said so yet.
             self.client(stale.client).offers.remove(&stale.connection);
@@ -257,6 +270,9 @@ impl Sockets {
 
     /// Makes sure that a client has the bells of a peer.
     fn introduce_bells(&mut self, index: usize, peer: u32) {
+        if peer == between::NODE {
+            return self.introduce_node(index);
+        }
         let Some(other) = self.by_process.get(&peer).copied() else { return };
         if !self.client(index).peers.insert(peer) {
             return;
@@ -276,7 +292,9 @@ impl Sockets {
 
     /// The ring from an end was full.
     fn grow(&mut self, index: usize, place: Place) {
+        // Between nodes a stream that fills the small ring is the kernel's.
         if self.client(index).ends.contains(&place)
+            && !self.between.has(place)
             && self.slabs.grow(place, Nanos::monotonic(), SOCKET_LARGE_BYTES_MAX)
         {
             // Whoever waits for room there finds it in the other ring.
@@ -352,11 +370,11 @@ mod tests {
             matches!(news, SocketNews::Refused { connection: 5, why: OfferRefusal::OtherUser })
         };
         assert_eq!(sockets.take_outbox().iter().filter(|n| refused(n)).count(), 2);
-        let (list, total) = sockets.list();
+        let (list, total) = sockets.list(None);
         assert!(total == 2 && list.iter().all(|s| s.reason == "the peer belongs to another user"), "{list:?}");
         for index in 0..2 {
             sockets.handle(Time::ZERO, index, SocketCall::Withdraw { connection: 5 }, Vec::new()).unwrap();
         }
-        assert_eq!(sockets.list().1, 0);
+        assert_eq!(sockets.list(None).1, 0);
     }
 }

@@ -73,28 +73,56 @@ pub(crate) struct World {
     pub(crate) folder: PathBuf,
     /// Everything runs as this user.
     user: Option<&'static str>,
+    /// What else the programs find in their environment.
+    variables: Vec<(&'static str, &'static str)>,
 }
 
 impl World {
     pub(crate) fn new() -> World {
-        World::made(None)
+        World::made(None, &["--plain", "--listen", "127.0.0.1:0"], Vec::new())
+    }
+
+    /// Two nodes of one cluster on this machine; whatever programs of one and of the other send each other in short messages goes by rings, whether that is faster here
+    /// or not. `options` are the second node's.
+    pub(crate) fn two(options: &[&str]) -> [World; 2] {
+        let always = vec![("VMMC_SOCKETS_BETWEEN", "always")];
+        let key = std::env::temp_dir().join(format!("test-preload-key-{}-{}", std::process::id(), port()));
+        let key = key.to_str().expect("ASCII");
+        let at = format!("127.0.0.1:{}", port());
+        let listen = ["--key-file", key, "--peer-timeout-ms", "2000", "--listen"];
+        let one = World::made(None, &[&listen[..], &[&at]].concat(), always.clone());
+        let two = World::made(None, &[&listen[..], &["127.0.0.1:0", "--peer", &at], options].concat(), always);
+        std::fs::remove_file(key).expect("the first node made the key");
+        [one, two]
+    }
+
+    /// Process id of the node.
+    pub(crate) fn node_pid(&self) -> u32 {
+        let printed = text(&self.vmmc(&["node", "status"]).output().expect("the command starts"));
+        let pid = printed.split("process ").nth(1).and_then(|rest| rest.split(',').next());
+        pid.and_then(|pid| pid.parse().ok()).unwrap_or_else(|| panic!("no process in {printed:?}"))
+    }
+
+    /// What `vmmc sockets` says.
+    pub(crate) fn sockets(&self) -> String {
+        text(&self.vmmc(&["sockets", "--rate-ms", "0"]).output().expect("the command starts"))
     }
 
     /// The node and all programs run as another user, and the folder is theirs. Only root can.
     pub(crate) fn of_user(user: &'static str) -> World {
-        World::made(Some(user))
+        World::made(Some(user), &["--plain", "--listen", "127.0.0.1:0"], Vec::new())
     }
 
-    fn made(user: Option<&'static str>) -> World {
+    fn made(user: Option<&'static str>, options: &[&str], variables: Vec<(&'static str, &'static str)>) -> World {
         let name = format!("test-preload-{}-{}", std::process::id(), NAMES.fetch_add(1, Ordering::Relaxed));
         let folder = std::env::temp_dir().join(&name);
         std::fs::create_dir_all(&folder).expect("the temporary folder can be written");
-        let world = World { node: name, folder, user };
+        let world = World { node: name, folder, user, variables };
         if let Some(user) = user {
             let output = Command::new("chown").arg(user).arg(&world.folder).output().expect("chown starts");
             assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         }
-        let output = world.vmmc(&["node", "start", "--plain", "--listen", "127.0.0.1:0"]).output();
+        let output = world.vmmc(&[&["node", "start"], options].concat()).output();
         let output = output.expect("the command starts");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         world
@@ -103,6 +131,7 @@ impl World {
     fn vmmc(&self, arguments: &[&str]) -> Command {
         let mut command = self.starting(built().join("vmmc").as_ref());
         command.args(arguments).env("VMMC_NODE", &self.node).env_remove("VMMC_PRELOAD").stdin(Stdio::null());
+        command.envs(self.variables.iter().copied());
         command
     }
 
@@ -155,7 +184,7 @@ impl World {
 }
 
 /// Whether somebody listens on a port: read, not tried, for some servers count connections.
-fn listens(port: u16) -> bool {
+pub(crate) fn listens(port: u16) -> bool {
     let wanted = format!(":{port:04X} ");
     ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
         let text = std::fs::read_to_string(table).unwrap_or_default();
@@ -222,7 +251,7 @@ pub(crate) fn finish_within(limit: Duration, mut command: Command) -> Output {
     output
 }
 
-fn kill(pid: u32, signal: &str) {
+pub(crate) fn kill(pid: u32, signal: &str) {
     let _ = Command::new("kill").args([signal, &pid.to_string()]).status();
 }
 

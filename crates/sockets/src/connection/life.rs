@@ -5,8 +5,7 @@
 
 use super::{Connection, Joined, Socket, Stage};
 use crate::context::Context;
-use crate::core::Kernel;
-use crate::core::Upgraded;
+use crate::core::{Kernel, Tell, Upgraded};
 use crate::limits::{BACK_AT_CLOSE, BACK_PATIENCE, BACK_PAUSE};
 use crate::node::{Meeting, Verdict, refuse};
 use crate::types::{Bypass, Close, Shutdown};
@@ -105,7 +104,14 @@ impl Connection {
         if self.early.receives.load(Ordering::SeqCst) > 1 {
             return;
         }
-        let Some(meeting) = self.matched.try_lock().ok().and_then(|mut m| m.take()) else { return };
+        let Some(mut matched) = self.matched.try_lock().ok() else { return };
+        let between = |meeting: &Meeting| meeting.slot.words().between.load(Ordering::Relaxed) != 0;
+        if matched.as_ref().is_some_and(between) && self.early.receives.load(Ordering::SeqCst) > 0 {
+            // What is announced comes after the bytes that would wake it.
+            return;
+        }
+        let Some(meeting) = matched.take() else { return };
+        drop(matched);
         let same = cookie(fd).is_ok_and(|c| c == self.cookie.load(Ordering::Relaxed));
         let fine = same
             && tcp_progress(fd).is_ok_and(|p| p.established)
@@ -137,7 +143,18 @@ impl Connection {
     pub(crate) fn join(&self, context: &Context, meeting: Meeting) {
         let Meeting { place, slot, peer, sign } = meeting;
         let core = Upgraded::new(slot, place.end as usize, self.early.clone());
-        let joined = Joined { core, place, peer, sign, reads: Default::default(), writes: Default::default() };
+        if context.settings().between_always {
+            core.always_by_ring();
+        }
+        let joined = Joined {
+            core,
+            place,
+            peer,
+            sign,
+            reads: Default::default(),
+            writes: Default::default(),
+            at: Nanos::monotonic(),
+        };
         let mut watches = self.watches.lock().unwrap_or_else(|e| e.into_inner());
         if self.upgraded.set(joined).is_err() {
             return;
@@ -148,6 +165,10 @@ impl Connection {
         let joined = self.upgraded.get().expect("set above");
         joined.publish_core();
         joined.core.own().attached.store(EndWords::YES, Ordering::SeqCst);
+        if joined.core.is_between() {
+            // The nodes carry the word to the other end.
+            self.tell(context, joined, Tell { receiver: true, sender: false });
+        }
         watches.iter_mut().for_each(|w| self.enter_watch(context.node(), joined, w));
     }
 
@@ -242,6 +263,9 @@ impl Connection {
     fn hand_back(&self, context: &Context, fd: BorrowedFd<'_>) {
         let Some(joined) = self.upgraded.get() else { return };
         let (core, me, kernel) = (&joined.core, thread_id(), Socket(fd));
+        if core.is_between() {
+            return self.hand_over_between(context, joined, fd);
+        }
         if core.incoming().goes_back() {
             return;
         }

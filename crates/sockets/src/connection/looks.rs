@@ -1,6 +1,7 @@
 //! What can be said about a connection without changing it.
 
 use super::{Connection, Joined, Socket};
+use crate::context::Context;
 use crate::types::{Bypass, Description, Medium, State};
 use rustix::io::Errno;
 use std::os::fd::BorrowedFd;
@@ -9,15 +10,20 @@ use vmmc_host::stream::{Flags, thread_id};
 
 impl Connection {
     /// What could be done now. No system call unless the kernel's part is about to end, or somebody hinted that the other end is gone.
-    pub fn state(&self, fd: BorrowedFd<'_>) -> State {
+    pub fn state(&self, context: &Context, fd: BorrowedFd<'_>) -> State {
         let Some(joined) = self.upgraded.get() else { return PLAIN };
         let core = &joined.core;
+        joined.look_after(context, self);
         core.follow(thread_id(), &Socket(fd));
         if core.hinted() {
             core.follow_hints(&Socket(fd));
         }
         if core.owes() {
             core.give_back(thread_id(), &Socket(fd));
+        }
+        self.pass_on(context, joined);
+        if core.is_broken() {
+            return self.broken_state(joined, fd);
         }
         // What is owed waits for the kernel.
         let tx = medium(core.outgoing().announced().in_ring() && !core.owes());

@@ -15,33 +15,36 @@ use rustix::io::Errno;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use vmmc_host::stream::{Phase, SleepWord, thread_id, wait_socket};
+use vmmc_host::stream::{Phase, SleepWord, core, thread_id, wait_socket};
 use vmmc_host::{Deadline, Nanos};
 
 impl Connection {
     /// Waits until a receive is worth trying.
     pub fn wait_readable(&self, context: &Context, fd: BorrowedFd<'_>, deadline: Option<Deadline>) -> Waited {
         let Some(joined) = self.upgraded.get() else {
-            return wait_kernel(fd, PollFlags::IN, deadline, || Phase::Steady, || SLEEP_SLICE_MAX);
+            return wait_kernel(fd, PollFlags::IN, deadline, CAREFUL_SLICE, || Phase::Steady, || SLEEP_SLICE_MAX);
         };
         let into = joined.core.incoming();
-        if !into.reads_ring() {
-            return wait_kernel(fd, PollFlags::IN, deadline, || into.phase(), || joined.serve(fd));
+        joined.look_after(context, self);
+        if !into.reads_ring() && !joined.core.waits_for_the_rest() {
+            let phase = || joined.phase_or_end(into.phase());
+            return wait_kernel(fd, PollFlags::IN, deadline, joined.first_slice(), phase, || joined.serve(fd));
         }
         let ready = || joined.core.looks_readable();
-        joined.wait(context, fd, (&joined.reads, &into.receiver_sleep), deadline, ready)
+        joined.wait(context, self, fd, (&joined.reads, &into.receiver_sleep), deadline, ready)
     }
 
     /// Waits until a send is worth trying.
     pub fn wait_writable(&self, context: &Context, fd: BorrowedFd<'_>, deadline: Option<Deadline>) -> Waited {
         let Some(joined) = self.upgraded.get() else {
-            return wait_kernel(fd, PollFlags::OUT, deadline, || Phase::Steady, || SLEEP_SLICE_MAX);
+            return wait_kernel(fd, PollFlags::OUT, deadline, CAREFUL_SLICE, || Phase::Steady, || SLEEP_SLICE_MAX);
         };
+        joined.look_after(context, self);
         let out = joined.core.outgoing();
         let by_kernel = || !out.announced().in_ring() || joined.core.owes();
         if by_kernel() {
-            let phase = || if by_kernel() { Phase::Steady } else { Phase::EndsAt(0) };
-            return wait_kernel(fd, PollFlags::OUT, deadline, phase, || SLEEP_SLICE_MAX);
+            let phase = || joined.phase_or_end(if by_kernel() { Phase::Steady } else { Phase::EndsAt(0) });
+            return wait_kernel(fd, PollFlags::OUT, deadline, CAREFUL_SLICE, phase, || SLEEP_SLICE_MAX);
         }
         let ready = || {
             joined.core.looks_writable() || {
@@ -49,7 +52,7 @@ impl Connection {
                 joined.core.looks_writable()
             }
         };
-        joined.wait(context, fd, (&joined.writes, &out.sender_sleep), deadline, ready)
+        joined.wait(context, self, fd, (&joined.writes, &out.sender_sleep), deadline, ready)
     }
 }
 
@@ -57,17 +60,19 @@ impl Joined {
     fn wait(
         &self,
         context: &Context,
+        connection: &Connection,
         fd: BorrowedFd<'_>,
         (patience, word): (&Patience, &SleepWord),
         deadline: Option<Deadline>,
         ready: impl Fn() -> bool,
     ) -> Waited {
         self.publish_core();
-        let peer_core = self.core.other().core.load(Ordering::Relaxed);
+        let peer_core = self.peer_core();
         let mut slept = 0;
         loop {
             let Some(left) = left(deadline) else { return if ready() { Waited::Ready } else { Waited::TimedOut } };
             let most = self.serve(fd);
+            self.go_back_if_asked(context, connection);
             if slept == 0 && patience.look(peer_core, left.unwrap_or(LOOK_TIME), &ready) {
                 return Waited::Ready;
             }
@@ -92,6 +97,7 @@ impl Joined {
                 }
                 _ if node_died => {
                     slept = 0;
+                    self.watch_node(context);
                     self.ask_kernel(fd);
                 }
                 Err(Errno::TIMEDOUT) => {
@@ -100,6 +106,8 @@ impl Joined {
                     if slept == 1 || slice != BLIND_SLICE || slept % BLIND_SLICES == 0 {
                         self.ask_kernel(fd);
                     }
+                    self.ask_other_node(context);
+                    self.watch_node(context);
                 }
                 _ => {}
             }
@@ -128,13 +136,28 @@ impl Joined {
     /// How long to sleep after so many sleeps in vain. A node that lives tells of deaths, unless the holder is one that it does not know.
     fn slice(&self, slept: u32, node_lives: bool, ends_with_node: bool) -> Duration {
         let shared = self.core.other().holders.load(Ordering::Relaxed) > 1;
-        let careful = self.core.careful.load(Ordering::Relaxed) != 0;
+        let careful = self.core.careful.load(Ordering::Relaxed) != 0 || self.core.waits_for_the_rest();
         let first = if careful || shared { SHARED_SLEEP_SLICE } else { SLEEP_SLICE };
         if node_lives && !careful && slept > 0 {
             return if ends_with_node { SLEEP_SLICE_MAX } else { BLIND_SLICE };
         }
         let max = if careful || shared { SHARED_SLEEP_SLICE_MAX } else { ALONE_SLICE_MAX };
         first.saturating_mul(1 << slept.min(16)).min(max)
+    }
+
+    /// The core from which news is expected, plus one. News of another node comes by ours, which may well need this core.
+    pub(super) fn peer_core(&self) -> u32 {
+        if self.core.is_between() { core() + 1 } else { self.core.other().core.load(Ordering::Relaxed) }
+    }
+
+    /// First slice of a wait in the kernel: between nodes what is announced may come after the bytes that go with it.
+    fn first_slice(&self) -> Duration {
+        if self.core.is_ready_for_ring() { PENDING_SLICE } else { CAREFUL_SLICE }
+    }
+
+    /// Nothing to wait for in the kernel once the other node is out of reach.
+    fn phase_or_end(&self, phase: Phase) -> Phase {
+        if self.core.is_broken() { Phase::EndsAt(0) } else { phase }
     }
 }
 
@@ -151,13 +174,14 @@ fn wait_kernel(
     fd: BorrowedFd<'_>,
     what: PollFlags,
     deadline: Option<Deadline>,
+    first: Duration,
     phase: impl Fn() -> Phase,
     serve: impl Fn() -> Duration,
 ) -> Waited {
     for slept in 0u32.. {
         let slice = match phase() {
             // A change comes with bytes, which end the wait unless another receiver takes them.
-            Phase::Steady => CAREFUL_SLICE.saturating_mul(1 << slept.min(16)).min(serve()),
+            Phase::Steady => first.saturating_mul(1 << slept.min(16)).min(serve()),
             Phase::Pending => PENDING_SLICE,
             Phase::EndsAt(_) => return Waited::Ready,
         };

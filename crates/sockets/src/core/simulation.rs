@@ -7,6 +7,8 @@
 //!
 //! Invariant: one thread, no clock, no system call but for memory: the same seed is the same run. Not here: interleavings within a step, which loom explores.
 
+pub mod between;
+
 use super::{End, EndWords, Flags, Kernel, Receiving, Sending, Tell, Upgraded};
 use rustix::io::Errno;
 use std::cell::{Cell, RefCell};
@@ -258,6 +260,7 @@ impl Upgraded {
     fn inherited(&self) -> Upgraded {
         let copy = |word: &AtomicU32| AtomicU32::new(word.load(Ordering::SeqCst));
         Upgraded {
+            between: None,
             slot: self.slot.clone(),
             end: self.end,
             early: Arc::default(),

@@ -424,3 +424,19 @@ fn connections_survive_forks_and_deaths_from_any_seed() {
         assert!(all.iter().all(|n| *n > 100) && totals.node_deaths > 100, "little happened: {totals:?}");
     }
 }
+
+#[test]
+fn connections_between_nodes_lose_no_byte_and_hang_nowhere_from_any_seed() {
+    let given = std::env::var("SEED").ok().and_then(|s| s.parse::<u64>().ok());
+    let mut totals = simulation::between::Totals::default();
+    for seed in given.map_or(0..3_000, |seed| seed..seed + 1) {
+        match simulation::between::run(seed) {
+            Ok(run) => totals.add(&run),
+            Err(why) => panic!("seed {seed}: {why}\nreplay: vmmc sim --sockets --seed {seed}"),
+        }
+    }
+    if given.is_none() {
+        let all = [totals.ring_bytes, totals.changes, totals.blocked, totals.closes, totals.deaths, totals.losses];
+        assert!(all.iter().all(|n| *n > 300) && totals.resets > 50, "little happened: {totals:?}");
+    }
+}

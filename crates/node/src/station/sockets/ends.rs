@@ -103,14 +103,14 @@ impl Sockets {
         link.released[end] = true;
         let (cookie, both) = (link.cookies[end], link.released == [true; 2]);
         self.by_cookie.remove(&cookie);
-        if both {
+        if !self.release_between(place, false) && both {
             self.slabs.free(place);
         }
     }
 
     /// A client has no bell for whoever watches the other end.
     pub(super) fn ring_other_end(&mut self, index: usize, place: Place) {
-        if self.client(index).ends.contains(&place) {
+        if self.client(index).ends.contains(&place) && !self.ring_link(place) {
             self.wake(Place { end: 1 - place.end, ..place });
         }
     }
@@ -193,7 +193,10 @@ impl Sockets {
         }
     }
 
-    fn hint(&self, place: Place, ended: bool) {
+    pub(super) fn hint(&mut self, place: Place, ended: bool) {
+        if self.hint_other_node(place, ended) {
+            return;
+        }
         let Some(slot) = self.slabs.slot(place) else { return };
         let ends = &slot.words().ends;
         if ended {
@@ -211,7 +214,7 @@ impl Sockets {
         link.released[place.end as usize] = true;
         let (cookie, both) = (link.cookies[place.end as usize], link.released == [true; 2]);
         self.by_cookie.remove(&cookie);
-        if both {
+        if !self.release_between(place, true) && both {
             // Somebody unknown may still have it mapped and believe in it.
             self.slabs.abandon(place);
         }

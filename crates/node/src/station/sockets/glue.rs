@@ -4,13 +4,13 @@
 
 use super::Misbehaved;
 use crate::limits::SOCKET_LAST_WORDS_MAX;
-use crate::station::Station;
 use crate::station::refusal::{invalid, refusal};
+use crate::station::{Readable, Station};
 use std::os::fd::OwnedFd;
 use vmmc_host::Channel;
 use vmmc_host::control::{Answer, CONTROL_VERSION, Call, Refusal, RefusalCode, Request, decode};
 use vmmc_host::stream::messages::SocketCall;
-use vmmc_nic::Time;
+use vmmc_nic::{PeerRef, Time};
 
 impl Station {
     /// A call about sockets; answers come as news.
@@ -74,8 +74,26 @@ impl Station {
         self.connections.get(index).and_then(Option::as_ref).is_some_and(|c| c.sockets)
     }
 
+    /// A message of another node's driver. All that nodes tell each other so is about sockets.
+    pub(in crate::station) fn hear_message(&mut self, now: Time, from: PeerRef, message: &[u8]) {
+        if !self.sockets.hear(now, &mut self.engine, from, message) {
+            let name = self.engine.peer_name(from).map(|name| name.to_string()).unwrap_or_default();
+            self.note(
+                now,
+                format!("node {name} sent a message that this version does not know; use the same release on both"),
+            );
+        }
+        self.send_socket_news();
+    }
+
     /// Sends what the service has to say.
     pub(in crate::station) fn send_socket_news(&mut self) {
+        for index in self.sockets.take_new_bells() {
+            if let Some(bell) = self.sockets.node_bell(index) {
+                // Without it the node hears of what the client sends when it looks for another reason.
+                let _ = self.watch(bell, index, Readable::Bell);
+            }
+        }
         for (index, news, fds) in self.sockets.take_outbox() {
             self.reply(index, 0, Ok(Answer::Sockets(news)), fds);
             self.sockets.count_news(index);
@@ -92,7 +110,7 @@ impl Station {
 
     /// The list for `vmmc sockets`.
     pub(in crate::station) fn list_sockets(&self) -> Answer {
-        let (sockets, total) = self.sockets.list();
+        let (sockets, total) = self.sockets.list(Some(&self.engine));
         Answer::SocketList { sockets, total }
     }
 }

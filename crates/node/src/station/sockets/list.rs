@@ -6,19 +6,39 @@ use super::Sockets;
 use super::slabs::Link;
 use super::users::Users;
 use crate::limits::SOCKET_LIST_MAX;
+use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use vmmc_host::stream::messages::SocketInfo;
 use vmmc_host::stream::{EndWords, Endpoints, Slot};
+use vmmc_nic::Engine;
 
 impl Sockets {
     /// Connections, upgraded ones first, as many as fit a message; and how many there are.
-    pub(in crate::station) fn list(&self) -> (Vec<SocketInfo>, u64) {
-        let upgraded =
-            self.slabs.links().flat_map(|(link, slot)| [self.describe(link, &slot, 0), self.describe(link, &slot, 1)]);
+    pub(in crate::station) fn list(&self, engine: Option<&Engine>) -> (Vec<SocketInfo>, u64) {
+        let upgraded = self.slabs.links().flat_map(|(place, link, slot)| {
+            let ends = [0, 1].map(|end| self.describe(link, &slot, end));
+            let own = self.own_end(link, &slot);
+            let node = own.and_then(|_| Some(engine?.peer_name(self.between.peer_of(place)?)?.to_string()));
+            let here = move |end: &usize| own.is_none_or(|own| own == *end);
+            ends.into_iter().enumerate().filter(move |(end, _)| here(end)).map(move |(_, mut info)| {
+                if own.is_some() {
+                    info.peer_node.clone_from(&node);
+                    info.path = format!("between nodes, {}", info.path);
+                }
+                info
+            })
+        });
         let users = if self.offers.is_empty() { Users::default() } else { Users::look() };
         let offered = self.offers.iter().filter_map(|(own, offer)| {
             let client = self.clients.get(&offer.client)?;
-            Some(plain(client.pid, own, why_plain(own, users.of(&own.mirrored()), client.uid)))
+            let node = engine.and_then(|engine| {
+                let there = |at: &SocketAddr| at.ip().to_canonical() == own.remote.ip();
+                engine.message_peers().find(|(_, at)| there(at)).and_then(|(peer, _)| engine.peer_name(peer))
+            });
+            let mut info =
+                plain(client.pid, own, why_plain(own, users.of(&own.mirrored()), client.uid, node.is_some()));
+            info.peer_node = node.map(ToString::to_string);
+            Some(info)
         });
         let refused = self
             .clients
@@ -28,6 +48,12 @@ impl Sockets {
         let total = all.len() as u64;
         all.truncate(SOCKET_LIST_MAX);
         (all, total)
+    }
+
+    /// The end that is on this node, if the other one is not.
+    fn own_end(&self, link: &Link, slot: &Slot) -> Option<usize> {
+        let between = slot.words().between.load(Ordering::Relaxed) != 0;
+        between.then(|| usize::from(link.cookies[1] != 0))
     }
 
     fn describe(&self, link: &Link, slot: &Slot, end: usize) -> SocketInfo {
@@ -50,6 +76,7 @@ impl Sockets {
             local: link.endpoints[end].local.to_string(),
             remote: link.endpoints[end].remote.to_string(),
             peer_pid: pid(1 - end),
+            peer_node: None,
             path: path.into(),
             reason: reason.into(),
             ring_bytes: [out, into].map(|d| slot.ring_bytes(d.layout().large)),
@@ -71,10 +98,11 @@ fn plain(pid: u32, own: &Endpoints, reason: String) -> SocketInfo {
 }
 
 /// Why an offer has found no counterpart. A connection within a machine has the same address twice, or loopback ones.
-fn why_plain(own: &Endpoints, peer: Option<u32>, uid: u32) -> String {
+fn why_plain(own: &Endpoints, peer: Option<u32>, uid: u32, node: bool) -> String {
     match peer {
+        _ if node => "the peer does not use VMMC, or not enough yet".into(),
         Some(peer) if peer != uid => format!("the peer belongs to another user ({peer})"),
         _ if own.local.ip() == own.remote.ip() || own.remote.ip().is_loopback() => "the peer does not use VMMC".into(),
-        _ => "peer on another node".into(),
+        _ => "no node of the cluster is at the peer's address".into(),
     }
 }

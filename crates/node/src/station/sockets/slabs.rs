@@ -182,9 +182,11 @@ impl Slabs {
     }
 
     /// All connections and their memory.
-    pub(super) fn links(&self) -> impl Iterator<Item = (&Link, Slot)> {
+    pub(super) fn links(&self) -> impl Iterator<Item = (Place, &Link, Slot)> {
         let slots = |r: &'_ Record, i: u32| r.slab.slot(i).expect("links are of slots that exist");
-        self.slabs.values().flat_map(move |r| r.links.iter().map(move |(&i, link)| (link, slots(r, i))))
+        let place = |slab: u64, slot: u32| Place { slab, slot, end: 0 };
+        let all = self.slabs.iter();
+        all.flat_map(move |(&id, r)| r.links.iter().map(move |(&i, link)| (place(id, i), link, slots(r, i))))
     }
 }
 

@@ -1,0 +1,687 @@
+//! Connections whose other end is on another node.
+//!
+//! ```text
+//!   node A                                        node B
+//!   an offer without a counterpart here ── ask ──▶ is the mirror image offered here?  (the node with the smaller name answers, the other asks back)
+//!   the offer still stands: a slot      ◀─ accept ─ a slot, kept for it
+//!   "matched" to the process            ─ confirm ▶ the offer still stands: "matched" to the process
+//!   replica                             ══ news ══▶ replica                            (and the other way round)
+//! ```
+//!
+//! Invariant: two ends are taken for one connection only if their addresses mirror each other, and each node exchanges sealed packets with the other one at just the
+//! address that its own end has as its peer's. So that address leads to the other node, and not to somebody who has the same numbers elsewhere. A connection belongs to a
+//! session of the engine, and ends with it. Source: docs/sockets.md.
+
+use super::{Offer, Sockets, secret, slabs};
+use crate::limits::{BETWEEN_ASKS_MAX, BETWEEN_LINKS_MAX, BETWEEN_TURN};
+use std::collections::{HashMap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{Ordering, fence};
+use vmmc_host::stream::messages::{Place, SocketNews};
+use vmmc_host::stream::{Bells, DirectionWords, EndWords, Endpoints, Replica, Said, TOKENS, Wakes, Watch};
+use vmmc_nic::{Engine, PeerRef, Time};
+
+/// The node, among the ids of processes: it is what rings and is rung for everybody on other nodes.
+pub(super) const NODE: u32 = u32::MAX;
+/// The bell of it that is used.
+const BELL: u32 = 0;
+
+/// The part of the service that has to do with other nodes.
+#[derive(Default)]
+pub(super) struct Between {
+    /// Whether there is any.
+    on: bool,
+    /// Network namespace of this node: that of the addresses of its peers.
+    network: u64,
+    /// By number of ours.
+    links: HashMap<u64, Remote>,
+    by_place: HashMap<(u64, u32), u64>,
+    by_token: Vec<Option<u64>>,
+    free_tokens: Vec<u32>,
+    last: u64,
+    /// Offers that other nodes should be asked about.
+    to_ask: VecDeque<Endpoints>,
+    /// Links that may have something to say.
+    queue: VecDeque<u64>,
+    /// Clients with new bells of ours, which the station should look at.
+    new_bells: Vec<usize>,
+    scratch: Vec<u8>,
+}
+
+/// What a client has of the node: bells of its own, so that nobody rings for others.
+pub(super) struct NodeBells {
+    bells: Bells,
+    fd: OwnedFd,
+}
+
+/// A connection to another node.
+struct Remote {
+    peer: PeerRef,
+    /// Number of the other node; 0: it has not confirmed.
+    theirs: u64,
+    own: Endpoints,
+    place: Place,
+    token: u32,
+    replica: Replica,
+    queued: bool,
+    /// To be said behind the bytes.
+    due: Due,
+    /// The end here was released, and the other node told so.
+    released: bool,
+    /// Somebody unknown may still use the slot.
+    abandoned: bool,
+}
+
+#[derive(Default)]
+struct Due {
+    question: bool,
+    complete: bool,
+    hint: Option<bool>,
+    released: bool,
+}
+
+/// First byte of a message.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+enum Kind {
+    /// Addresses: own, the peer's.
+    Ask = 1,
+    /// Number of the sender's link; addresses as its end has them.
+    Accept = 2,
+    /// Numbers: the receiver's, the sender's.
+    Confirm = 3,
+    /// What follows begins with the receiver's number: a message of a replica.
+    News = 4,
+    /// Is all here that the end sent?
+    Question = 5,
+    /// Yes.
+    Complete = 6,
+    /// All known holders of the end have gone; a byte: and have ended.
+    Hint = 7,
+    /// The end is not used any more, or never was.
+    Released = 8,
+    /// The link ends as a reset connection.
+    Broken = 9,
+}
+
+impl Kind {
+    fn of(byte: u8) -> Option<Kind> {
+        use Kind::*;
+        let all = [Ask, Accept, Confirm, News, Question, Complete, Hint, Released, Broken];
+        all.into_iter().find(|kind| *kind as u8 == byte)
+    }
+}
+
+impl Between {
+    /// For a node that upgrades connections to other nodes.
+    pub(super) fn switched_on() -> Between {
+        match vmmc_host::stream::network_here() {
+            Ok(network) => Between { on: true, network, ..Between::default() },
+            Err(_) => Between::default(),
+        }
+    }
+
+    /// An offer has found nobody here.
+    pub(super) fn wants(&mut self, own: &Endpoints) {
+        if self.on && own.network == self.network && self.to_ask.len() < BETWEEN_ASKS_MAX {
+            self.to_ask.push_back(own.clone());
+        }
+    }
+
+    /// Whether a place belongs to a connection to another node.
+    pub(super) fn has(&self, place: Place) -> bool {
+        self.by_place.contains_key(&(place.slab, place.slot))
+    }
+
+    fn link_at(&mut self, place: Place) -> Option<(u64, &mut Remote)> {
+        let id = *self.by_place.get(&(place.slab, place.slot))?;
+        Some((id, self.links.get_mut(&id)?))
+    }
+
+    /// It may have something to say.
+    fn queue(&mut self, id: u64) {
+        if let Some(link) = self.links.get_mut(&id).filter(|link| !link.queued) {
+            link.queued = true;
+            self.queue.push_back(id);
+        }
+    }
+
+    /// Name of the other node's peer reference, for the list.
+    pub(super) fn peer_of(&self, place: Place) -> Option<PeerRef> {
+        let id = self.by_place.get(&(place.slab, place.slot))?;
+        self.links.get(id).map(|link| link.peer)
+    }
+
+    fn take_token(&mut self, id: u64) -> Option<u32> {
+        if let Some(token) = self.free_tokens.pop() {
+            self.by_token[token as usize] = Some(id);
+            return Some(token);
+        }
+        let token = self.by_token.len() as u32;
+        (token < TOKENS).then(|| {
+            self.by_token.push(Some(id));
+            token
+        })
+    }
+}
+
+impl Sockets {
+    /// Serves what concerns other nodes; says whether there was anything.
+    pub(in crate::station) fn serve_between(&mut self, now: Time, engine: &mut Engine) -> bool {
+        if !self.between.on {
+            return false;
+        }
+        let mut worked = self.ask_others(now, engine);
+        for client in self.clients.values() {
+            let Some(own) = client.node_bells.as_ref().filter(|own| own.bells.any(BELL)) else { continue };
+            let between = &mut self.between;
+            own.bells.take(BELL, &mut |token| {
+                if let Some(id) = between.by_token.get(token as usize).copied().flatten() {
+                    between.queue(id);
+                }
+            });
+        }
+        for _ in 0..self.between.queue.len().min(BETWEEN_TURN) {
+            let Some(id) = self.between.queue.pop_front() else { break };
+            worked |= self.speak(now, engine, id);
+        }
+        worked
+    }
+
+    /// Whether [`serve_between`](Self::serve_between) has something to do although no bell has rung since.
+    pub(in crate::station) fn prepare_sleep_between(&self) -> bool {
+        let own = self.clients.values().filter_map(|client| client.node_bells.as_ref());
+        own.fold(false, |any, own| any | own.bells.arm(BELL))
+    }
+
+    /// The node is awake.
+    pub(in crate::station) fn wake_up_between(&self) {
+        let own = self.clients.values().filter_map(|client| client.node_bells.as_ref());
+        own.for_each(|own| own.bells.disarm(BELL));
+    }
+
+    /// Clients with bells that the station should wake for.
+    pub(in crate::station) fn take_new_bells(&mut self) -> Vec<usize> {
+        std::mem::take(&mut self.between.new_bells)
+    }
+
+    /// What a client rings the node by.
+    pub(in crate::station) fn node_bell(&self, index: usize) -> Option<BorrowedFd<'_>> {
+        Some(self.clients.get(&index)?.node_bells.as_ref()?.fd.as_fd())
+    }
+
+    /// Asks the nodes that could have the other ends of offers.
+    fn ask_others(&mut self, now: Time, engine: &mut Engine) -> bool {
+        let mut any = false;
+        while let Some(own) = self.between.to_ask.pop_front() {
+            if !self.offers.contains_key(&own) {
+                continue;
+            }
+            let peers: Vec<PeerRef> =
+                engine.message_peers().filter(|(_, at)| same(at.ip(), own.remote.ip())).map(|(p, _)| p).collect();
+            for peer in peers {
+                any = true;
+                let message = addresses(Kind::Ask, 0, &own);
+                engine.send_message(now, peer, &[&message]);
+            }
+        }
+        any
+    }
+
+    /// A message of another node. False: it breaks the rules.
+    pub(in crate::station) fn hear(&mut self, now: Time, engine: &mut Engine, from: PeerRef, message: &[u8]) -> bool {
+        let Some((kind, rest)) = message.split_first().and_then(|(k, rest)| Some((Kind::of(*k)?, rest))) else {
+            return false;
+        };
+        match kind {
+            Kind::Ask | Kind::Accept => {
+                let Some((theirs, asked)) = read_addresses(rest, self.between.network) else { return false };
+                let own = asked.mirrored();
+                // The peer's end, as this node sees it, must be where its node is.
+                let there = engine.peer_address(from).is_some_and(|at| same(at.ip(), own.remote.ip()));
+                let fits = there && self.between.on && self.between.links.len() < BETWEEN_LINKS_MAX;
+                match kind {
+                    Kind::Ask if fits => self.asked(now, engine, from, &own),
+                    Kind::Accept if fits => self.accepted(now, engine, from, &own, theirs),
+                    Kind::Accept => say(now, engine, from, Kind::Released, theirs, &[]),
+                    _ => {}
+                }
+                true
+            }
+            _ => {
+                let Some((number, rest)) = rest.split_first_chunk::<8>() else { return false };
+                let id = u64::from_le_bytes(*number);
+                // Of a link that has ended meanwhile the other node will hear.
+                if self.between.links.get(&id).is_some_and(|link| link.peer == from) {
+                    self.hear_of(now, engine, id, kind, rest);
+                }
+                true
+            }
+        }
+    }
+
+    fn hear_of(&mut self, now: Time, engine: &mut Engine, id: u64, kind: Kind, rest: &[u8]) {
+        match kind {
+            Kind::News => {
+                let link = self.between.links.get_mut(&id).expect("the caller found it");
+                let (place, heard) = (link.place, link.replica.hear(rest));
+                match heard {
+                    Ok(wakes) => {
+                        self.wake_for(place, wakes);
+                        if wakes.answer {
+                            self.between.queue(id);
+                        }
+                    }
+                    Err(_) => self.break_link(now, engine, id),
+                }
+            }
+            Kind::Confirm => {
+                let theirs = rest.first_chunk::<8>().map(|n| u64::from_le_bytes(*n));
+                self.confirmed(now, engine, id, theirs.unwrap_or(0));
+            }
+            Kind::Question => {
+                self.between.links.get_mut(&id).expect("as above").due.complete = true;
+                self.between.queue(id);
+            }
+            Kind::Complete => {
+                let place = self.between.links[&id].place;
+                if let Some(slot) = self.slabs.slot(place) {
+                    slot.words().complete.store(1, Ordering::SeqCst);
+                    slot.words().ends[place.end as usize].hint.fetch_add(1, Ordering::SeqCst);
+                }
+                self.wake(place);
+            }
+            Kind::Hint => {
+                let place = self.between.links[&id].place;
+                self.hint(Place { end: 1 - place.end, ..place }, rest.first() == Some(&1));
+            }
+            Kind::Released => self.other_released(engine, id),
+            Kind::Broken => self.break_link(now, engine, id),
+            Kind::Ask | Kind::Accept => {}
+        }
+    }
+
+    /// Does another node's offer mirror one of ours?
+    fn asked(&mut self, now: Time, engine: &mut Engine, from: PeerRef, own: &Endpoints) {
+        let Some(offer) = self.offers.get(own) else { return };
+        if engine.message_room(from) == 0 {
+            return;
+        }
+        if engine.peer_name(from).is_none_or(|theirs| theirs.as_str() < engine.name().as_str()) {
+            let message = addresses(Kind::Ask, 0, own);
+            engine.send_message(now, from, &[&message]);
+            return;
+        }
+        if self.between.links.values().any(|link| link.theirs == 0 && link.own == *own) {
+            return;
+        }
+        let offer = Offer { ..*offer };
+        if let Some(id) = self.open_link(engine, from, own, &offer, 0) {
+            let message = addresses(Kind::Accept, id, own);
+            engine.send_message(now, from, &[&message]);
+        }
+    }
+
+    /// The other node has a slot for the mirror image of an offer of ours.
+    fn accepted(&mut self, now: Time, engine: &mut Engine, from: PeerRef, own: &Endpoints, theirs: u64) {
+        let opened = match self.offers.get(own) {
+            Some(offer) => {
+                let offer = Offer { ..*offer };
+                self.open_link(engine, from, own, &offer, 1)
+            }
+            None => None,
+        };
+        let Some(id) = opened else { return say(now, engine, from, Kind::Released, theirs, &[]) };
+        say(now, engine, from, Kind::Confirm, theirs, &id.to_le_bytes());
+        self.meet(now, engine, id, theirs);
+    }
+
+    fn confirmed(&mut self, now: Time, engine: &mut Engine, id: u64, theirs: u64) {
+        if theirs != 0 && self.between.links[&id].theirs == 0 {
+            self.meet(now, engine, id, theirs);
+        }
+    }
+
+    /// Both nodes have a slot: the offer has found its counterpart, if it still stands.
+    fn meet(&mut self, now: Time, engine: &mut Engine, id: u64, theirs: u64) {
+        let link = self.between.links.get_mut(&id).expect("the caller has it");
+        link.theirs = theirs;
+        let (own, place) = (link.own.clone(), link.place);
+        let cookie = self.slabs.link(place).map(|l| l.cookies[place.end as usize]);
+        let stands = self.offers.get(&own).filter(|offer| Some(offer.cookie) == cookie);
+        let Some(&Offer { client, connection, cookie }) = stands else {
+            // The process has gone, or has let the offer go.
+            if let Some(slot) = self.slabs.slot(place) {
+                slot.words().ends[place.end as usize].attached.store(EndWords::NO, Ordering::Release);
+            }
+            if let Some(link) = self.slabs.link(place) {
+                link.released[place.end as usize] = true;
+            }
+            self.between.links.get_mut(&id).expect("as above").due.released = true;
+            self.speak(now, engine, id);
+            return;
+        };
+        self.offers.remove(&own);
+        self.client(client).offers.remove(&connection);
+        self.matches += 1;
+        let process = self.clients[&client].process;
+        if let Some(link) = self.slabs.link(place) {
+            link.holders[place.end as usize] = vec![process];
+        }
+        self.introduce(client, NODE, place.slab);
+        self.client(client).ends.insert(place);
+        self.by_cookie.insert(cookie, place);
+        self.tell(client, SocketNews::Matched { connection, place, peer: NODE }, Vec::new());
+    }
+
+    /// A slot for an offer, as one of two replicas.
+    fn open_link(
+        &mut self,
+        engine: &mut Engine,
+        peer: PeerRef,
+        own: &Endpoints,
+        offer: &Offer,
+        end: usize,
+    ) -> Option<u64> {
+        let process = self.clients.get(&offer.client)?.process;
+        let secret = secret()?;
+        self.between.last += 1;
+        let id = self.between.last;
+        let token = self.between.take_token(id)?;
+        let Some((slab, number)) = self.slabs.take_slot([process, NODE]) else {
+            self.between.by_token[token as usize] = None;
+            self.between.free_tokens.push(token);
+            return None;
+        };
+        let of = |mine, other| if end == 0 { [mine, other] } else { [other, mine] };
+        let ends = if end == 0 { [own.clone(), own.mirrored()] } else { [own.mirrored(), own.clone()] };
+        let link = slabs::Link::new(of(process, NODE), ends, of32(end, offer.cookie), secret);
+        self.slabs.set_link(slab, number, link);
+        let place = Place { slab, slot: number, end: end as u8 };
+        let slot = self.slabs.slot(place)?;
+        let words = slot.words();
+        words.between.store(1, Ordering::Relaxed);
+        let watch = Watch { process: NODE, bell: BELL, token }.to_word();
+        words.directions[end].receiver_watch[0].store(watch, Ordering::Relaxed);
+        words.directions[1 - end].sender_watch[0].store(watch, Ordering::SeqCst);
+        let replica = Replica::new(slot, end);
+        let link = Remote {
+            peer,
+            theirs: 0,
+            own: own.clone(),
+            place,
+            token,
+            replica,
+            queued: false,
+            due: Due::default(),
+            released: false,
+            abandoned: false,
+        };
+        self.between.links.insert(id, link);
+        self.between.by_place.insert((slab, number), id);
+        engine.hold_peer(peer);
+        Some(id)
+    }
+
+    /// Says what there is to say about a link. False: there is no room for it now.
+    fn speak(&mut self, now: Time, engine: &mut Engine, id: u64) -> bool {
+        let Some(link) = self.between.links.get_mut(&id) else { return false };
+        link.queued = false;
+        if link.theirs == 0 {
+            // Once it is confirmed its process rings.
+            return true;
+        }
+        loop {
+            let room = engine.message_room(link.peer).saturating_sub(HEAD_BYTES);
+            let message = &mut self.between.scratch;
+            message.clear();
+            message.push(Kind::News as u8);
+            message.extend_from_slice(&link.theirs.to_le_bytes());
+            match link.replica.say(room, message) {
+                Ok(Said::Nothing) => break,
+                Ok(Said::NoRoom) => {
+                    // The next step tries again; what makes room is a datagram.
+                    self.between.queue(id);
+                    return false;
+                }
+                Ok(said) => {
+                    engine.send_message(now, link.peer, &[message]);
+                    if said == Said::All {
+                        break;
+                    }
+                }
+                Err(_) => {
+                    self.break_link(now, engine, id);
+                    return true;
+                }
+            }
+        }
+        let (peer, theirs) = (link.peer, link.theirs);
+        let due = std::mem::take(&mut link.due);
+        if let Some(ended) = due.hint {
+            say(now, engine, peer, Kind::Hint, theirs, &[u8::from(ended)]);
+        }
+        if due.question {
+            say(now, engine, peer, Kind::Question, theirs, &[]);
+        }
+        if due.complete {
+            say(now, engine, peer, Kind::Complete, theirs, &[]);
+        }
+        if due.released {
+            say(now, engine, peer, Kind::Released, theirs, &[]);
+            link.released = true;
+            let place = link.place;
+            self.close_if_over(engine, id, place);
+        }
+        true
+    }
+
+    /// A client asks whether all is here.
+    pub(super) fn kernel_ended(&mut self, index: usize, place: Place) {
+        if !self.client(index).ends.contains(&place) {
+            return;
+        }
+        if let Some((id, link)) = self.between.link_at(place) {
+            link.due.question = true;
+            self.between.queue(id);
+        }
+    }
+
+    /// All known holders of an end have gone. True: the end is one here whose other end is on another node.
+    pub(super) fn hint_other_node(&mut self, place: Place, ended: bool) -> bool {
+        let Some((id, link)) = self.between.link_at(place).filter(|(_, link)| link.place == place) else {
+            return false;
+        };
+        link.due.hint = Some(ended);
+        self.between.queue(id);
+        true
+    }
+
+    /// A client had no bell of ours. False: the other end is not on another node.
+    pub(super) fn ring_link(&mut self, place: Place) -> bool {
+        let Some((id, _)) = self.between.link_at(place) else { return false };
+        self.between.queue(id);
+        true
+    }
+
+    /// The end here was released: the other node hears of it behind the last bytes. True: the slot is not to be freed yet.
+    pub(super) fn release_between(&mut self, place: Place, abandoned: bool) -> bool {
+        let Some((id, link)) = self.between.link_at(place) else { return false };
+        link.due.released = true;
+        link.abandoned |= abandoned;
+        self.between.queue(id);
+        true
+    }
+
+    fn other_released(&mut self, engine: &mut Engine, id: u64) {
+        let place = self.between.links[&id].place;
+        if let Some(link) = self.slabs.link(place) {
+            link.released[1 - place.end as usize] = true;
+            link.holders[1 - place.end as usize].clear();
+        }
+        if self.between.links[&id].theirs == 0 {
+            // It does not come by after all; the offer stands.
+            if let Some(link) = self.slabs.link(place) {
+                link.released[place.end as usize] = true;
+            }
+            self.between.links.get_mut(&id).expect("as above").released = true;
+        }
+        self.close_if_over(engine, id, place);
+    }
+
+    /// Both ends were released, and both nodes know it.
+    fn close_if_over(&mut self, engine: &mut Engine, id: u64, place: Place) {
+        let both = self.slabs.link(place).is_none_or(|link| link.released == [true; 2]);
+        let Some(link) = self.between.links.get(&id).filter(|link| both && link.released) else { return };
+        let abandoned = link.abandoned;
+        self.forget_link(engine, id);
+        if abandoned {
+            self.slabs.abandon(place);
+        } else {
+            self.slabs.free(place);
+        }
+    }
+
+    fn forget_link(&mut self, engine: &mut Engine, id: u64) {
+        let Some(link) = self.between.links.remove(&id) else { return };
+        self.between.by_place.remove(&(link.place.slab, link.place.slot));
+        self.between.by_token[link.token as usize] = None;
+        self.between.free_tokens.push(link.token);
+        engine.let_peer_go(link.peer);
+    }
+
+    /// The connection ends as a reset one, on both nodes.
+    fn break_link(&mut self, now: Time, engine: &mut Engine, id: u64) {
+        let Some(link) = self.between.links.get(&id) else { return };
+        let (place, peer, theirs, met) = (link.place, link.peer, link.theirs, link.theirs != 0);
+        say(now, engine, peer, Kind::Broken, theirs, &[]);
+        self.forget_link(engine, id);
+        if let Some(slot) = self.slabs.slot(place) {
+            slot.words().broken.store(1, Ordering::SeqCst);
+            fence(Ordering::SeqCst);
+        }
+        self.wake(place);
+        let end = place.end as usize;
+        let over = self.slabs.link(place).is_none_or(|link| {
+            link.released[1 - end] = true;
+            link.holders[1 - end].clear();
+            link.released[end] || !met
+        });
+        if over {
+            self.slabs.free(place);
+        }
+    }
+
+    /// A session with another node has ended: so have the connections that it carried.
+    pub(in crate::station) fn peers_changed(&mut self, now: Time, engine: &mut Engine) {
+        let lost: Vec<u64> =
+            self.between.links.iter().filter(|(_, link)| !engine.has_peer(link.peer)).map(|(&id, _)| id).collect();
+        lost.into_iter().for_each(|id| self.break_link(now, engine, id));
+    }
+
+    /// A session has begun: offers that stand may have their other ends there.
+    pub(in crate::station) fn peer_came(&mut self) {
+        let between = &mut self.between;
+        self.offers.keys().take(BETWEEN_ASKS_MAX).for_each(|own| between.wants(own));
+    }
+
+    /// Wakes whom a message concerns.
+    fn wake_for(&self, place: Place, wakes: Wakes) {
+        let Some(slot) = self.slabs.slot(place) else { return };
+        let (end, words) = (place.end as usize, slot.words());
+        if wakes.receiver {
+            words.directions[1 - end].receiver_sleep.wake();
+            self.ring_all(&words.directions[1 - end], |d| &d.receiver_watch);
+        }
+        if wakes.sender {
+            words.directions[end].sender_sleep.wake();
+            self.ring_all(&words.directions[end], |d| &d.sender_watch);
+        }
+    }
+
+    fn ring_all(&self, direction: &DirectionWords, of: impl Fn(&DirectionWords) -> &[std::sync::atomic::AtomicU64; 4]) {
+        for watch in of(direction).iter().filter_map(|word| Watch::from_word(word.load(Ordering::Relaxed))) {
+            let Some(client) = self.by_process.get(&watch.process).and_then(|i| self.clients.get(i)) else { continue };
+            if client.bells.mark(watch.bell, watch.token) {
+                if let Some(fd) = &client.bell_fds[watch.bell as usize] {
+                    // A full counter is a bell that rings already.
+                    let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
+                }
+            }
+        }
+    }
+
+    /// Makes sure that a client can ring the node.
+    pub(super) fn introduce_node(&mut self, index: usize) {
+        if !self.client(index).peers.insert(NODE) {
+            return;
+        }
+        let made = Bells::create().ok().zip(
+            rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK)
+                .ok(),
+        );
+        let Some((bells, fd)) = made else { return };
+        let Some((memory, theirs)) = bells.share().ok().zip(fd.try_clone().ok()) else { return };
+        self.tell(index, SocketNews::Peer { process: NODE }, vec![memory]);
+        self.tell(index, SocketNews::PeerBell { process: NODE, bell: BELL }, vec![theirs]);
+        self.between.new_bells.push(index);
+        self.client(index).node_bells = Some(NodeBells { bells, fd });
+    }
+}
+
+/// Bytes of a message before those of a replica.
+const HEAD_BYTES: usize = 9;
+
+fn of32(end: usize, cookie: u64) -> [u64; 2] {
+    if end == 0 { [cookie, 0] } else { [0, cookie] }
+}
+
+fn say(now: Time, engine: &mut Engine, to: PeerRef, kind: Kind, number: u64, rest: &[u8]) {
+    engine.send_message(now, to, &[&[kind as u8], &number.to_le_bytes(), rest]);
+}
+
+fn same(one: IpAddr, other: IpAddr) -> bool {
+    one.to_canonical() == other.to_canonical()
+}
+
+fn addresses(kind: Kind, number: u64, own: &Endpoints) -> Vec<u8> {
+    let mut message = vec![kind as u8];
+    message.extend_from_slice(&number.to_le_bytes());
+    for address in [own.local, own.remote] {
+        let ip = match address.ip() {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+            IpAddr::V6(ip) => ip,
+        };
+        message.extend_from_slice(&ip.octets());
+        message.extend_from_slice(&address.port().to_le_bytes());
+    }
+    message
+}
+
+fn read_addresses(bytes: &[u8], network: u64) -> Option<(u64, Endpoints)> {
+    let (number, rest) = bytes.split_first_chunk::<8>()?;
+    let address = |at: usize| -> Option<SocketAddr> {
+        let ip: [u8; 16] = rest.get(at..at + 16)?.try_into().ok()?;
+        let port: [u8; 2] = rest.get(at + 16..at + 18)?.try_into().ok()?;
+        Some(SocketAddr::new(IpAddr::from(ip).to_canonical(), u16::from_le_bytes(port)))
+    };
+    Some((u64::from_le_bytes(*number), Endpoints { network, local: address(0)?, remote: address(18)? }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_survive_the_way_and_a_cut_message_is_none() {
+        for (local, remote) in [("10.0.0.1:5", "10.0.0.2:6"), ("[2001:db8::1]:7", "[2001:db8::2]:8")] {
+            let own = Endpoints { network: 9, local: local.parse().unwrap(), remote: remote.parse().unwrap() };
+            let message = addresses(Kind::Accept, 77, &own);
+            assert_eq!(read_addresses(&message[1..], 9), Some((77, own)));
+            for cut in 1..message.len() {
+                assert_eq!(read_addresses(&message[1..cut], 9), None);
+            }
+        }
+    }
+}

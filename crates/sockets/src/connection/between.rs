@@ -1,0 +1,143 @@
+//! A connection whose other end is on another node: what its process asks of the nodes, and how it hears that one of them has gone.
+//!
+//! Invariant: within a node all of this is one look at a pointer.
+
+use super::{Connection, Joined, Socket};
+use crate::context::Context;
+use crate::core::Tell;
+use crate::limits::{BACK_PATIENCE, BACK_PAUSE};
+use crate::node::Node;
+use crate::types::State;
+use rustix::io::Errno;
+use std::os::fd::BorrowedFd;
+use std::sync::Weak;
+use std::sync::atomic::Ordering;
+use vmmc_host::stream::{Flags, Watch, reset, thread_id};
+use vmmc_host::{Deadline, Nanos};
+
+impl Joined {
+    /// Before a call: whether our own node has gone since the connection was upgraded.
+    #[inline]
+    pub(super) fn look_after(&self, context: &Context, connection: &Connection) {
+        if self.core.is_between() {
+            self.look_after_between(context, connection);
+        }
+    }
+
+    fn look_after_between(&self, context: &Context, connection: &Connection) {
+        let generation = context.generation() + 1;
+        if connection.followed.load(Ordering::Relaxed) != generation && context.node().follow_between(connection) {
+            connection.followed.store(generation, Ordering::Relaxed);
+        }
+        if self.own_node_died(context) {
+            self.core.lose_node();
+        }
+        self.go_back_if_asked(context, connection);
+    }
+
+    /// The other end wants the kernel, perhaps because somebody reads there who does not know of the ring: it waits for that, and not for our next send.
+    pub(super) fn go_back_if_asked(&self, context: &Context, connection: &Connection) {
+        let out = self.core.outgoing();
+        let asked = self.core.is_between() && out.receiver_flags.load(Ordering::Relaxed) & Flags::WANTS_KERNEL != 0;
+        if asked && out.announced().in_ring() {
+            let (_, tell) = self.core.return_to_kernel(thread_id());
+            connection.tell(context, self, tell);
+        }
+    }
+
+    fn own_node_died(&self, context: &Context) -> bool {
+        self.sign.as_ref().is_some_and(|sign| !sign.is_there()) || context.node().was_lost_after(self.at)
+    }
+
+    /// A sleeper looks whether its node is alive.
+    pub(super) fn watch_node(&self, context: &Context) {
+        if self.core.is_between() {
+            context.look_after_node();
+            if self.own_node_died(context) {
+                self.core.lose_node();
+            }
+        }
+    }
+
+    /// Asks the other node whether all is here, if somebody waits for that.
+    pub(super) fn ask_other_node(&self, context: &Context) {
+        if self.core.takes_question() {
+            context.node().ask_for_the_rest(self.place);
+        }
+    }
+
+    /// The other end should hear by the kernel, too, that nothing comes any more.
+    #[cold]
+    pub(super) fn end_if_broken(&self, fd: BorrowedFd<'_>) {
+        if self.core.is_broken() {
+            reset(fd);
+        }
+    }
+}
+
+impl Connection {
+    /// After a call: tells the nodes what no byte tells them.
+    #[inline]
+    pub(super) fn pass_on(&self, context: &Context, joined: &Joined) {
+        if joined.core.is_between() {
+            if joined.core.takes_news() {
+                self.tell(context, joined, Tell { receiver: false, sender: true });
+            }
+            joined.ask_other_node(context);
+        }
+    }
+
+    /// Somebody will read and write the kernel's socket who does not know of the ring. What is under way between the nodes cannot be asked back; so unless both directions
+    /// are the kernel's, now or soon, the connection is reset.
+    pub(super) fn hand_over_between(&self, context: &Context, joined: &Joined, fd: BorrowedFd<'_>) {
+        let (core, me) = (&joined.core, thread_id());
+        core.pinned.store(1, Ordering::SeqCst);
+        core.own().pinned.store(1, Ordering::SeqCst);
+        core.incoming().receiver_flags.fetch_or(Flags::WANTS_KERNEL, Ordering::SeqCst);
+        let deadline = Deadline::after(BACK_PATIENCE);
+        loop {
+            core.follow(me, &Socket(fd));
+            let (returned, _) = core.return_to_kernel(me);
+            self.tell(context, joined, Tell { receiver: true, sender: true });
+            core.forget_wish();
+            if returned && core.is_with_kernel() {
+                return;
+            }
+            if deadline.left(Nanos::monotonic()).is_none() {
+                return reset(fd);
+            }
+            std::thread::sleep(BACK_PAUSE);
+        }
+    }
+
+    /// What can be done with a connection that ends as a reset one, after what is there was received.
+    #[cold]
+    pub(super) fn broken_state(&self, joined: &Joined, fd: BorrowedFd<'_>) -> State {
+        reset(fd);
+        let core = &joined.core;
+        State {
+            readable: true,
+            writable: true,
+            read_hangup: true,
+            hangup: true,
+            error: Some(Errno::CONNRESET).filter(|_| !core.reset_was_told()),
+            rx: super::Medium::Ring,
+            tx: super::Medium::Ring,
+        }
+    }
+
+    pub(crate) fn weak(&self) -> Weak<Connection> {
+        self.own.clone()
+    }
+
+    /// Has the event loops of this process look at the connection.
+    pub(crate) fn ring_own_watches(&self, node: &Node) {
+        let Some(joined) = self.upgraded.get() else { return };
+        let words = joined.core.incoming().receiver_watch.iter().chain(&joined.core.outgoing().sender_watch);
+        let of_us = |watch: &Watch| Some(watch.process) == node.process();
+        let watches = words.filter_map(|word| Watch::from_word(word.load(Ordering::Relaxed)));
+        watches.filter(of_us).for_each(|watch| node.ring_own(watch));
+        joined.core.incoming().receiver_sleep.wake_all();
+        joined.core.outgoing().sender_sleep.wake_all();
+    }
+}

@@ -1,0 +1,405 @@
+//! Connections whose other end is on another node: the slot is a replica, which the nodes keep like the other one.
+//!
+//! News of the other end comes by the engine, bytes of the kernel by TCP, and either may be first. So the end of the kernel's stream counts only when the other node has
+//! said that all that went by the ring is here, and when the other replica is out of reach the connection ends as a reset one does.
+//!
+//! A receiving end that sleeps in the kernel cannot be woken by news. So a direction moves into the ring only after its sending end has wished so (`soon`) and the
+//! receiving one has answered (`ready`): from then on that one is in the kernel only for looks, and sleeps shortly.
+//!
+//! Rings between nodes are for short messages that answer each other, which is what they are faster for than TCP. A direction with more to carry, or one that rests
+//! often, goes back to the kernel. So does one whose turns take as long in the ring as they took in the kernel, for what a node's work costs depends on how many
+//! cores there are, and on who else wants them. It comes again, each time after twice as many turns.
+//!
+//! Invariant: nothing here is asked of connections within a node. Source: docs/sockets.md, which has the measurements.
+
+use super::{Kernel, Receiving, Sending, Upgraded};
+use crate::limits::{
+    BETWEEN_ASK_AGAIN_NS, BETWEEN_GOOD_WINDOWS, BETWEEN_REST_NS, BETWEEN_RESTS, BETWEEN_SEND_BYTES_MAX,
+    BETWEEN_SETTLING, BETWEEN_TURNS_MAX, BETWEEN_TURNS_MIN, BETWEEN_WINDOW,
+};
+use rustix::io::Errno;
+use std::io::IoSlice;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use vmmc_host::stream::Phase;
+
+/// The end that measures which medium is faster; the other one follows it. Each by itself would measure what the other one does.
+const JUDGE: usize = 0;
+
+/// What this process remembers of such a connection. Nothing of it is exact when several threads send.
+#[derive(Debug)]
+pub(super) struct Between {
+    /// The direction to the peer belongs into the kernel.
+    prefers_kernel: AtomicU32,
+    /// Short sends since the last long one or rest, each after bytes from the peer.
+    turns: AtomicU32,
+    /// How many of them bring the direction into the ring.
+    turns_wanted: AtomicU32,
+    /// Sends in a row that came late: rests.
+    rests: AtomicU32,
+    /// Time of the last send.
+    sent_ns: AtomicU64,
+    /// Bytes have come since.
+    heard: AtomicU32,
+    /// Turns of the present window, their time, and the medium that carried them.
+    window_turns: AtomicU32,
+    window_ns: AtomicU64,
+    window_in_ring: AtomicU32,
+    /// Turns after a change that are not counted: the other end follows.
+    settling: AtomicU32,
+    /// The ring was full.
+    crowded: AtomicU32,
+    /// What a turn took in the kernel, in its last window; 0: not known.
+    kernel_turn_ns: AtomicU64,
+    /// Windows since it came into the ring that were worth it.
+    good_windows: AtomicU32,
+    /// The other node should hear of a change that was followed.
+    news: AtomicU32,
+    /// The other node should say whether all is here.
+    question: AtomicU32,
+    /// When it was asked last; 0: never.
+    asked_ns: AtomicU64,
+    /// Our own node is gone.
+    lost: AtomicU32,
+    /// Short sends go by the ring whether it pays or not.
+    always: AtomicU32,
+}
+
+impl Default for Between {
+    fn default() -> Between {
+        let zero = AtomicU32::default;
+        Between {
+            prefers_kernel: AtomicU32::new(1),
+            turns_wanted: AtomicU32::new(BETWEEN_TURNS_MIN),
+            turns: zero(),
+            rests: zero(),
+            sent_ns: AtomicU64::new(0),
+            heard: zero(),
+            window_turns: zero(),
+            window_ns: AtomicU64::new(0),
+            window_in_ring: zero(),
+            settling: zero(),
+            crowded: zero(),
+            kernel_turn_ns: AtomicU64::new(0),
+            good_windows: zero(),
+            news: zero(),
+            question: zero(),
+            asked_ns: AtomicU64::new(0),
+            lost: zero(),
+            always: zero(),
+        }
+    }
+}
+
+impl Between {
+    fn stay_with_kernel(&self) {
+        self.turns.store(0, Ordering::Relaxed);
+        self.rests.store(0, Ordering::Relaxed);
+        if self.prefers_kernel.swap(1, Ordering::Relaxed) == 0 {
+            // Whoever changes often should do so less and less.
+            let wanted = self.turns_wanted.load(Ordering::Relaxed).saturating_mul(2).min(BETWEEN_TURNS_MAX);
+            self.turns_wanted.store(wanted, Ordering::Relaxed);
+        }
+    }
+
+    fn begin_window(&self, in_ring: bool) {
+        self.window_in_ring.store(u32::from(in_ring), Ordering::Relaxed);
+        self.window_turns.store(0, Ordering::Relaxed);
+        self.window_ns.store(0, Ordering::Relaxed);
+    }
+
+    /// A send of the end that follows the other one's direction.
+    fn follow(&self, bytes: u64, other_in_ring: bool) {
+        if self.heard.load(Ordering::Relaxed) != 0 && self.heard.swap(0, Ordering::Relaxed) != 0 {
+            self.turns.fetch_add(1, Ordering::Relaxed);
+        }
+        if bytes > BETWEEN_SEND_BYTES_MAX || !other_in_ring {
+            return self.prefers_kernel.store(1, Ordering::Relaxed);
+        }
+        // After its ring was full it answers so often by the kernel first.
+        let crowded = self.crowded.load(Ordering::Relaxed) != 0;
+        if !crowded || self.turns.load(Ordering::Relaxed) >= self.turns_wanted.load(Ordering::Relaxed) {
+            self.prefers_kernel.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// A send of the end that judges, by the medium that carried the last ones.
+    fn saw_send(&self, now_ns: u64, bytes: u64, in_ring: bool) {
+        let gap = now_ns.saturating_sub(self.sent_ns.swap(now_ns, Ordering::Relaxed));
+        let heard = self.heard.load(Ordering::Relaxed) != 0 && self.heard.swap(0, Ordering::Relaxed) != 0;
+        if bytes > BETWEEN_SEND_BYTES_MAX {
+            return self.stay_with_kernel();
+        }
+        if self.always.load(Ordering::Relaxed) != 0 {
+            return self.prefers_kernel.store(0, Ordering::Relaxed);
+        }
+        if gap > BETWEEN_REST_NS {
+            self.turns.store(0, Ordering::Relaxed);
+            if self.rests.fetch_add(1, Ordering::Relaxed) + 1 >= BETWEEN_RESTS {
+                self.stay_with_kernel();
+            }
+            return;
+        }
+        self.rests.store(0, Ordering::Relaxed);
+        if heard {
+            self.saw_turn(gap, in_ring);
+        }
+    }
+
+    /// A short send that answers bytes from the peer, so long after the last one.
+    fn saw_turn(&self, gap_ns: u64, in_ring: bool) {
+        if (self.window_in_ring.load(Ordering::Relaxed) != 0) != in_ring {
+            self.begin_window(in_ring);
+            self.settling.store(BETWEEN_SETTLING, Ordering::Relaxed);
+        }
+        let settling = self.settling.load(Ordering::Relaxed);
+        if settling > 0 {
+            return self.settling.store(settling - 1, Ordering::Relaxed);
+        }
+        let ns = self.window_ns.fetch_add(gap_ns, Ordering::Relaxed) + gap_ns;
+        if self.window_turns.fetch_add(1, Ordering::Relaxed) + 1 >= BETWEEN_WINDOW {
+            self.begin_window(in_ring);
+            self.judge(ns / u64::from(BETWEEN_WINDOW), in_ring);
+        }
+        let kernel_known = self.kernel_turn_ns.load(Ordering::Relaxed) != 0;
+        if !in_ring && self.prefers_kernel.load(Ordering::Relaxed) != 0 && kernel_known {
+            let turns = self.turns.fetch_add(1, Ordering::Relaxed) + 1;
+            if turns >= self.turns_wanted.load(Ordering::Relaxed) {
+                self.turns.store(0, Ordering::Relaxed);
+                self.good_windows.store(0, Ordering::Relaxed);
+                self.prefers_kernel.store(0, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// How long a turn took in one medium, on the average of a window.
+    fn judge(&self, turn_ns: u64, in_ring: bool) {
+        let kernel = self.kernel_turn_ns.load(Ordering::Relaxed);
+        if !in_ring {
+            self.kernel_turn_ns.store(turn_ns.max(1), Ordering::Relaxed);
+        } else if turn_ns.saturating_mul(10) > kernel.saturating_mul(9) {
+            // It has to be worth the work of two nodes.
+            self.stay_with_kernel();
+        } else if self.good_windows.fetch_add(1, Ordering::Relaxed) + 1 == BETWEEN_GOOD_WINDOWS {
+            self.turns_wanted.store(BETWEEN_TURNS_MIN, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Upgraded {
+    /// Whether the other end is on another node.
+    #[inline]
+    pub(crate) fn is_between(&self) -> bool {
+        self.between.is_some()
+    }
+
+    /// Whether what goes to the other end does not arrive any more, or the other way round. As long as both directions are the kernel's it does not matter.
+    #[inline]
+    pub(crate) fn is_broken(&self) -> bool {
+        self.is_cut_off() && !self.is_with_kernel()
+    }
+
+    fn is_cut_off(&self) -> bool {
+        self.between.as_ref().is_some_and(|between| {
+            between.lost.load(Ordering::Relaxed) != 0 || self.slot.words().broken.load(Ordering::Acquire) != 0
+        })
+    }
+
+    /// Whether both directions are in the kernel, and neither end can have left it without our knowledge.
+    pub(crate) fn is_with_kernel(&self) -> bool {
+        let (out, into) = (self.outgoing(), self.incoming());
+        let (announced, heard) = (out.announced(), into.announced());
+        let sends = !announced.in_ring() && !announced.pending && out.reached() == announced.number;
+        let receives = !into.reads_ring() && !heard.pending && into.reached() == heard.number;
+        sends && receives && self.own().ready.load(Ordering::Acquire) == 0
+    }
+
+    /// Whether the receiving end waits for this direction in the ring too.
+    #[inline]
+    pub(super) fn is_awaited(&self) -> bool {
+        self.between.is_none() || {
+            let soon = self.own().soon.load(Ordering::Relaxed);
+            soon != 0 && self.other().ready.load(Ordering::Acquire) == soon && !self.is_cut_off()
+        }
+    }
+
+    /// Before this direction goes back to the kernel, or when it does not leave it after all. The caller has the lock.
+    pub(super) fn take_wish_back(&self) {
+        if self.between.is_some() && self.own().soon.load(Ordering::Relaxed) != 0 {
+            self.own().soon.store(0, Ordering::SeqCst);
+            self.followed();
+        }
+    }
+
+    /// A receive in the kernel, by a call that only bytes end. False: the ring may be next, so nobody may be in the kernel for longer than a look. The caller has the lock.
+    pub(super) fn begin_kernel_receive(&self) -> bool {
+        if self.between.is_none() {
+            return false;
+        }
+        let (into, own) = (self.incoming(), self.own());
+        let soon = self.other().soon.load(Ordering::Acquire);
+        if into.phase() != Phase::Steady || self.is_broken() {
+            return false;
+        }
+        if soon == 0 || self.is_cut_off() {
+            own.ready.store(0, Ordering::SeqCst);
+        } else if own.ready.load(Ordering::Relaxed) == soon {
+            return false;
+        } else if into.kernel_receives.load(Ordering::SeqCst) == 0 {
+            own.ready.store(soon, Ordering::SeqCst);
+            self.followed();
+            return false;
+        }
+        into.kernel_receives.fetch_add(1, Ordering::SeqCst);
+        true
+    }
+
+    /// The other end has taken its wish back, and the kernel is read: nobody has to look for the ring.
+    pub(crate) fn forget_wish(&self) {
+        let into = self.incoming();
+        let over = self.other().soon.load(Ordering::Acquire) == 0;
+        if over && !into.reads_ring() && into.phase() == Phase::Steady {
+            self.own().ready.store(0, Ordering::SeqCst);
+        }
+    }
+
+    /// Ends what [`begin_kernel_receive`](Self::begin_kernel_receive) began.
+    pub(crate) fn end_kernel_receive(&self) {
+        self.incoming().kernel_receives.fetch_sub(1, Ordering::SeqCst);
+        self.heard();
+    }
+
+    /// Whether a receive in the kernel must look for announcements all the time.
+    pub(crate) fn is_ready_for_ring(&self) -> bool {
+        self.between.is_some() && self.own().ready.load(Ordering::Relaxed) != 0
+    }
+
+    /// Short sends go by the ring whether it pays or not.
+    pub(crate) fn always_by_ring(&self) {
+        if let Some(between) = &self.between {
+            between.always.store(1, Ordering::Relaxed);
+        }
+    }
+
+    /// For the simulation: what measurements would lead to.
+    pub(super) fn prefer_kernel(&self, kernel: bool) {
+        if let Some(between) = &self.between {
+            between.prefers_kernel.store(u32::from(kernel), Ordering::Relaxed);
+        }
+    }
+
+    /// Our own node is gone.
+    pub(crate) fn lose_node(&self) {
+        if let Some(between) = &self.between {
+            between.lost.store(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Bytes came.
+    #[inline]
+    pub(super) fn heard(&self) {
+        if let Some(between) = &self.between {
+            between.heard.store(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The receiving side has reached the next epoch, which the sending side waits to hear.
+    #[inline]
+    pub(super) fn followed(&self) {
+        if let Some(between) = &self.between {
+            between.news.store(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the other node is to be told of something that no byte or wake-up tells it; says so once.
+    #[inline]
+    pub(crate) fn takes_news(&self) -> bool {
+        self.between
+            .as_ref()
+            .is_some_and(|b| b.news.load(Ordering::Relaxed) != 0 && b.news.swap(0, Ordering::Relaxed) != 0)
+    }
+
+    /// Whether the other node is to be asked if all is here; says so once.
+    #[inline]
+    pub(crate) fn takes_question(&self) -> bool {
+        self.between
+            .as_ref()
+            .is_some_and(|b| b.question.load(Ordering::Relaxed) != 0 && b.question.swap(0, Ordering::Relaxed) != 0)
+    }
+
+    /// Whether an end of which only the kernel speaks waits for the other node's word.
+    pub(crate) fn waits_for_the_rest(&self) -> bool {
+        self.between.as_ref().is_some_and(|b| b.asked_ns.load(Ordering::Relaxed) != 0)
+            && self.slot.words().complete.load(Ordering::Acquire) == 0
+    }
+
+    /// The kernel says that the other end has ended: whether all that it sent by the ring is here. If that cannot be told, the other node will be asked.
+    pub(super) fn is_all_here(&self, kernel: &impl Kernel) -> bool {
+        let Some(between) = &self.between else { return true };
+        let all = self.slot.words().complete.load(Ordering::Acquire) != 0;
+        if !all {
+            let (now, asked) = (kernel.now_ns(), between.asked_ns.load(Ordering::Relaxed));
+            if asked == 0 || now.saturating_sub(asked) >= BETWEEN_ASK_AGAIN_NS {
+                between.asked_ns.store(now.max(1), Ordering::Relaxed);
+                between.question.store(1, Ordering::Relaxed);
+            }
+        }
+        all
+    }
+
+    /// What a receive says when nothing is there: nothing, unless nothing can come.
+    #[inline]
+    pub(super) fn nothing_came(&self) -> Option<Receiving> {
+        if !self.is_broken() {
+            return None;
+        }
+        let first = self.reset_told.swap(1, Ordering::Relaxed) == 0;
+        Some(if first { Receiving::Failed(Errno::CONNRESET) } else { Receiving::Done(0) })
+    }
+
+    /// Before a send: decides which medium this direction belongs into; says why it cannot send at all.
+    #[cold]
+    pub(super) fn pace(&self, kernel: &impl Kernel, from: &[IoSlice<'_>]) -> Option<Sending> {
+        if self.is_broken() {
+            let first = self.reset_told.swap(1, Ordering::Relaxed) == 0;
+            return Some(Sending::Failed(if first { Errno::CONNRESET } else { Errno::PIPE }));
+        }
+        let bytes = from.iter().map(|s| s.len() as u64).sum();
+        let between = self.between.as_ref()?;
+        let in_ring = self.outgoing().announced().in_ring();
+        if self.end == JUDGE || between.always.load(Ordering::Relaxed) != 0 {
+            between.saw_send(kernel.now_ns(), bytes, in_ring);
+        } else {
+            between.follow(bytes, self.incoming().announced().in_ring());
+        }
+        if !in_ring {
+            let wished = self.own().soon.load(Ordering::Relaxed) != 0;
+            match between.prefers_kernel.load(Ordering::Relaxed) != 0 || self.is_cut_off() {
+                true if wished => self.take_wish_back(),
+                false if !wished => {
+                    let wish = self.own().wishes.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
+                    self.own().soon.store(wish, Ordering::SeqCst);
+                    self.followed();
+                }
+                _ => {}
+            }
+        }
+        None
+    }
+
+    /// Whether the direction to the peer belongs into the kernel for what it carries.
+    #[inline]
+    pub(super) fn prefers_kernel(&self) -> bool {
+        self.between.as_ref().is_some_and(|b| b.prefers_kernel.load(Ordering::Relaxed) != 0)
+    }
+
+    /// The ring to the peer is full: if that is on another node, the direction belongs into the kernel.
+    pub(super) fn is_crowded(&self) -> bool {
+        self.between
+            .as_ref()
+            .inspect(|b| {
+                b.crowded.store(1, Ordering::Relaxed);
+                b.stay_with_kernel();
+            })
+            .is_some()
+    }
+}

@@ -1,0 +1,489 @@
+//! The same between two nodes: two replicas, messages that come when the script says so, a session that is lost.
+//!
+//! Checked: what comes out is a prefix of what went in. An end of the stream is heard only when all is there, a reset only when the session was lost or somebody was
+//! reset for it. When the script is over everything arrives, or a reset does; nobody sleeps on the ring for what has come, nobody is in the kernel for what went by the
+//! ring, and no node waits for a bell that was not rung.
+//!
+//! Invariant: as for the module above.
+
+use super::{Dice, ME, Wire, bytes};
+use crate::core::{Early, End, EndWords, Kernel, Receiving, Sending, Tell, Upgraded};
+use rustix::io::Errno;
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use vmmc_host::stream::{Replica, Said, Shape, SideWords, Slab, Wakes};
+
+/// Rounds after which what has not arrived never will.
+const SETTLE_ROUNDS: usize = 3_000;
+/// Most bytes of a message.
+const MESSAGE_BYTES: u64 = 1_400;
+
+/// What happened in a run, or in many.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Runs.
+    pub runs: u64,
+    /// Bytes that went by the ring.
+    pub ring_bytes: u64,
+    /// Changes of medium.
+    pub changes: u64,
+    /// Receives that were in the kernel for longer than a look.
+    pub blocked: u64,
+    /// Ends closed.
+    pub closes: u64,
+    /// Ends whose process died.
+    pub deaths: u64,
+    /// Sessions lost.
+    pub losses: u64,
+    /// Connections that were reset for it.
+    pub resets: u64,
+}
+
+impl Totals {
+    /// All of them, by name.
+    pub fn counts(&self) -> [(&'static str, u64); 8] {
+        [
+            ("runs between nodes", self.runs),
+            ("ring bytes between nodes", self.ring_bytes),
+            ("changes of medium between nodes", self.changes),
+            ("receives in the kernel between nodes", self.blocked),
+            ("closes between nodes", self.closes),
+            ("deaths between nodes", self.deaths),
+            ("sessions lost", self.losses),
+            ("resets for lost sessions", self.resets),
+        ]
+    }
+
+    /// Adds another run.
+    pub fn add(&mut self, other: &Totals) {
+        self.runs += other.runs;
+        self.ring_bytes += other.ring_bytes;
+        self.changes += other.changes;
+        self.blocked += other.blocked;
+        self.closes += other.closes;
+        self.deaths += other.deaths;
+        self.losses += other.losses;
+        self.resets += other.resets;
+    }
+}
+
+/// One run. The same seed gives the same run.
+///
+/// # Errors
+/// The property that did not hold, and where.
+pub fn run(seed: u64) -> Result<Totals, String> {
+    let mut world = World::new(seed).ok_or("no memory for a slot")?;
+    let steps = world.dice.roll(1_200) + 100;
+    for step in 0..steps {
+        world.step().map_err(|why| format!("step {step}: {why}"))?;
+    }
+    world.settle()?;
+    world.totals.runs = 1;
+    Ok(world.totals)
+}
+
+/// What one node tells the other.
+enum Message {
+    News(Vec<u8>),
+    Question,
+    Complete,
+}
+
+struct Side {
+    core: Upgraded,
+    replica: Replica,
+    /// Messages from this end's node.
+    flying: VecDeque<Message>,
+    /// Its node has been rung.
+    rung: bool,
+    attached: bool,
+    /// In the kernel, until bytes come.
+    blocked: bool,
+    /// On the ring, until woken.
+    asleep: bool,
+    /// For room, until woken.
+    waits_for_room: bool,
+    /// The process has closed it, or died.
+    over: bool,
+    sent: u64,
+    got: u64,
+    heard_end: bool,
+    heard_reset: bool,
+}
+
+struct World {
+    sides: [Side; 2],
+    wires: [Wire; 2],
+    reset: Cell<bool>,
+    dice: Dice,
+    now_ns: Cell<u64>,
+    lost: bool,
+    totals: Totals,
+}
+
+/// The kernel's socket of one end.
+struct Socket<'a> {
+    wires: super::Socket<'a>,
+    reset: &'a Cell<bool>,
+    now_ns: &'a Cell<u64>,
+}
+
+impl Kernel for Socket<'_> {
+    fn send_now(&self, from: &[IoSlice<'_>]) -> Result<usize, Errno> {
+        if self.reset.get() { Err(Errno::PIPE) } else { self.wires.send_now(from) }
+    }
+    fn receive_now(&self, into: &mut [IoSliceMut<'_>], take: bool) -> Result<usize, Errno> {
+        if self.reset.get() { Err(Errno::CONNRESET) } else { self.wires.receive_now(into, take) }
+    }
+    fn sent(&self) -> Option<u64> {
+        self.wires.sent()
+    }
+    fn received(&self) -> Option<(u64, u64)> {
+        self.wires.received()
+    }
+    fn look(&self) -> End {
+        if self.reset.get() { End::Reset(Errno::CONNRESET) } else { self.wires.look() }
+    }
+    fn established(&self) -> bool {
+        !self.reset.get() && self.wires.established()
+    }
+    fn no_delay(&self) {}
+    fn now_ns(&self) -> u64 {
+        self.now_ns.get()
+    }
+}
+
+impl World {
+    fn new(seed: u64) -> Option<World> {
+        let shape = Shape { slots: 1, small_bytes: 4096, large_bytes: 4096 };
+        let side = |end: usize| {
+            let slot = Slab::create(shape).ok()?.slot(0)?;
+            slot.words().between.store(1, Ordering::Relaxed);
+            Some(Side {
+                core: Upgraded::new(slot.clone(), end, Arc::<Early>::default()),
+                replica: Replica::new(slot, end),
+                flying: VecDeque::new(),
+                rung: false,
+                attached: false,
+                blocked: false,
+                asleep: false,
+                waits_for_room: false,
+                over: false,
+                sent: 0,
+                got: 0,
+                heard_end: false,
+                heard_reset: false,
+            })
+        };
+        Some(World {
+            sides: [side(0)?, side(1)?],
+            wires: Default::default(),
+            reset: Cell::new(false),
+            dice: Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1),
+            now_ns: Cell::new(1),
+            lost: false,
+            totals: Totals::default(),
+        })
+    }
+
+    fn socket(&self, e: usize) -> Socket<'_> {
+        let wires = super::Socket { out: &self.wires[e], into: &self.wires[1 - e] };
+        Socket { wires, reset: &self.reset, now_ns: &self.now_ns }
+    }
+
+    fn step(&mut self) -> Result<(), String> {
+        let e = self.dice.roll(2) as usize;
+        self.now_ns.set(self.now_ns.get() + self.dice.roll(100_000));
+        match self.dice.roll(400) {
+            0..90 => self.send(e),
+            90..200 => self.receive(e)?,
+            200..240 => self.wires[e].deliver(self.dice.roll(400) as usize),
+            240..310 => self.carry(e)?,
+            310..380 => self.hear(e)?,
+            380..385 => self.attach(e),
+            // What the measurements of a real program would lead to.
+            385..396 => self.sides[e].core.prefer_kernel(self.dice.roll(3) == 0),
+            396 => self.close(e),
+            397 => self.die(e),
+            398 if self.dice.roll(4) == 0 => self.lose(),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn attach(&mut self, e: usize) {
+        let side = &mut self.sides[e];
+        if !side.over && !std::mem::replace(&mut side.attached, true) {
+            side.core.own().holders.store(1, Ordering::SeqCst);
+            side.core.own().attached.store(EndWords::YES, Ordering::SeqCst);
+            side.rung = true;
+        }
+    }
+
+    /// After a call: what a process does with its results.
+    fn after(&mut self, e: usize, tell: Tell) {
+        let side = &mut self.sides[e];
+        side.rung |= tell.receiver || tell.sender || side.core.takes_news();
+        if side.core.takes_question() && !self.lost {
+            side.flying.push_back(Message::Question);
+        }
+    }
+
+    fn send(&mut self, e: usize) {
+        let side = &self.sides[e];
+        if side.over || side.heard_reset || side.waits_for_room {
+            return;
+        }
+        let len = 1 + self.dice.roll(if self.dice.0 % 40 == 0 { 3_000 } else { 150 });
+        let data = bytes(e, self.sides[e].sent, len);
+        let from = [IoSlice::new(&data)];
+        let (side, socket) = (&self.sides[e], self.socket(e));
+        let (mut sent, mut tell, mut full) = (0, Tell::default(), false);
+        if side.attached {
+            let before = side.core.outgoing().announced();
+            let (sending, told) = side.core.send(ME, &socket, &from);
+            tell = told;
+            match sending {
+                Sending::Done(n) => {
+                    sent = n as u64;
+                    self.totals.ring_bytes += if before.in_ring() { sent } else { 0 };
+                }
+                Sending::Kernel => {
+                    sent = socket.send_now(&from).map_or(0, |n| n as u64);
+                    side.core.end_kernel_send();
+                }
+                Sending::Full if side.core.outgoing().announced().in_ring() => {
+                    let out = side.core.outgoing();
+                    out.sender_sleep.announce();
+                    out.want_room();
+                    full = !side.core.looks_writable();
+                }
+                Sending::Full | Sending::Failed(_) => {}
+            }
+            self.totals.changes += u64::from(side.core.outgoing().announced() != before);
+        } else {
+            sent = socket.send_now(&from).map_or(0, |n| n as u64);
+        }
+        self.sides[e].sent += sent;
+        self.sides[e].waits_for_room = full;
+        self.after(e, tell);
+    }
+
+    fn receive(&mut self, e: usize) -> Result<(), String> {
+        if self.sides[e].over || self.sides[e].asleep {
+            return Ok(());
+        }
+        let mut buffer = vec![0; 1 + self.dice.roll(500) as usize];
+        let (side, socket) = (&self.sides[e], self.socket(e));
+        let mut into = [IoSliceMut::new(&mut buffer)];
+        let (receiving, tell, plain) = if side.blocked {
+            (Receiving::Kernel, Tell::default(), true)
+        } else if side.attached {
+            let (receiving, tell) = side.core.receive(ME, &socket, &mut into, true);
+            (receiving, tell, receiving == Receiving::Kernel)
+        } else {
+            (Receiving::Kernel, Tell::default(), false)
+        };
+        let mut blocks = false;
+        let receiving = match receiving {
+            Receiving::Kernel => {
+                let result = socket.receive_now(&mut into, true);
+                blocks = plain && result == Err(Errno::AGAIN) && (side.blocked || self.dice.0 % 2 == 0);
+                if plain && !blocks {
+                    side.core.end_kernel_receive();
+                }
+                match result {
+                    Ok(n @ 1..) => Receiving::OfKernel(n),
+                    Ok(_) => Receiving::Done(0),
+                    Err(Errno::AGAIN) => Receiving::Empty,
+                    Err(errno) => Receiving::Failed(errno),
+                }
+            }
+            other => other,
+        };
+        self.totals.blocked += u64::from(blocks && !self.sides[e].blocked);
+        self.sides[e].blocked = blocks;
+        match receiving {
+            Receiving::Done(0) => self.hear_end(e)?,
+            Receiving::Done(n) | Receiving::OfKernel(n) => self.take(e, &buffer[..n])?,
+            Receiving::Empty if !blocks => self.sleep(e),
+            Receiving::Empty | Receiving::Kernel => {}
+            Receiving::Failed(errno) => {
+                // Who closes with unread bytes resets, behind all that it sent.
+                let there = &self.sides[1 - e];
+                let unread = there.over && self.sides[e].got == there.sent;
+                if errno != Errno::CONNRESET || !(self.lost || self.reset.get() || unread) {
+                    return Err(format!("end {e} heard {errno} without a reason"));
+                }
+                self.totals.resets += u64::from(!self.sides[e].heard_reset);
+                self.sides[e].heard_reset = true;
+                self.reset.set(true);
+            }
+        }
+        self.after(e, tell);
+        Ok(())
+    }
+
+    fn take(&mut self, e: usize, got: &[u8]) -> Result<(), String> {
+        let side = &mut self.sides[e];
+        if got != bytes(1 - e, side.got, got.len() as u64) {
+            return Err(format!("end {e} got wrong bytes at {} of {}", side.got, got.len()));
+        }
+        side.got += got.len() as u64;
+        Ok(())
+    }
+
+    fn hear_end(&mut self, e: usize) -> Result<(), String> {
+        let (here, there) = (&self.sides[e], &self.sides[1 - e]);
+        let whole = there.over && here.got == there.sent;
+        if !whole && !here.heard_reset {
+            return Err(format!("end {e} heard the end at {} of {}, over: {}", here.got, there.sent, there.over));
+        }
+        self.sides[e].heard_end = true;
+        Ok(())
+    }
+
+    /// As a blocking call does: announce, look again, sleep.
+    fn sleep(&mut self, e: usize) {
+        let side = &mut self.sides[e];
+        let on_ring = side.core.incoming().reads_ring() || side.core.waits_for_the_rest();
+        if side.attached && on_ring {
+            side.core.incoming().receiver_sleep.announce();
+            side.asleep = !side.core.looks_readable();
+        }
+    }
+
+    /// The node of an end says what there is to say, if it was rung.
+    fn carry(&mut self, e: usize) -> Result<(), String> {
+        if !self.sides[e].rung || self.lost {
+            return Ok(());
+        }
+        let most = SideWords::BYTES as u64 + self.dice.roll(MESSAGE_BYTES);
+        let side = &mut self.sides[e];
+        let mut message = Vec::new();
+        let said = side.replica.say(most as usize, &mut message).map_err(|e| e.to_string())?;
+        side.rung = matches!(said, Said::Part | Said::NoRoom);
+        if !message.is_empty() {
+            side.flying.push_back(Message::News(message));
+        }
+        Ok(())
+    }
+
+    /// The node of an end takes a message.
+    fn hear(&mut self, e: usize) -> Result<(), String> {
+        let Some(message) = self.sides[1 - e].flying.pop_front() else { return Ok(()) };
+        let wakes = match message {
+            Message::News(news) => self.sides[e].replica.hear(&news).map_err(|e| e.to_string())?,
+            Message::Question => {
+                self.sides[e].rung = true;
+                while self.sides[e].rung {
+                    self.carry(e)?;
+                }
+                self.sides[e].flying.push_back(Message::Complete);
+                Wakes::default()
+            }
+            Message::Complete => {
+                self.sides[e].core.slot.words().complete.store(1, Ordering::SeqCst);
+                self.sides[e].core.own().hint.fetch_add(1, Ordering::SeqCst);
+                Wakes { receiver: true, ..Wakes::default() }
+            }
+        };
+        self.sides[e].rung |= wakes.answer;
+        if wakes.sender && self.sides[e].core.outgoing().sender_sleep.take() {
+            self.sides[e].waits_for_room = false;
+        }
+        if wakes.receiver && self.sides[e].core.incoming().receiver_sleep.take() {
+            self.sides[e].asleep = false;
+        }
+        Ok(())
+    }
+
+    fn close(&mut self, e: usize) {
+        if self.sides[e].over || self.sides[e].blocked || self.reset.get() {
+            return;
+        }
+        self.totals.closes += 1;
+        if self.sides[e].attached {
+            self.sides[e].core.let_go(false);
+            self.sides[e].rung = true;
+        }
+        self.end(e);
+    }
+
+    fn die(&mut self, e: usize) {
+        if !self.sides[e].over && !self.sides[e].blocked && !self.reset.get() {
+            self.totals.deaths += 1;
+            self.end(e);
+        }
+    }
+
+    fn end(&mut self, e: usize) {
+        self.sides[e].over = true;
+        self.wires[e].ended.set(true);
+        self.wires[1 - e].unread.set(true);
+    }
+
+    /// The session is lost: each node says so to its own end when it notices.
+    fn lose(&mut self) {
+        if !std::mem::replace(&mut self.lost, true) {
+            self.totals.losses += 1;
+            self.sides.iter_mut().for_each(|side| side.flying.clear());
+        }
+    }
+
+    fn settle(&mut self) -> Result<(), String> {
+        for e in [0, 1] {
+            if !self.lost {
+                self.attach(e);
+            } else {
+                self.sides[e].core.slot.words().broken.store(1, Ordering::SeqCst);
+                self.sides[e].asleep = false;
+            }
+        }
+        for round in 0..SETTLE_ROUNDS {
+            for e in [0, 1] {
+                self.wires[e].deliver(usize::MAX);
+                self.carry(e)?;
+                while !self.sides[1 - e].flying.is_empty() {
+                    self.hear(e)?;
+                }
+                // A sleeper asks its kernel after a while.
+                if round % 16 == 15 && self.sides[1 - e].over {
+                    self.now_ns.set(self.now_ns.get() + 30_000_000);
+                    self.sides[e].core.ask_kernel.store(1, Ordering::Relaxed);
+                    self.sides[e].asleep = false;
+                }
+                self.receive(e)?;
+            }
+            if self.is_settled(0) && self.is_settled(1) {
+                return Ok(());
+            }
+        }
+        let state = |s: &Side| {
+            format!(
+                "sent {} got {} blocked {} asleep {} waits for room {} over {} end {} reset {} epochs {:?} {}",
+                s.sent,
+                s.got,
+                s.blocked,
+                s.asleep,
+                s.waits_for_room,
+                s.over,
+                s.heard_end,
+                s.heard_reset,
+                s.core.outgoing().announced(),
+                s.core.incoming().reached()
+            )
+        };
+        Err(format!("hung: {}; {}; lost {}", state(&self.sides[0]), state(&self.sides[1]), self.lost))
+    }
+
+    fn is_settled(&self, e: usize) -> bool {
+        let (here, there) = (&self.sides[e], &self.sides[1 - e]);
+        let waits = here.waits_for_room && !there.over && !self.lost;
+        let all = here.got == there.sent && (!there.over || here.heard_end) && !waits;
+        here.over || here.heard_reset || all
+    }
+}
