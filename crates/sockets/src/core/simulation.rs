@@ -25,7 +25,7 @@ const PROCESSES_MAX: usize = 4;
 /// Rounds after which what has not arrived never will.
 const SETTLE_ROUNDS: usize = 4_000;
 /// The id of every thread that lives, and of one that does not: above all that a kernel gives.
-const ME: u32 = u32::MAX >> 2;
+pub(super) const ME: u32 = u32::MAX >> 2;
 const DEAD: u32 = ME - 1;
 
 /// What happened in a run, or in many.
@@ -105,10 +105,10 @@ pub fn run(seed: u64) -> Result<Totals, String> {
 }
 
 /// A seeded generator that needs no crate.
-struct Dice(u64);
+pub(super) struct Dice(pub(super) u64);
 
 impl Dice {
-    fn roll(&mut self, below: u64) -> u64 {
+    pub(super) fn roll(&mut self, below: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -118,7 +118,7 @@ impl Dice {
 
 /// One direction of the kernel's connection.
 #[derive(Default)]
-struct Wire {
+pub(super) struct Wire {
     sent: Cell<u64>,
     /// Sent, not delivered.
     flying: RefCell<VecDeque<u8>>,
@@ -126,13 +126,13 @@ struct Wire {
     there: RefCell<VecDeque<u8>>,
     received: Cell<u64>,
     /// The sending end has ended it; the end arrives behind the bytes.
-    ended: Cell<bool>,
+    pub(super) ended: Cell<bool>,
     /// Nobody is left to read.
     unread: Cell<bool>,
 }
 
 impl Wire {
-    fn deliver(&self, most: usize) {
+    pub(super) fn deliver(&self, most: usize) {
         let mut flying = self.flying.borrow_mut();
         let n = most.min(flying.len());
         self.there.borrow_mut().extend(flying.drain(..n));
@@ -145,9 +145,9 @@ impl Wire {
 }
 
 /// The kernel's socket of one end.
-struct Socket<'a> {
-    out: &'a Wire,
-    into: &'a Wire,
+pub(super) struct Socket<'a> {
+    pub(super) out: &'a Wire,
+    pub(super) into: &'a Wire,
 }
 
 impl Kernel for Socket<'_> {
@@ -246,7 +246,7 @@ struct World {
     totals: Totals,
 }
 
-fn byte(direction: usize, at: u64) -> u8 {
+pub(super) fn byte(direction: usize, at: u64) -> u8 {
     (at.wrapping_mul(2_654_435_761) >> 7) as u8 ^ (direction as u8 * 85)
 }
 

@@ -2,120 +2,21 @@
 //!
 //! Invariant checked after every step: what came out is a prefix of what went in; and at the end of each run: all of it, unless an end died or was reset.
 
+use super::simulation::{Dice, ME, Socket, Wire, byte};
 use super::*;
-use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
-use std::rc::Rc;
 use vmmc_host::stream::{Epoch, Shape, Slab};
 
-/// One direction of the kernel's connection.
-#[derive(Default)]
-struct Wire {
-    sent: Cell<u64>,
-    /// Sent, not delivered.
-    flying: RefCell<VecDeque<u8>>,
-    /// Delivered, not read.
-    there: RefCell<VecDeque<u8>>,
-    received: Cell<u64>,
-    ended: Cell<bool>,
-}
-
-const WIRE_BYTES: usize = 700;
-
-impl Wire {
-    fn deliver(&self, most: usize) {
-        let mut flying = self.flying.borrow_mut();
-        let n = most.min(flying.len());
-        self.there.borrow_mut().extend(flying.drain(..n));
-        self.received.set(self.received.get() + n as u64);
-    }
-}
-
-/// The kernel's socket of one end.
-struct Fake {
-    out: Rc<Wire>,
-    into: Rc<Wire>,
-}
-
-impl Kernel for Fake {
-    fn send_now(&self, from: &[IoSlice<'_>]) -> Result<usize, Errno> {
-        if self.out.ended.get() {
-            return Err(Errno::PIPE);
-        }
-        let mut flying = self.out.flying.borrow_mut();
-        let room = WIRE_BYTES.saturating_sub(flying.len() + self.out.there.borrow().len());
-        let all: Vec<u8> = from.iter().flat_map(|s| s.iter().copied()).take(room).collect();
-        if all.is_empty() {
-            return Err(Errno::AGAIN);
-        }
-        self.out.sent.set(self.out.sent.get() + all.len() as u64);
-        flying.extend(&all);
-        Ok(all.len())
-    }
-
-    fn receive_now(&self, into: &mut [IoSliceMut<'_>], take: bool) -> Result<usize, Errno> {
-        let over = self.into.ended.get() && self.into.flying.borrow().is_empty();
-        let mut there = self.into.there.borrow_mut();
-        let mut done = 0;
-        for (place, byte) in into.iter_mut().flat_map(|s| s.iter_mut()).zip(there.iter()) {
-            *place = *byte;
-            done += 1;
-        }
-        there.drain(..if take { done } else { 0 });
-        if done > 0 || over { Ok(done) } else { Err(Errno::AGAIN) }
-    }
-
-    fn sent(&self) -> Option<u64> {
-        Some(self.out.sent.get())
-    }
-
-    fn received(&self) -> Option<(u64, u64)> {
-        Some((self.into.received.get(), self.into.there.borrow().len() as u64))
-    }
-
-    fn look(&self) -> End {
-        let over = self.into.ended.get() && self.into.flying.borrow().is_empty();
-        match (self.into.there.borrow().is_empty(), over) {
-            (false, _) => End::Bytes,
-            (true, true) => End::Ended,
-            (true, false) => End::Open,
-        }
-    }
-
-    fn established(&self) -> bool {
-        !self.into.ended.get() && !self.out.ended.get()
-    }
-
-    fn no_delay(&self) {}
-}
-
-/// A seeded generator that needs no crate.
-struct Dice(u64);
-
-impl Dice {
-    fn roll(&mut self, below: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % below
-    }
-}
-
 struct End2 {
-    core: Rc<Upgraded>,
-    kernel: Rc<Fake>,
+    core: Upgraded,
     /// Bytes given so far: byte `i` of a direction is `byte(i)`.
     sent: u64,
     got: u64,
     ended: bool,
 }
 
-fn byte(direction: usize, at: u64) -> u8 {
-    (at.wrapping_mul(2_654_435_761) >> 7) as u8 ^ (direction as u8 * 85)
-}
-
 struct World {
     ends: [End2; 2],
+    wires: [Wire; 2],
     dice: Dice,
     slot: Slot,
     attached: [bool; 2],
@@ -124,22 +25,20 @@ struct World {
     large: u64,
 }
 
-const ME: u32 = u32::MAX >> 2;
+/// The kernel's socket of an end.
+fn socket(wires: &[Wire; 2], e: usize) -> Socket<'_> {
+    Socket { out: &wires[e], into: &wires[1 - e] }
+}
 
 impl World {
     fn new(seed: u64) -> World {
-        let wires = [Rc::new(Wire::default()), Rc::new(Wire::default())];
         let shape = Shape { slots: 1, small_bytes: 4096, large_bytes: 16_384 };
         let slot = Slab::create(shape).unwrap().slot(0).unwrap();
-        let end = |e: usize| End2 {
-            core: Rc::new(Upgraded::new(slot.clone(), e, Arc::default())),
-            kernel: Rc::new(Fake { out: wires[e].clone(), into: wires[1 - e].clone() }),
-            sent: 0,
-            got: 0,
-            ended: false,
-        };
+        let end =
+            |e: usize| End2 { core: Upgraded::new(slot.clone(), e, Arc::default()), sent: 0, got: 0, ended: false };
         let dice = Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
-        World { ends: [end(0), end(1)], dice, slot: slot.clone(), attached: [false; 2], moves: [0; 2], large: 0 }
+        let (ends, wires) = ([end(0), end(1)], Default::default());
+        World { ends, wires, dice, slot: slot.clone(), attached: [false; 2], moves: [0; 2], large: 0 }
     }
 
     fn step(&mut self, pins: bool) {
@@ -147,11 +46,10 @@ impl World {
         match self.dice.roll(if pins { 16 } else { 14 }) {
             0..4 => self.send(e),
             4..9 => self.receive(e),
-            9 => self.ends[e].kernel.into.deliver(self.dice.roll(400) as usize),
+            9 => self.wires[1 - e].deliver(self.dice.roll(400) as usize),
             10 => self.attach(e),
             11 => {
-                let end = &self.ends[e];
-                end.core.follow(ME, &*end.kernel);
+                self.ends[e].core.follow(ME, &socket(&self.wires, e));
             }
             // What the node does.
             12 => self.slot.grant_large(e).unwrap(),
@@ -191,7 +89,7 @@ impl World {
         }
         // Before an end is attached its sends are the kernel's.
         let (sending, _) = if self.attached[e] {
-            end.core.send(ME, &*end.kernel, &parts)
+            end.core.send(ME, &socket(&self.wires, e), &parts)
         } else {
             end.core.outgoing().kernel_sends.fetch_add(1, Ordering::SeqCst);
             (Sending::Kernel, Tell::default())
@@ -201,7 +99,7 @@ impl World {
             Sending::Done(n) => end.sent += n as u64,
             Sending::Full => {}
             Sending::Kernel => {
-                end.sent += end.kernel.send_now(&parts).map_or(0, |n| n as u64);
+                end.sent += socket(&self.wires, e).send_now(&parts).map_or(0, |n| n as u64);
                 end.core.end_kernel_send();
             }
             Sending::Failed(errno) => panic!("{errno} without a reason"),
@@ -216,9 +114,9 @@ impl World {
         let take = self.dice.roll(6) > 0;
         let end = &mut self.ends[e];
         let (receiving, _) = if self.attached[e] {
-            end.core.receive(ME, &*end.kernel, &mut [IoSliceMut::new(&mut buffer)], take)
+            end.core.receive(ME, &socket(&self.wires, e), &mut [IoSliceMut::new(&mut buffer)], take)
         } else {
-            let got = end.kernel.receive_now(&mut [IoSliceMut::new(&mut buffer)], take);
+            let got = socket(&self.wires, e).receive_now(&mut [IoSliceMut::new(&mut buffer)], take);
             (got.map_or(Receiving::Empty, Receiving::OfKernel), Tell::default())
         };
         let (got, taken) = match receiving {
@@ -244,7 +142,7 @@ impl World {
                 return;
             }
             for e in 0..2 {
-                self.ends[e].kernel.into.deliver(1000);
+                self.wires[1 - e].deliver(1000);
                 self.receive(e);
             }
         }
@@ -301,7 +199,7 @@ fn a_sender_that_died_before_it_announced_the_boundary_is_finished_by_its_siblin
     let end = &mut world.ends[0];
     end.core.outgoing().begin_change();
     let data: Vec<u8> = (0..5).map(|i| byte(0, i)).collect();
-    end.kernel.send_now(&[IoSlice::new(&data)]).unwrap();
+    socket(&world.wires, 0).send_now(&[IoSlice::new(&data)]).unwrap();
     end.sent = 5;
     assert!(end.core.outgoing().announced().pending);
     for _ in 0..20 {
@@ -333,8 +231,8 @@ fn wild_claims_of_the_other_side_do_no_harm_here() {
             }
             let end = &world.ends[0];
             let mut buffer = [0; 300];
-            let _ = end.core.receive(ME, &*end.kernel, &mut [IoSliceMut::new(&mut buffer)], true);
-            let (sending, _) = end.core.send(ME, &*end.kernel, &[IoSlice::new(&[1; 100])]);
+            let _ = end.core.receive(ME, &socket(&world.wires, 0), &mut [IoSliceMut::new(&mut buffer)], true);
+            let (sending, _) = end.core.send(ME, &socket(&world.wires, 0), &[IoSlice::new(&[1; 100])]);
             if sending == Sending::Kernel {
                 end.core.end_kernel_send();
             }
@@ -351,7 +249,7 @@ fn the_last_holder_closes_and_the_peer_reads_everything_first() {
     world.attach(1);
     while !world.ends[0].core.outgoing().announced().in_ring() || !world.ends[1].core.incoming().reads_ring() {
         world.send(0);
-        world.ends[1].kernel.into.deliver(10_000);
+        world.wires[0].deliver(10_000);
         world.receive(1);
     }
     world.send(0);
@@ -364,9 +262,9 @@ fn the_last_holder_closes_and_the_peer_reads_everything_first() {
         world.receive(1);
     }
     let end = &world.ends[1];
-    let (receiving, _) = end.core.receive(ME, &*end.kernel, &mut [IoSliceMut::new(&mut buffer)], true);
+    let (receiving, _) = end.core.receive(ME, &socket(&world.wires, 1), &mut [IoSliceMut::new(&mut buffer)], true);
     assert_eq!(receiving, Receiving::Done(0));
-    let (sending, _) = end.core.send(ME, &*end.kernel, &[IoSlice::new(&[1])]);
+    let (sending, _) = end.core.send(ME, &socket(&world.wires, 1), &[IoSlice::new(&[1])]);
     // Its own direction is in the kernel, which says for itself that nobody reads.
     assert!(matches!(sending, Sending::Kernel | Sending::Done(1)));
 }
@@ -380,7 +278,7 @@ fn a_death_is_believed_only_when_the_kernel_says_so() {
         world.send(0);
         world.send(1);
         for e in 0..2 {
-            world.ends[e].kernel.into.deliver(10_000);
+            world.wires[1 - e].deliver(10_000);
             world.receive(e);
         }
     }
@@ -391,13 +289,13 @@ fn a_death_is_believed_only_when_the_kernel_says_so() {
     words.ends[1].hint.fetch_add(1, Ordering::SeqCst);
     let end = &world.ends[1];
     let mut buffer = [0; 1];
-    let mut receive = || end.core.receive(ME, &*end.kernel, &mut [IoSliceMut::new(&mut buffer)], true).0;
+    let mut receive = || end.core.receive(ME, &socket(&world.wires, 1), &mut [IoSliceMut::new(&mut buffer)], true).0;
     assert_eq!(receive(), Receiving::Empty, "somebody holds the other end");
     assert_eq!(end.core.careful.load(Ordering::Relaxed), 1);
-    end.kernel.into.ended.set(true);
+    world.wires[0].ended.set(true);
     words.ends[1].hint.fetch_add(1, Ordering::SeqCst);
     assert_eq!(receive(), Receiving::Done(0));
-    let (sending, _) = end.core.send(ME, &*end.kernel, &[IoSlice::new(&[1])]);
+    let (sending, _) = end.core.send(ME, &socket(&world.wires, 1), &[IoSlice::new(&[1])]);
     assert_eq!(sending, Sending::Failed(Errno::PIPE));
 }
 
