@@ -55,8 +55,8 @@ const MODULES: &[&str] = &[
 /// Longest run of all of them.
 const MODULES_PATIENCE: Duration = Duration::from_secs(1800);
 
-/// Name and result of each test.
-fn results(world: &World, by: By, words: &[&str]) -> BTreeMap<String, String> {
+/// Name and result of each test; none if the runner did not come to its end.
+fn results(world: &World, by: By, words: &[&str]) -> Option<BTreeMap<String, String>> {
     let mut command = world.command(by, words);
     command.current_dir(&world.folder);
     let output = finish_within(MODULES_PATIENCE, command);
@@ -74,13 +74,19 @@ fn results(world: &World, by: By, words: &[&str]) -> BTreeMap<String, String> {
             all.entry(name.clone()).or_insert_with(|| result.to_string());
         }
     }
-    assert!(said.contains("\nRan "), "{by:?}: {said}");
-    all
+    let ended = said.contains("\nRan ");
+    if !ended {
+        println!("{by:?}: {said}");
+    }
+    ended.then_some(all)
 }
 
 /// No test is worse with than without.
 fn compare(world: &World, words: &[&str], least: usize) {
-    let (without, with) = (results(world, By::Itself, words), results(world, By::Exec, words));
+    let Some(without) = results(world, By::Itself, words) else {
+        return skip("these tests do not end on this machine without us either; what they printed is above");
+    };
+    let with = results(world, By::Exec, words).expect("the tests end, as they do without");
     assert!(without.len() > least, "only {} tests were found", without.len());
     let worse: Vec<_> = without
         .iter()
@@ -125,7 +131,9 @@ fn cpython_modules_end_the_same() {
     for module in MODULES {
         if has_module(&world, module) {
             println!("{module}");
-            compare(&world, &["python3", "-m", "test", "--timeout", "300", "-v", module], 5);
+            // A listener of virtual machines' sockets waits for ever where the host does not answer.
+            let rest = ["-u", "network", "-i", "*VSOCK*", "--timeout", "120", "-v", module];
+            compare(&world, &[&["python3", "-m", "test"][..], &rest].concat(), 5);
         } else {
             println!("SKIP {module}: this Python does not bring it");
         }
