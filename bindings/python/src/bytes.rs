@@ -37,6 +37,18 @@ impl Source {
     }
 }
 
+impl Source {
+    /// [`bytes`](Self::bytes), for somebody who keeps the view itself.
+    ///
+    /// # Safety
+    /// The bytes are not used after the view has gone.
+    pub(crate) unsafe fn bytes_kept(&self) -> &'static [u8] {
+        let bytes = self.bytes();
+        // SAFETY: the same bytes; that they are there long enough is the caller's word.
+        unsafe { std::slice::from_raw_parts(bytes.as_ptr(), bytes.len()) }
+    }
+}
+
 impl Target {
     pub(crate) fn of(object: &Bound<'_, PyAny>) -> PyResult<Target> {
         let view = contiguous(object)?;

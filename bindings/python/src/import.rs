@@ -7,6 +7,7 @@ use crate::bytes::{Source, Target};
 use crate::errors::{Detached, duration, exception, raise, wait};
 use crate::export::{array, rights};
 use crate::memory::give_view;
+use crate::pinned::{Lent, PinnedTable};
 use crate::session::{from_json, to_json};
 use crate::transfer::Transfer;
 use pyo3::ffi;
@@ -216,6 +217,57 @@ impl Import {
         let source = Source::of(data)?;
         let (bytes, import) = (source.bytes(), self.import());
         wait(py, timeout, || import.send_pinned_with(offset, bytes, send_options(notify, counter)))
+    }
+
+    /// As `send_pinned`, without waiting; the object's view is held until the transfer has gone.
+    #[pyo3(signature = (offset, data, *, notify=false, counter=None, timeout=None))]
+    fn send_pinned_async(
+        &self,
+        py: Python<'_>,
+        offset: u64,
+        data: &Bound<'_, PyAny>,
+        notify: bool,
+        counter: Option<u64>,
+        timeout: Option<f64>,
+    ) -> PyResult<Transfer> {
+        let (source, import) = (Source::of(data)?, self.import());
+        // SAFETY: the transfer keeps the view beside what names its bytes, and longer.
+        let bytes = unsafe { source.bytes_kept() };
+        let send = wait(py, timeout, || import.send_pinned_async(offset, bytes, send_options(notify, counter)))?;
+        Ok(Transfer::pinned(send, source))
+    }
+
+    /// Sends lent memory: nobody is asked whether it is still there.
+    #[pyo3(signature = (offset, lent, start=0, len=None, *, timeout=None))]
+    fn send_lent(
+        &self,
+        py: Python<'_>,
+        offset: u64,
+        lent: &Bound<'_, Lent>,
+        start: usize,
+        len: Option<usize>,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        let (memory, range, import) = (lent.get().inner(), lent.get().range(start, len), self.import());
+        wait(py, timeout, || import.send_lent(offset, memory, range))
+    }
+
+    /// Sends what stands in a table, `len` bytes from byte `start` of the entry at `index` on.
+    #[pyo3(signature = (offset, table, index, start, len, *, timeout=None))]
+    #[allow(clippy::too_many_arguments)] // keywords in Python
+    fn send_index(
+        &self,
+        py: Python<'_>,
+        offset: u64,
+        table: &Bound<'_, PinnedTable>,
+        index: u32,
+        start: usize,
+        len: usize,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        let (table, import) = (table.get(), self.import());
+        let range = start..start.saturating_add(len);
+        wait(py, timeout, || table.with(|table| import.send_index(offset, table, index, range)))
     }
 
     /// Fetches into any writable object without a copy on the way; pins as `send_pinned` does.

@@ -20,6 +20,7 @@ mod launch;
 mod memory;
 mod node;
 mod notification;
+mod pinned;
 mod redirection;
 mod session;
 mod transfer;
@@ -42,6 +43,8 @@ mod _vmmc {
     use crate::node::{Node, run_node};
     #[pymodule_export]
     use crate::notification::{Handler, Notification};
+    #[pymodule_export]
+    use crate::pinned::{Lent, PinnedTable};
     #[pymodule_export]
     use crate::redirection::{Redirection, Report};
     #[pymodule_export]

@@ -3,11 +3,12 @@
 //! Invariant: every call that asks the node waits without the interpreter's lock.
 
 use crate::buffer::Buffer;
-use crate::bytes::Target;
+use crate::bytes::{Source, Target};
 use crate::errors::{duration, invalid, raise, wait};
 use crate::export::{Export, ExportOptions};
 use crate::import::{Import, ImportOptions};
 use crate::notification::{Handler, Notification, handler};
+use crate::pinned::{Lent, PinnedTable};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 use std::os::fd::AsRawFd;
@@ -179,6 +180,16 @@ impl Session {
 
     fn unblock_notifications(&self) {
         self.inner.unblock_notifications();
+    }
+
+    /// An object's memory that stays where it is as long as the result lives: `send_lent` asks nobody whether it does.
+    fn lend(&self, memory: &Bound<'_, PyAny>) -> PyResult<Lent> {
+        Ok(Lent::new(&self.inner, Source::of(memory)?))
+    }
+
+    /// A table of translations that the program places itself.
+    fn pinned_table(&self, entries: u32) -> PyResult<PinnedTable> {
+        self.inner.pinned_table(entries).map(PinnedTable::new).map_err(raise)
     }
 
     /// Ends the pinning of an object's memory.

@@ -3,7 +3,8 @@
 //! Invariant: the memory of a transfer stays registered, and an object that lent it stays alive, until it is done.
 
 use crate::buffer::Buffer;
-use crate::errors::{exception, raise, wait};
+use crate::bytes::Source;
+use crate::errors::{Detached, exception, raise, wait};
 use pyo3::prelude::*;
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use vmmc::ErrorKind;
@@ -11,16 +12,31 @@ use vmmc::ErrorKind;
 /// A transfer under way.
 #[pyclass(module = "vmmc", frozen)]
 pub(crate) struct Transfer {
-    inner: Mutex<vmmc::Transfer>,
+    // Goes before what it moves.
+    inner: Detached<Mutex<Moving>>,
     _buffer: Option<Py<Buffer>>,
+    _source: Option<Source>,
+}
+
+/// What moves.
+enum Moving {
+    Registered(vmmc::Transfer),
+    /// An object's own memory, whose view the transfer holds.
+    Pinned(vmmc::PinnedSend<'static>),
 }
 
 impl Transfer {
     pub(crate) fn new(inner: vmmc::Transfer, buffer: Option<Py<Buffer>>) -> Transfer {
-        Transfer { inner: Mutex::new(inner), _buffer: buffer }
+        let inner = Detached::new(Mutex::new(Moving::Registered(inner)));
+        Transfer { inner, _buffer: buffer, _source: None }
     }
 
-    fn lock(&self) -> PyResult<MutexGuard<'_, vmmc::Transfer>> {
+    pub(crate) fn pinned(inner: vmmc::PinnedSend<'static>, source: Source) -> Transfer {
+        let inner = Detached::new(Mutex::new(Moving::Pinned(inner)));
+        Transfer { inner, _buffer: None, _source: Some(source) }
+    }
+
+    fn lock(&self) -> PyResult<MutexGuard<'_, Moving>> {
         match self.inner.try_lock() {
             Ok(guard) => Ok(guard),
             Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
@@ -35,14 +51,21 @@ impl Transfer {
 impl Transfer {
     /// The bytes moved if it is done, None while it is under way.
     fn poll(&self) -> PyResult<Option<u64>> {
-        self.lock()?.poll().transpose().map_err(raise)
+        let polled = match &mut *self.lock()? {
+            Moving::Registered(transfer) => transfer.poll(),
+            Moving::Pinned(send) => send.poll(),
+        };
+        polled.transpose().map_err(raise)
     }
 
     /// Waits for it; gives the bytes moved.
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<u64> {
         let mut guard = self.lock()?;
-        let transfer = &mut *guard;
-        wait(py, timeout, || transfer.wait_on())
+        let moving = &mut *guard;
+        wait(py, timeout, || match moving {
+            Moving::Registered(transfer) => transfer.wait_on(),
+            Moving::Pinned(send) => send.wait_on(),
+        })
     }
 }

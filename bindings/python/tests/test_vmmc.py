@@ -99,6 +99,39 @@ class Moving(Case):
         back[0] ^= 1
         self.assertEqual(export.load(0), int.from_bytes(data[:8], "little"))
 
+    def test_memory_is_lent_and_sent_by_index(self) -> None:
+        export = self.session.export(64 << 10, name="lent", mappable=False)
+        there = self.session.import_("lent")
+        data = mmap.mmap(-1, 16 << 12, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        data[:] = os.urandom(16 << 12)
+        lent = self.session.lend(data)
+        self.assertEqual(len(lent), 16 << 12)
+        with self.assertRaises(BufferError):
+            data.close()
+        for _ in range(2):
+            there.send_lent(3, lent, 4096, 20_000)
+        there.flush()
+        self.assertEqual(export.read(3, 20_000), data[4096:24_096])
+        with self.assertRaises(vmmc.Error):
+            there.send_lent(0, lent, 0, (16 << 12) + 1)
+        self.assertEqual(there.send_pinned_async(0, data).wait(), 16 << 12)
+        self.assertEqual(export.read(0, 16 << 12), data[:])
+        table = self.session.pinned_table(20)
+        try:
+            table.place(4, lent)
+        except vmmc.Error as why:
+            self.skipTest(f"memory cannot be pinned here: {why}")
+        del lent
+        there.send_index(0, table, 5, 100, 5000)
+        there.flush()
+        self.assertEqual(export.read(0, 5000), data[4196:9196])
+        table.remove(5)
+        with self.assertRaises(vmmc.Error):
+            there.send_index(0, table, 5, 0, 1)
+        with self.assertRaises(vmmc.Error):
+            table.place(19, self.session.lend(data))
+        self.assertEqual(len(table), 20)
+
     def test_a_word_is_awaited(self) -> None:
         export = self.session.export(64, name="w")
         there = self.session.import_("w")

@@ -106,6 +106,10 @@ class Session:
         """Notifications queue up and are not delivered, until they are unblocked."""
     def unblock_notifications(self) -> None:
         """What has queued is delivered."""
+    def lend(self, memory: _Bytes) -> Lent:
+        """An object's memory that stays where it is as long as the result lives: send_lent asks nobody whether it does, and makes no system call."""
+    def pinned_table(self, entries: int) -> PinnedTable:
+        """A table of so many translations, a page each, that the program places itself."""
     def forget(self, memory: _Bytes) -> None:
         """Ends the pinning of an object's memory by send_pinned and fetch_pinned."""
     def fileno(self) -> int:
@@ -260,6 +264,18 @@ class Import:
         self, offset: int, data: _Bytes, *, notify: bool = False, counter: int | None = None, timeout: float | None = None
     ) -> None:
         """Sends from any memory without a copy on the way: its whole pages are pinned at first use and stay pinned. For large arrays that are sent again and again."""
+    def send_pinned_async(
+        self, offset: int, data: _Bytes, *, notify: bool = False, counter: int | None = None, timeout: float | None = None
+    ) -> Transfer:
+        """As send_pinned, without waiting; leave the object's bytes alone until it is done. Dropping the transfer waits for it."""
+    def send_lent(
+        self, offset: int, lent: Lent, start: int = 0, len: int | None = None, *, timeout: float | None = None
+    ) -> None:
+        """Sends lent memory without a copy on the way and, but for the first time, without a system call."""
+    def send_index(
+        self, offset: int, table: PinnedTable, index: int, start: int, len: int, *, timeout: float | None = None
+    ) -> None:
+        """Sends what stands in a table, from byte `start` of the entry at `index` on, without a copy on the way and without a look at any other table."""
     def fetch_pinned(self, offset: int, into: _Bytes, *, timeout: float | None = None) -> None:
         """Fetches into any writable object without a copy on the way; pins as send_pinned does."""
     def fetch_add(self, offset: int, value: int, *, timeout: float | None = None) -> int:
@@ -313,6 +329,24 @@ class Transfer:
         """The bytes moved if it is done, None while it is under way."""
     def wait(self, timeout: float | None = None) -> int:
         """Waits for it; gives the bytes moved. May be called again after vmmc.TimedOut."""
+
+@final
+class Lent:
+    """Memory of an object, which can be neither freed nor resized as long as this lives, or stands in a table. Made by Session.lend."""
+
+    def __len__(self) -> int: ...
+    def __bool__(self) -> bool: ...
+
+@final
+class PinnedTable:
+    """Translations of lent memory, under indices that the program chooses. Made by Session.pinned_table. What was placed is kept as long as the table."""
+
+    def __len__(self) -> int: ...
+    def __bool__(self) -> bool: ...
+    def place(self, index: int, lent: Lent, *, timeout: float | None = None) -> None:
+        """Pins lent memory, which must be whole pages (mmap.mmap(-1, size) is), and writes its translations into the entries from `index` on. What stood there goes."""
+    def remove(self, index: int, count: int = 1) -> None:
+        """Empties entries."""
 
 @final
 class Notification:
