@@ -157,10 +157,11 @@ impl Engine {
         self.tables.events.pop_front()
     }
 
-    /// Whether [`poll_event`](Self::poll_event) or [`poll_transmit`](Self::poll_transmit) may have something.
+    /// Whether [`poll_event`](Self::poll_event), [`poll_message`](Self::poll_message) or [`poll_transmit`](Self::poll_transmit) may have something.
     #[inline]
     pub fn has_news(&self) -> bool {
-        !self.tables.events.is_empty() || !self.ready.is_empty() || !self.loose.is_empty() || !self.work.is_empty()
+        let told = !self.tables.events.is_empty() || !self.tables.messages.is_empty();
+        told || !self.ready.is_empty() || !self.loose.is_empty() || !self.work.is_empty()
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) wants to be called at the latest. It may turn
