@@ -254,10 +254,11 @@ mod tests {
         let tracer = Tracer::open(&path, false).expect("a file");
         let before = Nanos::monotonic().0;
         std::thread::scope(|scope| {
-            for thread in 0..4u32 {
-                let tracer = &tracer;
-                scope.spawn(move || (0..EACH).for_each(|at| tracer.record(thread, Op::Fetch, at << 12, at + 1)));
-            }
+            let tracer = &tracer;
+            let record = |thread| move || (0..EACH).for_each(|at| tracer.record(thread, Op::Fetch, at << 12, at + 1));
+            let threads = [0u32, 1, 2, 3].map(|thread| scope.spawn(record(thread)));
+            // Rings go with a thread's local values: only a join waits for those.
+            threads.into_iter().for_each(|thread| thread.join().expect("it records"));
         });
         // One that has not ended, after another session has.
         tracer.pause();
