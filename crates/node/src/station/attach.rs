@@ -70,7 +70,7 @@ impl Station {
         let bell = (own && self.config.embedded).then(|| receiver.as_fd().try_clone_to_owned()).transpose()?;
         let given =
             vec![area.share()?, table.share()?, receiver_fd(&receiver)?, doorbell.try_clone()?, theirs.into_fd()];
-        Ok((Parts { area, gates: Gates::new(table), wake, doorbell, events, watch, bell }, given))
+        Ok((Parts { area, gates: Gates::new(table)?, wake, doorbell, events, watch, bell }, given))
     }
 
     fn watch_process(&self, process: &Process, index: usize) -> rustix::io::Result<()> {

@@ -2,7 +2,7 @@
 //!
 //! Invariant: a gate word never shows a value that it showed before for another export: each use of a slot has its own generation.
 
-use super::memory::copy_of;
+use super::memory::duplicate;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use vmmc_host::abi::{GateState, gate_word};
@@ -21,16 +21,17 @@ pub(super) struct Gate {
 /// The gates of one process.
 pub(super) struct Gates {
     table: GateTable,
-    /// The table for those who only read it.
-    read_only: Option<OwnedFd>,
+    /// The table for those who only read it: to open it anew for each import would take longer than the rest of it.
+    read_only: OwnedFd,
     /// Last generation of each slot that was ever used.
     generations: Vec<u32>,
     free: Vec<u32>,
 }
 
 impl Gates {
-    pub(super) fn new(table: GateTable) -> Gates {
-        Gates { table, read_only: None, generations: Vec::new(), free: Vec::new() }
+    pub(super) fn new(table: GateTable) -> Result<Gates, RegionError> {
+        let read_only = table.share_read_only()?;
+        Ok(Gates { table, read_only, generations: Vec::new(), free: Vec::new() })
     }
 
     pub(super) fn table(&self) -> &GateTable {
@@ -38,8 +39,8 @@ impl Gates {
     }
 
     /// A descriptor of the table for an importer.
-    pub(super) fn share(&mut self) -> Result<OwnedFd, RegionError> {
-        copy_of(&mut self.read_only, || self.table.share_read_only())
+    pub(super) fn share(&self) -> Result<OwnedFd, RegionError> {
+        duplicate(&self.read_only)
     }
 
     /// Whether another export can have a gate.
@@ -86,7 +87,7 @@ mod tests {
 
     #[test]
     fn a_gate_used_again_does_not_open_for_its_former_importers() {
-        let mut gates = Gates::new(GateTable::create().unwrap());
+        let mut gates = Gates::new(GateTable::create().unwrap()).unwrap();
         let first = gates.open().unwrap();
         gates.set(first, GateState::Revoked);
         gates.free(first);
@@ -99,7 +100,7 @@ mod tests {
 
     #[test]
     fn gates_are_bounded() {
-        let mut gates = Gates::new(GateTable::create().unwrap());
+        let mut gates = Gates::new(GateTable::create().unwrap()).unwrap();
         assert_eq!(std::iter::from_fn(|| gates.open()).count(), EXPORTS_PER_PROCESS_MAX);
     }
 }

@@ -69,15 +69,8 @@ pub(super) enum MemoryError {
     Region(#[from] RegionError),
 }
 
-/// A copy of a descriptor that is made once: opening memory anew takes ten times as long.
-pub(super) fn copy_of(
-    made: &mut Option<OwnedFd>,
-    make: impl FnOnce() -> Result<OwnedFd, RegionError>,
-) -> Result<OwnedFd, RegionError> {
-    let fd = match made {
-        Some(fd) => fd,
-        None => made.insert(make()?),
-    };
+/// A copy of a descriptor, to be passed to another process.
+pub(super) fn duplicate(fd: &OwnedFd) -> Result<OwnedFd, RegionError> {
     fd.try_clone().map_err(|e| RegionError::System {
         call: "dup",
         errno: rustix::io::Errno::from_io_error(&e).unwrap_or(rustix::io::Errno::MFILE),
@@ -294,7 +287,14 @@ impl Memory {
         if writable {
             return Some(region.share());
         }
-        Some(copy_of(&mut slot.read_only, || region.share_read_only()))
+        let fd = match &mut slot.read_only {
+            Some(fd) => fd,
+            none => match region.share_read_only() {
+                Ok(fd) => none.insert(fd),
+                Err(e) => return Some(Err(e)),
+            },
+        };
+        Some(duplicate(fd))
     }
 
     /// Bytes of a process's regions.
