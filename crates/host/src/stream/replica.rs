@@ -142,7 +142,7 @@ impl Replica {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(miri)))]
 mod tests {
     use super::*;
     use crate::stream::{Flags, Shape, Slab};
