@@ -109,7 +109,7 @@ impl Members {
         !self.queue.is_empty()
     }
 
-    /// EPOLL_CTL_ADD. Says whether there is a new member.
+    /// EPOLL_CTL_ADD.
     pub(crate) fn add(
         &mut self,
         epfd: c_int,
@@ -118,24 +118,24 @@ impl Members {
         tcp: &Held,
         event: epoll_event,
         ready: &ReadySet,
-    ) -> (c_int, bool) {
+    ) -> c_int {
         let mut event = event;
         if let Some(token) = tcp.token(set) {
             if self.all[token as usize].asleep && self.all[token as usize].fd == fd {
                 self.all[token as usize].asleep = false;
-                return (self.modify(epfd, set, fd, tcp, event, Some(ready)), false);
+                return self.modify(epfd, set, fd, tcp, event, Some(ready));
             }
             if self.all[token as usize].fd != fd {
                 // One connection under two descriptors in one set.
                 tcp.leave(fd, Reason::ManySets);
             }
             // SAFETY: the event is ours.
-            return (unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, &raw mut event) }, false);
+            return unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, &raw mut event) };
         }
         let (Some(connection), Some(token)) = (tcp.connection(), self.token()) else {
             tcp.leave(fd, Reason::ManySets);
             // SAFETY: as above.
-            return (unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, &raw mut event) }, false);
+            return unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, &raw mut event) };
         };
         let member = Member {
             used: true,
@@ -159,7 +159,7 @@ impl Members {
         let result = unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, &raw mut event) };
         if result < 0 {
             self.free.push(token);
-            return (result, false);
+            return result;
         }
         self.all[token as usize] = member;
         let watched =
@@ -170,7 +170,7 @@ impl Members {
         if !connection.is_plain() {
             self.enqueue(token);
         }
-        (result, true)
+        result
     }
 
     /// EPOLL_CTL_MOD.
@@ -215,37 +215,30 @@ impl Members {
         0
     }
 
-    /// EPOLL_CTL_DEL. Says whether a member is gone.
-    pub(crate) fn remove(
-        &mut self,
-        epfd: c_int,
-        set: Index,
-        fd: c_int,
-        tcp: &Held,
-        ready: Option<&ReadySet>,
-    ) -> (c_int, bool) {
+    /// EPOLL_CTL_DEL.
+    pub(crate) fn remove(&mut self, epfd: c_int, set: Index, fd: c_int, tcp: &Held, ready: Option<&ReadySet>) -> c_int {
         // SAFETY: the kernel ignores the event.
         let kernel = || unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut()) };
         let known = tcp.token(set).filter(|token| self.all[*token as usize].fd == fd);
-        let Some(token) = known else { return (kernel(), false) };
+        let Some(token) = known else { return kernel() };
         let member = &mut self.all[token as usize];
         if member.asleep {
-            return (crate::errno::fail(libc::ENOENT) as c_int, false);
+            return crate::errno::fail(libc::ENOENT) as c_int;
         }
         if member.in_ring {
             member.asleep = true;
-            return (0, false);
+            return 0;
         }
         let result = kernel();
         self.forget(token, set, tcp, ready);
-        (result, true)
+        result
     }
 
-    /// The connection closes. Says whether a member is gone.
-    pub(crate) fn close(&mut self, set: Index, tcp: &Tcp, ready: Option<&ReadySet>) -> bool {
-        let Some(token) = tcp.token(set) else { return false };
-        self.forget(token, set, tcp, ready);
-        true
+    /// The connection closes.
+    pub(crate) fn close(&mut self, set: Index, tcp: &Tcp, ready: Option<&ReadySet>) {
+        if let Some(token) = tcp.token(set) {
+            self.forget(token, set, tcp, ready);
+        }
     }
 
     fn forget(&mut self, token: u32, set: Index, tcp: &Tcp, ready: Option<&ReadySet>) {

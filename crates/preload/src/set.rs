@@ -29,8 +29,6 @@ pub(crate) struct Set {
     pub(crate) members: Lock<Members>,
     /// The bell and the bits; null until the first connection comes. A box.
     ready: AtomicPtr<ReadySet>,
-    /// Connections in it, so that a set without any costs nothing.
-    watched: AtomicU32,
     /// Threads that sleep in it.
     sleepers: AtomicU32,
     /// When the kernel was last asked.
@@ -46,7 +44,6 @@ impl Resource for Set {
         Set {
             members: Lock::new(Members::new()),
             ready: AtomicPtr::new(null_mut()),
-            watched: AtomicU32::new(0),
             sleepers: AtomicU32::new(0),
             looked_ns: AtomicU64::new(0),
             nested: AtomicBool::new(false),
@@ -68,7 +65,6 @@ impl Resource for Set {
             }
         }
         *self.members.lock() = Members::new();
-        self.watched.store(0, Relaxed);
         self.sleepers.store(0, Relaxed);
         self.looked_ns.store(0, Relaxed);
         self.nested.store(false, Relaxed);
@@ -89,6 +85,11 @@ impl Set {
 
     #[cold]
     fn make_ready(&self, epfd: c_int) -> Option<&ReadySet> {
+        // One thread makes it; and whoever the bell wakes in the kernel at once needs this lock to look.
+        let _members = self.members.lock();
+        if self.has_bell() {
+            return self.ready(epfd);
+        }
         let ready = Box::new(own::context().ready_set().ok()?);
         let mut event = epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: Members::bell_data() };
         // SAFETY: the event is ours; the bell lives as long as the box.
@@ -117,9 +118,9 @@ impl Set {
         self.wake();
     }
 
-    /// Whether connections are in it.
-    pub(crate) fn is_watched(&self) -> bool {
-        self.watched.load(Relaxed) > 0
+    /// Whether the kernel's set has events that the program must not see: once a connection was in it, for the bell stays and may ring late.
+    fn has_bell(&self) -> bool {
+        !self.ready.load(Acquire).is_null()
     }
 
     /// This is the child of a fork.
@@ -198,20 +199,12 @@ fn add(set: &crate::arena::Pin<Set>, epfd: c_int, fd: c_int, tcp: &Held, event: 
         // SAFETY: the event is ours.
         return unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, &raw mut event) };
     };
-    let (result, new) = set.members.lock().add(epfd, set.index(), fd, tcp, event, ready);
-    if new {
-        set.watched.fetch_add(1, Relaxed);
-    }
-    result
+    set.members.lock().add(epfd, set.index(), fd, tcp, event, ready)
 }
 
 fn remove(set: &crate::arena::Pin<Set>, epfd: c_int, fd: c_int, tcp: &Held) -> c_int {
     let ready = set.ready(epfd);
-    let (result, gone) = set.members.lock().remove(epfd, set.index(), fd, tcp, ready);
-    if gone {
-        set.watched.fetch_sub(1, Relaxed);
-    }
-    result
+    set.members.lock().remove(epfd, set.index(), fd, tcp, ready)
 }
 
 /// The last descriptor of a connection that is in a set is about to go.
@@ -222,9 +215,7 @@ pub(crate) fn closing(set_index: Index, tcp: &Tcp) {
     let ready = unsafe { ready.as_ref() };
     let _inside = Inside::enter();
     let ready = if set.inherited.load(Relaxed) { None } else { ready };
-    if set.members.lock().close(set_index, tcp, ready) {
-        set.watched.fetch_sub(1, Relaxed);
-    }
+    set.members.lock().close(set_index, tcp, ready);
 }
 
 /// The connection may be ready for a reason that its bell did not ring for.
@@ -270,7 +261,7 @@ impl Request<'_> {
 
 /// epoll_wait, epoll_pwait and epoll_pwait2.
 pub(crate) fn wait(request: &Request<'_>, limit: impl FnOnce() -> Limit) -> Option<c_int> {
-    let set = table::set(request.epfd).filter(|set| set.is_watched())?;
+    let set = table::set(request.epfd).filter(|set| set.has_bell())?;
     if request.max <= 0 || request.events.is_null() {
         return None;
     }
@@ -280,6 +271,19 @@ pub(crate) fn wait(request: &Request<'_>, limit: impl FnOnce() -> Limit) -> Opti
         set.nest();
     }
     Some(wait_in(&set, request, limit()))
+}
+
+/// The kernel's own wait, begun on a set without a bell, gave `n`. If a connection came into the set meanwhile, what it says is not for the program as it stands.
+///
+/// # Safety
+/// So many events are there.
+pub(crate) unsafe fn woken(request: &Request<'_>, n: c_int, limit: impl FnOnce() -> Limit) -> c_int {
+    let Some(set) = table::set(request.epfd).filter(|_| n > 0) else { return n };
+    let _inside = Inside::enter();
+    // SAFETY: the caller's promise.
+    let kept = unsafe { set.members.lock().translate(request.events, 0, n as usize) };
+    // Nothing for the program: it waits on, and its limit begins once more.
+    if kept > 0 { kept as c_int } else { wait_in(&set, request, limit()) }
 }
 
 fn wait_in(set: &Set, request: &Request<'_>, limit: Limit) -> c_int {

@@ -4,9 +4,10 @@
 
 mod common;
 
-use common::{By, World, built, finish, have, kill, port, text};
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Stdio};
+use common::{By, PATIENCE, World, built, finish, have, kill, port, text};
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, Stdio};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 /// Answers each line with the line, and says how its connections end.
@@ -25,7 +26,7 @@ while True:
     threading.Thread(target=serve, args=(listener.accept()[0],)).start()
 "#;
 
-/// So many rounds, then what its arguments say: `hold` waits for a line of input and makes more rounds; `block` and `poll` wait for bytes that never come.
+/// Rounds for each line of input, then what its arguments say: `end` does nothing more; `block` and `poll` wait for bytes that never come.
 const CLIENT: &str = r#"
 import select, socket, sys
 c = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
@@ -41,11 +42,12 @@ def rounds(n):
             got += piece
         assert got == message, (got, message)
 try:
-    rounds(500)
     print("ready", flush=True)
-    if sys.argv[2] == "hold":
-        sys.stdin.readline()
-        rounds(500)
+    while sys.stdin.readline().strip() == "more":
+        rounds(200)
+        print("done", flush=True)
+    if sys.argv[2] == "end":
+        rounds(200)
     elif sys.argv[2] == "block":
         print("got", len(c.recv(10)), flush=True)
     elif sys.argv[2] == "poll":
@@ -61,19 +63,28 @@ except OSError as e:
 /// A program that talks, ended when dropped.
 struct Talker {
     child: Child,
-    lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
+    input: ChildStdin,
+    lines: Receiver<String>,
 }
 
 impl Talker {
     fn start(world: &World, by: By, words: &[&str]) -> Talker {
         let mut command = world.command(by, words);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
-        let lines = BufReader::new(child.stdout.take().expect("piped")).lines();
-        Talker { child, lines }
+        let input = child.stdin.take().expect("piped");
+        let output = BufReader::new(child.stdout.take().expect("piped"));
+        let (said, lines) = channel();
+        // Ends with the program.
+        std::thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| said.send(line)));
+        Talker { child, input, lines }
     }
 
     fn line(&mut self) -> String {
-        self.lines.next().expect("it says something before it ends").expect("text")
+        self.lines.recv_timeout(PATIENCE).expect("it says something before it ends, and in time")
+    }
+
+    fn tell(&mut self, line: &str) {
+        writeln!(self.input, "{line}").expect("it reads");
     }
 }
 
@@ -84,12 +95,12 @@ impl Drop for Talker {
     }
 }
 
-/// A server on one node, and a client of the other whose connection is in the ring.
+/// A server on one node, and a client of the other that is connected to it.
 fn connected(one: &World, two: &World, then: &str) -> (Talker, Talker) {
     let number = port();
     let at = number.to_string();
     let server = Talker::start(two, By::Exec, &["python3", "-c", SERVER, &at]);
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = Instant::now() + PATIENCE;
     while !common::listens(number) {
         assert!(Instant::now() < end, "the server does not listen");
         std::thread::sleep(Duration::from_millis(5));
@@ -99,19 +110,38 @@ fn connected(one: &World, two: &World, then: &str) -> (Talker, Talker) {
     (server, client)
 }
 
+fn make_rounds(client: &mut Talker) {
+    client.tell("more");
+    assert_eq!(client.line(), "done");
+}
+
+/// As many rounds as bring the connection into the ring, both ways: the nodes find each other's offers when they come to run.
+fn into_the_ring(one: &World, two: &World, client: &mut Talker) {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        make_rounds(client);
+        let lists = [one, two].map(World::sockets);
+        if lists.iter().all(|list| list.contains("between nodes, ring")) {
+            return;
+        }
+        assert!(Instant::now() < end, "not in the ring: {lists:?}");
+    }
+}
+
 #[test]
 fn short_messages_between_nodes_go_by_the_ring_and_the_list_says_so() {
     if !have("python3", "python3") {
         return;
     }
     let [one, two] = World::two(&[]);
-    let (mut server, mut client) = connected(&one, &two, "hold");
+    let (mut server, mut client) = connected(&one, &two, "end");
+    into_the_ring(&one, &two, &mut client);
     for world in [&one, &two] {
         let list = world.sockets();
-        assert!(list.contains("between nodes, ring") && list.contains(" node test-preload-"), "{list}");
+        assert!(list.contains(" node test-preload-"), "{list}");
         assert!(list.contains("KiB") && !list.contains(" 0 B  "), "bytes went by the ring: {list}");
     }
-    drop(client.child.stdin.take());
+    client.tell("on");
     assert_eq!(client.line(), "fine");
     assert_eq!(server.line(), "end");
 }
@@ -122,10 +152,11 @@ fn a_node_that_was_told_not_to_leaves_connections_with_the_kernel() {
         return;
     }
     let [one, two] = World::two(&["--no-sockets-between"]);
-    let (_server, mut client) = connected(&one, &two, "hold");
+    let (_server, mut client) = connected(&one, &two, "end");
+    (0..3).for_each(|_| make_rounds(&mut client));
     let list = one.sockets();
     assert!(!list.contains("between nodes"), "{list}");
-    drop(client.child.stdin.take());
+    client.tell("on");
     assert_eq!(client.line(), "fine");
 }
 
@@ -138,6 +169,8 @@ fn who_waits_for_a_dead_node_hears_of_a_reset() {
         for own in [true, false] {
             let [one, two] = World::two(&[]);
             let (_server, mut client) = connected(&one, &two, then);
+            into_the_ring(&one, &two, &mut client);
+            client.tell("on");
             let pid = if own { one.node_pid() } else { two.node_pid() };
             let start = Instant::now();
             kill(pid, "-KILL");
@@ -157,6 +190,8 @@ fn who_waits_for_a_killed_program_hears_of_its_end() {
     let [one, two] = World::two(&[]);
     for then in ["block", "poll"] {
         let (server, mut client) = connected(&one, &two, then);
+        into_the_ring(&one, &two, &mut client);
+        client.tell("on");
         drop(server);
         let heard = client.line();
         assert!(["ConnectionResetError", "got 0"].contains(&heard.as_str()), "{then}: {heard}");
@@ -197,8 +232,14 @@ fn redis_on_another_node_answers() {
     assert_eq!(one.run(By::Exec, &["redis-cli", "-p", &at, "eval", script, "0"]).trim(), "300");
     let printed = one.run(By::Exec, &["redis-cli", "-p", &at, "-r", "200", "incr", "counter"]);
     assert_eq!(printed.lines().last(), Some("200"));
-    for more in [&["-c", "1", "-n", "3000"][..], &["-c", "20", "-n", "6000"], &["-c", "5", "-P", "16", "-n", "6000"]] {
-        let words = [&["redis-benchmark", "-q", "-p", &at, "-t", "set,get"][..], more].concat();
+    // Few requests each: on a busy machine a message between nodes takes some milliseconds. Several times, for connections come and go each time.
+    let [alone, many, pipes] = [
+        ["-c", "1", "-P", "1", "-n", "300"],
+        ["-c", "20", "-P", "1", "-n", "1000"],
+        ["-c", "5", "-P", "16", "-n", "3000"],
+    ];
+    for more in [alone, many, pipes, many, pipes, many] {
+        let words = [&["redis-benchmark", "-q", "-p", &at, "-t", "set,get"][..], &more].concat();
         let printed = one.run(By::Exec, &words);
         assert!(printed.matches("requests per second").count() >= 2, "{printed}");
     }

@@ -203,3 +203,55 @@ fn connections_that_do_everything_lose_no_byte() {
         assert!(complaints.is_empty(), "{server_by:?} {client_by:?}: {complaints:?}");
     }
 }
+
+#[test]
+fn an_event_loop_sees_no_event_that_is_not_its_own() {
+    if !have("python3", "python3") {
+        return;
+    }
+    // What is added for connections to a program's epoll set stays there when they have gone, and a thread may sleep in the set before the first one comes.
+    const LOOP: &str = r#"
+import os, select, socket, threading, time
+listener = socket.create_server(("127.0.0.1", 0))
+def pair():
+    one = socket.create_connection(listener.getsockname())
+    return one, listener.accept()[0]
+loop = select.epoll()
+one, two = pair()
+loop.register(one, select.EPOLLIN)
+two.send(b"1")
+assert loop.poll(10) == [(one.fileno(), select.EPOLLIN)]
+loop.unregister(one)
+one.close()
+bells = 0
+for fd in map(int, os.listdir("/proc/self/fd")):
+    try:
+        if os.readlink("/proc/self/fd/%d" % fd) == "anon_inode:[eventfd]":
+            os.write(fd, (1).to_bytes(8, "little"))
+            bells += 1
+    except OSError:
+        pass
+late = loop.poll(0)
+assert bells and late == [], late
+
+loop = select.epoll()
+other, end = os.pipe()
+loop.register(other, select.EPOLLIN)
+found = []
+sleeper = threading.Thread(target=lambda: found.extend(loop.poll(20)))
+sleeper.start()
+time.sleep(0.3)
+one, two = pair()
+loop.register(one, select.EPOLLIN)
+two.send(b"1")
+sleeper.join()
+assert found == [(one.fileno(), select.EPOLLIN)], found
+print("fine")
+"#;
+    let world = World::new();
+    for by in [By::Exec, By::Itself] {
+        // Without a bell there is nothing to ring.
+        let text = if by == By::Exec { LOOP.to_string() } else { LOOP.replace("bells and ", "") };
+        assert_eq!(world.run(by, &["python3", "-c", &text]), "fine\n");
+    }
+}

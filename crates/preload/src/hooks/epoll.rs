@@ -29,7 +29,7 @@ hook! { fn epoll_pwait(epfd: c_int, events: *mut epoll_event, max: c_int, timeou
     let request = Request { epfd, events, max, mask: mask.as_ref(), precise: false };
     match set::wait(&request, || Limit::millis(timeout)) {
         Some(result) => result,
-        None => real::epoll_pwait(epfd, events, max, timeout, mask),
+        None => set::woken(&request, real::epoll_pwait(epfd, events, max, timeout, mask), || Limit::millis(timeout)),
     }
 } }
 
@@ -38,6 +38,6 @@ hook! { fn epoll_pwait2(epfd: c_int, events: *mut epoll_event, max: c_int, timeo
     let request = Request { epfd, events, max, mask: mask.as_ref(), precise: true };
     match set::wait(&request, || limit) {
         Some(result) => result,
-        None => real::epoll_pwait2(epfd, events, max, timeout, mask),
+        None => set::woken(&request, real::epoll_pwait2(epfd, events, max, timeout, mask), || limit),
     }
 } }
