@@ -4,22 +4,19 @@
 //! processes together.
 
 mod between;
+mod peer;
 mod programs;
 mod silent;
 
 use crate::args::{Bench, Part, Path};
 use crate::failure::Failure;
-use crate::machine::{Machine, Quiet, core_pair, pin};
+use crate::machine::{Machine, Quiet, core_pair};
 use crate::report::table;
 pub(crate) use between::serve as serve_between;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
+use peer::{Both, Node, Peer, context, on_core};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use vmmc_node::{Daemon, KeySource, NodeConfig, Stopper};
-use vmmc_sockets::{Context, Medium, Settings, Stream};
+use vmmc_node::{KeySource, NodeConfig};
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -91,7 +88,7 @@ pub(crate) fn run(bench: &Bench) -> Result<(), Failure> {
         for _ in 0..bench.runs {
             pairs.push((world.measure(row.case, Way::Tcp, time)?, world.measure(row.case, Way::Vmmc, time)?));
         }
-        let outcome = Outcome::of(&row, &pairs);
+        let outcome = Outcome::of(row.name, (row.time_most, row.cpu_most), &pairs);
         broken += usize::from(!outcome.met);
         lines.push(outcome.line());
         values.push(outcome.json());
@@ -110,15 +107,9 @@ pub(crate) fn run(bench: &Bench) -> Result<(), Failure> {
             "bench": "sockets", "machine": Machine::here().to_string(), "rows": values, "programs": programs,
         }))?;
     } else {
-        let header =
-            ["what", "TCP", "VMMC", "time ratio", "at most", "cpu TCP", "cpu VMMC", "cpu ratio", "at most", ""];
         let mut text = format!("vmmc bench sockets on {}\n", Machine::here());
         if !lines.is_empty() {
-            text += &format!(
-                "\n{}\ntime and processor time for an operation, microseconds (1 MiB for writes); medians of {} runs in turns\n",
-                table::align(&header, &lines, 1),
-                bench.runs
-            );
+            text += &format!("{}\n", show(&lines, bench.runs));
         }
         if !programs.is_empty() {
             text += &format!("\n{}", programs::show(&programs, bench.runs));
@@ -126,10 +117,23 @@ pub(crate) fn run(bench: &Bench) -> Result<(), Failure> {
         quiet.warnings().iter().for_each(|w| text += &format!("warning: {w}\n"));
         crate::output(&text)?;
     }
-    if bench.check && broken > 0 {
-        return Err(Failure::Check(format!("{broken} promises are not met")));
+    checked(bench, broken)
+}
+
+/// The table of outcomes, and what its figures are.
+fn show(lines: &[Vec<String>], runs: u32) -> String {
+    let header = ["what", "TCP", "VMMC", "time ratio", "at most", "cpu TCP", "cpu VMMC", "cpu ratio", "at most", ""];
+    format!(
+        "\n{}\ntime and processor time for an operation, microseconds (1 MiB for writes); medians of {runs} runs in turns",
+        table::align(&header, lines, 1)
+    )
+}
+
+fn checked(bench: &Bench, missed: usize) -> Result<(), Failure> {
+    match missed {
+        n if bench.check && n > 0 => Err(Failure::Check(format!("{n} promises are not met"))),
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 struct Outcome {
@@ -144,19 +148,20 @@ struct Outcome {
 }
 
 impl Outcome {
-    fn of(row: &Row, pairs: &[(Figure, Figure)]) -> Outcome {
+    /// Medians of pairs, and whether they keep within the bounds of time and of processor time.
+    fn of(name: &'static str, most: (Option<f64>, Option<f64>), pairs: &[(Figure, Figure)]) -> Outcome {
         let of = |f: &dyn Fn(&(Figure, Figure)) -> f64| median(pairs.iter().map(f).collect());
         let (time_ratio, cpu_ratio) = (of(&|p| p.1.wall / p.0.wall), of(&|p| p.1.cpu / p.0.cpu));
         let holds = |ratio: f64, most: Option<f64>| most.is_none_or(|most| ratio <= most);
         Outcome {
-            name: row.name,
+            name,
             tcp: Figure { wall: of(&|p| p.0.wall), cpu: of(&|p| p.0.cpu) },
             vmmc: Figure { wall: of(&|p| p.1.wall), cpu: of(&|p| p.1.cpu) },
             time_ratio,
             cpu_ratio,
-            time_most: row.time_most,
-            cpu_most: row.cpu_most,
-            met: holds(time_ratio, row.time_most) && holds(cpu_ratio, row.cpu_most),
+            time_most: most.0,
+            cpu_most: most.1,
+            met: holds(time_ratio, most.0) && holds(cpu_ratio, most.1),
         }
     }
 
@@ -191,49 +196,20 @@ fn median(mut values: Vec<f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// A node, and another process that answers; they end with this value.
+/// A node, and another process that answers; they end with this value, the process first.
 struct World {
     name: String,
-    peer: Child,
-    plain: SocketAddr,
-    through: SocketAddr,
-    context: Arc<Context>,
-    stopper: Stopper,
-    node: Option<std::thread::JoinHandle<()>>,
+    peer: Peer,
+    _node: Node,
 }
 
 impl World {
     fn start() -> Result<World, Failure> {
         let name = format!("bench-sockets-{}", std::process::id());
         let config = NodeConfig::new(&name).listen("127.0.0.1:0".parse().map_err(Failure::new)?).key(KeySource::Plain);
-        let daemon = Daemon::start(config).map_err(Failure::new)?;
-        let stopper = daemon.stopper();
-        let node = std::thread::spawn(move || drop(daemon.run()));
-        let mut peer = Command::new(std::env::current_exe()?)
-            .args(["sockets-peer", &name])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let out = peer.stdout.take().ok_or_else(|| Failure::new("the other process has no output"))?;
-        let mut lines = BufReader::new(out).lines();
-        let mut address = || -> Result<SocketAddr, Failure> {
-            let line = lines.next().ok_or_else(|| Failure::new("the other process said nothing"))??;
-            line.parse().map_err(Failure::new)
-        };
-        let (plain, through) = (address()?, address()?);
-        let context = context(&name);
-        Ok(World { name, peer, plain, through, context, stopper, node: Some(node) })
-    }
-
-    fn open(&self, way: Way, core: usize) -> Result<Box<dyn Both>, Failure> {
-        let tcp = TcpStream::connect(if way == Way::Tcp { self.plain } else { self.through })?;
-        tcp.set_nodelay(true)?;
-        let mut both: Box<dyn Both> = match way {
-            Way::Tcp => Box::new(tcp),
-            Way::Vmmc => Box::new(Stream::new(&self.context, tcp)),
-        };
-        both.write_all(&[core as u8])?;
-        Ok(both)
+        let node = Node::start(config, None)?;
+        let peer = Peer::start(&[&name], &name)?;
+        Ok(World { name, peer, _node: node })
     }
 
     fn measure(&self, case: Case, way: Way, time: Duration) -> Result<Figure, Failure> {
@@ -243,41 +219,36 @@ impl World {
             _ => (false, false),
         };
         let theirs = if same { first } else { second };
-        // A thread of its own, so that the rest of the program stays where it is.
-        std::thread::scope(|scope| {
-            let measured = scope.spawn(move || {
-                pin(first);
-                let stop = AtomicBool::new(false);
-                std::thread::scope(|scope| {
-                    if busy {
-                        scope.spawn(|| {
-                            while !stop.load(Ordering::Relaxed) {
-                                std::hint::spin_loop()
-                            }
-                        });
-                    }
-                    let figure = self.case(case, way, theirs, time);
-                    stop.store(true, Ordering::Relaxed);
-                    figure
-                })
-            });
-            measured.join().map_err(|_| Failure::new("the measuring thread failed"))?
+        on_core(first, || {
+            let stop = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                if busy {
+                    scope.spawn(|| {
+                        while !stop.load(Ordering::Relaxed) {
+                            std::hint::spin_loop()
+                        }
+                    });
+                }
+                let figure = self.case(case, way, theirs, time);
+                stop.store(true, Ordering::Relaxed);
+                figure
+            })
         })
     }
 
     fn case(&self, case: Case, way: Way, core: usize, time: Duration) -> Result<Figure, Failure> {
         match case {
-            Case::Connect => self.timed(time, 1, 20, || {
-                let mut both = self.open(way, core)?;
+            Case::Connect => self.peer.timed(time, 1, 20, || {
+                let mut both = self.peer.open(way, core)?;
                 round(&mut *both)
             }),
             Case::Ping { .. } => {
                 let mut both = self.ready(way, core)?;
-                self.timed(time, 1, 50, || round(&mut *both))
+                self.peer.timed(time, 1, 50, || round(&mut *both))
             }
             Case::Think { us } => {
                 let mut both = self.ready(way, core)?;
-                self.timed(time, 1, 5, || {
+                self.peer.timed(time, 1, 5, || {
                     std::thread::sleep(Duration::from_micros(us));
                     round(&mut *both)
                 })
@@ -285,7 +256,7 @@ impl World {
             Case::Push => {
                 let mut both = self.ready(way, core)?;
                 let data = vec![b's'; CHUNK];
-                self.timed(time, 1, 4, || {
+                self.peer.timed(time, 1, 4, || {
                     both.write_all(&data)?;
                     both.write_all(b"e")?;
                     Ok(both.read_exact(&mut [0u8; 8])?)
@@ -300,7 +271,7 @@ impl World {
     }
 
     fn ready_after(&self, rounds: u32, way: Way, core: usize) -> Result<Box<dyn Both>, Failure> {
-        let mut both = self.open(way, core)?;
+        let mut both = self.peer.open(way, core)?;
         let start = Instant::now();
         for i in 0.. {
             round(&mut *both)?;
@@ -313,79 +284,6 @@ impl World {
         }
         Err(Failure::new("the connection did not move into shared memory"))
     }
-
-    fn timed(
-        &self,
-        time: Duration,
-        operations: u32,
-        batch: u32,
-        mut operation: impl FnMut() -> Result<(), Failure>,
-    ) -> Result<Figure, Failure> {
-        let (cpu, start, mut done) = (self.cpu()?, Instant::now(), 0u32);
-        while start.elapsed() < time {
-            for _ in 0..batch {
-                operation()?;
-            }
-            done += batch * operations;
-        }
-        let wall = start.elapsed().as_secs_f64();
-        Ok(Figure { wall: wall / f64::from(done), cpu: (self.cpu()? - cpu) / f64::from(done) })
-    }
-
-    /// Processor time of both processes so far, seconds. The node is part of this one.
-    fn cpu(&self) -> Result<f64, Failure> {
-        let mut asked = TcpStream::connect(self.plain)?;
-        asked.write_all(&[ASK_CPU])?;
-        let mut theirs = [0u8; 8];
-        asked.read_exact(&mut theirs)?;
-        Ok(own_cpu() + f64::from_le_bytes(theirs))
-    }
-}
-
-impl Drop for World {
-    fn drop(&mut self) {
-        let _ = self.peer.kill();
-        let _ = self.peer.wait();
-        self.stopper.stop();
-        if let Some(node) = self.node.take() {
-            let _ = node.join();
-        }
-    }
-}
-
-fn context(node: &str) -> Arc<Context> {
-    Arc::new(Context::new(Settings { node_name: node.to_string(), ..Settings::from_env() }))
-}
-
-fn own_cpu() -> f64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
-}
-
-/// A stream of either kind.
-trait Both: Read + Write + Send {
-    /// Whether both directions are in shared memory.
-    fn in_ring(&self) -> bool {
-        false
-    }
-
-    /// The stream that it is, if it can move into shared memory.
-    fn into_stream(self: Box<Self>) -> Option<Stream> {
-        None
-    }
-}
-
-impl Both for TcpStream {}
-
-impl Both for Stream {
-    fn in_ring(&self) -> bool {
-        let how = self.describe();
-        how.tx == Medium::Ring && how.rx == Medium::Ring
-    }
-
-    fn into_stream(self: Box<Self>) -> Option<Stream> {
-        Some(*self)
-    }
 }
 
 fn round(both: &mut dyn Both) -> Result<(), Failure> {
@@ -393,40 +291,19 @@ fn round(both: &mut dyn Both) -> Result<(), Failure> {
     Ok(both.read_exact(&mut [0u8; 8])?)
 }
 
-const ASK_CPU: u8 = 255;
 /// Says that the connection falls silent.
 const PARK: u8 = b'q';
 
 /// The other process: answers on both listeners until its standard input closes.
 pub(crate) fn serve(node: &str) -> Result<(), Failure> {
-    let (plain, through) = (TcpListener::bind("127.0.0.1:0")?, TcpListener::bind("127.0.0.1:0")?);
-    crate::output(&format!("{}\n{}\n", plain.local_addr()?, through.local_addr()?))?;
     let context = context(node);
     let parked = silent::Parked::start(&context)?;
-    std::thread::spawn(move || accept(&plain, None, |tcp| Box::new(tcp)));
-    std::thread::spawn(move || accept(&through, Some(parked), |tcp| Box::new(Stream::new(&context, tcp))));
-    let mut end = Vec::new();
-    std::io::stdin().read_to_end(&mut end)?;
-    Ok(())
-}
-
-fn accept(listener: &TcpListener, parked: Option<Arc<silent::Parked>>, dress: impl Fn(TcpStream) -> Box<dyn Both>) {
-    while let Ok((tcp, _)) = listener.accept() {
-        let _ = tcp.set_nodelay(true);
-        let mut both = dress(tcp);
-        let parked = parked.clone();
-        // A client that goes away ends its thread.
-        let answering = move || {
-            if let (Ok(Asked::ToPark), Some(parked), Some(stream)) = (answer(&mut *both), parked, both.into_stream()) {
-                // It stays open, and silent, in whatever way.
-                parked.add(stream);
-            }
-        };
-        // Thousands of them wait at a time.
-        if std::thread::Builder::new().stack_size(64 << 10).spawn(answering).is_err() {
-            return;
+    peer::serve(&context, move |mut both| {
+        if let (Ok(Asked::ToPark), Some(stream)) = (answer(&mut *both), both.into_stream()) {
+            // It stays open, and silent, in whatever way.
+            parked.add(stream);
         }
-    }
+    })
 }
 
 /// How a conversation ends.
@@ -438,13 +315,6 @@ enum Asked {
 }
 
 fn answer(both: &mut dyn Both) -> std::io::Result<Asked> {
-    let mut core = [0u8];
-    both.read_exact(&mut core)?;
-    if core[0] == ASK_CPU {
-        both.write_all(&own_cpu().to_le_bytes())?;
-        return Ok(Asked::Nothing);
-    }
-    pin(core[0] as usize);
     let mut short = [0u8; 8];
     let mut long = Vec::new();
     loop {

@@ -74,9 +74,9 @@ pub(super) fn measure(world: &World, bench: &Bench, time: Duration) -> Result<Ve
     let many = silent.len();
     let taken = shared_memory_bytes().saturating_sub(memory);
     std::thread::sleep(IDLE_SETTLE);
-    let cpu = world.cpu()?;
+    let cpu = world.peer.cpu()?;
     std::thread::sleep(IDLE_WATCH);
-    let cpu = (world.cpu()? - cpu) / IDLE_WATCH.as_secs_f64();
+    let cpu = (world.peer.cpu()? - cpu) / IDLE_WATCH.as_secs_f64();
     Ok(vec![Special::beside(some, alone, beside), Special::silent(many, taken, cpu)])
 }
 
