@@ -126,9 +126,21 @@ impl<'a> PinnedTable<'a> {
         Some(pieces)
     }
 
+    /// Asks the node once more for what stands in the entries of some bytes.
+    fn place_again(&self, index: u32, bytes: &Range<usize>) -> bool {
+        entries(index, bytes).all(|at| {
+            self.entries[at].is_some_and(|page| self.core.pins.place(&self.core, self.pages(at..at + 1), page).is_ok())
+        })
+    }
+
     fn is_placed(&self, entries: Range<usize>) -> bool {
         self.entries.get(entries).is_some_and(|entries| entries.iter().all(Option::is_some))
     }
+}
+
+/// The entries of some bytes, which count from the start of the entry at `index`.
+fn entries(index: u32, bytes: &Range<usize>) -> Range<usize> {
+    index as usize + bytes.start / PAGE_BYTES..index as usize + bytes.end.div_ceil(PAGE_BYTES)
 }
 
 impl Drop for PinnedTable<'_> {
@@ -154,8 +166,7 @@ impl Import {
         let shared = &*self.shared;
         let len = bytes.len();
         shared.check_send(offset, len as u64, None)?;
-        let entries = index as usize + bytes.start / PAGE_BYTES..index as usize + bytes.end.div_ceil(PAGE_BYTES);
-        if bytes.start > bytes.end || !table.is_placed(entries.clone()) {
+        if bytes.start > bytes.end || !table.is_placed(entries(index, &bytes)) {
             return Err(TransferError::BufferOutOfBounds {
                 import: shared.label.clone(),
                 offset: index as u64 * PAGE_BYTES as u64 + bytes.start as u64,
@@ -174,21 +185,11 @@ impl Import {
             let start = bytes.start + done;
             let room = PINNED_PIECE_PAGES * PAGE_BYTES - start % PAGE_BYTES;
             let piece = start..start + room.min(len - done);
-            match shared.send_entries(offset + done as u64, table, index, piece.clone())? {
-                true => {}
-                // Others needed the memory: the node took the translations away, and may give them again.
-                false => {
-                    let place =
-                        index as usize + piece.start / PAGE_BYTES..index as usize + piece.end.div_ceil(PAGE_BYTES);
-                    let again = place.clone().zip(&table.entries[place]).all(|(at, page)| {
-                        page.is_some_and(|page| {
-                            shared.core.pins.place(&shared.core, table.pages(at..at + 1), page).is_ok()
-                        })
-                    });
-                    if !again || !shared.send_entries(offset + done as u64, table, index, piece.clone())? {
-                        self.send_pieces(offset + done as u64, table, index, piece.clone())?;
-                    }
-                }
+            let at = offset + done as u64;
+            // Others needed the memory: the node took the translations away, and may give them again.
+            let gone = !shared.send_entries(at, table, index, piece.clone())?;
+            if gone && !(table.place_again(index, &piece) && shared.send_entries(at, table, index, piece.clone())?) {
+                self.send_pieces(at, table, index, piece.clone())?;
             }
             done += piece.len();
         }
