@@ -14,7 +14,7 @@
 
 use super::{Offer, Sockets, secret, slabs};
 use crate::limits::{BETWEEN_ASKS_MAX, BETWEEN_LINKS_MAX, BETWEEN_TURN};
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{Ordering, fence};
@@ -37,6 +37,8 @@ pub(super) struct Between {
     /// By number of ours.
     links: HashMap<u64, Remote>,
     by_place: HashMap<(u64, u32), u64>,
+    /// Ends of links that the other node has not confirmed.
+    unconfirmed: HashSet<Endpoints>,
     by_token: Vec<Option<u64>>,
     free_tokens: Vec<u32>,
     last: u64,
@@ -313,7 +315,7 @@ impl Sockets {
             engine.send_message(now, from, &[&message]);
             return;
         }
-        if self.between.links.values().any(|link| link.theirs == 0 && link.own == *own) {
+        if self.between.unconfirmed.contains(own) {
             return;
         }
         let offer = Offer { ..*offer };
@@ -347,6 +349,7 @@ impl Sockets {
     fn meet(&mut self, now: Time, engine: &mut Engine, id: u64, theirs: u64) {
         let link = self.between.links.get_mut(&id).expect("the caller has it");
         link.theirs = theirs;
+        self.between.unconfirmed.remove(&link.own);
         let (own, place) = (link.own.clone(), link.place);
         let cookie = self.slabs.link(place).map(|l| l.cookies[place.end as usize]);
         let stands = self.offers.get(&own).filter(|offer| Some(offer.cookie) == cookie);
@@ -419,6 +422,7 @@ impl Sockets {
             abandoned: false,
         };
         self.between.links.insert(id, link);
+        self.between.unconfirmed.insert(own.clone());
         self.between.by_place.insert((slab, number), id);
         engine.hold_peer(peer);
         Some(id)
@@ -548,6 +552,9 @@ impl Sockets {
         self.between.by_place.remove(&(link.place.slab, link.place.slot));
         self.between.by_token[link.token as usize] = None;
         self.between.free_tokens.push(link.token);
+        if link.theirs == 0 {
+            self.between.unconfirmed.remove(&link.own);
+        }
         engine.let_peer_go(link.peer);
     }
 
