@@ -60,6 +60,8 @@ struct Member {
 
 /// The connections of a set.
 pub(crate) struct Members {
+    /// Which set it is, once it had a member.
+    set: Option<Index>,
     all: Vec<Member>,
     free: Vec<u32>,
     queue: VecDeque<u32>,
@@ -71,7 +73,7 @@ pub(crate) struct Members {
 impl Members {
     /// None.
     pub(crate) const fn new() -> Members {
-        Members { all: Vec::new(), free: Vec::new(), queue: VecDeque::new(), rings: 0, wait: 0 }
+        Members { set: None, all: Vec::new(), free: Vec::new(), queue: VecDeque::new(), rings: 0, wait: 0 }
     }
 
     /// The data under which the bell is registered.
@@ -119,6 +121,7 @@ impl Members {
         event: epoll_event,
         ready: &ReadySet,
     ) -> c_int {
+        self.set = Some(set);
         let mut event = event;
         if let Some(token) = tcp.token(set) {
             if self.all[token as usize].asleep && self.all[token as usize].fd == fd {
@@ -252,14 +255,14 @@ impl Members {
         self.free.push(token);
     }
 
-    /// The set goes: its members are in it no more.
-    pub(crate) fn remove_all(&mut self, ready: &ReadySet) {
-        for member in self.all.iter().filter(|member| member.used) {
-            if let Some(tcp) = CONNECTIONS.pin(member.connection) {
-                if let Some(connection) = tcp.connection() {
-                    ready.remove(connection);
-                }
+    /// The set goes: its members are in it no more, nor in the next one that gets its place. Without `ready` the bits stay as they are.
+    pub(crate) fn remove_all(&mut self, ready: Option<&ReadySet>) {
+        for (_, connection) in self.connections() {
+            let Some(tcp) = CONNECTIONS.pin(connection) else { continue };
+            if let (Some(connection), Some(ready)) = (tcp.connection(), ready) {
+                ready.remove(connection);
             }
+            self.set.inspect(|set| tcp.remove_set(*set));
         }
     }
 

@@ -58,10 +58,11 @@ impl Resource for Set {
             // SAFETY: `ready` made the box; nobody refers to this object any more.
             let ready = unsafe { Box::from_raw(ready) };
             if self.inherited.load(Relaxed) {
+                self.members.lock().remove_all(None);
                 // The parent's: taking connections out of it would take them out of the parent's.
                 std::mem::forget(ready);
             } else {
-                self.members.lock().remove_all(&ready);
+                self.members.lock().remove_all(Some(&ready));
             }
         }
         *self.members.lock() = Members::new();
