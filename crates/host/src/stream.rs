@@ -33,9 +33,9 @@ mod words;
 pub use bells::{BELLS, Bells, TOKENS, Watch};
 #[cfg(not(loom))]
 pub use kernel::{
-    End, Endpoints, TcpProgress, cookie, core, end_of_kernel, endpoints, forget_thread_id, is_marked_upgraded,
-    mark_upgraded, move_high, network_here, receive_now, reset, send_now, set_no_delay, shut_down, tcp_progress,
-    thread_id, unread_bytes, wait_socket,
+    End, Endpoints, TcpProgress, cookie, core, end_of_kernel, endpoints, forget_thread_id, has_no_delay,
+    is_marked_upgraded, mark_upgraded, move_high, needs_kernel, network_here, receive_now, reset, send_now,
+    set_no_delay, shut_down, tcp_progress, thread_id, unread_bytes, wait_socket,
 };
 #[cfg(not(loom))]
 pub use lock::{Locked, SharedLock, TryLock};

@@ -8,7 +8,7 @@ use crate::tcp::{Held, borrowed};
 use crate::{real, table};
 use libc::{c_int, c_ulong, c_void, socklen_t};
 use std::sync::atomic::Ordering::Relaxed;
-use vmmc_sockets::{Direction, Medium, Shutdown};
+use vmmc_sockets::{Connection, Direction, Medium, Shutdown};
 
 /// shutdown.
 pub(crate) fn shutdown(fd: c_int, how: c_int) -> c_int {
@@ -44,7 +44,11 @@ pub(crate) unsafe fn getsockopt(
     if result == 0 && level == libc::IPPROTO_TCP && name == libc::TCP_NODELAY {
         if let Some(tcp) = table::connection(fd).filter(|tcp| !tcp.is_plain()) {
             // Underneath it is on, so that no doorbell waits; the program sees its own.
-            let set = c_int::from(tcp.no_delay.load(Relaxed) == 1);
+            let set = match tcp.no_delay.load(Relaxed) {
+                -1 => tcp.connection().is_some_and(Connection::had_no_delay),
+                set => set == 1,
+            };
+            let set = c_int::from(set);
             // SAFETY: the kernel has just written so many bytes there.
             unsafe {
                 let n = (*len as usize).min(size_of::<c_int>());
@@ -127,7 +131,9 @@ pub(crate) unsafe fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_in
             result
         }
         libc::FIOASYNC => {
-            tcp.leave(fd, Reason::Signal);
+            if integer().is_some_and(|yes| *yes != 0) {
+                tcp.leave(fd, Reason::Signal);
+            }
             kernel()
         }
         libc::FIONREAD if connection.medium(Direction::Receive) == Medium::Ring => match integer() {

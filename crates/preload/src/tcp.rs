@@ -39,7 +39,7 @@ pub(crate) struct Tcp {
     left: AtomicU8,
     /// O_NONBLOCK: 0 no, 1 yes, -1 unknown.
     nonblocking: AtomicI8,
-    /// TCP_NODELAY as the program set it: 0 no, 1 yes, -1 it never did.
+    /// TCP_NODELAY as the program set it: 0 no, 1 yes, -1 it did not since the connection was made.
     pub(crate) no_delay: AtomicI8,
     /// Other processes have the socket too and may change what we remember of it.
     shared: AtomicBool,

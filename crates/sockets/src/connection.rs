@@ -40,6 +40,8 @@ pub struct Connection {
     /// Number of the offer, while there is one.
     offer: AtomicU64,
     cookie: AtomicU64,
+    /// TCP_NODELAY when it was offered; later it is always set.
+    no_delay: AtomicBool,
     /// Kernel calls under way, until the upgrade counts them in shared memory.
     early: Arc<Early>,
     matched: Mutex<Option<Meeting>>,
@@ -195,6 +197,7 @@ impl Connection {
             bytes: AtomicU64::new(0),
             offer: AtomicU64::new(0),
             cookie: AtomicU64::new(0),
+            no_delay: AtomicBool::new(false),
             early: Arc::default(),
             matched: Mutex::new(None),
             upgraded: OnceLock::new(),

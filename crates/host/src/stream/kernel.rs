@@ -204,6 +204,20 @@ pub fn set_no_delay(fd: BorrowedFd<'_>) {
     let _ = sockopt::set_tcp_nodelay(fd, true);
 }
 
+/// Whether small sends go out at once.
+pub fn has_no_delay(fd: BorrowedFd<'_>) -> bool {
+    sockopt::tcp_nodelay(fd).unwrap_or(false)
+}
+
+/// Whether the program has asked for something on the socket that only the kernel does for bytes that it carries: a low-water mark above one byte, a signal for each
+/// arrival, time stamps.
+pub fn needs_kernel(fd: BorrowedFd<'_>) -> bool {
+    let option = |name| number(fd, libc::SOL_SOCKET, name).unwrap_or(0);
+    // SAFETY: numbers only.
+    let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) };
+    option(libc::SO_RCVLOWAT) > 1 || option(libc::SO_TIMESTAMPING) != 0 || (flags >= 0 && flags & libc::O_ASYNC != 0)
+}
+
 /// What the kernel says about the other end, without taking a byte.
 pub fn end_of_kernel(fd: BorrowedFd<'_>) -> End {
     let mut byte = [0u8; 1];

@@ -14,7 +14,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{Ordering, fence};
 use vmmc_host::stream::messages::OfferRefusal;
 use vmmc_host::stream::{
-    End, EndWords, Flags, cookie, mark_upgraded, reset, shut_down, tcp_progress, thread_id, wait_socket,
+    End, EndWords, Flags, cookie, has_no_delay, mark_upgraded, needs_kernel, reset, shut_down, tcp_progress, thread_id,
+    wait_socket,
 };
 use vmmc_host::{Deadline, Nanos};
 
@@ -40,6 +41,11 @@ impl Connection {
         }
     }
 
+    /// Whether TCP_NODELAY was set when it was offered: an upgraded socket has it always.
+    pub fn had_no_delay(&self) -> bool {
+        self.no_delay.load(Ordering::Relaxed)
+    }
+
     #[cold]
     fn offer(&self, context: &Context, fd: BorrowedFd<'_>) {
         // However it ends, the next try comes after as many bytes and calls again.
@@ -49,6 +55,10 @@ impl Connection {
             self.reason.store(Bypass::Shared.to_byte(), Ordering::Relaxed);
             return;
         }
+        if needs_kernel(fd) {
+            return self.pin_to_kernel(context, fd, Bypass::KernelOnly);
+        }
+        self.no_delay.store(has_no_delay(fd), Ordering::Relaxed);
         let (Some(own), Ok(cookie)) = (self.own.upgrade(), cookie(fd)) else { return };
         self.cookie.store(cookie, Ordering::Relaxed);
         match context.node().offer(context.settings(), &own, fd) {
