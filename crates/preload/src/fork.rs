@@ -11,7 +11,7 @@ use crate::reason::Reason;
 use crate::table::{self, CONNECTIONS, Entry, SETS};
 use crate::tcp::Held;
 use crate::{set::Set, tcp};
-use libc::{c_char, c_int, pid_t};
+use libc::{c_char, c_int, c_long, pid_t};
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 use vmmc_sockets::{Connection, Forking};
@@ -35,6 +35,21 @@ pub(crate) fn install() {
     OWNER.store(own_pid(), Relaxed);
     // SAFETY: the handlers are functions without arguments that live as long as the library, which is never unloaded.
     unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
+}
+
+/// A fork that runs no handlers.
+pub(crate) fn around(fork: impl FnOnce() -> c_long) -> c_long {
+    // SAFETY: the handlers, called as fork calls them: in this thread before, and after it in each process.
+    unsafe {
+        before();
+        let pid = fork();
+        if pid == 0 {
+            in_child()
+        } else {
+            in_parent()
+        }
+        pid
+    }
 }
 
 fn own_pid() -> pid_t {

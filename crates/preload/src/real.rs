@@ -5,8 +5,8 @@
 //! the kernel keeps cancellation points and other preloaded libraries as they are. Source: dlsym(3), RTLD_NEXT.
 
 use libc::{
-    c_char, c_int, c_long, c_void, epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off64_t, pid_t, pollfd,
-    sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
+    aiocb, c_char, c_int, c_long, c_void, epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off64_t, pid_t, pollfd,
+    sigevent, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
 };
 use std::ffi::CStr;
 use std::ptr::null_mut;
@@ -78,6 +78,7 @@ macro_rules! real {
             ///
             /// # Safety
             /// As the function itself.
+            #[allow(non_snake_case, reason = "the C library has a _Fork")]
             pub(crate) unsafe fn $name($($arg: $ty),*) -> $ret {
                 let at = next::$name.address();
                 if at.is_null() {
@@ -156,5 +157,14 @@ real! {
     system c"system" (command: *const c_char) -> c_int;
     popen c"popen" (command: *const c_char, mode: *const c_char) -> *mut libc::FILE;
     posix_spawn_file_actions_adddup2 c"posix_spawn_file_actions_adddup2" (actions: *mut c_void, from: c_int, to: c_int) -> c_int;
+    execveat c"execveat" (folder: c_int, path: *const c_char, argv: *const *const c_char, env: *const *const c_char, flags: c_int) -> c_int;
+    vdprintf c"vdprintf" (fd: c_int, format: *const c_char, list: *mut c_void) -> c_int;
+    __vdprintf_chk c"__vdprintf_chk" (fd: c_int, flag: c_int, format: *const c_char, list: *mut c_void) -> c_int;
+    vasprintf c"vasprintf" (text: *mut *mut c_char, format: *const c_char, list: *mut c_void) -> c_int;
+    __vasprintf_chk c"__vasprintf_chk" (text: *mut *mut c_char, flag: c_int, format: *const c_char, list: *mut c_void) -> c_int;
+    aio_read c"aio_read64" (request: *mut aiocb) -> c_int;
+    aio_write c"aio_write64" (request: *mut aiocb) -> c_int;
+    lio_listio c"lio_listio64" (mode: c_int, list: *const *mut aiocb, count: c_int, event: *mut sigevent) -> c_int;
+    _Fork c"_Fork" () -> pid_t;
     syscall c"syscall" (number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long;
 }

@@ -36,6 +36,7 @@ reasons! {
     Passed "passed to another process",
     Exec "inherited by another program",
     Excluded "the port is excluded",
+    Threads "read or written by threads of the C library (aio)",
     Full "a table is full",
 }
 
@@ -67,7 +68,7 @@ impl Reason {
             Reason::OutOfBand => Bypass::Urgent,
             Reason::IoUring => Bypass::IoUring,
             Reason::ManySets => Bypass::Watchers,
-            Reason::Passed | Reason::Exec | Reason::StandardStream => Bypass::Leaked,
+            Reason::Passed | Reason::Exec | Reason::StandardStream | Reason::Threads => Bypass::Leaked,
             Reason::Excluded => Bypass::Excluded,
             _ => Bypass::KernelOnly,
         }

@@ -77,6 +77,14 @@ fn run(sets: &Sets, n: c_int, limit: Limit, mask: Option<&sigset_t>) -> c_int {
     sets.answer(&entries)
 }
 
+/// Whether one of the descriptors is an upgraded connection.
+///
+/// # Safety
+/// As select.
+pub(crate) unsafe fn has_ring(n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd_set) -> bool {
+    Sets([r, w, e]).any_ring(n)
+}
+
 /// select.
 ///
 /// # Safety

@@ -55,7 +55,7 @@ pub(crate) fn receive(fd: c_int, pieces: &[iovec], flags: c_int, kernel: impl Fn
         return kernel();
     }
     if flags & libc::MSG_TRUNC != 0 {
-        return discard(&tcp, connection, fd, pieces, flags);
+        return discard(&tcp, connection, fd, pieces, flags).result();
     }
     receive_on(&tcp, connection, fd, pieces, flags, kernel).result()
 }
@@ -149,7 +149,7 @@ pub(crate) fn wait(
 }
 
 /// MSG_TRUNC on a stream: bytes are taken and thrown away.
-fn discard(tcp: &Held, connection: &Connection, fd: c_int, pieces: &[iovec], flags: c_int) -> ssize_t {
+fn discard(tcp: &Held, connection: &Connection, fd: c_int, pieces: &[iovec], flags: c_int) -> Outcome {
     let want: usize = pieces.iter().map(|piece| piece.iov_len).sum();
     let mut scratch = [0u8; COPY_BYTES];
     let piece = [iovec { iov_base: scratch.as_mut_ptr().cast(), iov_len: want.min(COPY_BYTES) }];
@@ -157,7 +157,7 @@ fn discard(tcp: &Held, connection: &Connection, fd: c_int, pieces: &[iovec], fla
         // SAFETY: a buffer of ours of at least that length.
         unsafe { real::recv(fd, piece[0].iov_base, piece[0].iov_len, flags) }
     };
-    receive_on(tcp, connection, fd, &piece, flags & !libc::MSG_TRUNC, kernel).result()
+    receive_on(tcp, connection, fd, &piece, flags & !libc::MSG_TRUNC, kernel)
 }
 
 /// The send family, without messages. `kernel` is the program's call.
@@ -285,10 +285,14 @@ pub(crate) unsafe fn receive_message(fd: c_int, msg: *mut msghdr, flags: c_int) 
         return n;
     };
     let Some(connection) = tcp.connection() else { return kernel(flags) };
-    if flags & (KERNEL_RECEIVE | libc::MSG_TRUNC) != 0 {
+    if flags & KERNEL_RECEIVE != 0 {
         return kernel(flags);
     }
-    let outcome = receive_on(&tcp, connection, fd, pieces, flags, || kernel(flags & !libc::MSG_WAITALL));
+    let outcome = if flags & libc::MSG_TRUNC != 0 {
+        discard(&tcp, connection, fd, pieces, flags)
+    } else {
+        receive_on(&tcp, connection, fd, pieces, flags, || kernel(flags & !libc::MSG_WAITALL))
+    };
     if let Outcome::Done(_) = outcome {
         message.msg_namelen = 0;
         message.msg_controllen = 0;

@@ -50,6 +50,15 @@ pub(crate) unsafe fn ppoll(fds: *mut pollfd, count: nfds_t, timeout: *const time
     unsafe { real::ppoll(fds, count, timeout, mask) }
 }
 
+/// Whether one of them is an upgraded connection.
+///
+/// # Safety
+/// As poll.
+pub(crate) unsafe fn has_ring(fds: *mut pollfd, count: nfds_t) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { rings(fds, count) }.is_some()
+}
+
 /// The descriptors, if one of them is an upgraded connection.
 ///
 /// # Safety

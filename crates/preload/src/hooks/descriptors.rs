@@ -53,6 +53,10 @@ hook! { fn closefrom(first: c_int) -> () {
 /// As close_range.
 unsafe fn close_all(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     const CLOEXEC: c_int = libc::CLOSE_RANGE_CLOEXEC as c_int;
+    if first > last || flags & !(CLOEXEC | libc::CLOSE_RANGE_UNSHARE as c_int) != 0 {
+        // SAFETY: the caller's promise; the kernel refuses it and closes nothing.
+        return unsafe { real::close_range(first, last, flags) };
+    }
     let ours = !fork::borrowed_memory();
     let mut from = first;
     for (fd, entry) in table::known(first.min(LAST) as c_int, last.min(LAST) as c_int) {
@@ -82,7 +86,9 @@ hook! { fn dup2(from: c_int, to: c_int) -> c_int {
 } }
 
 hook! { fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
-    if from == to { real::dup3(from, to, flags) } else { replaced(from, to, || real::dup3(from, to, flags)) }
+    // What the kernel refuses replaces nothing.
+    let refused = from == to || flags & !libc::O_CLOEXEC != 0;
+    if refused { real::dup3(from, to, flags) } else { replaced(from, to, || real::dup3(from, to, flags)) }
 } }
 
 /// `new` is what `fd` is.

@@ -3,13 +3,16 @@
 //! Invariant: a hook that has nothing to do with a descriptor is the next definition's call, with the same arguments and `errno`. No hook panics: a panic
 //! would cross a C frame. In the unit tests of this crate the hooks carry no C names, so that the tests' own input and output stay unhooked.
 
+pub(crate) mod aliases;
 pub(crate) mod descriptors;
 pub(crate) mod epoll;
 pub(crate) mod pointers;
 pub(crate) mod programs;
 pub(crate) mod raw;
 pub(crate) mod sockets;
+pub(crate) mod streams;
 pub(crate) mod transfer;
+pub(crate) mod variadic;
 pub(crate) mod waiting;
 
 /// Defines a hook: the C function of that name. Its body is one `unsafe` block, whose proof is the promise that the program made to the C function.

@@ -39,6 +39,27 @@ hook! { fn fexecve(fd: c_int, argv: Words, env: Words) -> c_int {
     real::fexecve(fd, argv, env)
 } }
 
+hook! { fn execveat(folder: c_int, path: *const c_char, argv: Words, env: Words, flags: c_int) -> c_int {
+    let _undone_if_it_fails = fork::before_exec(named_at(folder, path, flags), env);
+    real::execveat(folder, path, argv, env, flags)
+} }
+
+/// The program that execveat names.
+///
+/// # Safety
+/// As execveat.
+pub(super) unsafe fn named_at(folder: c_int, path: *const c_char, flags: c_int) -> Named {
+    // SAFETY: the caller's promise: a string, or null.
+    let first = if path.is_null() { 0 } else { unsafe { *path } };
+    if first == 0 && flags & libc::AT_EMPTY_PATH != 0 {
+        Named::Open(folder)
+    } else if first == b'/' as c_char || folder == libc::AT_FDCWD {
+        Named::Path(path)
+    } else {
+        Named::Unknown
+    }
+}
+
 hook! { fn _exit(code: c_int) -> ! {
     fork::before_exit();
     real::_exit(code)
@@ -47,6 +68,10 @@ hook! { fn _exit(code: c_int) -> ! {
 hook! { fn _Exit(code: c_int) -> ! {
     fork::before_exit();
     real::_exit(code)
+} }
+
+hook! { fn _Fork() -> pid_t {
+    fork::around(|| real::_Fork().into()) as pid_t
 } }
 
 /// The program that a spawn starts; a relative name may be looked for in another folder, by its actions.

@@ -3,10 +3,55 @@
 //! Invariant: a number that has a hook is that hook's call; io_uring is seen here, and from then on new connections stay with the kernel, because its
 //! requests name descriptors without passing by. Source: syscall(2).
 
-use super::{descriptors, epoll, hook, sockets, transfer, waiting};
-use crate::real;
+use super::{descriptors, epoll, hook, programs, sockets, transfer, waiting};
 use crate::reason::{self, Reason};
-use libc::{c_int, c_long};
+use crate::{fork, real, select, wait};
+use libc::{c_int, c_long, sigset_t};
+use std::ptr::null;
+
+/// Bytes of a signal mask as the kernel takes it; the C library's are longer.
+const MASK_BYTES: usize = 8;
+
+/// A mask that the kernel would take, as the C library's functions take it; `None`: not of the kernel's size.
+struct Mask(Option<sigset_t>);
+
+impl Mask {
+    /// # Safety
+    /// Null, or a mask of so many bytes.
+    unsafe fn new(at: usize, bytes: usize) -> Option<Mask> {
+        if at == 0 {
+            return Some(Mask(None));
+        }
+        if bytes != MASK_BYTES {
+            return None;
+        }
+        // SAFETY: all zero is an empty mask, whose first bytes are the kernel's; the caller's promise.
+        unsafe {
+            let mut mask: sigset_t = std::mem::zeroed();
+            std::ptr::copy_nonoverlapping(at as *const u8, (&raw mut mask).cast(), MASK_BYTES);
+            Some(Mask(Some(mask)))
+        }
+    }
+
+    fn as_ptr(&self) -> *const sigset_t {
+        self.0.as_ref().map_or(null(), std::ptr::from_ref)
+    }
+}
+
+/// The mask of pselect6, which is a pointer to a pointer and a size.
+///
+/// # Safety
+/// As the system call.
+unsafe fn pointed_mask(at: usize) -> Option<Mask> {
+    if at == 0 {
+        return Some(Mask(None));
+    }
+    // SAFETY: the caller's promise.
+    unsafe {
+        let [mask, bytes] = *(at as *const [usize; 2]);
+        Mask::new(mask, bytes)
+    }
+}
 
 hook! { fn syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
     let fd = a as c_int;
@@ -31,6 +76,44 @@ hook! { fn syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: us
         libc::SYS_dup3 => c_long::from(descriptors::dup3(fd, b as c_int, c as c_int)),
         libc::SYS_epoll_create1 => c_long::from(epoll::epoll_create1(fd)),
         libc::SYS_epoll_ctl => c_long::from(epoll::epoll_ctl(fd, b as c_int, c as c_int, d as _)),
+        libc::SYS_preadv2 => transfer::preadv2(fd, b as _, c as c_int, d as _, f as c_int) as c_long,
+        libc::SYS_pwritev2 => transfer::pwritev2(fd, b as _, c as c_int, d as _, f as c_int) as c_long,
+        libc::SYS_recvmmsg => c_long::from(transfer::recvmmsg(fd, b as _, c as _, d as c_int, e as _)),
+        libc::SYS_sendmmsg => c_long::from(transfer::sendmmsg(fd, b as _, c as _, d as c_int)),
+        libc::SYS_getsockopt => c_long::from(sockets::getsockopt(fd, b as c_int, c as c_int, d as _, e as _)),
+        libc::SYS_setsockopt => c_long::from(sockets::setsockopt(fd, b as c_int, c as c_int, d as _, e as _)),
+        libc::SYS_fcntl => c_long::from(descriptors::fcntl(fd, b as c_int, c)),
+        libc::SYS_ioctl => c_long::from(descriptors::ioctl(fd, b as _, c)),
+        libc::SYS_execve => {
+            let _undone_if_it_fails = fork::before_exec(programs::named_at(libc::AT_FDCWD, a as _, 0), c as _);
+            real::syscall(number, a, b, c, d, e, f)
+        }
+        libc::SYS_execveat => {
+            let _undone_if_it_fails = fork::before_exec(programs::named_at(fd, b as _, e as c_int), d as _);
+            real::syscall(number, a, b, c, d, e, f)
+        }
+        libc::SYS_exit_group => {
+            fork::before_exit();
+            real::syscall(number, a, b, c, d, e, f)
+        }
+        libc::SYS_ppoll => match Mask::new(d, e) {
+            Some(mask) if wait::has_ring(a as _, b as _) => c_long::from(waiting::ppoll(a as _, b as _, c as _, mask.as_ptr())),
+            _ => real::syscall(number, a, b, c, d, e, f),
+        },
+        libc::SYS_pselect6 => match pointed_mask(f) {
+            Some(mask) if select::has_ring(fd, b as _, c as _, d as _) => {
+                c_long::from(waiting::pselect(fd, b as _, c as _, d as _, e as _, mask.as_ptr()))
+            }
+            _ => real::syscall(number, a, b, c, d, e, f),
+        },
+        libc::SYS_epoll_pwait => match Mask::new(e, f) {
+            Some(mask) => c_long::from(epoll::epoll_pwait(fd, b as _, c as c_int, d as c_int, mask.as_ptr())),
+            None => real::syscall(number, a, b, c, d, e, f),
+        },
+        libc::SYS_epoll_pwait2 => match Mask::new(e, f) {
+            Some(mask) => c_long::from(epoll::epoll_pwait2(fd, b as _, c as c_int, d as _, mask.as_ptr())),
+            None => real::syscall(number, a, b, c, d, e, f),
+        },
         libc::SYS_io_uring_setup => {
             let result = real::syscall(number, a, b, c, d, e, f);
             if result >= 0 {
@@ -38,8 +121,16 @@ hook! { fn syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: us
             }
             result
         }
+        // A process of its own on the same stack, as fork makes it.
+        libc::SYS_clone if a as c_int & libc::CLONE_VM == 0 && b == 0 => fork::around(|| real::syscall(number, a, b, c, d, e, f)),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_fork => fork::around(|| real::syscall(number, a, b, c, d, e, f)),
         #[cfg(target_arch = "x86_64")]
         libc::SYS_dup2 => c_long::from(descriptors::dup2(fd, b as c_int)),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_select if select::has_ring(fd, b as _, c as _, d as _) => {
+            c_long::from(waiting::select(fd, b as _, c as _, d as _, e as _))
+        }
         #[cfg(target_arch = "x86_64")]
         libc::SYS_poll => c_long::from(waiting::poll(a as _, b as _, c as c_int)),
         #[cfg(target_arch = "x86_64")]
