@@ -13,6 +13,7 @@
 #![cfg_attr(test, allow(dead_code, reason = "in the unit tests the hooks are not called"))]
 
 mod arena;
+mod cancel;
 mod clock;
 mod config;
 mod errno;

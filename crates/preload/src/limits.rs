@@ -27,5 +27,7 @@ pub(crate) const KERNEL_LOOK_NS: u64 = 50_000;
 pub(crate) const SPIN_MAX: std::time::Duration = std::time::Duration::from_micros(20);
 /// The end of a wait without one, where an end must be named.
 pub(crate) const FOR_EVER: std::time::Duration = std::time::Duration::from_secs(1 << 30);
+/// Threads that are cancelled at a time and sleep in rings: one more, and the first one hears of it a sleep later (30 s at most).
+pub(crate) const CANCELLED_MAX: usize = 1024;
 /// Longest sleep of a poll that has no bell, which happens when an area has no room for one more watcher, ms.
 pub(crate) const POLL_SLICE_MS: i32 = 1;

@@ -22,7 +22,11 @@ pub(crate) fn load() {
 }
 
 fn settings() -> &'static Settings {
-    SETTINGS.get_or_init(|| Settings { keep_fd: keep_owned, ..Settings::from_env() })
+    SETTINGS.get_or_init(|| Settings {
+        keep_fd: keep_owned,
+        is_interrupted: crate::cancel::is_news,
+        ..Settings::from_env()
+    })
 }
 
 /// The sockets side of this process; making it talks to nobody.

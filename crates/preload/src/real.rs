@@ -6,7 +6,7 @@
 
 use libc::{
     aiocb, c_char, c_int, c_long, c_void, epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off64_t, pid_t, pollfd,
-    sigevent, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
+    pthread_t, sigevent, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
 };
 use std::ffi::CStr;
 use std::ptr::null_mut;
@@ -85,8 +85,8 @@ macro_rules! real {
                     crate::errno::set(libc::ENOSYS);
                     return <$ret as Missing>::FAILED;
                 }
-                // SAFETY: the symbol of this name has this C type; a variadic one takes these arguments in the same registers.
-                let call = unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($ty),*) -> $ret>(at) };
+                // SAFETY: the symbol of this name has this C type, and unwinds when its thread is cancelled; a variadic one takes these arguments in the same registers.
+                let call = unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn($($ty),*) -> $ret>(at) };
                 // SAFETY: the caller's promise.
                 unsafe { call($($arg),*) }
             }
@@ -166,5 +166,6 @@ real! {
     aio_write c"aio_write64" (request: *mut aiocb) -> c_int;
     lio_listio c"lio_listio64" (mode: c_int, list: *const *mut aiocb, count: c_int, event: *mut sigevent) -> c_int;
     _Fork c"_Fork" () -> pid_t;
+    pthread_cancel c"pthread_cancel" (thread: pthread_t) -> c_int;
     syscall c"syscall" (number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long;
 }

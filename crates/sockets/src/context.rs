@@ -26,6 +26,9 @@ pub struct Settings {
     pub node_name: String,
     /// Called with each descriptor that the context keeps: may move it out of the application's way; gives back the one to use.
     pub keep_fd: fn(OwnedFd) -> OwnedFd,
+    /// Asked by a thread that is about to sleep in a ring: whether its call must end as one that a signal interrupted does. [`Connection::wake_own`] makes those ask that
+    /// sleep already.
+    pub is_interrupted: fn() -> bool,
     /// Receives with data after which a connection is offered.
     pub offer_after_exchanges: u32,
     /// Bytes after which a connection is offered.
@@ -45,6 +48,7 @@ impl Settings {
             node_uid: uid.parse().unwrap_or(own),
             node_name: name.to_string(),
             keep_fd: vmmc_host::stream::move_high,
+            is_interrupted: || false,
             offer_after_exchanges: OFFER_AFTER_EXCHANGES,
             offer_after_bytes: OFFER_AFTER_BYTES,
             between_always: std::env::var_os("VMMC_SOCKETS_BETWEEN").is_some_and(|how| how == "always"),

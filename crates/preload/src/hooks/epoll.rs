@@ -25,7 +25,7 @@ hook! { fn epoll_wait(epfd: c_int, events: *mut epoll_event, max: c_int, timeout
     epoll_pwait(epfd, events, max, timeout, null())
 } }
 
-hook! { fn epoll_pwait(epfd: c_int, events: *mut epoll_event, max: c_int, timeout: c_int, mask: *const sigset_t) -> c_int {
+hook! { sleeps fn epoll_pwait(epfd: c_int, events: *mut epoll_event, max: c_int, timeout: c_int, mask: *const sigset_t) -> c_int {
     let request = Request { epfd, events, max, mask: mask.as_ref(), precise: false };
     match set::wait(&request, || Limit::millis(timeout)) {
         Some(result) => result,
@@ -33,7 +33,7 @@ hook! { fn epoll_pwait(epfd: c_int, events: *mut epoll_event, max: c_int, timeou
     }
 } }
 
-hook! { fn epoll_pwait2(epfd: c_int, events: *mut epoll_event, max: c_int, timeout: *const timespec, mask: *const sigset_t) -> c_int {
+hook! { sleeps fn epoll_pwait2(epfd: c_int, events: *mut epoll_event, max: c_int, timeout: *const timespec, mask: *const sigset_t) -> c_int {
     let Some(limit) = Limit::timespec(timeout) else { return errno::fail(libc::EINVAL) as c_int };
     let request = Request { epfd, events, max, mask: mask.as_ref(), precise: true };
     match set::wait(&request, || limit) {

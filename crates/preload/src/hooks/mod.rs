@@ -16,11 +16,18 @@ pub(crate) mod variadic;
 pub(crate) mod waiting;
 
 /// Defines a hook: the C function of that name. Its body is one `unsafe` block, whose proof is the promise that the program made to the C function.
+///
+/// It may unwind: a thread that is cancelled ends so. `sleeps` marks a call that may sleep in a ring, where the C library knows nothing of the sleep.
 macro_rules! hook {
+    (sleeps fn $name:ident($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty $body:block) => {
+        $crate::hooks::hook! { fn $name($($arg: $ty),*) -> $ret {
+            $crate::cancel::cancellable(|| -> $ret { $body })
+        } }
+    };
     (fn $name:ident($($arg:ident: $ty:ty),* $(,)?) -> $ret:ty $body:block) => {
         #[cfg_attr(not(test), unsafe(no_mangle))]
         #[allow(non_snake_case, reason = "the C library has an _Exit")]
-        pub(crate) unsafe extern "C" fn $name($($arg: $ty),*) -> $ret {
+        pub(crate) unsafe extern "C-unwind" fn $name($($arg: $ty),*) -> $ret {
             #[allow(unused_unsafe, reason = "some bodies are safe")]
             // SAFETY: the program promises of its arguments what the C function of this name asks; we do no more with them than it would.
             unsafe { $body }

@@ -6,7 +6,7 @@ use super::hook;
 use crate::lend;
 use libc::{c_int, c_void, size_t, ssize_t};
 
-hook! { fn vmmc_sockets_reserve_v1(fd: c_int, most: size_t, memory: *mut *mut c_void) -> ssize_t {
+hook! { sleeps fn vmmc_sockets_reserve_v1(fd: c_int, most: size_t, memory: *mut *mut c_void) -> ssize_t {
     lend::reserve(fd, most, |at| *memory = at)
 } }
 
@@ -14,7 +14,7 @@ hook! { fn vmmc_sockets_commit_v1(fd: c_int, bytes: size_t) -> c_int {
     lend::commit(fd, bytes)
 } }
 
-hook! { fn vmmc_sockets_peek_v1(fd: c_int, memory: *mut *const c_void) -> ssize_t {
+hook! { sleeps fn vmmc_sockets_peek_v1(fd: c_int, memory: *mut *const c_void) -> ssize_t {
     lend::peek(fd, |at| *memory = at.cast_const())
 } }
 

@@ -4,8 +4,8 @@
 
 use super::hook;
 use crate::program::Named;
-use crate::{fork, real, reason::Reason, table};
-use libc::{c_char, c_int, c_void, pid_t};
+use crate::{cancel, fork, real, reason::Reason, table};
+use libc::{c_char, c_int, c_void, pid_t, pthread_t};
 use std::ffi::CStr;
 
 type Words = *const *const c_char;
@@ -72,6 +72,14 @@ hook! { fn _Exit(code: c_int) -> ! {
 
 hook! { fn _Fork() -> pid_t {
     fork::around(|| real::_Fork().into()) as pid_t
+} }
+
+hook! { fn pthread_cancel(thread: pthread_t) -> c_int {
+    let result = real::pthread_cancel(thread);
+    if result == 0 {
+        cancel::asked(thread);
+    }
+    result
 } }
 
 /// The program that a spawn starts; a relative name may be looked for in another folder, by its actions.

@@ -35,23 +35,23 @@ fn check_fits(n: size_t, buf_len: size_t) {
     }
 }
 
-hook! { fn read(fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t {
+hook! { sleeps fn read(fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t {
     receive(fd, &piece(buf, n), 0, || real::read(fd, buf, n))
 } }
 
-hook! { fn __read_chk(fd: c_int, buf: *mut c_void, n: size_t, buf_len: size_t) -> ssize_t {
+hook! { sleeps fn __read_chk(fd: c_int, buf: *mut c_void, n: size_t, buf_len: size_t) -> ssize_t {
     check_fits(n, buf_len);
     receive(fd, &piece(buf, n), 0, || real::read(fd, buf, n))
 } }
 
-hook! { fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
+hook! { sleeps fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
     match pieces(iov, count) {
         Some(all) => receive(fd, all, 0, || real::readv(fd, iov, count)),
         None => real::readv(fd, iov, count),
     }
 } }
 
-hook! { fn preadv2(fd: c_int, iov: *const iovec, count: c_int, offset: off64_t, flags: c_int) -> ssize_t {
+hook! { sleeps fn preadv2(fd: c_int, iov: *const iovec, count: c_int, offset: off64_t, flags: c_int) -> ssize_t {
     match pieces(iov, count) {
         Some(all) if offset == -1 => receive(fd, all, nowait(flags), || real::preadv2(fd, iov, count, offset, flags)),
         _ => real::preadv2(fd, iov, count, offset, flags),
@@ -62,16 +62,16 @@ hook! { fn preadv64v2(fd: c_int, iov: *const iovec, count: c_int, offset: off64_
     preadv2(fd, iov, count, offset, flags)
 } }
 
-hook! { fn recv(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int) -> ssize_t {
+hook! { sleeps fn recv(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int) -> ssize_t {
     receive(fd, &piece(buf, n), flags, || real::recv(fd, buf, n, flags))
 } }
 
-hook! { fn __recv_chk(fd: c_int, buf: *mut c_void, n: size_t, buf_len: size_t, flags: c_int) -> ssize_t {
+hook! { sleeps fn __recv_chk(fd: c_int, buf: *mut c_void, n: size_t, buf_len: size_t, flags: c_int) -> ssize_t {
     check_fits(n, buf_len);
     receive(fd, &piece(buf, n), flags, || real::recv(fd, buf, n, flags))
 } }
 
-hook! { fn recvfrom(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> ssize_t {
+hook! { sleeps fn recvfrom(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> ssize_t {
     // A stream's bytes carry no address: the kernel leaves `addr` alone on TCP and says length 0.
     if !addr.is_null() && !len.is_null() && table::connection(fd).is_some() {
         *len = 0;
@@ -84,11 +84,11 @@ hook! { fn __recvfrom_chk(fd: c_int, buf: *mut c_void, n: size_t, buf_len: size_
     recvfrom(fd, buf, n, flags, addr, len)
 } }
 
-hook! { fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
+hook! { sleeps fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
     receive_message(fd, msg, flags)
 } }
 
-hook! { fn recvmmsg(fd: c_int, msgs: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int {
+hook! { sleeps fn recvmmsg(fd: c_int, msgs: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int {
     if table::connection(fd).is_none() {
         return real::recvmmsg(fd, msgs, count, flags, timeout);
     }
@@ -111,18 +111,18 @@ hook! { fn recvmmsg(fd: c_int, msgs: *mut mmsghdr, count: c_uint, flags: c_int, 
     count.min(libc::UIO_MAXIOV as c_uint) as c_int
 } }
 
-hook! { fn write(fd: c_int, buf: *const c_void, n: size_t) -> ssize_t {
+hook! { sleeps fn write(fd: c_int, buf: *const c_void, n: size_t) -> ssize_t {
     crate::transfer::send(fd, &piece(buf, n), 0, || real::write(fd, buf, n))
 } }
 
-hook! { fn writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
+hook! { sleeps fn writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
     match pieces(iov, count) {
         Some(all) => crate::transfer::send(fd, all, 0, || real::writev(fd, iov, count)),
         None => real::writev(fd, iov, count),
     }
 } }
 
-hook! { fn pwritev2(fd: c_int, iov: *const iovec, count: c_int, offset: off64_t, flags: c_int) -> ssize_t {
+hook! { sleeps fn pwritev2(fd: c_int, iov: *const iovec, count: c_int, offset: off64_t, flags: c_int) -> ssize_t {
     match pieces(iov, count) {
         Some(all) if offset == -1 => crate::transfer::send(fd, all, nowait(flags), || real::pwritev2(fd, iov, count, offset, flags)),
         _ => real::pwritev2(fd, iov, count, offset, flags),
@@ -133,19 +133,19 @@ hook! { fn pwritev64v2(fd: c_int, iov: *const iovec, count: c_int, offset: off64
     pwritev2(fd, iov, count, offset, flags)
 } }
 
-hook! { fn send(fd: c_int, buf: *const c_void, n: size_t, flags: c_int) -> ssize_t {
+hook! { sleeps fn send(fd: c_int, buf: *const c_void, n: size_t, flags: c_int) -> ssize_t {
     crate::transfer::send(fd, &piece(buf, n), flags, || real::send(fd, buf, n, flags))
 } }
 
-hook! { fn sendto(fd: c_int, buf: *const c_void, n: size_t, flags: c_int, addr: *const sockaddr, len: socklen_t) -> ssize_t {
+hook! { sleeps fn sendto(fd: c_int, buf: *const c_void, n: size_t, flags: c_int, addr: *const sockaddr, len: socklen_t) -> ssize_t {
     crate::transfer::send(fd, &piece(buf, n), flags, || real::sendto(fd, buf, n, flags, addr, len))
 } }
 
-hook! { fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
+hook! { sleeps fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
     send_message(fd, msg, flags)
 } }
 
-hook! { fn sendmmsg(fd: c_int, msgs: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
+hook! { sleeps fn sendmmsg(fd: c_int, msgs: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
     for at in 0..count.min(libc::UIO_MAXIOV as c_uint) {
         let message = &mut *msgs.add(at as usize);
         if table::connection(fd).is_none() && message.msg_hdr.msg_controllen == 0 {
@@ -162,15 +162,15 @@ hook! { fn sendmmsg(fd: c_int, msgs: *mut mmsghdr, count: c_uint, flags: c_int) 
     count.min(libc::UIO_MAXIOV as c_uint) as c_int
 } }
 
-hook! { fn sendfile64(out: c_int, from: c_int, offset: *mut off64_t, n: size_t) -> ssize_t {
+hook! { sleeps fn sendfile64(out: c_int, from: c_int, offset: *mut off64_t, n: size_t) -> ssize_t {
     crate::transfer::sendfile(out, from, offset, n)
 } }
 
-hook! { fn sendfile(out: c_int, from: c_int, offset: *mut off64_t, n: size_t) -> ssize_t {
+hook! { sleeps fn sendfile(out: c_int, from: c_int, offset: *mut off64_t, n: size_t) -> ssize_t {
     crate::transfer::sendfile(out, from, offset, n)
 } }
 
-hook! { fn splice(from: c_int, from_at: *mut off64_t, to: c_int, to_at: *mut off64_t, n: size_t, flags: c_uint) -> ssize_t {
+hook! { sleeps fn splice(from: c_int, from_at: *mut off64_t, to: c_int, to_at: *mut off64_t, n: size_t, flags: c_uint) -> ssize_t {
     crate::transfer::splice(from, from_at, to, to_at, n, flags)
 } }
 

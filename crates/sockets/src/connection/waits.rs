@@ -34,6 +34,14 @@ impl Connection {
         joined.wait(context, self, fd, (&joined.reads, &into.receiver_sleep), deadline, ready)
     }
 
+    /// Wakes this process's threads that sleep in a ring: they ask [`is_interrupted`](crate::Settings::is_interrupted), and sleep again if they are not.
+    pub fn wake_own(&self) {
+        if let Some(joined) = self.upgraded.get() {
+            joined.core.incoming().receiver_sleep.wake();
+            joined.core.outgoing().sender_sleep.wake();
+        }
+    }
+
     /// Waits until a send is worth trying.
     pub fn wait_writable(&self, context: &Context, fd: BorrowedFd<'_>, deadline: Option<Deadline>) -> Waited {
         let Some(joined) = self.upgraded.get() else {
@@ -83,6 +91,9 @@ impl Joined {
             if ready() {
                 // The announcement stays: it may be another sleeper's too, and costs the peer one call in vain.
                 return Waited::Ready;
+            }
+            if (context.settings().is_interrupted)() {
+                return Waited::Interrupted;
             }
             let sign = self.sign.as_ref().filter(|sign| sign.is_there());
             let restartable = left.is_none();
