@@ -53,6 +53,8 @@ const EXCLUDED: &[(&str, &str, &str)] = &[(
 
 /// Longest run of a module.
 const MODULES_PATIENCE: Duration = Duration::from_secs(1800);
+/// After so many seconds CPython's runner says where a module hangs, and ends: of the module, not of a test, so it must suffice for the longest one on a busy machine.
+const MODULE_SECONDS: &str = "1500";
 
 /// Name and result of each test; none if the runner did not come to its end.
 fn results(world: &World, by: By, words: &[&str]) -> Option<BTreeMap<String, String>> {
@@ -128,7 +130,7 @@ fn compare_modules(world: &World, python: &str, modules: &[&str]) {
             continue;
         }
         println!("{module}");
-        let mut words = vec![python, "-m", "test", "-u", "network", "--timeout", "120"];
+        let mut words = vec![python, "-m", "test", "-u", "network", "--timeout", MODULE_SECONDS];
         let excluded: Vec<_> = EXCLUDED.iter().filter(|(of, ..)| of == module).collect();
         for (_, name, why) in &excluded {
             println!("SKIP {name}: {why}");
