@@ -19,6 +19,12 @@ impl Nanos {
         Nanos(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64)
     }
 
+    /// Time that the processors have worked for this process.
+    pub fn of_processors() -> Nanos {
+        let t = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+        Nanos(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64)
+    }
+
     /// Time from `earlier` to `self`; zero if `earlier` is later.
     pub fn since(self, earlier: Nanos) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))

@@ -172,7 +172,7 @@ impl Drop for KernelCall<'_> {
                 if sends {
                     joined.core.end_kernel_send();
                 } else {
-                    joined.core.end_kernel_receive();
+                    joined.core.end_kernel_receive(|| Nanos::monotonic().0);
                 }
             }
             None => {
@@ -395,9 +395,12 @@ impl Joined {
         }
     }
 
-    /// Says on which core this end runs, if that has changed.
+    /// Says on which core this end runs, if that has changed. An end on another node does not ask.
     #[inline]
     fn publish_core(&self) {
+        if self.core.is_between() {
+            return;
+        }
         let here = core() + 1;
         let word = &self.core.own().core;
         if word.load(Ordering::Relaxed) != here {

@@ -33,6 +33,10 @@ pub(crate) trait Kernel {
     fn now_ns(&self) -> u64 {
         vmmc_host::Nanos::monotonic().0
     }
+    /// Processor time of this process so far, nanoseconds.
+    fn cpu_ns(&self) -> u64 {
+        vmmc_host::Nanos::of_processors().0
+    }
 }
 
 /// Kernel calls of one process that are counted before there is shared memory to count them in.
@@ -400,7 +404,7 @@ impl Upgraded {
         let Some(_locked) = self.lock_in(me) else { return (self.while_lent(me, &self.view), Tell::default()) };
         loop {
             let other = match self.bytes_in_ring(kernel) {
-                Ok(available) => return self.take_from_ring(buffers, available, take),
+                Ok(available) => return self.take_from_ring(kernel, buffers, available, take),
                 Err(Receiving::Kernel) if self.begin_kernel_receive() => Some(Receiving::Kernel),
                 Err(Receiving::Kernel) => self.receive_from_kernel(kernel, buffers, take),
                 Err(other) => Some(other),
@@ -435,11 +439,17 @@ impl Upgraded {
     }
 
     #[inline]
-    fn take_from_ring(&self, buffers: &mut [IoSliceMut<'_>], available: u64, take: bool) -> (Receiving, Tell) {
+    fn take_from_ring(
+        &self,
+        kernel: &impl Kernel,
+        buffers: &mut [IoSliceMut<'_>],
+        available: u64,
+        take: bool,
+    ) -> (Receiving, Tell) {
         let into = self.incoming();
         let layout = into.layout();
         let head = into.head.load(Ordering::Relaxed);
-        self.heard();
+        self.heard(|| kernel.now_ns());
         let (mut done, mut room) = (0, false);
         while done < available {
             let at = head.wrapping_add(done);
@@ -475,7 +485,7 @@ impl Upgraded {
         let before = self.incoming().phase();
         Some(match kernel.receive_now(buffers, take) {
             Ok(bytes @ 1..) => {
-                self.heard();
+                self.heard(|| kernel.now_ns());
                 Receiving::OfKernel(bytes)
             }
             // The last bytes came between the two looks; or these were the last, and others have them.
@@ -699,6 +709,7 @@ impl Upgraded {
 mod back;
 mod between;
 mod loans;
+mod pace;
 pub mod simulation;
 use between::Between;
 pub(crate) use loans::Loan;

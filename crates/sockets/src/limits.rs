@@ -88,13 +88,21 @@ pub const BETWEEN_SEND_BYTES_MAX: u64 = 16 << 10;
 pub const BETWEEN_REST_NS: u64 = 1_000_000;
 /// Rests in a row that bring a direction back to the kernel: one is not a habit.
 pub const BETWEEN_RESTS: u32 = 4;
-/// Turns whose time is compared between ring and kernel: a rest that is none weighs a few per cent of a wake-up's time.
+/// Turns whose mean time is compared between ring and kernel.
 pub const BETWEEN_WINDOW: u32 = 32;
 /// Turns after a change of medium that are not measured: the other end needs about three of them to follow.
 pub const BETWEEN_SETTLING: u32 = 8;
-/// Turns in the kernel that bring a direction into the ring: enough to know how long one takes there.
+/// Turns of a trial after which it ends if most of them went badly: what is clearly slower need not be measured.
+pub const BETWEEN_GLANCE: u32 = 8;
+/// How many of them that is; and turns with a long pause that show the same.
+pub const BETWEEN_GLANCE_BAD: u32 = 6;
+/// Turns in the kernel after a window, from the second one on, for which nobody looks at a clock: two looks at either end cost a hundredth of a short turn.
+pub const BETWEEN_UNMEASURED: u32 = 224;
+/// Turns in the kernel, after the first window, that bring a direction into the ring.
 pub const BETWEEN_TURNS_MIN: u32 = 32;
-/// Each return to the kernel doubles that number, up to this: trying costs less than one part in a hundred then.
+/// A trial in vain multiplies that number: the second one comes before a connection is a tenth of a second old, and the fourth costs one turn in four hundred.
+pub const BETWEEN_TRIAL_FACTOR: u32 = 8;
+/// But not beyond this.
 pub const BETWEEN_TURNS_MAX: u32 = 1 << 14;
 /// Windows in the ring that were worth it before an earlier return is forgiven.
 pub const BETWEEN_GOOD_WINDOWS: u32 = 128;

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use std::io::{IoSlice, IoSliceMut, Read, Write};
 use std::net::TcpStream;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use vmmc_host::stream::Stretch;
 
@@ -60,8 +60,7 @@ impl Stream {
                 Received::Failed(errno) => return Err(errno.into()),
                 Received::Empty => self.wait_readable()?,
                 Received::Kernel(call) => {
-                    let result = rustix::net::recvmsg(fd, into, &mut Default::default(), RecvFlags::empty());
-                    let result = result.map(|m| m.bytes);
+                    let result = receive_by_kernel(fd, into);
                     if call.finish(result) == After::Return {
                         return Ok(result?);
                     }
@@ -85,7 +84,7 @@ impl Stream {
                     _ => continue,
                 },
                 Sent::Kernel(call) => {
-                    let result = rustix::net::sendmsg(fd, from, &mut Default::default(), SendFlags::NOSIGNAL);
+                    let result = send_by_kernel(fd, from);
                     call.finish(result);
                     return Ok(result?);
                 }
@@ -149,6 +148,22 @@ impl Stream {
             Waited::Interrupted => Err(Errno::INTR.into()),
             _ => Ok(()),
         }
+    }
+}
+
+/// For one buffer the call that knows of no others: the kernel has less to copy and to check.
+fn receive_by_kernel(fd: BorrowedFd<'_>, into: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
+    match into {
+        [one] => rustix::net::recv(fd, &mut **one, RecvFlags::empty()).map(|(bytes, _)| bytes),
+        _ => rustix::net::recvmsg(fd, into, &mut Default::default(), RecvFlags::empty()).map(|message| message.bytes),
+    }
+}
+
+/// As for [`receive_by_kernel`].
+fn send_by_kernel(fd: BorrowedFd<'_>, from: &[IoSlice<'_>]) -> Result<usize, Errno> {
+    match from {
+        [one] => rustix::net::send(fd, one, SendFlags::NOSIGNAL),
+        _ => rustix::net::sendmsg(fd, from, &mut Default::default(), SendFlags::NOSIGNAL),
     }
 }
 

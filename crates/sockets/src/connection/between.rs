@@ -16,10 +16,10 @@ use vmmc_host::stream::{Flags, Watch, reset, thread_id};
 use vmmc_host::{Deadline, Nanos};
 
 impl Joined {
-    /// Before a call: whether our own node has gone since the connection was upgraded.
+    /// Before a call: whether our own node has gone since the connection was upgraded, if that matters now.
     #[inline]
     pub(super) fn look_after(&self, context: &Context, connection: &Connection) {
-        if self.core.is_between() {
+        if self.core.is_between() && !self.core.rests_in_kernel() {
             self.look_after_between(context, connection);
         }
     }

@@ -6,17 +6,14 @@
 //! A receiving end that sleeps in the kernel cannot be woken by news. So a direction moves into the ring only after its sending end has wished so (`soon`) and the
 //! receiving one has answered (`ready`): from then on that one is in the kernel only for looks, and sleeps shortly.
 //!
-//! Rings between nodes are for short messages that answer each other, which is what they are faster for than TCP. A direction with more to carry, or one that rests
-//! often, goes back to the kernel. So does one whose turns take as long in the ring as they took in the kernel, for what a node's work costs depends on how many
-//! cores there are, and on who else wants them. It comes again, each time after twice as many turns.
+//! Rings between nodes are for short messages that answer each other, which is what they are faster for than TCP. Whether they are is measured (`pace.rs`), for what a
+//! node's work costs depends on how many cores there are, and on who else wants them.
 //!
 //! Invariant: nothing here is asked of connections within a node. Source: docs/sockets.md, which has the measurements.
 
+use super::pace::Pace;
 use super::{Kernel, Receiving, Sending, Upgraded};
-use crate::limits::{
-    BETWEEN_ASK_AGAIN_NS, BETWEEN_GOOD_WINDOWS, BETWEEN_REST_NS, BETWEEN_RESTS, BETWEEN_SEND_BYTES_MAX,
-    BETWEEN_SETTLING, BETWEEN_TURNS_MAX, BETWEEN_TURNS_MIN, BETWEEN_WINDOW,
-};
+use crate::limits::BETWEEN_ASK_AGAIN_NS;
 use rustix::io::Errno;
 use std::io::IoSlice;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -25,33 +22,11 @@ use vmmc_host::stream::Phase;
 /// The end that measures which medium is faster; the other one follows it. Each by itself would measure what the other one does.
 const JUDGE: usize = 0;
 
-/// What this process remembers of such a connection. Nothing of it is exact when several threads send.
-#[derive(Debug)]
+/// What this process remembers of such a connection.
+#[derive(Debug, Default)]
 pub(super) struct Between {
-    /// The direction to the peer belongs into the kernel.
-    prefers_kernel: AtomicU32,
-    /// Short sends since the last long one or rest, each after bytes from the peer.
-    turns: AtomicU32,
-    /// How many of them bring the direction into the ring.
-    turns_wanted: AtomicU32,
-    /// Sends in a row that came late: rests.
-    rests: AtomicU32,
-    /// Time of the last send.
-    sent_ns: AtomicU64,
-    /// Bytes have come since.
-    heard: AtomicU32,
-    /// Turns of the present window, their time, and the medium that carried them.
-    window_turns: AtomicU32,
-    window_ns: AtomicU64,
-    window_in_ring: AtomicU32,
-    /// Turns after a change that are not counted: the other end follows.
-    settling: AtomicU32,
-    /// The ring was full.
-    crowded: AtomicU32,
-    /// What a turn took in the kernel, in its last window; 0: not known.
-    kernel_turn_ns: AtomicU64,
-    /// Windows since it came into the ring that were worth it.
-    good_windows: AtomicU32,
+    /// Which medium suits the direction to the peer.
+    pace: Pace,
     /// The other node should hear of a change that was followed.
     news: AtomicU32,
     /// The other node should say whether all is here.
@@ -60,129 +35,6 @@ pub(super) struct Between {
     asked_ns: AtomicU64,
     /// Our own node is gone.
     lost: AtomicU32,
-    /// Short sends go by the ring whether it pays or not.
-    always: AtomicU32,
-}
-
-impl Default for Between {
-    fn default() -> Between {
-        let zero = AtomicU32::default;
-        Between {
-            prefers_kernel: AtomicU32::new(1),
-            turns_wanted: AtomicU32::new(BETWEEN_TURNS_MIN),
-            turns: zero(),
-            rests: zero(),
-            sent_ns: AtomicU64::new(0),
-            heard: zero(),
-            window_turns: zero(),
-            window_ns: AtomicU64::new(0),
-            window_in_ring: zero(),
-            settling: zero(),
-            crowded: zero(),
-            kernel_turn_ns: AtomicU64::new(0),
-            good_windows: zero(),
-            news: zero(),
-            question: zero(),
-            asked_ns: AtomicU64::new(0),
-            lost: zero(),
-            always: zero(),
-        }
-    }
-}
-
-impl Between {
-    fn stay_with_kernel(&self) {
-        self.turns.store(0, Ordering::Relaxed);
-        self.rests.store(0, Ordering::Relaxed);
-        if self.prefers_kernel.swap(1, Ordering::Relaxed) == 0 {
-            // Whoever changes often should do so less and less.
-            let wanted = self.turns_wanted.load(Ordering::Relaxed).saturating_mul(2).min(BETWEEN_TURNS_MAX);
-            self.turns_wanted.store(wanted, Ordering::Relaxed);
-        }
-    }
-
-    fn begin_window(&self, in_ring: bool) {
-        self.window_in_ring.store(u32::from(in_ring), Ordering::Relaxed);
-        self.window_turns.store(0, Ordering::Relaxed);
-        self.window_ns.store(0, Ordering::Relaxed);
-    }
-
-    /// A send of the end that follows the other one's direction.
-    fn follow(&self, bytes: u64, other_in_ring: bool) {
-        if self.heard.load(Ordering::Relaxed) != 0 && self.heard.swap(0, Ordering::Relaxed) != 0 {
-            self.turns.fetch_add(1, Ordering::Relaxed);
-        }
-        if bytes > BETWEEN_SEND_BYTES_MAX || !other_in_ring {
-            return self.prefers_kernel.store(1, Ordering::Relaxed);
-        }
-        // After its ring was full it answers so often by the kernel first.
-        let crowded = self.crowded.load(Ordering::Relaxed) != 0;
-        if !crowded || self.turns.load(Ordering::Relaxed) >= self.turns_wanted.load(Ordering::Relaxed) {
-            self.prefers_kernel.store(0, Ordering::Relaxed);
-        }
-    }
-
-    /// A send of the end that judges, by the medium that carried the last ones.
-    fn saw_send(&self, now_ns: u64, bytes: u64, in_ring: bool) {
-        let gap = now_ns.saturating_sub(self.sent_ns.swap(now_ns, Ordering::Relaxed));
-        let heard = self.heard.load(Ordering::Relaxed) != 0 && self.heard.swap(0, Ordering::Relaxed) != 0;
-        if bytes > BETWEEN_SEND_BYTES_MAX {
-            return self.stay_with_kernel();
-        }
-        if self.always.load(Ordering::Relaxed) != 0 {
-            return self.prefers_kernel.store(0, Ordering::Relaxed);
-        }
-        if gap > BETWEEN_REST_NS {
-            self.turns.store(0, Ordering::Relaxed);
-            if self.rests.fetch_add(1, Ordering::Relaxed) + 1 >= BETWEEN_RESTS {
-                self.stay_with_kernel();
-            }
-            return;
-        }
-        self.rests.store(0, Ordering::Relaxed);
-        if heard {
-            self.saw_turn(gap, in_ring);
-        }
-    }
-
-    /// A short send that answers bytes from the peer, so long after the last one.
-    fn saw_turn(&self, gap_ns: u64, in_ring: bool) {
-        if (self.window_in_ring.load(Ordering::Relaxed) != 0) != in_ring {
-            self.begin_window(in_ring);
-            self.settling.store(BETWEEN_SETTLING, Ordering::Relaxed);
-        }
-        let settling = self.settling.load(Ordering::Relaxed);
-        if settling > 0 {
-            return self.settling.store(settling - 1, Ordering::Relaxed);
-        }
-        let ns = self.window_ns.fetch_add(gap_ns, Ordering::Relaxed) + gap_ns;
-        if self.window_turns.fetch_add(1, Ordering::Relaxed) + 1 >= BETWEEN_WINDOW {
-            self.begin_window(in_ring);
-            self.judge(ns / u64::from(BETWEEN_WINDOW), in_ring);
-        }
-        let kernel_known = self.kernel_turn_ns.load(Ordering::Relaxed) != 0;
-        if !in_ring && self.prefers_kernel.load(Ordering::Relaxed) != 0 && kernel_known {
-            let turns = self.turns.fetch_add(1, Ordering::Relaxed) + 1;
-            if turns >= self.turns_wanted.load(Ordering::Relaxed) {
-                self.turns.store(0, Ordering::Relaxed);
-                self.good_windows.store(0, Ordering::Relaxed);
-                self.prefers_kernel.store(0, Ordering::Relaxed);
-            }
-        }
-    }
-
-    /// How long a turn took in one medium, on the average of a window.
-    fn judge(&self, turn_ns: u64, in_ring: bool) {
-        let kernel = self.kernel_turn_ns.load(Ordering::Relaxed);
-        if !in_ring {
-            self.kernel_turn_ns.store(turn_ns.max(1), Ordering::Relaxed);
-        } else if turn_ns.saturating_mul(10) > kernel.saturating_mul(9) {
-            // It has to be worth the work of two nodes.
-            self.stay_with_kernel();
-        } else if self.good_windows.fetch_add(1, Ordering::Relaxed) + 1 == BETWEEN_GOOD_WINDOWS {
-            self.turns_wanted.store(BETWEEN_TURNS_MIN, Ordering::Relaxed);
-        }
-    }
 }
 
 impl Upgraded {
@@ -213,6 +65,13 @@ impl Upgraded {
         sends && receives && self.own().ready.load(Ordering::Acquire) == 0
     }
 
+    /// Whether both directions are in the kernel and nobody here wants them elsewhere: then it does not matter how the nodes are. A few loads.
+    #[inline]
+    pub(crate) fn rests_in_kernel(&self) -> bool {
+        let ring = self.outgoing().announced().in_ring() || self.incoming().reads_ring();
+        !ring && self.prefers_kernel() && self.own().ready.load(Ordering::Relaxed) == 0
+    }
+
     /// Whether the receiving end waits for this direction in the ring too.
     #[inline]
     pub(super) fn is_awaited(&self) -> bool {
@@ -232,9 +91,7 @@ impl Upgraded {
 
     /// A receive in the kernel, by a call that only bytes end. False: the ring may be next, so nobody may be in the kernel for longer than a look. The caller has the lock.
     pub(super) fn begin_kernel_receive(&self) -> bool {
-        if self.between.is_none() {
-            return false;
-        }
+        let Some(between) = &self.between else { return false };
         let (into, own) = (self.incoming(), self.own());
         let soon = self.other().soon.load(Ordering::Acquire);
         if into.phase() != Phase::Steady || self.is_broken() {
@@ -244,7 +101,7 @@ impl Upgraded {
             own.ready.store(0, Ordering::SeqCst);
         } else if own.ready.load(Ordering::Relaxed) == soon {
             return false;
-        } else if into.kernel_receives.load(Ordering::SeqCst) == 0 {
+        } else if !between.pace.thinks() && into.kernel_receives.load(Ordering::SeqCst) == 0 {
             own.ready.store(soon, Ordering::SeqCst);
             self.followed();
             return false;
@@ -263,9 +120,9 @@ impl Upgraded {
     }
 
     /// Ends what [`begin_kernel_receive`](Self::begin_kernel_receive) began.
-    pub(crate) fn end_kernel_receive(&self) {
+    pub(crate) fn end_kernel_receive(&self, now_ns: impl FnOnce() -> u64) {
         self.incoming().kernel_receives.fetch_sub(1, Ordering::SeqCst);
-        self.heard();
+        self.heard(now_ns);
     }
 
     /// Whether a receive in the kernel must look for announcements all the time.
@@ -276,14 +133,14 @@ impl Upgraded {
     /// Short sends go by the ring whether it pays or not.
     pub(crate) fn always_by_ring(&self) {
         if let Some(between) = &self.between {
-            between.always.store(1, Ordering::Relaxed);
+            between.pace.always_by_ring();
         }
     }
 
     /// For the simulation: what measurements would lead to.
     pub(super) fn prefer_kernel(&self, kernel: bool) {
         if let Some(between) = &self.between {
-            between.prefers_kernel.store(u32::from(kernel), Ordering::Relaxed);
+            between.pace.prefer_kernel(kernel);
         }
     }
 
@@ -296,9 +153,9 @@ impl Upgraded {
 
     /// Bytes came.
     #[inline]
-    pub(super) fn heard(&self) {
+    pub(super) fn heard(&self, now_ns: impl FnOnce() -> u64) {
         if let Some(between) = &self.between {
-            between.heard.store(1, Ordering::Relaxed);
+            between.pace.heard(now_ns);
         }
     }
 
@@ -366,14 +223,11 @@ impl Upgraded {
         let bytes = from.iter().map(|s| s.len() as u64).sum();
         let between = self.between.as_ref()?;
         let in_ring = self.outgoing().announced().in_ring();
-        if self.end == JUDGE || between.always.load(Ordering::Relaxed) != 0 {
-            between.saw_send(kernel.now_ns(), bytes, in_ring);
-        } else {
-            between.follow(bytes, self.incoming().announced().in_ring());
-        }
+        let followed = (self.end != JUDGE).then(|| self.incoming().announced().in_ring());
+        between.pace.saw_send(kernel, bytes, in_ring, followed);
         if !in_ring {
             let wished = self.own().soon.load(Ordering::Relaxed) != 0;
-            match between.prefers_kernel.load(Ordering::Relaxed) != 0 || self.is_cut_off() {
+            match between.pace.prefers_kernel() || self.is_cut_off() {
                 true if wished => self.take_wish_back(),
                 false if !wished => {
                     let wish = self.own().wishes.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
@@ -389,17 +243,11 @@ impl Upgraded {
     /// Whether the direction to the peer belongs into the kernel for what it carries.
     #[inline]
     pub(super) fn prefers_kernel(&self) -> bool {
-        self.between.as_ref().is_some_and(|b| b.prefers_kernel.load(Ordering::Relaxed) != 0)
+        self.between.as_ref().is_some_and(|b| b.pace.prefers_kernel())
     }
 
     /// The ring to the peer is full: if that is on another node, the direction belongs into the kernel.
     pub(super) fn is_crowded(&self) -> bool {
-        self.between
-            .as_ref()
-            .inspect(|b| {
-                b.crowded.store(1, Ordering::Relaxed);
-                b.stay_with_kernel();
-            })
-            .is_some()
+        self.between.as_ref().inspect(|b| b.pace.crowd()).is_some()
     }
 }

@@ -154,6 +154,9 @@ impl Kernel for Socket<'_> {
     fn now_ns(&self) -> u64 {
         self.now_ns.get()
     }
+    fn cpu_ns(&self) -> u64 {
+        self.now_ns.get() / 2
+    }
 }
 
 impl World {
@@ -293,7 +296,7 @@ impl World {
                 let result = socket.receive_now(&mut into, true);
                 blocks = plain && result == Err(Errno::AGAIN) && (side.blocked || self.dice.0 % 2 == 0);
                 if plain && !blocks {
-                    side.core.end_kernel_receive();
+                    side.core.end_kernel_receive(|| self.now_ns.get());
                 }
                 match result {
                     Ok(n @ 1..) => Receiving::OfKernel(n),

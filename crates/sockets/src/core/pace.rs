@@ -1,0 +1,335 @@
+//! Which medium suits a direction between nodes, by what turns take in each. A turn is a short send that answers bytes from the peer.
+//!
+//! One end judges. It measures a window of turns in the kernel, then tries the ring, and keeps it if a turn takes less than nine tenths there; from the ring it looks at
+//! the kernel now and then, for a machine that was busy may not be so any more. A trial that goes badly ends after a few turns, and the next one comes after eight times
+//! as many. The other end follows, so that two measurements do not disturb each other.
+//!
+//! The ring's time is not all that it costs: while a turn is under way the nodes look for what comes next. So an end that pauses, between what it received and what it
+//! sends, for longer than a turn in the kernel takes of processors, thinks; it keeps to the kernel, and does not answer the wish of the other end for the ring.
+//!
+//! Invariant: nothing here decides where a byte goes; it is advice, and nothing of it is exact when several threads send. Source: docs/sockets.md, between two nodes.
+
+use super::Kernel;
+use crate::limits::{
+    BETWEEN_GLANCE, BETWEEN_GLANCE_BAD, BETWEEN_GOOD_WINDOWS, BETWEEN_REST_NS, BETWEEN_RESTS, BETWEEN_SEND_BYTES_MAX,
+    BETWEEN_SETTLING, BETWEEN_TRIAL_FACTOR, BETWEEN_TURNS_MAX, BETWEEN_TURNS_MIN, BETWEEN_UNMEASURED, BETWEEN_WINDOW,
+};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+/// What this process remembers of the turns of a connection.
+#[derive(Debug)]
+pub(super) struct Pace {
+    /// The direction to the peer belongs into the kernel.
+    prefers_kernel: AtomicU32,
+    /// That medium is only tried.
+    trying: AtomicU32,
+    /// Turns since a medium was taken, or another one was tried in vain.
+    turns: AtomicU32,
+    /// How many of them, in the kernel and in the ring, bring a trial of the other one.
+    trial_after: [AtomicU32; 2],
+    /// Sends in a row that came late: rests.
+    rests: AtomicU32,
+    /// Time of the last send.
+    sent_ns: AtomicU64,
+    /// When the first bytes since then came; 0: none have.
+    heard_ns: AtomicU64,
+    window: Window,
+    /// Turns for which nobody looks at a clock: the other end follows a change, or what they take is known well enough.
+    unmeasured: AtomicU32,
+    /// What a turn took in its last window, in the kernel and in the ring; 0: not known.
+    turn_ns: [AtomicU64; 2],
+    /// What it took of the processors in the kernel; 0: not known.
+    kernel_cpu_ns: AtomicU64,
+    /// This end pauses for longer than that.
+    thinks: AtomicU32,
+    /// The ring was full.
+    crowded: AtomicU32,
+    /// Windows since it came into the ring that were worth it.
+    good_windows: AtomicU32,
+    /// Short sends go by the ring whether it pays or not.
+    always: AtomicU32,
+}
+
+/// The turns that are being measured.
+#[derive(Debug, Default)]
+struct Window {
+    in_ring: AtomicU32,
+    turns: AtomicU32,
+    ns: AtomicU64,
+    /// Processor time of this process when it began.
+    cpu_ns: AtomicU64,
+    /// Turns that the other medium would have done better.
+    bad: AtomicU32,
+    /// Turns with a pause in which the kernel would have had done with the whole turn.
+    pauses: AtomicU32,
+}
+
+impl Default for Pace {
+    fn default() -> Pace {
+        let (zero, none) = (AtomicU32::default, AtomicU64::default);
+        Pace {
+            prefers_kernel: AtomicU32::new(1),
+            trying: zero(),
+            turns: zero(),
+            trial_after: [AtomicU32::new(BETWEEN_TURNS_MIN), AtomicU32::new(BETWEEN_TURNS_MIN)],
+            rests: zero(),
+            sent_ns: none(),
+            heard_ns: none(),
+            window: Window::default(),
+            unmeasured: zero(),
+            turn_ns: [none(), none()],
+            kernel_cpu_ns: none(),
+            thinks: zero(),
+            crowded: zero(),
+            good_windows: zero(),
+            always: zero(),
+        }
+    }
+}
+
+impl Pace {
+    /// Whether the direction to the peer belongs into the kernel.
+    #[inline]
+    pub(super) fn prefers_kernel(&self) -> bool {
+        self.prefers_kernel.load(Relaxed) != 0
+    }
+
+    /// What measurements would lead to.
+    pub(super) fn prefer_kernel(&self, kernel: bool) {
+        self.prefers_kernel.store(u32::from(kernel), Relaxed);
+    }
+
+    /// Short sends go by the ring from here on.
+    pub(super) fn always_by_ring(&self) {
+        self.always.store(1, Relaxed);
+    }
+
+    /// Whether this end pauses for so long that the ring does not pay.
+    pub(super) fn thinks(&self) -> bool {
+        self.thinks.load(Relaxed) != 0
+    }
+
+    /// Bytes came.
+    #[inline]
+    pub(super) fn heard(&self, now_ns: impl FnOnce() -> u64) {
+        if self.heard_ns.load(Relaxed) == 0 {
+            let measured = self.unmeasured.load(Relaxed) == 0;
+            self.heard_ns.store(if measured { now_ns() } else { 1 }, Relaxed);
+        }
+    }
+
+    /// The ring was full.
+    pub(super) fn crowd(&self) {
+        self.crowded.store(1, Relaxed);
+        self.stay_with_kernel();
+    }
+
+    /// A send, with the medium that carried the last one; and, if it is the other end that judges, whether that one sends by the ring.
+    pub(super) fn saw_send(&self, clock: &impl Kernel, bytes: u64, in_ring: bool, other_in_ring: Option<bool>) {
+        if self.always.load(Relaxed) != 0 {
+            return self.prefer_kernel(bytes > BETWEEN_SEND_BYTES_MAX);
+        }
+        if (self.window.in_ring.load(Relaxed) != 0) != in_ring {
+            self.begin_window(in_ring);
+            self.unmeasured.store(BETWEEN_SETTLING, Relaxed);
+        }
+        let turn = self.end_turn(clock);
+        match other_in_ring {
+            Some(other_in_ring) => self.follow(clock, bytes, &turn, in_ring, other_in_ring),
+            None => self.lead(clock, bytes, &turn, in_ring),
+        }
+    }
+
+    fn lead(&self, clock: &impl Kernel, bytes: u64, turn: &Turn, in_ring: bool) {
+        if bytes > BETWEEN_SEND_BYTES_MAX {
+            return self.stay_with_kernel();
+        }
+        let rests = if turn.ns > BETWEEN_REST_NS { self.rests.load(Relaxed) + 1 } else { 0 };
+        self.rests.store(rests, Relaxed);
+        if rests >= BETWEEN_RESTS {
+            return self.stay_with_kernel();
+        }
+        if turn.answers {
+            if turn.measured {
+                self.judge(clock, turn, in_ring);
+            }
+            self.count_turn(in_ring);
+        }
+    }
+
+    fn follow(&self, clock: &impl Kernel, bytes: u64, turn: &Turn, in_ring: bool, other_in_ring: bool) {
+        if turn.answers {
+            self.turns.fetch_add(1, Relaxed);
+            if turn.measured {
+                self.measure(clock, turn, in_ring);
+            }
+        }
+        if bytes > BETWEEN_SEND_BYTES_MAX || !other_in_ring || self.thinks() {
+            return self.prefer_kernel(true);
+        }
+        // After its ring was full it answers so often by the kernel first.
+        let crowded = self.crowded.load(Relaxed) != 0;
+        if !crowded || self.turns.load(Relaxed) >= self.trial_after[KERNEL].load(Relaxed) {
+            self.prefer_kernel(false);
+        }
+    }
+
+    /// What lies between the last send and this one.
+    fn end_turn(&self, clock: &impl Kernel) -> Turn {
+        let heard_ns = self.heard_ns.load(Relaxed);
+        let answers = heard_ns != 0;
+        let unmeasured = self.unmeasured.load(Relaxed);
+        if answers {
+            self.heard_ns.store(0, Relaxed);
+            self.unmeasured.store(unmeasured.saturating_sub(1), Relaxed);
+        }
+        if unmeasured > 1 {
+            return Turn { ns: 0, pause_ns: 0, answers, measured: false };
+        }
+        let now = clock.now_ns();
+        let ns = now.saturating_sub(self.sent_ns.swap(now, Relaxed));
+        match unmeasured {
+            0 => Turn { ns, pause_ns: now.saturating_sub(heard_ns), answers, measured: true },
+            // The next one begins now.
+            _ => Turn { ns: 0, pause_ns: 0, answers, measured: false },
+        }
+    }
+
+    fn begin_window(&self, in_ring: bool) {
+        let window = &self.window;
+        window.in_ring.store(u32::from(in_ring), Relaxed);
+        [&window.turns, &window.bad, &window.pauses].into_iter().for_each(|count| count.store(0, Relaxed));
+        window.ns.store(0, Relaxed);
+    }
+
+    /// Adds a turn to the window; gives what a turn took on the average, when the window is full.
+    fn measure(&self, clock: &impl Kernel, turn: &Turn, in_ring: bool) -> Option<u64> {
+        let window = &self.window;
+        let turns = window.turns.fetch_add(1, Relaxed) + 1;
+        let cpu_ns = if turns == 1 || turns >= BETWEEN_WINDOW { clock.cpu_ns() } else { 0 };
+        if turns == 1 {
+            window.cpu_ns.store(cpu_ns, Relaxed);
+        }
+        let kernel_cpu_ns = self.kernel_cpu_ns.load(Relaxed);
+        let paused = u32::from(kernel_cpu_ns != 0 && turn.pause_ns > kernel_cpu_ns);
+        let pauses = window.pauses.fetch_add(paused, Relaxed) + paused;
+        if turns == BETWEEN_GLANCE && pauses >= BETWEEN_GLANCE_BAD {
+            self.thinks.store(1, Relaxed);
+        }
+        // Of a rest only its beginning: it would weigh more than all turns beside it.
+        let usual_ns = self.turn_ns[KERNEL].load(Relaxed);
+        let ns = turn.ns.min(if usual_ns == 0 { BETWEEN_REST_NS } else { usual_ns.saturating_mul(4) });
+        let ns = window.ns.fetch_add(ns, Relaxed) + ns;
+        if turns < BETWEEN_WINDOW {
+            return None;
+        }
+        self.thinks.store(u32::from(pauses > BETWEEN_WINDOW / 2), Relaxed);
+        let mean_ns = (ns / u64::from(BETWEEN_WINDOW)).max(1);
+        self.turn_ns[usize::from(in_ring)].store(mean_ns, Relaxed);
+        if !in_ring {
+            let cpu_ns = cpu_ns.saturating_sub(window.cpu_ns.load(Relaxed)) / u64::from(BETWEEN_WINDOW - 1);
+            // The least of the last ones: what the process did besides does not belong to the turn.
+            let last_ns = if kernel_cpu_ns == 0 { u64::MAX } else { kernel_cpu_ns + kernel_cpu_ns / 8 };
+            self.kernel_cpu_ns.store(cpu_ns.min(last_ns), Relaxed);
+        }
+        self.begin_window(in_ring);
+        if !in_ring && kernel_cpu_ns != 0 {
+            self.unmeasured.store(BETWEEN_UNMEASURED, Relaxed);
+        }
+        Some(mean_ns)
+    }
+
+    /// Decides, by a turn, which medium is taken or left.
+    fn judge(&self, clock: &impl Kernel, turn: &Turn, in_ring: bool) {
+        let [kernel_ns, ring_ns] = [KERNEL, RING].map(|medium| self.turn_ns[medium].load(Relaxed));
+        let bad = if in_ring { !ring_pays(turn.ns, kernel_ns) } else { ring_pays(ring_ns, turn.ns) };
+        let (trying, preferred) = (self.trying.load(Relaxed) != 0, in_ring != self.prefers_kernel());
+        let bad = self.window.bad.fetch_add(u32::from(bad), Relaxed) + u32::from(bad);
+        let measured = self.measure(clock, turn, in_ring);
+        if !preferred {
+            // The change is under way.
+            return;
+        }
+        if in_ring && self.thinks() {
+            return self.stay_with_kernel();
+        }
+        if trying && self.window.turns.load(Relaxed) == BETWEEN_GLANCE && bad >= BETWEEN_GLANCE_BAD {
+            return self.end_trial(in_ring, false);
+        }
+        if let Some(ns) = measured {
+            let pays = if in_ring { ring_pays(ns, kernel_ns) } else { ring_pays(ring_ns, ns) };
+            match (trying, pays == in_ring) {
+                (true, good) => return self.end_trial(in_ring, good),
+                (false, false) if in_ring => return self.stay_with_kernel(),
+                (false, true) if in_ring => self.forgive(),
+                _ => {}
+            }
+        }
+    }
+
+    /// After so many turns in one medium the other one is tried.
+    fn count_turn(&self, in_ring: bool) {
+        let settled = self.trying.load(Relaxed) == 0 && in_ring != self.prefers_kernel();
+        if !settled || self.thinks() || self.turn_ns[usize::from(in_ring)].load(Relaxed) == 0 {
+            return;
+        }
+        let turns = self.turns.fetch_add(1, Relaxed) + 1;
+        if turns >= self.trial_after[usize::from(in_ring)].load(Relaxed) {
+            self.turns.store(0, Relaxed);
+            self.trying.store(1, Relaxed);
+            self.prefer_kernel(in_ring);
+        }
+    }
+
+    /// The medium that was tried is taken, or the other one again.
+    fn end_trial(&self, in_ring: bool, good: bool) {
+        self.trying.store(0, Relaxed);
+        self.turns.store(0, Relaxed);
+        self.prefer_kernel(in_ring != good);
+        if in_ring && good {
+            self.good_windows.store(0, Relaxed);
+        }
+        let after = if good { BETWEEN_TURNS_MIN } else { self.trial_after[usize::from(!in_ring)].load(Relaxed) };
+        let after = after.saturating_mul(BETWEEN_TRIAL_FACTOR).min(BETWEEN_TURNS_MAX);
+        self.trial_after[usize::from(in_ring == good)].store(after, Relaxed);
+    }
+
+    /// A window in the ring was worth it: after many of them it is as if none ever had not been.
+    fn forgive(&self) {
+        if self.good_windows.fetch_add(1, Relaxed) + 1 == BETWEEN_GOOD_WINDOWS {
+            self.trial_after[KERNEL].store(BETWEEN_TURNS_MIN, Relaxed);
+        }
+    }
+
+    fn stay_with_kernel(&self) {
+        self.turns.store(0, Relaxed);
+        self.rests.store(0, Relaxed);
+        self.trying.store(0, Relaxed);
+        if self.prefers_kernel.swap(1, Relaxed) == 0 {
+            // Whoever changes often should do so less and less.
+            let after = self.trial_after[KERNEL].load(Relaxed).saturating_mul(2).min(BETWEEN_TURNS_MAX);
+            self.trial_after[KERNEL].store(after, Relaxed);
+        }
+    }
+}
+
+/// What lies between two sends.
+struct Turn {
+    ns: u64,
+    /// Of it, the time since bytes came.
+    pause_ns: u64,
+    /// Bytes came.
+    answers: bool,
+    measured: bool,
+}
+
+const KERNEL: usize = 0;
+const RING: usize = 1;
+
+/// Whether a turn that takes so long in the ring is worth the work of two nodes.
+fn ring_pays(ring_ns: u64, kernel_ns: u64) -> bool {
+    ring_ns != 0 && ring_ns.saturating_mul(10) <= kernel_ns.saturating_mul(9)
+}
+
+#[cfg(test)]
+mod tests;

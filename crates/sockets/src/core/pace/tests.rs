@@ -1,0 +1,198 @@
+//! Connections whose turns take what the test says.
+
+use super::*;
+use rustix::io::Errno;
+use std::cell::Cell;
+use std::io::{IoSlice, IoSliceMut};
+use vmmc_host::stream::End;
+
+#[derive(Default)]
+struct Clock {
+    now_ns: Cell<u64>,
+    cpu_ns: Cell<u64>,
+}
+
+impl Kernel for Clock {
+    fn now_ns(&self) -> u64 {
+        self.now_ns.get()
+    }
+    fn cpu_ns(&self) -> u64 {
+        self.cpu_ns.get()
+    }
+    fn send_now(&self, _: &[IoSlice<'_>]) -> Result<usize, Errno> {
+        Err(Errno::AGAIN)
+    }
+    fn receive_now(&self, _: &mut [IoSliceMut<'_>], _: bool) -> Result<usize, Errno> {
+        Err(Errno::AGAIN)
+    }
+    fn sent(&self) -> Option<u64> {
+        None
+    }
+    fn received(&self) -> Option<(u64, u64)> {
+        None
+    }
+    fn look(&self) -> End {
+        End::Open
+    }
+    fn established(&self) -> bool {
+        true
+    }
+    fn no_delay(&self) {}
+}
+
+/// Both ends, and what a turn takes them.
+struct Pair {
+    clock: Clock,
+    judge: Pace,
+    follower: Pace,
+    judge_in_ring: bool,
+    follower_in_ring: bool,
+    turns_in_ring: u32,
+    /// Of a request and its answer, in the kernel and in the ring.
+    way_ns: [u64; 2],
+    /// Of either end in the kernel.
+    cpu_ns: u64,
+    judge_thinks_ns: u64,
+    follower_thinks_ns: u64,
+}
+
+impl Pair {
+    fn new(way_ns: [u64; 2]) -> Pair {
+        Pair {
+            clock: Clock { now_ns: Cell::new(1), cpu_ns: Cell::new(1) },
+            judge: Pace::default(),
+            follower: Pace::default(),
+            judge_in_ring: false,
+            follower_in_ring: false,
+            turns_in_ring: 0,
+            way_ns,
+            cpu_ns: way_ns[0] / 2,
+            judge_thinks_ns: 0,
+            follower_thinks_ns: 0,
+        }
+    }
+
+    fn after(&self, ns: u64) {
+        self.clock.now_ns.set(self.clock.now_ns.get() + ns);
+    }
+
+    fn turn(&mut self, bytes: u64) {
+        self.after(self.judge_thinks_ns);
+        self.judge.saw_send(&self.clock, bytes, self.judge_in_ring, None);
+        let answered = !self.follower.thinks();
+        self.judge_in_ring = !self.judge.prefers_kernel() && (self.judge_in_ring || answered);
+        let half = self.way_ns[usize::from(self.judge_in_ring)] / 2;
+        self.after(half);
+        self.follower.heard(|| self.clock.now_ns());
+        self.after(self.follower_thinks_ns);
+        self.follower.saw_send(&self.clock, bytes, self.follower_in_ring, Some(self.judge_in_ring));
+        self.follower_in_ring = !self.follower.prefers_kernel();
+        self.after(half);
+        self.judge.heard(|| self.clock.now_ns());
+        self.clock.cpu_ns.set(self.clock.cpu_ns.get() + self.cpu_ns);
+        self.turns_in_ring += u32::from(self.judge_in_ring || self.follower_in_ring);
+    }
+
+    /// How many of so many turns were in the ring.
+    fn turns(&mut self, count: u32) -> u32 {
+        let before = self.turns_in_ring;
+        (0..count).for_each(|_| self.turn(8));
+        self.turns_in_ring - before
+    }
+}
+
+#[test]
+fn a_connection_that_is_faster_in_the_ring_goes_there_and_stays() {
+    let mut pair = Pair::new([60_000, 20_000]);
+    assert!(pair.turns(200) > 100);
+    let in_ring = pair.turns(100_000);
+    assert!(in_ring > 99_700, "{in_ring}: looks at the kernel are rare and short");
+}
+
+#[test]
+fn a_connection_that_is_slower_in_the_ring_is_tried_less_and_less() {
+    let mut pair = Pair::new([60_000, 80_000]);
+    let first = pair.turns(500);
+    assert!((1..50).contains(&first), "{first}");
+    let later = pair.turns(100_000);
+    assert!(
+        (1..200).contains(&later),
+        "{later}: a trial ends after some turns, and the next comes after eight times as many"
+    );
+}
+
+#[test]
+fn what_saves_less_than_a_tenth_is_not_worth_it() {
+    let mut pair = Pair::new([60_000, 57_000]);
+    assert!(pair.turns(100_000) < 400);
+}
+
+#[test]
+fn an_end_that_thinks_keeps_to_the_kernel_untried() {
+    let mut pair = Pair::new([60_000, 20_000]);
+    pair.judge_thinks_ns = 100_000;
+    assert_eq!(pair.turns(10_000), 0);
+    pair.judge_thinks_ns = 0;
+    assert!(pair.turns(1_000) > 800, "until it does not think any more");
+    pair.judge_thinks_ns = 100_000;
+    assert!(pair.turns(1_000) < 60, "or begins to");
+}
+
+#[test]
+fn nor_does_it_answer_the_wish_of_the_end_that_judges() {
+    let mut pair = Pair::new([60_000, 20_000]);
+    pair.follower_thinks_ns = 100_000;
+    assert_eq!(pair.turns(10_000), 0);
+    pair.follower_thinks_ns = 0;
+    assert!(pair.turns(1_000) > 900, "until it does not think any more");
+    pair.follower_thinks_ns = 100_000;
+    assert!(pair.turns(1_000) < 100, "or begins to");
+}
+
+#[test]
+fn a_connection_measured_while_the_machine_was_busy_is_measured_again() {
+    let mut pair = Pair::new([200_000, 100_000]);
+    assert!(pair.turns(200) > 100);
+    pair.way_ns = [60_000, 100_000];
+    pair.turns(400);
+    assert!(pair.turns(1_000) < 60);
+}
+
+#[test]
+fn an_end_that_works_does_not_think() {
+    let mut pair = Pair::new([60_000, 20_000]);
+    pair.judge_thinks_ns = 100_000;
+    pair.cpu_ns = 130_000;
+    assert!(pair.turns(1_000) > 800);
+}
+
+#[test]
+fn long_sends_go_by_the_kernel_and_short_ones_after_them() {
+    let mut pair = Pair::new([60_000, 20_000]);
+    pair.turns(200);
+    pair.turn(1 << 20);
+    assert!(!pair.judge_in_ring && !pair.follower_in_ring);
+    assert_eq!(pair.turns(20), 0);
+}
+
+#[test]
+fn what_a_process_does_besides_does_not_hide_that_it_thinks() {
+    let mut pair = Pair::new([60_000, 20_000]);
+    pair.judge_thinks_ns = 100_000;
+    pair.turns(40);
+    for _ in 0..100 {
+        pair.turns(70);
+        pair.clock.cpu_ns.set(pair.clock.cpu_ns.get() + 10_000_000);
+    }
+    assert_eq!(pair.turns_in_ring, 0);
+}
+
+#[test]
+fn a_stall_now_and_then_does_not_keep_a_connection_from_the_ring() {
+    let mut pair = Pair::new([60_000, 20_000]);
+    for _ in 0..100 {
+        pair.turns(20);
+        pair.after(4_000_000);
+    }
+    assert!(pair.turns_in_ring > 1_500, "{}", pair.turns_in_ring);
+}
