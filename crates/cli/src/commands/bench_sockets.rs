@@ -45,6 +45,12 @@ struct Figure {
     cpu: f64,
 }
 
+impl Figure {
+    fn mean(self, other: Figure) -> Figure {
+        Figure { wall: (self.wall + other.wall) / 2.0, cpu: (self.cpu + other.cpu) / 2.0 }
+    }
+}
+
 /// A case, what people call it, and the bound of the ratio to TCP: of time, of processor time.
 struct Row {
     case: Case,
@@ -145,6 +151,8 @@ struct Outcome {
     time_most: Option<f64>,
     cpu_most: Option<f64>,
     met: bool,
+    /// How far two runs of TCP are apart, as parts of one: in time, in processor time.
+    spread: Option<(f64, f64)>,
 }
 
 impl Outcome {
@@ -162,7 +170,21 @@ impl Outcome {
             time_most: most.0,
             cpu_most: most.1,
             met: holds(time_ratio, most.0) && holds(cpu_ratio, most.1),
+            spread: None,
         }
+    }
+
+    /// With what pairs of the same thing say.
+    fn with_spread(self, pairs: &[(Figure, Figure)]) -> Outcome {
+        let of = |f: &dyn Fn(&Figure) -> f64| median(pairs.iter().map(|(a, b)| (f(b) / f(a) - 1.0).abs()).collect());
+        Outcome { spread: Some((of(&|f| f.wall), of(&|f| f.cpu))), ..self }
+    }
+
+    /// What is to be said of a bound that was not kept, and of how much the run can tell.
+    fn verdict(&self) -> String {
+        let spread = self.spread.map(|(time, cpu)| format!("spread {:.0} %, {:.0} %", time * 100.0, cpu * 100.0));
+        let missed = (!self.met).then(|| "missed".to_string());
+        missed.into_iter().chain(spread).collect::<Vec<_>>().join(", ")
     }
 
     fn line(&self) -> Vec<String> {
@@ -178,7 +200,7 @@ impl Outcome {
             us(self.vmmc.cpu),
             format!("{:.3}", self.cpu_ratio),
             most(self.cpu_most),
-            if self.met { String::new() } else { "missed".into() },
+            self.verdict(),
         ]
     }
 
@@ -187,6 +209,7 @@ impl Outcome {
             "what": self.name, "tcp_us": self.tcp.wall * 1e6, "vmmc_us": self.vmmc.wall * 1e6, "time_ratio": self.time_ratio,
             "time_ratio_most": self.time_most, "tcp_cpu_us": self.tcp.cpu * 1e6, "vmmc_cpu_us": self.vmmc.cpu * 1e6,
             "cpu_ratio": self.cpu_ratio, "cpu_ratio_most": self.cpu_most, "met": self.met,
+            "tcp_spread": self.spread.map(|s| s.0), "tcp_cpu_spread": self.spread.map(|s| s.1),
         })
     }
 }
