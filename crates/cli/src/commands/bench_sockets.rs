@@ -142,6 +142,9 @@ fn checked(bench: &Bench, missed: usize) -> Result<(), Failure> {
     }
 }
 
+/// Bounds of ratios to TCP: of time, of processor time.
+type Bounds = (Option<f64>, Option<f64>);
+
 struct Outcome {
     name: &'static str,
     tcp: Figure,
@@ -157,7 +160,7 @@ struct Outcome {
 
 impl Outcome {
     /// Medians of pairs, and whether they keep within the bounds of time and of processor time.
-    fn of(name: &'static str, most: (Option<f64>, Option<f64>), pairs: &[(Figure, Figure)]) -> Outcome {
+    fn of(name: &'static str, most: Bounds, pairs: &[(Figure, Figure)]) -> Outcome {
         let of = |f: &dyn Fn(&(Figure, Figure)) -> f64| median(pairs.iter().map(f).collect());
         let (time_ratio, cpu_ratio) = (of(&|p| p.1.wall / p.0.wall), of(&|p| p.1.cpu / p.0.cpu));
         let holds = |ratio: f64, most: Option<f64>| most.is_none_or(|most| ratio <= most);

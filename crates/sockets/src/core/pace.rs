@@ -133,7 +133,7 @@ impl Pace {
             self.begin_window(in_ring);
             self.unmeasured.store(BETWEEN_SETTLING, Relaxed);
         }
-        let turn = self.end_turn(clock);
+        let turn = self.end_turn(clock, in_ring);
         match other_in_ring {
             Some(other_in_ring) => self.follow(clock, bytes, &turn, in_ring, other_in_ring),
             None => self.lead(clock, bytes, &turn, in_ring),
@@ -175,7 +175,7 @@ impl Pace {
     }
 
     /// What lies between the last send and this one.
-    fn end_turn(&self, clock: &impl Kernel) -> Turn {
+    fn end_turn(&self, clock: &impl Kernel, in_ring: bool) -> Turn {
         let heard_ns = self.heard_ns.load(Relaxed);
         let answers = heard_ns != 0;
         let unmeasured = self.unmeasured.load(Relaxed);
@@ -183,16 +183,15 @@ impl Pace {
             self.heard_ns.store(0, Relaxed);
             self.unmeasured.store(unmeasured.saturating_sub(1), Relaxed);
         }
-        if unmeasured > 1 {
+        // In the ring rests count at once.
+        if unmeasured > 1 && !in_ring {
             return Turn { ns: 0, pause_ns: 0, answers, measured: false };
         }
         let now = clock.now_ns();
-        let ns = now.saturating_sub(self.sent_ns.swap(now, Relaxed));
-        match unmeasured {
-            0 => Turn { ns, pause_ns: now.saturating_sub(heard_ns), answers, measured: true },
-            // The next one begins now.
-            _ => Turn { ns: 0, pause_ns: 0, answers, measured: false },
-        }
+        let last = self.sent_ns.swap(now, Relaxed);
+        // Behind turns without a clock the next one begins now.
+        let ns = if unmeasured > 0 && !in_ring { 0 } else { now.saturating_sub(last) };
+        Turn { ns, pause_ns: now.saturating_sub(heard_ns), answers, measured: unmeasured == 0 }
     }
 
     fn begin_window(&self, in_ring: bool) {
@@ -259,8 +258,8 @@ impl Pace {
         if let Some(ns) = measured {
             let pays = if in_ring { ring_pays(ns, kernel_ns) } else { ring_pays(ring_ns, ns) };
             match (trying, pays == in_ring) {
-                (true, good) => return self.end_trial(in_ring, good),
-                (false, false) if in_ring => return self.stay_with_kernel(),
+                (true, good) => self.end_trial(in_ring, good),
+                (false, false) if in_ring => self.stay_with_kernel(),
                 (false, true) if in_ring => self.forgive(),
                 _ => {}
             }
@@ -304,10 +303,11 @@ impl Pace {
     fn stay_with_kernel(&self) {
         self.turns.store(0, Relaxed);
         self.rests.store(0, Relaxed);
-        self.trying.store(0, Relaxed);
+        let tried = self.trying.swap(0, Relaxed) != 0;
         if self.prefers_kernel.swap(1, Relaxed) == 0 {
             // Whoever changes often should do so less and less.
-            let after = self.trial_after[KERNEL].load(Relaxed).saturating_mul(2).min(BETWEEN_TURNS_MAX);
+            let factor = if tried { BETWEEN_TRIAL_FACTOR } else { 2 };
+            let after = self.trial_after[KERNEL].load(Relaxed).saturating_mul(factor).min(BETWEEN_TURNS_MAX);
             self.trial_after[KERNEL].store(after, Relaxed);
         }
     }

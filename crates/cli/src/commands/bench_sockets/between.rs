@@ -5,7 +5,7 @@
 //! and how far they are apart says what the run can tell, for a connection that stays with the kernel is TCP itself.
 
 use super::peer::{self, Both, Node, Peer, context, on_core};
-use super::{CHUNK, Figure, Outcome, Way};
+use super::{Bounds, CHUNK, Figure, Outcome, Way};
 use crate::args::Bench;
 use crate::failure::Failure;
 use crate::limits::BETWEEN_WARM_ROUNDS;
@@ -25,8 +25,8 @@ enum Case {
     Push,
 }
 
-/// What is measured, and the bounds of the ratios to TCP: of time, of processor time.
-fn rows() -> [(Case, &'static str, (Option<f64>, Option<f64>)); 8] {
+/// What is measured, and its bounds.
+fn rows() -> [(Case, &'static str, Bounds); 8] {
     let ping = |bytes| Case::Ping { bytes };
     let time = (Some(1.0), None);
     let both = (Some(1.0), Some(1.0));

@@ -196,3 +196,10 @@ fn a_stall_now_and_then_does_not_keep_a_connection_from_the_ring() {
     }
     assert!(pair.turns_in_ring > 1_500, "{}", pair.turns_in_ring);
 }
+
+#[test]
+fn a_trial_on_a_machine_without_time_for_it_ends_at_once() {
+    let mut pair = Pair::new([60_000, 5_000_000]);
+    let in_ring = pair.turns(200);
+    assert!((1..=6).contains(&in_ring), "{in_ring}");
+}
