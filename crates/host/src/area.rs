@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 const LINE: u64 = 64;
 const PROCESS_SLEEPING: u64 = 0;
+const WORDS_AWAITED: u64 = 8;
 const NODE_SLEEPING: u64 = LINE;
 const NOTIFICATIONS_LOST: u64 = 2 * LINE;
 const EVENTS_SENT: u64 = 3 * LINE;
@@ -94,6 +95,11 @@ impl AttachArea {
     /// Not 0: the process sleeps, or an event loop of it does; whoever puts something in a ring for it wakes it.
     pub fn process_sleeping(&self) -> &AtomicU64 {
         self.at(PROCESS_SLEEPING)
+    }
+
+    /// Not 0: a thread of the process sleeps until a word of its memory changes; the node wakes it when it has put short data there.
+    pub fn words_awaited(&self) -> &AtomicU64 {
+        self.at(WORDS_AWAITED)
     }
 
     /// Not 0: the node sleeps; whoever puts a command in the ring writes the node's doorbell.

@@ -99,18 +99,65 @@ pub struct Waiter {
     stepper: Option<Arc<dyn Stepper>>,
     /// Nanoseconds to poll before blocking; adapts between [`POLL_MIN_NS`] and [`POLL_MAX_NS`] to whether polling succeeds.
     poll_ns: Arc<AtomicU64>,
-    /// Waits during which yields are avoided, because the last one gave the core away for long.
-    no_yield: Arc<AtomicU32>,
+    yields: Arc<Yields>,
 }
 
-/// Longest polling before a wait blocks: about what a blocking wake-up costs on a virtual machine, so polling at most doubles a wait.
+/// Whether giving the core away between looks pays. A busy third party keeps it for a whole time slice each time; then it is better to sleep, for who is woken gets
+/// the core before who was busy. A hypervisor that takes the core does so now and then, and whoever sleeps then waits for it longer still.
+#[derive(Debug, Default)]
+pub struct Yields {
+    /// Sleeps until the next try.
+    suspended: AtomicU32,
+    /// Grows with long yields, shrinks with short ones.
+    score: AtomicU32,
+}
+
+impl Yields {
+    /// Whether to yield at all now.
+    #[inline]
+    pub fn pay(&self) -> bool {
+        self.suspended.load(Ordering::Relaxed) == 0
+    }
+
+    /// A yield took so long. Threads that count at the same time may lose a count.
+    #[inline]
+    pub fn took(&self, ns: u64) {
+        let score = self.score.load(Ordering::Relaxed);
+        if ns < YIELD_LONG_NS {
+            if score > 0 {
+                self.score.store(score - 1, Ordering::Relaxed);
+            }
+        } else if score < YIELD_SCORE_MAX {
+            self.score.store(score + LONG_YIELD_SCORE, Ordering::Relaxed);
+        } else {
+            self.suspended.store(NO_YIELD_SLEEPS, Ordering::Relaxed);
+        }
+    }
+
+    /// A sleep in place of yields has ended.
+    #[inline]
+    pub fn slept(&self) {
+        let left = self.suspended.load(Ordering::Relaxed);
+        if left > 0 {
+            self.suspended.store(left - 1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Longest polling before a wait blocks: what a blocking wake-up costs on a virtual machine, so polling at most doubles a wait.
 pub const POLL_MAX_NS: u64 = 50_000;
+/// What a blocking wake-up costs there.
+const WAKE_NS: u64 = 50_000;
 /// Shortest polling after many waits in vain.
 pub const POLL_MIN_NS: u64 = 1_000;
 /// A yield that took longer than this gave the core to a busy third party.
 const YIELD_LONG_NS: u64 = 100_000;
-/// Waits without yields after that.
-const NO_YIELD_WAITS: u32 = 64;
+/// What a long yield counts; a short one counts 1 against it.
+const LONG_YIELD_SCORE: u32 = 16;
+/// A long yield at this score is one too many.
+const YIELD_SCORE_MAX: u32 = 32;
+/// Sleeps without yields after that.
+const NO_YIELD_SLEEPS: u32 = 64;
 /// Polls between two looks at the clock.
 const POLLS_A_LOOK: u32 = 64;
 /// Steps without work between two looks at the clock.
@@ -119,7 +166,7 @@ const STEPS_A_LOOK: u32 = 4;
 impl Waiter {
     /// Waiting on a node in another process.
     pub fn new() -> Waiter {
-        Waiter { stepper: None, poll_ns: Arc::new(AtomicU64::new(POLL_MAX_NS)), no_yield: Arc::new(AtomicU32::new(0)) }
+        Waiter { stepper: None, poll_ns: Arc::new(AtomicU64::new(POLL_MAX_NS)), yields: Arc::default() }
     }
 
     /// Waiting on a node that is stepped by the waiting threads.
@@ -189,8 +236,8 @@ impl Waiter {
         mut block: impl FnMut(Deadline),
     ) -> Result<T, TimedOut> {
         let start = Nanos::monotonic();
-        let budget = self.poll_ns.load(Ordering::Relaxed);
-        let mut yields = self.may_yield();
+        let yields = self.yields.pay();
+        let budget = if yields { self.poll_ns.load(Ordering::Relaxed) } else { POLL_MIN_NS };
         let mut before = start;
         loop {
             for _ in 0..POLLS_A_LOOK {
@@ -207,33 +254,35 @@ impl Waiter {
             if now >= deadline.0 {
                 return ready().ok_or(TimedOut);
             }
-            if yields && now.since(before).as_nanos() as u64 > YIELD_LONG_NS {
-                self.no_yield.store(NO_YIELD_WAITS, Ordering::Relaxed);
-                yields = false;
+            if yields {
+                self.yields.took(now.since(before).as_nanos() as u64);
+                before = now;
             }
-            before = now;
             if now.since(start).as_nanos() as u64 >= budget {
                 break;
             }
         }
-        self.adapt(false);
+        if yields {
+            self.adapt(false);
+        } else {
+            self.yields.slept();
+        }
         loop {
             block(deadline);
-            if let Some(value) = ready() {
+            let found = ready();
+            let now = Nanos::monotonic();
+            if let Some(value) = found {
+                // Without the wake-up it would have been there in time. Otherwise two that wait for each other would never leave their sleeps: each one's
+                // wake-up makes the other one's wait too long to be polled.
+                if yields && now.since(start).as_nanos() as u64 <= POLL_MAX_NS + WAKE_NS {
+                    self.adapt(true);
+                }
                 return Ok(value);
             }
-            if Nanos::monotonic() >= deadline.0 {
+            if now >= deadline.0 {
                 return Err(TimedOut);
             }
         }
-    }
-
-    fn may_yield(&self) -> bool {
-        let left = self.no_yield.load(Ordering::Relaxed);
-        if left > 0 {
-            self.no_yield.store(left - 1, Ordering::Relaxed);
-        }
-        left == 0
     }
 
     fn adapt(&self, polling_paid: bool) {
@@ -422,6 +471,72 @@ mod tests {
             flag.fetch_add(1 << 32, Ordering::SeqCst);
         }
         thread.join().unwrap();
+    }
+
+    #[test]
+    fn sleeps_that_end_soon_bring_polling_back() {
+        let waiter = Waiter::new();
+        let polled = || waiter.poll_ns.load(Ordering::Relaxed);
+        waiter.poll_ns.store(POLL_MIN_NS, Ordering::Relaxed);
+        let wait = |asleep: Duration| {
+            let woken = AtomicBool::new(false);
+            let ready = || woken.load(Ordering::Relaxed).then_some(());
+            let block = |_| {
+                std::thread::sleep(asleep);
+                woken.store(true, Ordering::Relaxed);
+            };
+            waiter.wait(long(), ready, block).expect("the sleep ends");
+        };
+        // On a busy machine some sleeps take longer than asked for, and some waits do not count; others do.
+        let until = |asleep, done: &dyn Fn() -> bool| {
+            let limit = long();
+            while !done() {
+                assert!(
+                    limit.left(Nanos::monotonic()).is_some(),
+                    "{} ns of polling after sleeps of {asleep:?}",
+                    polled()
+                );
+                wait(asleep);
+            }
+        };
+        until(Duration::ZERO, &|| polled() == POLL_MAX_NS);
+        until(Duration::from_millis(1), &|| polled() <= 2 * POLL_MIN_NS);
+    }
+
+    #[test]
+    fn long_yields_stop_yielding_unless_they_are_rare() {
+        let yields = Yields::default();
+        for _ in 0..100 {
+            yields.took(3_000_000);
+            (0..LONG_YIELD_SCORE).for_each(|_| yields.took(1_000));
+        }
+        assert!(yields.pay(), "one in many");
+        (0..3).for_each(|_| yields.took(3_000_000));
+        assert!(!yields.pay());
+        (0..NO_YIELD_SLEEPS).for_each(|_| yields.slept());
+        assert!(yields.pay(), "it is tried again");
+        yields.took(3_000_000);
+        assert!(!yields.pay(), "and one more is enough");
+    }
+
+    #[test]
+    fn who_lost_the_core_for_long_sleeps_at_once() {
+        let waiter = Waiter::new();
+        waiter.yields.suspended.store(NO_YIELD_SLEEPS, Ordering::Relaxed);
+        let looks = Cell::new(0u32);
+        let ready = || {
+            looks.set(looks.get() + 1);
+            None::<()>
+        };
+        let slept = Cell::new(0u32);
+        let block = |_| {
+            slept.set(slept.get() + 1);
+            std::thread::sleep(Duration::from_millis(1));
+        };
+        assert_eq!(waiter.wait(Deadline::after(Duration::from_millis(5)), ready, block), Err(TimedOut));
+        assert!(slept.get() > 0);
+        assert_eq!(waiter.yields.suspended.load(Ordering::Relaxed), NO_YIELD_SLEEPS - 1, "counted down");
+        assert_eq!(waiter.poll_ns.load(Ordering::Relaxed), POLL_MAX_NS, "it says nothing about polling");
     }
 
     struct Countdown(AtomicU64, AtomicBool);

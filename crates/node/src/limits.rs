@@ -92,6 +92,10 @@ pub const PROBES_PER_SECOND: u32 = 100;
 
 /// Time without work after which a node sleeps; polling costs its core, sleeping costs the next message a wake-up of about as long.
 pub const AWAKE_TIME: Duration = Duration::from_micros(80);
+/// Longest data that a sleeping thread may be waiting for a word of.
+pub const AWAITED_BYTES_MAX: u64 = 4096;
+/// Processes that are woken after one step because of such data; more find it at their next look, at most a millisecond later.
+pub const TOUCHED_MAX: usize = 64;
 /// Time between two looks at the control sockets while rings and network are busy.
 pub const CONTROL_LOOK: Duration = Duration::from_micros(50);
 /// Steps without work between two looks at the control sockets.

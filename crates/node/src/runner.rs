@@ -118,6 +118,7 @@ impl Runner {
             }
         }
         if worked {
+            self.station.wake_for_words();
             self.vain = 0;
         } else {
             if self.vain == 0 {

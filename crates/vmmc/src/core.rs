@@ -209,6 +209,22 @@ impl Core {
 
     /// Waits until `ready` gives something, collecting what comes from the node meanwhile.
     pub(crate) fn wait<T>(&self, deadline: Deadline, ready: impl FnMut() -> Option<T>) -> Result<T, End> {
+        self.wait_for(deadline, None, ready)
+    }
+
+    /// As [`wait`](Self::wait), for a word of exported memory. It naps instead of sleeping, for a store by another process wakes nobody; but the node wakes it
+    /// after it has put short data there.
+    pub(crate) fn wait_word<T>(&self, deadline: Deadline, ready: impl FnMut() -> Option<T>) -> Result<T, End> {
+        self.wait_for(deadline, Some(NAP_MIN), ready)
+    }
+
+    /// `nap`: what is waited for may come without a wake-up, so no sleep is longer.
+    fn wait_for<T>(
+        &self,
+        deadline: Deadline,
+        mut nap: Option<Duration>,
+        ready: impl FnMut() -> Option<T>,
+    ) -> Result<T, End> {
         let ready = RefCell::new(ready);
         let found: Cell<Option<T>> = Cell::new(None);
         let look = || {
@@ -218,22 +234,31 @@ impl Core {
             found.set(now);
             some || self.hot.state() != ALIVE
         };
+        let words = nap.is_some();
         let poll = || {
             if let Some(value) = found.take() {
                 return Some(Ok(value));
             }
-            self.collect_if_free();
+            if !words {
+                self.collect_if_free();
+            }
             if let Some(value) = (ready.borrow_mut())() {
                 return Some(Ok(value));
             }
             self.usable().err().map(Err)
         };
+        let waiter = &self.waiting.waiter;
+        let area = &self.hot.area;
+        let flags = [area.process_sleeping(), self.gates.bell(), area.words_awaited()];
+        let flags = if words { &flags[..] } else { &flags[..2] };
         let block = |until: Deadline| {
             let mut look = look;
-            let flags = [self.hot.area.process_sleeping(), self.gates.bell()];
-            self.waiting.block(&flags, until, &mut look);
+            let until = nap.map_or(until, |nap| until.min(waiter.deadline(nap)));
+            self.waiting.block(flags, until, &mut look);
+            nap = nap.map(|nap| (nap * 2).min(NAP_MAX));
         };
-        wait_sliced(&self.waiting.waiter, deadline, STEPPED_SLICE, poll, block).unwrap_or(Err(End::TimedOut))
+        let slice = if words { NAP_MAX } else { STEPPED_SLICE };
+        wait_sliced(waiter, deadline, slice, poll, block).unwrap_or(Err(End::TimedOut))
     }
 
     /// As [`wait`](Self::wait), for what other threads of this process give back.

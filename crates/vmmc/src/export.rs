@@ -187,8 +187,9 @@ impl Export {
 
     /// Waits the session's timeout until a word satisfies a condition; gives its value. Everything sent before that word by the same process is then visible.
     ///
-    /// It polls, yields the processor, then takes short naps (up to 1 ms): a store by another process cannot wake anybody. To block without naps, ask the sender
-    /// for a notification.
+    /// It polls, yields the processor, then sleeps: the node wakes it for short data (up to 4 KiB) that comes through the engine. A store by another process of
+    /// this node, or a word at the end of long data, wakes nobody and is found after a nap of up to 1 ms; to block without naps, ask the sender for a
+    /// notification.
     ///
     /// # Errors
     /// [`WaitError`].
@@ -207,7 +208,7 @@ impl Export {
             return Ok(value);
         }
         let start = self.core.waiting.waiter.now();
-        self.core.wait_unannounced(deadline, look).map_err(|end| {
+        self.core.wait_word(deadline, look).map_err(|end| {
             let waited = self.core.waiting.waiter.now().since(start);
             self.core.wait_error(end, &format!("wait for the word at {offset} of export {}", self.id), waited)
         })

@@ -20,7 +20,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use vmmc_host::channel::{ChannelError, Listener, node_socket_name};
-use vmmc_host::wait::{WakeReceiver, WakeSender, wake_pair};
+use vmmc_host::wait::{WakeReceiver, WakeSender, Yields, wake_pair};
 use vmmc_nic::{BadNodeName, PeerTableFull, Time};
 
 pub use start::{StartError, start_detached};
@@ -99,6 +99,7 @@ pub struct Daemon {
     /// Rings when `stop` may have been set.
     bell: WakeReceiver,
     ringer: Arc<WakeSender>,
+    yields: Yields,
 }
 
 /// Ends a running daemon from another thread.
@@ -145,7 +146,7 @@ impl Daemon {
             Metrics::start(address, ringer.clone()).map_err(|e| RunError::Bind { address, why: e.to_string() })
         });
         let metrics = metrics.transpose()?;
-        Ok(Daemon { config, runner, launcher, metrics, listener, stop, bell, ringer })
+        Ok(Daemon { config, runner, launcher, metrics, listener, stop, bell, ringer, yields: Yields::default() })
     }
 
     /// Name and addresses.
@@ -186,18 +187,30 @@ impl Daemon {
             }
             if worked {
                 self.runner.stays_awake();
-                std::thread::yield_now();
+                self.give_way();
                 continue;
             }
-            if self.runner.idle_for(now) < AWAKE_TIME {
-                std::thread::yield_now();
+            if self.runner.idle_for(now) < AWAKE_TIME && self.give_way() {
                 continue;
             }
             self.sleep(&input, now, alone_since);
+            self.yields.slept();
         }
         drop(self.listener);
         self.runner.shut_down();
         Ok(())
+    }
+
+    /// Gives the core away, if that pays; says whether it did.
+    #[inline]
+    fn give_way(&self) -> bool {
+        if !self.yields.pay() {
+            return false;
+        }
+        let before = now();
+        std::thread::yield_now();
+        self.yields.took(now().since(before).as_nanos() as u64);
+        true
     }
 
     fn sleep(&mut self, input: &OwnedFd, now: Time, alone_since: Time) {

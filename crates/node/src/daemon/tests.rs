@@ -3,6 +3,7 @@
 use super::*;
 use crate::config::KeySource;
 use crate::testing::{LONG, Raw, wait};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use std::rc::Rc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -82,6 +83,25 @@ fn a_sleeping_daemon_hears_its_doorbell() {
         assert_eq!(importer.completion().status, 0);
     }
     assert_eq!(memory.region.word(0).unwrap().load(Ordering::SeqCst), 20);
+}
+
+#[test]
+fn who_sleeps_for_a_word_is_woken_by_short_data() {
+    let (a, b) = (Served::start("word-a", |c| c), Served::start("word-b", |c| c));
+    let (mut owner, mut importer) = (a.attach(), b.attach());
+    let (_, memory) = owner.export("x");
+    let (grant, _) = importer.import(Some(&a.address.to_string()), "x", rights::WRITE);
+    let is_rung = |owner: &Raw| {
+        let mut fds = [PollFd::new(&owner.wake, PollFlags::IN)];
+        rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() > 0
+    };
+    importer.send(grant.import, 0, &1u64.to_le_bytes(), 1);
+    assert_eq!(importer.completion().status, 0);
+    assert!(!is_rung(&owner), "nobody sleeps");
+    owner.area.words_awaited().store(1, Ordering::SeqCst);
+    importer.send(grant.import, 0, &2u64.to_le_bytes(), 2);
+    wait(&std::thread::yield_now, || is_rung(&owner).then_some(()));
+    assert_eq!(memory.region.word(0).unwrap().load(Ordering::SeqCst), 2);
 }
 
 #[test]

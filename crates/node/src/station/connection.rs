@@ -248,6 +248,12 @@ impl Process {
         }
     }
 
+    /// Wakes threads of the process that sleep until a word changes.
+    #[inline]
+    pub(super) fn wake_for_words(&self) {
+        self.wake.wake_if(self.area.words_awaited());
+    }
+
     /// Tells the process something unasked. `events_sent` grows with what has really gone out, so a process that sees it grow finds the message.
     pub(super) fn tell(&mut self, event: &NodeEvent, fds: Vec<OwnedFd>) -> Result<(), Gone> {
         let sent = self.events.send(encode(event), fds)?;

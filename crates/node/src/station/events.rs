@@ -35,6 +35,16 @@ impl Station {
         }
     }
 
+    /// Wakes processes with threads that sleep until a word changes, for what was put into their memory.
+    #[inline]
+    pub(crate) fn wake_for_words(&mut self) {
+        while let Some(id) = self.memory.take_touched() {
+            if let Some(process) = self.process(id) {
+                process.wake_for_words();
+            }
+        }
+    }
+
     #[inline]
     fn hand_out(&mut self, event: Event, now: Time) {
         match event {

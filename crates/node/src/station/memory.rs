@@ -5,7 +5,7 @@
 
 use super::translation::{ADDRESS_SPACE, Place, Table, Translations, are_one_kind};
 use crate::config::UtlbConfig;
-use crate::limits::PINS_PER_CALL_MAX;
+use crate::limits::{AWAITED_BYTES_MAX, PINS_PER_CALL_MAX, TOUCHED_MAX};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use vmmc_host::control::{PageRun, PinRun};
@@ -27,6 +27,8 @@ pub(super) struct Memory {
     processes: Vec<ProcessMemory>,
     /// Of the processes' own addresses.
     translations: Translations,
+    /// Owners of memory that short data was put into, until somebody [takes](Memory::take_touched) them.
+    touched: Vec<ProcessId>,
 }
 
 #[derive(Default)]
@@ -79,7 +81,7 @@ pub(super) fn duplicate(fd: &OwnedFd) -> Result<OwnedFd, RegionError> {
 
 impl Memory {
     pub(super) fn new(utlb: UtlbConfig) -> Memory {
-        Memory { translations: Translations::new(utlb), processes: Vec::new() }
+        Memory { translations: Translations::new(utlb), processes: Vec::new(), touched: Vec::new() }
     }
 
     pub(super) fn add_process(&mut self, process: ProcessId) {
@@ -341,11 +343,29 @@ fn refuse_huge_pages(fd: &OwnedFd, len: u64) -> Result<(), RegionError> {
     Ok(())
 }
 
+impl Memory {
+    /// A process that may wait for what was put into its memory.
+    #[inline]
+    pub(super) fn take_touched(&mut self) -> Option<ProcessId> {
+        self.touched.pop()
+    }
+
+    /// Long data is followed by a short word that says so, or by nothing that anybody sleeps for.
+    #[inline]
+    fn touch(&mut self, process: ProcessId, len: u64) {
+        let known = len > AWAITED_BYTES_MAX || self.touched.last() == Some(&process);
+        if !known && self.touched.len() < TOUCHED_MAX && !self.touched.contains(&process) {
+            self.touched.push(process);
+        }
+    }
+}
+
 impl Dma for Memory {
     // A range outside of its region cannot come: exports and commands were checked when they were made. Should the region have been replaced by a smaller one
     // since, the range is garbage too.
     #[inline]
     fn deposit(&mut self, to: RegionRef, offset: u64, data: &[u8]) {
+        self.touch(to.process, data.len() as u64);
         if to.region != ADDRESS_SPACE {
             if let Some(region) = self.region(to) {
                 let _ = region.write(offset, data);
@@ -382,6 +402,7 @@ impl Dma for Memory {
     }
 
     fn copy(&mut self, from: RegionRef, from_offset: u64, to: RegionRef, to_offset: u64, len: u64) {
+        self.touch(to.process, len);
         let mut done = 0;
         while done < len {
             let (source, whole) = self.piece(from, from_offset + done, len - done);
@@ -398,6 +419,7 @@ impl Dma for Memory {
 
     #[inline]
     fn atomic(&mut self, at: RegionRef, offset: u64, op: AtomicOp) -> u64 {
+        self.touch(at.process, size_of::<u64>() as u64);
         let Some(region) = self.region(at).filter(|_| offset % 8 == 0) else { return 0 };
         let Ok(word) = region.word(offset) else { return 0 };
         match op {
