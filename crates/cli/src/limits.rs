@@ -109,3 +109,6 @@ pub(crate) const IDLE_WATCH: Duration = Duration::from_secs(2);
 
 /// Rounds before stream sockets between nodes are measured: several times those after which a connection has found its medium.
 pub(crate) const BETWEEN_WARM_ROUNDS: u32 = 500;
+
+/// Two workers and two daemons poll in a measurement between two nodes.
+pub(crate) const CORES_FOR_TWO_NODES: usize = 4;

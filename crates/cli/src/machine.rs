@@ -2,7 +2,7 @@
 //!
 //! Invariant: nothing here fails; what cannot be read is left out.
 
-use crate::limits::NOISY_STEAL;
+use crate::limits::{CORES_FOR_TWO_NODES, NOISY_STEAL};
 use std::fs::read_to_string;
 
 /// The machine, as it is printed beside figures.
@@ -62,6 +62,13 @@ pub(crate) fn core_pair() -> (usize, usize) {
     let cores = cores();
     let first = cores.first().copied().unwrap_or(0);
     (first, cores.get(1).copied().unwrap_or(first))
+}
+
+/// Processors for the daemons of two nodes that stand for two machines: where there are too few for everybody who polls, each has that of its worker. Left to
+/// float there, two daemons are now on one processor and now on two, and the figures with them.
+pub(crate) fn node_cores() -> [Option<usize>; 2] {
+    let (first, second) = core_pair();
+    if cores().len() < CORES_FOR_TWO_NODES { [Some(first), Some(second)] } else { [None, None] }
 }
 
 /// Puts the calling thread, and what it starts from now on, on one processor. A refusal leaves it where it is: the figures are then noisier, not wrong.

@@ -53,8 +53,9 @@ fn set_up(say: &dyn Fn(&str) -> Result<(), Failure>) -> Result<(Processes, Proce
 
 /// Two nodes that know each other, and a pair with one process on each.
 fn between_nodes(names: [&str; 2], key: Option<[u8; 32]>) -> Result<(Processes, Vec<TemporaryNode>), Failure> {
-    let first = TemporaryNode::start(order(names[0], key, &[])).map_err(Failure::new)?;
-    let second = TemporaryNode::start(order(names[1], key, &first.addresses)).map_err(Failure::new)?;
+    let [core, other] = crate::machine::node_cores();
+    let first = TemporaryNode::start(order(names[0], key, &[]), core).map_err(Failure::new)?;
+    let second = TemporaryNode::start(order(names[1], key, &first.addresses), other).map_err(Failure::new)?;
     let Route { pair, nodes } = Route::between(vec![first, second]).map_err(Failure::new)?;
     Ok((Processes(pair), nodes))
 }

@@ -26,12 +26,13 @@ impl Route {
         let key = if sealed { Some(random_key()?) } else { None };
         match path {
             Path::SameNode => {
-                let node = TemporaryNode::start(order("one", key, &[]))?;
+                let node = TemporaryNode::start(order("one", key, &[]), None)?;
                 Route::between(vec![node])
             }
             Path::TwoNodes => {
-                let first = TemporaryNode::start(order("a", key, &[]))?;
-                let second = TemporaryNode::start(order("b", key, &first.addresses))?;
+                let [core, other] = crate::machine::node_cores();
+                let first = TemporaryNode::start(order("a", key, &[]), core)?;
+                let second = TemporaryNode::start(order("b", key, &first.addresses), other)?;
                 Route::between(vec![first, second])
             }
             Path::Embedded => {

@@ -42,6 +42,12 @@ impl Helper {
     }
 }
 
+/// A worker, on one processor if told so.
+fn worker(core: Option<usize>) -> Result<Helper, TaskError> {
+    let place = core.map(|core| ["--core".into(), core.to_string()]);
+    Helper::start(&[&["worker".into()][..], place.as_ref().map_or(&[], |place| &place[..])].concat())
+}
+
 /// A node daemon that lives as long as the measurement.
 pub(crate) struct TemporaryNode {
     /// Its name.
@@ -52,9 +58,9 @@ pub(crate) struct TemporaryNode {
 }
 
 impl TemporaryNode {
-    /// Starts it and waits until processes can attach.
-    pub(crate) fn start(order: NodeOrder) -> Result<TemporaryNode, TaskError> {
-        let helper = Helper::start(&["worker".into()])?;
+    /// Starts it, on one processor if told so, and waits until processes can attach.
+    pub(crate) fn start(order: NodeOrder, core: Option<usize>) -> Result<TemporaryNode, TaskError> {
+        let helper = worker(core)?;
         let name = order.name.clone();
         helper.order(&Order::Node(order), &[])?;
         match helper.answer(NODE_WAIT)? {
@@ -93,8 +99,7 @@ impl Pair {
     /// Starts both, for leader and follower with these settings.
     pub(crate) fn start(leader: Setting, follower: Setting) -> Result<Pair, TaskError> {
         let (first, second) = crate::machine::core_pair();
-        let worker = |core: usize| Helper::start(&["worker".into(), "--core".into(), core.to_string()]);
-        let pair = Pair { leader: worker(first)?, follower: worker(second)?, broken: None };
+        let pair = Pair { leader: worker(Some(first))?, follower: worker(Some(second))?, broken: None };
         let (a, b) = Channel::pair()?;
         pair.leader.order(&Order::Meet(leader), &[a.into_fd()])?;
         pair.follower.order(&Order::Meet(follower), &[b.into_fd()])?;

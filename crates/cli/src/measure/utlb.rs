@@ -115,7 +115,7 @@ impl Bed {
 
     /// Attached to a daemon.
     fn attached() -> Result<Bed, Failure> {
-        let node = TemporaryNode::start(order("utlb", None, &[])).map_err(Failure::new)?;
+        let node = TemporaryNode::start(order("utlb", None, &[]), None).map_err(Failure::new)?;
         let attach = || Session::builder().node(&node.name).attach().map_err(Failure::from);
         let sessions = [attach()?, attach()?, attach()?, attach()?];
         Bed::new(sessions, Serving::Daemon { _node: node })
