@@ -73,7 +73,7 @@ pub const TELLS_KEPT_MAX: usize = 4096;
 /// Lane that threads share when all others are taken.
 pub const SHARED_LANE: u32 = LANES as u32 - 1;
 
-/// Pause while waiting for room in the command ring or for a word in memory, which nobody can announce. Longer than a poll phase, shorter than anyone notices.
+/// First pause while waiting for room in the command ring, which nobody announces, or for a word in memory, which only the node does, after short data.
 pub const NAP_MIN: Duration = Duration::from_micros(50);
 /// Longest such pause: 1,000 wake-ups a second cost one percent of a core.
 pub const NAP_MAX: Duration = Duration::from_millis(1);
