@@ -7,7 +7,7 @@ use crate::commands::bench::{kernel_peer, noise, show, verdict};
 use crate::failure::Failure;
 use crate::limits::DEMO_MEASURE;
 use crate::machine::{Machine, Quiet};
-use crate::measure::nodes::{Route, order, random_key, setting};
+use crate::measure::nodes::{Route, random_key, setting};
 use crate::measure::pair::{Pair, TemporaryNode};
 use crate::measure::plan::{Plan, Source};
 use crate::measure::task::{Measure, MoveBy, Setting, Vmmc, Work};
@@ -53,10 +53,7 @@ fn set_up(say: &dyn Fn(&str) -> Result<(), Failure>) -> Result<(Processes, Proce
 
 /// Two nodes that know each other, and a pair with one process on each.
 fn between_nodes(names: [&str; 2], key: Option<[u8; 32]>) -> Result<(Processes, Vec<TemporaryNode>), Failure> {
-    let [core, other] = crate::machine::node_cores();
-    let first = TemporaryNode::start(order(names[0], key, &[]), core).map_err(Failure::new)?;
-    let second = TemporaryNode::start(order(names[1], key, &first.addresses), other).map_err(Failure::new)?;
-    let Route { pair, nodes } = Route::between(vec![first, second]).map_err(Failure::new)?;
+    let Route { pair, nodes } = Route::between_two(names, key).map_err(Failure::new)?;
     Ok((Processes(pair), nodes))
 }
 

@@ -29,17 +29,20 @@ impl Route {
                 let node = TemporaryNode::start(order("one", key, &[]), None)?;
                 Route::between(vec![node])
             }
-            Path::TwoNodes => {
-                let [core, other] = crate::machine::node_cores();
-                let first = TemporaryNode::start(order("a", key, &[]), core)?;
-                let second = TemporaryNode::start(order("b", key, &first.addresses), other)?;
-                Route::between(vec![first, second])
-            }
+            Path::TwoNodes => Route::between_two(["a", "b"], key),
             Path::Embedded => {
                 let embed = |name| Setting::Embedded(order(name, key, &[]));
                 Ok(Route { pair: Pair::start(embed("c"), embed("d"))?, nodes: vec![] })
             }
         }
+    }
+
+    /// Two nodes that know each other, and a worker on each.
+    pub(crate) fn between_two(names: [&str; 2], key: Option<[u8; 32]>) -> Result<Route, TaskError> {
+        let [core, other] = crate::machine::node_cores();
+        let first = TemporaryNode::start(order(names[0], key, &[]), core)?;
+        let second = TemporaryNode::start(order(names[1], key, &first.addresses), other)?;
+        Route::between(vec![first, second])
     }
 
     /// Workers on the first and the last of these nodes.
