@@ -110,5 +110,8 @@ pub(crate) const IDLE_WATCH: Duration = Duration::from_secs(2);
 /// Rounds before stream sockets between nodes are measured: several times those after which a connection has found its medium.
 pub(crate) const BETWEEN_WARM_ROUNDS: u32 = 500;
 
+/// Turn of one of two connections that are compared: short beside what else happens on a machine, long beside a rest in which nodes go to sleep.
+pub(crate) const BETWEEN_TURN: Duration = Duration::from_millis(10);
+
 /// Two workers and two daemons poll in a measurement between two nodes.
 pub(crate) const CORES_FOR_TWO_NODES: usize = 4;

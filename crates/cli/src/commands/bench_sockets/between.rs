@@ -1,14 +1,15 @@
 //! Stream sockets between two nodes beside plain TCP: short and long messages there and back, a stream, a client that thinks.
 //!
 //! Invariant: each node and its program share one core, as on two machines of one core, for TCP too; so both sides of a ratio have the same cores. What goes
-//! between the nodes is encrypted, TCP is not. Processor time is that of both programs and both nodes. TCP runs before and after VMMC: the ratio is to the mean of both,
-//! and how far they are apart says what the run can tell, for a connection that stays with the kernel is TCP itself.
+//! between the nodes is encrypted, TCP is not. Processor time is that of both programs and both nodes. A run holds a connection of either kind and lets them work in turns of
+//! a few milliseconds, so that what the machine does otherwise meets both. Every second turn of TCP counts for one half of it: how far the halves are apart says what the run
+//! can tell, for a connection that stays with the kernel is TCP itself.
 
-use super::peer::{self, Both, Node, Peer, context, on_core};
+use super::peer::{self, Both, Node, Peer, Tally, context, on_core};
 use super::{Bounds, CHUNK, Figure, Outcome, Way};
 use crate::args::Bench;
 use crate::failure::Failure;
-use crate::limits::BETWEEN_WARM_ROUNDS;
+use crate::limits::{BETWEEN_TURN, BETWEEN_WARM_ROUNDS};
 use crate::machine::{Machine, Quiet, core_pair};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -51,10 +52,9 @@ pub(super) fn run(bench: &Bench) -> Result<(), Failure> {
     for (case, name, most) in rows() {
         let (mut pairs, mut again) = (Vec::new(), Vec::new());
         for _ in 0..bench.runs {
-            let measure = |way| world.measure(case, way, time);
-            let (before, vmmc, after) = (measure(Way::Tcp)?, measure(Way::Vmmc)?, measure(Way::Tcp)?);
-            pairs.push((before.mean(after), vmmc));
-            again.push((before, after));
+            let (tcp, vmmc) = world.measure(case, time)?;
+            pairs.push((tcp[0].mean(tcp[1]), vmmc));
+            again.push((tcp[0], tcp[1]));
         }
         outcomes.push(Outcome::of(name, most, &pairs).with_spread(&again));
     }
@@ -67,7 +67,7 @@ pub(super) fn run(bench: &Bench) -> Result<(), Failure> {
         let lines: Vec<_> = outcomes.iter().map(Outcome::line).collect();
         let mut text = format!(
             "vmmc bench sockets --path two-nodes on {}\n{}; each node and its program share one core\n\
-             spread: by how much TCP differs from itself, in time and in processor time, before and after\n",
+             spread: by how much TCP differs from itself, in time and in processor time; as TCP: beyond a bound, but by no more than that\n",
             Machine::here(),
             super::show(&lines, bench.runs)
         );
@@ -105,36 +105,66 @@ impl World {
         Ok(World { peer, _node: node, key, cores })
     }
 
-    fn measure(&self, case: Case, way: Way, time: Duration) -> Result<Figure, Failure> {
-        on_core(self.cores.0, || self.case(case, way, time))
+    /// TCP in two halves, and VMMC.
+    fn measure(&self, case: Case, time: Duration) -> Result<([Figure; 2], Figure), Failure> {
+        on_core(self.cores.0, || {
+            let mut tcp = Work::start(self, case, Way::Tcp)?;
+            let mut vmmc = Work::start(self, case, Way::Vmmc)?;
+            let mut done = [Tally::default(); 3];
+            let turns = (time.as_nanos() / BETWEEN_TURN.as_nanos()).max(2);
+            for turn in 0..turns {
+                done[turn as usize % 2].add(tcp.tally(&self.peer)?);
+                done[2].add(vmmc.tally(&self.peer)?);
+            }
+            let [first, second, vmmc] = done.map(Tally::figure);
+            Ok(([first, second], vmmc))
+        })
     }
+}
 
-    fn case(&self, case: Case, way: Way, time: Duration) -> Result<Figure, Failure> {
+/// A connection and what is done with it.
+struct Work {
+    case: Case,
+    both: Box<dyn Both>,
+    data: Vec<u8>,
+}
+
+impl Work {
+    fn start(world: &World, case: Case, way: Way) -> Result<Work, Failure> {
         let size = match case {
             Case::Ping { bytes } => bytes,
             Case::Think { .. } => 8,
             Case::Push => 0,
         };
-        let mut both = self.peer.open(way, self.cores.1)?;
+        let mut both = world.peer.open(way, world.cores.1)?;
         both.write_all(&(size as u32).to_le_bytes())?;
-        let mut data = vec![b's'; size.max(1)];
-        let mut operation = || -> Result<(), Failure> {
-            match case {
-                Case::Push => {
-                    both.write_all(&[b's'; CHUNK])?;
-                    both.write_all(b"e")?;
-                    return Ok(both.read_exact(&mut [0u8; 8])?);
-                }
-                Case::Think { us } => std::thread::sleep(Duration::from_micros(us)),
-                Case::Ping { .. } => {}
-            }
-            both.write_all(&data)?;
-            Ok(both.read_exact(&mut data)?)
-        };
+        let data = vec![b's'; if size == 0 { CHUNK } else { size }];
+        let mut work = Work { case, both, data };
         // Until the connection has found the medium that is faster for it.
         let rounds = if size == 0 { BETWEEN_WARM_ROUNDS / 50 } else { BETWEEN_WARM_ROUNDS };
-        (0..rounds).try_for_each(|_| operation())?;
-        self.peer.timed(time, 1, 1, operation)
+        (0..rounds).try_for_each(|_| work.operation())?;
+        Ok(work)
+    }
+
+    fn operation(&mut self) -> Result<(), Failure> {
+        match self.case {
+            Case::Push => {
+                self.both.write_all(&self.data)?;
+                self.both.write_all(b"e")?;
+                return Ok(self.both.read_exact(&mut [0u8; 8])?);
+            }
+            Case::Think { us } => std::thread::sleep(Duration::from_micros(us)),
+            Case::Ping { .. } => {}
+        }
+        self.both.write_all(&self.data)?;
+        Ok(self.both.read_exact(&mut self.data)?)
+    }
+
+    /// One turn.
+    fn tally(&mut self, peer: &Peer) -> Result<Tally, Failure> {
+        // What the other connection's turn left in caches, and of sleeping nodes, is not this one's.
+        self.operation()?;
+        peer.tally(BETWEEN_TURN, 1, 1, || self.operation())
     }
 }
 

@@ -9,7 +9,7 @@ use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use vmmc_node::{Daemon, NodeConfig, Stopper};
 use vmmc_sockets::{Context, Medium, Settings, Stream};
@@ -51,6 +51,30 @@ pub(super) struct Peer {
     plain: SocketAddr,
     through: SocketAddr,
     context: Arc<Context>,
+    /// By which its processor time is asked for.
+    cpu: Mutex<TcpStream>,
+}
+
+/// What was done in some time.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Tally {
+    wall: f64,
+    cpu: f64,
+    operations: u32,
+}
+
+impl Tally {
+    pub(super) fn add(&mut self, other: Tally) {
+        self.wall += other.wall;
+        self.cpu += other.cpu;
+        self.operations += other.operations;
+    }
+
+    /// What an operation took.
+    pub(super) fn figure(self) -> Figure {
+        let operations = f64::from(self.operations);
+        Figure { wall: self.wall / operations, cpu: self.cpu / operations }
+    }
 }
 
 impl Peer {
@@ -69,7 +93,10 @@ impl Peer {
             line.parse().map_err(Failure::new)
         };
         let (plain, through) = (address()?, address()?);
-        Ok(Peer { process, plain, through, context: context(node) })
+        let mut cpu = TcpStream::connect(plain)?;
+        cpu.set_nodelay(true)?;
+        cpu.write_all(&[ASK_CPU])?;
+        Ok(Peer { process, plain, through, context: context(node), cpu: Mutex::new(cpu) })
     }
 
     /// A connection, whose other end is on this core.
@@ -90,8 +117,19 @@ impl Peer {
         time: Duration,
         operations: u32,
         batch: u32,
-        mut operation: impl FnMut() -> Result<(), Failure>,
+        operation: impl FnMut() -> Result<(), Failure>,
     ) -> Result<Figure, Failure> {
+        self.tally(time, operations, batch, operation).map(Tally::figure)
+    }
+
+    /// As [`timed`](Self::timed), for one piece of several.
+    pub(super) fn tally(
+        &self,
+        time: Duration,
+        operations: u32,
+        batch: u32,
+        mut operation: impl FnMut() -> Result<(), Failure>,
+    ) -> Result<Tally, Failure> {
         let (cpu, start, mut done) = (self.cpu()?, Instant::now(), 0u32);
         while start.elapsed() < time {
             for _ in 0..batch {
@@ -100,12 +138,12 @@ impl Peer {
             done += batch * operations;
         }
         let wall = start.elapsed().as_secs_f64();
-        Ok(Figure { wall: wall / f64::from(done), cpu: (self.cpu()? - cpu) / f64::from(done) })
+        Ok(Tally { wall, cpu: self.cpu()? - cpu, operations: done })
     }
 
     /// Processor time of both processes so far, seconds. Nodes are parts of them.
     pub(super) fn cpu(&self) -> Result<f64, Failure> {
-        let mut asked = TcpStream::connect(self.plain)?;
+        let mut asked = self.cpu.lock().map_err(|_| Failure::new("a measurement panicked"))?;
         asked.write_all(&[ASK_CPU])?;
         let mut theirs = [0u8; 8];
         asked.read_exact(&mut theirs)?;
@@ -159,7 +197,9 @@ fn accept(
             // A client that goes away ends its thread.
             match both.read_exact(&mut first).map(|()| first[0]) {
                 Err(_) => {}
-                Ok(ASK_CPU) => drop(both.write_all(&own_cpu().to_le_bytes())),
+                Ok(ASK_CPU) => {
+                    while both.read_exact(&mut first).is_ok() && both.write_all(&own_cpu().to_le_bytes()).is_ok() {}
+                }
                 Ok(core) => {
                     pin(core as usize);
                     answer(both);
@@ -183,7 +223,7 @@ fn own_cpu() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// In place of a core: the other process's processor time is asked for.
+/// In place of a core, and in each question: the other process's processor time is asked for.
 const ASK_CPU: u8 = 255;
 
 /// A stream of either kind.
