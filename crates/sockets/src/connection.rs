@@ -136,8 +136,18 @@ impl Kernel for Socket<'_> {
 pub struct KernelCall<'a> {
     connection: &'a Connection,
     direction: Direction,
-    /// Counted in shared memory.
-    joined: bool,
+    counted: Counted,
+}
+
+/// Where a kernel call is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Counted {
+    /// In this process: the connection is not upgraded.
+    Early,
+    /// In shared memory.
+    Joined,
+    /// There, and nobody measures it.
+    Resting,
 }
 
 impl KernelCall<'_> {
@@ -167,10 +177,12 @@ impl Drop for KernelCall<'_> {
     fn drop(&mut self) {
         let (sends, receives) = (self.direction != Direction::Receive, self.direction != Direction::Send);
         let connection = self.connection;
-        match connection.upgraded.get().filter(|_| self.joined) {
+        match connection.upgraded.get().filter(|_| self.counted != Counted::Early) {
             Some(joined) => {
                 if sends {
                     joined.core.end_kernel_send();
+                } else if self.counted == Counted::Resting {
+                    joined.core.end_resting_receive();
                 } else {
                     joined.core.end_kernel_receive(|| Nanos::monotonic().0);
                 }
@@ -226,6 +238,9 @@ impl Connection {
                 Err(joined) => joined,
             },
         };
+        if joined.core.rest_sending() {
+            return Sent::Kernel(self.resting_call(Direction::Send));
+        }
         joined.publish_core();
         joined.look_after(context, self);
         let (sending, tell) = joined.core.send(thread_id(), &Socket(fd), from);
@@ -241,7 +256,9 @@ impl Connection {
                 joined.end_if_broken(fd);
                 Sent::Failed(errno)
             }
-            Sending::Kernel => Sent::Kernel(KernelCall { connection: self, direction: Direction::Send, joined: true }),
+            Sending::Kernel => {
+                Sent::Kernel(KernelCall { connection: self, direction: Direction::Send, counted: Counted::Joined })
+            }
         }
     }
 
@@ -256,6 +273,9 @@ impl Connection {
                 Err(joined) => joined,
             },
         };
+        if joined.core.rest_receiving() {
+            return Received::Kernel(self.resting_call(Direction::Receive));
+        }
         joined.look_after(context, self);
         let (receiving, tell) = joined.core.receive(thread_id(), &Socket(fd), into, take == Take::Take);
         if tell.sender {
@@ -273,14 +293,20 @@ impl Connection {
             Receiving::OfKernel(bytes) => Received::OfKernel(bytes),
             Receiving::Empty => Received::Empty,
             // Between nodes only; otherwise a receive reads the kernel itself.
-            Receiving::Kernel => {
-                Received::Kernel(KernelCall { connection: self, direction: Direction::Receive, joined: true })
-            }
+            Receiving::Kernel => Received::Kernel(KernelCall {
+                connection: self,
+                direction: Direction::Receive,
+                counted: Counted::Joined,
+            }),
             Receiving::Failed(errno) => {
                 joined.end_if_broken(fd);
                 Received::Failed(errno)
             }
         }
+    }
+
+    fn resting_call(&self, direction: Direction) -> KernelCall<'_> {
+        KernelCall { connection: self, direction, counted: Counted::Resting }
     }
 
     /// A call of a connection that is not upgraded; an error is the news that now it is.
@@ -313,7 +339,7 @@ impl Connection {
         if direction != Direction::Send {
             self.early.receives.fetch_add(1, Ordering::SeqCst);
         }
-        KernelCall { connection: self, direction, joined: false }
+        KernelCall { connection: self, direction, counted: Counted::Early }
     }
 
     /// Holds a direction in the kernel for a system call of another kind (sendfile, splice); none: it is in the ring.
@@ -330,7 +356,7 @@ impl Connection {
         // A receive that somebody else makes may come late, and take bytes that are not next.
         let held = direction == Direction::Send && joined.core.begin_kernel_send(thread_id());
         held.then_some(())?;
-        Some(KernelCall { connection: self, direction, joined: true })
+        Some(KernelCall { connection: self, direction, counted: Counted::Joined })
     }
 
     /// What carries a direction; [`Direction::Both`] gives the ring if either is there.

@@ -76,6 +76,8 @@ pub(crate) struct Upgraded {
     pub(crate) room: Loan,
     /// Memory of the ring from the peer that a thread of this process looks at.
     pub(crate) view: Loan,
+    /// Sends to come that rest: see [`Upgraded::rest_sending`].
+    resting: AtomicU32,
     /// The other end is on another node.
     between: Option<Box<Between>>,
 }
@@ -135,6 +137,7 @@ impl Upgraded {
             wants_to_grow: AtomicU32::new(0),
             room: Loan::default(),
             view: Loan::default(),
+            resting: AtomicU32::new(0),
         }
     }
 

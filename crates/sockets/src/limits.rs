@@ -98,8 +98,18 @@ pub const BETWEEN_GLANCE: u32 = 8;
 pub const BETWEEN_GLANCE_BAD: u32 = 6;
 /// Turns in the kernel after a window, from the second one on, for which nobody looks at a clock: two looks at either end cost a hundredth of a short turn.
 pub const BETWEEN_UNMEASURED: u32 = 224;
+/// The same of an end that thinks: it makes few turns a second, and each is cold.
+pub const BETWEEN_UNMEASURED_THINKING: u32 = 992;
+/// Long sends in a row after which a direction carries nothing else, as it seems.
+pub const BETWEEN_LONG_SENDS: u32 = 8;
+/// Sends of it to come that nobody looks at: so late at most it is noticed that there are short ones again.
+pub const BETWEEN_LONG_RESTS: u32 = 64;
 /// Turns in the kernel, after the first window, that bring a direction into the ring.
 pub const BETWEEN_TURNS_MIN: u32 = 32;
+/// Turns for which a direction wishes for the ring and gets no answer: ten times as many as it takes.
+pub const BETWEEN_WISH_TURNS: u32 = 32;
+/// Turns after which it wishes so again: meanwhile its calls cost nothing beside TCP's own.
+pub const BETWEEN_WISH_AGAIN: u32 = 512;
 /// A trial in vain multiplies that number: the second one comes before a connection is a tenth of a second old, and the fourth costs one turn in four hundred.
 pub const BETWEEN_TRIAL_FACTOR: u32 = 8;
 /// But not beyond this.

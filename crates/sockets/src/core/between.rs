@@ -121,13 +121,66 @@ impl Upgraded {
 
     /// Ends what [`begin_kernel_receive`](Self::begin_kernel_receive) began.
     pub(crate) fn end_kernel_receive(&self, now_ns: impl FnOnce() -> u64) {
-        self.incoming().kernel_receives.fetch_sub(1, Ordering::SeqCst);
+        self.end_resting_receive();
         self.heard(now_ns);
     }
 
     /// Whether a receive in the kernel must look for announcements all the time.
     pub(crate) fn is_ready_for_ring(&self) -> bool {
         self.between.is_some() && self.own().ready.load(Ordering::Relaxed) != 0
+    }
+
+    /// Sending end: makes the caller's kernel call one that nobody has to think about, if both directions rest in the kernel; it is counted then. Who stays with the kernel
+    /// for long should pay for nothing else: beside TCP's own call these few words are all that is touched.
+    ///
+    /// Without the lock: a change into the ring needs a wish, which is made under the lock and before anybody looks at the count. So either the wish is seen here, or the
+    /// count there. No receive of ours is in the ring, for that needs an answer to the other end's wish.
+    #[inline]
+    pub(crate) fn rest_sending(&self) -> bool {
+        let left = self.resting.load(Ordering::Relaxed);
+        if left == 0 {
+            return false;
+        }
+        let (out, own) = (self.outgoing(), self.own());
+        out.kernel_sends.fetch_add(1, Ordering::SeqCst);
+        let announced = out.announced();
+        let wished = own.soon.load(Ordering::SeqCst) != 0 || own.ready.load(Ordering::SeqCst) != 0;
+        if wished || announced.in_ring() || announced.pending {
+            self.end_kernel_send();
+            self.resting.store(0, Ordering::Relaxed);
+            return false;
+        }
+        self.resting.store(left - 1, Ordering::Relaxed);
+        true
+    }
+
+    /// Receiving end: the same. The answer to a wish is given under the lock, only when no receive is counted, and names the wish: an answer to one that has been taken
+    /// back in the meantime moves nobody.
+    #[inline]
+    pub(crate) fn rest_receiving(&self) -> bool {
+        if self.resting.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        let into = self.incoming();
+        into.kernel_receives.fetch_add(1, Ordering::SeqCst);
+        let wished = self.other().soon.load(Ordering::SeqCst) != 0 || self.own().ready.load(Ordering::SeqCst) != 0;
+        if wished || into.phase() != Phase::Steady {
+            self.end_resting_receive();
+            self.resting.store(0, Ordering::Relaxed);
+            return false;
+        }
+        true
+    }
+
+    /// Ends what [`rest_receiving`](Self::rest_receiving) began.
+    #[inline]
+    pub(crate) fn end_resting_receive(&self) {
+        self.incoming().kernel_receives.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// For the simulation: so many sends rest, if nobody wishes otherwise.
+    pub(super) fn rest(&self, sends: u32) {
+        self.resting.store(sends, Ordering::Relaxed);
     }
 
     /// Short sends go by the ring whether it pays or not.
@@ -235,6 +288,9 @@ impl Upgraded {
                     self.followed();
                 }
                 _ => {}
+            }
+            if self.own().soon.load(Ordering::Relaxed) == 0 && self.own().ready.load(Ordering::Relaxed) == 0 {
+                self.resting.store(between.pace.rest(self.end == JUDGE), Ordering::Relaxed);
             }
         }
         None

@@ -11,8 +11,10 @@
 
 use super::Kernel;
 use crate::limits::{
-    BETWEEN_GLANCE, BETWEEN_GLANCE_BAD, BETWEEN_GOOD_WINDOWS, BETWEEN_REST_NS, BETWEEN_RESTS, BETWEEN_SEND_BYTES_MAX,
-    BETWEEN_SETTLING, BETWEEN_TRIAL_FACTOR, BETWEEN_TURNS_MAX, BETWEEN_TURNS_MIN, BETWEEN_UNMEASURED, BETWEEN_WINDOW,
+    BETWEEN_GLANCE, BETWEEN_GLANCE_BAD, BETWEEN_GOOD_WINDOWS, BETWEEN_LONG_RESTS, BETWEEN_LONG_SENDS, BETWEEN_REST_NS,
+    BETWEEN_RESTS, BETWEEN_SEND_BYTES_MAX, BETWEEN_SETTLING, BETWEEN_TRIAL_FACTOR, BETWEEN_TURNS_MAX,
+    BETWEEN_TURNS_MIN, BETWEEN_UNMEASURED, BETWEEN_UNMEASURED_THINKING, BETWEEN_WINDOW, BETWEEN_WISH_AGAIN,
+    BETWEEN_WISH_TURNS,
 };
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -46,6 +48,8 @@ pub(super) struct Pace {
     crowded: AtomicU32,
     /// Windows since it came into the ring that were worth it.
     good_windows: AtomicU32,
+    /// Sends in a row that are longer than what goes by a ring.
+    long_sends: AtomicU32,
     /// Short sends go by the ring whether it pays or not.
     always: AtomicU32,
 }
@@ -82,6 +86,7 @@ impl Default for Pace {
             thinks: zero(),
             crowded: zero(),
             good_windows: zero(),
+            long_sends: zero(),
             always: zero(),
         }
     }
@@ -129,6 +134,8 @@ impl Pace {
         if self.always.load(Relaxed) != 0 {
             return self.prefer_kernel(bytes > BETWEEN_SEND_BYTES_MAX);
         }
+        let long = if bytes > BETWEEN_SEND_BYTES_MAX { self.long_sends.load(Relaxed).saturating_add(1) } else { 0 };
+        self.long_sends.store(long, Relaxed);
         if (self.window.in_ring.load(Relaxed) != 0) != in_ring {
             self.begin_window(in_ring);
             self.unmeasured.store(BETWEEN_SETTLING, Relaxed);
@@ -138,6 +145,25 @@ impl Pace {
             Some(other_in_ring) => self.follow(clock, bytes, &turn, in_ring, other_in_ring),
             None => self.lead(clock, bytes, &turn, in_ring),
         }
+    }
+
+    /// Sends by the kernel after this one of which nothing has to be known: those whose turns are counted, and not measured, and those of a direction that only
+    /// carries long ones. They count as turns here and now.
+    pub(super) fn rest(&self, judges: bool) -> u32 {
+        let settled = self.prefers_kernel() && self.trying.load(Relaxed) == 0 && self.window.in_ring.load(Relaxed) == 0;
+        if !settled || self.always.load(Relaxed) != 0 {
+            return 0;
+        }
+        if self.long_sends.load(Relaxed) >= BETWEEN_LONG_SENDS {
+            return BETWEEN_LONG_RESTS;
+        }
+        let unmeasured = self.unmeasured.load(Relaxed);
+        let to_trial = self.trial_after[KERNEL].load(Relaxed).saturating_sub(self.turns.load(Relaxed));
+        let most = if judges && !self.thinks() { unmeasured.min(to_trial) } else { unmeasured };
+        let rest = most.saturating_sub(1);
+        self.unmeasured.store(unmeasured - rest, Relaxed);
+        self.turns.fetch_add(rest, Relaxed);
+        rest
     }
 
     fn lead(&self, clock: &impl Kernel, bytes: u64, turn: &Turn, in_ring: bool) {
@@ -233,7 +259,8 @@ impl Pace {
         }
         self.begin_window(in_ring);
         if !in_ring && kernel_cpu_ns != 0 {
-            self.unmeasured.store(BETWEEN_UNMEASURED, Relaxed);
+            let turns = if self.thinks() { BETWEEN_UNMEASURED_THINKING } else { BETWEEN_UNMEASURED };
+            self.unmeasured.store(turns, Relaxed);
         }
         Some(mean_ns)
     }
@@ -268,6 +295,16 @@ impl Pace {
 
     /// After so many turns in one medium the other one is tried.
     fn count_turn(&self, in_ring: bool) {
+        if !in_ring && self.trying.load(Relaxed) != 0 && !self.prefers_kernel() {
+            // The other end thinks, or cannot: it would be wished for, and measured, for ever.
+            if self.turns.fetch_add(1, Relaxed) + 1 >= BETWEEN_WISH_TURNS {
+                self.trying.store(0, Relaxed);
+                self.turns.store(0, Relaxed);
+                self.prefer_kernel(true);
+                self.trial_after[KERNEL].fetch_max(BETWEEN_WISH_AGAIN, Relaxed);
+            }
+            return;
+        }
         let settled = self.trying.load(Relaxed) == 0 && in_ring != self.prefers_kernel();
         if !settled || self.thinks() || self.turn_ns[usize::from(in_ring)].load(Relaxed) == 0 {
             return;

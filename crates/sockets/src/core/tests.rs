@@ -334,7 +334,15 @@ fn connections_between_nodes_lose_no_byte_and_hang_nowhere_from_any_seed() {
         }
     }
     if given.is_none() {
-        let all = [totals.ring_bytes, totals.changes, totals.blocked, totals.closes, totals.deaths, totals.losses];
+        let all = [
+            totals.ring_bytes,
+            totals.changes,
+            totals.blocked,
+            totals.rests,
+            totals.closes,
+            totals.deaths,
+            totals.losses,
+        ];
         assert!(all.iter().all(|n| *n > 300) && totals.resets > 50, "little happened: {totals:?}");
     }
 }

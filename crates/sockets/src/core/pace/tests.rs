@@ -48,6 +48,9 @@ struct Pair {
     judge_in_ring: bool,
     follower_in_ring: bool,
     turns_in_ring: u32,
+    /// Sends to come at rest, of either end; and turns in which not both did.
+    rests: [u32; 2],
+    turns_awake: u32,
     /// Of a request and its answer, in the kernel and in the ring.
     way_ns: [u64; 2],
     /// Of either end in the kernel.
@@ -65,6 +68,8 @@ impl Pair {
             judge_in_ring: false,
             follower_in_ring: false,
             turns_in_ring: 0,
+            rests: [0; 2],
+            turns_awake: 0,
             way_ns,
             cpu_ns: way_ns[0] / 2,
             judge_thinks_ns: 0,
@@ -78,19 +83,38 @@ impl Pair {
 
     fn turn(&mut self, bytes: u64) {
         self.after(self.judge_thinks_ns);
-        self.judge.saw_send(&self.clock, bytes, self.judge_in_ring, None);
-        let answered = !self.follower.thinks();
-        self.judge_in_ring = !self.judge.prefers_kernel() && (self.judge_in_ring || answered);
+        let judge_rests = self.rests[0] > 0;
+        if judge_rests {
+            self.rests[0] -= 1;
+        } else {
+            self.judge.saw_send(&self.clock, bytes, self.judge_in_ring, None);
+            let answered = !self.follower.thinks();
+            self.judge_in_ring = !self.judge.prefers_kernel() && (self.judge_in_ring || answered);
+            self.rests[0] = if self.judge_in_ring { 0 } else { self.judge.rest(true) };
+        }
         let half = self.way_ns[usize::from(self.judge_in_ring)] / 2;
         self.after(half);
-        self.follower.heard(|| self.clock.now_ns());
+        // A wish ends the other end's rest.
+        self.rests[1] = if self.judge.prefers_kernel() { self.rests[1] } else { 0 };
+        let follower_rests = self.rests[1] > 0;
+        if !follower_rests {
+            self.follower.heard(|| self.clock.now_ns());
+        }
         self.after(self.follower_thinks_ns);
-        self.follower.saw_send(&self.clock, bytes, self.follower_in_ring, Some(self.judge_in_ring));
-        self.follower_in_ring = !self.follower.prefers_kernel();
+        if follower_rests {
+            self.rests[1] -= 1;
+        } else {
+            self.follower.saw_send(&self.clock, bytes, self.follower_in_ring, Some(self.judge_in_ring));
+            self.follower_in_ring = !self.follower.prefers_kernel();
+            self.rests[1] = if self.follower_in_ring { 0 } else { self.follower.rest(false) };
+        }
         self.after(half);
-        self.judge.heard(|| self.clock.now_ns());
+        if self.rests[0] == 0 {
+            self.judge.heard(|| self.clock.now_ns());
+        }
         self.clock.cpu_ns.set(self.clock.cpu_ns.get() + self.cpu_ns);
         self.turns_in_ring += u32::from(self.judge_in_ring || self.follower_in_ring);
+        self.turns_awake += u32::from(!(judge_rests && follower_rests));
     }
 
     /// How many of so many turns were in the ring.
@@ -127,26 +151,36 @@ fn what_saves_less_than_a_tenth_is_not_worth_it() {
     assert!(pair.turns(100_000) < 400);
 }
 
-#[test]
-fn an_end_that_thinks_keeps_to_the_kernel_untried() {
+/// `set` says how long one of the ends thinks.
+fn stays_in_the_kernel_while_one_thinks(set: fn(&mut Pair, u64)) {
     let mut pair = Pair::new([60_000, 20_000]);
-    pair.judge_thinks_ns = 100_000;
-    assert_eq!(pair.turns(10_000), 0);
-    pair.judge_thinks_ns = 0;
-    assert!(pair.turns(1_000) > 800, "until it does not think any more");
-    pair.judge_thinks_ns = 100_000;
-    assert!(pair.turns(1_000) < 60, "or begins to");
+    set(&mut pair, 100_000);
+    assert_eq!(pair.turns(10_000), 0, "untried");
+    assert!(pair.turns_awake < 3_500, "{}: and most of the time at rest", pair.turns_awake);
+    set(&mut pair, 0);
+    let in_ring = pair.turns(5_000);
+    assert!(in_ring > 3_500, "{in_ring}: until it does not think any more");
+    set(&mut pair, 100_000);
+    let in_ring = pair.turns(1_000);
+    assert!(in_ring < 100, "{in_ring}: or begins to");
 }
 
 #[test]
-fn nor_does_it_answer_the_wish_of_the_end_that_judges() {
+fn an_end_that_judges_and_thinks_keeps_to_the_kernel() {
+    stays_in_the_kernel_while_one_thinks(|pair, ns| pair.judge_thinks_ns = ns);
+}
+
+#[test]
+fn an_end_that_thinks_does_not_answer_the_wish_of_the_one_that_judges() {
+    stays_in_the_kernel_while_one_thinks(|pair, ns| pair.follower_thinks_ns = ns);
+}
+
+#[test]
+fn a_direction_of_long_sends_rests() {
     let mut pair = Pair::new([60_000, 20_000]);
-    pair.follower_thinks_ns = 100_000;
-    assert_eq!(pair.turns(10_000), 0);
-    pair.follower_thinks_ns = 0;
-    assert!(pair.turns(1_000) > 900, "until it does not think any more");
-    pair.follower_thinks_ns = 100_000;
-    assert!(pair.turns(1_000) < 100, "or begins to");
+    (0..1_000).for_each(|_| pair.turn(1 << 20));
+    assert!(pair.turns_awake < 60, "{}", pair.turns_awake);
+    assert!(pair.turns(1_000) > 700, "and when they are short, again, it is seen");
 }
 
 #[test]

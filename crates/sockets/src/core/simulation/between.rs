@@ -32,6 +32,8 @@ pub struct Totals {
     pub changes: u64,
     /// Receives that were in the kernel for longer than a look.
     pub blocked: u64,
+    /// Calls in the kernel that nobody had to think about.
+    pub rests: u64,
     /// Ends closed.
     pub closes: u64,
     /// Ends whose process died.
@@ -44,12 +46,13 @@ pub struct Totals {
 
 impl Totals {
     /// All of them, by name.
-    pub fn counts(&self) -> [(&'static str, u64); 8] {
+    pub fn counts(&self) -> [(&'static str, u64); 9] {
         [
             ("runs between nodes", self.runs),
             ("ring bytes between nodes", self.ring_bytes),
             ("changes of medium between nodes", self.changes),
             ("receives in the kernel between nodes", self.blocked),
+            ("calls at rest between nodes", self.rests),
             ("closes between nodes", self.closes),
             ("deaths between nodes", self.deaths),
             ("sessions lost", self.losses),
@@ -63,6 +66,7 @@ impl Totals {
         self.ring_bytes += other.ring_bytes;
         self.changes += other.changes;
         self.blocked += other.blocked;
+        self.rests += other.rests;
         self.closes += other.closes;
         self.deaths += other.deaths;
         self.losses += other.losses;
@@ -208,7 +212,8 @@ impl World {
             310..380 => self.hear(e)?,
             380..385 => self.attach(e),
             // What the measurements of a real program would lead to.
-            385..396 => self.sides[e].core.prefer_kernel(self.dice.roll(3) == 0),
+            385..393 => self.sides[e].core.prefer_kernel(self.dice.roll(3) == 0),
+            393..396 => self.sides[e].core.rest(self.dice.roll(20) as u32),
             396 => self.close(e),
             397 => self.die(e),
             398 if self.dice.roll(4) == 0 => self.lose(),
@@ -244,10 +249,12 @@ impl World {
         let data = bytes(e, self.sides[e].sent, len);
         let from = [IoSlice::new(&data)];
         let (side, socket) = (&self.sides[e], self.socket(e));
-        let (mut sent, mut tell, mut full) = (0, Tell::default(), false);
+        let (mut sent, mut tell, mut full, mut rests) = (0, Tell::default(), false, false);
         if side.attached {
             let before = side.core.outgoing().announced();
-            let (sending, told) = side.core.send(ME, &socket, &from);
+            rests = side.core.rest_sending();
+            let (sending, told) =
+                if rests { (Sending::Kernel, Tell::default()) } else { side.core.send(ME, &socket, &from) };
             tell = told;
             match sending {
                 Sending::Done(n) => {
@@ -270,6 +277,7 @@ impl World {
         } else {
             sent = socket.send_now(&from).map_or(0, |n| n as u64);
         }
+        self.totals.rests += u64::from(rests);
         self.sides[e].sent += sent;
         self.sides[e].waits_for_room = full;
         self.after(e, tell);
@@ -282,10 +290,16 @@ impl World {
         let mut buffer = vec![0; 1 + self.dice.roll(500) as usize];
         let (side, socket) = (&self.sides[e], self.socket(e));
         let mut into = [IoSliceMut::new(&mut buffer)];
+        let mut rests = false;
         let (receiving, tell, plain) = if side.blocked {
             (Receiving::Kernel, Tell::default(), true)
         } else if side.attached {
-            let (receiving, tell) = side.core.receive(ME, &socket, &mut into, true);
+            rests = side.core.rest_receiving();
+            let (receiving, tell) = if rests {
+                (Receiving::Kernel, Tell::default())
+            } else {
+                side.core.receive(ME, &socket, &mut into, true)
+            };
             (receiving, tell, receiving == Receiving::Kernel)
         } else {
             (Receiving::Kernel, Tell::default(), false)
@@ -307,6 +321,7 @@ impl World {
             }
             other => other,
         };
+        self.totals.rests += u64::from(rests);
         self.totals.blocked += u64::from(blocks && !self.sides[e].blocked);
         self.sides[e].blocked = blocks;
         match receiving {
