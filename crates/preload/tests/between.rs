@@ -60,6 +60,97 @@ except OSError as e:
     print(type(e).__name__, flush=True)
 "#;
 
+/// Answers each message with the message, until one says what becomes of the connection, and how many bytes come before: then it goes to a program that is not ours, which
+/// answers their digest and whatever comes.
+const PASSER: &str = r#"
+import array, fcntl, os, socket, sys, termios, time
+OTHER = """
+import hashlib, socket, sys
+def go_on(c, n):
+    got = b''
+    while len(got) < n:
+        piece = c.recv(n - len(got))
+        assert piece, 'ended at %d' % len(got)
+        got += piece
+    c.sendall(hashlib.sha256(got).digest())
+    while data := c.recv(4096):
+        c.sendall(data)
+print('started', flush=True)
+c = socket.socket(fileno=int(sys.argv[1]))
+go_on(socket.socket(fileno=socket.recv_fds(c, 1, 1)[1][0]) if sys.argv[3] == 'pass' else c, int(sys.argv[2]))
+"""
+listener = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+c = listener.accept()[0]
+c.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+while not (data := c.recv(4096)).startswith(b"!"):
+    c.sendall(data)
+how, n = data[1:].decode().split()
+c.sendall(b"!")
+unread = array.array("i", [0])
+while unread[0] < int(n):
+    fcntl.ioctl(c.fileno(), termios.FIONREAD, unread)
+    time.sleep(0.001)
+print("unread", flush=True)
+sys.stdin.readline()
+# Without the environment the library is not loaded.
+words = lambda fd: [sys.executable, "-c", OTHER, str(fd.fileno()), n, how]
+if how == "pass":
+    here, there = socket.socketpair()
+    there.set_inheritable(True)
+    pid = os.posix_spawn(sys.executable, words(there), {})
+    socket.send_fds(here, [b"x"], [c.fileno()])
+    c.close()
+    os.waitpid(pid, 0)
+else:
+    c.set_inheritable(True)
+    os.execve(sys.executable, words(c), {})
+"#;
+
+/// The client of [`PASSER`]: rounds, then so many bytes that the program at the other end does not read.
+const OWNER: &str = r#"
+import hashlib, select, socket, sys
+c = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+c.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+def exactly(n):
+    got = b""
+    while len(got) < n:
+        piece = c.recv(n - len(got))
+        assert piece, "ended at %d" % len(got)
+        got += piece
+    return got
+def rounds(n):
+    for i in range(n):
+        message = b"%d." % i * (1 + i % 50)
+        c.sendall(message)
+        assert exactly(len(message)) == message
+print("ready", flush=True)
+while (line := sys.stdin.readline().split())[0] == "more":
+    rounds(200)
+    print("done", flush=True)
+how, n, wait = line[0], int(line[1]), line[2]
+c.sendall(b"!%s %d" % (how.encode(), n))
+assert exactly(1) == b"!"
+data = bytes(i * 7 % 251 for i in range(n))
+for at in range(0, n, 1000):
+    c.sendall(data[at:at + 1000])
+print("sent", flush=True)
+if wait == "busy":
+    sys.stdin.readline()
+elif wait == "epoll":
+    set = select.epoll()
+    set.register(c, select.EPOLLIN)
+    assert set.poll(30), "nothing came"
+elif wait == "poll":
+    set = select.poll()
+    set.register(c, select.POLLIN)
+    assert set.poll(30000), "nothing came"
+assert exactly(32) == hashlib.sha256(data).digest()
+rounds(50)
+c.shutdown(socket.SHUT_WR)
+assert c.recv(1) == b""
+print("fine", flush=True)
+"#;
+
 /// A program that talks, ended when dropped.
 struct Talker {
     child: Child,
@@ -97,15 +188,19 @@ impl Drop for Talker {
 
 /// A server on one node, and a client of the other that is connected to it.
 fn connected(one: &World, two: &World, then: &str) -> (Talker, Talker) {
+    connected_by(one, two, SERVER, &[CLIENT, then])
+}
+
+fn connected_by(one: &World, two: &World, server: &str, client: &[&str]) -> (Talker, Talker) {
     let number = port();
     let at = number.to_string();
-    let server = Talker::start(two, By::Exec, &["python3", "-c", SERVER, &at]);
+    let server = Talker::start(two, By::Exec, &["python3", "-c", server, &at]);
     let end = Instant::now() + PATIENCE;
     while !common::listens(number) {
         assert!(Instant::now() < end, "the server does not listen");
         std::thread::sleep(Duration::from_millis(5));
     }
-    let mut client = Talker::start(one, By::Exec, &["python3", "-c", CLIENT, &at, then]);
+    let mut client = Talker::start(one, By::Exec, &[&["python3", "-c", client[0], &at], &client[1..]].concat());
     assert_eq!(client.line(), "ready");
     (server, client)
 }
@@ -199,6 +294,54 @@ fn who_waits_for_a_killed_program_hears_of_its_end() {
 }
 
 #[test]
+fn unread_bytes_between_nodes_follow_a_connection_to_a_program_that_is_not_ours() {
+    if !have("python3", "python3") {
+        return;
+    }
+    let [one, two] = World::two(&[]);
+    for how in ["exec", "pass"] {
+        for (bytes, wait) in [(11, "recv"), (20_000, "recv"), (20_000, "epoll"), (3_000, "poll"), (20_000, "busy")] {
+            let (mut server, mut client) = passed(&one, &two, how, bytes, wait);
+            server.tell("go");
+            assert_eq!(server.line(), "started");
+            if wait == "busy" {
+                client.tell("on");
+            }
+            assert_eq!(client.line(), "fine", "{how} {bytes} {wait}");
+        }
+    }
+}
+
+#[test]
+fn what_was_promised_to_a_program_that_is_not_ours_comes_without_the_node() {
+    if !have("python3", "python3") {
+        return;
+    }
+    for own in [true, false] {
+        let [one, two] = World::two(&[]);
+        let (mut server, mut client) = passed(&one, &two, "exec", 5_000, "busy");
+        server.tell("go");
+        assert_eq!(server.line(), "started");
+        kill(if own { one.node_pid() } else { two.node_pid() }, "-KILL");
+        std::thread::sleep(Duration::from_millis(100));
+        client.tell("on");
+        assert_eq!(client.line(), "fine", "own {own}");
+    }
+}
+
+/// A connection with so many unread bytes in its ring, and its ends just before the server passes it on.
+fn passed(one: &World, two: &World, how: &str, bytes: u64, wait: &str) -> (Talker, Talker) {
+    let (mut server, mut client) = connected_by(one, two, PASSER, &[OWNER]);
+    into_the_ring(one, two, &mut client);
+    client.tell(&format!("{how} {bytes} {wait}"));
+    assert_eq!(client.line(), "sent");
+    assert_eq!(server.line(), "unread");
+    let list = one.sockets();
+    assert!(list.contains("between nodes, ring"), "the bytes are not in the ring: {list}");
+    (server, client)
+}
+
+#[test]
 fn connections_between_nodes_that_do_everything_lose_no_byte() {
     let [one, two] = World::two(&[]);
     let stress = built().join("examples/stress");
@@ -206,8 +349,7 @@ fn connections_between_nodes_that_do_everything_lose_no_byte() {
     let number = port();
     let at = number.to_string();
     let _server = two.server(By::Exec, &[stress, "serve", &at], number);
-    // Passed on with unread bytes in the ring, a connection between nodes is reset (docs/sockets.md), so none is.
-    for more in [&["7", "200", "alone"][..], &["17", "60", "ping-pong"], &["8", "60", "fork"]] {
+    for more in [&["7", "200", "alone"][..], &["17", "60", "ping-pong"], &["8", "60", "fork"], &["9", "60", "pass"]] {
         let printed = one.run(By::Exec, &[&[stress, "drive", &at][..], more].concat());
         let count = format!("{} connections", more[1]);
         assert!(printed.contains(&count) && printed.contains(" 0 failed"), "{printed}");

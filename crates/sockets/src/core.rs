@@ -192,7 +192,7 @@ impl Upgraded {
             return self.send_by_kernel(kernel, from);
         }
         if self.must_leave_ring() {
-            let left = if out.goes_back() { self.give_back_locked(kernel) } else { self.leave_ring() };
+            let left = self.leave_ring() || out.goes_back() && self.give_back_locked(kernel);
             if left {
                 out.kernel_sends.fetch_add(1, Ordering::SeqCst);
                 return (Sending::Kernel, Tell { receiver: true, sender: false });
@@ -301,6 +301,11 @@ impl Upgraded {
             return (Sending::Kernel, Tell::default());
         }
         out.begin_change();
+        if self.is_deaf() {
+            out.cancel_change();
+            out.kernel_sends.fetch_add(1, Ordering::SeqCst);
+            return (Sending::Kernel, Tell::default());
+        }
         let tell = Tell { receiver: true, sender: false };
         match kernel.send_now(from) {
             Ok(done) if done > 0 => {
@@ -330,6 +335,7 @@ impl Upgraded {
         attached(self.other())
             && attached(self.own())
             && self.is_awaited()
+            && !self.is_deaf()
             && !self.must_leave_ring()
             && out.reached() == out.announced().number
             && out.kernel_sends.load(Ordering::SeqCst) == 0
@@ -356,16 +362,24 @@ impl Upgraded {
         {
             return false;
         }
+        if self.between.is_some() {
+            // The other node answers a request with what it sees here then: so whoever cannot have seen the request says first that it leaves.
+            out.begin_change();
+            if out.goes_back() {
+                out.cancel_change();
+                return false;
+            }
+        }
         self.take_wish_back();
         out.change(out.tail.load(Ordering::Relaxed));
         true
     }
 
-    /// A holder of this end died between its last kernel send and the announcement: the kernel knows how far it came.
+    /// A holder of this end died between its last kernel send and the announcement: the kernel knows how far it came. Or it was about to leave the ring, and did not.
     fn finish_change_of_the_dead(&self, kernel: &impl Kernel) {
         match kernel.sent() {
-            Some(boundary) => self.outgoing().change(boundary),
-            None => self.outgoing().cancel_change(),
+            Some(boundary) if self.outgoing().announced().in_ring() => self.outgoing().change(boundary),
+            _ => self.outgoing().cancel_change(),
         }
     }
 
@@ -408,6 +422,7 @@ impl Upgraded {
         loop {
             let other = match self.bytes_in_ring(kernel) {
                 Ok(available) => return self.take_from_ring(kernel, buffers, available, take),
+                Err(Receiving::Kernel) if self.awaits_way_back() => Some(self.no_way_back_yet(kernel)),
                 Err(Receiving::Kernel) if self.begin_kernel_receive() => Some(Receiving::Kernel),
                 Err(Receiving::Kernel) => self.receive_from_kernel(kernel, buffers, take),
                 Err(other) => Some(other),
@@ -714,6 +729,7 @@ mod between;
 mod loans;
 mod pace;
 pub mod simulation;
+pub(crate) use back::WayBack;
 use between::Between;
 pub(crate) use loans::Loan;
 

@@ -77,6 +77,8 @@ pub const SHARED_SLEEP_SLICE_MAX: Duration = Duration::from_millis(100);
 /// Time that a program which becomes another one, or passes a connection on, waits for the peer to put unread bytes back into the kernel. A peer that computes for longer does so
 /// at its next call.
 pub const BACK_PATIENCE: Duration = Duration::from_millis(200);
+/// Time for the other node to say that it heard, or for the peer to follow into the ring, before such a connection between nodes is reset: far above what busy machines need.
+pub const BETWEEN_BACK_PATIENCE: Duration = Duration::from_secs(2);
 /// Pause between two looks of that wait.
 pub const BACK_PAUSE: Duration = Duration::from_micros(50);
 /// Time that a close waits for the kernel to take bytes that were asked back, before the connection is reset.

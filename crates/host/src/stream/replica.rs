@@ -8,7 +8,7 @@
 //! process that claims otherwise, or a node that says otherwise, ends this connection and nothing else. Neither side waits. Source: docs/sockets.md, between two nodes.
 
 use super::slab::Slot;
-use super::words::SideWords;
+use super::words::{EndWords, Flags, SideWords};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::atomic::Ordering;
 
@@ -46,7 +46,7 @@ pub struct Wakes {
     pub receiver: bool,
     /// Whoever waits for room.
     pub sender: bool,
-    /// The other node waits to hear how far this end has received.
+    /// The other node waits to hear how far this end has received, or that its request to give back was heard.
     pub answer: bool,
 }
 
@@ -92,8 +92,8 @@ impl Replica {
         let tail = at.wrapping_add(piece);
         let all = piece == new;
         // Of the sending side no more than holds at that tail.
-        let SideWords { epoch, boundary, sender_flags, soon, .. } = if all { side } else { self.told };
-        let now = SideWords { tail, epoch, boundary, sender_flags, soon, ..side };
+        let SideWords { epoch, boundary, sender_flags, soon, back, .. } = if all { side } else { self.told };
+        let now = SideWords { tail, epoch, boundary, sender_flags, soon, back, ..side };
         out.extend_from_slice(&now.to_bytes());
         let start = out.len();
         out.resize(start + piece as usize, 0);
@@ -137,6 +137,12 @@ impl Replica {
             into.want_room();
             let taken = into.head.load(Ordering::Acquire);
             wakes.answer = self.received.wrapping_sub(taken) <= self.ring_bytes() / 2 && taken != self.told.head;
+        }
+        if side.receiver_flags & !before.receiver_flags & Flags::GIVE_BACK != 0 {
+            // `set_side` has passed the fence: what is said from here on is what whoever sends did before it saw the request, or it did it after it saw it.
+            words.ends[self.end].back.fetch_or(EndWords::HEARD, Ordering::SeqCst);
+            words.ends[self.end].hint.fetch_add(1, Ordering::SeqCst);
+            wakes.answer = true;
         }
         Ok(wakes)
     }

@@ -219,10 +219,10 @@ impl DirectionWords {
         self.reached.load(Ordering::Relaxed) % 2 == 1 && !self.goes_back()
     }
 
-    /// Whether the receiving end has asked for what is in the ring by the kernel.
+    /// Whether the receiving end has asked for what is in the ring by the kernel. The head that is read after this said so is the last one.
     #[inline]
     pub fn goes_back(&self) -> bool {
-        self.receiver_flags.load(Ordering::Relaxed) & Flags::GIVE_BACK != 0
+        self.receiver_flags.load(Ordering::Acquire) & Flags::GIVE_BACK != 0
     }
 
     /// Sending end: the byte of the kernel's stream at which the ring took over, while the ring has the direction.
@@ -343,7 +343,10 @@ pub struct EndWords {
     pub ready: AtomicU32,
     /// Private to the holders: number of the last wish.
     pub wishes: AtomicU32,
-    _pad: [u32; 7],
+    /// Between nodes: what became of the other end's [`Flags::GIVE_BACK`]: [`EndWords::HEARD`], written by the node, and [`EndWords::GIVEN_BACK`]; and of this
+    /// end's own: [`EndWords::GAVE_UP`].
+    pub back: AtomicU32,
+    _pad: [u32; 6],
 }
 
 impl EndWords {
@@ -351,10 +354,16 @@ impl EndWords {
     pub const YES: u32 = 1;
     /// Will not attach.
     pub const NO: u32 = 2;
+    /// The request is in the words of this end's node. Whoever leaves the ring afterwards does what it asks for.
+    pub const HEARD: u32 = 1;
+    /// Everything is in the kernel.
+    pub const GIVEN_BACK: u32 = 2;
+    /// This end itself asked, and has ended the connection because it could not be told what became of that.
+    pub const GAVE_UP: u32 = 4;
 
     #[cfg(not(loom))]
     fn reset(&self) {
-        let wishes = [&self.pinned, &self.soon, &self.ready, &self.wishes];
+        let wishes = [&self.pinned, &self.soon, &self.ready, &self.wishes, &self.back];
         for word in [&self.attached, &self.holders, &self.hint, &self.dead, &self.core].into_iter().chain(wishes) {
             word.store(0, Ordering::Relaxed);
         }

@@ -4,8 +4,8 @@
 
 use super::{Connection, Joined, Socket};
 use crate::context::Context;
-use crate::core::Tell;
-use crate::limits::{BACK_PATIENCE, BACK_PAUSE};
+use crate::core::{Tell, WayBack};
+use crate::limits::{BACK_PATIENCE, BACK_PAUSE, BETWEEN_BACK_PATIENCE};
 use crate::node::Node;
 use crate::types::State;
 use rustix::io::Errno;
@@ -39,7 +39,7 @@ impl Joined {
     pub(super) fn go_back_if_asked(&self, context: &Context, connection: &Connection) {
         let out = self.core.outgoing();
         let asked = self.core.is_between() && out.receiver_flags.load(Ordering::Relaxed) & Flags::WANTS_KERNEL != 0;
-        if asked && out.announced().in_ring() {
+        if asked && out.announced().in_ring() && !out.goes_back() {
             let (_, tell) = self.core.return_to_kernel(thread_id());
             connection.tell(context, self, tell);
         }
@@ -87,26 +87,32 @@ impl Connection {
         }
     }
 
-    /// Somebody will read and write the kernel's socket who does not know of the ring. What is under way between the nodes cannot be asked back; so unless both directions
-    /// are the kernel's, now or soon, the connection is reset.
+    /// [`hand_back`](Self::hand_back) for a peer on another node: what became of the request the other node says, and without its word the connection is reset.
     pub(super) fn hand_over_between(&self, context: &Context, joined: &Joined, fd: BorrowedFd<'_>) {
-        let (core, me) = (&joined.core, thread_id());
+        let (core, me, kernel) = (&joined.core, thread_id(), Socket(fd));
         core.pinned.store(1, Ordering::SeqCst);
-        core.own().pinned.store(1, Ordering::SeqCst);
-        core.incoming().receiver_flags.fetch_or(Flags::WANTS_KERNEL, Ordering::SeqCst);
-        let deadline = Deadline::after(BACK_PATIENCE);
+        core.follow(me, &kernel);
+        if core.ask_back(me).is_none() {
+            return reset(fd);
+        }
+        core.incoming().receiver_sleep.wake_all();
+        let [patience, word] = [BACK_PATIENCE, BETWEEN_BACK_PATIENCE].map(Deadline::after);
+        let is_over = |deadline: &Deadline| deadline.left(Nanos::monotonic()).is_none();
+        let give_up = || {
+            core.give_up();
+            reset(fd);
+        };
         loop {
-            core.follow(me, &Socket(fd));
-            let (returned, _) = core.return_to_kernel(me);
+            let (way, _) = core.hand_over(me, &kernel);
             self.tell(context, joined, Tell { receiver: true, sender: true });
-            core.forget_wish();
-            if returned && core.is_with_kernel() {
-                return;
+            match way {
+                WayBack::Found => return,
+                WayBack::Promised if is_over(&patience) => return,
+                WayBack::Lost => return give_up(),
+                WayBack::Open if core.is_cut_off() || is_over(&word) => return give_up(),
+                WayBack::Promised | WayBack::Open => std::thread::sleep(BACK_PAUSE),
             }
-            if deadline.left(Nanos::monotonic()).is_none() {
-                return reset(fd);
-            }
-            std::thread::sleep(BACK_PAUSE);
+            joined.watch_node(context);
         }
     }
 

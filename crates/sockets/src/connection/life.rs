@@ -189,6 +189,7 @@ impl Connection {
             let tell = joined.core.end_sending(thread_id());
             self.tell(context, joined, tell);
             joined.give_back_at_last(fd);
+            self.pass_on(context, joined);
         }
         if how != Shutdown::Write {
             joined.core.incoming().receiver_flags.fetch_or(Flags::SHUT, Ordering::SeqCst);
@@ -345,6 +346,8 @@ impl Joined {
     /// Before the kernel's socket sends no more: bytes that the other end asked back. If the kernel does not take them, the other end gets a reset and not an end too early.
     fn give_back_at_last(&self, fd: BorrowedFd<'_>) {
         let deadline = Deadline::after(BACK_AT_CLOSE);
+        // Between nodes: the end was announced, and whoever asks from here on sees it.
+        fence(Ordering::SeqCst);
         while self.core.owes() && !self.core.give_back(thread_id(), &Socket(fd)) {
             if deadline.left(Nanos::monotonic()).is_none() {
                 return reset(fd);

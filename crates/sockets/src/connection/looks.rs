@@ -60,7 +60,11 @@ impl Connection {
 
     /// Bytes in the ring that the peer has not received.
     pub fn unsent_bytes(&self) -> usize {
-        let Some(joined) = self.upgraded.get() else { return 0 };
+        let given_back = |joined: &&Joined| {
+            let out = joined.core.outgoing();
+            out.goes_back() && !out.announced().in_ring()
+        };
+        let Some(joined) = self.upgraded.get().filter(|joined| !given_back(joined)) else { return 0 };
         joined.core.outgoing().available(joined.core.slot.most_bytes()) as usize
     }
 

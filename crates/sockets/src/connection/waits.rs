@@ -28,7 +28,8 @@ impl Connection {
         joined.look_after(context, self);
         if !into.reads_ring() && !joined.core.waits_for_the_rest() {
             let phase = || joined.phase_or_end(into.phase());
-            return wait_kernel(fd, PollFlags::IN, deadline, joined.first_slice(), phase, || joined.serve(fd));
+            let serve = || joined.serve(context, self, fd);
+            return wait_kernel(fd, PollFlags::IN, deadline, joined.first_slice(), phase, serve);
         }
         let ready = || joined.core.looks_readable();
         joined.wait(context, self, fd, (&joined.reads, &into.receiver_sleep), deadline, ready)
@@ -79,7 +80,7 @@ impl Joined {
         let mut slept = 0;
         loop {
             let Some(left) = left(deadline) else { return if ready() { Waited::Ready } else { Waited::TimedOut } };
-            let most = self.serve(fd);
+            let most = self.serve(context, connection, fd);
             self.go_back_if_asked(context, connection);
             if slept == 0 && patience.look(peer_core, left.unwrap_or(LOOK_TIME), &ready) {
                 return Waited::Ready;
@@ -129,9 +130,13 @@ impl Joined {
     }
 
     /// Does what the other end asked for, if it did; gives the longest sleep until the next look.
-    fn serve(&self, fd: BorrowedFd<'_>) -> Duration {
-        if self.core.owes() && !self.core.give_back(thread_id(), &Socket(fd)) {
-            return SHARED_SLEEP_SLICE;
+    fn serve(&self, context: &Context, connection: &Connection, fd: BorrowedFd<'_>) -> Duration {
+        if self.core.owes() {
+            let done = self.core.give_back(thread_id(), &Socket(fd));
+            connection.pass_on(context, self);
+            if !done {
+                return SHARED_SLEEP_SLICE;
+            }
         }
         // Only what is in the ring can be asked for, and nobody rings a thread that waits in the kernel.
         let in_kernel = self.core.outgoing().announced().in_ring() && !self.core.incoming().reads_ring();

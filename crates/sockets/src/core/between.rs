@@ -11,13 +11,14 @@
 //!
 //! Invariant: nothing here is asked of connections within a node. Source: docs/sockets.md, which has the measurements.
 
+use super::back::WayBack;
 use super::pace::Pace;
 use super::{Kernel, Receiving, Sending, Upgraded};
 use crate::limits::BETWEEN_ASK_AGAIN_NS;
 use rustix::io::Errno;
 use std::io::IoSlice;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use vmmc_host::stream::Phase;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use vmmc_host::stream::{End, Phase};
 
 /// The end that measures which medium is faster; the other one follows it. Each by itself would measure what the other one does.
 const JUDGE: usize = 0;
@@ -47,22 +48,34 @@ impl Upgraded {
     /// Whether what goes to the other end does not arrive any more, or the other way round. As long as both directions are the kernel's it does not matter.
     #[inline]
     pub(crate) fn is_broken(&self) -> bool {
-        self.is_cut_off() && !self.is_with_kernel()
+        self.is_cut_off() && !self.is_with_kernel() || self.is_torn()
     }
 
-    fn is_cut_off(&self) -> bool {
+    /// Whether bytes that were asked back cannot be had.
+    fn is_torn(&self) -> bool {
+        self.between.is_some() && self.incoming().goes_back() && self.way_back() == WayBack::Lost
+    }
+
+    /// Whether nothing comes from the other replica any more.
+    pub(crate) fn is_cut_off(&self) -> bool {
         self.between.as_ref().is_some_and(|between| {
             between.lost.load(Ordering::Relaxed) != 0 || self.slot.words().broken.load(Ordering::Acquire) != 0
         })
     }
 
-    /// Whether both directions are in the kernel, and neither end can have left it without our knowledge.
+    /// Whether both directions are in the kernel, and neither end can have left it without our knowledge. A direction that goes back is there: what is in its ring its sending
+    /// end has, and can put into the kernel without the nodes.
     pub(crate) fn is_with_kernel(&self) -> bool {
         let (out, into) = (self.outgoing(), self.incoming());
         let (announced, heard) = (out.announced(), into.announced());
         let sends = !announced.in_ring() && !announced.pending && out.reached() == announced.number;
-        let receives = !into.reads_ring() && !heard.pending && into.reached() == heard.number;
-        sends && receives && self.own().ready.load(Ordering::Acquire) == 0
+        // What the next receive finds out counts, too.
+        let follows = into.phase() == Phase::EndsAt(into.head.load(Ordering::Relaxed)) && into.reads_ring();
+        let stays = !into.reads_ring() && !heard.pending && into.reached() == heard.number;
+        let over = self.other().soon.load(Ordering::Acquire) == 0 && into.available(self.slot.most_bytes()) == 0;
+        let unwanted = over || self.own().ready.load(Ordering::Acquire) == 0;
+        let receives = if into.goes_back() { !self.awaits_way_back() } else { (stays || follows) && unwanted };
+        (sends || out.goes_back()) && receives
     }
 
     /// Whether both directions are in the kernel and nobody here wants them elsewhere: then it does not matter how the nodes are. A few loads.
@@ -93,7 +106,8 @@ impl Upgraded {
     pub(super) fn begin_kernel_receive(&self) -> bool {
         let Some(between) = &self.between else { return false };
         let (into, own) = (self.incoming(), self.own());
-        let soon = self.other().soon.load(Ordering::Acquire);
+        // Who has asked for the kernel does not look for the ring.
+        let soon = if into.goes_back() { 0 } else { self.other().soon.load(Ordering::Acquire) };
         if into.phase() != Phase::Steady || self.is_broken() {
             return false;
         }
@@ -107,14 +121,29 @@ impl Upgraded {
             return false;
         }
         into.kernel_receives.fetch_add(1, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        let out = self.outgoing().announced();
+        if out.in_ring() {
+            // What goes by the ring may be asked back, and nobody is woken in the kernel for that.
+            into.kernel_receives.fetch_sub(1, Ordering::SeqCst);
+            return false;
+        }
         true
+    }
+
+    /// Whether a call of this end is in the kernel where nobody wakes it, so that what goes by the ring could not be asked back. Certain once the ring is announced.
+    pub(super) fn is_deaf(&self) -> bool {
+        self.between.is_some() && self.incoming().kernel_receives.load(Ordering::SeqCst) > 0
     }
 
     /// The other end has taken its wish back, and the kernel is read: nobody has to look for the ring.
     pub(crate) fn forget_wish(&self) {
         let into = self.incoming();
         let over = self.other().soon.load(Ordering::Acquire) == 0;
-        if over && !into.reads_ring() && into.phase() == Phase::Steady {
+        // Not as it seems to whoever has asked for the kernel.
+        let announced = into.announced();
+        let steady = !announced.in_ring() && !announced.pending && into.reached() == announced.number;
+        if over && steady {
             self.own().ready.store(0, Ordering::SeqCst);
         }
     }
@@ -163,7 +192,9 @@ impl Upgraded {
         }
         let into = self.incoming();
         into.kernel_receives.fetch_add(1, Ordering::SeqCst);
-        let wished = self.other().soon.load(Ordering::SeqCst) != 0 || self.own().ready.load(Ordering::SeqCst) != 0;
+        // Our own wish, too: what goes by the ring may be asked back, and nobody is woken in the kernel for that.
+        let wishes = [&self.other().soon, &self.own().ready, &self.own().soon];
+        let wished = wishes.into_iter().any(|wish| wish.load(Ordering::SeqCst) != 0);
         if wished || into.phase() != Phase::Steady {
             self.end_resting_receive();
             self.resting.store(0, Ordering::Relaxed);
@@ -264,6 +295,24 @@ impl Upgraded {
         }
         let first = self.reset_told.swap(1, Ordering::Relaxed) == 0;
         Some(if first { Receiving::Failed(Errno::CONNRESET) } else { Receiving::Done(0) })
+    }
+
+    /// The same while it cannot be told where the bytes are that were asked back: unless nobody will ever say.
+    #[cold]
+    pub(super) fn no_way_back_yet(&self, kernel: &impl Kernel) -> Receiving {
+        if let Some(broken) = self.nothing_came() {
+            return broken;
+        }
+        let over = match kernel.look() {
+            End::Reset(_) => true,
+            End::Ended => self.is_all_here(kernel) && self.awaits_way_back(),
+            End::Open | End::Bytes => false,
+        };
+        match over {
+            true if self.reset_told.swap(1, Ordering::Relaxed) == 0 => Receiving::Failed(Errno::CONNRESET),
+            true => Receiving::Done(0),
+            false => Receiving::Empty,
+        }
     }
 
     /// Before a send: decides which medium this direction belongs into; says why it cannot send at all.

@@ -344,5 +344,7 @@ fn connections_between_nodes_lose_no_byte_and_hang_nowhere_from_any_seed() {
             totals.losses,
         ];
         assert!(all.iter().all(|n| *n > 300) && totals.resets > 50, "little happened: {totals:?}");
+        assert!(totals.hand_overs > 200 && totals.owed_bytes > 20_000, "little was asked back: {totals:?}");
+        assert!(totals.hand_overs > 10 * totals.refusals, "too many were reset instead: {totals:?}");
     }
 }

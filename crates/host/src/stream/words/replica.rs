@@ -31,10 +31,12 @@ pub struct SideWords {
     pub soon: u32,
     /// As in [`EndWords`](super::EndWords).
     pub ready: u32,
+    /// As in [`EndWords`](super::EndWords), and no older than the epoch.
+    pub back: u32,
 }
 
 /// Words of [`SideWords`] as bytes.
-const BYTES: usize = 5 * 8 + 6 * 4;
+const BYTES: usize = 5 * 8 + 7 * 4;
 
 impl SideWords {
     /// Bytes of [`to_bytes`](Self::to_bytes).
@@ -44,10 +46,13 @@ impl SideWords {
     pub fn to_bytes(&self) -> [u8; BYTES] {
         let mut bytes = [0; BYTES];
         let long = [self.tail, self.epoch, self.boundary, self.head, self.reached];
-        let short = [self.sender_flags, self.receiver_flags, self.attached, self.holders, self.soon, self.ready];
+        let flags = [self.sender_flags, self.receiver_flags];
+        let short = [self.attached, self.holders, self.soon, self.ready, self.back];
         let (front, back) = bytes.split_at_mut(40);
         front.chunks_exact_mut(8).zip(long).for_each(|(to, word)| to.copy_from_slice(&word.to_le_bytes()));
-        back.chunks_exact_mut(4).zip(short).for_each(|(to, word)| to.copy_from_slice(&word.to_le_bytes()));
+        back.chunks_exact_mut(4)
+            .zip(flags.into_iter().chain(short))
+            .for_each(|(to, word)| to.copy_from_slice(&word.to_le_bytes()));
         bytes
     }
 
@@ -67,6 +72,7 @@ impl SideWords {
             holders: short(3),
             soon: short(4),
             ready: short(5),
+            back: short(6),
         }
     }
 }
@@ -93,11 +99,13 @@ impl SlotWords {
         let sender_flags = from.sender_flags.load(Ordering::Acquire);
         let (epoch, boundary) = from.change_announced();
         SideWords {
+            back: own.back.load(Ordering::Acquire),
             attached: own.attached.load(Ordering::Acquire),
             holders: own.holders.load(Ordering::Relaxed),
             ready: own.ready.load(Ordering::Acquire),
             // A wish is taken back before the change that ends it.
             soon: own.soon.load(Ordering::Acquire),
+            // Before the head: a request to give back stands in front of the last one.
             receiver_flags: to.receiver_flags.load(Ordering::Acquire),
             reached: to.reached.load(Ordering::Acquire),
             head: to.head.load(Ordering::Acquire),
@@ -117,6 +125,7 @@ impl SlotWords {
         from.boundary.store(side.boundary, Ordering::Relaxed);
         from.epoch.store(side.epoch, Ordering::SeqCst);
         from.sender_flags.store(side.sender_flags, Ordering::SeqCst);
+        own.back.store(side.back, Ordering::Release);
         to.head.store(side.head, Ordering::Release);
         to.reached.store(side.reached, Ordering::Release);
         to.receiver_flags.store(side.receiver_flags, Ordering::SeqCst);
@@ -147,6 +156,7 @@ mod tests {
         here.ends[1].holders.store(3, Ordering::Relaxed);
         here.ends[1].soon.store(4, Ordering::Relaxed);
         here.ends[1].ready.store(5, Ordering::Relaxed);
+        here.ends[1].back.store(6, Ordering::Relaxed);
         let side = SideWords::from_bytes(&here.side(1).to_bytes());
         there.set_side(1, &side);
         assert_eq!(there.side(1), here.side(1));

@@ -148,6 +148,8 @@ impl Sockets {
             let Some(link) = self.slabs.link(place) else { continue };
             link.holders[place.end as usize].retain(|&h| h != process);
             let secret = link.secret;
+            // Its bell has gone with it, and may have rung.
+            self.ring_link(place);
             self.orphans.push(Orphan { place, secret, since: now, hints: 0, process, pid, watch: watch.clone() });
         }
         self.slabs.forget_unused(process);

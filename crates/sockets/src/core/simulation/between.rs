@@ -2,12 +2,13 @@
 //!
 //! Checked: what comes out is a prefix of what went in. An end of the stream is heard only when all is there, a reset only when the session was lost or somebody was
 //! reset for it. When the script is over everything arrives, or a reset does; nobody sleeps on the ring for what has come, nobody is in the kernel for what went by the
-//! ring, and no node waits for a bell that was not rung.
+//! ring, and no node waits for a bell that was not rung. An end that asks for what is in the ring by the kernel goes on as somebody who reads nothing else, or stays
+//! what it is; either gets every byte, unless whoever had some of them is killed over it.
 //!
 //! Invariant: as for the module above.
 
 use super::{Dice, ME, Wire, bytes};
-use crate::core::{Early, End, EndWords, Kernel, Receiving, Sending, Tell, Upgraded};
+use crate::core::{Early, End, EndWords, Kernel, Receiving, Sending, Tell, Upgraded, WayBack};
 use rustix::io::Errno;
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -42,11 +43,17 @@ pub struct Totals {
     pub losses: u64,
     /// Connections that were reset for it.
     pub resets: u64,
+    /// Ends that asked back what was in the ring, and went on with the kernel.
+    pub hand_overs: u64,
+    /// Bytes that the ring had then.
+    pub owed_bytes: u64,
+    /// Ends that asked, and whose connection was reset instead although the other end lived, and the session.
+    pub refusals: u64,
 }
 
 impl Totals {
     /// All of them, by name.
-    pub fn counts(&self) -> [(&'static str, u64); 9] {
+    pub fn counts(&self) -> [(&'static str, u64); 12] {
         [
             ("runs between nodes", self.runs),
             ("ring bytes between nodes", self.ring_bytes),
@@ -57,6 +64,9 @@ impl Totals {
             ("deaths between nodes", self.deaths),
             ("sessions lost", self.losses),
             ("resets for lost sessions", self.resets),
+            ("hand-overs between nodes", self.hand_overs),
+            ("bytes asked back between nodes", self.owed_bytes),
+            ("hand-overs refused", self.refusals),
         ]
     }
 
@@ -71,6 +81,9 @@ impl Totals {
         self.deaths += other.deaths;
         self.losses += other.losses;
         self.resets += other.resets;
+        self.hand_overs += other.hand_overs;
+        self.owed_bytes += other.owed_bytes;
+        self.refusals += other.refusals;
     }
 }
 
@@ -112,6 +125,12 @@ struct Side {
     waits_for_room: bool,
     /// The process has closed it, or died.
     over: bool,
+    /// It died with bytes in its ring.
+    robbed: bool,
+    /// About to become another program: it does nothing but see to that. How much was in the ring when it began.
+    asks: Option<u64>,
+    /// Another program by now, which knows only the kernel.
+    foreign: bool,
     sent: u64,
     got: u64,
     heard_end: bool,
@@ -179,6 +198,9 @@ impl World {
                 asleep: false,
                 waits_for_room: false,
                 over: false,
+                robbed: false,
+                asks: None,
+                foreign: false,
                 sent: 0,
                 got: 0,
                 heard_end: false,
@@ -204,7 +226,7 @@ impl World {
     fn step(&mut self) -> Result<(), String> {
         let e = self.dice.roll(2) as usize;
         self.now_ns.set(self.now_ns.get() + self.dice.roll(100_000));
-        match self.dice.roll(400) {
+        match self.dice.roll(440) {
             0..90 => self.send(e),
             90..200 => self.receive(e)?,
             200..240 => self.wires[e].deliver(self.dice.roll(400) as usize),
@@ -217,6 +239,9 @@ impl World {
             396 => self.close(e),
             397 => self.die(e),
             398 if self.dice.roll(4) == 0 => self.lose(),
+            399..409 => self.ask_back(e),
+            409..435 => self.hand_over(e),
+            435..440 if self.lost => self.notice(e),
             _ => {}
         }
         Ok(())
@@ -242,15 +267,15 @@ impl World {
 
     fn send(&mut self, e: usize) {
         let side = &self.sides[e];
-        if side.over || side.heard_reset || side.waits_for_room {
+        if side.over || side.heard_reset || side.waits_for_room || side.asks.is_some() {
             return;
         }
         let len = 1 + self.dice.roll(if self.dice.0 % 40 == 0 { 3_000 } else { 150 });
         let data = bytes(e, self.sides[e].sent, len);
         let from = [IoSlice::new(&data)];
         let (side, socket) = (&self.sides[e], self.socket(e));
-        let (mut sent, mut tell, mut full, mut rests) = (0, Tell::default(), false, false);
-        if side.attached {
+        let (mut sent, mut tell, mut full, mut rests, mut reset) = (0, Tell::default(), false, false, false);
+        if side.attached && !side.foreign {
             let before = side.core.outgoing().announced();
             rests = side.core.rest_sending();
             let (sending, told) =
@@ -265,13 +290,14 @@ impl World {
                     sent = socket.send_now(&from).map_or(0, |n| n as u64);
                     side.core.end_kernel_send();
                 }
-                Sending::Full if side.core.outgoing().announced().in_ring() => {
+                Sending::Full if side.core.outgoing().announced().in_ring() && !side.core.owes() => {
                     let out = side.core.outgoing();
                     out.sender_sleep.announce();
                     out.want_room();
                     full = !side.core.looks_writable();
                 }
-                Sending::Full | Sending::Failed(_) => {}
+                Sending::Failed(errno) => reset = errno == Errno::CONNRESET,
+                Sending::Full => {}
             }
             self.totals.changes += u64::from(side.core.outgoing().announced() != before);
         } else {
@@ -280,11 +306,15 @@ impl World {
         self.totals.rests += u64::from(rests);
         self.sides[e].sent += sent;
         self.sides[e].waits_for_room = full;
+        if reset {
+            self.hear_reset(e);
+        }
         self.after(e, tell);
     }
 
     fn receive(&mut self, e: usize) -> Result<(), String> {
-        if self.sides[e].over || self.sides[e].asleep {
+        // While it asks another of its threads may receive.
+        if self.sides[e].over || self.sides[e].asleep || self.sides[e].asks.is_some() && self.dice.roll(2) == 0 {
             return Ok(());
         }
         let mut buffer = vec![0; 1 + self.dice.roll(500) as usize];
@@ -293,7 +323,7 @@ impl World {
         let mut rests = false;
         let (receiving, tell, plain) = if side.blocked {
             (Receiving::Kernel, Tell::default(), true)
-        } else if side.attached {
+        } else if side.attached && !side.foreign {
             rests = side.core.rest_receiving();
             let (receiving, tell) = if rests {
                 (Receiving::Kernel, Tell::default())
@@ -333,16 +363,22 @@ impl World {
                 // Who closes with unread bytes resets, behind all that it sent.
                 let there = &self.sides[1 - e];
                 let unread = there.over && self.sides[e].got == there.sent;
-                if errno != Errno::CONNRESET || !(self.lost || self.reset.get() || unread) {
+                let core = &self.sides[e].core;
+                let refused = core.incoming().goes_back() && core.way_back() != WayBack::Found;
+                if errno != Errno::CONNRESET || !(self.lost || self.reset.get() || unread || refused) {
                     return Err(format!("end {e} heard {errno} without a reason"));
                 }
-                self.totals.resets += u64::from(!self.sides[e].heard_reset);
-                self.sides[e].heard_reset = true;
-                self.reset.set(true);
+                self.hear_reset(e);
             }
         }
         self.after(e, tell);
         Ok(())
+    }
+
+    fn hear_reset(&mut self, e: usize) {
+        self.totals.resets += u64::from(!self.sides[e].heard_reset);
+        self.sides[e].heard_reset = true;
+        self.reset.set(true);
     }
 
     fn take(&mut self, e: usize, got: &[u8]) -> Result<(), String> {
@@ -356,7 +392,8 @@ impl World {
 
     fn hear_end(&mut self, e: usize) -> Result<(), String> {
         let (here, there) = (&self.sides[e], &self.sides[1 - e]);
-        let whole = there.over && here.got == there.sent;
+        let robbed = there.robbed && here.core.incoming().goes_back();
+        let whole = there.over && (here.got == there.sent || robbed);
         if !whole && !here.heard_reset {
             return Err(format!("end {e} heard the end at {} of {}, over: {}", here.got, there.sent, there.over));
         }
@@ -368,7 +405,7 @@ impl World {
     fn sleep(&mut self, e: usize) {
         let side = &mut self.sides[e];
         let on_ring = side.core.incoming().reads_ring() || side.core.waits_for_the_rest();
-        if side.attached && on_ring {
+        if side.attached && on_ring && !side.foreign {
             side.core.incoming().receiver_sleep.announce();
             side.asleep = !side.core.looks_readable();
         }
@@ -420,22 +457,76 @@ impl World {
     }
 
     fn close(&mut self, e: usize) {
-        if self.sides[e].over || self.sides[e].blocked || self.reset.get() {
+        let side = &self.sides[e];
+        if side.over || side.blocked || side.asks.is_some() || self.reset.get() {
             return;
         }
         self.totals.closes += 1;
-        if self.sides[e].attached {
-            self.sides[e].core.let_go(false);
+        if side.attached && !side.foreign {
+            side.core.let_go(false);
+            let owes = side.core.owes() && !side.core.give_back(ME, &self.socket(e));
             self.sides[e].rung = true;
+            // A real one waits for a while.
+            self.reset.set(owes);
         }
         self.end(e);
     }
 
     fn die(&mut self, e: usize) {
-        if !self.sides[e].over && !self.sides[e].blocked && !self.reset.get() {
+        let (side, there) = (&self.sides[e], &self.sides[1 - e]);
+        if !side.over && !side.blocked && !self.reset.get() {
+            let out = side.core.outgoing();
+            let (tail, head) = (&out.tail, &there.core.incoming().head);
+            let unread = tail.load(Ordering::Relaxed) != head.load(Ordering::Relaxed);
+            self.sides[e].robbed = unread && out.announced().in_ring();
             self.totals.deaths += 1;
             self.end(e);
         }
+    }
+
+    /// A process wants to become another program, or gives the connection to one: as `hand_over_between` begins.
+    fn ask_back(&mut self, e: usize) {
+        let side = &self.sides[e];
+        let busy = side.over || side.blocked || side.asleep || side.waits_for_room || side.asks.is_some();
+        let seldom = if side.core.incoming().reads_ring() { 2 } else { 40 };
+        if busy || !side.attached || side.foreign || side.heard_reset || self.reset.get() || self.dice.roll(seldom) > 0
+        {
+            return;
+        }
+        let (side, socket) = (&self.sides[e], self.socket(e));
+        side.core.pinned.store(1, Ordering::SeqCst);
+        side.core.follow(ME, &socket);
+        side.core.ask_back(ME).expect("one thread");
+        // What is under way, too.
+        let unread = self.sides[1 - e].core.outgoing().tail.load(Ordering::Relaxed)
+            - side.core.incoming().head.load(Ordering::Relaxed);
+        self.sides[e].asks = Some(unread);
+        self.sides[e].rung = true;
+    }
+
+    /// As it goes on.
+    fn hand_over(&mut self, e: usize) {
+        let side = &self.sides[e];
+        let Some(unread) = side.asks.filter(|_| !side.over) else { return };
+        let (way, _) = side.core.hand_over(ME, &self.socket(e));
+        let cut_off = side.core.is_cut_off();
+        self.sides[e].rung = true;
+        let patient = self.dice.roll(4) > 0;
+        match way {
+            WayBack::Promised if patient => return,
+            WayBack::Open if !cut_off && (patient || self.dice.roll(30) > 0) => return,
+            WayBack::Found | WayBack::Promised => {
+                self.totals.hand_overs += 1;
+                self.totals.owed_bytes += unread;
+                self.sides[e].foreign = self.dice.roll(3) > 0;
+            }
+            WayBack::Lost | WayBack::Open => {
+                self.totals.refusals += u64::from(!self.lost && !self.sides[1 - e].over);
+                self.sides[e].core.give_up();
+                self.reset.set(true);
+            }
+        }
+        self.sides[e].asks = None;
     }
 
     fn end(&mut self, e: usize) {
@@ -452,13 +543,18 @@ impl World {
         }
     }
 
+    fn notice(&mut self, e: usize) {
+        self.sides[e].core.slot.words().broken.store(1, Ordering::SeqCst);
+        self.sides[e].asleep = false;
+        self.sides[e].waits_for_room = false;
+    }
+
     fn settle(&mut self) -> Result<(), String> {
         for e in [0, 1] {
             if !self.lost {
                 self.attach(e);
             } else {
-                self.sides[e].core.slot.words().broken.store(1, Ordering::SeqCst);
-                self.sides[e].asleep = false;
+                self.notice(e);
             }
         }
         for round in 0..SETTLE_ROUNDS {
@@ -474,6 +570,7 @@ impl World {
                     self.sides[e].core.ask_kernel.store(1, Ordering::Relaxed);
                     self.sides[e].asleep = false;
                 }
+                self.hand_over(e);
                 self.receive(e)?;
             }
             if self.is_settled(0) && self.is_settled(1) {
@@ -482,13 +579,15 @@ impl World {
         }
         let state = |s: &Side| {
             format!(
-                "sent {} got {} blocked {} asleep {} waits for room {} over {} end {} reset {} epochs {:?} {}",
+                "sent {} got {} blocked {} asleep {} waits for room {} over {} asks {:?} foreign {} end {} reset {} epochs {:?} {}",
                 s.sent,
                 s.got,
                 s.blocked,
                 s.asleep,
                 s.waits_for_room,
                 s.over,
+                s.asks,
+                s.foreign,
                 s.heard_end,
                 s.heard_reset,
                 s.core.outgoing().announced(),
@@ -501,7 +600,9 @@ impl World {
     fn is_settled(&self, e: usize) -> bool {
         let (here, there) = (&self.sides[e], &self.sides[1 - e]);
         let waits = here.waits_for_room && !there.over && !self.lost;
-        let all = here.got == there.sent && (!there.over || here.heard_end) && !waits;
+        // A death over bytes that were asked back ends the stream there.
+        let whole = here.got == there.sent || there.robbed && here.heard_end;
+        let all = whole && (!there.over || here.heard_end) && !waits && here.asks.is_none();
         here.over || here.heard_reset || all
     }
 }
