@@ -6,6 +6,7 @@ use crate::connection::Connection;
 use crate::context::Settings;
 use crate::limits::{ADOPT_SLICE, ADOPT_TIME, BETWEEN_LIST_MAX, HOLD_BATCH, LOCK_TRIES, NEWS_BATCH, NODE_RETRY};
 use rustix::event::{EventfdFlags, PollFlags, eventfd};
+use rustix::io::Errno;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -23,6 +24,8 @@ pub(crate) struct Node {
     bell_fds: [OnceLock<OwnedFd>; BELLS as usize],
     /// Which bells an event loop has: two loops would take each other's bits and arming.
     bells_taken: [AtomicBool; BELLS as usize],
+    /// Which of them the node that is connected has.
+    bells_told: [AtomicBool; BELLS as usize],
     /// Id of this process on its node; 0: not known yet.
     process: AtomicU32,
     peers: RwLock<HashMap<u32, Arc<Peer>>>,
@@ -125,21 +128,28 @@ impl Node {
         Some(self.bells.get_or_init(|| bells))
     }
 
-    /// A bell for an event loop: its number. `EMFILE` when each has a loop.
-    pub(crate) fn take_bell(&self, settings: &Settings) -> Result<u32, rustix::io::Errno> {
-        self.bells().ok_or(rustix::io::Errno::NOMEM)?;
+    /// A bell for an event loop: its number. `EMFILE` when each has a loop, `EAGAIN` when the node cannot be told of it now.
+    pub(crate) fn take_bell(&self, settings: &Settings) -> Result<u32, Errno> {
+        self.bells().ok_or(Errno::NOMEM)?;
         let free = |i: &u32| !self.bells_taken[*i as usize].swap(true, Ordering::AcqRel);
-        let bell = (0..BELLS).find(free).ok_or(rustix::io::Errno::MFILE)?;
-        if self.bell_fds[bell as usize].get().is_none() {
-            let made = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-            let fd = (settings.keep_fd)(made.inspect_err(|_| self.return_bell(bell))?);
-            if self.bell_fds[bell as usize].set(fd).is_ok() {
-                if let Some(mut link) = self.lock().filter(|l| l.channel.is_some()) {
-                    self.send_bell(&mut link, bell);
-                }
-            }
-        }
+        let bell = (0..BELLS).find(free).ok_or(Errno::MFILE)?;
+        self.make_bell(settings, bell).inspect_err(|_| self.return_bell(bell))?;
         Ok(bell)
+    }
+
+    fn make_bell(&self, settings: &Settings, bell: u32) -> Result<(), Errno> {
+        if self.bell_fds[bell as usize].get().is_none() {
+            let fd = (settings.keep_fd)(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+            // Nobody else makes it, for the caller has taken it.
+            let _ = self.bell_fds[bell as usize].set(fd);
+        }
+        if self.bells_told[bell as usize].load(Ordering::Acquire) {
+            return Ok(());
+        }
+        // A bell of which nobody hears is not rung, so its loop would sleep for ever.
+        let mut link = self.lock_patiently().ok_or(Errno::AGAIN)?;
+        let told = link.channel.is_none() || self.send_bell(&mut link, bell);
+        told.then_some(()).ok_or(Errno::AGAIN)
     }
 
     /// Gives a bell back.
@@ -375,16 +385,20 @@ impl Node {
         if !self.say(link, attach, &[bells.as_fd()]) {
             return None;
         }
-        for bell in 0..BELLS {
-            self.send_bell(link, bell);
+        self.bells_told.iter().for_each(|told| told.store(false, Ordering::Relaxed));
+        if !(0..BELLS).all(|bell| self.send_bell(link, bell)) {
+            self.lose(link);
+            return None;
         }
         Some(())
     }
 
-    fn send_bell(&self, link: &mut Link, bell: u32) {
-        if let Some(fd) = self.bell_fds[bell as usize].get() {
-            self.say(link, SocketCall::Bell { bell }, &[fd.as_fd()]);
-        }
+    /// Tells the node of a bell, if it has been made. False: it could not be told.
+    fn send_bell(&self, link: &mut Link, bell: u32) -> bool {
+        let Some(fd) = self.bell_fds[bell as usize].get() else { return true };
+        let told = self.say(link, SocketCall::Bell { bell }, &[fd.as_fd()]);
+        self.bells_told[bell as usize].store(told, Ordering::Release);
+        told
     }
 
     /// Sends a message if it fits the socket now.
@@ -529,4 +543,38 @@ impl Node {
 pub(crate) fn refuse(meeting: &Meeting) {
     use vmmc_host::stream::EndWords;
     meeting.slot.words().ends[meeting.place.end as usize].attached.store(EndWords::NO, Ordering::Release);
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn the_node_hears_of_a_bell_that_was_made_while_another_thread_talked_to_it() {
+        let settings = Settings::from_env();
+        for talks in [false, true] {
+            let (ours, theirs) = Channel::pair().unwrap();
+            let node = Node::default();
+            node.link.lock().unwrap().channel = Some(ours);
+            let bell = std::thread::scope(|scope| {
+                let (begun, wait) = std::sync::mpsc::channel();
+                let node = &node;
+                scope.spawn(move || {
+                    let link = talks.then(|| node.link.lock().unwrap());
+                    begun.send(()).unwrap();
+                    std::thread::sleep(Duration::from_micros(50));
+                    drop(link);
+                });
+                wait.recv().unwrap();
+                // A loop that gets none leaves its connections to the kernel; one that does is rung.
+                (0..1_000).find_map(|_| node.take_bell(&settings).ok()).expect("the other thread is soon done")
+            });
+            let (message, fds) = theirs.try_receive().expect("the node was told");
+            let call = decode::<Request>(&message).unwrap().call;
+            assert!(matches!(call, Call::Sockets(SocketCall::Bell { bell: told }) if told == bell), "{call:?}");
+            assert_eq!(fds.len(), 1);
+            assert!(theirs.try_receive().is_err(), "once");
+        }
+    }
 }
