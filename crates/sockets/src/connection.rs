@@ -117,8 +117,8 @@ impl Kernel for Socket<'_> {
         vmmc_host::stream::end_of_kernel(self.0)
     }
 
-    fn established(&self) -> bool {
-        vmmc_host::stream::tcp_progress(self.0).is_ok_and(|p| p.established)
+    fn peer_ended(&self) -> bool {
+        vmmc_host::stream::tcp_progress(self.0).is_ok_and(|p| p.peer_ended)
     }
 
     fn receive_now(&self, into: &mut [IoSliceMut<'_>], take: bool) -> Result<usize, Errno> {
@@ -163,11 +163,13 @@ impl KernelCall<'_> {
             .upgraded
             .get()
             .filter(|_| nothing && receives)
-            .map(|joined| joined.core.incoming().phase())
+            .map(|joined| (joined.core.incoming().phase(), joined.core.owes_reset()))
         {
-            Some(Phase::EndsAt(_)) => After::Retry,
+            // Another thread was told.
+            Some((_, true)) if result == Ok(0) => After::Retry,
+            Some((Phase::EndsAt(_), _)) => After::Retry,
             // An end in the kernel while a change is pending: whoever announced it has died over it.
-            Some(Phase::Pending) if result != Ok(0) => After::Retry,
+            Some((Phase::Pending, _)) if result != Ok(0) => After::Retry,
             _ => After::Return,
         }
     }

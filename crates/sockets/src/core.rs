@@ -25,8 +25,8 @@ pub(crate) trait Kernel {
     fn received(&self) -> Option<(u64, u64)>;
     /// What it says about the other end.
     fn look(&self) -> End;
-    /// Whether neither side has ended its direction.
-    fn established(&self) -> bool;
+    /// Whether the other end sends no more, also if bytes of it are still unread.
+    fn peer_ended(&self) -> bool;
     /// Stops collecting small sends.
     fn no_delay(&self);
     /// The time, nanoseconds.
@@ -494,14 +494,9 @@ impl Upgraded {
 
     /// In the kernel; none: look again, it has changed. Never waits, and the caller has the lock: so nobody is in the kernel for bytes of this epoch when the next one
     /// begins, and a receiver that is killed leaves nothing behind.
-    fn receive_from_kernel(
-        &self,
-        kernel: &impl Kernel,
-        buffers: &mut [IoSliceMut<'_>],
-        take: bool,
-    ) -> Option<Receiving> {
+    fn receive_from_kernel(&self, kernel: &impl Kernel, into: &mut [IoSliceMut<'_>], take: bool) -> Option<Receiving> {
         let before = self.incoming().phase();
-        Some(match kernel.receive_now(buffers, take) {
+        Some(match kernel.receive_now(into, take) {
             Ok(bytes @ 1..) => {
                 self.heard(|| kernel.now_ns());
                 Receiving::OfKernel(bytes)
@@ -509,8 +504,16 @@ impl Upgraded {
             // The last bytes came between the two looks; or these were the last, and others have them.
             Err(Errno::AGAIN) if self.incoming().phase() != before => return None,
             Err(Errno::AGAIN) => self.nothing_came().unwrap_or(Receiving::Empty),
+            // Nobody asked for bytes.
+            Ok(_) if into.iter().all(|s| s.is_empty()) => Receiving::Done(0),
+            // The kernel says so once, and has said it to a look.
+            Ok(_) if self.owes_reset() && self.reset_told.swap(1, Ordering::Relaxed) == 0 => {
+                Receiving::Failed(Errno::CONNRESET)
+            }
             // The ring may be next, and what says so under way.
             Ok(_) if !self.is_all_here(kernel) => self.nothing_came().unwrap_or(Receiving::Empty),
+            // Or it came just now, before the word that all is here.
+            Ok(_) if self.incoming().phase() != before => return None,
             // Also while a change is pending: whoever announced it has died over it.
             Ok(_) => Receiving::Done(0),
             Err(errno) => Receiving::Failed(errno),
@@ -611,7 +614,7 @@ impl Upgraded {
         let over = match look {
             End::Open => false,
             End::Ended | End::Reset(_) => true,
-            End::Bytes => !kernel.established(),
+            End::Bytes => kernel.peer_ended(),
         };
         if over && !matches!(look, End::Reset(_)) && !self.is_all_here(kernel) {
             // Asked again when the other node has answered.
@@ -628,8 +631,9 @@ impl Upgraded {
             }
             _ => {}
         }
-        // An end that its sender did not announce here: it did not close, it died.
-        let unannounced = in_ring && self.incoming().sender_flags.load(Ordering::Acquire) == 0;
+        // An end that its sender did not announce here: it did not close, it died. Unless it has gone on in the kernel, and ended there.
+        let stays = !matches!(self.incoming().phase(), Phase::EndsAt(_));
+        let unannounced = in_ring && stays && self.incoming().sender_flags.load(Ordering::Acquire) == 0;
         if over && (unannounced || dead) {
             self.gone.store(1, Ordering::Relaxed);
         }
@@ -653,6 +657,12 @@ impl Upgraded {
             || self.kernel_end.load(Ordering::Relaxed) != 0
             || self.hinted()
             || self.is_broken()
+    }
+
+    /// Whether a thread that sleeps until the ring has something should go on: also when another thread has followed the direction into the kernel, or has heard first that all
+    /// is here.
+    pub(crate) fn ends_sleep(&self) -> bool {
+        self.looks_readable() || !self.incoming().reads_ring() && !self.waits_for_the_rest()
     }
 
     /// Whether a send is worth trying, as far as the shared words tell.
@@ -707,6 +717,11 @@ impl Upgraded {
     /// Whether the kernel reported an end or a reset: 0, [`ENDED`] or [`RESET`].
     pub(crate) fn kernel_reset(&self) -> bool {
         self.kernel_end.load(Ordering::Relaxed) == RESET
+    }
+
+    /// The same, and no call has reported it.
+    pub(crate) fn owes_reset(&self) -> bool {
+        self.kernel_reset() && !self.reset_was_told()
     }
 
     /// Whether the kernel says that the other end sends no more.

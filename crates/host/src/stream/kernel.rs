@@ -35,6 +35,8 @@ impl Endpoints {
 pub struct TcpProgress {
     /// Connected, and neither side has ended its direction.
     pub established: bool,
+    /// The peer has ended its direction, or the connection is over.
+    pub peer_ended: bool,
     /// Bytes that were given to the socket to send.
     pub sent: u64,
     /// Bytes that have come, read or not; one more once the peer has ended its direction.
@@ -131,8 +133,11 @@ pub fn tcp_progress(fd: BorrowedFd<'_>) -> Result<TcpProgress, Errno> {
     let short = |at: usize| u32::from_ne_bytes(info[at..at + 4].try_into().expect("four bytes"));
     let (received, unsent, on_the_wire, again) = (long(128), short(144), long(200), long(208));
     const ESTABLISHED: u8 = 1;
+    // TIME_WAIT, CLOSE, CLOSE_WAIT, LAST_ACK, CLOSING; not those in which only this side has ended its own.
+    const PEER_ENDED: [u8; 5] = [6, 7, 8, 9, 11];
     Ok(TcpProgress {
         established: info[0] == ESTABLISHED,
+        peer_ended: PEER_ENDED.contains(&info[0]),
         sent: on_the_wire.wrapping_sub(again).wrapping_add(u64::from(unsent)),
         received,
     })
@@ -339,9 +344,13 @@ mod tests {
     fn the_end_of_a_connection_is_seen() {
         let (a, b) = pair();
         assert_eq!(end_of_kernel(a.as_fd()), End::Open);
+        rustix::net::shutdown(a.as_fd(), rustix::net::Shutdown::Write).unwrap();
+        let progress = tcp_progress(a.as_fd()).unwrap();
+        assert!(!progress.established && !progress.peer_ended, "it is this side that has ended");
         drop(b);
         assert_eq!(end_of_kernel(a.as_fd()), End::Ended);
-        assert!(!tcp_progress(a.as_fd()).unwrap().established);
+        let progress = tcp_progress(a.as_fd()).unwrap();
+        assert!(!progress.established && progress.peer_ended);
     }
 
     #[test]

@@ -27,11 +27,12 @@ impl Connection {
         let into = joined.core.incoming();
         joined.look_after(context, self);
         if !into.reads_ring() && !joined.core.waits_for_the_rest() {
-            let phase = || joined.phase_or_end(into.phase());
+            // Another thread may have followed it into the ring.
+            let phase = || joined.phase_or_end(if into.reads_ring() { Phase::EndsAt(0) } else { into.phase() });
             let serve = || joined.serve(context, self, fd);
             return wait_kernel(fd, PollFlags::IN, deadline, joined.first_slice(), phase, serve);
         }
-        let ready = || joined.core.looks_readable();
+        let ready = || joined.core.ends_sleep();
         joined.wait(context, self, fd, (&joined.reads, &into.receiver_sleep), deadline, ready)
     }
 

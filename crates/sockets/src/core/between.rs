@@ -108,7 +108,7 @@ impl Upgraded {
         let (into, own) = (self.incoming(), self.own());
         // Who has asked for the kernel does not look for the ring.
         let soon = if into.goes_back() { 0 } else { self.other().soon.load(Ordering::Acquire) };
-        if into.phase() != Phase::Steady || self.is_broken() {
+        if into.phase() != Phase::Steady || self.is_broken() || self.owes_reset() {
             return false;
         }
         if soon == 0 || self.is_cut_off() {
@@ -195,7 +195,7 @@ impl Upgraded {
         // Our own wish, too: what goes by the ring may be asked back, and nobody is woken in the kernel for that.
         let wishes = [&self.other().soon, &self.own().ready, &self.own().soon];
         let wished = wishes.into_iter().any(|wish| wish.load(Ordering::SeqCst) != 0);
-        if wished || into.phase() != Phase::Steady {
+        if wished || into.phase() != Phase::Steady || self.owes_reset() {
             self.end_resting_receive();
             self.resting.store(0, Ordering::Relaxed);
             return false;
@@ -356,3 +356,6 @@ impl Upgraded {
         self.between.as_ref().inspect(|b| b.pace.crowd()).is_some()
     }
 }
+
+#[cfg(all(test, not(miri)))]
+mod tests;

@@ -192,11 +192,17 @@ impl Kernel for Socket<'_> {
         }
     }
 
-    fn established(&self) -> bool {
-        !self.into.ended.get() && !self.out.ended.get()
+    fn peer_ended(&self) -> bool {
+        self.into.ended.get()
     }
 
     fn no_delay(&self) {}
+}
+
+impl Socket<'_> {
+    fn established(&self) -> bool {
+        !self.into.ended.get() && !self.out.ended.get()
+    }
 }
 
 /// A process that holds an end.

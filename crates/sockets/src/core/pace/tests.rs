@@ -34,8 +34,8 @@ impl Kernel for Clock {
     fn look(&self) -> End {
         End::Open
     }
-    fn established(&self) -> bool {
-        true
+    fn peer_ended(&self) -> bool {
+        false
     }
     fn no_delay(&self) {}
 }

@@ -170,8 +170,8 @@ impl Kernel for Socket<'_> {
     fn look(&self) -> End {
         if self.reset.get() { End::Reset(Errno::CONNRESET) } else { self.wires.look() }
     }
-    fn established(&self) -> bool {
-        !self.reset.get() && self.wires.established()
+    fn peer_ended(&self) -> bool {
+        self.reset.get() || self.wires.peer_ended()
     }
     fn no_delay(&self) {}
     fn now_ns(&self) -> u64 {
@@ -407,7 +407,7 @@ impl World {
         let on_ring = side.core.incoming().reads_ring() || side.core.waits_for_the_rest();
         if side.attached && on_ring && !side.foreign {
             side.core.incoming().receiver_sleep.announce();
-            side.asleep = !side.core.looks_readable();
+            side.asleep = !side.core.ends_sleep();
         }
     }
 

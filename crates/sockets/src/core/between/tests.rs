@@ -1,0 +1,129 @@
+//! What two threads, or a node in the middle of a call, make of an end that the kernel has spoken of.
+//!
+//! Invariant: each test is one interleaving, of which real programs show one in thousands.
+
+use super::super::simulation::ME;
+use super::*;
+use crate::core::{Early, EndWords, Receiving};
+use std::cell::Cell;
+use std::io::IoSliceMut;
+use std::sync::Arc;
+use vmmc_host::stream::{End, Flags, Shape, Slab, Slot};
+
+/// A kernel's socket on which the other end has ended; `during` happens while a receive is in it.
+struct Ended<'a> {
+    look: Cell<End>,
+    during: &'a dyn Fn(),
+}
+
+impl Kernel for Ended<'_> {
+    fn send_now(&self, _: &[IoSlice<'_>]) -> Result<usize, Errno> {
+        Err(Errno::PIPE)
+    }
+    fn receive_now(&self, _: &mut [IoSliceMut<'_>], _: bool) -> Result<usize, Errno> {
+        (self.during)();
+        Ok(0)
+    }
+    fn sent(&self) -> Option<u64> {
+        Some(0)
+    }
+    fn received(&self) -> Option<(u64, u64)> {
+        Some((0, 0))
+    }
+    fn look(&self) -> End {
+        // As SO_ERROR is: told once.
+        self.look.replace(End::Ended)
+    }
+    fn peer_ended(&self) -> bool {
+        true
+    }
+    fn no_delay(&self) {}
+}
+
+/// End 1 of a connection, which has answered the wish of end 0 for the ring.
+fn end() -> (Upgraded, Slot) {
+    let slot = Slab::create(Shape { slots: 1, small_bytes: 4096, large_bytes: 4096 }).unwrap().slot(0).unwrap();
+    slot.words().between.store(1, Ordering::Relaxed);
+    slot.words().ends.iter().for_each(|end| end.attached.store(EndWords::YES, Ordering::Relaxed));
+    slot.words().ends[0].soon.store(1, Ordering::Relaxed);
+    slot.words().ends[1].ready.store(1, Ordering::Relaxed);
+    (Upgraded::new(slot.clone(), 1, Arc::<Early>::default()), slot)
+}
+
+fn receive(core: &Upgraded, kernel: &Ended<'_>) -> Receiving {
+    core.receive(ME, kernel, &mut [IoSliceMut::new(&mut [0; 10])], true).0
+}
+
+/// The other node's word that all is here.
+fn complete(slot: &Slot) {
+    slot.words().complete.store(1, Ordering::SeqCst);
+    slot.words().ends[1].hint.fetch_add(1, Ordering::SeqCst);
+}
+
+#[test]
+fn what_comes_by_the_ring_while_a_receive_hears_of_the_end_is_received() {
+    let (core, slot) = end();
+    let nothing = Ended { look: Cell::new(End::Ended), during: &|| () };
+    assert_eq!(receive(&core, &nothing), Receiving::Empty, "the ring may be next");
+    assert!(core.takes_question());
+    let words = &slot.words().directions[0];
+    let news = Cell::new(true);
+    let during = || {
+        if news.replace(false) {
+            slot.copy_in(0, false, 0, &[IoSlice::new(b"abc")], 0, 3);
+            words.change(0);
+            words.publish(3);
+            words.sender_flags.store(Flags::END, Ordering::SeqCst);
+            complete(&slot);
+        }
+    };
+    let kernel = Ended { look: Cell::new(End::Ended), during: &during };
+    assert_eq!(receive(&core, &kernel), Receiving::Done(3));
+    assert_eq!(receive(&core, &kernel), Receiving::Done(0));
+}
+
+#[test]
+fn a_thread_that_waits_for_the_rest_goes_on_when_another_thread_has_heard_first_that_all_is_here() {
+    let (core, slot) = end();
+    let kernel = Ended { look: Cell::new(End::Ended), during: &|| () };
+    assert_eq!(receive(&core, &kernel), Receiving::Empty);
+    assert!(core.waits_for_the_rest() && !core.ends_sleep());
+    complete(&slot);
+    // What a poll, a send or an event loop does.
+    core.follow_hints(&kernel);
+    assert!(core.ends_sleep(), "the end is to be received");
+    assert_eq!(receive(&core, &kernel), Receiving::Done(0));
+}
+
+#[test]
+fn a_reset_that_the_kernel_told_to_a_look_is_told_to_the_next_receive() {
+    let (core, slot) = end();
+    complete(&slot);
+    let kernel = Ended { look: Cell::new(End::Reset(Errno::CONNRESET)), during: &|| () };
+    core.follow_hints(&kernel);
+    assert_eq!(receive(&core, &kernel), Receiving::Failed(Errno::CONNRESET));
+    assert_eq!(receive(&core, &kernel), Receiving::Done(0), "once");
+}
+
+#[test]
+fn a_receive_of_no_bytes_says_nothing_of_an_end() {
+    let (core, _slot) = end();
+    let kernel = Ended { look: Cell::new(End::Open), during: &|| () };
+    assert_eq!(core.receive(ME, &kernel, &mut [], true).0, Receiving::Done(0));
+    assert!(!core.takes_question());
+}
+
+#[test]
+fn a_peer_that_ended_its_direction_in_the_kernel_behind_the_ring_still_receives() {
+    let (core, slot) = end();
+    let kernel = Ended { look: Cell::new(End::Bytes), during: &|| () };
+    let words = &slot.words().directions[0];
+    words.change(0);
+    core.follow(ME, &kernel);
+    assert!(words.reads_ring());
+    // It left the ring, sent the rest by the kernel and shut it down, and all of that came before anybody here looked.
+    words.change(0);
+    complete(&slot);
+    core.follow_hints(&kernel);
+    assert!(!core.is_gone());
+}
