@@ -18,6 +18,11 @@ pub(crate) trait Resource: Sync + 'static {
     fn fresh() -> Self;
     /// Nobody refers to it any more: let go of what it holds, and be as fresh.
     fn end(&self);
+    /// The same in the child of a fork, for an object that only calls of other threads held. False: one of them was in the middle of it, so it stays as it is for ever.
+    fn end_in_child(&self) -> bool {
+        self.end();
+        true
+    }
 }
 
 /// Where an object lies in its arena.
@@ -93,8 +98,7 @@ impl<T: Resource> Arena<T> {
         for index in (0..self.made.load(Acquire)).map(Index) {
             if let Some(counted) = self.counted(index) {
                 let calls = counted.word.fetch_and(!(DESCRIPTOR - 1), AcqRel) & (DESCRIPTOR - 1);
-                if calls > 0 && counted.word.load(Acquire) == 0 {
-                    counted.value.end();
+                if calls > 0 && counted.word.load(Acquire) == 0 && counted.value.end_in_child() {
                     self.push(index, counted);
                 }
             }

@@ -77,7 +77,12 @@ impl Limit {
         if !own::context().has_between() {
             return self;
         }
-        let nap = now_ns() + vmmc_sockets::limits::BETWEEN_SLICE_MAX.as_nanos() as u64;
+        self.at_most(vmmc_sockets::limits::BETWEEN_SLICE_MAX.as_nanos() as u64)
+    }
+
+    /// The same, but not later than so long from now.
+    pub(crate) fn at_most(self, ns: u64) -> Limit {
+        let nap = now_ns() + ns;
         match self {
             Limit::None => Limit::At(nap),
             Limit::Now => Limit::Now,

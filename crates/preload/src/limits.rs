@@ -31,3 +31,5 @@ pub(crate) const FOR_EVER: std::time::Duration = std::time::Duration::from_secs(
 pub(crate) const CANCELLED_MAX: usize = 1024;
 /// Longest sleep of a poll that has no bell, which happens when an area has no room for one more watcher, ms.
 pub(crate) const POLL_SLICE_MS: i32 = 1;
+/// Longest sleep of the child of a fork in a set of its parent's, until its node has told it how to be rung: a few milliseconds, unless the node has died.
+pub(crate) const DEAF_SLICE_NS: u64 = 10_000_000;

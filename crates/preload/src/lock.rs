@@ -42,6 +42,11 @@ impl<T> Lock<T> {
         }
     }
 
+    /// Whether somebody has it.
+    pub(crate) fn is_taken(&self) -> bool {
+        self.held.load(Acquire)
+    }
+
     /// Gives it back after a fork, in the parent and in the child.
     pub(crate) fn give_back(&self) {
         self.held.store(false, Release);

@@ -14,7 +14,7 @@ use libc::{c_int, epoll_event};
 use std::collections::VecDeque;
 use std::sync::OnceLock;
 use vmmc_sockets::limits::TOKENS_MAX;
-use vmmc_sockets::{ReadySet, State};
+use vmmc_sockets::{Direction, Medium, ReadySet, State};
 
 const EDGE: u32 = libc::EPOLLET as u32;
 const ONE_SHOT: u32 = libc::EPOLLONESHOT as u32;
@@ -89,6 +89,29 @@ impl Members {
     /// Descriptors and connections.
     pub(crate) fn connections(&self) -> impl Iterator<Item = (c_int, Index)> {
         self.all.iter().filter(|member| member.used).map(|member| (member.fd, member.connection))
+    }
+
+    /// Has the peers of all of them ring this bell too. False: they cannot be asked now.
+    pub(crate) fn watch_all(&self, ready: &ReadySet) -> bool {
+        let watched = |token: u32, member: &Member| {
+            let tcp = CONNECTIONS.pin(member.connection);
+            let add = |connection| ready.add(connection, token, readiness::interest(member.events)).is_ok();
+            tcp.as_ref().and_then(|tcp| tcp.connection()).is_none_or(add)
+        };
+        let all = (0..).zip(&self.all).filter(|(_, member)| member.used).all(|(token, member)| watched(token, member));
+        if !all {
+            self.connections().filter_map(|(_, index)| CONNECTIONS.pin(index)).for_each(|tcp| {
+                tcp.connection().inspect(|connection| ready.remove(connection));
+            });
+        }
+        all
+    }
+
+    /// Whether bytes for one of them may still come by the ring.
+    pub(crate) fn reads_ring(&self) -> bool {
+        self.connections()
+            .filter_map(|(_, index)| CONNECTIONS.pin(index))
+            .any(|tcp| tcp.connection().is_some_and(|connection| connection.medium(Direction::Receive) == Medium::Ring))
     }
 
     /// It may be ready.

@@ -9,7 +9,7 @@
 use crate::arena::{Index, Resource};
 use crate::clock::{Limit, now_ns};
 use crate::errno::{self, Kept};
-use crate::limits::{KERNEL_LOOK_NS, SPIN_MAX};
+use crate::limits::{DEAF_SLICE_NS, KERNEL_LOOK_NS, SPIN_MAX};
 use crate::lock::Lock;
 use crate::members::Members;
 use crate::own::{self, Inside};
@@ -71,6 +71,15 @@ impl Resource for Set {
         self.nested.store(false, Relaxed);
         self.inherited.store(false, Relaxed);
     }
+
+    fn end_in_child(&self) -> bool {
+        // A fork takes the locks of open sets only.
+        let whole = !self.members.is_taken();
+        if whole {
+            self.end();
+        }
+        whole
+    }
 }
 
 impl Set {
@@ -91,15 +100,34 @@ impl Set {
         if self.has_bell() {
             return self.ready(epfd);
         }
-        let ready = Box::new(own::context().ready_set().ok()?);
-        let mut event = epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: Members::bell_data() };
-        // SAFETY: the event is ours; the bell lives as long as the box.
-        let hung = unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, ready.bell().as_raw_fd(), &raw mut event) };
-        if hung < 0 {
-            return None;
-        }
-        self.ready.store(Box::into_raw(ready), Release);
+        self.ready.store(Box::into_raw(hang_bell(epfd)?), Release);
         self.ready(epfd)
+    }
+
+    /// A wait in the child of a fork: its peers ring the parent, whose bell it is. The connections go back to the kernel, which both hear; what comes by the ring until then the
+    /// child hears by a bell of its own.
+    #[cold]
+    fn take_over(&self, epfd: c_int) {
+        // Says how the node calls this process, without which nobody can ring it.
+        own::context().poll();
+        let mut members = self.members.lock();
+        if self.inherited.load(Relaxed) {
+            if let Some(ready) = hang_bell(epfd).filter(|ready| members.watch_all(ready)) {
+                // The old one is the parent's, and another thread may look at it: it stays.
+                self.ready.store(Box::into_raw(ready), Release);
+                self.inherited.store(false, Relaxed);
+            }
+            // What came before nobody told.
+            members.enqueue_all();
+        }
+        drop(members);
+        self.nest();
+    }
+
+    /// How long to sleep at most.
+    fn nap(&self, limit: Limit) -> Limit {
+        let deaf = self.inherited.load(Relaxed) && (own::context().has_between() || self.members.lock().reads_ring());
+        if deaf { limit.at_most(DEAF_SLICE_NS) } else { limit.nap() }
     }
 
     /// It cannot be waited for here only: its connections go back to the kernel, now and later.
@@ -129,6 +157,16 @@ impl Set {
         self.inherited.store(true, Relaxed);
         self.sleepers.store(0, Relaxed);
     }
+}
+
+/// A bell, in the kernel's set.
+fn hang_bell(epfd: c_int) -> Option<Box<ReadySet>> {
+    let ready = Box::new(own::context().ready_set().ok()?);
+    let mut event = epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: Members::bell_data() };
+    // SAFETY: the event is ours; the bell lives as long as the box.
+    let hung = unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, ready.bell().as_raw_fd(), &raw mut event) };
+    // It may be there from a try before.
+    (hung == 0 || errno::current() == libc::EEXIST).then_some(ready)
 }
 
 /// epoll_create gave a set.
@@ -267,10 +305,6 @@ pub(crate) fn wait(request: &Request<'_>, limit: impl FnOnce() -> Limit) -> Opti
         return None;
     }
     let _inside = Inside::enter();
-    if set.inherited.load(Relaxed) {
-        // Peers ring the parent, whose bell it is.
-        set.nest();
-    }
     Some(wait_in(&set, request, limit()))
 }
 
@@ -288,8 +322,12 @@ pub(crate) unsafe fn woken(request: &Request<'_>, n: c_int, limit: impl FnOnce()
 }
 
 fn wait_in(set: &Set, request: &Request<'_>, limit: Limit) -> c_int {
-    let Some(ready) = set.ready(request.epfd) else { return request.kernel(0, limit) };
+    let Some(mut ready) = set.ready(request.epfd) else { return request.kernel(0, limit) };
     loop {
+        if set.inherited.load(Relaxed) {
+            set.take_over(request.epfd);
+            ready = set.ready(request.epfd).unwrap_or(ready);
+        }
         let (mut found, rings) = set.collect(request, 0, ready);
         // A wait that will sleep asks the kernel then.
         let look = (found == 0 && limit == Limit::Now) || set.must_look();
@@ -309,7 +347,7 @@ fn wait_in(set: &Set, request: &Request<'_>, limit: Limit) -> c_int {
             return set.leave(0, ready);
         }
         set.sleepers.fetch_add(1, SeqCst);
-        let slept = if ready.arm() { Ok(0) } else { set.look(request, 0, limit.nap(), ready) };
+        let slept = if ready.arm() { Ok(0) } else { set.look(request, 0, set.nap(limit), ready) };
         ready.disarm();
         set.sleepers.fetch_sub(1, SeqCst);
         if slept == Ok(0) && own::context().has_between() {
