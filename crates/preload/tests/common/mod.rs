@@ -85,13 +85,17 @@ impl World {
     /// Two nodes of one cluster on this machine; whatever programs of one and of the other send each other in short messages goes by rings, whether that is faster here
     /// or not. `options` are the second node's.
     pub(crate) fn two(options: &[&str]) -> [World; 2] {
-        let always = vec![("VMMC_SOCKETS_BETWEEN", "always")];
+        World::two_with(vec![("VMMC_SOCKETS_BETWEEN", "always")], options)
+    }
+
+    /// The same with these variables for the programs.
+    pub(crate) fn two_with(variables: Vec<(&'static str, &'static str)>, options: &[&str]) -> [World; 2] {
         let key = std::env::temp_dir().join(format!("test-preload-key-{}-{}", std::process::id(), port()));
         let key = key.to_str().expect("ASCII");
         let at = format!("127.0.0.1:{}", port());
         let listen = ["--key-file", key, "--peer-timeout-ms", "2000", "--listen"];
-        let one = World::made(None, &[&listen[..], &[&at]].concat(), always.clone());
-        let two = World::made(None, &[&listen[..], &["127.0.0.1:0", "--peer", &at], options].concat(), always);
+        let one = World::made(None, &[&listen[..], &[&at]].concat(), variables.clone());
+        let two = World::made(None, &[&listen[..], &["127.0.0.1:0", "--peer", &at], options].concat(), variables);
         std::fs::remove_file(key).expect("the first node made the key");
         [one, two]
     }
