@@ -8,9 +8,9 @@ use crate::errno::Kept;
 use crate::own::{self, Inside};
 use crate::program::{self, Named};
 use crate::reason::Reason;
+use crate::set::{self, Set};
 use crate::table::{self, CONNECTIONS, Entry, SETS};
-use crate::tcp::Held;
-use crate::{set::Set, tcp};
+use crate::tcp::{self, Held};
 use libc::{c_char, c_int, c_long, pid_t};
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
@@ -64,6 +64,7 @@ pub(crate) fn borrowed_memory() -> bool {
 
 unsafe extern "C" fn before() {
     let _inside = Inside::enter();
+    set::MAKING.take();
     let (connections, sets): (Vec<Held>, Vec<Pin<Set>>) = (CONNECTIONS.each().collect(), SETS.each().collect());
     sets.iter().for_each(|set| set.members.take());
     let core = own::context_if_made().map(|context| {
@@ -82,6 +83,7 @@ unsafe extern "C" fn in_parent() {
         context.after_fork_parent(core);
     }
     sets.iter().for_each(|set| set.members.give_back());
+    set::MAKING.give_back();
     connections.iter().for_each(|connection| connection.share());
 }
 
@@ -96,6 +98,7 @@ unsafe extern "C" fn in_child() {
         set.members.give_back();
         set.inherit();
     }
+    set::MAKING.give_back();
     connections.iter().for_each(|connection| connection.share());
     // Calls in progress, ours among them, are forgotten all at once.
     connections.into_iter().for_each(std::mem::forget);

@@ -169,10 +169,14 @@ fn hang_bell(epfd: c_int) -> Option<Box<ReadySet>> {
     (hung == 0 || errno::current() == libc::EEXIST).then_some(ready)
 }
 
+/// Held while a set is made known, and for the length of a fork: the child would find the lock of a set taken that the fork had not listed.
+pub(crate) static MAKING: Lock<()> = Lock::new(());
+
 /// epoll_create gave a set.
 pub(crate) fn created(fd: c_int) -> c_int {
     if fd >= 0 && own::active() {
         let _kept = Kept::now();
+        let _making = MAKING.lock();
         if let Some(index) = SETS.insert() {
             table::put(fd, Entry::Set(index));
         }

@@ -658,10 +658,50 @@ static void case_cancel(void)
     }
 }
 
+/* Makes sets, and lets go of them. */
+static volatile int sets_are_made;
+static void *makes_sets(void *fd)
+{
+    while (sets_are_made) {
+        struct epoll_event event = { .events = EPOLLIN }, events[4];
+        int set = epoll_create1(0);
+        epoll_ctl(set, EPOLL_CTL_ADD, (int)(long)fd, &event);
+        epoll_wait(set, events, 4, 0);
+        epoll_ctl(set, EPOLL_CTL_DEL, (int)(long)fd, NULL);
+        close(set);
+    }
+    return NULL;
+}
+/* Children that let go of everything, while other threads of the parent are at work. */
+static void case_forks(void)
+{
+    struct pair p = made();
+    pthread_t threads[3];
+    sets_are_made = 1;
+    for (int at = 0; at < 3; at++) pthread_create(&threads[at], NULL, makes_sets, (void *)(long)p.a);
+    int failed = 0;
+    for (int at = 0; at < 200 && !failed; at++) {
+        int status = 0;
+        pid_t child = fork();
+        if (!child) {
+            alarm(10);
+            for (int fd = 3; fd < 40; fd++) close(fd);
+            _exit(0);
+        }
+        waitpid(child, &status, 0);
+        failed += status != 0;
+    }
+    sets_are_made = 0;
+    for (int at = 0; at < 3; at++) pthread_join(threads[at], NULL);
+    printf("  %d children failed\n", failed);
+    ended(p);
+}
+
 static const struct { const char *name; void (*run)(void); } CASES[] = {
     { "send", case_send }, { "receive", case_receive }, { "requests", case_requests }, { "no_delay", case_no_delay }, { "low_water", case_low_water }, { "signals", case_signals },
     { "names_and_ends", case_names_and_ends }, { "timeouts", case_timeouts }, { "waiting", case_waiting }, { "sets", case_sets }, { "high_numbers", case_high_numbers },
     { "descriptors", case_descriptors }, { "programs", case_programs }, { "exits", case_exits }, { "cancel", case_cancel },
+    { "forks", case_forks },
 };
 
 int main(int count_of_words, char **words)
