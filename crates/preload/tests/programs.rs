@@ -192,7 +192,7 @@ fn connections_that_do_everything_lose_no_byte() {
         let number = port();
         let at = number.to_string();
         let _server = world.server(server_by, &[stress, "serve", &at], number);
-        for more in [&["7", "300"][..], &["8", "100", "fork"], &["9", "100", "pass"]] {
+        for more in [&["7", "300"][..], &["8", "100", "fork"], &["9", "100", "pass"], &["10", "100", "pass-long"]] {
             let printed = world.run(client_by, &[&[stress, "drive", &at][..], more].concat());
             let count = format!("{} connections", more[1]);
             assert!(printed.contains(&count) && printed.contains(" 0 failed"), "{printed}");

@@ -28,13 +28,16 @@ const BYTES_MAX: u64 = 1 << 21;
 /// Clients at a time.
 const THREADS: u64 = 4;
 
-/// What a connection does; the last three need more than two processes.
-const KINDS: [&str; 10] =
-    ["short", "ping-pong", "stream", "half-close", "reset", "mixed", "both-ways", "fork", "kill", "pass"];
+/// What a connection does; the last four need more than two processes. `pass` is passed on with what fits a ring between nodes on the way, `pass-long` under any send.
+const KINDS: [&str; 11] =
+    ["short", "ping-pong", "stream", "half-close", "reset", "mixed", "both-ways", "fork", "kill", "pass", "pass-long"];
 /// Those that need two.
 const ALONE: u64 = 7;
 /// Those in which nothing is passed on.
 const HELD: u64 = 9;
+/// Bytes of `pass` on the way while it is passed on, and the longest send among them: between nodes they do not fill a ring, and each goes by it.
+const AHEAD_BYTES: u64 = 24 << 10;
+const AHEAD_SEND_BYTES: u64 = 8 << 10;
 
 fn main() {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -180,9 +183,15 @@ fn answer(tcp: TcpStream) -> Result<()> {
             others::in_child(stream, |stream| finish(&plan, stream, from, to, random))
         }
         "kill" => one_dies(&plan, stream, from, to, random, false).map(|_| ()),
-        "pass" => {
+        "pass" | "pass-long" => {
             warm_up(&mut stream, &mut from, &mut to, &mut random, false)?;
+            if random.below(2) == 0 {
+                std::thread::sleep(Duration::from_micros(random.size(2_000)));
+            }
             let mut stream = Stream::new(others::through_socket(stream.tcp)?, way).map_err(text("passed"))?;
+            if plan.name() == "pass" {
+                to.send(&mut stream, 1, &mut random).map_err(text("word that it is passed on"))?;
+            }
             finish(&plan, &mut stream, from, to, random)
         }
         "ping-pong" => (0..plan.rounds).try_for_each(|_| turn(&mut stream, &mut from, &mut to, &mut random, false)),
@@ -418,10 +427,21 @@ fn ask(port: u16, plan: &Plan) -> Result<u64> {
 
 /// Sends the stream, and receives it back.
 fn whole(plan: &Plan, stream: &mut Stream, mut from: Bytes, mut to: Bytes, mut random: Random) -> Result<u64> {
-    if matches!(plan.name(), "fork" | "pass") {
+    if matches!(plan.name(), "fork" | "pass" | "pass-long") {
         warm_up(stream, &mut from, &mut to, &mut random, true)?;
     }
-    to.send(stream, plan.bytes, &mut random).map_err(text("stream"))?;
+    let end = to.at + plan.bytes;
+    if plan.name() == "pass" {
+        let ahead = to.at + plan.bytes.min(AHEAD_BYTES);
+        while to.at < ahead {
+            let n = random.size(AHEAD_SEND_BYTES).min(ahead - to.at);
+            to.send(stream, n, &mut random).map_err(text("ahead"))?;
+        }
+        if from.receive(stream, 1, &mut random)? == 0 {
+            return Err("END while it was passed on".into());
+        }
+    }
+    to.send(stream, end - to.at, &mut random).map_err(text("stream"))?;
     if plan.name() == "half-close" {
         stream.tcp.shutdown(Shutdown::Write).map_err(text("half-close"))?;
     }
