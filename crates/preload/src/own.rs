@@ -25,6 +25,7 @@ fn settings() -> &'static Settings {
     SETTINGS.get_or_init(|| Settings {
         keep_fd: keep_owned,
         is_interrupted: crate::cancel::is_news,
+        wait_socket: crate::wait::socket,
         ..Settings::from_env()
     })
 }

@@ -12,10 +12,12 @@ use crate::reason::{self, Reason};
 use crate::tcp::{Held, Side, borrowed};
 use crate::{real, table};
 use libc::{c_int, c_short, nfds_t, pollfd, sigset_t, timespec};
+use rustix::event::PollFlags;
+use rustix::io::Errno;
 use std::cell::RefCell;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::null;
-use vmmc_host::Deadline;
+use vmmc_host::{Deadline, Nanos};
 use vmmc_sockets::{ReadySet, Waited};
 
 /// poll.
@@ -48,6 +50,18 @@ pub(crate) unsafe fn ppoll(fds: *mut pollfd, count: nfds_t, timeout: *const time
     }
     // SAFETY: the caller's promise.
     unsafe { real::ppoll(fds, count, timeout, mask) }
+}
+
+/// Waits for one socket by the C library's own call, in which a thread can be cancelled.
+pub(crate) fn socket(fd: BorrowedFd<'_>, what: PollFlags, deadline: Deadline) -> Result<bool, Errno> {
+    let left = deadline.left(Nanos::monotonic()).unwrap_or_default();
+    let timeout = timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos().into() };
+    let mut entry = pollfd { fd: fd.as_raw_fd(), events: what.bits() as _, revents: 0 };
+    // SAFETY: an entry and a time of ours.
+    match unsafe { real::ppoll(&raw mut entry, 1, &raw const timeout, std::ptr::null()) } {
+        -1 => Err(Errno::from_raw_os_error(errno::current())),
+        ready => Ok(ready > 0),
+    }
 }
 
 /// Whether one of them is an upgraded connection.

@@ -658,6 +658,26 @@ static void case_cancel(void)
     }
 }
 
+/* Urgent data has brought the connection back to the kernel: who waits there is cancelled as soon as in a ring. */
+static void case_cancel_in_kernel(void)
+{
+    struct pair p = made();
+    pthread_t thread; void *result;
+    struct timespec from, to;
+    SAYS(send(p.a, "!", 1, MSG_OOB));
+    of_thread = p.b; clean = 0;
+    pthread_create(&thread, NULL, receives, "receive");
+    usleep(1700000);
+    clock_gettime(CLOCK_MONOTONIC, &from);
+    SAYS(pthread_cancel(thread));
+    SAYS(pthread_join(thread, &result));
+    clock_gettime(CLOCK_MONOTONIC, &to);
+    double took = to.tv_sec - from.tv_sec + (to.tv_nsec - from.tv_nsec) / 1e9;
+    printf("  %s, cleaned up %d, %s\n", result == PTHREAD_CANCELED ? "cancelled" : "returned", clean, took < 0.5 ? "at once" : "late");
+    goes_on(p);
+    close(p.a); close(p.b);
+}
+
 /* Makes sets, and lets go of them. */
 static volatile int sets_are_made;
 static void *makes_sets(void *fd)
@@ -701,7 +721,7 @@ static const struct { const char *name; void (*run)(void); } CASES[] = {
     { "send", case_send }, { "receive", case_receive }, { "requests", case_requests }, { "no_delay", case_no_delay }, { "low_water", case_low_water }, { "signals", case_signals },
     { "names_and_ends", case_names_and_ends }, { "timeouts", case_timeouts }, { "waiting", case_waiting }, { "sets", case_sets }, { "high_numbers", case_high_numbers },
     { "descriptors", case_descriptors }, { "programs", case_programs }, { "exits", case_exits }, { "cancel", case_cancel },
-    { "forks", case_forks },
+    { "cancel_in_kernel", case_cancel_in_kernel }, { "forks", case_forks },
 };
 
 int main(int count_of_words, char **words)

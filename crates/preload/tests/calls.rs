@@ -24,6 +24,7 @@ const CASES: &[(&str, usize)] = &[
     ("programs", 0),
     ("exits", 0),
     ("cancel", 0),
+    ("cancel_in_kernel", 0),
     ("forks", 0),
 ];
 

@@ -9,6 +9,7 @@ use crate::limits::{FORK_PATIENCE, FORK_PAUSE, GENERATIONS, LOCK_TRIES, OFFER_AF
 use crate::node::Node;
 use crate::ready::ReadySet;
 use crate::types::Bypass;
+use rustix::event::PollFlags;
 use rustix::io::Errno;
 use std::cell::Cell;
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
@@ -29,6 +30,8 @@ pub struct Settings {
     /// Asked by a thread that is about to sleep in a ring: whether its call must end as one that a signal interrupted does. [`Connection::wake_own`] makes those ask that
     /// sleep already.
     pub is_interrupted: fn() -> bool,
+    /// Waits until a socket is ready, at most until the deadline; says whether it was. A way to wait in which the process's threads can be cancelled, where that is asked for.
+    pub wait_socket: fn(BorrowedFd<'_>, PollFlags, Deadline) -> Result<bool, Errno>,
     /// Receives with data after which a connection is offered.
     pub offer_after_exchanges: u32,
     /// Bytes after which a connection is offered.
@@ -49,6 +52,7 @@ impl Settings {
             node_name: name.to_string(),
             keep_fd: vmmc_host::stream::move_high,
             is_interrupted: || false,
+            wait_socket: vmmc_host::stream::wait_socket,
             offer_after_exchanges: OFFER_AFTER_EXCHANGES,
             offer_after_bytes: OFFER_AFTER_BYTES,
             between_always: std::env::var_os("VMMC_SOCKETS_BETWEEN").is_some_and(|how| how == "always"),

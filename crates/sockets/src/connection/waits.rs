@@ -15,14 +15,22 @@ use rustix::io::Errno;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use vmmc_host::stream::{Phase, SleepWord, core, thread_id, wait_socket};
+use vmmc_host::stream::{Phase, SleepWord, core, thread_id};
 use vmmc_host::{Deadline, Nanos};
 
 impl Connection {
     /// Waits until a receive is worth trying.
     pub fn wait_readable(&self, context: &Context, fd: BorrowedFd<'_>, deadline: Option<Deadline>) -> Waited {
         let Some(joined) = self.upgraded.get() else {
-            return wait_kernel(fd, PollFlags::IN, deadline, CAREFUL_SLICE, || Phase::Steady, || SLEEP_SLICE_MAX);
+            return wait_kernel(
+                context,
+                fd,
+                PollFlags::IN,
+                deadline,
+                CAREFUL_SLICE,
+                || Phase::Steady,
+                || SLEEP_SLICE_MAX,
+            );
         };
         let into = joined.core.incoming();
         joined.look_after(context, self);
@@ -30,7 +38,7 @@ impl Connection {
             // Another thread may have followed it into the ring.
             let phase = || joined.phase_or_end(if into.reads_ring() { Phase::EndsAt(0) } else { into.phase() });
             let serve = || joined.serve(context, self, fd);
-            return wait_kernel(fd, PollFlags::IN, deadline, joined.first_slice(), phase, serve);
+            return wait_kernel(context, fd, PollFlags::IN, deadline, joined.first_slice(), phase, serve);
         }
         let ready = || joined.core.ends_sleep();
         joined.wait(context, self, fd, (&joined.reads, &into.receiver_sleep), deadline, ready)
@@ -47,14 +55,22 @@ impl Connection {
     /// Waits until a send is worth trying.
     pub fn wait_writable(&self, context: &Context, fd: BorrowedFd<'_>, deadline: Option<Deadline>) -> Waited {
         let Some(joined) = self.upgraded.get() else {
-            return wait_kernel(fd, PollFlags::OUT, deadline, CAREFUL_SLICE, || Phase::Steady, || SLEEP_SLICE_MAX);
+            return wait_kernel(
+                context,
+                fd,
+                PollFlags::OUT,
+                deadline,
+                CAREFUL_SLICE,
+                || Phase::Steady,
+                || SLEEP_SLICE_MAX,
+            );
         };
         joined.look_after(context, self);
         let out = joined.core.outgoing();
         let by_kernel = || !out.announced().in_ring() || joined.core.owes();
         if by_kernel() {
             let phase = || joined.phase_or_end(if by_kernel() { Phase::Steady } else { Phase::EndsAt(0) });
-            return wait_kernel(fd, PollFlags::OUT, deadline, CAREFUL_SLICE, phase, || SLEEP_SLICE_MAX);
+            return wait_kernel(context, fd, PollFlags::OUT, deadline, CAREFUL_SLICE, phase, || SLEEP_SLICE_MAX);
         }
         let ready = || {
             joined.core.looks_writable() || {
@@ -188,6 +204,7 @@ fn left(deadline: Option<Deadline>) -> Option<Option<Duration>> {
 
 /// Waits for the kernel's socket, in slices if a change of medium may end the wait.
 fn wait_kernel(
+    context: &Context,
     fd: BorrowedFd<'_>,
     what: PollFlags,
     deadline: Option<Deadline>,
@@ -204,7 +221,7 @@ fn wait_kernel(
         };
         let Some(left) = left(deadline) else { return Waited::TimedOut };
         let slice = left.map_or(slice, |l| l.min(slice));
-        match wait_socket(fd, what, Deadline::after(slice)) {
+        match (context.settings().wait_socket)(fd, what, Deadline::after(slice)) {
             Ok(true) => return Waited::Ready,
             Ok(false) => {}
             Err(Errno::INTR) => return Waited::Interrupted,
