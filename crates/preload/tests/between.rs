@@ -360,6 +360,11 @@ fn stress([one, two]: &[World; 2], runs: &[[&str; 3]]) {
         assert!(printed.contains(&all) && printed.contains(" 0 failed"), "{kind}: {printed}");
         assert!(start.elapsed() < STALLED * 2, "{kind} took {:?}: {printed}", start.elapsed());
     }
+    let end = Instant::now() + PATIENCE;
+    while let Some(list) = [one, two].map(World::sockets).iter().find(|list| list.contains("between nodes")) {
+        assert!(Instant::now() < end, "the server runs, and its connections have ended: {list}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
     let log = std::fs::read_to_string(two.folder.join("server.log")).unwrap_or_default();
     let is_reset = |l: &str| l.contains("(os error 104)") || l.contains("(os error 32)");
     let may_be = |l: &str| l.contains("seed:") || l.contains(": pass-long (") && is_reset(l);

@@ -14,8 +14,8 @@ pub const WATCHERS_MAX: usize = 4;
 pub const TOKENS_MAX: u32 = vmmc_host::stream::TOKENS;
 /// Time to ask the node about a socket that came from another program.
 pub const ADOPT_TIME: Duration = Duration::from_secs(5);
-/// Longest single wait for that answer, which another thread may have read.
-pub const ADOPT_SLICE: Duration = Duration::from_millis(5);
+/// Pause between two looks for that answer.
+pub const ADOPT_PAUSE: Duration = Duration::from_micros(50);
 /// Tries for the lock of the node's client, each after a yield: its holder sends or takes some messages.
 pub const LOCK_TRIES: u32 = 1_000;
 /// Time after which a node that did not answer is tried again.

@@ -4,8 +4,8 @@
 
 use crate::connection::Connection;
 use crate::context::Settings;
-use crate::limits::{ADOPT_SLICE, ADOPT_TIME, BETWEEN_LIST_MAX, HOLD_BATCH, LOCK_TRIES, NEWS_BATCH, NODE_RETRY};
-use rustix::event::{EventfdFlags, PollFlags, eventfd};
+use crate::limits::{ADOPT_PAUSE, ADOPT_TIME, BETWEEN_LIST_MAX, HOLD_BATCH, LOCK_TRIES, NEWS_BATCH, NODE_RETRY};
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock, Weak};
 use vmmc_host::channel::{ChannelError, node_socket_name};
 use vmmc_host::control::{Answer, CONTROL_VERSION, Call, Reply, Request, decode, encode};
 use vmmc_host::stream::messages::{OfferRefusal, Place, SocketCall, SocketNews};
-use vmmc_host::stream::{BELLS, Bells, Sign, Slab, Slot, Watch, wait_socket};
+use vmmc_host::stream::{BELLS, Bells, Sign, Slab, Slot, Watch};
 use vmmc_host::{Channel, Deadline, Nanos};
 
 /// The client of one process (a forked child gets one of its own).
@@ -343,10 +343,11 @@ impl Node {
             if let Some(answer) = link.adopted.remove(&number) {
                 return answer;
             }
-            let channel = link.channel.as_ref()?;
+            link.channel.as_ref()?;
             deadline.left(Nanos::monotonic())?;
-            // In slices: another thread may read our answer while we wait for the lock.
-            let _ = wait_socket(channel.as_fd(), PollFlags::IN, deadline.min(Deadline::after(ADOPT_SLICE)));
+            // Not with the lock: what others have to say meanwhile, a release or a ring, would get lost.
+            drop(link);
+            std::thread::sleep(ADOPT_PAUSE);
         }
     }
 
