@@ -156,7 +156,7 @@ impl Joined {
             }
         }
         // Only what is in the ring can be asked for, and nobody rings a thread that waits in the kernel.
-        let in_kernel = self.core.outgoing().announced().in_ring() && !self.core.incoming().reads_ring();
+        let in_kernel = self.core.goes_by_ring_soon() && !self.core.incoming().reads_ring();
         if in_kernel { BLIND_SLICE } else { SLEEP_SLICE_MAX }
     }
 

@@ -122,13 +122,17 @@ impl Upgraded {
         }
         into.kernel_receives.fetch_add(1, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        let out = self.outgoing().announced();
-        if out.in_ring() {
+        if self.goes_by_ring_soon() {
             // What goes by the ring may be asked back, and nobody is woken in the kernel for that.
             into.kernel_receives.fetch_sub(1, Ordering::SeqCst);
             return false;
         }
         true
+    }
+
+    /// Whether what this end sends goes by the ring, or is to: a receive in the kernel that only bytes end would keep it from there.
+    pub(crate) fn goes_by_ring_soon(&self) -> bool {
+        self.outgoing().announced().in_ring() || self.own().soon.load(Ordering::SeqCst) != 0 && !self.is_cut_off()
     }
 
     /// Whether a call of this end is in the kernel where nobody wakes it, so that what goes by the ring could not be asked back. Certain once the ring is announced.

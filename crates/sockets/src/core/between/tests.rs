@@ -127,3 +127,15 @@ fn a_peer_that_ended_its_direction_in_the_kernel_behind_the_ring_still_receives(
     core.follow_hints(&kernel);
     assert!(!core.is_gone());
 }
+
+#[test]
+fn a_receive_does_not_keep_its_own_end_from_the_ring_that_it_wishes_for() {
+    let (core, slot) = end();
+    let [other, own] = &slot.words().ends;
+    other.soon.store(0, Ordering::SeqCst);
+    own.ready.store(0, Ordering::SeqCst);
+    assert!(core.begin_kernel_receive() && core.is_deaf(), "a plain call of TCP");
+    core.end_resting_receive();
+    own.soon.store(1, Ordering::SeqCst);
+    assert!(!core.begin_kernel_receive() && !core.is_deaf(), "a look");
+}
