@@ -154,7 +154,7 @@ struct Outcome {
     time_most: Option<f64>,
     cpu_most: Option<f64>,
     met: bool,
-    /// A bound was exceeded, by less than can be told.
+    /// A bound is exceeded, by no more than TCP differs from itself.
     undecided: bool,
     /// How far two runs of TCP are apart, as parts of one: in time, in processor time.
     spread: Option<(f64, f64)>,
@@ -180,20 +180,20 @@ impl Outcome {
         }
     }
 
-    /// With what pairs of the same thing say. A bound that is exceeded by less than they differ is not shown to be missed.
+    /// With what pairs of the same thing say. A bound that is exceeded by less than they differ is missed all the same; the run just cannot tell.
     fn with_spread(self, pairs: &[(Figure, Figure)]) -> Outcome {
         let of = |f: &dyn Fn(&Figure) -> f64| median(pairs.iter().map(|(a, b)| (f(b) / f(a) - 1.0).abs()).collect());
         let spread = (of(&|f| f.wall), of(&|f| f.cpu));
         let exceeds = |ratio: f64, most: Option<f64>, spread: f64| most.is_some_and(|most| ratio > most + spread);
-        let missed =
+        let clearly =
             exceeds(self.time_ratio, self.time_most, spread.0) || exceeds(self.cpu_ratio, self.cpu_most, spread.1);
-        Outcome { spread: Some(spread), undecided: !self.met && !missed, met: !missed, ..self }
+        Outcome { spread: Some(spread), undecided: !self.met && !clearly, ..self }
     }
 
     /// What is to be said of a bound that was not kept, and of how much the run can tell.
     fn verdict(&self) -> String {
         let spread = self.spread.map(|(time, cpu)| format!("spread {:.0} %, {:.0} %", time * 100.0, cpu * 100.0));
-        let word = if self.undecided { Some("as TCP") } else { (!self.met).then_some("missed") };
+        let word = if self.undecided { Some("missed within the spread") } else { (!self.met).then_some("missed") };
         word.map(str::to_string).into_iter().chain(spread).collect::<Vec<_>>().join(", ")
     }
 

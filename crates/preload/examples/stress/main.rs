@@ -182,7 +182,7 @@ fn answer(tcp: TcpStream) -> Result<()> {
             warm_up(&mut stream, &mut from, &mut to, &mut random, false)?;
             others::in_child(stream, |stream| finish(&plan, stream, from, to, random))
         }
-        "kill" => one_dies(&plan, stream, from, to, random, false).map(|_| ()),
+        "kill" => one_dies(&plan, Talk { stream, from, to, random, first: false }).map(|_| ()),
         "pass" | "pass-long" => {
             warm_up(&mut stream, &mut from, &mut to, &mut random, false)?;
             if random.below(2) == 0 {
@@ -196,7 +196,7 @@ fn answer(tcp: TcpStream) -> Result<()> {
         }
         "ping-pong" => (0..plan.rounds).try_for_each(|_| turn(&mut stream, &mut from, &mut to, &mut random, false)),
         "mixed" => (0..plan.rounds).try_for_each(|_| mixed_turn(&mut stream, &mut from, &mut to, &mut random, false)),
-        "both-ways" => both_ways(&plan, stream, from, to, random, false).map(|_| ()),
+        "both-ways" => both_ways(&plan, Talk { stream, from, to, random, first: false }).map(|_| ()),
         _ => finish(&plan, &mut stream, from, to, random),
     };
     match done {
@@ -260,16 +260,25 @@ fn finish(plan: &Plan, stream: &mut Stream, mut from: Bytes, mut to: Bytes, mut 
     to.send(stream, plan.bytes, &mut random).map_err(text("answer"))
 }
 
-/// Both ends send at the same time, each with a thread of its own, and one of them reads slowly.
-fn both_ways(
-    plan: &Plan,
-    mut stream: Stream,
-    mut from: Bytes,
-    mut to: Bytes,
-    mut random: Random,
+/// One end of a connection, with all that a conversation of its own needs.
+struct Talk {
+    stream: Stream,
+    from: Bytes,
+    to: Bytes,
+    random: Random,
     first: bool,
-) -> Result<u64> {
-    warm_up(&mut stream, &mut from, &mut to, &mut random, first)?;
+}
+
+impl Talk {
+    fn warmed_up(mut self) -> Result<Talk> {
+        warm_up(&mut self.stream, &mut self.from, &mut self.to, &mut self.random, self.first)?;
+        Ok(self)
+    }
+}
+
+/// Both ends send at the same time, each with a thread of its own, and one of them reads slowly.
+fn both_ways(plan: &Plan, talk: Talk) -> Result<u64> {
+    let Talk { mut stream, mut from, mut to, mut random, first } = talk.warmed_up()?;
     let way = Way::any(&mut random);
     let mut sending = Stream::sharing(&stream, way).map_err(text("second descriptor"))?;
     let (bytes, slow, mut other) = (plan.bytes / 4 + 1, plan.client_dies == first, Random(random.next()));
@@ -307,15 +316,8 @@ fn both_ways(
 }
 
 /// One end goes on in a child that is killed; the other end hears of that, and of nothing wrong before.
-fn one_dies(
-    plan: &Plan,
-    mut stream: Stream,
-    mut from: Bytes,
-    mut to: Bytes,
-    mut random: Random,
-    first: bool,
-) -> Result<u64> {
-    warm_up(&mut stream, &mut from, &mut to, &mut random, first)?;
+fn one_dies(plan: &Plan, talk: Talk) -> Result<u64> {
+    let Talk { mut stream, mut from, mut to, mut random, first } = talk.warmed_up()?;
     if plan.client_dies == first {
         let after = Duration::from_micros(random.size(30_000));
         others::in_killed_child(stream, after, |stream| {
@@ -412,8 +414,8 @@ fn ask(port: u16, plan: &Plan) -> Result<u64> {
         "mixed" => (0..plan.rounds)
             .try_for_each(|_| mixed_turn(&mut stream, &mut from, &mut to, &mut random, true))
             .map(|()| to.at + from.at),
-        "both-ways" => both_ways(plan, stream, from, to, random, true),
-        "kill" => one_dies(plan, stream, from, to, random, true),
+        "both-ways" => both_ways(plan, Talk { stream, from, to, random, first: true }),
+        "kill" => one_dies(plan, Talk { stream, from, to, random, first: true }),
         "reset" => {
             let part = random.below(plan.bytes + 1);
             to.send(&mut stream, part, &mut random).map_err(text("part"))?;

@@ -67,7 +67,7 @@ pub(super) fn run(bench: &Bench) -> Result<(), Failure> {
         let lines: Vec<_> = outcomes.iter().map(Outcome::line).collect();
         let mut text = format!(
             "vmmc bench sockets --path two-nodes on {}\n{}; each node and its program share one core\n\
-             spread: by how much TCP differs from itself, in time and in processor time; as TCP: beyond a bound, but by no more than that\n",
+             spread: by how much TCP differs from itself, in time and in processor time; what is missed within it cannot be told from TCP\n",
             Machine::here(),
             super::show(&lines, bench.runs)
         );
