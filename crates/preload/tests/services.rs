@@ -4,8 +4,9 @@
 
 mod common;
 
-use common::{By, PAIRS, World, finish, have, port, skip, text};
+use common::{By, PAIRS, PATIENCE, World, finish, have, port, skip, text};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Debian keeps the programs of a database server in a folder for each version.
 fn postgres_folder() -> Option<PathBuf> {
@@ -36,6 +37,13 @@ fn postgres_answers_pgbench() {
         let server = [&[&*postgres, "-D", data, "-p", &at][..], &settings].concat();
         let _server = world.server(server_by, &server, number);
         let who = ["-h", "127.0.0.1", "-p", &at, "-U", "tester"];
+        // It listens before it has looked through its log, and refuses whoever comes before it has.
+        let is_ready = || world.command(By::Itself, &[&[&*program("pg_isready"), "-q"][..], &who].concat()).status();
+        let end = Instant::now() + PATIENCE;
+        while !is_ready().expect("it starts").success() {
+            assert!(Instant::now() < end, "{server_by:?}: the database starts for ever");
+            std::thread::sleep(Duration::from_millis(10));
+        }
         let bench =
             |more: &[&str]| world.run(client_by, &[&[&*program("pgbench")][..], &who, more, &["postgres"]].concat());
         bench(&["-i", "-q", "-s", "1"]);
