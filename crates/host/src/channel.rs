@@ -215,16 +215,26 @@ impl AsFd for Channel {
 }
 
 impl Listener {
-    /// Listens under an abstract name.
+    /// Takes an abstract name and listens.
     pub fn bind(name: &str) -> Result<Listener, ChannelError> {
+        let listener = Listener::reserve(name)?;
+        listener.listen()?;
+        Ok(listener)
+    }
+
+    /// Takes an abstract name. Nobody can connect before [`Listener::listen`], so whoever can has found somebody who is ready.
+    pub fn reserve(name: &str) -> Result<Listener, ChannelError> {
         let fd = socket()?;
         match rustix::net::bind(&fd, &abstract_address(name)?) {
-            Ok(()) => {}
-            Err(Errno::ADDRINUSE) => return Err(ChannelError::NameTaken { name: name.into() }),
-            Err(errno) => return Err(system("bind")(errno)),
+            Ok(()) => Ok(Listener { fd }),
+            Err(Errno::ADDRINUSE) => Err(ChannelError::NameTaken { name: name.into() }),
+            Err(errno) => Err(system("bind")(errno)),
         }
-        rustix::net::listen(&fd, 128).map_err(system("listen"))?;
-        Ok(Listener { fd })
+    }
+
+    /// From now on connections wait for [`Listener::accept`].
+    pub fn listen(&self) -> Result<(), ChannelError> {
+        rustix::net::listen(&self.fd, 128).map_err(system("listen"))
     }
 
     /// Takes a connection if one waits.
@@ -254,7 +264,7 @@ pub fn node_socket_name(uid: u32, node: &str) -> String {
     format!("vmmc/{uid}/{node}")
 }
 
-/// Nodes that listen in this network namespace: (user id, name), from the kernel's list of Unix sockets.
+/// Nodes that listen in this network namespace, or are about to: (user id, name), from the kernel's list of Unix sockets.
 pub fn listening_nodes() -> Vec<(u32, String)> {
     let text = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
     let mut nodes: Vec<(u32, String)> = text
@@ -305,8 +315,10 @@ mod tests {
     fn a_name_has_one_listener_and_connections_know_who_they_are() {
         let name = format!("vmmc-test/{}", std::process::id());
         assert!(matches!(Channel::connect(&name), Err(ChannelError::NoListener { .. })));
-        let listener = Listener::bind(&name).unwrap();
+        let listener = Listener::reserve(&name).unwrap();
         assert!(matches!(Listener::bind(&name), Err(ChannelError::NameTaken { .. })));
+        assert!(matches!(Channel::connect(&name), Err(ChannelError::NoListener { .. })), "it is not ready");
+        listener.listen().unwrap();
         let client = Channel::connect(&name).unwrap();
         let server = listener.accept().unwrap();
         assert_eq!(server.peer().unwrap().pid, std::process::id());
@@ -316,7 +328,7 @@ mod tests {
     #[test]
     fn a_listening_node_is_listed() {
         let name = format!("listed-{}", std::process::id());
-        let _listener = Listener::bind(&node_socket_name(4_000_000, &name)).unwrap();
+        let _listener = Listener::reserve(&node_socket_name(4_000_000, &name)).unwrap();
         assert!(listening_nodes().contains(&(4_000_000, name)));
     }
 }

@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use vmmc_host::Channel;
-use vmmc_host::channel::{ChannelError, listening_nodes, node_socket_name};
+use vmmc_host::channel::{ChannelError, Listener, listening_nodes, node_socket_name};
 use vmmc_host::control::{Answer, Call, NodeEvent, rights};
 use vmmc_node::{KeySource, NodeConfig, StartError, start_detached};
 
@@ -151,6 +151,21 @@ fn a_daemon_that_cannot_start_says_why() {
     assert!(matches!(&error, StartError::Ended { said, .. } if said.contains("cannot listen on")), "{error}");
     let error = start_detached(Path::new("/nonexistent/vmmc"), &config).unwrap_err();
     assert!(matches!(error, StartError::Execute { .. }));
+}
+
+#[test]
+fn a_start_that_finds_the_name_taken_waits_for_whoever_has_it() {
+    let config = config("racing");
+    let name = node_socket_name(rustix::process::geteuid().as_raw(), &config.name);
+    let other = Listener::reserve(&name).unwrap();
+    std::thread::scope(|scope| {
+        let start = scope.spawn(|| start_detached(Path::new(VMMCD), &config));
+        // Long enough for its daemon to end, most times: not needed for the result.
+        std::thread::sleep(Duration::from_millis(200));
+        assert!(!start.is_finished(), "nobody serves yet");
+        other.listen().unwrap();
+        assert_eq!(start.join().unwrap(), Ok(()));
+    });
 }
 
 #[test]

@@ -118,7 +118,7 @@ impl Stopper {
 }
 
 impl Daemon {
-    /// Takes the name and binds the sockets.
+    /// Takes the name, binds the sockets, then lets processes connect.
     pub fn start(config: NodeConfig) -> Result<Daemon, RunError> {
         if config.detach {
             // Fails only for the leader of a process group, which has no terminal to leave.
@@ -127,7 +127,7 @@ impl Daemon {
         raise_open_files();
         vmmc_nic::NodeName::parse(&config.name)?;
         let uid = rustix::process::geteuid().as_raw();
-        let listener = Listener::bind(&node_socket_name(uid, &config.name)).map_err(|e| match e {
+        let listener = Listener::reserve(&node_socket_name(uid, &config.name)).map_err(|e| match e {
             ChannelError::NameTaken { .. } => RunError::NameTaken { name: config.name.clone(), uid },
             other => RunError::Channel(other),
         })?;
@@ -138,7 +138,6 @@ impl Daemon {
             let caught = catch_signals(&stop, &ringer);
             caught.map_err(|e| RunError::System { call: "sigaction", why: e.to_string() })?;
         }
-        runner.station.watch_outside(&listener)?;
         runner.station.watch_outside(&bell)?;
         let launcher = Launcher::new(&config, runner.station.is_plain());
         let ringer = Arc::new(ringer);
@@ -146,6 +145,9 @@ impl Daemon {
             Metrics::start(address, ringer.clone()).map_err(|e| RunError::Bind { address, why: e.to_string() })
         });
         let metrics = metrics.transpose()?;
+        // Last: whoever can connect is served, and not let go because something else fails.
+        listener.listen().map_err(RunError::Channel)?;
+        runner.station.watch_outside(&listener)?;
         Ok(Daemon { config, runner, launcher, metrics, listener, stop, bell, ringer, yields: Yields::default() })
     }
 

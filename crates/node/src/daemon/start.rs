@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 use vmmc_host::Channel;
-use vmmc_host::channel::node_socket_name;
+use vmmc_host::channel::{listening_nodes, node_socket_name};
 
 /// Why a daemon did not start.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -55,18 +55,17 @@ pub fn start_detached(binary: &Path, config: &NodeConfig) -> Result<(), StartErr
         .current_dir("/")
         .spawn()
         .map_err(|e| StartError::Execute { binary: binary.display().to_string(), why: e.to_string() })?;
-    let name = node_socket_name(rustix::process::geteuid().as_raw(), &config.name);
+    let uid = rustix::process::geteuid().as_raw();
+    let name = node_socket_name(uid, &config.name);
     let start = Instant::now();
     loop {
         if Channel::connect(&name).is_ok() {
             return Ok(());
         }
         // A failure to ask counts as "still running": the deadline ends that.
-        if let Ok(Some(_)) = child.try_wait() {
-            // Ended because another one serves?
-            if Channel::connect(&name).is_ok() {
-                return Ok(());
-            }
+        let ended = matches!(child.try_wait(), Ok(Some(_)));
+        // Ended because another one has the name? That one serves, or will soon.
+        if ended && !listening_nodes().contains(&(uid, config.name.clone())) {
             return Err(StartError::Ended { name: config.name, said: last_words(&mut child) });
         }
         if start.elapsed() >= START_TIME {

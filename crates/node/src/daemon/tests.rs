@@ -166,9 +166,32 @@ fn an_idle_daemon_sleeps() {
 }
 
 #[test]
+fn nobody_connects_to_a_daemon_that_cannot_start() {
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let config = NodeConfig::new(&format!("test-in-vain-{}", std::process::id()));
+    let config = config.listen(socket.local_addr().unwrap()).key(KeySource::Plain);
+    let name = node_socket_name(rustix::process::geteuid().as_raw(), &config.name);
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let connecting = scope.spawn(|| {
+            let mut connected = 0;
+            while !ended.load(Ordering::Relaxed) {
+                connected += u32::from(Channel::connect(&name).is_ok());
+            }
+            connected
+        });
+        for _ in 0..100 {
+            assert!(matches!(Daemon::start(config.clone()).map(drop), Err(RunError::Bind { .. })));
+        }
+        ended.store(true, Ordering::Relaxed);
+        assert_eq!(connecting.join().unwrap(), 0, "it has let processes connect, and let them go");
+    });
+}
+
+#[test]
 fn addresses_that_cannot_be_listened_on_are_named() {
-    let taken = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let socket = std::net::UdpSocket::bind(taken).unwrap();
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let taken = socket.local_addr().unwrap();
     let name = format!("test-bind-{}", std::process::id());
     let error = Daemon::start(NodeConfig::new(&name).listen(taken).key(KeySource::Plain)).map(drop).unwrap_err();
     assert!(matches!(error, RunError::Bind { address, .. } if address == taken));
