@@ -97,6 +97,8 @@ fn who_sleeps_for_a_word_is_woken_by_short_data() {
     };
     importer.send(grant.import, 0, &1u64.to_le_bytes(), 1);
     assert_eq!(importer.completion().status, 0);
+    // The node looks who sleeps after it has said that the data is there: who says now that it sleeps might be rung for the data from before.
+    wait(&std::thread::yield_now, || (owner.area.node_sleeping().load(Ordering::SeqCst) != 0).then_some(()));
     assert!(!is_rung(&owner), "nobody sleeps");
     owner.area.words_awaited().store(1, Ordering::SeqCst);
     importer.send(grant.import, 0, &2u64.to_le_bytes(), 2);
