@@ -218,8 +218,10 @@ print(failed or 'fine')
     assert_eq!(world.run(By::Exec, &["python3", "-c", SCRIPT]), "fine\n");
 }
 
-/// What several scripts begin with.
+/// What several scripts begin with: an exact receive, and turns of two ends until their connection is in the ring, however busy the machine and its node are. The mark is that
+/// of `vmmc_host::stream::mark_upgraded`.
 const EXACTLY: &str = r"
+import os, socket, time
 def exactly(c, n):
     got = b''
     while len(got) < n:
@@ -227,14 +229,24 @@ def exactly(c, n):
         if not piece: raise EOFError(got)
         got += piece
     return got
+def upgraded(c):
+    ours = 'vmmc' in os.environ.get('LD_PRELOAD', '')
+    return not ours or c.getsockopt(socket.IPPROTO_TCP, 25) == 0x7f564d4d
+def answer_turns(c):
+    while exactly(c, 5) != b'ready': c.sendall(b'ready' if upgraded(c) else b'hello')
+def take_turns(c):
+    until, more = time.monotonic() + 20, 100
+    while more:
+        c.sendall(b'hello')
+        if exactly(c, 5) == b'ready' and upgraded(c): more -= 1
+        assert time.monotonic() < until, 'not upgraded'
+    c.sendall(b'ready')
 ";
 
 /// Both ends of connections that another program goes on with; the words are how it is started.
 const HANDED_ON: &str = r"
 import ctypes, os, socket, sys, threading
 SELF = sys.argv[1]
-# Enough for an upgrade, also on a busy machine.
-TURNS = 500
 def go_on(c):
     assert exactly(c, 11) == b'from before', 'lost'
     c.sendall(b'found')
@@ -273,7 +285,7 @@ def start(how, c):
     c.close()
 def server(listener, how):
     c = listener.accept()[0]
-    for _ in range(TURNS): c.sendall(exactly(c, 5))
+    answer_turns(c)
     # Unread, and in the ring, when the other program starts.
     c.recv(11, socket.MSG_PEEK | socket.MSG_WAITALL)
     start(how, c)
@@ -282,8 +294,7 @@ for how in ['exec', 'failing', 'spawn', 'vfork', 'system', 'popen']:
     thread = threading.Thread(target=server, args=(listener, how)); thread.start()
     c = socket.create_connection(listener.getsockname())
     c.settimeout(30)
-    for _ in range(TURNS):
-        c.sendall(b'hello'); exactly(c, 5)
+    take_turns(c)
     c.sendall(b'from before')
     assert exactly(c, 5) == b'found', how
     for n in range(1, 100):
@@ -358,7 +369,6 @@ print('fine')
 /// A connection goes to a program that does not know of rings while bytes that nobody has read lie in one; that program reads them, and answers.
 const UNREAD: &str = r#"
 import array, fcntl, hashlib, os, select, socket, sys, termios, time
-TURNS = 500
 def go_on(c, n):
     c.sendall(hashlib.sha256(exactly(c, n)).digest())
     while True:
@@ -379,7 +389,7 @@ def unread(c):
     word = array.array('i', [0]); fcntl.ioctl(c.fileno(), termios.FIONREAD, word); return word[0]
 def server(listener, how, n):
     c = listener.accept()[0]
-    for _ in range(TURNS): c.sendall(exactly(c, 5))
+    answer_turns(c)
     while unread(c) < n: time.sleep(0.001)
     os.set_inheritable(c.fileno(), True)
     # Without the environment the library is not loaded.
@@ -399,7 +409,7 @@ def server(listener, how, n):
     os._exit(0)
 def client(at, how, n, wait):
     c = socket.create_connection(at); c.settimeout(None)
-    for _ in range(TURNS): c.sendall(b'hello'); exactly(c, 5)
+    take_turns(c)
     data = bytes(i * 7 % 251 for i in range(n))
     c.sendall(data)
     expected = data if how in ('static', 'stdin') else hashlib.sha256(data).digest()
