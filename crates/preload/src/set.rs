@@ -350,6 +350,15 @@ fn wait_in(set: &Set, request: &Request<'_>, limit: Limit) -> c_int {
         if rings > 0 && limit.is_over() {
             return set.leave(0, ready);
         }
+        let looked = if rings > 0 && limit != Limit::Now { set.look_before_sleep(request, ready) } else { Ok(0) };
+        match looked {
+            Ok(0) => {}
+            Ok(found) => return set.leave(found, ready),
+            Err(code) => {
+                set.leave(0, ready);
+                return errno::fail(code) as c_int;
+            }
+        }
         set.sleepers.fetch_add(1, SeqCst);
         let slept = if ready.arm() { Ok(0) } else { set.look(request, 0, set.nap(limit), ready) };
         ready.disarm();
@@ -400,12 +409,27 @@ impl Set {
         Ok(found)
     }
 
+    /// Asks the kernel for a while, if connections go to other nodes: what comes from there would have to wake this thread.
+    fn look_before_sleep(&self, request: &Request<'_>, ready: &ReadySet) -> Result<usize, c_int> {
+        let mut answer = Ok(0);
+        if own::context().has_between() {
+            ready.look_in_kernel(|| {
+                answer = self.look(request, 0, Limit::Now, ready);
+                answer != Ok(0)
+            });
+        }
+        answer
+    }
+
     fn must_look(&self) -> bool {
         now_ns().saturating_sub(self.looked_ns.load(Relaxed)) > KERNEL_LOOK_NS
     }
 
     /// The calling thread goes back to the program; others that sleep here must hear the next bell.
     fn leave(&self, found: usize, ready: &ReadySet) -> c_int {
+        if found > 0 && own::context().has_between() {
+            ready.returned();
+        }
         // Whoever waits for the set as for a descriptor hears of rings only by its bell.
         if self.nested.load(Relaxed) && (self.members.lock().is_queued() || ready.arm()) {
             self.wake();

@@ -104,6 +104,9 @@ fn receive_on(
                 reason::count(Reason::NotYet);
                 // Waiting for all of it is done here: while the kernel waits, the rest may come by the ring.
                 let own = moved > 0 || flags & libc::MSG_WAITALL != 0;
+                if flags & libc::MSG_DONTWAIT == 0 && !tcp.is_nonblocking(fd) {
+                    call.look(borrowed(fd));
+                }
                 let n = if own { window.receive(fd, flags & !libc::MSG_WAITALL) } else { kernel() };
                 let kept = errno::current();
                 let after = call.finish(as_result(n));

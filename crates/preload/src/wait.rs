@@ -210,19 +210,32 @@ fn with_bell(
         if limit != Limit::Now && bell.spin(own::context(), SPIN_MAX) {
             continue;
         }
-        if bell.arm() {
+        let mut n = 0;
+        let between = own::context().has_between();
+        if limit != Limit::Now && between {
+            bell.look_in_kernel(|| {
+                n = ask(&mut kernel, Limit::Now, mask);
+                n != 0
+            });
+        }
+        if n == 0 {
+            if bell.arm() {
+                bell.disarm();
+                continue;
+            }
+            n = ask(&mut kernel, limit.nap(), mask);
+            let kept = errno::Kept::now();
             bell.disarm();
-            continue;
+            if n == 0 && between {
+                own::context().look_after_node();
+            }
+            drop(kept);
         }
-        let n = ask(&mut kernel, limit.nap(), mask);
-        let kept = errno::Kept::now();
-        bell.disarm();
-        if n == 0 && own::context().has_between() {
-            own::context().look_after_node();
-        }
-        drop(kept);
         if n < 0 {
             return n;
+        }
+        if n > 0 && between {
+            bell.returned();
         }
         silence(&kernel);
         listen(watched, &kernel);

@@ -15,7 +15,7 @@ use crate::context::Context;
 use crate::core::{Early, Kernel, Receiving, Sending, Tell, Upgraded};
 use crate::ledger::Entry;
 use crate::node::{Meeting, Peer};
-use crate::patience::Patience;
+use crate::patience::{KernelLooks, Patience};
 use crate::types::{After, Bypass, Direction, Medium, Received, Sent, Take};
 use rustix::io::Errno;
 use std::io::{IoSlice, IoSliceMut};
@@ -65,6 +65,8 @@ pub(crate) struct Joined {
     sign: Option<Sign>,
     reads: Patience,
     writes: Patience,
+    /// Of receives in the kernel, where the other end is on another node.
+    looks: KernelLooks,
     /// When it joined.
     at: Nanos,
 }
@@ -151,6 +153,21 @@ enum Counted {
 }
 
 impl KernelCall<'_> {
+    /// Before a receive that waits for bytes: looks whether they come within the time in which a look is better than a sleep. For connections between nodes; within one, the
+    /// kernel is left soon.
+    pub fn look(&self, fd: BorrowedFd<'_>) {
+        if let Some(joined) = self.looking() {
+            joined.looks.look(Nanos::monotonic, || vmmc_host::stream::would_receive(fd));
+        }
+    }
+
+    /// The connection, if it is one whose receives look.
+    #[inline]
+    fn looking(&self) -> Option<&Joined> {
+        let joined = self.connection.upgraded.get().filter(|joined| joined.core.is_between())?;
+        (self.direction == Direction::Receive && self.counted != Counted::Early).then_some(joined)
+    }
+
     /// Ends it with the result of the system call.
     pub fn finish(self, result: Result<usize, Errno>) -> After {
         if let Ok(bytes) = result {
@@ -177,6 +194,9 @@ impl KernelCall<'_> {
 
 impl Drop for KernelCall<'_> {
     fn drop(&mut self) {
+        if let Some(joined) = self.looking() {
+            joined.looks.received(Nanos::monotonic);
+        }
         let (sends, receives) = (self.direction != Direction::Receive, self.direction != Direction::Send);
         let connection = self.connection;
         match connection.upgraded.get().filter(|_| self.counted != Counted::Early) {

@@ -54,6 +54,12 @@ pub const YIELD_LONG: Duration = Duration::from_micros(100);
 pub const NO_YIELD_WAITS: u32 = 64;
 /// But not more than this.
 pub const NO_YIELD_WAITS_MAX: u32 = 1 << 16;
+/// Longest look for bytes in the kernel, for an end that does nothing else: 64 KiB there and back take less between two processes of one machine.
+pub const KERNEL_LOOK_TIME: Duration = Duration::from_micros(40);
+/// Most waits in the kernel that sleep at once after looks in vain; four times as many each further time, up to here.
+pub const KERNEL_SKIPPED_WAITS_MAX: u32 = 1 << 14;
+/// Receives in a row that find bytes at once before some do not look: a look costs a fiftieth of a long receive.
+pub const EARLY_LOOKS: u32 = 16;
 /// Slice of waits in the kernel that a change of medium should end.
 pub const CAREFUL_SLICE: Duration = Duration::from_millis(100);
 /// Such a slice while the change is just being announced, which takes a few microseconds unless its sender died over it.

@@ -6,13 +6,14 @@ use crate::connection::Connection;
 use crate::context::Context;
 use crate::limits::TOKENS_MAX;
 use crate::node::Node;
-use crate::patience::Patience;
+use crate::patience::{KernelLooks, Patience};
 use crate::types::Interest;
 use rustix::io::Errno;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use vmmc_host::Nanos;
 use vmmc_host::stream::Bells;
 
 /// More event loops watch the connection than its area has room for, or the token is too large.
@@ -26,13 +27,15 @@ pub struct ReadySet {
     node: Arc<Node>,
     bell: u32,
     patience: Patience,
+    /// Of waits in the kernel, for connections to other nodes.
+    looks: KernelLooks,
 }
 
 impl ReadySet {
     pub(crate) fn new(context: &Context) -> Result<ReadySet, Errno> {
         let node = context.node().clone();
         let bell = node.take_bell(context.settings())?;
-        Ok(ReadySet { node, bell, patience: Patience::default() })
+        Ok(ReadySet { node, bell, patience: Patience::default(), looks: KernelLooks::default() })
     }
 
     fn bells(&self) -> &Bells {
@@ -90,6 +93,16 @@ impl ReadySet {
     pub fn spin(&self, context: &Context, max: Duration) -> bool {
         let bells = self.bells();
         self.patience.look(context.peer_core.load(Ordering::Relaxed), max, || bells.any(self.bell))
+    }
+
+    /// Before a sleep for connections of which some go to other nodes, whose bytes mostly come by the kernel: asks the kernel, by `ready`, for as long as that tends to pay.
+    pub fn look_in_kernel(&self, ready: impl FnMut() -> bool) {
+        self.looks.look(Nanos::monotonic, ready);
+    }
+
+    /// A wait that may have looked there gave something.
+    pub fn returned(&self) {
+        self.looks.received(Nanos::monotonic);
     }
 
     /// Announces a sleep. True: something is there, do not sleep.

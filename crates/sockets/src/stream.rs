@@ -60,6 +60,7 @@ impl Stream {
                 Received::Failed(errno) => return Err(errno.into()),
                 Received::Empty => self.wait_readable()?,
                 Received::Kernel(call) => {
+                    call.look(fd);
                     let result = receive_by_kernel(fd, into);
                     if call.finish(result) == After::Return {
                         return Ok(result?);

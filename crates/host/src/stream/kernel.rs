@@ -245,6 +245,11 @@ pub fn wait_socket(fd: BorrowedFd<'_>, what: PollFlags, deadline: Deadline) -> R
     poll(&mut fds, Some(&timeout)).map(|n| n > 0)
 }
 
+/// Whether a receive would end at once; does not wait. Also if something is wrong: the receive says what.
+pub fn would_receive(fd: BorrowedFd<'_>) -> bool {
+    !matches!(poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&Timespec::default())), Ok(0))
+}
+
 /// The core that this thread runs on.
 #[inline]
 pub fn core() -> u32 {

@@ -163,6 +163,7 @@ impl Connection {
             sign,
             reads: Default::default(),
             writes: Default::default(),
+            looks: Default::default(),
             at: Nanos::monotonic(),
         };
         let mut watches = self.watches.lock().unwrap_or_else(|e| e.into_inner());
