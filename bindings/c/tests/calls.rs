@@ -232,8 +232,8 @@ fn data_moves_in_all_ways() {
 #[test]
 fn callers_memory_is_exported_in_place_and_usable_after() {
     let session = attach("c-own-memory");
-    // Leaked and large, so that nothing else lies on its pages.
-    let bytes: &'static mut [u8] = vec![1u8; 1 << 20].leak();
+    // Leaked, so that nothing else comes to lie on its pages; and so large that the allocator maps it anew: what it hands out again may have pages that another test pinned.
+    let bytes: &'static mut [u8] = vec![0u8; 64 << 20].leak();
     let base = bytes.as_mut_ptr();
     let (mut made, mut id) = (null_mut(), 0);
     // SAFETY: the range is leaked memory of this test alone.
