@@ -18,10 +18,12 @@ use std::time::{Duration, Instant};
 const TOOL_WAIT: Duration = Duration::from_secs(20);
 /// Time that a tool's server gets to listen before its client starts.
 const SERVER_START: Duration = Duration::from_millis(400);
-/// Iterations of a latency tool: a second at ten microseconds.
+/// Iterations of a latency tool, for measurements of [`FULL_TIME`] or more.
 const LATENCY_ITERATIONS: u64 = 20_000;
-/// Bytes that a bandwidth tool moves.
+/// Bytes that a bandwidth tool moves, likewise.
 const BANDWIDTH_BYTES: u64 = 512 << 20;
+/// Shorter measurements have fewer: on a processor that others keep busy each iteration takes milliseconds, and whoever asks for little should not wait [`TOOL_WAIT`] for it.
+const FULL_TIME: Duration = Duration::from_millis(100);
 /// What a tool does not tell: `null` in JSON, empty in a table.
 const UNKNOWN: f64 = f64::NAN;
 /// The C program that stands for MPI: ping-pong and stream.
@@ -79,46 +81,47 @@ pub(crate) fn in_path(program: &str) -> Option<PathBuf> {
 
 impl Tool {
     /// Adds this series to a plan, if the tool can measure that.
-    pub(crate) fn add(&self, plan: &mut Plan, what: What, size: u64) {
+    pub(crate) fn add(&self, plan: &mut Plan, what: What, size: u64, time: Duration) {
         let latency = what == What::Latency;
         if !latency && matches!(self.kind, Kind::Libfabric { .. }) {
             return;
         }
         let key = Key { series: self.series.into(), path: "tool".into(), op: None, size_bytes: size, asleep_us: None };
         let tool = self.clone();
-        plan.add(key, Source::Tool(Box::new(move |size| tool.measure(latency, size))));
+        plan.add(key, Source::Tool(Box::new(move |size| tool.measure(latency, size, iterations(latency, size, time)))));
     }
 
-    fn measure(&self, latency: bool, size: u64) -> Result<Sample, String> {
+    fn measure(&self, latency: bool, size: u64, count: u64) -> Result<Sample, String> {
         match &self.kind {
-            Kind::Ucx { transports } => ucx(transports, latency, size),
-            Kind::Libfabric { provider, endpoint } => libfabric(provider, endpoint, size),
+            Kind::Ucx { transports } => ucx(transports, latency, size, count),
+            Kind::Libfabric { provider, endpoint } => libfabric(provider, endpoint, size, count),
             Kind::Mpi { program } => match program.get_or_init(compile_mpi) {
-                Ok(compiled) => mpi(&compiled.0.join("mpi"), latency, size),
+                Ok(compiled) => mpi(&compiled.0.join("mpi"), latency, size, count),
                 Err(why) => Err(format!("mpicc failed: {why}")),
             },
         }
     }
 }
 
-/// Iterations for a size.
-fn iterations(latency: bool, size: u64) -> u64 {
+/// Iterations for a size and the time that the measurement aims at.
+fn iterations(latency: bool, size: u64, time: Duration) -> u64 {
+    let share = |full: u64| (full as f64 * time.div_duration_f64(FULL_TIME).min(1.0)) as u64;
     if latency {
-        (LATENCY_ITERATIONS * 1024 / size.max(1024)).max(200)
+        share(LATENCY_ITERATIONS * 1024 / size.max(1024)).max(200)
     } else {
-        (BANDWIDTH_BYTES / size).clamp(16, 50_000)
+        share((BANDWIDTH_BYTES / size).min(50_000)).max(16)
     }
 }
 
-fn ucx(transports: &str, latency: bool, size: u64) -> Result<Sample, String> {
+fn ucx(transports: &str, latency: bool, size: u64, count: u64) -> Result<Sample, String> {
     let port = free_port()?;
     let test = if latency { "ucp_put_lat" } else { "ucp_put_bw" };
     let (first, second) = core_pair();
     let run = |core: usize, server: Option<&str>| {
         let mut command = Command::new("ucx_perftest");
         command.env("UCX_TLS", transports).env("UCX_NET_DEVICES", "lo").env("UCX_WARN_UNUSED_ENV_VARS", "n");
-        command.args(server).args(["-t", test, "-s", &size.to_string(), "-n", &iterations(latency, size).to_string()]);
-        command.args(["-p", &port.to_string(), "-c", &core.to_string(), "-f", "-w", "1000"]);
+        command.args(server).args(["-t", test, "-s", &size.to_string(), "-n", &count.to_string()]);
+        command.args(["-p", &port.to_string(), "-c", &core.to_string(), "-f", "-w", &count.min(1000).to_string()]);
         command
     };
     let text = server_and_client(run(second, None), run(first, Some("127.0.0.1")))?;
@@ -138,13 +141,13 @@ fn parse_ucx(text: &str, latency: bool) -> Option<Sample> {
     })
 }
 
-fn libfabric(provider: &str, endpoint: &str, size: u64) -> Result<Sample, String> {
+fn libfabric(provider: &str, endpoint: &str, size: u64, count: u64) -> Result<Sample, String> {
     let port = free_port()?;
     let (first, second) = core_pair();
     let run = |core: usize, server: Option<&str>| {
         let mut command = pinned(core, "fi_pingpong");
         let side = if server.is_some() { "-P" } else { "-B" };
-        command.args(["-p", provider, "-e", endpoint, "-I", &iterations(true, size).to_string()]);
+        command.args(["-p", provider, "-e", endpoint, "-I", &count.to_string()]);
         command.args(["-S", &size.to_string(), side, &port.to_string()]).args(server);
         command
     };
@@ -195,12 +198,12 @@ fn compile_mpi() -> Result<Compiled, String> {
     }
 }
 
-fn mpi(program: &std::path::Path, latency: bool, size: u64) -> Result<Sample, String> {
+fn mpi(program: &std::path::Path, latency: bool, size: u64, count: u64) -> Result<Sample, String> {
     let mut command = Command::new("mpirun");
     // Open MPI refuses to run as root unless told; other implementations ignore these.
     command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
     command.args(["-n", "2"]).arg(program).args([if latency { "lat" } else { "bw" }, &size.to_string()]);
-    command.arg(iterations(latency, size).to_string());
+    command.arg(count.to_string());
     let text = finish(spawn(&mut command)?, "mpirun")?;
     let numbers: Vec<f64> = text.split_ascii_whitespace().filter_map(|n| n.parse().ok()).collect();
     match (latency, numbers.as_slice()) {
@@ -275,6 +278,15 @@ fn free_port() -> Result<u16, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn short_measurements_have_fewer_iterations() {
+        let count = |latency, size, ms| iterations(latency, size, Duration::from_millis(ms));
+        assert_eq!([count(true, 8, 100), count(true, 8, 1000), count(true, 4096, 100)], [20_000, 20_000, 5_000]);
+        assert_eq!([count(true, 8, 3), count(true, 1 << 20, 3)], [600, 200]);
+        assert_eq!([count(false, 1 << 20, 100), count(false, 8, 100), count(false, 8, 10)], [512, 50_000, 5_000]);
+        assert_eq!(count(false, 1 << 30, 1), 16);
+    }
 
     #[test]
     fn the_output_of_the_tools_is_read() {

@@ -47,6 +47,7 @@ fn measure(bench: &Bench) -> Result<(Vec<crate::report::Row>, Vec<Missing>), Fai
     let bare = plan.pair(Pair::start(Setting::Bare, Setting::Bare).map_err(Failure::new)?);
     let routes = routes(&mut plan, bench, &mut nodes);
     let tools = tools(bench, &mut missing);
+    let time = Duration::from_millis(bench.time_ms);
     for size in sizes(bench) {
         add_limits(&mut plan, bare, bench, size);
         for route in &routes {
@@ -54,10 +55,10 @@ fn measure(bench: &Bench) -> Result<(Vec<crate::report::Row>, Vec<Missing>), Fai
         }
         add_kernel(&mut plan, bare, bench, size);
         for tool in &tools {
-            tool.add(&mut plan, bench.what, size);
+            tool.add(&mut plan, bench.what, size, time);
         }
     }
-    Ok((plan.carry_out(bench.runs, Duration::from_millis(bench.time_ms)), missing))
+    Ok((plan.carry_out(bench.runs, time), missing))
 }
 
 /// A path that is measured: pair of the plan, or why there is none.
