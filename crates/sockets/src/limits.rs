@@ -54,7 +54,7 @@ pub const YIELD_LONG: Duration = Duration::from_micros(100);
 pub const NO_YIELD_WAITS: u32 = 64;
 /// But not more than this.
 pub const NO_YIELD_WAITS_MAX: u32 = 1 << 16;
-/// Longest look for bytes in the kernel, for an end that does nothing else: 64 KiB there and back take less between two processes of one machine.
+/// Look for bytes in the kernel, for an end that spends less than this between two waits, and twice that time longer: 64 KiB there and back take less between two processes of one machine.
 pub const KERNEL_LOOK_TIME: Duration = Duration::from_micros(40);
 /// Most waits in the kernel that sleep at once after looks in vain; four times as many each further time, up to here.
 pub const KERNEL_SKIPPED_WAITS_MAX: u32 = 1 << 14;

@@ -5,7 +5,7 @@
 //!
 //! A receive in the kernel can be looked for in the same way, before its call sleeps: between nodes a wake-up costs both processors more than most messages take.
 //!
-//! Invariant: a wait without sleep ends after [`LOOK_TIME`], or [`KERNEL_LOOK_TIME`], give or take one yield. Source: measurements of docs/sockets.md.
+//! Invariant: a wait without sleep ends after [`LOOK_TIME`], or in the kernel three times [`KERNEL_LOOK_TIME`], give or take one yield. Source: measurements of docs/sockets.md.
 
 use crate::limits::{
     EARLY_LOOKS, KERNEL_LOOK_TIME, KERNEL_SKIPPED_WAITS_MAX, LOOK_TIME, NO_YIELD_WAITS, NO_YIELD_WAITS_MAX,
@@ -85,8 +85,8 @@ impl Patience {
 
 /// What looking before receives in the kernel gained, on one connection.
 ///
-/// A sleep costs about as much processor time as [`LOOK_TIME`]. Looking for longer pays in time only, so it is for an end that spends less than that between two waits: one that thinks
-/// would burn more than its whole work takes.
+/// A sleep costs about as much processor time as [`LOOK_TIME`]. Looking for longer pays in time only, so it is for an end that spends less than [`KERNEL_LOOK_TIME`] between two waits:
+/// one that thinks would burn more than its whole work takes.
 #[derive(Debug, Default)]
 pub(crate) struct KernelLooks {
     vain: AtomicU32,
@@ -116,7 +116,8 @@ impl KernelLooks {
         self.early.store(0, Ordering::Relaxed);
         let start = now();
         let busy = start.since(Nanos(self.received_ns.load(Ordering::Relaxed)));
-        let max = if busy < LOOK_TIME { KERNEL_LOOK_TIME } else { LOOK_TIME };
+        // Who was busy with long messages waits for long ones, of a peer that is as busy and may have slept.
+        let max = if busy < KERNEL_LOOK_TIME { KERNEL_LOOK_TIME + 2 * busy } else { LOOK_TIME };
         let mut before = start;
         loop {
             std::thread::yield_now();
