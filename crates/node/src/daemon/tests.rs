@@ -20,17 +20,27 @@ struct Served {
 
 impl Served {
     fn start(name: &str, change: impl FnOnce(NodeConfig) -> NodeConfig) -> Served {
+        Served::start_after(name, change, |_| ()).0
+    }
+
+    /// As [`start`](Served::start), with something done once processes can connect and before the daemon runs.
+    fn start_after<T>(
+        name: &str,
+        change: impl FnOnce(NodeConfig) -> NodeConfig,
+        before: impl FnOnce(&str) -> T,
+    ) -> (Served, T) {
         let name = format!("test-{name}-{}", std::process::id());
         let config =
             NodeConfig::new(&name).listen(SocketAddr::from(([127, 0, 0, 1], 0))).key(KeySource::Given([9; 32]));
         let daemon = Daemon::start(change(config)).unwrap();
         let (address, stopper) = (daemon.running().addresses[0], daemon.stopper());
+        let done = before(&name);
         let thread = Some(std::thread::spawn(move || daemon.run()));
-        Served { name, address, stopper, thread }
+        (Served { name, address, stopper, thread }, done)
     }
 
     fn connect(&self) -> Channel {
-        Channel::connect(&node_socket_name(rustix::process::geteuid().as_raw(), &self.name)).unwrap()
+        connect(&self.name)
     }
 
     fn attach(&self) -> Raw {
@@ -40,6 +50,10 @@ impl Served {
     fn join(mut self) -> Result<(), RunError> {
         self.thread.take().expect("joined once").join().unwrap()
     }
+}
+
+fn connect(name: &str) -> Channel {
+    Channel::connect(&node_socket_name(rustix::process::geteuid().as_raw(), name)).unwrap()
 }
 
 impl Drop for Served {
@@ -138,8 +152,10 @@ fn a_daemon_that_is_told_to_stop_tells_its_processes() {
 
 #[test]
 fn a_daemon_that_nobody_uses_ends() {
-    let a = Served::start("linger", |c| NodeConfig { linger: Some(Duration::from_millis(150)), ..c });
-    let process = a.attach();
+    // A process is there before it looks for the first time: on a busy machine it might be gone before one has come.
+    let linger = |c| NodeConfig { linger: Some(Duration::from_millis(150)), ..c };
+    let (a, channel) = Served::start_after("linger", linger, connect);
+    let process = Raw::over(channel, Rc::new(std::thread::yield_now));
     std::thread::sleep(Duration::from_millis(400));
     assert!(!a.thread.as_ref().unwrap().is_finished(), "it is used");
     drop(process);
