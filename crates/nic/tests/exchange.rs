@@ -37,6 +37,49 @@ fn a_small_send_arrives_and_completes() {
 }
 
 #[test]
+fn an_answer_goes_out_before_what_it_answers_is_settled() {
+    for sealed in [false, true] {
+        let mut s = setup(2, sealed, 64);
+        let back = s.world.region(0, s.sender, 1, 64);
+        s.world.export(0, back, "back");
+        let answers = s.world.import(1, s.receiver, 0, "back").import;
+        s.world.settle();
+        s.world.late = true;
+        let in_a_hurry =
+            |world: &World, node: usize| world.nodes[node].engine.poll_timeout().is_some_and(|at| at <= world.now);
+        for round in 1..=9 {
+            let (to, from) = if round % 2 == 1 { (1, 0) } else { (0, 1) };
+            let (process, import) = if to == 1 { (s.sender, s.import) } else { (s.receiver, answers) };
+            let target = if to == 1 { s.target } else { back };
+            let command = Command::Send {
+                import,
+                offset: 0,
+                source: Source::Inline(&[round; 8]),
+                notify: false,
+                counter: None,
+                completion: None,
+            };
+            s.world.post(from, process, command).expect("room");
+            let mut buf = [0; 1500];
+            let node = &mut s.world.nodes[from];
+            let sent = node.engine.poll_transmit(s.world.now, &mut buf, &mut node.memory).expect("it was posted");
+            // What the datagram before said is still open here, and is taken up now.
+            assert_eq!(in_a_hurry(&s.world, from), round > 1);
+            let node = &mut s.world.nodes[from];
+            assert_eq!((node.engine.settle(), node.engine.settle()), (round > 1, false));
+            assert!(!in_a_hurry(&s.world, from));
+            let acknowledged = s.world.nodes[from].engine.stats().sends;
+            assert_eq!(acknowledged, u64::from(round - 1) / 2, "all that this side sent before");
+            let at = s.world.nodes[from].addrs[0];
+            s.world.now = s.world.now + Duration::from_micros(3);
+            s.world.deliver(to, at, &mut buf[..sent.len]);
+            assert_eq!(&s.world.bytes(to, target)[..8], [round; 8]);
+        }
+        assert_eq!(s.world.nodes[0].engine.stats().retransmits, 0);
+    }
+}
+
+#[test]
 fn a_large_send_arrives_whole_with_one_notification_after_it() {
     for sealed in [false, true] {
         let len = 3_000_003;

@@ -94,8 +94,9 @@ impl Runner {
     #[inline]
     pub(crate) fn step(&mut self, mut now: Time) -> bool {
         // What the process has posted goes out before anything is asked of the kernel: that is the way of a waiting caller's message.
-        let mut worked = self.station.step(now);
+        let mut worked = self.station.serve(now);
         worked |= self.network.transmit(&mut self.station, now);
+        worked |= self.settle(now);
         // Control comes while the answer to what was sent is under way, not between its arrival and whoever waits for it.
         if self.control_is_due(worked, now) {
             self.looked_at_control = now;
@@ -127,6 +128,14 @@ impl Runner {
             self.vain = self.vain.saturating_add(1);
         }
         worked
+    }
+
+    /// Takes up what datagrams have left; says whether it led to anything.
+    #[inline]
+    fn settle(&mut self, now: Time) -> bool {
+        let told = self.station.settle(now);
+        // The window may have opened.
+        told | (self.station.has_news() && self.network.transmit(&mut self.station, now))
     }
 
     #[inline]

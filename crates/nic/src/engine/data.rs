@@ -11,14 +11,42 @@ use crate::event::Event;
 use crate::limits::{CHUNKS_MAX, PACKET_BYTES_MIN};
 use crate::replay::Freshness;
 use crate::session::Outcome;
-use crate::tables::WaitFor;
+use crate::tables::{Via, WaitFor};
 use crate::time::Time;
+use crate::wire::frame::Ack;
 use crate::wire::packet::{BadHeader, HEADER_BYTES, Header, Kind, SessionRef};
+
+/// What a packet says about those that went the other way, not taken up yet.
+pub(super) struct Unsettled {
+    via: Via,
+    came: Time,
+    ack: Option<Ack<'static>>,
+}
+
+impl Unsettled {
+    /// None if it has to be taken up at once: an acknowledgement of more than the packets before some number is long, and rare.
+    #[inline]
+    fn new(via: Via, came: Time, ack: Option<Ack<'_>>) -> Option<Unsettled> {
+        let ack = match ack {
+            Some(ack) => Some(ack.without_ranges()?),
+            None => None,
+        };
+        Some(Unsettled { via, came, ack })
+    }
+}
 
 impl Engine {
     /// Takes a datagram that came from `from`; it is opened in place. Whatever it holds, the worst
     /// it can do is to be counted and dropped.
     pub fn handle_datagram(&mut self, now: Time, from: SocketAddr, datagram: &mut [u8], dma: &mut dyn Dma) {
+        self.deposit_datagram(now, from, datagram, dma);
+        self.settle();
+    }
+
+    /// As [`handle_datagram`](Self::handle_datagram), but may leave the acknowledgement in it for [`settle`](Self::settle): whoever waits for the data sees it
+    /// sooner by that, and if he answers at once, so does his peer.
+    pub fn deposit_datagram(&mut self, now: Time, from: SocketAddr, datagram: &mut [u8], dma: &mut dyn Dma) {
+        self.settle();
         self.now = now;
         self.tables.stats.packets_in += 1;
         self.tables.stats.bytes_in += datagram.len() as u64;
@@ -35,6 +63,29 @@ impl Engine {
             }
             Err(BadHeader::Version | BadHeader::Malformed) => self.tables.stats.malformed += 1,
         }
+    }
+
+    /// Does what [`deposit_datagram`](Self::deposit_datagram) has left; says whether there was anything. Until then what the peer has acknowledged counts as under way, and
+    /// [`poll_timeout`](Self::poll_timeout) asks for an early call of [`handle_timeout`](Self::handle_timeout), which does this too.
+    #[inline]
+    pub fn settle(&mut self) -> bool {
+        if let Some(index) = self.unarmed.take() {
+            self.arm(index);
+        }
+        let Some(Unsettled { via, came, ack }) = self.unsettled.take() else { return false };
+        let now = self.now;
+        let Some((session, tables)) = self.session_and_tables(via) else { return true };
+        let nonsense = ack.is_some_and(|ack| session.acknowledged(now, came, &ack, tables).is_err());
+        let has_to_send = session.has_to_send();
+        if nonsense {
+            self.lose_peer(now, via.peer, PeerDownReason::Protocol);
+        }
+        self.trim_deadlines();
+        if has_to_send {
+            self.wake(via.peer);
+        }
+        self.arm(via.peer);
+        true
     }
 
     fn handle_data(&mut self, now: Time, from: SocketAddr, header: Header, datagram: &mut [u8], dma: &mut dyn Dma) {
@@ -89,15 +140,25 @@ impl Engine {
         session.replay.mark(number);
         session.stats.packets_in += 1;
         session.stats.bytes_in += body.len() as u64;
-        let outcome = session.receive(now, from, number, body, name, &mut self.tables, dma);
+        let (mut outcome, ack) = session.receive(now, from, number, body, name, &mut self.tables, dma);
+        let known = session.last_from == Some(from);
+        // What waits for room in the window goes out in this turn.
+        let later = outcome.is_nothing() && !session.has_to_send() && session.tx.chunks.len() <= CHUNKS_MAX;
+        let unsettled = if later { Unsettled::new(session.via, now, ack) } else { None };
+        if let (None, Some(ack)) = (&unsettled, ack) {
+            outcome.nonsense |= session.acknowledged(now, now, &ack, &mut self.tables).is_err();
+        }
         let hostile = session.tx.chunks.len() > CHUNKS_MAX;
         let has_to_send = session.has_to_send();
-        let known = session.last_from == Some(from);
         if known && peer.paths[peer.current].addr != from && peer.path_of(from).is_none() {
             let mtu = self.mtu_of(from);
             if let Some(peer) = self.peer_mut(index) {
                 peer.add_path(from, mtu);
             }
+        }
+        if unsettled.is_some() {
+            self.unsettled = unsettled;
+            return self.arm_later(index);
         }
         self.conclude(now, index, &outcome, hostile);
         self.trim_deadlines();
@@ -236,7 +297,7 @@ impl Engine {
                     peer.in_ready = true;
                     self.ready.push_back(index);
                 }
-                self.arm(index);
+                self.arm_later(index);
                 return Some((transmit, lent));
             }
         }

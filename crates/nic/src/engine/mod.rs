@@ -39,6 +39,8 @@ pub use message::PeerRef;
 /// [`poll_transmit`](Engine::poll_transmit) until `None`, [`poll_work`](Engine::poll_work) while it
 /// says true, and at last [`poll_timeout`](Engine::poll_timeout): step the engine again then, or
 /// when something happens. Times handed in never go back.
+///
+/// A driver in a hurry hands datagrams to [`deposit_datagram`](Engine::deposit_datagram) instead, and calls [`settle`](Engine::settle) when the answer is out.
 pub struct Engine {
     config: Config,
     rng: Rng,
@@ -70,6 +72,9 @@ pub struct Engine {
     free_processes: VecDeque<u32>,
     /// Processes with local operations to be continued.
     work: VecDeque<ProcessId>,
+    unsettled: Option<data::Unsettled>,
+    /// Peer whose next deadline may be missing in the heap.
+    unarmed: Option<u16>,
     now: Time,
 }
 
@@ -137,6 +142,8 @@ impl Engine {
             process_generations: Vec::new(),
             free_processes: VecDeque::new(),
             work: VecDeque::new(),
+            unsettled: None,
+            unarmed: None,
             now,
         }
     }
@@ -168,9 +175,23 @@ impl Engine {
     /// out that nothing was due; `None`: only something from outside can change anything.
     #[inline]
     pub fn poll_timeout(&self) -> Option<Time> {
-        if !self.work.is_empty() {
+        if !self.work.is_empty() || self.unsettled.is_some() {
             return Some(self.now);
         }
+        match (self.next_timer(), self.unarmed_due()) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    /// Whether [`handle_timeout`](Self::handle_timeout) has more to do than to [`settle`](Self::settle).
+    #[inline]
+    pub fn is_due(&self, now: Time) -> bool {
+        !self.work.is_empty() || self.next_timer().is_some_and(|at| at <= now)
+    }
+
+    #[inline]
+    fn next_timer(&self) -> Option<Time> {
         let timer = self.timers.peek().map(|Reverse((at, _))| *at);
         let deadline = self.deadlines.peek().map(|Reverse((at, _))| *at);
         match (timer, deadline) {

@@ -90,7 +90,7 @@ impl Engine {
         }
         self.wake(via.peer);
         if idle {
-            self.arm(via.peer);
+            self.arm_later(via.peer);
         }
         Ok(())
     }

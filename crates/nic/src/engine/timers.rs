@@ -1,6 +1,6 @@
 //! Time: retransmission, acknowledgements, keepalives, dead peers, deadlines.
 //!
-//! Invariant: the heap holds for each peer an entry no later than its next deadline. An entry may
+//! Invariant: the heap holds for each peer, but for the one that is yet to be armed, an entry no later than its next deadline. An entry may
 //! be early; then nothing is due and a new one goes in.
 
 use std::cmp::Reverse;
@@ -22,6 +22,7 @@ impl Engine {
     /// more often does no harm.
     pub fn handle_timeout(&mut self, now: Time) {
         self.now = now;
+        self.settle();
         while let Some(&Reverse((at, index))) = self.timers.peek() {
             if at > now {
                 break;
@@ -56,6 +57,20 @@ impl Engine {
             peer.armed = at;
             self.timers.push(Reverse((at, index)));
         }
+    }
+
+    /// As [`arm`](Self::arm), but when there is time for it: no deadline is as near as the next call of [`settle`](Engine::settle).
+    #[inline]
+    pub(super) fn arm_later(&mut self, index: u16) {
+        match self.unarmed.replace(index) {
+            Some(other) if other != index => self.arm(other),
+            _ => {}
+        }
+    }
+
+    /// The next deadline of the peer that is yet to be armed.
+    pub(super) fn unarmed_due(&self) -> Option<Time> {
+        next_due(self.peer(self.unarmed?)?, self.config.peer_timeout, self.config.keepalive)
     }
 
     pub(super) fn arm_pending(&mut self, now: Time) {

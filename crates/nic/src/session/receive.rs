@@ -29,19 +29,27 @@ pub(crate) struct Outcome {
     pub(crate) echo: Option<u64>,
 }
 
+impl Outcome {
+    /// Whether the packet meant nothing for the session as a whole.
+    pub(crate) fn is_nothing(&self) -> bool {
+        !self.nonsense && !self.closed && self.pong.is_none() && self.echo.is_none()
+    }
+}
+
 impl Session {
-    /// Takes the opened body of packet `number`, which has not been seen before.
+    /// Takes the opened body of packet `number`, which has not been seen before, but for its acknowledgement: that is the caller's, to be
+    /// [taken](Self::acknowledged) after the chunks, for failures among them come before the acknowledgement they belong to.
     #[allow(clippy::too_many_arguments)] // one packet and the world it lands in
-    pub(crate) fn receive(
+    pub(crate) fn receive<'a>(
         &mut self,
         now: Time,
         from: SocketAddr,
         number: u64,
-        body: &[u8],
+        body: &'a [u8],
         peer: &NodeName,
         tables: &mut Tables,
         dma: &mut dyn Dma,
-    ) -> Outcome {
+    ) -> (Outcome, Option<Ack<'a>>) {
         let mut outcome = Outcome::default();
         self.heard = true;
         if number >= self.newest_packet {
@@ -80,17 +88,7 @@ impl Session {
         if chunks > 0 {
             self.count_for_ack(now, number, body.len());
         }
-        // Last: failures among the chunks come before the acknowledgement they belong to.
-        if let Some(ack) = ack {
-            self.take_ack(now, &ack, tables, &mut outcome);
-        }
-        outcome
-    }
-
-    fn take_ack(&mut self, now: Time, ack: &Ack<'_>, tables: &mut Tables, outcome: &mut Outcome) {
-        if self.acknowledged(now, ack, tables).is_err() {
-            outcome.nonsense = true;
-        }
+        (outcome, ack)
     }
 
     fn pinged(&mut self, from: SocketAddr, token: u64) {

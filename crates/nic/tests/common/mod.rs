@@ -84,6 +84,8 @@ pub struct World {
     pub sent: u64,
     /// Bytes that went out from their place in memory.
     pub lent: u64,
+    /// What datagrams acknowledge is left unsettled, most often until other things have happened.
+    pub late: bool,
 }
 
 pub fn addr(node: usize, path: usize) -> SocketAddr {
@@ -108,6 +110,7 @@ impl World {
             tape: None,
             sent: 0,
             lent: 0,
+            late: seed % 2 == 1,
         }
     }
 
@@ -297,7 +300,11 @@ impl World {
             self.deliver(to, from, &mut data);
         }
         for node in self.nodes.iter_mut().filter(|node| !node.down) {
-            if node.engine.poll_timeout().is_some_and(|at| at <= now) {
+            let due = match self.late {
+                true => node.engine.is_due(now),
+                false => node.engine.poll_timeout().is_some_and(|at| at <= now),
+            };
+            if due {
                 node.engine.handle_timeout(now);
                 while node.engine.poll_work(now, &mut node.memory) {}
             }
@@ -309,8 +316,10 @@ impl World {
     pub fn deliver(&mut self, to: usize, from: SocketAddr, data: &mut [u8]) {
         let now = self.now;
         let Node { engine, memory, down, .. } = &mut self.nodes[to];
-        if !*down {
-            engine.handle_datagram(now, from, data, memory);
+        match (*down, self.late) {
+            (true, _) => {}
+            (false, true) => engine.deposit_datagram(now, from, data, memory),
+            (false, false) => engine.handle_datagram(now, from, data, memory),
         }
     }
 
@@ -319,6 +328,9 @@ impl World {
         let mut buf = vec![0; 65_536];
         for index in 0..self.nodes.len() {
             let now = self.now;
+            if self.late && self.happens(300) {
+                self.nodes[index].engine.settle();
+            }
             loop {
                 let Node { engine, memory, events, addrs, down } = &mut self.nodes[index];
                 events.extend(std::iter::from_fn(|| engine.poll_event()));

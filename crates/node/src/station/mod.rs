@@ -240,8 +240,24 @@ impl Station {
 
     /// Serves rings, timers that are due, and what the engine has to say; says whether there was anything.
     pub fn step(&mut self, now: Time) -> bool {
+        let worked = self.serve(now);
+        worked | self.settle(now)
+    }
+
+    /// Does what [`handle_datagram`](Self::handle_datagram) has left; says whether it led to anything for a process.
+    #[inline]
+    pub(crate) fn settle(&mut self, now: Time) -> bool {
+        if !self.engine.settle() {
+            return false;
+        }
+        self.progress += 1;
+        self.serve_events(now)
+    }
+
+    /// As [`step`](Self::step), but for what datagrams have left: that can wait until what is posted is out.
+    pub(crate) fn serve(&mut self, now: Time) -> bool {
         let mut worked = self.serve_rings(now);
-        if self.engine.poll_timeout().is_some_and(|due| due <= now) {
+        if self.engine.is_due(now) {
             self.engine.handle_timeout(now);
             self.progress += 1;
         }
@@ -295,11 +311,15 @@ impl Station {
         worked
     }
 
-    /// A datagram came. It is decrypted in place.
+    /// A datagram came. It is decrypted in place. In the process that waits for its data, what it acknowledges may be left for the next [`step`](Self::step).
     #[inline]
     pub fn handle_datagram(&mut self, now: Time, from: SocketAddr, datagram: &mut [u8]) {
         self.progress += 1;
-        self.engine.handle_datagram(now, from, datagram, &mut self.memory);
+        if self.config.embedded {
+            self.engine.deposit_datagram(now, from, datagram, &mut self.memory);
+        } else {
+            self.engine.handle_datagram(now, from, datagram, &mut self.memory);
+        }
         while let Some((peer, message)) = self.engine.poll_message() {
             self.hear_message(now, peer, &message);
         }
