@@ -141,10 +141,26 @@ impl Stepper for CoreStepper {
     }
 
     fn step(&self) -> bool {
+        self.step_at(|_| now())
+    }
+
+    fn step_again(&self) -> bool {
+        self.step_at(|last| last)
+    }
+
+    fn park(&self, until: Nanos) {
+        self.0.shared.park(Time::from_nanos(until.0));
+    }
+}
+
+impl CoreStepper {
+    /// One step, at a time that may be made from that of the last one.
+    #[inline]
+    fn step_at(&self, time: impl FnOnce(Time) -> Time) -> bool {
         let shared = &*self.0.shared;
         let worked = match shared.runner.try_lock() {
             Ok(mut runner) => {
-                let now = now();
+                let now = time(runner.stepped_at());
                 shared.stepped.store(now.as_nanos(), Ordering::Relaxed);
                 shared.step(&mut runner, now)
             }
@@ -156,10 +172,6 @@ impl Stepper for CoreStepper {
         };
         SEEN.set((shared.address(), shared.news.load(Ordering::SeqCst)));
         worked
-    }
-
-    fn park(&self, until: Nanos) {
-        self.0.shared.park(Time::from_nanos(until.0));
     }
 }
 

@@ -32,6 +32,8 @@ pub(crate) struct Runner {
     vain: u32,
     /// Time of the first of them.
     idle_since: Time,
+    /// Time of the last step.
+    stepped_at: Time,
     /// Steps with work since the last sleep.
     busy: u32,
 }
@@ -77,6 +79,7 @@ impl Runner {
             frequent_looks: 0,
             vain: 0,
             idle_since: start,
+            stepped_at: start,
             busy: 0,
         })
     }
@@ -110,6 +113,7 @@ impl Runner {
                 now = self::now();
             }
         }
+        self.stepped_at = now;
         if self.network.receive(&mut self.station, now) {
             worked = true;
             // Mere data calls for nothing: whoever waits for it goes first.
@@ -162,6 +166,12 @@ impl Runner {
     pub(crate) fn look_at_control_soon(&mut self) {
         self.vain = self.vain.next_multiple_of(CONTROL_LOOK_STEPS) + CONTROL_LOOK_FIRST;
         self.looked_at_control = Time::ZERO;
+    }
+
+    /// The time of the last step.
+    #[inline]
+    pub(crate) fn stepped_at(&self) -> Time {
+        self.stepped_at
     }
 
     /// How long nothing has been there to do.
