@@ -193,11 +193,9 @@ impl Waiter {
         self.stepper.is_some()
     }
 
-    /// Runs the node once, if it is ours to run.
-    pub fn step(&self) {
-        if let Some(stepper) = &self.stepper {
-            stepper.step();
-        }
+    /// Runs the node once, if it is ours to run; says whether that did anything.
+    pub fn step(&self) -> bool {
+        self.stepper.as_ref().is_some_and(|stepper| stepper.step())
     }
 
     /// Waits until `ready` gives something. `block` sleeps until there may be news, at most until the given time; it must announce itself and look once

@@ -297,8 +297,10 @@ impl Core {
             self.ring_doorbell();
             self.wait_unannounced(limit.deadline(), || self.try_post(command, inline).then_some(()))?;
         }
-        self.ring_doorbell();
-        self.waiting.waiter.step();
+        // A step of ours has looked at the ring itself.
+        if !self.waiting.waiter.step() {
+            self.ring_doorbell();
+        }
         Ok(())
     }
 

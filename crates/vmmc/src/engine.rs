@@ -65,14 +65,17 @@ impl Shared {
         self.check_trouble()?;
         let limit = &self.limit(options);
         let inline_max = if options.counter.is_some() { INLINE_WITH_COUNTER_BYTES_MAX } else { INLINE_BYTES_MAX };
-        count(&self.core.counters.send_bytes, data.len() as u64);
         self.core.hot.trace(Trace::Send, data.as_ptr() as usize, data.len() as u64);
         if data.len() <= inline_max {
-            count(&self.core.counters.sends_inline, 1);
             let mut command = self.send_command(offset, options);
             command.flags |= flags::INLINE;
-            return self.post(&command, data, limit);
+            let posted = self.post(&command, data, limit);
+            // After the post, which somebody waits for.
+            count(&self.core.counters.send_bytes, data.len() as u64);
+            count(&self.core.counters.sends_inline, 1);
+            return posted;
         }
+        count(&self.core.counters.send_bytes, data.len() as u64);
         count(&self.core.counters.sends_staged, 1);
         if data.len() as u64 > STAGING_CHUNK_MAX && options.notify {
             // One command for all, since the notification tells its range.

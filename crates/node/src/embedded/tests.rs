@@ -111,7 +111,7 @@ fn a_parked_thread_is_woken_by_what_another_thread_steps() {
         for i in 1..=rounds {
             std::thread::sleep(Duration::from_millis(3));
             importer.send(import, 0, &i.to_le_bytes(), i);
-            wait(&|| other.step(), || {
+            wait(&|| _ = other.step(), || {
                 importer.pump();
                 (memory.region.word(0).unwrap().load(Ordering::SeqCst) >= i).then_some(())
             });

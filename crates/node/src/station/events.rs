@@ -39,7 +39,8 @@ impl Station {
     #[inline]
     pub(crate) fn wake_for_words(&mut self) {
         while let Some(id) = self.memory.take_touched() {
-            if let Some(process) = self.process(id) {
+            // A process that steps the node itself does not sleep there.
+            if let Some(process) = self.process(id).filter(|process| process.bell.is_none()) {
                 process.wake_for_words();
             }
         }
