@@ -34,7 +34,7 @@ pub use bells::{BELLS, Bells, TOKENS, Watch};
 #[cfg(not(loom))]
 pub use kernel::{
     End, Endpoints, TcpProgress, cookie, core, end_of_kernel, endpoints, forget_thread_id, has_no_delay,
-    is_marked_upgraded, mark_upgraded, move_high, needs_kernel, network_here, receive_now, reset, send_now,
+    is_marked_upgraded, mark_upgraded, move_high, needs_kernel, network_here, receive_now, reset, send_more, send_now,
     set_no_delay, shut_down, tcp_progress, thread_id, unread_bytes, wait_socket, would_receive,
 };
 #[cfg(not(loom))]
@@ -47,7 +47,7 @@ pub use slab::{Shape, Slab, Slot, Stretch};
 pub use vigil::{Sign, Vigil};
 #[cfg(not(loom))]
 pub use words::SideWords;
-pub use words::{DirectionWords, EndWords, Epoch, Flags, Layout, Phase, SleepWord, SlotWords};
+pub use words::{DirectionWords, EndWords, Epoch, Flags, Layout, Left, Phase, SleepWord, SlotWords};
 
 #[cfg(not(loom))]
 impl SleepWord {

@@ -120,6 +120,11 @@ pub(crate) unsafe fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_in
     let kernel = || unsafe { real::ioctl(fd, request, argument) };
     let Some(tcp) = table::connection(fd) else { return kernel() };
     let Some(connection) = tcp.connection() else { return kernel() };
+    if matches!(request as c_ulong, libc::FIONREAD | SIOCATMARK) {
+        // A ring that was left and is empty counts no more, nor what the kernel has of its bytes.
+        let _inside = Inside::enter();
+        connection.state(own::context(), borrowed(fd));
+    }
     // SAFETY: for the requests below the program promised a pointer to an integer.
     let integer = || unsafe { (argument as *mut c_int).as_mut() };
     match request as c_ulong {

@@ -287,7 +287,10 @@ fn listen(watched: &[Watched], kernel: &[pollfd]) {
 /// The kernel spoke about connections that have nothing to report: it would do so again at once.
 fn quiet(watched: &mut [Watched], kernel: &mut [pollfd]) {
     for one in watched {
-        if kernel[one.at].revents != 0 {
+        // What it was asked about for the program is not there any more.
+        let (asked, said) = (kernel[one.at].events, kernel[one.at].revents);
+        let passed = asked & libc::POLLIN != 0 && said & !(libc::POLLIN | libc::POLLRDNORM) == 0;
+        if said != 0 && !passed {
             one.spoke = true;
             kernel[one.at].fd = -1;
         }

@@ -105,6 +105,10 @@ impl Kernel for Socket<'_> {
         vmmc_host::stream::send_now(self.0, from)
     }
 
+    fn send_more(&self, from: &[IoSlice<'_>]) -> Result<usize, Errno> {
+        vmmc_host::stream::send_more(self.0, from)
+    }
+
     fn sent(&self) -> Option<u64> {
         vmmc_host::stream::tcp_progress(self.0).ok().map(|p| p.sent)
     }
@@ -264,7 +268,7 @@ impl Connection {
             return Sent::Kernel(self.resting_call(Direction::Send));
         }
         joined.publish_core();
-        joined.look_after(context, self);
+        joined.look_after(context, self, fd);
         let (sending, tell) = joined.core.send(thread_id(), &Socket(fd), from);
         self.tell(context, joined, tell);
         self.pass_on(context, joined);
@@ -298,7 +302,7 @@ impl Connection {
         if joined.core.rest_receiving() {
             return Received::Kernel(self.resting_call(Direction::Receive));
         }
-        joined.look_after(context, self);
+        joined.look_after(context, self, fd);
         let (receiving, tell) = joined.core.receive(thread_id(), &Socket(fd), into, take == Take::Take);
         if tell.sender {
             self.tell(context, joined, tell);

@@ -17,6 +17,10 @@ use vmmc_host::stream::{DirectionWords, End, EndWords, Flags, Layout, Locked, Ph
 pub(crate) trait Kernel {
     /// Sends what fits now.
     fn send_now(&self, from: &[IoSlice<'_>]) -> Result<usize, Errno>;
+    /// The same when the caller's own send follows at once.
+    fn send_more(&self, from: &[IoSlice<'_>]) -> Result<usize, Errno> {
+        self.send_now(from)
+    }
     /// Receives what is there now, or looks at it.
     fn receive_now(&self, into: &mut [IoSliceMut<'_>], take: bool) -> Result<usize, Errno>;
     /// Bytes given to it so far.
@@ -192,7 +196,7 @@ impl Upgraded {
             return self.send_by_kernel(kernel, from);
         }
         if self.must_leave_ring() {
-            let left = self.leave_ring() || out.goes_back() && self.give_back_locked(kernel);
+            let left = self.leave_ring(kernel, !is_empty(from)) || out.goes_back() && self.give_back_locked(kernel);
             if left {
                 out.kernel_sends.fetch_add(1, Ordering::SeqCst);
                 return (Sending::Kernel, Tell { receiver: true, sender: false });
@@ -206,7 +210,7 @@ impl Upgraded {
                 self.follow_hints(kernel);
                 self.send_by_ring(from)
             }
-            (Sending::Full, _) if self.is_crowded() && self.leave_ring() => {
+            (Sending::Full, _) if self.is_crowded() && self.leave_ring(kernel, true) => {
                 out.kernel_sends.fetch_add(1, Ordering::SeqCst);
                 (Sending::Kernel, Tell { receiver: true, sender: false })
             }
@@ -311,7 +315,7 @@ impl Upgraded {
             Ok(done) if done > 0 => {
                 match kernel.sent() {
                     Some(boundary) => {
-                        out.change(boundary);
+                        out.enter_ring(boundary);
                         kernel.no_delay();
                     }
                     None => out.cancel_change(),
@@ -352,46 +356,31 @@ impl Upgraded {
             || self.outgoing().receiver_flags.load(Ordering::Relaxed) & Flags::WANTS_KERNEL != 0
     }
 
-    /// Announces that the kernel carries what comes next. False: the receiving end has not followed the last change yet, or wants what is in the ring by the kernel too. The
-    /// caller has the lock.
-    fn leave_ring(&self) -> bool {
-        let out = self.outgoing();
-        if out.goes_back()
-            || out.reached() != out.announced().number
-            || out.sender_flags.load(Ordering::Relaxed) & Flags::END != 0
-        {
-            return false;
-        }
-        if self.between.is_some() {
-            // The other node answers a request with what it sees here then: so whoever cannot have seen the request says first that it leaves.
-            out.begin_change();
-            if out.goes_back() {
-                out.cancel_change();
-                return false;
-            }
-        }
-        self.take_wish_back();
-        out.change(out.tail.load(Ordering::Relaxed));
-        true
-    }
-
-    /// A holder of this end died between its last kernel send and the announcement: the kernel knows how far it came. Or it was about to leave the ring, and did not.
+    /// A holder of this end died between the two halves of an announcement: the kernel knows how far it came.
     fn finish_change_of_the_dead(&self, kernel: &impl Kernel) {
+        let out = self.outgoing();
         match kernel.sent() {
-            Some(boundary) if self.outgoing().announced().in_ring() => self.outgoing().change(boundary),
-            _ => self.outgoing().cancel_change(),
+            Some(boundary) if out.announced().in_ring() => out.enter_ring(boundary),
+            Some(sent) => match sent.wrapping_sub(out.ring_began.load(Ordering::Relaxed)) {
+                // Nobody sends behind copies now.
+                0 => out.cancel_change(),
+                moved => self.finish_leaving(kernel, moved, false),
+            },
+            None => out.cancel_change(),
         }
     }
 
     /// Brings the direction to the peer back to the kernel, if it is in the ring and the peer has followed so far; says whether it is in the kernel now, and whom to
     /// tell.
-    pub(crate) fn return_to_kernel(&self, me: u32) -> (bool, Tell) {
+    pub(crate) fn return_to_kernel(&self, me: u32, kernel: &impl Kernel) -> (bool, Tell) {
         let Some(_locked) = self.lock_out(me) else { return (false, Tell::default()) };
-        let now = self.outgoing().announced();
-        if !now.in_ring() && !now.pending {
+        let tell = Tell { receiver: true, sender: false };
+        if self.outgoing().announced().pending {
+            self.finish_change_of_the_dead(kernel);
+        } else if !self.outgoing().announced().in_ring() {
             return (true, Tell::default());
         }
-        (self.leave_ring(), Tell { receiver: true, sender: false })
+        (!self.outgoing().announced().in_ring() || self.leave_ring(kernel, false), tell)
     }
 
     /// Holds the sending direction in the kernel for a call of another kind. False: it is in the ring.
@@ -496,6 +485,14 @@ impl Upgraded {
     /// begins, and a receiver that is killed leaves nothing behind.
     fn receive_from_kernel(&self, kernel: &impl Kernel, into: &mut [IoSliceMut<'_>], take: bool) -> Option<Receiving> {
         let before = self.incoming().phase();
+        match self.read_copies(kernel) {
+            Copies::Gone => {}
+            Copies::Coming => return Some(self.nothing_came().unwrap_or(Receiving::Empty)),
+            Copies::Amiss if self.reset_told.swap(1, Ordering::Relaxed) == 0 => {
+                return Some(Receiving::Failed(Errno::CONNRESET));
+            }
+            Copies::Amiss => return Some(Receiving::Done(0)),
+        }
         Some(match kernel.receive_now(into, take) {
             Ok(bytes @ 1..) => {
                 self.heard(|| kernel.now_ns());
@@ -543,6 +540,8 @@ impl Upgraded {
                     let drained =
                         kernel.received().is_some_and(|(received, unread)| unread == 0 && received >= boundary);
                     if drained {
+                        into.kernel_read.store(boundary, Ordering::Relaxed);
+                        into.copies.store(0, Ordering::Relaxed);
                         into.reach_next();
                         self.followed();
                     }
@@ -554,26 +553,18 @@ impl Upgraded {
 
     /// Whether everything of the kernel phase was read and the ring has taken over: what [`receive`](Self::receive) would find out. None of it waits.
     pub(crate) fn follow(&self, me: u32, kernel: &impl Kernel) {
-        if self.incoming().phase() != Phase::Steady {
+        if self.incoming().phase() != Phase::Steady || self.expects_copies() {
             if let Some(_locked) = self.lock_in(me) {
                 if self.incoming().reads_ring() {
                     self.leave_drained_ring();
                 } else {
                     self.follow_into_ring(kernel);
                 }
+                if !self.incoming().reads_ring() {
+                    self.read_copies(kernel);
+                }
             }
         }
-    }
-
-    /// Goes on in the kernel if the ring has ended and is empty; says whether. The caller has the lock, and reads the ring.
-    fn leave_drained_ring(&self) -> bool {
-        let into = self.incoming();
-        let over = matches!(into.phase(), Phase::EndsAt(boundary) if into.head.load(Ordering::Relaxed) == boundary);
-        if over {
-            into.reach_next();
-            self.followed();
-        }
-        over
     }
 
     /// The ring is empty: `Done(1)` to look again, anything else is the result, none: nothing is there.
@@ -581,6 +572,10 @@ impl Upgraded {
         let into = self.incoming();
         if self.leave_drained_ring() {
             return Some(Receiving::Done(1));
+        }
+        if into.phase() == Phase::Pending {
+            // It is just being left, by somebody who may have died over it.
+            self.ask_kernel.store(1, Ordering::Relaxed);
         }
         let flags = into.sender_flags.load(Ordering::Acquire);
         if flags == 0 && into.receiver_flags.load(Ordering::Relaxed) & Flags::SHUT == 0 {
@@ -625,6 +620,10 @@ impl Upgraded {
         match look {
             End::Reset(_) => self.kernel_end.store(RESET, Ordering::Relaxed),
             End::Ended if in_ring => self.kernel_end.store(ENDED, Ordering::Relaxed),
+            // Copies of a sending end that died over leaving the ring, which has them all.
+            End::Bytes if in_ring && over && self.incoming().phase() == Phase::Pending => {
+                self.kernel_end.store(ENDED, Ordering::Relaxed);
+            }
             // Bytes behind the announced end of the kernel's part were sent by somebody who does not know of the ring: the stream cannot be told any more.
             End::Bytes if in_ring && self.between.is_none() && self.incoming().phase() == Phase::Steady => {
                 self.kernel_end.store(RESET, Ordering::Relaxed);
@@ -739,13 +738,19 @@ impl Upgraded {
     }
 }
 
+fn is_empty(slices: &[IoSlice<'_>]) -> bool {
+    slices.iter().all(|s| s.is_empty())
+}
+
 mod back;
 mod between;
+mod leave;
 mod loans;
 mod pace;
 pub mod simulation;
 pub(crate) use back::WayBack;
 use between::Between;
+use leave::Copies;
 pub(crate) use loans::Loan;
 
 #[cfg(test)]

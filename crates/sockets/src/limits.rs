@@ -85,6 +85,8 @@ pub const SHARED_SLEEP_SLICE_MAX: Duration = Duration::from_millis(100);
 pub const BACK_PATIENCE: Duration = Duration::from_millis(200);
 /// Time for the other node to say that it heard, or for the peer to follow into the ring, before such a connection between nodes is reset: far above what busy machines need.
 pub const BETWEEN_BACK_PATIENCE: Duration = Duration::from_secs(2);
+/// Looks at how far a holder that was killed had read: bytes that come in between make one of no use.
+pub const COPIES_LOOKS: u32 = 16;
 /// Pause between two looks of that wait.
 pub const BACK_PAUSE: Duration = Duration::from_micros(50);
 /// Time that a close waits for the kernel to take bytes that were asked back, before the connection is reset.

@@ -183,7 +183,15 @@ pub fn reset(fd: BorrowedFd<'_>) {
 
 /// Sends what fits now, without a signal.
 pub fn send_now(fd: BorrowedFd<'_>, from: &[IoSlice<'_>]) -> Result<usize, Errno> {
-    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    send_with(fd, from, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
+}
+
+/// The same when another send follows at once: the kernel waits for it, for a while.
+pub fn send_more(fd: BorrowedFd<'_>, from: &[IoSlice<'_>]) -> Result<usize, Errno> {
+    send_with(fd, from, SendFlags::DONTWAIT | SendFlags::NOSIGNAL | SendFlags::MORE)
+}
+
+fn send_with(fd: BorrowedFd<'_>, from: &[IoSlice<'_>], flags: SendFlags) -> Result<usize, Errno> {
     loop {
         match rustix::net::sendmsg(fd, from, &mut Default::default(), flags) {
             Err(Errno::INTR) => {}

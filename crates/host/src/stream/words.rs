@@ -43,7 +43,7 @@ pub enum Phase {
     Steady,
     /// A change is about to be announced: look again.
     Pending,
-    /// The present medium ends at this byte (kernel: bytes since connect; ring: bytes through the ring).
+    /// The kernel's part ends at this byte, counted since connect. The ring's part ends at its tail, and what is here is a [`Left`].
     EndsAt(u64),
 }
 
@@ -70,6 +70,30 @@ impl Layout {
     pub fn bytes_before(self, position: u64) -> u64 {
         let ahead = self.from.wrapping_sub(position) << 1;
         if (ahead as i64) > 0 { ahead >> 1 } else { 0 }
+    }
+}
+
+/// How a direction left the ring: what of it is in the kernel as well, in front of what was sent there next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Left {
+    /// So many bytes in front of the tail this is, and that many bytes in the kernel are copies; 63 bits of it.
+    pub from: u64,
+    /// They are the ring's bytes from here on. Otherwise the kernel took the first of the unread bytes and not the last.
+    pub whole: bool,
+}
+
+impl Left {
+    fn to_word(self) -> u64 {
+        self.from << 1 | u64::from(self.whole)
+    }
+
+    fn from_word(word: u64) -> Left {
+        Left { from: word >> 1, whole: word & 1 != 0 }
+    }
+
+    /// How many of the copies are of bytes in front of `position`; more than any ring has if that is in front of all of them.
+    pub fn copies_before(self, position: u64) -> u64 {
+        position.wrapping_sub(self.from) << 1 >> 1
     }
 }
 
@@ -142,7 +166,7 @@ pub struct DirectionWords {
     /// Event loops of the sending end.
     pub sender_watch: [AtomicU64; 4],
     _pad3: [u64; 3],
-    /// Line private to the holders of the sending end: its lock, the head as last seen, kernel calls under way.
+    /// Line private to the holders of the sending end: its lock, the head as last seen, kernel calls under way, how it entered and leaves the ring.
     pub sender_lock: AtomicU32,
     /// Kernel sends under way by holders of the sending end.
     pub kernel_sends: AtomicU32,
@@ -150,15 +174,29 @@ pub struct DirectionWords {
     pub head_seen: AtomicU64,
     /// Written by the node: the large ring has memory.
     pub large_granted: AtomicU32,
-    _pad4: [u32; 11],
+    _pad4: u32,
+    /// Byte of the kernel's stream at which the ring took over, while the ring has the direction.
+    pub ring_began: AtomicU64,
+    /// The head as it was seen when the direction began to leave the ring.
+    pub leaves_from: AtomicU64,
+    _pad5: [u32; 6],
     /// Line private to the holders of the receiving end. Its lock, also for receives from the kernel: one that comes late would take bytes of a later epoch.
     pub receiver_lock: AtomicU32,
     /// Between nodes: receives from the kernel under way that nothing but bytes ends.
     pub kernel_receives: AtomicU32,
-    _pad5: [u32; 14],
+    /// Byte of the kernel's stream up to which it was read when the ring took over.
+    pub kernel_read: AtomicU64,
+    /// Byte of the kernel's stream up to which it holds copies of what was read from the ring.
+    pub copies_until: AtomicU64,
+    /// How many of them are to be read away; with [`READS_COPIES`](Self::READS_COPIES) while somebody is at it.
+    pub copies: AtomicU64,
+    _pad6: [u32; 8],
 }
 
 impl DirectionWords {
+    /// Set in [`copies`](Self::copies) for the length of a read.
+    pub const READS_COPIES: u64 = 1 << 63;
+
     /// What the sending end has announced.
     #[inline]
     pub fn announced(&self) -> Epoch {
@@ -194,6 +232,23 @@ impl DirectionWords {
         self.epoch.store(Epoch { number, pending: false }.to_word(), Ordering::SeqCst);
     }
 
+    /// Sending end: the ring takes over at this byte of the kernel's stream.
+    pub fn enter_ring(&self, kernel_byte: u64) {
+        self.ring_began.store(kernel_byte, Ordering::Relaxed);
+        self.change(kernel_byte);
+    }
+
+    /// Sending end: the ring has ended.
+    pub fn leave_ring(&self, left: Left) {
+        self.change(left.to_word());
+    }
+
+    /// Receiving end: how the ring was left, when [`phase`](Self::phase) or [`announced`](Self::announced) says that it was.
+    #[inline]
+    pub fn left(&self) -> Left {
+        Left::from_word(self.boundary.load(Ordering::Relaxed))
+    }
+
     /// Receiving end: what is announced beyond what it has reached.
     #[inline]
     pub fn phase(&self) -> Phase {
@@ -223,11 +278,6 @@ impl DirectionWords {
     #[inline]
     pub fn goes_back(&self) -> bool {
         self.receiver_flags.load(Ordering::Acquire) & Flags::GIVE_BACK != 0
-    }
-
-    /// Sending end: the byte of the kernel's stream at which the ring took over, while the ring has the direction.
-    pub fn ring_began_at(&self) -> u64 {
-        self.boundary.load(Ordering::Relaxed)
     }
 
     /// Bytes in the ring of `ring_bytes` that wait for the receiving end; a wrong claim of the other side becomes a full ring.
@@ -304,8 +354,10 @@ impl DirectionWords {
 
     #[cfg(not(loom))]
     fn reset(&self) {
-        for word in [&self.tail, &self.epoch, &self.boundary, &self.layout, &self.head, &self.reached, &self.head_seen]
-        {
+        let shared = [&self.tail, &self.epoch, &self.boundary, &self.layout, &self.head, &self.reached];
+        let private = [&self.head_seen, &self.ring_began, &self.leaves_from];
+        let more = [&self.kernel_read, &self.copies_until, &self.copies];
+        for word in shared.into_iter().chain(private).chain(more) {
             word.store(0, Ordering::Relaxed);
         }
         let halves = [&self.sender_flags, &self.receiver_flags, &self.sender_wants_room, &self.sender_lock];

@@ -18,13 +18,13 @@ use vmmc_host::{Deadline, Nanos};
 impl Joined {
     /// Before a call: whether our own node has gone since the connection was upgraded, if that matters now.
     #[inline]
-    pub(super) fn look_after(&self, context: &Context, connection: &Connection) {
+    pub(super) fn look_after(&self, context: &Context, connection: &Connection, fd: BorrowedFd<'_>) {
         if self.core.is_between() && !self.core.rests_in_kernel() {
-            self.look_after_between(context, connection);
+            self.look_after_between(context, connection, fd);
         }
     }
 
-    fn look_after_between(&self, context: &Context, connection: &Connection) {
+    fn look_after_between(&self, context: &Context, connection: &Connection, fd: BorrowedFd<'_>) {
         let generation = context.generation() + 1;
         if connection.followed.load(Ordering::Relaxed) != generation && context.node().follow_between(connection) {
             connection.followed.store(generation, Ordering::Relaxed);
@@ -32,15 +32,15 @@ impl Joined {
         if self.own_node_died(context) {
             self.core.lose_node();
         }
-        self.go_back_if_asked(context, connection);
+        self.go_back_if_asked(context, connection, fd);
     }
 
     /// The other end wants the kernel, perhaps because somebody reads there who does not know of the ring: it waits for that, and not for our next send.
-    pub(super) fn go_back_if_asked(&self, context: &Context, connection: &Connection) {
+    pub(super) fn go_back_if_asked(&self, context: &Context, connection: &Connection, fd: BorrowedFd<'_>) {
         let out = self.core.outgoing();
         let asked = self.core.is_between() && out.receiver_flags.load(Ordering::Relaxed) & Flags::WANTS_KERNEL != 0;
         if asked && out.announced().in_ring() && !out.goes_back() {
-            let (_, tell) = self.core.return_to_kernel(thread_id());
+            let (_, tell) = self.core.return_to_kernel(thread_id(), &Socket(fd));
             connection.tell(context, self, tell);
         }
     }

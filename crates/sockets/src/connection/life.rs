@@ -5,7 +5,7 @@
 
 use super::{Connection, Joined, Socket, Stage};
 use crate::context::Context;
-use crate::core::{Kernel, Tell, Upgraded};
+use crate::core::{Tell, Upgraded, WayBack};
 use crate::limits::{BACK_AT_CLOSE, BACK_PATIENCE, BACK_PAUSE};
 use crate::node::{Meeting, Verdict, refuse};
 use crate::types::{Bypass, Close, Shutdown};
@@ -14,7 +14,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{Ordering, fence};
 use vmmc_host::stream::messages::OfferRefusal;
 use vmmc_host::stream::{
-    End, EndWords, Flags, cookie, has_no_delay, mark_upgraded, needs_kernel, reset, shut_down, tcp_progress, thread_id,
+    EndWords, Flags, cookie, has_no_delay, mark_upgraded, needs_kernel, reset, shut_down, tcp_progress, thread_id,
     wait_socket,
 };
 use vmmc_host::{Deadline, Nanos};
@@ -266,12 +266,12 @@ impl Connection {
         joined.core.pinned.store(1, Ordering::SeqCst);
         joined.core.incoming().receiver_flags.fetch_or(Flags::WANTS_KERNEL, Ordering::SeqCst);
         joined.core.follow(thread_id(), &Socket(fd));
-        let (_, tell) = joined.core.return_to_kernel(thread_id());
+        let (_, tell) = joined.core.return_to_kernel(thread_id(), &Socket(fd));
         self.tell(context, joined, tell);
     }
 
     /// Somebody will read and write the kernel's socket who does not know of the ring: what is in it goes back into the kernel, by the peer, and nobody uses it again. A peer that
-    /// does not answer in time does so at its next call. One that has ended cannot, nor one that has not followed into the ring so far, nor one that has left the ring by itself: such a connection is reset.
+    /// does not answer in time does so at its next call, or did when it left the ring by itself. One that has ended cannot, nor one that has not followed into the ring so far: such a connection is reset.
     fn hand_back(&self, context: &Context, fd: BorrowedFd<'_>) {
         let Some(joined) = self.upgraded.get() else { return };
         let (core, me, kernel) = (&joined.core, thread_id(), Socket(fd));
@@ -288,22 +288,17 @@ impl Connection {
         // Others at this end who sleep for the ring.
         core.incoming().receiver_sleep.wake_all();
         let deadline = Deadline::after(BACK_PATIENCE);
-        let returned = loop {
-            let (returned, tell) = core.return_to_kernel(me);
+        loop {
+            let (way, tell) = core.hand_back(me, &kernel);
             self.tell(context, joined, tell);
-            // The peer may be doing the same.
-            if core.owes() {
-                core.give_back(me, &kernel);
+            let over = deadline.left(Nanos::monotonic()).is_none();
+            match way {
+                WayBack::Found => return,
+                WayBack::Promised if over => return,
+                WayBack::Lost => return reset(fd),
+                WayBack::Open if over => return reset(fd),
+                WayBack::Promised | WayBack::Open => std::thread::sleep(BACK_PAUSE),
             }
-            if returned && !core.is_owed() || deadline.left(Nanos::monotonic()).is_none() {
-                break returned;
-            }
-            std::thread::sleep(BACK_PAUSE);
-        };
-        let ended = core.incoming().sender_flags.load(Ordering::Acquire) != 0
-            || matches!(kernel.look(), End::Ended | End::Reset(_));
-        if !returned || !core.can_go_back() || ended && core.is_owed() {
-            reset(fd);
         }
     }
 

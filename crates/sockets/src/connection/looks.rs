@@ -13,7 +13,7 @@ impl Connection {
     pub fn state(&self, context: &Context, fd: BorrowedFd<'_>) -> State {
         let Some(joined) = self.upgraded.get() else { return PLAIN };
         let core = &joined.core;
-        joined.look_after(context, self);
+        joined.look_after(context, self, fd);
         core.follow(thread_id(), &Socket(fd));
         if core.hinted() {
             core.follow_hints(&Socket(fd));

@@ -33,7 +33,7 @@ impl Connection {
             );
         };
         let into = joined.core.incoming();
-        joined.look_after(context, self);
+        joined.look_after(context, self, fd);
         if !into.reads_ring() && !joined.core.waits_for_the_rest() {
             // Another thread may have followed it into the ring.
             let phase = || joined.phase_or_end(if into.reads_ring() { Phase::EndsAt(0) } else { into.phase() });
@@ -65,7 +65,7 @@ impl Connection {
                 || SLEEP_SLICE_MAX,
             );
         };
-        joined.look_after(context, self);
+        joined.look_after(context, self, fd);
         let out = joined.core.outgoing();
         let by_kernel = || !out.announced().in_ring() || joined.core.owes();
         if by_kernel() {
@@ -98,7 +98,7 @@ impl Joined {
         loop {
             let Some(left) = left(deadline) else { return if ready() { Waited::Ready } else { Waited::TimedOut } };
             let most = self.serve(context, connection, fd);
-            self.go_back_if_asked(context, connection);
+            self.go_back_if_asked(context, connection, fd);
             if slept == 0 && patience.look(peer_core, left.unwrap_or(LOOK_TIME), &ready) {
                 return Waited::Ready;
             }

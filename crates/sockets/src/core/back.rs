@@ -4,6 +4,8 @@
 //! its kernel socket, behind everything that it sent there before, and the direction is the kernel's. How far it has come the kernel itself knows: bytes given to it since the
 //! ring took over, which it was given none of before. So whoever goes on after a partial send, or after a death, sends no byte twice.
 //!
+//! A sending end that has just left the ring by itself did it then (`leave.rs`).
+//!
 //! Between nodes the request, with the last head, goes to the other replica, which has every byte behind that head; what is under way to this one nobody reads any more.
 //! Here nobody sees what the sending end does meanwhile, and it may just have left the ring by itself and sent more by the kernel: so it has to be known what the other node
 //! saw when it had the request ([`EndWords::HEARD`]). Until then nobody reads the kernel either.
@@ -11,23 +13,22 @@
 //! Invariant: once asked, nobody takes bytes from the ring, so its head stands still; a sender that did not see the request when it published sees it afterwards, or the
 //! asking end sees the bytes.
 
+use super::leave::Copies;
 use super::{EndWords, Kernel, Tell, Upgraded};
-use crate::limits::PUBLISH_BYTES;
 use rustix::io::Errno;
-use std::io::{IoSlice, IoSliceMut};
 use std::sync::atomic::{Ordering, fence};
-use vmmc_host::stream::{End, Flags};
+use vmmc_host::stream::{End, Flags, Left};
 
-/// Between nodes: what became of the bytes that were asked back.
+/// What became of the bytes that were asked back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WayBack {
     /// They come by the kernel, or there were none.
     Found,
     /// The other end will put them into the kernel, at its next call at the latest.
     Promised,
-    /// The other node has not said yet.
+    /// It cannot be told yet.
     Open,
-    /// The other end had left the ring before, and sent more behind them: what comes next cannot be had.
+    /// The other end had left the ring before, and not all of them were in the kernel when it sent more there; or it has ended: what comes next cannot be had.
     Lost,
 }
 
@@ -44,16 +45,33 @@ impl Upgraded {
         Some(Tell { receiver: true, sender: true })
     }
 
-    /// Receiving end: whether what is unread in the ring can still come by the kernel: not when the sending end has left the ring by itself, and sent more behind.
-    pub(crate) fn can_go_back(&self) -> bool {
+    /// Within a node: does once more what has to be done before somebody has the connection who only knows the kernel. Our direction must have left the ring, too.
+    pub(crate) fn hand_back(&self, me: u32, kernel: &impl Kernel) -> (WayBack, Tell) {
+        let (returned, tell) = self.return_to_kernel(me, kernel);
+        // The other end may be doing the same.
+        let returned = returned || self.owes() && self.give_back(me, kernel);
         let into = self.incoming();
-        let announced = into.announced();
-        announced.in_ring() || into.reached() == announced.number || into.available(self.slot.most_bytes()) == 0
+        let owed = into.announced().in_ring() && into.available(self.slot.most_bytes()) > 0;
+        let ended =
+            || into.sender_flags.load(Ordering::Acquire) != 0 || matches!(kernel.look(), End::Ended | End::Reset(_));
+        let way = match self.copies_are_gone(me, kernel) {
+            Copies::Amiss => WayBack::Lost,
+            Copies::Gone if owed && ended() => WayBack::Lost,
+            Copies::Gone if returned => {
+                if owed {
+                    WayBack::Promised
+                } else {
+                    WayBack::Found
+                }
+            }
+            _ => WayBack::Open,
+        };
+        (way, tell)
     }
 
-    /// Receiving end: whether bytes that nobody has read are still in the ring.
-    pub(crate) fn is_owed(&self) -> bool {
-        self.incoming().announced().in_ring() && self.incoming().available(self.slot.most_bytes()) > 0
+    /// Receiving end: reads away copies of what it had from the ring.
+    fn copies_are_gone(&self, me: u32, kernel: &impl Kernel) -> Copies {
+        self.lock_in(me).map_or(Copies::Coming, |_locked| self.read_copies(kernel))
     }
 
     /// Sending end: whether it was asked and has not done so.
@@ -79,32 +97,18 @@ impl Upgraded {
         }
         let (head, tail) = (out.head.load(Ordering::Acquire), out.tail.load(Ordering::Relaxed));
         let unread = tail.wrapping_sub(head).min(self.slot.most_bytes());
-        let mut buffer = [0u8; PUBLISH_BYTES as usize];
-        loop {
-            let Some(sent) = kernel.sent() else { return false };
-            let moved = sent.wrapping_sub(out.ring_began_at());
-            if moved >= unread {
-                break;
-            }
-            let at = head.wrapping_add(moved);
-            let (large, piece) = self.lie_in(out.layout(), at, (unread - moved).min(PUBLISH_BYTES));
-            let copied = self.slot.copy_out(self.end, large, at, &mut [IoSliceMut::new(&mut buffer)], 0, piece);
-            match kernel.send_now(&[IoSlice::new(&buffer[..copied as usize])]) {
-                Ok(1..) => {}
-                Ok(0) | Err(Errno::AGAIN) => return false,
-                // Nobody will read them.
-                Err(_) => break,
-            }
+        let Some(sent) = kernel.sent() else { return false };
+        let moved = sent.wrapping_sub(out.ring_began.load(Ordering::Relaxed));
+        // Another error: nobody will read them.
+        if let (_, Some(Errno::AGAIN)) = self.copy_to_kernel(kernel, head, unread, moved, false) {
+            return false;
         }
         if self.is_between() {
-            // The head is the other node's word; what it waits to hear is this.
             self.own().back.fetch_or(EndWords::GIVEN_BACK, Ordering::SeqCst);
             self.take_wish_back();
             self.followed();
-        } else {
-            out.head.store(tail, Ordering::Release);
         }
-        out.change(tail);
+        out.leave_ring(Left { from: head, whole: true });
         true
     }
 
@@ -133,24 +137,25 @@ impl Upgraded {
             // It ended before it could see the request, or is about to do what it asks for.
             (true, true) if into.sender_flags.load(Ordering::Acquire) != 0 => WayBack::Open,
             (true, true) => WayBack::Promised,
-            // It may see the request in time, and stay.
-            (true, false) if announced.pending => WayBack::Open,
+            // It may see the request in time, and stay; or has left, and put them into the kernel then.
+            (true, false) if announced.pending || self.has_copies_of_the_rest() => WayBack::Open,
             (true, false) => WayBack::Lost,
         }
     }
 
     /// Between nodes: does once more what has to be done before somebody has the connection who only knows the kernel. Our direction must have left the ring, too.
     pub(crate) fn hand_over(&self, me: u32, kernel: &impl Kernel) -> (WayBack, Tell) {
-        let (returned, tell) = self.return_to_kernel(me);
+        let (returned, tell) = self.return_to_kernel(me, kernel);
         // The other end may be doing the same. What has ended in the ring is read there, or by nobody.
         let over = self.outgoing().sender_flags.load(Ordering::Relaxed) & Flags::END != 0
             || self.outgoing().receiver_flags.load(Ordering::Relaxed) & Flags::CLOSED != 0;
         let returned = returned || if self.owes() { self.give_back(me, kernel) } else { over };
+        let copies = self.copies_are_gone(me, kernel);
         self.forget_wish();
         let way = match self.way_back() {
             // It was killed.
             WayBack::Promised if matches!(kernel.look(), End::Ended | End::Reset(_)) => WayBack::Lost,
-            WayBack::Found | WayBack::Promised if !returned => WayBack::Open,
+            WayBack::Found | WayBack::Promised if !returned || copies != Copies::Gone => WayBack::Open,
             way => way,
         };
         (way, tell)

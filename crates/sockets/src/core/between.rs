@@ -70,9 +70,10 @@ impl Upgraded {
         let (announced, heard) = (out.announced(), into.announced());
         let sends = !announced.in_ring() && !announced.pending && out.reached() == announced.number;
         // What the next receive finds out counts, too.
-        let follows = into.phase() == Phase::EndsAt(into.head.load(Ordering::Relaxed)) && into.reads_ring();
+        let drained = into.available(self.slot.most_bytes()) == 0;
+        let follows = matches!(into.phase(), Phase::EndsAt(_)) && into.reads_ring() && drained;
         let stays = !into.reads_ring() && !heard.pending && into.reached() == heard.number;
-        let over = self.other().soon.load(Ordering::Acquire) == 0 && into.available(self.slot.most_bytes()) == 0;
+        let over = self.other().soon.load(Ordering::Acquire) == 0 && drained;
         let unwanted = over || self.own().ready.load(Ordering::Acquire) == 0;
         let receives = if into.goes_back() { !self.awaits_way_back() } else { (stays || follows) && unwanted };
         (sends || out.goes_back()) && receives
@@ -108,7 +109,7 @@ impl Upgraded {
         let (into, own) = (self.incoming(), self.own());
         // Who has asked for the kernel does not look for the ring.
         let soon = if into.goes_back() { 0 } else { self.other().soon.load(Ordering::Acquire) };
-        if into.phase() != Phase::Steady || self.is_broken() || self.owes_reset() {
+        if into.phase() != Phase::Steady || self.is_broken() || self.owes_reset() || self.expects_copies() {
             return false;
         }
         if soon == 0 || self.is_cut_off() {
@@ -199,7 +200,7 @@ impl Upgraded {
         // Our own wish, too: what goes by the ring may be asked back, and nobody is woken in the kernel for that.
         let wishes = [&self.other().soon, &self.own().ready, &self.own().soon];
         let wished = wishes.into_iter().any(|wish| wish.load(Ordering::SeqCst) != 0);
-        if wished || into.phase() != Phase::Steady || self.owes_reset() {
+        if wished || into.phase() != Phase::Steady || self.owes_reset() || self.expects_copies() {
             self.end_resting_receive();
             self.resting.store(0, Ordering::Relaxed);
             return false;

@@ -9,7 +9,7 @@
 
 pub mod between;
 
-use super::{End, EndWords, Flags, Kernel, Receiving, Sending, Tell, Upgraded};
+use super::{DirectionWords, End, EndWords, Flags, Kernel, Receiving, Sending, Tell, Upgraded, WayBack};
 use rustix::io::Errno;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -18,8 +18,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use vmmc_host::stream::{Shape, Slab, Slot};
 
-/// Bytes that a direction of the kernel's stream holds.
+/// Bytes that a direction of the kernel's stream holds at least, and that it holds more if it takes all that may be unread in a ring.
 const WIRE_BYTES: usize = 700;
+pub(super) const WIRE_BYTES_MORE: usize = 10_000;
 /// Processes at an end.
 const PROCESSES_MAX: usize = 4;
 /// Rounds after which what has not arrived never will.
@@ -53,11 +54,13 @@ pub struct Totals {
     pub node_deaths: u64,
     /// Ends of which a holder went on that reads and writes the kernel only.
     pub hand_backs: u64,
+    /// Of those, after the other end had left the ring by itself with bytes unread there.
+    pub left_behind: u64,
 }
 
 impl Totals {
     /// All of them, by name.
-    pub fn counts(&self) -> [(&'static str, u64); 11] {
+    pub fn counts(&self) -> [(&'static str, u64); 12] {
         [
             ("runs", self.runs),
             ("steps", self.steps),
@@ -70,6 +73,7 @@ impl Totals {
             ("worst kills", self.worst_kills),
             ("node deaths", self.node_deaths),
             ("hand-backs", self.hand_backs),
+            ("hand-backs of unread bytes left in the ring", self.left_behind),
         ]
     }
 
@@ -86,6 +90,7 @@ impl Totals {
         self.worst_kills += other.worst_kills;
         self.node_deaths += other.node_deaths;
         self.hand_backs += other.hand_backs;
+        self.left_behind += other.left_behind;
     }
 }
 
@@ -120,6 +125,8 @@ impl Dice {
 #[derive(Default)]
 pub(super) struct Wire {
     sent: Cell<u64>,
+    /// Bytes that it holds beyond [`WIRE_BYTES`].
+    pub(super) more: Cell<usize>,
     /// Sent, not delivered.
     flying: RefCell<VecDeque<u8>>,
     /// Delivered, not read.
@@ -139,6 +146,10 @@ impl Wire {
         self.received.set(self.received.get() + n as u64);
     }
 
+    pub(super) fn holds_bytes(&self) -> bool {
+        !self.flying.borrow().is_empty() || !self.there.borrow().is_empty()
+    }
+
     fn is_over(&self) -> bool {
         self.ended.get() && self.flying.borrow().is_empty() && self.there.borrow().is_empty()
     }
@@ -156,7 +167,7 @@ impl Kernel for Socket<'_> {
             return Err(Errno::PIPE);
         }
         let mut flying = self.out.flying.borrow_mut();
-        let room = WIRE_BYTES.saturating_sub(flying.len() + self.out.there.borrow().len());
+        let room = (WIRE_BYTES + self.out.more.get()).saturating_sub(flying.len() + self.out.there.borrow().len());
         let before = flying.len();
         flying.extend(from.iter().flat_map(|s| s.iter().copied()).take(room));
         let sent = flying.len() - before;
@@ -262,6 +273,27 @@ fn bytes(direction: usize, at: u64, len: u64) -> Vec<u8> {
 }
 
 impl Upgraded {
+    /// Whether the other end has left the ring, or begun to, and this one reads it.
+    pub(super) fn was_left(&self) -> bool {
+        self.incoming().reads_ring() && !self.incoming().announced().in_ring()
+    }
+
+    /// Whether this end could leave the ring now.
+    pub(super) fn could_leave(&self) -> bool {
+        let (out, announced) = (self.outgoing(), self.outgoing().announced());
+        let ended = out.sender_flags.load(Ordering::Relaxed) & Flags::END != 0;
+        announced.in_ring() && !announced.pending && !out.goes_back() && !ended && out.reached() == announced.number
+    }
+
+    /// The first half of that, with at most so many copies.
+    pub(super) fn begin_to_leave(&self, kernel: &impl Kernel, most: u64) {
+        let out = self.outgoing();
+        let (head, tail) = (out.head.load(Ordering::SeqCst), out.tail.load(Ordering::SeqCst));
+        out.leaves_from.store(head, Ordering::SeqCst);
+        out.begin_change();
+        self.copy_to_kernel(kernel, head, most.min(tail - head), 0, true);
+    }
+
     /// As the child of a fork has it.
     fn inherited(&self) -> Upgraded {
         let copy = |word: &AtomicU32| AtomicU32::new(word.load(Ordering::SeqCst));
@@ -296,7 +328,8 @@ impl World {
         // Neighbouring seeds give unlike runs.
         let mut dice = Dice((seed + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
         (0..4).for_each(|_| _ = dice.roll(2));
-        let (sides, wires) = ([side(0), side(1)], Default::default());
+        let (sides, wires) = ([side(0), side(1)], <[Wire; 2]>::default());
+        wires.iter().for_each(|wire| wire.more.set(WIRE_BYTES_MORE * dice.roll(2) as usize));
         let deadly = dice.roll(2) == 0;
         Some(World { dice, slot, wires, sides, node: true, deadly, totals: Totals::default() })
     }
@@ -304,7 +337,7 @@ impl World {
     fn step(&mut self) -> Result<(), String> {
         let e = self.dice.roll(2) as usize;
         let Some(p) = self.pick(e) else { return Ok(()) };
-        match self.dice.roll(206) {
+        match self.dice.roll(226) {
             0..60 => self.send(e, p),
             60..125 => self.receive(e, p),
             125..145 => {
@@ -364,10 +397,7 @@ impl World {
                 self.ask_kernel(e, p);
                 Ok(())
             }
-            200..203 => {
-                self.hand_back(e, p);
-                Ok(())
-            }
+            200..203 => self.hand_back(e, p),
             203..206 => {
                 // What a look at the state does.
                 let process = &self.sides[e].processes[p];
@@ -376,6 +406,7 @@ impl World {
                 }
                 Ok(())
             }
+            206..226 if self.sides[e].processes[p].core.was_left() => self.hand_back(e, p),
             _ => Ok(()),
         }
     }
@@ -540,39 +571,51 @@ impl World {
         core.pinned.store(u32::from(pin), Ordering::SeqCst);
         if pin {
             core.incoming().receiver_flags.fetch_or(Flags::WANTS_KERNEL, Ordering::SeqCst);
-            let (_, tell) = core.return_to_kernel(ME);
-            self.tell(e, tell);
+            // Or with the next send.
+            if self.dice.roll(2) == 0 {
+                let (_, tell) = self.sides[e].processes[p].core.return_to_kernel(ME, &self.socket(e));
+                self.tell(e, tell);
+            }
         } else if !core.incoming().goes_back() {
             core.incoming().receiver_flags.fetch_and(!Flags::WANTS_KERNEL, Ordering::SeqCst);
         }
     }
 
     /// A process becomes another program, which only knows the kernel; the connection would be reset if that were too early, and the process stays what it is here.
-    fn hand_back(&mut self, e: usize, p: usize) {
+    fn hand_back(&mut self, e: usize, p: usize) -> Result<(), String> {
         let process = &self.sides[e].processes[p];
         let busy = process.call.is_some() || process.reader_sleeps || process.writer_sleeps || process.foreign;
-        if busy || !self.sides[e].attached || self.sides[1 - e].shut || !self.is_held(1 - e) || self.dice.roll(8) > 0 {
-            return;
+        let peer = self.is_held(1 - e) && !self.sides[1 - e].shut;
+        let seldom = if process.core.was_left() { 1 } else { 8 };
+        if busy || !self.sides[e].attached || !peer || self.dice.roll(seldom) > 0 {
+            return Ok(());
         }
         let core = &self.sides[e].processes[p].core;
-        if !core.can_go_back() {
-            return;
+        let (announced, unread) = (core.incoming().announced(), core.incoming().available(core.slot.most_bytes()));
+        let was_left = core.incoming().reached() != announced.number && !announced.in_ring();
+        if was_left && (announced.pending || !core.has_copies_of_the_rest()) {
+            return Ok(());
         }
         let asked = core.ask_back(ME).unwrap_or_default();
-        let (returned, tell) = core.return_to_kernel(ME);
-        if core.owes() {
-            core.give_back(ME, &self.socket(e));
-        }
+        let (way, tell) = core.hand_back(ME, &self.socket(e));
         let own = &self.slot.words().directions[1 - e];
         if own.receiver_sleep.take() {
             self.sides[e].processes.iter_mut().for_each(|p| p.reader_sleeps = false);
         }
         self.tell(e, asked);
         self.tell(e, tell);
-        if returned && !self.sides[e].processes[p].core.owes() {
-            self.sides[e].processes[p].foreign = true;
-            self.totals.hand_backs += 1;
+        if was_left && unread > 0 {
+            self.totals.left_behind += 1;
         }
+        match way {
+            WayBack::Lost => return Err(format!("end {e} cannot have {unread} bytes back, left: {was_left}")),
+            WayBack::Open => {}
+            WayBack::Found | WayBack::Promised => {
+                self.sides[e].processes[p].foreign = true;
+                self.totals.hand_backs += 1;
+            }
+        }
+        Ok(())
     }
 
     fn fork(&mut self, e: usize, p: usize) {
@@ -627,9 +670,10 @@ impl World {
     }
 
     fn die_in_the_middle(&mut self, e: usize, p: usize) {
+        let most = self.dice.roll(2_000);
         let core = &self.sides[e].processes[p].core;
         let (out, into) = (core.outgoing(), core.incoming());
-        match self.dice.roll(4) {
+        match self.dice.roll(6) {
             0 if core.may_enter_ring() && !out.announced().in_ring() && !out.announced().pending => {
                 out.begin_change();
                 let data = bytes(e, self.sides[e].sent, 20);
@@ -642,6 +686,17 @@ impl World {
             3 if core.owes() => {
                 core.give_back(ME, &self.socket(e));
                 out.sender_lock.store(DEAD, Ordering::SeqCst);
+            }
+            4 if core.could_leave() => {
+                core.begin_to_leave(&self.socket(e), most);
+                out.sender_lock.store(DEAD, Ordering::SeqCst);
+            }
+            5 if into.copies.load(Ordering::SeqCst) != 0 || into.reads_ring() && core.leave_drained_ring() => {
+                let copies = into.copies.load(Ordering::SeqCst) & !DirectionWords::READS_COPIES;
+                into.copies.store(copies | DirectionWords::READS_COPIES, Ordering::SeqCst);
+                let mut buffer = vec![0; (1 + self.dice.roll(600)).min(copies) as usize];
+                let _ = self.socket(e).receive_now(&mut [IoSliceMut::new(&mut buffer)], true);
+                into.receiver_lock.store(DEAD, Ordering::SeqCst);
             }
             _ => return,
         }

@@ -7,7 +7,7 @@
 //!
 //! Invariant: as for the module above.
 
-use super::{Dice, ME, Wire, bytes};
+use super::{Dice, ME, WIRE_BYTES_MORE, Wire, bytes};
 use crate::core::{Early, End, EndWords, Kernel, Receiving, Sending, Tell, Upgraded, WayBack};
 use rustix::io::Errno;
 use std::cell::Cell;
@@ -47,13 +47,15 @@ pub struct Totals {
     pub hand_overs: u64,
     /// Bytes that the ring had then.
     pub owed_bytes: u64,
+    /// Those of them whose other end had left the ring by itself with bytes unread there.
+    pub left_behind: u64,
     /// Ends that asked, and whose connection was reset instead although the other end lived, and the session.
     pub refusals: u64,
 }
 
 impl Totals {
     /// All of them, by name.
-    pub fn counts(&self) -> [(&'static str, u64); 12] {
+    pub fn counts(&self) -> [(&'static str, u64); 13] {
         [
             ("runs between nodes", self.runs),
             ("ring bytes between nodes", self.ring_bytes),
@@ -66,6 +68,7 @@ impl Totals {
             ("resets for lost sessions", self.resets),
             ("hand-overs between nodes", self.hand_overs),
             ("bytes asked back between nodes", self.owed_bytes),
+            ("hand-overs of unread bytes left in the ring between nodes", self.left_behind),
             ("hand-overs refused", self.refusals),
         ]
     }
@@ -83,6 +86,7 @@ impl Totals {
         self.resets += other.resets;
         self.hand_overs += other.hand_overs;
         self.owed_bytes += other.owed_bytes;
+        self.left_behind += other.left_behind;
         self.refusals += other.refusals;
     }
 }
@@ -129,6 +133,10 @@ struct Side {
     robbed: bool,
     /// About to become another program: it does nothing but see to that. How much was in the ring when it began.
     asks: Option<u64>,
+    /// The other end had left the ring by itself with bytes unread there.
+    left_behind: bool,
+    /// The kernel took nothing of what it wanted to send there last.
+    refused: bool,
     /// Another program by now, which knows only the kernel.
     foreign: bool,
     sent: u64,
@@ -200,6 +208,8 @@ impl World {
                 over: false,
                 robbed: false,
                 asks: None,
+                left_behind: false,
+                refused: false,
                 foreign: false,
                 sent: 0,
                 got: 0,
@@ -207,11 +217,15 @@ impl World {
                 heard_reset: false,
             })
         };
+        let mut dice = Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+        (0..4).for_each(|_| _ = dice.roll(2));
+        let wires = <[Wire; 2]>::default();
+        wires.iter().for_each(|wire| wire.more.set(WIRE_BYTES_MORE * dice.roll(4).min(1) as usize));
         Some(World {
             sides: [side(0)?, side(1)?],
-            wires: Default::default(),
+            wires,
             reset: Cell::new(false),
-            dice: Dice(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1),
+            dice,
             now_ns: Cell::new(1),
             lost: false,
             totals: Totals::default(),
@@ -226,7 +240,7 @@ impl World {
     fn step(&mut self) -> Result<(), String> {
         let e = self.dice.roll(2) as usize;
         self.now_ns.set(self.now_ns.get() + self.dice.roll(100_000));
-        match self.dice.roll(440) {
+        match self.dice.roll(480) {
             0..90 => self.send(e),
             90..200 => self.receive(e)?,
             200..240 => self.wires[e].deliver(self.dice.roll(400) as usize),
@@ -236,12 +250,13 @@ impl World {
             // What the measurements of a real program would lead to.
             385..393 => self.sides[e].core.prefer_kernel(self.dice.roll(3) == 0),
             393..396 => self.sides[e].core.rest(self.dice.roll(20) as u32),
-            396 => self.close(e),
+            396 => self.close(e)?,
             397 => self.die(e),
             398 if self.dice.roll(4) == 0 => self.lose(),
             399..409 => self.ask_back(e),
-            409..435 => self.hand_over(e),
+            409..435 => self.hand_over(e)?,
             435..440 if self.lost => self.notice(e),
+            440..480 if self.sides[e].core.was_left() => self.ask_back(e),
             _ => {}
         }
         Ok(())
@@ -273,7 +288,7 @@ impl World {
         let len = 1 + self.dice.roll(if self.dice.0 % 40 == 0 { 3_000 } else { 150 });
         let data = bytes(e, self.sides[e].sent, len);
         let from = [IoSlice::new(&data)];
-        let (side, socket) = (&self.sides[e], self.socket(e));
+        let (side, socket, mut refused) = (&self.sides[e], self.socket(e), side.refused);
         let (mut sent, mut tell, mut full, mut rests, mut reset) = (0, Tell::default(), false, false, false);
         if side.attached && !side.foreign {
             let before = side.core.outgoing().announced();
@@ -289,6 +304,7 @@ impl World {
                 Sending::Kernel => {
                     sent = socket.send_now(&from).map_or(0, |n| n as u64);
                     side.core.end_kernel_send();
+                    refused = sent == 0;
                 }
                 Sending::Full if side.core.outgoing().announced().in_ring() && !side.core.owes() => {
                     let out = side.core.outgoing();
@@ -306,6 +322,7 @@ impl World {
         self.totals.rests += u64::from(rests);
         self.sides[e].sent += sent;
         self.sides[e].waits_for_room = full;
+        self.sides[e].refused = refused;
         if reset {
             self.hear_reset(e);
         }
@@ -456,10 +473,14 @@ impl World {
         Ok(())
     }
 
-    fn close(&mut self, e: usize) {
+    fn close(&mut self, e: usize) -> Result<(), String> {
         let side = &self.sides[e];
         if side.over || side.blocked || side.asks.is_some() || self.reset.get() {
-            return;
+            return Ok(());
+        }
+        let there = &self.sides[1 - e];
+        if side.got == there.sent && !there.refused && self.wires[1 - e].holds_bytes() {
+            return Err(format!("end {e} has got all {} bytes, and its close would be a reset", side.got));
         }
         self.totals.closes += 1;
         if side.attached && !side.foreign {
@@ -470,6 +491,7 @@ impl World {
             self.reset.set(owes);
         }
         self.end(e);
+        Ok(())
     }
 
     fn die(&mut self, e: usize) {
@@ -478,7 +500,14 @@ impl World {
             let out = side.core.outgoing();
             let (tail, head) = (&out.tail, &there.core.incoming().head);
             let unread = tail.load(Ordering::Relaxed) != head.load(Ordering::Relaxed);
+            let leaves = side.attached && !side.foreign && side.core.could_leave();
             self.sides[e].robbed = unread && out.announced().in_ring();
+            if leaves && self.dice.roll(2) == 0 {
+                // In the middle of that.
+                let most = self.dice.roll(3_000);
+                self.sides[e].core.begin_to_leave(&self.socket(e), most);
+                self.sides[e].rung = true;
+            }
             self.totals.deaths += 1;
             self.end(e);
         }
@@ -488,7 +517,11 @@ impl World {
     fn ask_back(&mut self, e: usize) {
         let side = &self.sides[e];
         let busy = side.over || side.blocked || side.asleep || side.waits_for_room || side.asks.is_some();
-        let seldom = if side.core.incoming().reads_ring() { 2 } else { 40 };
+        let seldom = match side.core.incoming().reads_ring() {
+            true if side.core.was_left() => 1,
+            true => 2,
+            false => 40,
+        };
         if busy || !side.attached || side.foreign || side.heard_reset || self.reset.get() || self.dice.roll(seldom) > 0
         {
             return;
@@ -505,19 +538,29 @@ impl World {
     }
 
     /// As it goes on.
-    fn hand_over(&mut self, e: usize) {
+    fn hand_over(&mut self, e: usize) -> Result<(), String> {
         let side = &self.sides[e];
-        let Some(unread) = side.asks.filter(|_| !side.over) else { return };
+        let Some(unread) = side.asks.filter(|_| !side.over) else { return Ok(()) };
+        let into = side.core.incoming();
+        let was_left = into.reached() % 2 == 1 && !into.announced().in_ring() && !into.announced().pending;
+        let behind = was_left && into.available(side.core.slot.most_bytes()) > 0;
+        let gap = behind && !side.core.has_copies_of_the_rest();
         let (way, _) = side.core.hand_over(ME, &self.socket(e));
         let cut_off = side.core.is_cut_off();
+        let (peer_over, given_up) = (self.sides[1 - e].over || self.reset.get(), self.lost);
+        if way == WayBack::Lost && !gap && !peer_over && !given_up {
+            return Err(format!("end {e} cannot have {unread} bytes back"));
+        }
+        self.sides[e].left_behind |= behind && !gap;
         self.sides[e].rung = true;
         let patient = self.dice.roll(4) > 0;
         match way {
-            WayBack::Promised if patient => return,
-            WayBack::Open if !cut_off && (patient || self.dice.roll(30) > 0) => return,
+            WayBack::Promised if patient => return Ok(()),
+            WayBack::Open if !cut_off && (patient || self.dice.roll(30) > 0) => return Ok(()),
             WayBack::Found | WayBack::Promised => {
                 self.totals.hand_overs += 1;
                 self.totals.owed_bytes += unread;
+                self.totals.left_behind += u64::from(self.sides[e].left_behind);
                 self.sides[e].foreign = self.dice.roll(3) > 0;
             }
             WayBack::Lost | WayBack::Open => {
@@ -527,6 +570,7 @@ impl World {
             }
         }
         self.sides[e].asks = None;
+        Ok(())
     }
 
     fn end(&mut self, e: usize) {
@@ -570,7 +614,7 @@ impl World {
                     self.sides[e].core.ask_kernel.store(1, Ordering::Relaxed);
                     self.sides[e].asleep = false;
                 }
-                self.hand_over(e);
+                self.hand_over(e)?;
                 self.receive(e)?;
             }
             if self.is_settled(0) && self.is_settled(1) {

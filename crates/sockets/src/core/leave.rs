@@ -1,0 +1,214 @@
+//! A direction leaves the ring by itself, whatever is unread there: it never waits for the receiving end, which may not read for long.
+//!
+//! Whoever gets the connection next may know only the kernel, and then the unread bytes must be there, in front of all that follows. Nobody can put them there later. So the
+//! sending end puts **copies** of them into the kernel when it leaves, from the head on that it sees. A receiving end of ours reads the ring to its end and then reads the
+//! copies away; one that hands the connection over stops in the ring where it is, and reads away the copies of what it had. Mostly the ring is empty, and there are none.
+//!
+//! The copies are made between the two halves of the announcement. If their maker dies over it a sibling goes on where the kernel says that it stopped; without a sibling the
+//! stream has ended, and the ring has all of it. What the kernel does not take at once stays out: then there is a gap behind the copies, for which the ring must be read.
+//!
+//! Invariant: from the byte of the kernel's stream at which the ring took over, [`copies_before`](vmmc_host::stream::Left::copies_before) the tail bytes of it are copies.
+
+use super::{Kernel, RESET, Upgraded};
+use crate::limits::{COPIES_LOOKS, PUBLISH_BYTES};
+use rustix::io::Errno;
+use std::io::{IoSlice, IoSliceMut};
+use std::sync::atomic::Ordering;
+use vmmc_host::stream::{DirectionWords, Flags, Left, Phase};
+
+/// What of the copies stands in front of the kernel's next byte for the receiving end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Copies {
+    /// Nothing.
+    Gone,
+    /// They are not all here, or it is not announced yet how many there are.
+    Coming,
+    /// The next byte cannot be told.
+    Amiss,
+}
+
+impl Upgraded {
+    /// Announces that the kernel carries what comes next; `more`: the caller sends there at once. Otherwise there are no copies: who has read all that was sent, and closes,
+    /// would leave them unread, which is a reset. False: the receiving end has not followed the last change yet, or wants
+    /// what is in the ring by the kernel too. The caller has the lock.
+    pub(super) fn leave_ring(&self, kernel: &impl Kernel, more: bool) -> bool {
+        let out = self.outgoing();
+        if out.goes_back()
+            || out.reached() != out.announced().number
+            || out.sender_flags.load(Ordering::Relaxed) & Flags::END != 0
+        {
+            return false;
+        }
+        out.leaves_from.store(out.head.load(Ordering::Acquire), Ordering::Relaxed);
+        // Between nodes the other node answers a request with what it sees here then: so whoever cannot have seen the request says first that it leaves.
+        out.begin_change();
+        if out.goes_back() {
+            out.cancel_change();
+            return false;
+        }
+        if more {
+            self.finish_leaving(kernel, 0, more);
+        } else {
+            self.end_leaving(0);
+        }
+        true
+    }
+
+    /// The same after its first half, when so many copies are in the kernel.
+    pub(super) fn finish_leaving(&self, kernel: &impl Kernel, moved: u64, more: bool) {
+        let out = self.outgoing();
+        let (from, tail) = (out.leaves_from.load(Ordering::Relaxed), out.tail.load(Ordering::Relaxed));
+        let unread = tail.wrapping_sub(from).min(self.slot.most_bytes());
+        let (moved, _) = self.copy_to_kernel(kernel, from, unread, moved, more);
+        self.end_leaving(moved);
+    }
+
+    /// The second half, with so many copies in the kernel.
+    fn end_leaving(&self, moved: u64) {
+        let out = self.outgoing();
+        let (from, tail) = (out.leaves_from.load(Ordering::Relaxed), out.tail.load(Ordering::Relaxed));
+        self.take_wish_back();
+        out.leave_ring(Left { from: tail.wrapping_sub(moved), whole: moved == tail.wrapping_sub(from) });
+    }
+
+    /// Puts what is in the ring to the peer from `from` on into the kernel's socket: `most` bytes, of which `moved` are there. Says how many are there then, and why that
+    /// is not all.
+    #[inline]
+    pub(super) fn copy_to_kernel(
+        &self,
+        kernel: &impl Kernel,
+        from: u64,
+        most: u64,
+        moved: u64,
+        more: bool,
+    ) -> (u64, Option<Errno>) {
+        if moved >= most { (moved, None) } else { self.copy_some_to_kernel(kernel, from, most, moved, more) }
+    }
+
+    #[cold]
+    fn copy_some_to_kernel(
+        &self,
+        kernel: &impl Kernel,
+        from: u64,
+        most: u64,
+        mut moved: u64,
+        more: bool,
+    ) -> (u64, Option<Errno>) {
+        let layout = self.outgoing().layout();
+        let mut buffer = [0u8; PUBLISH_BYTES as usize];
+        while moved < most {
+            let at = from.wrapping_add(moved);
+            let (large, piece) = self.lie_in(layout, at, (most - moved).min(PUBLISH_BYTES));
+            let copied = self.slot.copy_out(self.end, large, at, &mut [IoSliceMut::new(&mut buffer)], 0, piece);
+            let piece = [IoSlice::new(&buffer[..copied as usize])];
+            match if more { kernel.send_more(&piece) } else { kernel.send_now(&piece) } {
+                Ok(0) => return (moved, Some(Errno::AGAIN)),
+                Ok(sent) => moved += sent as u64,
+                Err(errno) => return (moved, Some(errno)),
+            }
+        }
+        (moved, None)
+    }
+
+    /// Receiving end: goes on in the kernel if the ring has ended and is empty; says whether. The caller has the lock, and reads the ring.
+    pub(super) fn leave_drained_ring(&self) -> bool {
+        let into = self.incoming();
+        let over = matches!(into.phase(), Phase::EndsAt(_)) && into.available(self.slot.most_bytes()) == 0;
+        if over {
+            self.go_on_in_kernel();
+        }
+        over
+    }
+
+    /// Receiving end: what was read from the ring so far is what came by it. The caller has the lock.
+    fn go_on_in_kernel(&self) {
+        let into = self.incoming();
+        let head = into.head.load(Ordering::Relaxed);
+        let copies = into.left().copies_before(head).min(self.slot.most_bytes());
+        into.copies_until.store(into.kernel_read.load(Ordering::Relaxed).wrapping_add(copies), Ordering::Relaxed);
+        into.copies.store(copies, Ordering::Relaxed);
+        into.reach_next();
+        // Only then: whoever finds us dead in between counts from the head.
+        into.head.store(into.tail.load(Ordering::Relaxed), Ordering::Release);
+        self.followed();
+    }
+
+    /// Receiving end that asked for the kernel: whether the sending end left the ring by itself with bytes unread there, and nobody has gone on behind it.
+    #[inline]
+    fn was_left_behind(&self) -> bool {
+        let into = self.incoming();
+        let (announced, reached) = (into.announced(), into.reached());
+        into.goes_back() && !announced.in_ring() && reached % 2 == 1 && announced.number != reached
+    }
+
+    /// Whether the kernel has all that is unread in a ring that was left.
+    pub(super) fn has_copies_of_the_rest(&self) -> bool {
+        let (into, most) = (self.incoming(), self.slot.most_bytes());
+        let left = into.left();
+        into.available(most) == 0 || left.whole && left.copies_before(into.head.load(Ordering::Relaxed)) <= most
+    }
+
+    /// Whether copies stand, or may stand, in front of the kernel's next byte.
+    #[inline]
+    pub(super) fn expects_copies(&self) -> bool {
+        self.incoming().copies.load(Ordering::Relaxed) != 0 || self.was_left_behind()
+    }
+
+    /// Receiving end, in the kernel: reads copies away. The caller has the lock.
+    #[inline]
+    pub(super) fn read_copies(&self, kernel: &impl Kernel) -> Copies {
+        if self.expects_copies() { self.read_some_copies(kernel) } else { Copies::Gone }
+    }
+
+    #[cold]
+    fn read_some_copies(&self, kernel: &impl Kernel) -> Copies {
+        let into = self.incoming();
+        if self.was_left_behind() {
+            match into.announced().pending {
+                true => return Copies::Coming,
+                false if self.has_copies_of_the_rest() => self.go_on_in_kernel(),
+                false => return Copies::Amiss,
+            }
+        }
+        let mut left = into.copies.load(Ordering::Relaxed);
+        if left & DirectionWords::READS_COPIES != 0 {
+            match self.copies_that_the_dead_left(kernel) {
+                Some(copies) => left = copies.min(left & !DirectionWords::READS_COPIES),
+                None => return Copies::Amiss,
+            }
+        }
+        let mut buffer = [0u8; PUBLISH_BYTES as usize];
+        while left > 0 {
+            into.copies.store(left | DirectionWords::READS_COPIES, Ordering::Relaxed);
+            let most = left.min(PUBLISH_BYTES) as usize;
+            let got = kernel.receive_now(&mut [IoSliceMut::new(&mut buffer[..most])], true);
+            left = match got {
+                Ok(n @ 1..) => left - n as u64,
+                Ok(_) => 0,
+                Err(Errno::AGAIN) => {
+                    into.copies.store(left, Ordering::Relaxed);
+                    return Copies::Coming;
+                }
+                Err(_) => {
+                    // It says so once.
+                    self.kernel_end.store(RESET, Ordering::Relaxed);
+                    0
+                }
+            };
+        }
+        into.copies.store(0, Ordering::Relaxed);
+        Copies::Gone
+    }
+
+    /// Somebody was killed while reading copies away. None: it cannot be told how many are left.
+    fn copies_that_the_dead_left(&self, kernel: &impl Kernel) -> Option<u64> {
+        for _ in 0..COPIES_LOOKS {
+            let ((before, unread), (after, _)) = (kernel.received()?, kernel.received()?);
+            // A byte that comes between two questions is in one answer only, and the end of the stream may be counted for one.
+            if before == after && !kernel.peer_ended() {
+                return Some(self.incoming().copies_until.load(Ordering::Relaxed).saturating_sub(before - unread));
+            }
+        }
+        None
+    }
+}
