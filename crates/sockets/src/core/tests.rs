@@ -209,10 +209,8 @@ fn a_sender_that_died_before_it_announced_the_boundary_is_finished_by_its_siblin
     assert_eq!(world.ends[0].core.outgoing().announced(), Epoch { number: 1, pending: false });
 }
 
-/// Both ends there, and the direction from end 0 in the ring with unread bytes.
-fn in_the_ring(seed: u64) -> World {
-    let mut world = World::new(seed);
-    world.wires.iter().for_each(|wire| wire.more.set(simulation::WIRE_BYTES_MORE));
+/// Both ends there, and the direction from end 0 in the ring, as both know.
+fn enter_ring(world: &mut World) {
     world.attach(0);
     world.attach(1);
     while !world.ends[0].core.outgoing().announced().in_ring() || !world.ends[1].core.incoming().reads_ring() {
@@ -220,6 +218,13 @@ fn in_the_ring(seed: u64) -> World {
         world.wires[0].deliver(10_000);
         world.receive(1);
     }
+}
+
+/// The same with unread bytes.
+fn in_the_ring(seed: u64) -> World {
+    let mut world = World::new(seed);
+    world.wires.iter().for_each(|wire| wire.more.set(simulation::WIRE_BYTES_MORE));
+    enter_ring(&mut world);
     while world.ends[0].core.outgoing().available(4096) < 1_000 {
         world.send(0);
     }
@@ -316,13 +321,7 @@ fn wild_claims_of_the_other_side_do_no_harm_here() {
 #[test]
 fn the_last_holder_closes_and_the_peer_reads_everything_first() {
     let mut world = World::new(9);
-    world.attach(0);
-    world.attach(1);
-    while !world.ends[0].core.outgoing().announced().in_ring() || !world.ends[1].core.incoming().reads_ring() {
-        world.send(0);
-        world.wires[0].deliver(10_000);
-        world.receive(1);
-    }
+    enter_ring(&mut world);
     world.send(0);
     world.ends[0].core.own().holders.store(2, Ordering::SeqCst);
     assert!(!world.ends[0].core.let_go(false).0, "another process holds it");
