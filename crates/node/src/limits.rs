@@ -144,6 +144,8 @@ pub const SOCKET_SLAB_SLOTS_MAX: u32 = 32;
 /// gone, and an exec closes them one by one.
 pub const SOCKET_HINTS: [Duration; 4] =
     [Duration::ZERO, Duration::from_millis(20), Duration::from_millis(200), Duration::from_secs(2)];
+/// Processes remembered whose library is of another version than the node.
+pub const SOCKET_STRANGERS_MAX: usize = 32;
 /// Messages read from a client of the sockets service that has gone: more than its socket holds.
 pub const SOCKET_LAST_WORDS_MAX: usize = 4_096;
 /// Time that a program that was started by exec may take to ask for the connections that it inherited.

@@ -5,6 +5,7 @@
 use crate::connection::Connection;
 use crate::context::Settings;
 use crate::limits::{ADOPT_PAUSE, ADOPT_TIME, BETWEEN_LIST_MAX, HOLD_BATCH, LOCK_TRIES, NEWS_BATCH, NODE_RETRY};
+use crate::types::Bypass;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use std::collections::HashMap;
@@ -12,7 +13,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock, Weak};
 use vmmc_host::channel::{ChannelError, node_socket_name};
-use vmmc_host::control::{Answer, CONTROL_VERSION, Call, Reply, Request, decode, encode};
+use vmmc_host::control::{Answer, CONTROL_VERSION, Call, RefusalCode, Reply, Request, decode, encode};
 use vmmc_host::stream::messages::{OfferRefusal, Place, SocketCall, SocketNews};
 use vmmc_host::stream::{BELLS, Bells, Sign, Slab, Slot, Watch};
 use vmmc_host::{Channel, Deadline, Nanos};
@@ -34,6 +35,10 @@ pub(crate) struct Node {
     retry_at: AtomicU64,
     /// Clock time at which a node was lost last.
     lost_at: AtomicU64,
+    /// Looks for the answer to the attach so far, plus one; 0: none is awaited. A node that refuses it does not count that as news.
+    answer_looks: AtomicU32,
+    /// The node that answered last refused this library for its version.
+    other_version: AtomicBool,
     /// Connections to other nodes are among ours.
     has_between: AtomicBool,
     link: Mutex<Link>,
@@ -76,8 +81,8 @@ pub(crate) struct Meeting {
 pub(crate) enum Verdict {
     Matched(Meeting),
     Refused(OfferRefusal),
-    /// The node is gone.
-    NoNode,
+    /// No node is of use, and why.
+    NoNode(Bypass),
 }
 
 impl Peer {
@@ -311,7 +316,7 @@ impl Node {
         let Some(mut link) = self.lock() else { return };
         if link.channel.is_none() {
             // A child of a fork that could not reach it.
-            return self.lose(&mut link);
+            return self.lose(&mut link, Bypass::NoNode);
         }
         self.read_news(&mut link);
     }
@@ -351,10 +356,26 @@ impl Node {
         }
     }
 
-    /// Whether the node has said something. One load.
+    /// Whether the node has said something, or may have refused us. Two loads.
     #[inline]
     pub(crate) fn has_news(&self) -> bool {
-        self.bells.get().is_some_and(|b| b.news().load(Ordering::Relaxed) != self.news_seen.load(Ordering::Relaxed))
+        let counted = |b: &Bells| b.news().load(Ordering::Relaxed) != self.news_seen.load(Ordering::Relaxed);
+        self.bells.get().is_some_and(counted) || self.answer_is_due()
+    }
+
+    /// Whether to look for the answer to the attach: with the first call, the second, the fourth and so on, for a node that hangs must not cost each call a look.
+    #[inline]
+    fn answer_is_due(&self) -> bool {
+        let looks = self.answer_looks.load(Ordering::Relaxed);
+        looks != 0 && {
+            self.answer_looks.store(looks.saturating_add(1), Ordering::Relaxed);
+            looks.is_power_of_two()
+        }
+    }
+
+    /// Why there is no node to offer a connection to.
+    pub(crate) fn why_none(&self) -> Bypass {
+        if self.other_version.load(Ordering::Relaxed) { Bypass::OtherVersion } else { Bypass::NoNode }
     }
 
     /// Takes what the node has said.
@@ -376,6 +397,7 @@ impl Node {
         }
         self.retry_at.store((now + NODE_RETRY).0, Ordering::Relaxed);
         let bells = self.bells()?.share().ok()?;
+        self.other_version.store(false, Ordering::Relaxed);
         let channel = Channel::connect(&node_socket_name(settings.node_uid, &settings.node_name)).ok()?;
         let node_uid = channel.peer().ok()?.uid;
         if node_uid != settings.node_uid && node_uid != 0 {
@@ -388,9 +410,10 @@ impl Node {
         }
         self.bells_told.iter().for_each(|told| told.store(false, Ordering::Relaxed));
         if !(0..BELLS).all(|bell| self.send_bell(link, bell)) {
-            self.lose(link);
+            self.lose(link, Bypass::NoNode);
             return None;
         }
+        self.answer_looks.store(1, Ordering::Relaxed);
         Some(())
     }
 
@@ -411,21 +434,23 @@ impl Node {
             Ok(()) => true,
             Err(ChannelError::WouldBlock | ChannelError::TooLarge { .. }) => false,
             Err(_) => {
-                self.lose(link);
+                self.lose(link, Bypass::NoNode);
                 false
             }
         }
     }
 
-    /// The node is gone: upgraded connections go on by themselves, the others stay with the kernel.
-    fn lose(&self, link: &mut Link) {
+    /// The node is gone, or of no use: upgraded connections go on by themselves, the others stay with the kernel.
+    fn lose(&self, link: &mut Link, why: Bypass) {
         link.channel = None;
+        self.answer_looks.store(0, Ordering::Relaxed);
+        self.other_version.store(why == Bypass::OtherVersion, Ordering::Relaxed);
         self.lost_at.store(Nanos::monotonic().0, Ordering::Release);
         link.between.drain(..).filter_map(|c| c.upgrade()).for_each(|c| c.ring_own_watches(self));
         self.process.store(0, Ordering::Release);
         for (_, connection) in link.waiting.drain() {
             if let Some(connection) = connection.upgrade() {
-                connection.settle(Verdict::NoNode);
+                connection.settle(Verdict::NoNode(why));
             }
         }
     }
@@ -440,14 +465,15 @@ impl Node {
             match channel.try_receive() {
                 Ok((bytes, fds)) => match decode::<Reply>(&bytes) {
                     Ok(Reply { result: Ok(Answer::Sockets(news)), .. }) => self.take(link, news, fds),
-                    Ok(Reply { result: Err(_), .. }) => {
+                    Ok(Reply { result: Err(refusal), .. }) => {
                         self.retry_at.store((Nanos::monotonic() + NODE_RETRY).0, Ordering::Relaxed);
-                        return self.lose(link);
+                        let of_version = refusal.code == RefusalCode::Version;
+                        return self.lose(link, if of_version { Bypass::OtherVersion } else { Bypass::Refused });
                     }
                     _ => {}
                 },
                 Err(ChannelError::WouldBlock) => return,
-                Err(_) => return self.lose(link),
+                Err(_) => return self.lose(link, Bypass::NoNode),
             }
         }
         // More may be there: look again soon.
@@ -499,6 +525,7 @@ impl Node {
     }
 
     fn attached(&self, process: u32) {
+        self.answer_looks.store(0, Ordering::Relaxed);
         self.process.store(process, Ordering::Release);
         if let Some(bells) = self.bells.get() {
             // Both ends may be in this process: then the peer is us.

@@ -173,6 +173,9 @@ pub enum Bypass {
     /// No node answers.
     #[error("no node runs")]
     NoNode,
+    /// The node that runs is of another release than this library.
+    #[error("the node is of another release than this program's library")]
+    OtherVersion,
     /// The node refused it.
     #[error("refused by the node")]
     Refused,
@@ -203,10 +206,11 @@ pub enum Bypass {
 }
 
 impl Bypass {
-    const ALL: [Bypass; 12] = [
+    const ALL: [Bypass; 13] = [
         Bypass::Young,
         Bypass::PeerPlain,
         Bypass::NoNode,
+        Bypass::OtherVersion,
         Bypass::Refused,
         Bypass::Shared,
         Bypass::Leaked,

@@ -8,11 +8,17 @@ use common::{TestNode, tcp_pair, upgraded_pair};
 use std::io::{Read, Write};
 use std::net::{TcpListener, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
-use vmmc_host::channel::{ChannelError, node_socket_name};
-use vmmc_host::control::{Answer, CONTROL_VERSION, Call, Reply, Request, decode, encode};
+use std::sync::Arc;
+use vmmc_host::channel::{ChannelError, Listener, node_socket_name};
+use vmmc_host::control::{Answer, CONTROL_VERSION, Call, Refusal, RefusalCode, Reply, Request, decode, encode};
 use vmmc_host::stream::Bells;
 use vmmc_host::stream::messages::{OfferRefusal, Place, SocketCall, SocketNews};
 use vmmc_host::{Channel, Deadline};
+use vmmc_sockets::{Bypass, Context, Stream};
+
+fn soon() -> Deadline {
+    Deadline::after(std::time::Duration::from_secs(10))
+}
 
 struct Liar(Channel);
 
@@ -33,12 +39,12 @@ impl Liar {
     fn say(&self, call: SocketCall, fds: &[BorrowedFd<'_>]) {
         let request = Request { serial: 1, call: Call::Sockets(call) };
         // One that was let go cannot speak any more.
-        let _ = self.0.send(&encode(&request), fds, Deadline::after(std::time::Duration::from_secs(10)));
+        let _ = self.0.send(&encode(&request), fds, soon());
     }
 
     /// The next news; none: let go.
     fn hear(&self) -> Option<SocketNews> {
-        match self.0.receive(Deadline::after(std::time::Duration::from_secs(10))) {
+        match self.0.receive(soon()) {
             Ok((bytes, _)) => match decode::<Reply>(&bytes).unwrap().result {
                 Ok(Answer::Sockets(news)) => Some(news),
                 other => panic!("{other:?}"),
@@ -136,4 +142,61 @@ fn a_slot_is_used_again_only_after_both_ends_gave_it_back() {
         assert_eq!(got, (!round).to_le_bytes());
         assert_eq!((&two).read(&mut got).unwrap(), 0);
     }
+}
+
+#[test]
+fn a_library_of_another_version_is_refused_and_listed() {
+    let node = TestNode::start();
+    let liar = Liar::connect(&node);
+    let bells = Bells::create().unwrap().share().unwrap();
+    liar.say(SocketCall::Attach { version: CONTROL_VERSION + 1 }, &[bells.as_fd()]);
+    let (bytes, _) = liar.0.receive(soon()).unwrap();
+    let refusal = decode::<Reply>(&bytes).unwrap().result.unwrap_err();
+    assert_eq!(refusal.code, RefusalCode::Version, "{}", refusal.message);
+    let lister = Liar::connect(&node).0;
+    let ask = |call: Call| {
+        lister.send(&encode(&Request { serial: 1, call }), &[], soon()).unwrap();
+        decode::<Reply>(&lister.receive(soon()).unwrap().0).unwrap().result.unwrap()
+    };
+    ask(Call::Attach { version: CONTROL_VERSION });
+    let Answer::SocketList { sockets, total } = ask(Call::ListSockets) else { panic!("a list") };
+    assert_eq!((total, sockets.len()), (1, 1));
+    assert_eq!((sockets[0].pid, sockets[0].path.as_str()), (std::process::id(), "kernel"));
+    assert!(sockets[0].reason.contains(&format!("version {}", CONTROL_VERSION + 1)), "{}", sockets[0].reason);
+}
+
+#[test]
+fn a_node_of_another_version_is_the_reason_until_one_of_ours_takes_its_place() {
+    let name = format!("refuses{}", std::process::id());
+    let listener = Listener::reserve(&node_socket_name(rustix::process::geteuid().as_raw(), &name)).unwrap();
+    listener.listen().unwrap();
+    let context = Arc::new(Context::new(common::settings(&name)));
+    let (one, two) = tcp_pair();
+    let (one, two) = (Stream::new(&context, one), Stream::new(&context, two));
+    let exchange_until = |what: &str, holds: &dyn Fn() -> bool| {
+        let start = std::time::Instant::now();
+        while !holds() {
+            assert!(start.elapsed().as_secs() < 20, "{what}: {:?} {:?}", one.describe(), two.describe());
+            for (from, to) in [(&one, &two), (&two, &one)] {
+                let (mut from, mut to) = (from, to);
+                from.write_all(b"x").unwrap();
+                to.read_exact(&mut [0]).unwrap();
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    };
+    let accepted = std::cell::RefCell::new(None);
+    exchange_until("the node is asked", &|| {
+        *accepted.borrow_mut() = listener.accept().ok();
+        accepted.borrow().is_some()
+    });
+    let channel = accepted.into_inner().unwrap();
+    assert!(channel.receive(soon()).is_ok(), "it attaches");
+    let refusal = Refusal { code: RefusalCode::Version, message: "another release".into() };
+    channel.send(&encode(&Reply { serial: 1, result: Err(refusal) }), &[], soon()).unwrap();
+    let says = |reason: Bypass| [&one, &two].iter().all(|s| s.describe().reason == Some(reason));
+    exchange_until("both say why", &|| says(Bypass::OtherVersion));
+    drop((channel, listener));
+    let _node = TestNode::start_named(name);
+    exchange_until("both are upgraded", &|| [&one, &two].iter().all(|s| s.describe().upgraded));
 }

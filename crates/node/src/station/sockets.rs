@@ -13,8 +13,8 @@ mod list;
 mod slabs;
 mod users;
 
-use crate::limits::{SOCKET_LARGE_BYTES_MAX, SOCKET_OFFERS_MAX};
-use std::collections::{HashMap, HashSet};
+use crate::limits::{SOCKET_LARGE_BYTES_MAX, SOCKET_OFFERS_MAX, SOCKET_STRANGERS_MAX};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use vmmc_host::Nanos;
 use vmmc_host::process::ProcessWatch;
@@ -40,8 +40,17 @@ pub(super) struct Sockets {
     between: between::Between,
     /// Matches made since the start.
     pub(super) matches: u64,
+    /// Processes whose library is of another version than this node, the last few.
+    strangers: VecDeque<Stranger>,
     /// To be sent by whoever called.
     outbox: Vec<(usize, SocketNews, Vec<OwnedFd>)>,
+}
+
+/// A process that was refused for the version of its library.
+struct Stranger {
+    pid: u32,
+    version: u32,
+    watch: ProcessWatch,
 }
 
 /// A process.
@@ -116,6 +125,15 @@ impl Sockets {
         let sign = self.vigil.as_ref().and_then(|vigil| vigil.share().ok());
         self.tell(index, SocketNews::Attached { process }, sign.into_iter().collect());
         Ok(())
+    }
+
+    /// Remembers a process that cannot join, for `vmmc sockets`.
+    pub(super) fn remember_stranger(&mut self, pid: u32, version: u32) {
+        self.strangers.retain(|known| known.pid != pid && !known.watch.has_ended());
+        if self.strangers.len() >= SOCKET_STRANGERS_MAX {
+            self.strangers.pop_front();
+        }
+        self.strangers.extend(ProcessWatch::open(pid).map(|watch| Stranger { pid, version, watch }));
     }
 
     /// A message of a client.

@@ -69,7 +69,7 @@ impl Connection {
                 let (young, offered) = (Stage::Young as u8, Stage::Offered as u8);
                 let _ = self.stage.compare_exchange(young, offered, Ordering::AcqRel, Ordering::Acquire);
             }
-            None => self.reason.store(Bypass::NoNode.to_byte(), Ordering::Relaxed),
+            None => self.reason.store(context.node().why_none().to_byte(), Ordering::Relaxed),
         }
     }
 
@@ -97,8 +97,8 @@ impl Connection {
                 OfferRefusal::NotConnected => Bypass::NotTcp,
                 _ => Bypass::Refused,
             }),
-            Verdict::NoNode => {
-                self.reason.store(Bypass::NoNode.to_byte(), Ordering::Relaxed);
+            Verdict::NoNode(why) => {
+                self.reason.store(why.to_byte(), Ordering::Relaxed);
                 self.stage.store(Stage::Young as u8, Ordering::Release);
             }
         }

@@ -20,7 +20,10 @@ pub(crate) struct TestNode {
 impl TestNode {
     pub(crate) fn start() -> TestNode {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        let name = format!("sock{}x{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        TestNode::start_named(format!("sock{}x{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)))
+    }
+
+    pub(crate) fn start_named(name: String) -> TestNode {
         let config = NodeConfig::new(&name).listen("127.0.0.1:0".parse().unwrap()).key(KeySource::Plain);
         let daemon = Daemon::start(config).unwrap();
         let stopper = daemon.stopper();

@@ -40,6 +40,9 @@ impl Station {
         mut fds: Vec<OwnedFd>,
     ) -> Result<Result<(), Misbehaved>, Refusal> {
         if version != CONTROL_VERSION {
+            if let Some(connection) = &self.connections[index] {
+                self.sockets.remember_stranger(connection.who.pid, version);
+            }
             let message = format!(
                 "the library speaks version {version} and the node {CONTROL_VERSION}; use the same release of both"
             );

@@ -8,12 +8,13 @@ use super::users::Users;
 use crate::limits::SOCKET_LIST_MAX;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
+use vmmc_host::control::CONTROL_VERSION;
 use vmmc_host::stream::messages::SocketInfo;
 use vmmc_host::stream::{EndWords, Endpoints, Slot};
 use vmmc_nic::Engine;
 
 impl Sockets {
-    /// Connections, upgraded ones first, as many as fit a message; and how many there are.
+    /// Processes of another version, then connections, upgraded ones first, as many as fit a message; and how many there are.
     pub(in crate::station) fn list(&self, engine: Option<&Engine>) -> (Vec<SocketInfo>, u64) {
         let upgraded = self.slabs.links().flat_map(|(place, link, slot)| {
             let ends = [0, 1].map(|end| self.describe(link, &slot, end));
@@ -44,7 +45,18 @@ impl Sockets {
             .clients
             .values()
             .flat_map(|client| client.refused.values().map(|(own, why)| plain(client.pid, own, why.to_string())));
-        let mut all: Vec<SocketInfo> = upgraded.chain(offered).chain(refused).collect();
+        let strangers =
+            self.strangers.iter().filter(|stranger| !stranger.watch.has_ended()).map(|stranger| SocketInfo {
+                pid: stranger.pid,
+                local: "all".into(),
+                path: "kernel".into(),
+                reason: format!(
+                    "its library speaks version {}, this node {CONTROL_VERSION}: start both from one release",
+                    stranger.version
+                ),
+                ..SocketInfo::default()
+            });
+        let mut all: Vec<SocketInfo> = strangers.chain(upgraded).chain(offered).chain(refused).collect();
         let total = all.len() as u64;
         all.truncate(SOCKET_LIST_MAX);
         (all, total)
