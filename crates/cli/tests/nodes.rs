@@ -4,10 +4,14 @@
 
 mod common;
 
-use common::{Folder, Node, alive, fails, json, ok, unique, vmmc, wait_until};
+use common::{Folder, Node, alive, fails, json, ok, text, unique, vmmc, wait_until};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 use vmmc::Session;
+use vmmc_host::channel::{Listener, listening_nodes, node_socket_name};
+use vmmc_host::control::{Refusal, RefusalCode, Reply, Request, decode, encode};
+use vmmc_host::{Deadline, Nanos};
 
 fn attach(node: &str) -> Session {
     Session::builder().node(node).start_node(false).timeout(common::PATIENCE).attach().expect("the node runs")
@@ -173,4 +177,50 @@ fn top_shows_nodes_processes_exports_and_paths() {
     }
     drop((import, export));
     fails(3, &["top", "--once", "--name", "no-such-node"]);
+}
+
+#[test]
+fn a_node_of_another_release_is_named_and_can_be_ended() {
+    let name = unique("older");
+    let mut older = Command::new(std::env::current_exe().expect("the path of this test"))
+        .args(["--exact", "stands_for_an_older_node", "--ignored", "--test-threads=1"])
+        .env("VMMC_TEST_NODE", &name)
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("this test runs twice");
+    wait_until("it listens", || listening_nodes().iter().any(|(_, listed)| *listed == name));
+    let said = fails(3, &["node", "status", "--name", &name]);
+    let expected = [older.id().to_string(), "another release".into(), format!("node stop --name {name}")];
+    assert!(expected.iter().all(|part| said.contains(part)), "{said}");
+    let run = vmmc(&["exec", "--name", &name, "--", "echo", "it runs"]);
+    assert_eq!(text(&run.stdout), "it runs\n");
+    let warning = text(&run.stderr);
+    assert!(warning.contains("another release") && warning.contains("plain TCP"), "{warning}");
+    let list = json(&["node", "list", "--json"]);
+    let list = list["nodes"].as_array().expect("nodes are a list");
+    let listed = list.iter().find(|n| n["name"] == name.as_str()).expect("the node is listed");
+    assert_eq!((&listed["pid"], &listed["release"]), (&older.id().into(), &"another".into()));
+    ok(&["node", "stop", "--name", &name]);
+    assert_eq!(older.wait().expect("it is our child").signal(), Some(15));
+}
+
+/// Refuses everybody for the version.
+#[test]
+#[ignore = "a role of the other tests"]
+fn stands_for_an_older_node() {
+    let Ok(name) = std::env::var("VMMC_TEST_NODE") else { return };
+    let listener = Listener::reserve(&node_socket_name(rustix::process::geteuid().as_raw(), &name)).expect("a name");
+    listener.listen().expect("it is ours");
+    let deadline = Deadline::after(common::PATIENCE);
+    while deadline.left(Nanos::monotonic()).is_some() {
+        let Ok(channel) = listener.accept() else {
+            std::thread::sleep(Duration::from_millis(1));
+            continue;
+        };
+        let Ok((bytes, _)) = channel.receive(deadline) else { continue };
+        let serial = decode::<Request>(&bytes).expect("a request").serial;
+        let message = "the library speaks version 6 and the node 5; use the same release of both".into();
+        let reply = Reply { serial, result: Err(Refusal { code: RefusalCode::Version, message }) };
+        channel.send(&encode(&reply), &[], deadline).expect("the caller waits");
+    }
 }

@@ -41,6 +41,12 @@ impl AsFd for ProcessWatch {
     }
 }
 
+/// Asks a process to end (`SIGTERM`). False: it is gone, or not ours to end.
+pub fn terminate(pid: u32) -> bool {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    pid.is_some_and(|pid| rustix::process::kill_process(pid, Signal::TERM).is_ok())
+}
+
 /// Has the kernel kill the process that `command` starts as soon as the calling thread ends: start it from a thread that lives as long as this process. The child's own
 /// children are not covered; they come to the nearest subreaper.
 pub fn die_with_this_thread(command: &mut Command) {

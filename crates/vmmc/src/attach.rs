@@ -24,7 +24,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, Weak};
 use vmmc_host::barrier::Fences;
 use vmmc_host::channel::{ChannelError, node_socket_name};
-use vmmc_host::control::{Answer, CONTROL_VERSION, Call, RefusalCode};
+use vmmc_host::control::{Answer, CONTROL_VERSION, Call, Refusal, RefusalCode};
 use vmmc_host::fork::ForkWord;
 use vmmc_host::wait::{Waiter, patience};
 use vmmc_host::{AttachArea, Attachment, Channel, GateTable, WakeReceiver};
@@ -57,10 +57,11 @@ fn connect(uid: u32, node: &str) -> Result<Channel, ChannelError> {
 /// Shakes hands and builds the session's inside.
 pub(crate) fn attach(choices: SessionBuilder, attachment: Attachment) -> Result<Arc<Core>, AttachError> {
     let waiter = attachment.waiter();
+    let node_pid = attachment.channel.peer().map_or(0, |peer| peer.pid);
     let control = Control::new(attachment.channel, waiter.clone(), choices.node.clone());
     let deadline = waiter.deadline(patience().timeout.unwrap_or(choices.timeout));
     let answer = control.call(Call::Attach { version: CONTROL_VERSION }, &[], deadline);
-    let answered = answer.map_err(|error| refused(&choices.node, error))?;
+    let answered = answer.map_err(|error| refused(&choices.node, node_pid, error))?;
     let core = Arc::new(build(&choices, control, waiter.clone(), answered)?);
     if !waiter.steps() {
         watch(&core).map_err(|why| AttachError::System { node: choices.node, why: why.to_string() })?;
@@ -68,12 +69,12 @@ pub(crate) fn attach(choices: SessionBuilder, attachment: Attachment) -> Result<
     Ok(core)
 }
 
-fn refused(node: &str, error: CallError) -> AttachError {
-    match error.refusal() {
-        Some(RefusalCode::Version) => {
-            AttachError::Version { node: node.into(), version: CONTROL_VERSION, node_version: 0 }
+fn refused(node: &str, pid: u32, error: CallError) -> AttachError {
+    match error {
+        CallError::Refused(Refusal { code: RefusalCode::Version, message }) => {
+            AttachError::Version { node: node.into(), pid, why: message }
         }
-        _ => AttachError::Call { node: node.into(), error },
+        error => AttachError::Call { node: node.into(), error },
     }
 }
 
@@ -84,13 +85,9 @@ fn build(
     (answer, fds): Answered,
 ) -> Result<Core, AttachError> {
     let system = |why: String| AttachError::System { node: choices.node.clone(), why };
-    let Answer::Attached { version, process, node, listen, fences } = answer else {
+    let Answer::Attached { version: CONTROL_VERSION, process, node, listen, fences } = answer else {
         return Err(system("the node gave a wrong answer".into()));
     };
-    if version != CONTROL_VERSION {
-        let node = choices.node.clone();
-        return Err(AttachError::Version { node, version: CONTROL_VERSION, node_version: version });
-    }
     let Ok([area, gates, wake, doorbell, events]) = <[OwnedFd; 5]>::try_from(fds) else {
         return Err(system("the node did not send its five descriptors".into()));
     };

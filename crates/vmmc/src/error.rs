@@ -99,16 +99,14 @@ pub enum AttachError {
         owner: u32,
     },
     /// Library and node are of different releases.
-    #[error(
-        "node {node:?} speaks version {node_version} of the interface, this library {version}; run the same release of both"
-    )]
+    #[error("node {node:?} (process {pid}) is of another release: {why}; `vmmc node stop --name {node}` ends it")]
     Version {
         /// Name of the node.
         node: String,
-        /// Version of this library.
-        version: u32,
-        /// Version of the node, 0 if it did not say.
-        node_version: u32,
+        /// Its process id; 0 if it cannot be seen from here.
+        pid: u32,
+        /// The versions of both.
+        why: String,
     },
     /// The node refused or did not answer.
     #[error("attach to node {node:?}: {error}")]

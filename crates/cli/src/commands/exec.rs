@@ -10,6 +10,7 @@ use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use vmmc::{AttachError, Session};
 use vmmc_host::channel::listening_nodes;
 use vmmc_node::NodeConfig;
 
@@ -47,8 +48,8 @@ pub(crate) fn run(exec: &Exec) -> Result<(), Failure> {
 fn prepare(command: &mut Command, exec: &Exec) -> Result<(), Failure> {
     let library = library()?;
     let exclusions = exclusions(exec)?;
-    if let Err(why) = start_node(&exec.which.name) {
-        eprintln!("vmmc: {why}; connections stay on plain TCP until node {:?} runs", exec.which.name);
+    if let Err(why) = provide_node(&exec.which.name) {
+        eprintln!("vmmc: {why}; until then connections stay on plain TCP");
     }
     command.env(PRELOAD_VARIABLE, preload(&library, std::env::var_os(PRELOAD_VARIABLE)));
     command.env(EXEC_VARIABLE, if exec.verbose { "verbose" } else { "1" });
@@ -97,15 +98,20 @@ fn library() -> Result<PathBuf, Failure> {
     })
 }
 
-/// The node must run before the first connection looks for it; that it runs already is the usual case.
-fn start_node(name: &str) -> Result<(), Failure> {
+/// The node must run before the first connection looks for it; that it runs already is the usual case, then it must be of this release. The error says what to do.
+fn provide_node(name: &str) -> Result<(), String> {
     let uid = rustix::process::geteuid().as_raw();
-    if listening_nodes().contains(&(uid, name.to_string())) {
-        return Ok(());
+    if !listening_nodes().contains(&(uid, name.to_string())) {
+        let launcher = Some("/proc/self/exe".into());
+        let config = NodeConfig { linger: Some(EXEC_NODE_LINGER), launcher, ..NodeConfig::new(name) };
+        let own = std::env::current_exe().map_err(|e| e.to_string())?;
+        return vmmc_node::start_detached(&own, &config).map_err(|why| format!("{why}; node {name:?} must run"));
     }
-    let config =
-        NodeConfig { linger: Some(EXEC_NODE_LINGER), launcher: Some("/proc/self/exe".into()), ..NodeConfig::new(name) };
-    vmmc_node::start_detached(&std::env::current_exe()?, &config).map_err(Failure::new)
+    match Session::builder().node(name).start_node(false).attach() {
+        Err(why @ AttachError::Version { .. }) => Err(why.to_string()),
+        // The library tries by itself, and says in `vmmc sockets` or with --verbose how it went.
+        _ => Ok(()),
+    }
 }
 
 /// The words of the exclusion file and of the command line, as the shared object reads them.

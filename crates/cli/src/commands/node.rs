@@ -10,7 +10,7 @@ use crate::report::{table, units};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use vmmc::NodeInfo;
+use vmmc::{AttachError, NodeInfo, Session};
 use vmmc_host::channel::listening_nodes;
 use vmmc_host::control::ProcessInfo;
 use vmmc_node::{KeySource, NodeConfig, UtlbConfig};
@@ -101,7 +101,12 @@ fn run_here(options: &NodeOptions, detach: bool) -> Result<(), Failure> {
 
 fn stop(which: &Which) -> Result<(), Failure> {
     let name = &which.name;
-    attach(name)?.stop_node()?;
+    match Session::builder().node(name).start_node(false).attach() {
+        Ok(session) => session.stop_node()?,
+        // It does not understand us, but a signal.
+        Err(AttachError::Version { pid, .. }) if vmmc_host::process::terminate(pid) => {}
+        Err(error) => return Err(error.into()),
+    }
     let end = Instant::now() + NODE_WAIT;
     while runs(name) {
         if Instant::now() > end {
@@ -186,6 +191,9 @@ struct Listed {
     #[serde(skip_serializing_if = "Option::is_none")]
     sealed: Option<bool>,
     processes: usize,
+    /// `another` for one that does not understand us.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    release: Option<String>,
 }
 
 fn list(json: bool) -> Result<(), Failure> {
@@ -201,18 +209,34 @@ fn list(json: bool) -> Result<(), Failure> {
         .map(|n| {
             let traffic = n.sealed.map_or("?", |s| if s { "encrypted" } else { "plain" });
             let pid = n.pid.map_or("?".into(), |p| p.to_string());
-            vec![n.name.clone(), n.listen.join(", "), traffic.into(), n.uid.to_string(), pid, n.processes.to_string()]
+            let release = n.release.clone().unwrap_or("?".into());
+            let numbers = [n.uid.to_string(), pid, n.processes.to_string()];
+            [n.name.clone(), n.listen.join(", "), traffic.into(), release].into_iter().chain(numbers).collect()
         })
         .collect();
-    crate::output(&table::align(&["node", "listens on", "traffic", "user", "pid", "processes"], &lines, 3))
+    let header = ["node", "listens on", "traffic", "release", "user", "pid", "processes"];
+    crate::output(&table::align(&header, &lines, 4))
 }
 
 /// Asks a node of our own about itself; those of others are only named.
 fn look_at(uid: u32, name: String) -> Listed {
-    let info = (uid == own_uid()).then(|| attach(&name).and_then(|s| Ok(s.node_info(false)?)).ok()).flatten();
-    let Some(info) = info else {
-        return Listed { name, uid, pid: None, listen: vec![], sealed: None, processes: 0 };
-    };
+    let mut listed = Listed { name, uid, pid: None, listen: vec![], sealed: None, processes: 0, release: None };
+    if uid != own_uid() {
+        return listed;
+    }
+    let session = Session::builder().node(&listed.name).start_node(false).attach();
+    if let Err(AttachError::Version { pid, .. }) = session {
+        listed.pid = Some(pid);
+        listed.release = Some("another".into());
+    }
+    let Some(info) = session.ok().and_then(|session| session.node_info(false).ok()) else { return listed };
     let processes = info.processes.iter().filter(|p| is_not_us(p)).count();
-    Listed { name, uid, pid: Some(info.pid), listen: info.listen, sealed: Some(info.sealed), processes }
+    Listed {
+        pid: Some(info.pid),
+        listen: info.listen,
+        sealed: Some(info.sealed),
+        processes,
+        release: Some(info.version),
+        ..listed
+    }
 }
