@@ -8,6 +8,7 @@
 
 use crate::atomics::Ordering;
 use crate::limits::NON_TEMPORAL_BYTES_MIN;
+use crate::stores::Store;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 
 /// Copies `len` bytes so that the last ones become visible last.
@@ -48,6 +49,21 @@ pub(crate) unsafe fn bulk(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
+/// Copies `len` bytes in no particular order, in the way that the caller has found to pay.
+///
+/// # Safety
+/// As for [`deposit`].
+#[inline]
+pub(crate) unsafe fn bulk_by(how: Store, from: *const u8, to: *mut u8, len: usize) {
+    // SAFETY: the caller's promise is the same; what goes past the cache has 64 bytes at least.
+    unsafe {
+        match how {
+            Store::PastCache if len >= LINE_BYTES => non_temporal(from, to, len),
+            _ => bulk(from, to, len),
+        }
+    }
+}
+
 /// Whether stores would run shortly ahead of loads, as the processor sees it, which compares the low twelve bits of addresses: the destination starts 1 to 63 bytes further
 /// into its page than the source. `rep movsb`, which the C library uses from about this size on, is then some twenty times slower on AMD processors
 /// (`cargo run --release -p vmmc-host --example copy_sizes` shows it in its first column).
@@ -57,6 +73,8 @@ fn chases_itself(from: *const u8, to: *mut u8, len: usize) -> bool {
         && (to as usize).wrapping_sub(from as usize).wrapping_sub(1) % 4096 < 63
 }
 
+/// Bytes of a cache line.
+const LINE_BYTES: usize = 64;
 /// Size from which the C library may use string instructions.
 const CHASE_BYTES_MIN: usize = 1024;
 /// Size from which it was seen to do well all the same.
@@ -125,14 +143,14 @@ unsafe fn store_last(from: *const u8, to: *mut u8, tail: usize) {
 /// Copies past the cache. Ends with a store fence, so later stores cannot overtake.
 ///
 /// # Safety
-/// As for [`deposit`].
-#[cfg(target_arch = "x86_64")]
+/// As for [`deposit`], with `len` at least [`LINE_BYTES`].
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 unsafe fn non_temporal(from: *const u8, to: *mut u8, len: usize) {
     use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
-    const LINE: usize = 64;
+    const LINE: usize = LINE_BYTES;
     let head = (to as usize).wrapping_neg() % LINE;
     let lines = (len - head) / LINE;
-    // SAFETY: head < 64 <= len (callers pass at least NON_TEMPORAL_BYTES_MIN), and head + lines * 64 <= len; `to + head` is 64-byte aligned as the
+    // SAFETY: head < 64 <= len (callers pass at least LINE_BYTES), and head + lines * 64 <= len; `to + head` is 64-byte aligned as the
     // streaming store needs, loads are unaligned. The ranges are the caller's.
     unsafe {
         std::ptr::copy_nonoverlapping(from, to, head);
@@ -159,7 +177,7 @@ unsafe fn non_temporal(from: *const u8, to: *mut u8, len: usize) {
 ///
 /// # Safety
 /// As for [`deposit`].
-#[cfg(not(target_arch = "x86_64"))]
+#[cfg(not(all(target_arch = "x86_64", not(miri))))]
 unsafe fn non_temporal(from: *const u8, to: *mut u8, len: usize) {
     // SAFETY: the caller vouches for both ranges.
     unsafe { std::ptr::copy_nonoverlapping(from, to, len) }

@@ -52,6 +52,8 @@ pub mod process;
 #[cfg(not(loom))]
 pub mod region;
 pub mod ring;
+#[cfg(not(loom))]
+pub mod stores;
 pub mod stream;
 #[cfg(not(loom))]
 pub mod udp;

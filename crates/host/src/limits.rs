@@ -38,6 +38,16 @@ pub const MEMORY_RESERVE_BYTES: u64 = 64 << 20;
 /// Copies of at least this size use non-temporal stores where the processor has them: below it the cache serves the receiver.
 /// See `vmmc bench bandwidth`, which prints both sides of it.
 pub const NON_TEMPORAL_BYTES_MIN: usize = 8 << 20;
+/// Least bytes of a copy by which stores past the cache are tried: shorter ones are over before a clock sees much of them.
+pub const STORE_TRIAL_BYTES_MIN: u64 = 4 << 10;
+/// Copies of at least that size before the first trial: by then a ring has been used once, so that no page fault is timed.
+pub const STORES_BEFORE_TRIAL: u32 = 64;
+/// Copies between two trials: some milliseconds of a stream, and a trial the wrong way costs less than one in a hundred.
+pub const STORE_TRIAL_EVERY: u32 = 512;
+/// Least bytes of a copy that goes past the cache.
+pub const STORES_PAST_CACHE_BYTES_MIN: u64 = 2 << 10;
+/// What a reader waits longer for the first bytes if they lie in memory and in no cache; more of them are fetched ahead.
+pub const UNCACHED_READ_NS: u64 = 300;
 /// Largest UDP payload.
 pub const UDP_DATAGRAM_BYTES_MAX: usize = 65_507;
 /// Datagrams that one send with segmentation offload may carry: the bound of older kernels.

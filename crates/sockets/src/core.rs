@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use vmmc_host::stores::Stores;
 use vmmc_host::stream::{DirectionWords, End, EndWords, Flags, Layout, Locked, Phase, SharedLock, Slot};
 
 /// What the protocol asks of a kernel socket.
@@ -80,6 +81,8 @@ pub(crate) struct Upgraded {
     pub(crate) room: Loan,
     /// Memory of the ring from the peer that a thread of this process looks at.
     pub(crate) view: Loan,
+    /// How the ring to the peer is filled best.
+    stores: Stores,
     /// Sends to come that rest: see [`Upgraded::rest_sending`].
     resting: AtomicU32,
     /// The other end is on another node.
@@ -141,6 +144,7 @@ impl Upgraded {
             wants_to_grow: AtomicU32::new(0),
             room: Loan::default(),
             view: Loan::default(),
+            stores: Stores::default(),
             resting: AtomicU32::new(0),
         }
     }
@@ -205,10 +209,10 @@ impl Upgraded {
                 return (Sending::Full, Tell::default());
             }
         }
-        let sending = match self.send_by_ring(from) {
+        let sending = match self.send_by_ring(kernel, from) {
             (Sending::Full, _) if self.hinted() => {
                 self.follow_hints(kernel);
-                self.send_by_ring(from)
+                self.send_by_ring(kernel, from)
             }
             (Sending::Full, _) if self.is_crowded() && self.leave_ring(kernel, true) => {
                 out.kernel_sends.fetch_add(1, Ordering::SeqCst);
@@ -224,7 +228,7 @@ impl Upgraded {
     }
 
     #[inline]
-    fn send_by_ring(&self, from: &[IoSlice<'_>]) -> (Sending, Tell) {
+    fn send_by_ring(&self, kernel: &impl Kernel, from: &[IoSlice<'_>]) -> (Sending, Tell) {
         let out = self.outgoing();
         if let Some(errno) = self.send_error() {
             return (Sending::Failed(errno), Tell::default());
@@ -254,7 +258,12 @@ impl Upgraded {
                 }
             }
             let at = out.tail.load(Ordering::Relaxed);
-            let copied = self.slot.copy_in(self.end, large, at, from, done, free.min(piece));
+            let room = free.min(piece);
+            let copied = self.stores.copy(
+                room,
+                || kernel.now_ns(),
+                |how| self.slot.copy_in((self.end, large), at, from, done, room, how),
+            );
             out.publish(copied);
             done += copied;
         }

@@ -1,4 +1,5 @@
-//! Stream sockets over VMMC: a TCP connection between two processes of one node is upgraded in place, at a byte boundary, to rings in shared memory.
+//! Stream sockets over VMMC: a TCP connection between two processes is upgraded in place, at a byte boundary, to rings in shared memory; between nodes to rings of which
+//! each node has a replica, where that pays.
 //!
 //! ```text
 //!   process                                                        peer process
@@ -14,7 +15,7 @@
 //! **Promises.** Bytes arrive once, in order, or the connection ends as a dropped TCP connection would. A peer that was not started so is served by the kernel and
 //! never disturbed. Nothing here blocks connect or accept, starts a thread, or panics on what a peer writes into shared memory.
 //!
-//! **Does not.** It hooks no calls (that is `vmmc-preload`). Connections between two nodes stay on kernel TCP.
+//! **Does not.** It hooks no calls (that is `vmmc-preload`).
 //!
 //! Source: [NT §4] stream sockets over VMMC, [SHRIMP §3].
 

@@ -9,6 +9,7 @@
 
 use super::slab::Slot;
 use super::words::{EndWords, Flags, SideWords};
+use crate::stores::Store;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::atomic::Ordering;
 
@@ -120,7 +121,7 @@ impl Replica {
             return Err(Nonsense);
         }
         let before = words.side(other);
-        self.slot.copy_in(other, false, self.received, &[IoSlice::new(bytes)], 0, len);
+        self.slot.copy_in((other, false), self.received, &[IoSlice::new(bytes)], 0, len, Store::Cached);
         words.set_side(other, &side);
         self.received = side.tail;
         // Closed, or asks for the kernel: whoever sends hears of it wherever it waits.
@@ -163,7 +164,7 @@ mod tests {
     fn send(replica: &Replica, bytes: &[u8]) {
         let out = &replica.slot.words().directions[replica.end];
         let at = out.tail.load(Ordering::Relaxed);
-        replica.slot.copy_in(replica.end, false, at, &[IoSlice::new(bytes)], 0, bytes.len() as u64);
+        replica.slot.copy_in((replica.end, false), at, &[IoSlice::new(bytes)], 0, bytes.len() as u64, Store::Cached);
         out.publish(bytes.len() as u64);
     }
 

@@ -9,6 +9,7 @@ use super::words::SlotWords;
 use crate::copy;
 use crate::limits::REGION_BYTES_MAX;
 use crate::region::{PAGE_BYTES, Protection, Region, RegionError};
+use crate::stores::Store;
 use serde::{Deserialize, Serialize};
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
@@ -190,12 +191,12 @@ impl Slot {
     #[inline]
     pub fn copy_in(
         &self,
-        direction: usize,
-        large: bool,
+        (direction, large): (usize, bool),
         at: u64,
         from: &[IoSlice<'_>],
         mut skip: u64,
         room: u64,
+        how: Store,
     ) -> u64 {
         let mut done = 0u64;
         for slice in from {
@@ -205,7 +206,7 @@ impl Slot {
             let take = (slice.len() as u64).min(room - done);
             self.pieces(direction, large, at.wrapping_add(done), take, |ring, offset, len| {
                 // SAFETY: `pieces` gives ranges inside the ring, and offsets inside `take <= slice.len()`; a private buffer does not overlap a shared mapping.
-                unsafe { copy::bulk(slice.as_ptr().add(offset), ring, len) };
+                unsafe { copy::bulk_by(how, slice.as_ptr().add(offset), ring, len) };
             });
             done += take;
             if done == room {
@@ -320,9 +321,15 @@ mod tests {
         let other = Slab::map(slab.share().unwrap(), SHAPE).unwrap();
         let (a, b) = (slab.slot(2).unwrap(), other.slot(2).unwrap());
         let data: Vec<u8> = (0..4000u32).map(|i| (i % 251) as u8).collect();
-        for (direction, large) in [(0, false), (1, false), (0, true), (1, true)] {
+        let cases = [
+            (0, false, Store::Cached),
+            (1, false, Store::PastCache),
+            (0, true, Store::PastCache),
+            (1, true, Store::Cached),
+        ];
+        for (direction, large, how) in cases {
             let parts = [IoSlice::new(&data[..1000]), IoSlice::new(&[]), IoSlice::new(&data[1000..])];
-            assert_eq!(a.copy_in(direction, large, u64::MAX - 700, &parts, 0, 4000), 4000);
+            assert_eq!(a.copy_in((direction, large), u64::MAX - 700, &parts, 0, 4000, how), 4000);
             let (mut one, mut two) = (vec![0; 3000], vec![0; 3000]);
             let mut into = [IoSliceMut::new(&mut one), IoSliceMut::new(&mut two)];
             assert_eq!(b.copy_out(direction, large, u64::MAX - 700, &mut into, 0, 4000), 4000);

@@ -215,6 +215,7 @@ impl Upgraded {
             wants_to_grow: AtomicU32::default(),
             room: Default::default(),
             view: Default::default(),
+            stores: Default::default(),
             resting: copy(&self.resting),
         }
     }

@@ -8,6 +8,7 @@ use crate::core::{Early, EndWords, Receiving};
 use std::cell::Cell;
 use std::io::IoSliceMut;
 use std::sync::Arc;
+use vmmc_host::stores::Store;
 use vmmc_host::stream::{End, Flags, Shape, Slab, Slot};
 
 /// A kernel's socket on which the other end has ended; `during` happens while a receive is in it.
@@ -70,7 +71,7 @@ fn what_comes_by_the_ring_while_a_receive_hears_of_the_end_is_received() {
     let news = Cell::new(true);
     let during = || {
         if news.replace(false) {
-            slot.copy_in(0, false, 0, &[IoSlice::new(b"abc")], 0, 3);
+            slot.copy_in((0, false), 0, &[IoSlice::new(b"abc")], 0, 3, Store::Cached);
             words.change(0);
             words.publish(3);
             words.sender_flags.store(Flags::END, Ordering::SeqCst);
