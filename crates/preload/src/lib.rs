@@ -31,6 +31,7 @@ mod program;
 mod readiness;
 mod real;
 mod reason;
+mod seen;
 mod select;
 mod set;
 mod table;

@@ -33,3 +33,7 @@ pub(crate) const CANCELLED_MAX: usize = 1024;
 pub(crate) const POLL_SLICE_MS: i32 = 1;
 /// Longest sleep of the child of a fork in a set of its parent's, until its node has told it how to be rung: a few milliseconds, unless the node has died.
 pub(crate) const DEAF_SLICE_NS: u64 = 10_000_000;
+/// Bytes that may be sent into the kernel after it said that there is room before it is asked again: fewer than are free then even with the smallest buffers.
+pub(crate) const SEEN_ROOM_BYTES: u32 = 2048;
+/// What a send counts for beside its bytes: the kernel keeps more than them.
+pub(crate) const SEEN_SEND_BYTES: u32 = 256;

@@ -374,7 +374,7 @@ impl Members {
         if member.asleep || !member.armed {
             return 0;
         }
-        readiness::bits_of(&state, member.fd, member.events & !MANNER)
+        readiness::bits_of(&state, member.fd, member.events & !MANNER, tcp.seen())
     }
 
     /// Turns the kernel's events behind the first `found` into the program's; says how many there are then.
@@ -407,7 +407,11 @@ impl Members {
         let tcp = CONNECTIONS.pin(member.connection)?;
         let connection = tcp.connection()?;
         if !connection.is_plain() {
-            connection.kernel_event(borrowed(member.fd));
+            let only_bytes = tcp.seen().is_some_and(|seen| seen.edge(bits));
+            // Bytes in the kernel while the ring is read tell of the other end, as much as its end does.
+            if !only_bytes || connection.medium(Direction::Receive) == Medium::Ring {
+                connection.kernel_event(borrowed(member.fd));
+            }
             self.enqueue(token);
             return None;
         }

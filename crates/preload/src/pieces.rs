@@ -84,6 +84,11 @@ impl Window {
         unsafe { std::slice::from_raw_parts_mut(self.pieces.as_mut_ptr().cast(), self.count) }
     }
 
+    /// Bytes of it.
+    pub(crate) fn len(&self) -> usize {
+        self.pieces[..self.count].iter().fold(0, |sum, piece| sum.saturating_add(piece.iov_len))
+    }
+
     /// Receives into it from the kernel.
     pub(crate) fn receive(&mut self, fd: c_int, flags: c_int) -> ssize_t {
         let mut header = self.header();

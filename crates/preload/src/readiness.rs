@@ -3,6 +3,7 @@
 //! Invariant: a direction in the ring is judged by the ring, one in the kernel by the kernel; a full ring never looks writable.
 
 use crate::real;
+use crate::seen::Seen;
 use libc::{c_int, c_short, pollfd};
 use vmmc_sockets::{Interest, Medium, State};
 
@@ -21,8 +22,8 @@ pub(crate) fn interest(events: u32) -> Interest {
     )
 }
 
-/// The bits that hold now, of those asked for.
-pub(crate) fn bits_of(state: &State, fd: c_int, events: u32) -> u32 {
+/// The bits that hold now, of those asked for. `seen` is what the kernel said in an event loop that is told of every edge.
+pub(crate) fn bits_of(state: &State, fd: c_int, events: u32, seen: Option<&Seen>) -> u32 {
     let mut bits = 0;
     if state.readable {
         bits |= libc::EPOLLIN | libc::EPOLLRDNORM;
@@ -40,8 +41,13 @@ pub(crate) fn bits_of(state: &State, fd: c_int, events: u32) -> u32 {
         bits |= libc::EPOLLERR;
     }
     let kernel = events & (kernel_part(state));
-    let bits = bits as u32 | if kernel == 0 { 0 } else { ask_kernel(fd, kernel) };
-    bits & (events | ALWAYS)
+    let known = if kernel == 0 { Some(0) } else { seen.and_then(|seen| seen.known(kernel)) };
+    let kernel = known.unwrap_or_else(|| {
+        let bits = ask_kernel(fd, kernel);
+        seen.inspect(|seen| seen.answer(bits));
+        bits
+    });
+    (bits as u32 | kernel) & (events | ALWAYS)
 }
 
 /// The bits that the kernel knows about.

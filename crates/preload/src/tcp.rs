@@ -9,6 +9,7 @@ use crate::limits::SETS_OF_A_CONNECTION;
 use crate::own::{self, Inside};
 use crate::real;
 use crate::reason::{self, Reason};
+use crate::seen::Seen;
 use crate::table::{self, CONNECTIONS, Entry};
 use libc::{c_int, socklen_t};
 use std::os::fd::BorrowedFd;
@@ -45,6 +46,8 @@ pub(crate) struct Tcp {
     shared: AtomicBool,
     /// SO_RCVTIMEO and SO_SNDTIMEO in microseconds, 0 for none, or [`UNKNOWN`].
     timeouts_us: [AtomicU64; 2],
+    /// What the kernel said about its socket.
+    seen: Seen,
     /// Epoll sets it is in: index plus 1 in the upper half, its token there in the lower one.
     sets: [AtomicU64; SETS_OF_A_CONNECTION],
 }
@@ -58,6 +61,7 @@ impl Resource for Tcp {
             no_delay: AtomicI8::new(-1),
             shared: AtomicBool::new(false),
             timeouts_us: [const { AtomicU64::new(UNKNOWN) }; 2],
+            seen: Seen::new(),
             sets: [const { AtomicU64::new(0) }; SETS_OF_A_CONNECTION],
         }
     }
@@ -74,6 +78,7 @@ impl Resource for Tcp {
         self.no_delay.store(-1, Relaxed);
         self.shared.store(false, Relaxed);
         self.forget_timeouts();
+        self.seen.reset();
         self.sets.iter().for_each(|set| set.store(0, Relaxed));
     }
 }
@@ -148,6 +153,12 @@ impl Tcp {
     /// Whether another process may have the socket too.
     pub(crate) fn is_shared(&self) -> bool {
         self.shared.load(Relaxed)
+    }
+
+    /// What the kernel said about its socket, if that is upgraded and nobody else reads or writes it.
+    pub(crate) fn seen(&self) -> Option<&Seen> {
+        let own = !self.is_plain() && !self.is_shared() && self.has_no_reason_to_leave();
+        own.then_some(&self.seen)
     }
 
     /// The program set a timeout.

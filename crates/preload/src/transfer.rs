@@ -76,7 +76,10 @@ fn receive_on(
     let mut moved = 0;
     let mut deadline = None;
     loop {
+        let seen = tcp.seen().filter(|_| take == Take::Take).map(|seen| (seen, seen.before_receive()));
         let mut window = cursor.window();
+        let asked = window.len();
+        let received = |n: usize| seen.inspect(|(seen, edge)| seen.received(*edge, n, asked));
         match connection.recv(context, borrowed(fd), window.as_filled(), take) {
             Received::Done(n) => {
                 moved += n;
@@ -85,6 +88,7 @@ fn receive_on(
                 }
             }
             Received::OfKernel(n) => {
+                received(n);
                 set::look_again(tcp);
                 moved += n;
                 if !all || cursor.advance(n) {
@@ -109,6 +113,11 @@ fn receive_on(
                 }
                 let n = if own { window.receive(fd, flags & !libc::MSG_WAITALL) } else { kernel() };
                 let kept = errno::current();
+                match as_result(n) {
+                    Ok(n @ 1..) => received(n),
+                    Err(Errno::AGAIN) => received(0),
+                    _ => None,
+                };
                 let after = call.finish(as_result(n));
                 if !connection.is_plain() {
                     // These may have been the last bytes of the kernel, with others in the ring already whose bell has rung.
@@ -229,6 +238,7 @@ fn send_on(
                 reason::count(Reason::NotYet);
                 let n = if moved > 0 { window.send(fd, flags) } else { kernel() };
                 let kept = errno::current();
+                tcp.seen().inspect(|seen| seen.sent(n.max(0) as usize, window.len()));
                 let after = call.finish(as_result(n));
                 errno::set(kept);
                 match (after, n) {

@@ -165,7 +165,7 @@ fn single(entry: &mut pollfd, limit: Limit) -> Option<c_int> {
         if readiness::kernel_part(&state) & events != 0 {
             return None;
         }
-        entry.revents = readiness::bits_of(&state, entry.fd, events) as c_short;
+        entry.revents = readiness::bits_of(&state, entry.fd, events, None) as c_short;
         if entry.revents != 0 || limit.is_over() {
             return Some(c_int::from(entry.revents != 0));
         }
@@ -256,7 +256,7 @@ fn judge(fds: &mut [pollfd], watched: &[Watched], kernel: &mut [pollfd]) -> c_in
         let Some(connection) = one.tcp.connection() else { continue };
         let events = u32::from(entry.events as u16);
         let state = connection.state(own::context(), borrowed(entry.fd));
-        entry.revents = readiness::bits_of(&state, entry.fd, events) as c_short;
+        entry.revents = readiness::bits_of(&state, entry.fd, events, None) as c_short;
         ready += c_int::from(entry.revents != 0);
         let own = readiness::kernel_part(&state) & events;
         // The end of the stream, which only the kernel knows, makes a connection readable.
