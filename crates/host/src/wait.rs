@@ -103,6 +103,8 @@ pub struct Waiter {
     stepper: Option<Arc<dyn Stepper>>,
     /// Nanoseconds to poll before blocking; adapts between [`POLL_MIN_NS`] and [`POLL_MAX_NS`] to whether polling succeeds.
     poll_ns: Arc<AtomicU64>,
+    /// Waits that napped since the last one that looked for [`POLL_LONG_NS`].
+    naps: Arc<AtomicU32>,
     yields: Arc<Yields>,
 }
 
@@ -150,6 +152,10 @@ impl Yields {
 
 /// Longest polling before a wait blocks: what a blocking wake-up costs on a virtual machine, so polling at most doubles a wait.
 pub const POLL_MAX_NS: u64 = 50_000;
+/// Polling of one wait in [`NAPS_BEFORE_POLL`] that nap: as long as a nap of the other side takes, and an answer.
+const POLL_LONG_NS: u64 = 150_000;
+/// Naps say nothing about when the word came that they found: two that nap for each other would do so for ever. So now and then one looks for longer.
+const NAPS_BEFORE_POLL: u32 = 16;
 /// What a blocking wake-up costs there.
 const WAKE_NS: u64 = 50_000;
 /// Shortest polling after many waits in vain.
@@ -170,7 +176,12 @@ const STEPS_A_LOOK: u32 = 4;
 impl Waiter {
     /// Waiting on a node in another process.
     pub fn new() -> Waiter {
-        Waiter { stepper: None, poll_ns: Arc::new(AtomicU64::new(POLL_MAX_NS)), yields: Arc::default() }
+        Waiter {
+            stepper: None,
+            poll_ns: Arc::new(AtomicU64::new(POLL_MAX_NS)),
+            naps: Arc::default(),
+            yields: Arc::default(),
+        }
     }
 
     /// Waiting on a node that is stepped by the waiting threads.
@@ -196,6 +207,11 @@ impl Waiter {
     /// Runs the node once, if it is ours to run; says whether that did anything.
     pub fn step(&self) -> bool {
         self.stepper.as_ref().is_some_and(|stepper| stepper.step())
+    }
+
+    /// A wait has begun to nap: nobody wakes it for what it waits for.
+    pub fn napped(&self) {
+        self.naps.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Waits until `ready` gives something. `block` sleeps until there may be news, at most until the given time; it must announce itself and look once
@@ -239,11 +255,22 @@ impl Waiter {
     ) -> Result<T, TimedOut> {
         let start = Nanos::monotonic();
         let yields = self.yields.pay();
-        let budget = if yields { self.poll_ns.load(Ordering::Relaxed) } else { POLL_MIN_NS };
+        let long = yields && self.naps.load(Ordering::Relaxed) >= NAPS_BEFORE_POLL;
+        let budget = match (long, yields) {
+            (true, _) => POLL_LONG_NS,
+            (false, true) => self.poll_ns.load(Ordering::Relaxed),
+            (false, false) => POLL_MIN_NS,
+        };
+        if long {
+            self.naps.store(0, Ordering::Relaxed);
+        }
         let mut before = start;
         loop {
             for _ in 0..POLLS_A_LOOK {
                 if let Some(value) = ready() {
+                    if long {
+                        self.poll_ns.store(POLL_MAX_NS, Ordering::Relaxed);
+                    }
                     self.adapt(true);
                     return Ok(value);
                 }
@@ -264,7 +291,9 @@ impl Waiter {
                 break;
             }
         }
-        if yields {
+        if long {
+            // It says nothing about shorter ones.
+        } else if yields {
             self.adapt(false);
         } else {
             self.yields.slept();
@@ -540,6 +569,30 @@ mod tests {
         assert!(slept.get() > 0);
         assert_eq!(waiter.yields.suspended.load(Ordering::Relaxed), NO_YIELD_SLEEPS - 1, "counted down");
         assert_eq!(waiter.poll_ns.load(Ordering::Relaxed), POLL_MAX_NS, "it says nothing about polling");
+    }
+
+    #[test]
+    fn who_naps_looks_for_longer_now_and_then() {
+        let waiter = Waiter::new();
+        waiter.poll_ns.store(POLL_MIN_NS, Ordering::Relaxed);
+        let (mut naps, mut longest_ns) = (0, 0);
+        for _ in 0..200 {
+            // Whatever else runs here: this is not about yields.
+            waiter.yields.score.store(0, Ordering::Relaxed);
+            waiter.yields.suspended.store(0, Ordering::Relaxed);
+            // It comes after twice the time for which waits poll, and a nap hides when.
+            let begun = std::time::Instant::now();
+            let ready = || (begun.elapsed().as_nanos() as u64 > 2 * POLL_MAX_NS).then_some(());
+            let block = |_| {
+                naps += 1;
+                waiter.napped();
+                std::thread::sleep(Duration::from_micros(150));
+            };
+            waiter.wait(long(), ready, block).expect("it comes");
+            longest_ns = longest_ns.max(waiter.poll_ns.load(Ordering::Relaxed));
+        }
+        assert!((1..200).contains(&naps), "some waits looked for as long as it took: {naps}");
+        assert_eq!(longest_ns, POLL_MAX_NS, "and that was remembered");
     }
 
     struct Countdown(AtomicU64, AtomicBool);

@@ -253,6 +253,9 @@ impl Core {
         let flags = if words { &flags[..] } else { &flags[..2] };
         let block = |until: Deadline| {
             let mut look = look;
+            if nap == Some(NAP_MIN) {
+                waiter.napped();
+            }
             let until = nap.map_or(until, |nap| until.min(waiter.deadline(nap)));
             self.waiting.block(flags, until, &mut look);
             nap = nap.map(|nap| (nap * 2).min(NAP_MAX));
@@ -282,6 +285,9 @@ impl Core {
         let waiter = &self.waiting.waiter;
         let mut nap = NAP_MIN;
         let block = |until: Deadline| {
+            if nap == NAP_MIN {
+                waiter.napped();
+            }
             if let Some(left) = until.left(waiter.now()) {
                 std::thread::sleep(nap.min(left));
                 nap = (nap * 2).min(NAP_MAX);
