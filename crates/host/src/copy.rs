@@ -11,12 +11,12 @@ use crate::limits::NON_TEMPORAL_BYTES_MIN;
 use crate::stores::Store;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 
-/// Copies `len` bytes so that the last ones become visible last.
+/// Copies `len` bytes so that the last ones become visible last, by stores that the caller has found to pay.
 ///
 /// # Safety
 /// `from` is readable and `to` writable for `len` bytes for the whole call, and they do not overlap.
 #[inline]
-pub(crate) unsafe fn deposit(from: *const u8, to: *mut u8, len: usize) {
+pub(crate) unsafe fn deposit(how: Store, from: *const u8, to: *mut u8, len: usize) {
     if len == 0 {
         return;
     }
@@ -25,7 +25,7 @@ pub(crate) unsafe fn deposit(from: *const u8, to: *mut u8, len: usize) {
     // SAFETY: body + tail = len, and the caller vouches for len bytes on both sides.
     unsafe {
         if body > 0 {
-            bulk(from, to, body);
+            bulk_by(how, from, to, body);
         }
         store_last(from.add(body), to.add(body), tail);
     }
@@ -205,10 +205,13 @@ mod tests {
         for offset in (0..16).step_by(step) {
             for len in (0..100).step_by(step) {
                 let mut dest = vec![0xEEu8; 200];
-                // SAFETY: both ranges lie inside the vectors (offset + len < 200).
-                unsafe { deposit(source.as_ptr().add(3), dest.as_mut_ptr().add(offset), len) };
-                assert_eq!(&dest[offset..offset + len], &source[3..3 + len]);
-                assert!(dest[..offset].iter().chain(&dest[offset + len..]).all(|b| *b == 0xEE));
+                for how in [Store::Cached, Store::PastCache] {
+                    dest.fill(0xEE);
+                    // SAFETY: both ranges lie inside the vectors (offset + len < 200).
+                    unsafe { deposit(how, source.as_ptr().add(3), dest.as_mut_ptr().add(offset), len) };
+                    assert_eq!(&dest[offset..offset + len], &source[3..3 + len]);
+                    assert!(dest[..offset].iter().chain(&dest[offset + len..]).all(|b| *b == 0xEE));
+                }
             }
         }
     }
@@ -225,7 +228,7 @@ mod tests {
                 dest.fill(0xEE);
                 assert!(chases_itself(source.as_ptr(), dest[base..].as_mut_ptr(), len));
                 // SAFETY: base < 4096 and len <= longest, so both ranges lie inside the vectors.
-                unsafe { deposit(source.as_ptr(), dest.as_mut_ptr().add(base), len) };
+                unsafe { deposit(Store::Cached, source.as_ptr(), dest.as_mut_ptr().add(base), len) };
                 assert_eq!(dest[base..base + len], source[..len]);
                 assert!(dest[..base].iter().chain(&dest[base + len..]).all(|b| *b == 0xEE));
             }
@@ -240,7 +243,7 @@ mod tests {
         for shift in [0usize, 1, 33] {
             let mut dest = vec![0u8; len + 64];
             // SAFETY: shift + len <= len + 64 on both sides.
-            unsafe { deposit(source.as_ptr().add(shift), dest.as_mut_ptr().add(64 - shift), len) };
+            unsafe { deposit(Store::Cached, source.as_ptr().add(shift), dest.as_mut_ptr().add(64 - shift), len) };
             assert!(dest[64 - shift..64 - shift + len] == source[shift..shift + len]);
         }
     }

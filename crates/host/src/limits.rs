@@ -44,6 +44,8 @@ pub const STORE_TRIAL_BYTES_MIN: u64 = 4 << 10;
 pub const STORES_BEFORE_TRIAL: u32 = 64;
 /// Copies between two trials: some milliseconds of a stream, and a trial the wrong way costs less than one in a hundred.
 pub const STORE_TRIAL_EVERY: u32 = 512;
+/// The same after trials that found ordinary stores good again and again.
+pub const STORE_TRIAL_EVERY_MAX: u32 = 1_024;
 /// Least bytes of a copy that goes past the cache.
 pub const STORES_PAST_CACHE_BYTES_MIN: u64 = 2 << 10;
 /// What a reader waits longer for the first bytes if they lie in memory and in no cache; more of them are fetched ahead.

@@ -6,6 +6,7 @@
 use crate::copy;
 use crate::limits::{MEMORY_RESERVE_BYTES, REGION_BYTES_MAX};
 use crate::memory;
+use crate::stores::Store;
 use rustix::fs::{FallocateFlags, MemfdFlags, OFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
@@ -298,10 +299,19 @@ impl Region {
     /// If the region is mapped for reading only: callers hold a write right or own the region.
     #[inline]
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<(), OutOfBounds> {
+        self.write_by(Store::Cached, offset, data)
+    }
+
+    /// The same, by stores that the caller has found to pay.
+    ///
+    /// # Panics
+    /// As [`write`](Self::write).
+    #[inline]
+    pub fn write_by(&self, how: Store, offset: u64, data: &[u8]) -> Result<(), OutOfBounds> {
         assert_eq!(self.0.protection, Protection::ReadWrite, "write to a region mapped for reading");
         self.check(offset, data.len() as u64)?;
         // SAFETY: the range was checked, the mapping lives as long as `self`, and `data` is private memory, so it does not overlap a shared mapping.
-        unsafe { copy::deposit(data.as_ptr(), self.0.base.add(offset as usize), data.len()) };
+        unsafe { copy::deposit(how, data.as_ptr(), self.0.base.add(offset as usize), data.len()) };
         Ok(())
     }
 
@@ -329,6 +339,21 @@ impl Region {
     /// # Panics
     /// If `to` is mapped for reading only.
     pub fn copy_to(&self, offset: u64, to: &Region, to_offset: u64, len: u64) -> Result<(), OutOfBounds> {
+        self.copy_to_by(Store::Cached, offset, to, to_offset, len)
+    }
+
+    /// The same, by stores that the caller has found to pay.
+    ///
+    /// # Panics
+    /// As [`copy_to`](Self::copy_to).
+    pub fn copy_to_by(
+        &self,
+        how: Store,
+        offset: u64,
+        to: &Region,
+        to_offset: u64,
+        len: u64,
+    ) -> Result<(), OutOfBounds> {
         assert_eq!(to.0.protection, Protection::ReadWrite, "copy to a region mapped for reading");
         self.check(offset, len)?;
         to.check(to_offset, len)?;
@@ -339,7 +364,7 @@ impl Region {
             unsafe { std::ptr::copy(from, dest, len) };
         } else {
             // SAFETY: both ranges were checked and do not overlap in this address space.
-            unsafe { copy::deposit(from, dest, len) };
+            unsafe { copy::deposit(how, from, dest, len) };
         }
         Ok(())
     }

@@ -7,7 +7,8 @@
 //! Invariant: how bytes are stored changes nothing but time. Source: measurements of docs/sockets.md.
 
 use crate::limits::{
-    STORE_TRIAL_BYTES_MIN, STORE_TRIAL_EVERY, STORES_BEFORE_TRIAL, STORES_PAST_CACHE_BYTES_MIN, UNCACHED_READ_NS,
+    STORE_TRIAL_BYTES_MIN, STORE_TRIAL_EVERY, STORE_TRIAL_EVERY_MAX, STORES_BEFORE_TRIAL, STORES_PAST_CACHE_BYTES_MIN,
+    UNCACHED_READ_NS,
 };
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -27,6 +28,8 @@ pub struct Stores {
     past_cache_from: AtomicU64,
     /// Copies until the next two are timed: one of each kind.
     until_trial: AtomicU32,
+    /// Copies between the last trial and the next.
+    every: AtomicU32,
     /// Nanoseconds for a MiB of stores of each kind; 0: not known.
     cost: [AtomicU64; 2],
 }
@@ -36,6 +39,7 @@ impl Default for Stores {
         Stores {
             past_cache_from: AtomicU64::new(u64::MAX),
             until_trial: AtomicU32::new(STORES_BEFORE_TRIAL),
+            every: AtomicU32::new(STORE_TRIAL_EVERY),
             cost: Default::default(),
         }
     }
@@ -57,7 +61,7 @@ impl Stores {
 
     #[cold]
     fn try_out(&self, left: u32, now_ns: impl Fn() -> u64, copy: impl FnOnce(Store) -> u64) -> u64 {
-        let (how, next) = if left == 1 { (Store::Cached, 0) } else { (Store::PastCache, STORE_TRIAL_EVERY) };
+        let how = if left == 1 { Store::Cached } else { Store::PastCache };
         let start = now_ns();
         let copied = copy(how);
         let ns = now_ns().saturating_sub(start);
@@ -69,21 +73,24 @@ impl Stores {
         // Whoever was interrupted over it counts twice at most.
         let most = cost.load(Relaxed).checked_mul(2).filter(|most| *most > 0).unwrap_or(u64::MAX);
         cost.store((ns.saturating_mul(1 << 20) / copied).clamp(1, most), Relaxed);
-        self.until_trial.store(next, Relaxed);
         if how == Store::PastCache {
             self.decide();
         }
+        self.until_trial.store(if left == 1 { 0 } else { self.every.load(Relaxed) }, Relaxed);
         copied
     }
 
-    /// Past the cache the writer saves the difference, and the reader loses what the first bytes take to come from memory, and some: as much as the stores themselves.
+    /// Past the cache the writer saves the difference, and the reader loses what the first bytes take to come from memory, and some: half as much as the stores themselves.
     fn decide(&self) {
         let [cached, past] = [Store::Cached, Store::PastCache].map(|how| self.cost[how as usize].load(Relaxed));
-        let from = match cached.saturating_sub(2 * past) {
+        let from = match cached.saturating_sub(past + past / 2) {
             0 => u64::MAX,
             saved => ((UNCACHED_READ_NS << 20) / saved).max(STORES_PAST_CACHE_BYTES_MIN),
         };
         self.past_cache_from.store(from, Relaxed);
+        // A trial past a cache that serves well empties it, which costs more than the copy itself.
+        let every = if from == u64::MAX { self.every.load(Relaxed) * 2 } else { STORE_TRIAL_EVERY };
+        self.every.store(every.min(STORE_TRIAL_EVERY_MAX), Relaxed);
     }
 }
 
@@ -130,6 +137,10 @@ mod tests {
         assert_eq!(copies(&stores, 10, 3 << 10, 450_000, 14_000), 10);
         copies(&stores, 3 * STORE_TRIAL_EVERY, 16 << 10, 20_000, 14_000);
         assert_eq!(copies(&stores, 10, 16 << 10, 20_000, 14_000), 0);
+        // Apart again, after a long time.
+        copies(&stores, 20 * STORE_TRIAL_EVERY_MAX, 16 << 10, 20_000, 14_000);
+        copies(&stores, 3 * STORE_TRIAL_EVERY_MAX, 16 << 10, 450_000, 14_000);
+        assert_eq!(copies(&stores, 10, 16 << 10, 450_000, 14_000), 10);
     }
 
     #[test]

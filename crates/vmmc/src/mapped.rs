@@ -1,4 +1,5 @@
-//! Transfers within a node: copies by the caller into and out of the exporter's mapped memory. No system call, no lock, no allocation, no look at a clock.
+//! Transfers within a node: copies by the caller into and out of the exporter's mapped memory. No system call, no lock, no allocation, and no look at a clock but for one long send in some
+//! hundred ([`Stores`]).
 //!
 //! Invariant: bytes move only between [`enter_lane`] with an open gate and [`leave_lane`], so a revocation that has seen gate closed and lane empty is final.
 //! Source: DESIGN §3 "same node", [SHRIMP §2] for the mapping that does the work.
@@ -13,9 +14,10 @@ use vmmc_host::abi::{GateState, RawNotification, gate_state, gate_word};
 use vmmc_host::area::{enter_lane, leave_lane};
 use vmmc_host::barrier::Fences;
 use vmmc_host::fork::ForkWord;
-use vmmc_host::limits::LANES;
+use vmmc_host::limits::{LANES, STORE_TRIAL_BYTES_MIN};
 use vmmc_host::region::OutOfBounds;
-use vmmc_host::{AttachArea, Region};
+use vmmc_host::stores::{Store, Stores};
+use vmmc_host::{AttachArea, Nanos, Region};
 use vmmc_utlb::Op;
 
 /// The session is usable. The word of [`Hot::state`] is 0 in a forked child.
@@ -44,6 +46,8 @@ pub(crate) struct Mapped {
     generation: u32,
     open: u64,
     import: u64,
+    /// How long copies are stored best. Apart from what all sends read.
+    stores: Box<Stores>,
 }
 
 /// Why a mapped transfer did not happen.
@@ -116,7 +120,16 @@ impl Mapped {
         import: u64,
     ) -> Option<Mapped> {
         peer.gates.gate(gate)?;
-        Some(Mapped { hot, region, peer, gate, generation, open: gate_word(generation, GateState::Open), import })
+        Some(Mapped {
+            hot,
+            region,
+            peer,
+            gate,
+            generation,
+            open: gate_word(generation, GateState::Open),
+            import,
+            stores: Box::default(),
+        })
     }
 
     /// Runs a transfer with the lane announced and the gate seen open.
@@ -167,7 +180,7 @@ impl Mapped {
     #[inline]
     pub(crate) fn send(&self, offset: u64, data: &[u8]) -> Result<(), Fault> {
         self.through(|count| {
-            self.region.write(offset, data)?;
+            self.store(data.len() as u64, |how| self.region.write_by(how, offset, data))?;
             self.hot.trace(Op::Send, data.as_ptr() as usize, data.len() as u64);
             count.sends.add(1);
             count.send_bytes.add(data.len() as u64);
@@ -178,12 +191,30 @@ impl Mapped {
     /// Deliberate update from a region.
     pub(crate) fn send_region(&self, offset: u64, from: &Region, from_offset: u64, len: u64) -> Result<(), Fault> {
         self.through(|count| {
-            from.copy_to(from_offset, &self.region, offset, len)?;
+            self.store(len, |how| from.copy_to_by(how, from_offset, &self.region, offset, len))?;
             self.hot.trace(Op::Send, from.address() + from_offset as usize, len);
             count.sends.add(1);
             count.send_bytes.add(len);
             Ok(())
         })?
+    }
+
+    /// Copies into the exporter's memory, by the stores that pay for so many bytes.
+    #[inline]
+    fn store(&self, len: u64, copy: impl FnOnce(Store) -> Result<(), OutOfBounds>) -> Result<(), OutOfBounds> {
+        if len < STORE_TRIAL_BYTES_MIN {
+            return copy(Store::Cached);
+        }
+        let mut result = Ok(());
+        self.stores.copy(
+            len,
+            || Nanos::monotonic().0,
+            |how| {
+                result = copy(how);
+                if result.is_ok() { len } else { 0 }
+            },
+        );
+        result
     }
 
     /// Remote fetch.
