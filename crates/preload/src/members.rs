@@ -407,9 +407,10 @@ impl Members {
         let tcp = CONNECTIONS.pin(member.connection)?;
         let connection = tcp.connection()?;
         if !connection.is_plain() {
-            let only_bytes = tcp.seen().is_some_and(|seen| seen.edge(bits));
+            let certain = connection.is_read_from_kernel();
+            let only_bytes = tcp.seen().is_some_and(|seen| seen.edge(bits, certain));
             // Bytes in the kernel while the ring is read tell of the other end, as much as its end does.
-            if !only_bytes || connection.medium(Direction::Receive) == Medium::Ring {
+            if !only_bytes || !certain {
                 connection.kernel_event(borrowed(member.fd));
             }
             self.enqueue(token);

@@ -47,10 +47,14 @@ impl Seen {
         self.odd.store(false, Relaxed);
     }
 
-    /// The kernel's set reported these bits. Says whether they are of bytes and room only.
-    pub(crate) fn edge(&self, bits: u32) -> bool {
+    /// The kernel's set reported these bits. `certain`: bytes are for the program, and not copies of what it had, which are read away without it. Says whether the
+    /// bits are of bytes and room only.
+    pub(crate) fn edge(&self, bits: u32, certain: bool) -> bool {
         if bits & BYTES != 0 {
-            self.edges.fetch_add(1, Relaxed);
+            let edge = self.edges.fetch_add(1, Relaxed).wrapping_add(1);
+            if !certain {
+                self.told.store(edge, Relaxed);
+            }
         }
         self.answer(bits);
         let plain = bits & !(BYTES | OUTPUT) == 0;
@@ -118,18 +122,21 @@ mod tests {
     fn an_edge_is_told_once_and_a_receive_that_found_the_end_settles_it() {
         let seen = Seen::new();
         assert_eq!(seen.known(IN), None, "at first the kernel must be asked");
-        assert!(seen.edge(IN));
+        assert!(seen.edge(IN, true));
         assert_eq!((seen.known(IN), seen.known(IN)), (Some(IN), None));
         let before = seen.before_receive();
         seen.received(before, 9, 10);
         assert_eq!(seen.known(IN | libc::EPOLLRDHUP as u32), Some(0));
         // An edge that comes while a receive is under way is not settled by it.
         let before = seen.before_receive();
-        seen.edge(IN);
+        seen.edge(IN, true);
         seen.received(before, 0, 10);
         assert_eq!(seen.known(IN), Some(IN));
+        // One of bytes that may not be the program's.
+        seen.edge(IN, false);
+        assert_eq!(seen.known(IN), None);
         // One whose bytes may have been all: nobody knows.
-        seen.edge(IN);
+        seen.edge(IN, true);
         let before = seen.before_receive();
         seen.received(before, 10, 10);
         assert_eq!(seen.known(IN), None);
@@ -154,10 +161,10 @@ mod tests {
     #[test]
     fn nothing_is_believed_after_an_end() {
         let seen = Seen::new();
-        assert!(!seen.edge(IN | libc::EPOLLRDHUP as u32));
+        assert!(!seen.edge(IN | libc::EPOLLRDHUP as u32, true));
         assert_eq!((seen.known(IN), seen.known(OUT)), (None, None));
         seen.reset();
-        assert!(seen.edge(IN));
+        assert!(seen.edge(IN, true));
         assert_eq!(seen.known(IN), Some(IN));
     }
 }

@@ -44,6 +44,11 @@ impl Connection {
         }
     }
 
+    /// Whether what comes by the kernel is for the program, and only for it: the ring is neither read nor about to be, and no copies of what was in it are to be read away.
+    pub fn is_read_from_kernel(&self) -> bool {
+        self.upgraded.get().is_none_or(|joined| joined.core.is_read_from_kernel())
+    }
+
     /// Asks to be told of room when there is none.
     fn looks_writable(&self, joined: &Joined) -> bool {
         joined.core.looks_writable() || {

@@ -154,6 +154,12 @@ impl Upgraded {
         self.incoming().copies.load(Ordering::Relaxed) != 0 || self.was_left_behind()
     }
 
+    /// Receiving end: whether what comes by the kernel is for the program, and only for it.
+    pub(crate) fn is_read_from_kernel(&self) -> bool {
+        let into = self.incoming();
+        !into.reads_ring() && into.phase() == Phase::Steady && !self.expects_copies()
+    }
+
     /// Receiving end, in the kernel: reads copies away. The caller has the lock.
     #[inline]
     pub(super) fn read_copies(&self, kernel: &impl Kernel) -> Copies {
