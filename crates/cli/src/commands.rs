@@ -26,7 +26,12 @@ use vmmc::{AttachError, CallError, ImportError, RefusalCode, Session};
 
 /// Attaches to a node of this user that runs.
 fn attach(name: &str) -> Result<Session, Failure> {
-    Session::builder().node(name).start_node(false).attach().map_err(Failure::from)
+    try_attach(name).map_err(Failure::from)
+}
+
+/// The same, for those who go on without.
+fn try_attach(name: &str) -> Result<Session, AttachError> {
+    Session::builder().node(name).start_node(false).attach()
 }
 
 impl From<AttachError> for Failure {

@@ -3,6 +3,7 @@
 //! Invariant: the program runs, whatever is missing on our side; what keeps it on plain TCP is said on standard error before it starts. Source: [NT §4].
 
 use super::program::{self, Kind};
+use super::try_attach;
 use crate::args::Exec;
 use crate::failure::Failure;
 use crate::limits::EXEC_NODE_LINGER;
@@ -10,7 +11,7 @@ use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use vmmc::{AttachError, Session};
+use vmmc::AttachError;
 use vmmc_host::channel::listening_nodes;
 use vmmc_node::NodeConfig;
 
@@ -107,7 +108,7 @@ fn provide_node(name: &str) -> Result<(), String> {
         let own = std::env::current_exe().map_err(|e| e.to_string())?;
         return vmmc_node::start_detached(&own, &config).map_err(|why| format!("{why}; node {name:?} must run"));
     }
-    match Session::builder().node(name).start_node(false).attach() {
+    match try_attach(name) {
         Err(why @ AttachError::Version { .. }) => Err(why.to_string()),
         // The library tries by itself, and says in `vmmc sockets` or with --verbose how it went.
         _ => Ok(()),

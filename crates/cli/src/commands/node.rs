@@ -2,7 +2,7 @@
 //!
 //! Invariant: `stop` returns when the name is free again, `start` when processes can attach.
 
-use super::attach;
+use super::{attach, try_attach};
 use crate::args::{Node, NodeOptions, Which};
 use crate::failure::Failure;
 use crate::limits::NODE_WAIT;
@@ -10,7 +10,7 @@ use crate::report::{table, units};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
-use vmmc::{AttachError, NodeInfo, Session};
+use vmmc::{AttachError, NodeInfo};
 use vmmc_host::channel::listening_nodes;
 use vmmc_host::control::ProcessInfo;
 use vmmc_node::{KeySource, NodeConfig, UtlbConfig};
@@ -101,7 +101,7 @@ fn run_here(options: &NodeOptions, detach: bool) -> Result<(), Failure> {
 
 fn stop(which: &Which) -> Result<(), Failure> {
     let name = &which.name;
-    match Session::builder().node(name).start_node(false).attach() {
+    match try_attach(name) {
         Ok(session) => session.stop_node()?,
         // It does not understand us, but a signal.
         Err(AttachError::Version { pid, .. }) if vmmc_host::process::terminate(pid) => {}
@@ -224,7 +224,7 @@ fn look_at(uid: u32, name: String) -> Listed {
     if uid != own_uid() {
         return listed;
     }
-    let session = Session::builder().node(&listed.name).start_node(false).attach();
+    let session = try_attach(&listed.name);
     if let Err(AttachError::Version { pid, .. }) = session {
         listed.pid = Some(pid);
         listed.release = Some("another".into());
