@@ -7,11 +7,12 @@
 
 use crate::Region;
 use crate::limits::{UDP_BATCH, UDP_DATAGRAM_BYTES_MAX, UDP_SEGMENTS_MAX};
+use rustix::io::Errno;
 use rustix::net::{self, RecvFlags, SendFlags};
 use std::io;
 use std::mem::{self, MaybeUninit};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, UdpSocket};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// Bytes for the control messages of one datagram: one `cmsghdr` with a 4-byte value, and room to spare.
 const CONTROL_BYTES: usize = 64;
@@ -25,7 +26,7 @@ const HEADERS_V6: usize = 48;
 /// A UDP socket.
 #[derive(Debug)]
 pub struct UdpPort {
-    socket: UdpSocket,
+    socket: OwnedFd,
     local: SocketAddr,
     /// Whether the kernel cuts one send into several datagrams.
     segments: bool,
@@ -74,7 +75,7 @@ impl UdpPort {
             SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER),
         };
         let _ = set_option(&socket, level, option, libc::IP_PMTUDISC_DO);
-        Ok(UdpPort { socket, local: address, segments, joins, peer: None })
+        Ok(UdpPort { socket: socket.into(), local: address, segments, joins, peer: None })
     }
 
     /// The address bound.
@@ -227,6 +228,7 @@ impl ReceiveBatch {
     }
 
     /// Receives what is there, at most `max` (or [`UDP_BATCH`]) receives, and gives each datagram to `each`. Returns the number of receives; 0 when nothing is there.
+    #[inline]
     pub fn receive(
         &mut self,
         port: &UdpPort,
@@ -260,7 +262,7 @@ impl ReceiveBatch {
             Ok((len, Some(from))) => each(from, &mut buffer[..len]),
             // Nobody to answer to.
             Ok((_, None)) => {}
-            Err(errno) => return nothing_there(errno.into()),
+            Err(errno) => return nothing_there(errno),
         }
         Ok(1)
     }
@@ -294,7 +296,8 @@ impl ReceiveBatch {
             )
         };
         if got < 0 {
-            return nothing_there(io::Error::last_os_error());
+            let error = io::Error::last_os_error();
+            return nothing_there(Errno::from_io_error(&error).unwrap_or(Errno::IO));
         }
         for (i, message) in messages.iter().enumerate().take(got as usize) {
             // SAFETY: the kernel filled at most `max` headers, all of which were written above.
@@ -329,10 +332,11 @@ const IN_PAGE_BYTES: usize = 2048;
 const PAGE_BYTES: usize = 4096;
 
 /// Errors that earlier sends left on the socket (a peer that is not there) and empty queues are not errors of a receive.
-fn nothing_there(error: io::Error) -> io::Result<usize> {
-    match error.raw_os_error() {
-        Some(libc::EAGAIN | libc::EINTR | libc::ECONNREFUSED | libc::EHOSTUNREACH | libc::ENETUNREACH) => Ok(0),
-        _ => Err(error),
+#[inline]
+fn nothing_there(error: Errno) -> io::Result<usize> {
+    match error {
+        Errno::AGAIN | Errno::INTR | Errno::CONNREFUSED | Errno::HOSTUNREACH | Errno::NETUNREACH => Ok(0),
+        _ => Err(error.into()),
     }
 }
 
@@ -445,14 +449,14 @@ impl SocketName {
     }
 }
 
-fn set_option(socket: &UdpSocket, level: i32, option: i32, value: i32) -> io::Result<()> {
+fn set_option(socket: &impl AsRawFd, level: i32, option: i32, value: i32) -> io::Result<()> {
     let len = mem::size_of::<i32>() as libc::socklen_t;
     // SAFETY: the pointer is to a local int of the stated length, which the kernel only reads.
     let rc = unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const value).cast(), len) };
     if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-fn get_option(socket: &UdpSocket, level: i32, option: i32) -> io::Result<i32> {
+fn get_option(socket: &impl AsRawFd, level: i32, option: i32) -> io::Result<i32> {
     let mut value = 0i32;
     let mut len = mem::size_of::<i32>() as libc::socklen_t;
     // SAFETY: the pointers are to locals; the kernel writes at most `len` bytes.

@@ -40,9 +40,13 @@ pub trait Stepper: Send + Sync {
     fn now(&self) -> Nanos;
     /// Does what can be done now; says whether there was anything.
     fn step(&self) -> bool;
-    /// As [`step`](Self::step), by a thread whose last step found nothing a moment ago: need not read the clock again.
-    fn step_again(&self) -> bool {
+    /// As [`step`](Self::step), by a thread whose last step found nothing a moment ago: need not read the clock again, and may look `times` times for what comes.
+    fn step_again(&self, _times: u32) -> bool {
         self.step()
+    }
+    /// Sends short data through an import of this attachment now, past the command ring, if nothing stands before it. False: nothing happened; post it.
+    fn send_now(&self, _import: u64, _offset: u64, _data: &[u8]) -> bool {
+        false
     }
     /// Sleeps until there may be something to do, at most until `until`. A simulator moves its clock instead.
     fn park(&self, until: Nanos);
@@ -171,7 +175,11 @@ const NO_YIELD_SLEEPS: u32 = 64;
 /// Polls between two looks at the clock.
 const POLLS_A_LOOK: u32 = 64;
 /// Steps without work between two looks at the clock.
-const STEPS_A_LOOK: u32 = 4;
+const STEPS_A_LOOK: u32 = 8;
+/// Steps, each with as many looks, before a wait is set up that can also sleep: some 15 us.
+const QUICK_STEPS: u32 = 8;
+/// A wait that may take no longer than this has a deadline to look at.
+pub const QUICK_LOOKS_NS: u64 = 100_000;
 
 impl Waiter {
     /// Waiting on a node in another process.
@@ -207,6 +215,30 @@ impl Waiter {
     /// Runs the node once, if it is ours to run; says whether that did anything.
     pub fn step(&self) -> bool {
         self.stepper.as_ref().is_some_and(|stepper| stepper.step())
+    }
+
+    /// Looks for something that may be under way already, while this thread steps the node that is ours to run: for [`QUICK_STEPS`] steps, without a look at
+    /// the clock. None: it has not come, or the node is not ours.
+    #[inline]
+    pub fn look_quickly<T>(&self, mut ready: impl FnMut() -> Option<T>) -> Option<T> {
+        let stepper = self.stepper.as_deref().filter(|stepper| stepper.patience_ns() > 0)?;
+        for _ in 0..QUICK_STEPS {
+            stepper.step();
+            if let Some(value) = ready() {
+                return Some(value);
+            }
+            stepper.step_again(STEPS_A_LOOK - 1);
+            if let Some(value) = ready() {
+                return Some(value);
+            }
+        }
+        None
+    }
+
+    /// Sends short data past the command ring, if the node is ours to run and nothing stands before it; see [`Stepper::send_now`].
+    #[inline]
+    pub fn send_now(&self, import: u64, offset: u64, data: &[u8]) -> bool {
+        self.stepper.as_ref().is_some_and(|stepper| stepper.send_now(import, offset, data))
     }
 
     /// A wait has begun to nap: nobody wakes it for what it waits for.
@@ -342,7 +374,7 @@ fn wait_stepping<T>(
     let steps_a_look = if patience == 0 { 1 } else { STEPS_A_LOOK };
     let mut steps = 0u32;
     loop {
-        let worked = if steps % steps_a_look == 0 { stepper.step() } else { stepper.step_again() };
+        let worked = if steps % steps_a_look == 0 { stepper.step() } else { stepper.step_again(1) };
         if let Some(value) = ready() {
             return Ok(value);
         }

@@ -298,9 +298,14 @@ fn nonce(number: u64) -> [u8; NONCE_BYTES] {
 }
 
 /// Checksum of what stands before and behind bytes that it leaves out.
+#[inline]
 fn checksum_of(head: &[u8], tail: &[u8]) -> u64 {
-    checksum(head).rotate_left(1) ^ checksum(tail)
+    let before = if head.is_empty() { CHECKSUM_OF_NOTHING } else { checksum(head) };
+    before.rotate_left(1) ^ checksum(tail)
 }
+
+/// [`checksum`] of no bytes: what stands before nothing left out.
+const CHECKSUM_OF_NOTHING: u64 = 0xf084_a77e_adbe_911e;
 
 /// Plain mode's checksum: finds damage, not malice. Four lanes keep it near memory speed.
 pub(crate) fn checksum(bytes: &[u8]) -> u64 {
@@ -314,10 +319,13 @@ pub(crate) fn checksum(bytes: &[u8]) -> u64 {
             *lane = (*lane ^ word).wrapping_mul(K).rotate_left(29);
         }
     }
-    let mut tail = [0; 32];
-    tail[..rest.len()].copy_from_slice(rest);
-    for (lane, word) in lanes.iter_mut().zip(tail.chunks_exact(8)) {
-        let word = u64::from_le_bytes(word.try_into().expect("8 bytes"));
+    let mut tail = [0; 4];
+    let words = rest.chunks_exact(8);
+    tail[rest.len() / 8] = words.remainder().iter().rev().fold(0, |word, &byte| word << 8 | u64::from(byte));
+    for (tail, word) in tail.iter_mut().zip(words) {
+        *tail = u64::from_le_bytes(word.try_into().expect("8 bytes"));
+    }
+    for (lane, word) in lanes.iter_mut().zip(tail) {
         *lane = (*lane ^ word).wrapping_mul(K).rotate_left(29);
     }
     lanes.iter().fold(0, |sum: u64, lane| (sum ^ lane ^ lane >> 31).wrapping_mul(K).rotate_left(27))
@@ -399,6 +407,27 @@ mod tests {
         let mut message = Vec::new();
         initiator.write(b"hello", &mut message);
         assert_eq!(responder.read(&message, &mut [0; 64]), None);
+    }
+
+    #[test]
+    fn the_checksum_is_that_of_the_wire_format() {
+        let bytes: Vec<u8> = (0..100).collect();
+        // The format's own words: four lanes take eight bytes each in turn, and zeros to the end of the last turn, of which there is always one more.
+        let plainly = |bytes: &[u8]| {
+            const K: u64 = 0x9e37_79b9_7f4a_7c15;
+            let mut lanes = [bytes.len() as u64, K, !K, K.rotate_left(32)];
+            let mut padded = bytes.to_vec();
+            padded.resize((bytes.len() / 32 + 1) * 32, 0);
+            for (index, word) in padded.chunks(8).enumerate() {
+                let lane = &mut lanes[index % 4];
+                *lane = (*lane ^ u64::from_le_bytes(word.try_into().unwrap())).wrapping_mul(K).rotate_left(29);
+            }
+            lanes.iter().fold(0, |sum: u64, lane| (sum ^ lane ^ lane >> 31).wrapping_mul(K).rotate_left(27))
+        };
+        for len in 0..=bytes.len() {
+            assert_eq!(checksum(&bytes[..len]), plainly(&bytes[..len]), "{len} bytes");
+        }
+        assert_eq!(checksum(&[]), CHECKSUM_OF_NOTHING);
     }
 
     #[test]

@@ -14,6 +14,7 @@ pub fn header(data: &[u8]) {
 /// Decodes the body of a packet, frame by frame; what decodes as a chunk must survive being
 /// written and read again.
 pub fn body(data: &[u8]) {
+    lone(data);
     let mut reader = Reader::new(data);
     while let Some(frame) = frame::read(&mut reader) {
         match frame {
@@ -31,6 +32,21 @@ pub fn body(data: &[u8]) {
             _ => {}
         }
     }
+}
+
+/// What decodes at once as a send by itself is the same frame by frame.
+fn lone(data: &[u8]) {
+    let Some(lone) = frame::lone_write(data) else { return };
+    let mut reader = Reader::new(data);
+    assert!(matches!(frame::read(&mut reader), Some(Frame::Seq(seq)) if seq == lone.seq));
+    let write = Chunk::Write { head: lone.head, data: lone.data };
+    assert!(matches!(frame::read(&mut reader), Some(Frame::Chunk(chunk, _)) if chunk == write));
+    match (frame::read(&mut reader), lone.ack) {
+        (None, None) => {}
+        (Some(Frame::Ack(ack)), Some(lone)) => assert_eq!(ack.without_ranges(), Some(lone)),
+        (frame, ack) => panic!("{frame:?} is not {ack:?}"),
+    }
+    assert!(reader.is_empty());
 }
 
 /// Decodes the payloads of a handshake.

@@ -37,6 +37,60 @@ fn a_small_send_arrives_and_completes() {
 }
 
 #[test]
+fn a_short_send_goes_past_the_queues_while_nothing_stands_before_it() {
+    for sealed in [false, true] {
+        let mut s = setup(4, sealed, 64);
+        s.world.settle();
+        let to = (s.import, 8);
+        assert!(s.world.send_now(0, s.sender, to, b"at once"));
+        s.world.settle();
+        assert_eq!(&s.world.bytes(1, s.target)[8..15], b"at once");
+        assert_eq!(s.world.nodes[0].engine.stats().sends, 1, "it was acknowledged");
+        // What is wrong is left to the queue, where it gets its answer; so is what comes after something queued.
+        assert!(!s.world.send_now(0, s.sender, (s.import, 60), b"too long"));
+        let other = s.world.process(0);
+        assert!(!s.world.send_now(0, other, to, b"not his"));
+        s.world.send(0, s.sender, s.import, 8, b"queued", 7);
+        assert!(!s.world.send_now(0, s.sender, to, b"after"));
+        assert_eq!(s.world.completion(0, 7), Ok(6));
+        // A datagram that is lost is sent again.
+        s.world.faults.loss = 1_000;
+        assert!(s.world.send_now(0, s.sender, to, b"lost"));
+        s.world.faults.loss = 0;
+        s.world.settle();
+        assert_eq!(&s.world.bytes(1, s.target)[8..14], b"losted");
+        assert!(s.world.nodes[0].engine.stats().retransmits > 0);
+        // If others follow, they tell that it is missing before a timeout does.
+        let timeouts = s.world.nodes[0].engine.stats().timeouts;
+        s.world.faults.loss = 1_000;
+        assert!(s.world.send_now(0, s.sender, (s.import, 32), b"missing"));
+        s.world.faults.loss = 0;
+        for number in 0..6 {
+            assert!(s.world.send_now(0, s.sender, (s.import, 40), &[number]));
+        }
+        s.world.settle();
+        assert_eq!(&s.world.bytes(1, s.target)[32..41], b"missing\0\x05");
+        assert_eq!(s.world.nodes[0].engine.stats().timeouts, timeouts);
+        // Until the window is full.
+        let mut number = 0u64;
+        while s.world.send_now(0, s.sender, (s.import, 0), &number.to_le_bytes()) {
+            number += 1;
+            assert!(number < 100_000, "the window has no end");
+        }
+        assert!(number > 2);
+        s.world.settle();
+        assert_eq!(s.world.bytes(1, s.target)[..8], (number - 1).to_le_bytes());
+        assert_eq!(s.world.nodes[0].engine.stats().sends, 10 + number);
+        assert!(s.world.send_now(0, s.sender, (s.import, 0), b"room"));
+        // After the end of the export it is an error like any other.
+        let now = s.world.now;
+        s.world.nodes[1].engine.unexport(now, s.receiver, s.export).expect("it is there");
+        s.world.settle();
+        assert!(!s.world.send_now(0, s.sender, (s.import, 0), b"late"));
+    }
+}
+
+#[test]
 fn an_answer_goes_out_before_what_it_answers_is_settled() {
     for sealed in [false, true] {
         let mut s = setup(2, sealed, 64);

@@ -6,14 +6,14 @@
 //!   keeper thread          ── steps when nobody has for a millisecond, so that peers are served while the program computes
 //! ```
 //!
-//! Invariant: news that a step brought wakes every thread that sleeps in `park`: a sleeper registers, then looks at the count of news; a step counts its news, then looks
-//! for sleepers. Source: DESIGN §3 ("the engine stepped inline by the waiting thread, 1.8 us").
+//! Invariant: news that a step brought wakes every thread that sleeps in `park`: a sleeper registers, then takes the lock under which steps run, and looks at the count of
+//! news; a step counts its news, then looks for sleepers, under that lock. Source: DESIGN §3 ("the engine stepped inline by the waiting thread, 1.8 us").
 
 use crate::config::NodeConfig;
 use crate::daemon::RunError;
 use crate::limits::{AWAKE_TIME, KEEPER_NAP, KEEPER_NAP_MAX, SLEEP_MAX};
 use crate::runner::{Runner, now, sleep};
-use crate::station::StationError;
+use crate::station::{ConnectionId, StationError};
 use rustix::event::{EventfdFlags, eventfd};
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -106,8 +106,8 @@ impl Embedded {
     /// Attaches this process once more; give the attachment to the library.
     pub fn attach(&self) -> Result<Attachment, AttachError> {
         let (ours, theirs) = Channel::pair()?;
-        self.0.shared.lock().station.accept(now(), ours)?;
-        Ok(Attachment::stepped(theirs, Arc::new(CoreStepper(self.0.clone()))))
+        let connection = self.0.shared.lock().station.accept(now(), ours)?;
+        Ok(Attachment::stepped(theirs, Arc::new(CoreStepper { core: self.0.clone(), connection })))
     }
 
     /// UDP addresses that the node listens on.
@@ -133,7 +133,10 @@ impl Drop for Core {
 }
 
 /// Steps the node for the waiting threads of one attachment.
-struct CoreStepper(Arc<Core>);
+struct CoreStepper {
+    core: Arc<Core>,
+    connection: ConnectionId,
+}
 
 impl Stepper for CoreStepper {
     fn now(&self) -> Nanos {
@@ -141,36 +144,48 @@ impl Stepper for CoreStepper {
     }
 
     fn step(&self) -> bool {
-        self.step_at(|_| now())
+        self.with_runner(|shared, runner| {
+            let now = now();
+            shared.stepped.store(now.as_nanos(), Ordering::Relaxed);
+            shared.step(runner, now)
+        })
     }
 
-    fn step_again(&self) -> bool {
-        self.step_at(|last| last)
+    fn step_again(&self, times: u32) -> bool {
+        self.with_runner(|shared, runner| {
+            let heard = (0..times).any(|_| runner.hear());
+            shared.tell(runner, heard);
+            heard
+        })
     }
 
     fn park(&self, until: Nanos) {
-        self.0.shared.park(Time::from_nanos(until.0));
+        self.core.shared.park(Time::from_nanos(until.0));
+    }
+
+    fn send_now(&self, import: u64, offset: u64, data: &[u8]) -> bool {
+        let shared = &*self.core.shared;
+        let Ok(mut runner) = shared.runner.try_lock() else { return false };
+        // Who sleeps may have to be woken for what the send leads to: that is for a step.
+        let asleep = shared.parked.load(Ordering::Relaxed) > 0 || shared.keeper_asleep.load(Ordering::Relaxed);
+        !asleep && runner.send_now(self.connection, (import, offset), data)
     }
 }
 
 impl CoreStepper {
-    /// One step, at a time that may be made from that of the last one.
+    /// Runs the node, unless another thread does.
     #[inline]
-    fn step_at(&self, time: impl FnOnce(Time) -> Time) -> bool {
-        let shared = &*self.0.shared;
+    fn with_runner(&self, run: impl FnOnce(&Shared, &mut Runner) -> bool) -> bool {
+        let shared = &*self.core.shared;
         let worked = match shared.runner.try_lock() {
-            Ok(mut runner) => {
-                let now = time(runner.stepped_at());
-                shared.stepped.store(now.as_nanos(), Ordering::Relaxed);
-                shared.step(&mut runner, now)
-            }
+            Ok(mut runner) => run(shared, &mut runner),
             Err(TryLockError::WouldBlock) => {
                 std::thread::yield_now();
                 false
             }
             Err(TryLockError::Poisoned(_)) => panic!("a step of the embedded node panicked"),
         };
-        SEEN.set((shared.address(), shared.news.load(Ordering::SeqCst)));
+        SEEN.set((shared.address(), shared.news.load(Ordering::Acquire)));
         worked
     }
 }
@@ -195,22 +210,31 @@ impl Shared {
         while let Some(wanted) = runner.station.poll_service() {
             runner.station.refuse_service(now, &wanted.name, vmmc_nic::ServiceRefusal::NoService);
         }
-        if worked {
-            self.news.fetch_add(1, Ordering::SeqCst);
-            let parked = self.parked.load(Ordering::SeqCst) > 0;
-            if parked {
-                self.wake_all();
-            } else {
-                runner.station.raise_bells(false);
-            }
-            if !parked && !self.keeper_asleep.load(Ordering::SeqCst) {
+        self.tell(runner, worked);
+        worked
+    }
+
+    /// News wakes the threads in `park`, and the keeper if it sleeps. Under the lock, as all that it looks at is changed or looked at by those; locked instructions
+    /// here would be a good part of the way of a short message.
+    #[inline]
+    fn tell(&self, runner: &mut Runner, worked: bool) {
+        if !worked {
+            return;
+        }
+        self.news.store(self.news.load(Ordering::Relaxed) + 1, Ordering::Release);
+        let (parked, keeper_asleep) =
+            (self.parked.load(Ordering::Relaxed) > 0, self.keeper_asleep.load(Ordering::Relaxed));
+        if parked {
+            self.wake_all();
+        } else {
+            runner.station.raise_bells(false);
+            if !keeper_asleep {
                 runner.stays_awake();
             }
-            if self.keeper_asleep.load(Ordering::Relaxed) && self.keeper_asleep.swap(false, Ordering::SeqCst) {
-                self.ring_keeper();
-            }
         }
-        worked
+        if keeper_asleep && self.keeper_asleep.swap(false, Ordering::SeqCst) {
+            self.ring_keeper();
+        }
     }
 
     #[cold]
@@ -234,23 +258,17 @@ impl Shared {
         self.leave(&bell);
     }
 
-    /// Whether this thread may sleep, and how long. Called after it is among the sleepers.
+    /// Whether this thread may sleep, and how long. Called after it is among the sleepers: whoever steps next sees it there.
     fn may_sleep(&self, until: Time) -> Option<Time> {
-        if SEEN.get() != (self.address(), self.news.load(Ordering::SeqCst)) {
+        let mut runner = self.lock();
+        if SEEN.get() != (self.address(), self.news.load(Ordering::Acquire)) {
             return None;
         }
-        let now = now();
-        match self.runner.try_lock() {
-            Ok(mut runner) => {
-                // A notifier that came before the bells were raised did not ring: the caller looks once more before it sleeps.
-                if runner.station.raise_bells(true) {
-                    return None;
-                }
-                Some(runner.prepare_sleep(now)?.min(until))
-            }
-            // Another thread steps; its news will wake us, but the bells may be down.
-            Err(_) => Some(until.min(now + KEEPER_NAP)),
+        // A notifier that came before the bells were raised did not ring: the caller looks once more before it sleeps.
+        if runner.station.raise_bells(true) {
+            return None;
         }
+        Some(runner.prepare_sleep(now())?.min(until))
     }
 
     fn enter(&self) -> Option<Arc<OwnedFd>> {

@@ -41,4 +41,4 @@ pub use config::{BadOption, DEFAULT_NODE, KeySource, NodeConfig, UtlbConfig};
 pub use daemon::{Daemon, RunError, Running, StartError, Stopper, run, run_with, start_detached};
 pub use embedded::{AttachError, Embedded};
 pub use key::{KeyError, default_key_file};
-pub use station::{Station, StationConfig};
+pub use station::{ConnectionId, Station, StationConfig};

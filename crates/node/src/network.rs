@@ -178,6 +178,7 @@ impl Network {
     }
 
     /// Takes what has come; says whether there was anything.
+    #[inline]
     pub(crate) fn receive(&mut self, station: &mut Station, now: Time) -> bool {
         if self.hot.is_none() {
             return self.receive_others(station, now);
@@ -199,6 +200,7 @@ impl Network {
         any
     }
 
+    #[cold]
     fn receive_others(&mut self, station: &mut Station, now: Time) -> bool {
         let mut any = false;
         for index in 0..self.ports.len() {
@@ -277,6 +279,22 @@ impl Network {
         }
         run.into_iter().for_each(|run| self.flush(&run, station, now));
         any
+    }
+
+    /// Sends the datagram that `build` makes, if any; says whether there was one. Nothing happens while others wait for room.
+    #[inline]
+    pub(crate) fn send_now(
+        &mut self,
+        station: &mut Station,
+        now: Time,
+        build: impl FnOnce(&mut Station, &mut [u8]) -> Option<Transmit>,
+    ) -> bool {
+        if self.held.is_some() {
+            return false;
+        }
+        let Some(Transmit { to, len }) = build(station, &mut self.buffer[..ROOM]) else { return false };
+        self.flush(&Run { to, start: 0, end: len, segment: len, count: 1, closed: false }, station, now);
+        true
     }
 
     /// Whether something waits for room in a socket.

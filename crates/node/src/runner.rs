@@ -10,7 +10,7 @@ use crate::limits::{
     GOODBYE_TIME, OUTBOX_RETRY, PEER_TIMEOUT_MIN, SLEEP_MAX,
 };
 use crate::network::Network;
-use crate::station::{Station, StationConfig};
+use crate::station::{ConnectionId, Station, StationConfig};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -36,6 +36,8 @@ pub(crate) struct Runner {
     stepped_at: Time,
     /// Steps with work since the last sleep.
     busy: u32,
+    /// Something was sent past the rings since the last step.
+    sent_now: bool,
 }
 
 /// The time of the monotonic clock, as the engine counts it.
@@ -81,6 +83,7 @@ impl Runner {
             idle_since: start,
             stepped_at: start,
             busy: 0,
+            sent_now: false,
         })
     }
 
@@ -97,7 +100,8 @@ impl Runner {
     #[inline]
     pub(crate) fn step(&mut self, mut now: Time) -> bool {
         // What the process has posted goes out before anything is asked of the kernel: that is the way of a waiting caller's message.
-        let mut worked = self.station.serve(now);
+        let mut worked = std::mem::take(&mut self.sent_now);
+        worked |= self.station.serve(now);
         worked |= self.network.transmit(&mut self.station, now);
         worked |= self.settle(now);
         // Control comes while the answer to what was sent is under way, not between its arrival and whoever waits for it.
@@ -114,14 +118,7 @@ impl Runner {
             }
         }
         self.stepped_at = now;
-        if self.network.receive(&mut self.station, now) {
-            worked = true;
-            // Mere data calls for nothing: whoever waits for it goes first.
-            if self.station.has_news() {
-                self.station.step(now);
-                self.network.transmit(&mut self.station, now);
-            }
-        }
+        worked |= self.hear();
         if worked {
             self.station.wake_for_words();
             self.vain = 0;
@@ -132,6 +129,36 @@ impl Runner {
             self.vain = self.vain.saturating_add(1);
         }
         worked
+    }
+
+    /// The part of a [`step`](Self::step) that brings what somebody waits for: takes what has come from other nodes since, at the time of the last step. Says whether there was
+    /// anything.
+    #[inline]
+    pub(crate) fn hear(&mut self) -> bool {
+        let now = self.stepped_at;
+        if !self.network.receive(&mut self.station, now) {
+            return false;
+        }
+        // Mere data calls for nothing: whoever waits for it goes first.
+        if self.station.has_news() {
+            self.station.step(now);
+            self.network.transmit(&mut self.station, now);
+        }
+        self.station.wake_for_words();
+        self.vain = 0;
+        true
+    }
+
+    /// Sends short data of an attached process at once, if nothing stands before it; false: nothing happened. Never twice without a [`step`](Self::step) between, so that
+    /// whoever only sends serves his node too.
+    #[inline]
+    pub(crate) fn send_now(&mut self, from: ConnectionId, to: (u64, u64), data: &[u8]) -> bool {
+        if std::mem::replace(&mut self.sent_now, true) {
+            return false;
+        }
+        let now = now();
+        self.stepped_at = now;
+        self.network.send_now(&mut self.station, now, |station, buf| station.send_now(now, from, to, data, buf))
     }
 
     /// Takes up what datagrams have left; says whether it led to anything.
@@ -166,12 +193,6 @@ impl Runner {
     pub(crate) fn look_at_control_soon(&mut self) {
         self.vain = self.vain.next_multiple_of(CONTROL_LOOK_STEPS) + CONTROL_LOOK_FIRST;
         self.looked_at_control = Time::ZERO;
-    }
-
-    /// The time of the last step.
-    #[inline]
-    pub(crate) fn stepped_at(&self) -> Time {
-        self.stepped_at
     }
 
     /// How long nothing has been there to do.

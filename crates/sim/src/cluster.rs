@@ -348,7 +348,7 @@ impl Cluster {
     }
 
     /// Hands a datagram to the network, from the sender's interface on the same network as the address.
-    fn transmit(&mut self, node: usize, to: std::net::SocketAddr, bytes: &[u8]) {
+    pub(crate) fn transmit(&mut self, node: usize, to: std::net::SocketAddr, bytes: &[u8]) {
         let path = crate::network::locate(to).map_or(0, |(_, path)| path);
         let from = address(node, path.min(self.network.paths() - 1));
         self.judge.note(&self.model, format_args!("node {node} sends {} bytes to {to}", bytes.len()));

@@ -86,6 +86,13 @@ impl Cluster {
         let cookie = completion.then(|| op_cookie(key));
         if len <= INLINE_BYTES_MAX as u64 && self.rng.chance(600) {
             let source = Source::Inline(&data);
+            let hurries = !notify && counter.is_none() && !completion && self.rng.chance(500);
+            if hurries {
+                match self.send_now(op, &data) {
+                    None => return,
+                    Some(refused) => op = refused,
+                }
+            }
             self.post(op, |_, import, _| Command::Send { import, offset, source, notify, counter, completion: cookie });
             return;
         }
@@ -165,6 +172,20 @@ impl Cluster {
             }
             _ => Command::Atomic { import, offset, op: AtomicOp::Swap(1), cookie: op_cookie(key) },
         });
+    }
+
+    /// Enters a short send in the model if the engine sends it past its queues; gives it back if not.
+    fn send_now(&mut self, op: Op, data: &[u8]) -> Option<Op> {
+        let (node, pid) = (self.model.procs[op.sender].node, self.model.procs[op.sender].pid);
+        let to = (op.import_id, op.offset);
+        let mut buffer = [0; 1500];
+        let sent = self.call_raw(node, |engine, now, _| engine.send_now(now, pid, to, data, &mut buffer)).flatten();
+        let Some(out) = sent else { return Some(op) };
+        let key = self.model.add_op(op);
+        self.judge.note(&self.model, format_args!("node {node} sends {key} at once: {:?}", self.model.ops[key]));
+        self.transmit(node, out.to, &buffer[..out.len]);
+        self.settle(node);
+        None
     }
 
     /// Enters an operation in the model and posts it; `command` is given its key, import and memory.

@@ -27,7 +27,7 @@ use vmmc_host::abi::RawCommand;
 use vmmc_host::control::Call;
 use vmmc_host::handshake::must_wake;
 use vmmc_host::ring::{Producer, RegionWords};
-use vmmc_host::wait::{TimedOut, patience};
+use vmmc_host::wait::{QUICK_LOOKS_NS, TimedOut, patience};
 use vmmc_host::{Deadline, GateTable, Nanos};
 
 /// The shared inside of a session.
@@ -64,6 +64,7 @@ pub(crate) struct Core {
 #[derive(Default)]
 pub(crate) struct Counters {
     pub(crate) sends_inline: AtomicU64,
+    pub(crate) sends_direct: AtomicU64,
     pub(crate) sends_staged: AtomicU64,
     pub(crate) sends_registered: AtomicU64,
     pub(crate) send_bytes: AtomicU64,
@@ -210,6 +211,18 @@ impl Core {
     /// Waits until `ready` gives something, collecting what comes from the node meanwhile.
     pub(crate) fn wait<T>(&self, deadline: Deadline, ready: impl FnMut() -> Option<T>) -> Result<T, End> {
         self.wait_for(deadline, None, ready)
+    }
+
+    /// Looks for what may be under way already, before a wait of more than a moment is set up.
+    #[inline]
+    pub(crate) fn look_quickly<T>(
+        &self,
+        now: Nanos,
+        deadline: Deadline,
+        ready: impl FnMut() -> Option<T>,
+    ) -> Option<T> {
+        let long = deadline.left(now).is_some_and(|left| left.as_nanos() as u64 > QUICK_LOOKS_NS);
+        if long && self.usable().is_ok() { self.waiting.waiter.look_quickly(ready) } else { None }
     }
 
     /// As [`wait`](Self::wait), for a word of exported memory. It naps instead of sleeping, for a store by another process wakes nobody; but the node wakes it

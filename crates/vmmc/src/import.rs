@@ -72,6 +72,12 @@ pub struct SendOptions {
 }
 
 impl SendOptions {
+    /// Whether nothing comes with the data.
+    #[inline]
+    pub(crate) fn is_plain(&self) -> bool {
+        !self.notify && self.counter.is_none()
+    }
+
     /// Asks for a notification.
     pub fn notify() -> SendOptions {
         SendOptions { notify: true, ..SendOptions::default() }

@@ -2,11 +2,11 @@
 //!
 //! A command is a claim of a process; nothing in it is used before it is checked.
 
-use super::Engine;
+use super::{Engine, Transmit};
 use crate::command::{Command, Dma, Source};
 use crate::error::{Busy, OpError};
-use crate::ids::ProcessId;
-use crate::limits::{INLINE_BYTES_MAX, PROCESS_OPS_MAX, QUEUE_OPS_MAX};
+use crate::ids::{ImportId, ProcessId};
+use crate::limits::{INLINE_BYTES_MAX, PACKET_BYTES_MIN, PROCESS_OPS_MAX, QUEUE_OPS_MAX};
 use crate::local::{LocalKind, LocalOp, Progress, has_right, in_bounds};
 use crate::rights::Rights;
 use crate::session::{Op, OpKind};
@@ -45,6 +45,42 @@ impl Engine {
         }
     }
 
+    /// Sends short data in a datagram of its own, written to the start of `buf`: what [`post`](Self::post) and [`poll_transmit`](Self::poll_transmit) come to when
+    /// nothing else is to be sent to that node. `None`: nothing happened, for something is, or a bound is reached, or the command is wrong; post it.
+    pub fn send_now(
+        &mut self,
+        now: Time,
+        process: ProcessId,
+        (import, offset): (ImportId, u64),
+        data: &[u8],
+        buf: &mut [u8],
+    ) -> Option<Transmit> {
+        let entry = self.tables.process(process)?;
+        let source = Source::Inline(data);
+        let command = Command::Send { import, offset, source, notify: false, counter: None, completion: None };
+        let record = entry.imports.get(import.to_u64()).filter(|record| check(record, &command).is_ok())?;
+        let Lead::Remote { via, grant } = record.lead else { return None };
+        let peer = self.peers[usize::from(via.peer)].as_mut()?;
+        let to = peer.paths[peer.current].addr;
+        let session = peer.session.as_deref_mut().filter(|session| session.via == via)?;
+        let fits = buf.len() >= PACKET_BYTES_MIN && entry.outstanding < PROCESS_OPS_MAX;
+        if !fits || !session.is_clear_for(data.len()) {
+            return None;
+        }
+        let slot = self.tables.inline.put(data)?;
+        let kind = OpKind::SendInline { slot, notify: false, counter: None };
+        let op = Op::new((process, import, grant), None, (offset, data.len() as u64), kind);
+        let len = session.build_send(now, op, data, buf);
+        if let Some(process) = self.tables.process_mut(process) {
+            process.outstanding += 1;
+        }
+        self.now = now;
+        self.tables.stats.packets_out += 1;
+        self.tables.stats.bytes_out += len as u64;
+        self.arm_later(via.peer);
+        Some(Transmit { to, len })
+    }
+
     #[inline]
     fn post_remote(
         &mut self,
@@ -67,21 +103,7 @@ impl Engine {
             self.tables.stats.busy += 1;
             return Err(Busy { queued: crate::limits::INLINE_BUFFERS_MAX as u64 });
         };
-        let (import, cookie) = (command.import(), command.cookie());
-        let (progress, chunks) = (0, 0);
-        session.enqueue(Op {
-            process,
-            import,
-            grant,
-            cookie,
-            offset,
-            len,
-            kind,
-            progress,
-            chunks,
-            queued: true,
-            ended: false,
-        });
+        session.enqueue(Op::new((process, command.import(), grant), command.cookie(), (offset, len), kind));
         // Liveness counts from the first operation after an idle time.
         let idle = session.chunk_wait.is_none();
         session.chunk_wait.get_or_insert(now);

@@ -50,6 +50,19 @@ pub(crate) struct Op {
     pub(crate) ended: bool,
 }
 
+impl Op {
+    /// An operation that is to be queued.
+    #[inline]
+    pub(crate) fn new(
+        (process, import, grant): (ProcessId, ImportId, u64),
+        cookie: Option<Cookie>,
+        (offset, len): (u64, u64),
+        kind: OpKind,
+    ) -> Op {
+        Op { process, import, grant, cookie, offset, len, kind, progress: 0, chunks: 0, queued: true, ended: false }
+    }
+}
+
 #[derive(Clone, Copy)]
 pub(crate) enum OpKind {
     /// Data in the inline pool.
@@ -303,19 +316,7 @@ impl Session {
             self.queue_control(&crate::wire::chunk::Chunk::Unimport { grant });
             return;
         }
-        self.enqueue(Op {
-            process,
-            import,
-            grant,
-            cookie: None,
-            offset: 0,
-            len: 0,
-            kind: OpKind::GiveBack,
-            progress: 0,
-            chunks: 0,
-            queued: true,
-            ended: false,
-        });
+        self.enqueue(Op::new((process, import, grant), None, (0, 0), OpKind::GiveBack));
     }
 
     pub(crate) fn held(&self) -> (usize, usize) {

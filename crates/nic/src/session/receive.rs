@@ -10,10 +10,10 @@ use crate::limits::{ACK_DELAY, ACK_EVERY_BYTES, ACK_EVERY_PACKETS, CHUNK_WINDOW,
 use crate::local::{has_right, in_bounds, tail_of};
 use crate::rights::Rights;
 use crate::slab::Key;
-use crate::tables::{Incoming, Tables};
+use crate::tables::{Incoming, Tables, Target};
 use crate::time::Time;
 use crate::wire::Reader;
-use crate::wire::chunk::Chunk;
+use crate::wire::chunk::{Chunk, WriteHead};
 use crate::wire::frame::{self, Ack, Frame};
 
 /// What a packet meant for the session as a whole.
@@ -55,6 +55,12 @@ impl Session {
         if number >= self.newest_packet {
             self.newest_packet = number;
             self.last_from = Some(from);
+        }
+        if let Some(lone) = frame::lone_write(body).filter(|lone| lone.seq == self.rx.next && self.rx.held.is_empty()) {
+            self.rx.next += 1;
+            self.take_write(lone.seq, &lone.head, lone.data, tables, dma);
+            self.count_for_ack(now, number, body.len());
+            return (outcome, lone.ack);
         }
         let mut reader = Reader::new(body);
         let (mut next, mut chunks, mut ack) = (None, 0u32, None);
@@ -209,20 +215,7 @@ impl Session {
         outcome: &mut Outcome,
     ) {
         match chunk {
-            Chunk::Write { ack_now, first, grant, offset, notify, counter, data } => {
-                self.rx.ack_now |= ack_now;
-                if let Some(grant) = tables.grants.get_mut(grant).filter(|grant| grant.via == self.via) {
-                    grant.skip &= !first;
-                    if grant.skip {
-                        return;
-                    }
-                }
-                if let Err(why) = self.write(grant, offset, notify, counter, data, tables, dma) {
-                    tables.stats.refused += 1;
-                    self.skip_rest(grant, tables);
-                    self.report_failure(seq, why);
-                }
-            }
+            Chunk::Write { head, data } => self.take_write(seq, &head, data, tables, dma),
             Chunk::Nop { ack_now } => self.rx.ack_now |= ack_now,
             Chunk::Abort { grant } => self.skip_rest(grant, tables),
             Chunk::FetchData { ticket, offset, last, data } => {
@@ -243,29 +236,22 @@ impl Session {
         }
     }
 
-    #[allow(clippy::too_many_arguments)] // the fields of one chunk
     #[inline]
-    fn write(
-        &mut self,
-        grant: Key,
-        offset: u64,
-        notify: Option<(u64, u64)>,
-        counter: Option<u64>,
-        data: &[u8],
-        tables: &mut Tables,
-        dma: &mut dyn Dma,
-    ) -> Result<(), OpError> {
-        let grant = tables.grants.get(grant).filter(|grant| grant.via == self.via).ok_or(OpError::Revoked)?;
-        has_right(grant.rights, Rights::WRITE)?;
-        let target = grant.target;
-        in_bounds(offset, data.len() as u64, target.len)?;
-        tables.arrived(&target, offset, Incoming::Bytes(data), counter, dma)?;
-        if let Some((offset, len)) = notify {
-            // What is told to the owner is a claim of the sender; it must make sense at least.
-            in_bounds(offset, len, target.len)?;
-            tables.notify(&target, offset, len, tail_of(data));
+    fn take_write(&mut self, seq: u64, head: &WriteHead, data: &[u8], tables: &mut Tables, dma: &mut dyn Dma) {
+        self.rx.ack_now |= head.ack_now;
+        let mut target = Err(OpError::Revoked);
+        if let Some(grant) = tables.grants.get_mut(head.grant).filter(|grant| grant.via == self.via) {
+            grant.skip &= !head.first;
+            if grant.skip {
+                return;
+            }
+            target = has_right(grant.rights, Rights::WRITE).map(|()| grant.target);
         }
-        Ok(())
+        if let Err(why) = target.and_then(|target| write(&target, head, data, tables, dma)) {
+            tables.stats.refused += 1;
+            self.skip_rest(head.grant, tables);
+            self.report_failure(seq, why);
+        }
     }
 
     /// The rest of the send under way on this grant is void.
@@ -316,4 +302,23 @@ impl Session {
             self.end_op(op, Err(why), tables);
         }
     }
+}
+
+/// Puts data where a grant leads, after every check.
+#[inline]
+fn write(
+    target: &Target,
+    head: &WriteHead,
+    data: &[u8],
+    tables: &mut Tables,
+    dma: &mut dyn Dma,
+) -> Result<(), OpError> {
+    in_bounds(head.offset, data.len() as u64, target.len)?;
+    tables.arrived(target, head.offset, Incoming::Bytes(data), head.counter, dma)?;
+    if let Some((offset, len)) = head.notify {
+        // What is told to the owner is a claim of the sender; it must make sense at least.
+        in_bounds(offset, len, target.len)?;
+        tables.notify(target, offset, len, tail_of(data));
+    }
+    Ok(())
 }

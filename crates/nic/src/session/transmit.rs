@@ -2,7 +2,7 @@
 //! acknowledgement on the same packet. Data is gathered straight into the datagram.
 
 use super::tx::{Body, Run, SentPacket, State};
-use super::{OpKind, SERVED_TURN, Session};
+use super::{Op, OpKind, SERVED_TURN, Session};
 use crate::command::Dma;
 use crate::engine::Lent;
 use crate::error::OpError;
@@ -135,12 +135,57 @@ impl Session {
         }
         let end = end + out.len();
         if !runs.is_empty() {
-            self.tx.probes = self.tx.probes.saturating_sub(1);
-            self.tx.last_sent = now;
-            self.tx.sent.push_back(SentPacket { number, at: now, runs: runs.runs });
-            self.chunk_wait.get_or_insert(now);
+            self.note_sent(now, runs.runs);
         }
         Some((self.finish(buf, end), runs.is_empty()))
+    }
+
+    /// Whether a send that comes now would be the next thing to go out, by itself and at once: nothing waits to be sent (again) or for room.
+    #[inline]
+    pub(crate) fn is_clear_for(&self, len: usize) -> bool {
+        let bytes = WRITE_BYTES + len;
+        self.tx.resend.is_empty()
+            && self.active.is_empty()
+            && self.pings.is_empty()
+            && self.pongs.is_empty()
+            && self.tx.backoff == 0
+            && self.rx.held.is_empty()
+            && self.tx.in_flight < self.congestion.window()
+            && self.tx.chunks.len() < CHUNK_WINDOW as usize
+            && self.tx.span_bytes + bytes <= self.budget
+            && HEADER_BYTES + SEQ_BYTES + bytes + ack_bytes(0) + self.seals.send.overhead() <= self.packet_bytes
+    }
+
+    /// Writes a packet with one send, which is [clear](Self::is_clear_for) to go, and the acknowledgement that [`build`](Self::build) would add; its length.
+    #[inline]
+    pub(crate) fn build_send(&mut self, now: Time, op: Op, data: &[u8], buf: &mut [u8]) -> usize {
+        let (number, packet, len) = (self.tx.next_number(), self.tx.next_packet, data.len() as u32);
+        let mut out = Writer::new(buf);
+        out.space(HEADER_BYTES);
+        write_seq(number, &mut out);
+        WriteHead::whole(false, op.grant, op.offset).write(len, &mut out);
+        out.bytes(data);
+        if self.rx.pending_packets > 0 || self.rx.ack_now {
+            self.add_ack(now, 0, &mut out);
+        }
+        let end = out.len();
+        let op = self.ops.insert(Op { progress: op.len, chunks: 1, queued: false, ..op });
+        let body = Body::Write { op, part: 0, len, last: true, ack_now: false };
+        self.tx.push_in_flight(body, WRITE_BYTES + data.len(), packet);
+        self.tx.limited = false;
+        let mut runs = [Run::default(); RUNS_PER_PACKET_MAX];
+        runs[0] = Run { first: number, count: 1 };
+        self.note_sent(now, runs);
+        self.finish(buf, end)
+    }
+
+    /// Remembers the chunks of the packet that is about to be finished.
+    #[inline]
+    fn note_sent(&mut self, now: Time, runs: [Run; RUNS_PER_PACKET_MAX]) {
+        self.tx.probes = self.tx.probes.saturating_sub(1);
+        self.tx.last_sent = now;
+        self.tx.sent.push_back(SentPacket { number: self.tx.next_packet, at: now, runs });
+        self.chunk_wait.get_or_insert(now);
     }
 
     /// A packet with one ping or pong only: it goes where it is told, not on the current path.

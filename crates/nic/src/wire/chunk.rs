@@ -65,14 +65,7 @@ pub(crate) struct Handle {
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Chunk<'a> {
     Write {
-        ack_now: bool,
-        /// A new send begins here; the chunks of one grant are never mixed.
-        first: bool,
-        grant: u64,
-        offset: u64,
-        /// Offset and length of the whole send.
-        notify: Option<(u64, u64)>,
-        counter: Option<u64>,
+        head: WriteHead,
         data: &'a [u8],
     },
     Nop {
@@ -182,8 +175,7 @@ impl<'a> Chunk<'a> {
     /// Writes a chunk whose data, if any, is at hand.
     pub(crate) fn write(&self, out: &mut Writer<'_>) {
         match *self {
-            Chunk::Write { ack_now, first, grant, offset, notify, counter, data } => {
-                let head = WriteHead { ack_now, first, grant, offset, notify, counter };
+            Chunk::Write { head, data } => {
                 head.write(data.len() as u32, out);
                 out.bytes(data);
             }
@@ -268,16 +260,25 @@ impl<'a> Chunk<'a> {
 }
 
 /// A write without its data.
+#[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct WriteHead {
     pub(crate) ack_now: bool,
+    /// A new send begins here; the chunks of one grant are never mixed.
     pub(crate) first: bool,
     pub(crate) grant: u64,
     pub(crate) offset: u64,
+    /// Offset and length of the whole send.
     pub(crate) notify: Option<(u64, u64)>,
     pub(crate) counter: Option<u64>,
 }
 
 impl WriteHead {
+    /// Of a send that is one chunk, with which nothing comes.
+    #[inline]
+    pub(crate) fn whole(ack_now: bool, grant: u64, offset: u64) -> WriteHead {
+        WriteHead { ack_now, first: true, grant, offset, notify: None, counter: None }
+    }
+
     #[inline]
     pub(crate) fn write(&self, len: u32, out: &mut Writer<'_>) {
         out.u8(WRITE);
@@ -322,7 +323,7 @@ fn read_write<'a>(reader: &mut Reader<'a>) -> Option<Chunk<'a>> {
     let counter = if flags & FLAG_COUNTER != 0 { Some(reader.u64()?) } else { None };
     let data = reader.bytes(len as usize)?;
     let (ack_now, first) = (flags & FLAG_ACK_NOW != 0, flags & FLAG_FIRST != 0);
-    Some(Chunk::Write { ack_now, first, grant, offset, notify, counter, data })
+    Some(Chunk::Write { head: WriteHead { ack_now, first, grant, offset, notify, counter }, data })
 }
 
 fn read_control<'a>(kind: u8, reader: &mut Reader<'a>) -> Option<Chunk<'a>> {

@@ -3,8 +3,8 @@
 //! A chunk has no number of its own: `SEQ` gives the number of the next one, and each that follows
 //! counts on.
 
-use super::chunk::{CHUNK_FIRST, Chunk};
-use super::{Reader, Writer};
+use super::chunk::{CHUNK_FIRST, Chunk, FLAG_ACK_NOW, FLAG_FIRST, WRITE, WRITE_BYTES, WriteHead};
+use super::{Reader, Writer, u32_at, u64_at};
 use crate::limits::ACK_RANGES_MAX;
 
 const ACK: u8 = 0x01;
@@ -25,7 +25,7 @@ pub(crate) const fn ack_bytes(ranges: usize) -> usize {
 }
 
 /// What one side has received.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Ack<'a> {
     /// All chunks below have been processed.
     pub(crate) cumulative: u64,
@@ -95,6 +95,36 @@ pub(crate) fn read<'a>(reader: &mut Reader<'a>) -> Option<Frame<'a>> {
     })
 }
 
+/// The body of a packet that is one short send, and perhaps an acknowledgement that tells of no gap.
+pub(crate) struct LoneWrite<'a> {
+    pub(crate) seq: u64,
+    pub(crate) head: WriteHead,
+    pub(crate) data: &'a [u8],
+    pub(crate) ack: Option<Ack<'static>>,
+}
+
+/// Takes such a body apart, all of it at once. `None`: it is anything else; [`read`] says what.
+#[inline]
+pub(crate) fn lone_write(body: &[u8]) -> Option<LoneWrite<'_>> {
+    let (fields, rest) = body.split_first_chunk::<{ SEQ_BYTES + WRITE_BYTES }>()?;
+    let flags = fields[10];
+    if fields[0] != SEQ || fields[9] != WRITE || flags & !FLAG_ACK_NOW != FLAG_FIRST {
+        return None;
+    }
+    let (data, rest) = rest.split_at_checked(u32_at(fields, 27) as usize)?;
+    let ack = if rest.is_empty() { None } else { Some(lone_ack(rest)?) };
+    let head = WriteHead::whole(flags & FLAG_ACK_NOW != 0, u64_at(fields, 11), u64_at(fields, 19));
+    Some(LoneWrite { seq: u64_at(fields, 1), head, data, ack })
+}
+
+#[inline]
+fn lone_ack(bytes: &[u8]) -> Option<Ack<'static>> {
+    let fields: &[u8; ACK_BYTES] = bytes.try_into().ok()?;
+    let [ACK, .., 0] = fields else { return None };
+    let (cumulative, largest) = (u64_at(fields, 1), u64_at(fields, 9));
+    Some(Ack { cumulative, largest, delay_us: u32_at(fields, 17), barrier: u64_at(fields, 21), ranges: &[] })
+}
+
 /// Writes an acknowledgement; `ranges` are absolute, above `cumulative`.
 pub(crate) fn write_ack(
     cumulative: u64,
@@ -135,4 +165,69 @@ pub(crate) fn write_pong(token: u64, out: &mut Writer<'_>) {
 
 pub(crate) fn write_close(out: &mut Writer<'_>) {
     out.u8(CLOSE);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// A send by itself as [`Session`](crate::session::Session) writes it.
+    fn packet(seq: u64, head: WriteHead, data: &[u8], ack: Option<(u64, u64, u32, u64)>) -> Vec<u8> {
+        let mut bytes = vec![0; 400];
+        let mut out = Writer::new(&mut bytes);
+        write_seq(seq, &mut out);
+        head.write(data.len() as u32, &mut out);
+        out.bytes(data);
+        if let Some((cumulative, largest, delay_us, barrier)) = ack {
+            write_ack(cumulative, largest, delay_us, barrier, std::iter::empty(), &mut out);
+        }
+        let len = out.len();
+        bytes.truncate(len);
+        bytes
+    }
+
+    proptest! {
+        #[test]
+        fn a_send_by_itself_is_taken_apart_at_once_as_it_is_frame_by_frame(
+            seq: u64,
+            (ack_now, grant, offset) in any::<(bool, u64, u64)>(),
+            data in proptest::collection::vec(any::<u8>(), 0..217),
+            ack: Option<(u64, u64, u32, u64)>,
+            (at, bit) in (0usize..300, 0u8..8),
+            cut in 0usize..300,
+        ) {
+            let head = WriteHead::whole(ack_now, grant, offset);
+            let mut bytes = packet(seq, head, &data, ack);
+            let lone = lone_write(&bytes).expect("it is one");
+            prop_assert_eq!((lone.seq, lone.head, lone.data), (seq, head, &data[..]));
+            prop_assert_eq!(lone.ack.map(|a| (a.cumulative, a.largest, a.delay_us, a.barrier)), ack);
+            crate::fuzzing::body(&bytes);
+            crate::fuzzing::body(&bytes[..cut.min(bytes.len())]);
+            let at = at % bytes.len();
+            bytes[at] ^= 1 << bit;
+            crate::fuzzing::body(&bytes);
+        }
+    }
+
+    #[test]
+    fn what_is_more_than_a_send_by_itself_is_left_to_be_read_frame_by_frame() {
+        let whole = WriteHead::whole(false, 1, 2);
+        let others = [
+            WriteHead { first: false, ..whole },
+            WriteHead { notify: Some((0, 8)), ..whole },
+            WriteHead { counter: Some(8), ..whole },
+        ];
+        for head in others {
+            assert!(lone_write(&packet(1, head, &[1; 8], None)).is_none(), "{head:?}");
+        }
+        let one = packet(1, whole, &[1; 8], Some((1, 1, 1, 1)));
+        let mut with_gap = one.clone();
+        *with_gap.last_mut().expect("not empty") = 1;
+        with_gap.extend([0; ACK_RANGE_BYTES]);
+        for other in [&[PING; PING_BYTES][..], &one[one.len() - ACK_BYTES..], &one, &[CLOSE]] {
+            assert!(lone_write(&[&one, other].concat()).is_none());
+        }
+        assert!(lone_write(&with_gap).is_none());
+    }
 }

@@ -66,6 +66,18 @@ impl<'a> Reader<'a> {
     }
 }
 
+/// The field at a place of bytes that are known to be there.
+#[inline]
+pub(crate) fn u64_at<const N: usize>(bytes: &[u8; N], at: usize) -> u64 {
+    u64::from_le_bytes(std::array::from_fn(|i| bytes[at + i]))
+}
+
+/// As [`u64_at`].
+#[inline]
+pub(crate) fn u32_at<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
+    u32::from_le_bytes(std::array::from_fn(|i| bytes[at + i]))
+}
+
 /// Puts fields into a buffer that is known to be large enough; a buffer that is not is our mistake.
 pub(crate) struct Writer<'a> {
     buf: &'a mut [u8],

@@ -8,7 +8,7 @@
 //! 12..20 packet number (of a hello: flags; of a reject: the reason)
 //! ```
 
-use super::{Reader, Writer};
+use super::u64_at;
 
 /// Bytes of the header.
 pub(crate) const HEADER_BYTES: usize = 20;
@@ -93,20 +93,19 @@ impl Header {
 
     #[inline]
     pub(crate) fn write(&self, out: &mut [u8]) {
-        let mut writer = Writer::new(out);
-        writer.u8(MAGIC);
-        writer.u8(VERSION << 4 | self.kind.code());
-        writer.u16(self.session.slot);
-        writer.u64(self.session.id);
-        writer.u64(self.number);
+        let out: &mut [u8; HEADER_BYTES] = out.first_chunk_mut().expect("a datagram has room for its header");
+        [out[0], out[1]] = [MAGIC, VERSION << 4 | self.kind.code()];
+        out[2..4].copy_from_slice(&self.session.slot.to_le_bytes());
+        out[4..12].copy_from_slice(&self.session.id.to_le_bytes());
+        out[12..].copy_from_slice(&self.number.to_le_bytes());
     }
 }
 
+#[inline]
 fn fields(datagram: &[u8]) -> Option<(u8, u8, SessionRef, u64)> {
-    let mut reader = Reader::new(datagram);
-    let (magic, code) = (reader.u8()?, reader.u8()?);
-    let session = SessionRef { slot: reader.u16()?, id: reader.u64()? };
-    Some((magic, code, session, reader.u64()?))
+    let header: &[u8; HEADER_BYTES] = datagram.first_chunk()?;
+    let session = SessionRef { slot: u16::from_le_bytes([header[2], header[3]]), id: u64_at(header, 4) };
+    Some((header[0], header[1], session, u64_at(header, 12)))
 }
 
 #[cfg(test)]

@@ -234,6 +234,12 @@ impl Process {
         !self.overflows() && self.stalled_at != Some(progress) && self.commands.is_ready()
     }
 
+    /// Whether what it sends now may go past its ring: nothing waits there that was posted before.
+    #[inline]
+    pub(super) fn may_pass_ring(&self) -> bool {
+        !self.overflows() && !self.commands.is_ready()
+    }
+
     /// Whether its ring need not be looked at each time.
     #[inline]
     pub(super) fn is_quiet(&self) -> bool {

@@ -39,8 +39,7 @@ impl Station {
     #[inline]
     pub(crate) fn wake_for_words(&mut self) {
         while let Some(id) = self.memory.take_touched() {
-            // A process that steps the node itself does not sleep there.
-            if let Some(process) = self.process(id).filter(|process| process.bell.is_none()) {
+            if let Some(process) = self.process(id) {
                 process.wake_for_words();
             }
         }

@@ -29,6 +29,8 @@ pub(super) struct Memory {
     translations: Translations,
     /// Owners of memory that short data was put into, until somebody [takes](Memory::take_touched) them.
     touched: Vec<ProcessId>,
+    /// Whether anybody takes them.
+    asleep: bool,
 }
 
 #[derive(Default)]
@@ -80,8 +82,9 @@ pub(super) fn duplicate(fd: &OwnedFd) -> Result<OwnedFd, RegionError> {
 }
 
 impl Memory {
-    pub(super) fn new(utlb: UtlbConfig) -> Memory {
-        Memory { translations: Translations::new(utlb), processes: Vec::new(), touched: Vec::new() }
+    /// `asleep`: owners may sleep until something is put into their memory.
+    pub(super) fn new(utlb: UtlbConfig, asleep: bool) -> Memory {
+        Memory { translations: Translations::new(utlb), processes: Vec::new(), touched: Vec::new(), asleep }
     }
 
     pub(super) fn add_process(&mut self, process: ProcessId) {
@@ -353,7 +356,7 @@ impl Memory {
     /// Long data is followed by a short word that says so, or by nothing that anybody sleeps for.
     #[inline]
     fn touch(&mut self, process: ProcessId, len: u64) {
-        let known = len > AWAITED_BYTES_MAX || self.touched.last() == Some(&process);
+        let known = !self.asleep || len > AWAITED_BYTES_MAX || self.touched.last() == Some(&process);
         if !known && self.touched.len() < TOUCHED_MAX && !self.touched.contains(&process) {
             self.touched.push(process);
         }
@@ -449,7 +452,7 @@ mod tests {
     use super::*;
 
     fn table() -> (Memory, ProcessId) {
-        let (mut memory, process) = (Memory::new(UtlbConfig::default()), ProcessId(3));
+        let (mut memory, process) = (Memory::new(UtlbConfig::default(), true), ProcessId(3));
         memory.add_process(process);
         (memory, process)
     }
@@ -507,7 +510,7 @@ mod tests {
     fn tables_on_disk_translate_as_tables_in_memory_do() {
         let limits = [None, Some(1), Some(3)];
         let mut all = limits.map(|tables_max| {
-            let mut memory = Memory::new(UtlbConfig { tables_max, ..UtlbConfig::default() });
+            let mut memory = Memory::new(UtlbConfig { tables_max, ..UtlbConfig::default() }, true);
             memory.add_process(ProcessId(3));
             let id = memory.register(ProcessId(3), Region::create(64 * 4096).unwrap().share().unwrap(), 64 * 4096);
             (memory, id.unwrap())

@@ -45,7 +45,7 @@ use std::time::Duration;
 use vmmc_host::area;
 use vmmc_host::channel::ChannelError;
 use vmmc_host::{Channel, Region, control::NodeEvent};
-use vmmc_nic::{ClusterKey, Config, Engine, Lent, NodeName, PeerTableFull, Time, Transmit};
+use vmmc_nic::{ClusterKey, Config, Engine, ImportId, Lent, NodeName, PeerTableFull, Time, Transmit};
 
 /// Settings of a station.
 #[derive(Clone, Debug)]
@@ -165,6 +165,13 @@ pub struct Station {
     transport_counters: Vec<(String, u64)>,
 }
 
+/// A connection, never again another one.
+#[derive(Clone, Copy, Debug)]
+pub struct ConnectionId {
+    index: usize,
+    number: u64,
+}
+
 /// What a readable descriptor means; travels through epoll with the connection's index.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Readable {
@@ -188,7 +195,8 @@ impl Station {
         let between = engine.messages;
         Ok(Station {
             engine: Engine::new(engine, seed, now),
-            memory: Memory::new(config.utlb),
+            // A process that steps the node itself does not sleep there.
+            memory: Memory::new(config.utlb, !config.embedded),
             connections: Vec::new(),
             attached: Vec::new(),
             by_slot: Vec::new(),
@@ -217,8 +225,8 @@ impl Station {
         })
     }
 
-    /// Takes a connection; who is on the other side says the kernel.
-    pub fn accept(&mut self, now: Time, channel: Channel) -> Result<(), StationError> {
+    /// Takes a connection; who is on the other side says the kernel. Gives its number.
+    pub fn accept(&mut self, now: Time, channel: Channel) -> Result<ConnectionId, StationError> {
         let index = match self.connections.iter().position(Option::is_none) {
             Some(index) => index,
             None if self.connections.len() < CONNECTIONS_MAX => {
@@ -235,7 +243,7 @@ impl Station {
         let control = Outbox::new(channel);
         let connection = Connection { number: self.numbers, control, who, heard: now, process: None, sockets: false };
         self.connections[index] = Some(Box::new(connection));
-        Ok(())
+        Ok(ConnectionId { index, number: self.numbers })
     }
 
     /// Serves rings, timers that are due, and what the engine has to say; says whether there was anything.
@@ -335,6 +343,24 @@ impl Station {
     #[inline]
     pub(crate) fn poll_transmit_lending(&mut self, now: Time, buf: &mut [u8]) -> Option<(Transmit, Option<Lent>)> {
         self.engine.poll_transmit_lending(now, buf, &mut self.memory, true)
+    }
+
+    /// The datagram that sends short data of an attached process at once, written to the start of `buf`. None: nothing happened, since something of the process or of the
+    /// engine stands before it, or it is refused; then it is to be posted.
+    #[inline]
+    pub(crate) fn send_now(
+        &mut self,
+        now: Time,
+        from: ConnectionId,
+        (import, offset): (u64, u64),
+        data: &[u8],
+        buf: &mut [u8],
+    ) -> Option<Transmit> {
+        let connection = self.connections.get(from.index)?.as_ref().filter(|c| c.number == from.number)?;
+        let process = connection.process.as_ref().filter(|process| process.may_pass_ring())?;
+        let transmit = self.engine.send_now(now, process.id, (ImportId::from_u64(import), offset), data, buf)?;
+        self.counters.commands += 1;
+        Some(transmit)
     }
 
     /// Whether the engine has something to tell or to send.
