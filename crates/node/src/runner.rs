@@ -118,10 +118,9 @@ impl Runner {
             }
         }
         self.stepped_at = now;
-        worked |= self.hear();
+        worked |= self.receive();
         if worked {
-            self.station.wake_for_words();
-            self.vain = 0;
+            self.has_worked();
         } else {
             if self.vain == 0 {
                 self.idle_since = now;
@@ -135,6 +134,15 @@ impl Runner {
     /// anything.
     #[inline]
     pub(crate) fn hear(&mut self) -> bool {
+        let heard = self.receive();
+        if heard {
+            self.has_worked();
+        }
+        heard
+    }
+
+    #[inline]
+    fn receive(&mut self) -> bool {
         let now = self.stepped_at;
         if !self.network.receive(&mut self.station, now) {
             return false;
@@ -144,9 +152,13 @@ impl Runner {
             self.station.step(now);
             self.network.transmit(&mut self.station, now);
         }
+        true
+    }
+
+    #[inline]
+    fn has_worked(&mut self) {
         self.station.wake_for_words();
         self.vain = 0;
-        true
     }
 
     /// Sends short data of an attached process at once, if nothing stands before it; false: nothing happened. Never twice without a [`step`](Self::step) between, so that

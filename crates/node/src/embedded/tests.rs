@@ -28,7 +28,12 @@ fn plain() -> [KeySource; 2] {
 
 /// A process of `b` that imports from a process of `a`, both stepped.
 fn joined(a: &Embedded, b: &Embedded) -> (Raw, crate::testing::Registered, Raw, u64) {
-    let (mut owner, mut importer) = (Raw::stepped(a.attach().unwrap()), Raw::stepped(b.attach().unwrap()));
+    joined_by(a, b.attach().unwrap())
+}
+
+/// As [`joined`], the importer attached already.
+fn joined_by(a: &Embedded, importer: Attachment) -> (Raw, crate::testing::Registered, Raw, u64) {
+    let (mut owner, mut importer) = (Raw::stepped(a.attach().unwrap()), Raw::stepped(importer));
     let (_, memory) = owner.export("x");
     // The other node is stepped by its keeper, or by the owner's pump.
     let serial = importer.ask(Raw::import_call(Some("a"), "x", rights::READ | rights::WRITE | rights::ATOMIC));
@@ -227,4 +232,44 @@ fn a_posted_send_leaves_although_its_sender_goes_on() {
     wait(&|| std::thread::sleep(Duration::from_millis(1)), || {
         (memory.region.word(0).unwrap().load(Ordering::SeqCst) == 77).then_some(())
     });
+}
+
+#[test]
+fn a_short_send_goes_past_the_ring_only_if_nothing_stands_before_it() {
+    let (a, b) = pair(plain(), false);
+    let attachment = b.attach().unwrap();
+    let (waiter, shared) = (attachment.waiter(), &b.0.shared);
+    let (owner, memory, mut importer, import) = joined_by(&a, attachment);
+    let send_now = |value: u64| waiter.send_now(import, 0, &value.to_le_bytes());
+    // Both nodes are stepped until this one has acknowledged what the import took.
+    let sends = |value: u64| wait(&|| (owner.pump(), _ = waiter.step()).0, || send_now(value).then_some(()));
+    let arrives = |value: u64| {
+        wait(&|| (owner.pump(), _ = waiter.step()).0, || {
+            (memory.region.word(0).unwrap().load(Ordering::SeqCst) == value).then_some(())
+        });
+    };
+    sends(1);
+    assert!(!send_now(2), "not twice without a step, which serves the node");
+    arrives(1);
+    sends(2);
+    arrives(2);
+    let mut command = RawCommand::new(Op::Send, import);
+    command.flags = flags::INLINE;
+    importer.post(&command, &3u64.to_le_bytes());
+    assert!(!send_now(4), "the ring holds what was sent before");
+    arrives(3);
+    waiter.step();
+    assert!(!b.attach().unwrap().waiter().send_now(import, 0, &[4; 8]), "no process is attached there");
+    for asleep in [true, false] {
+        waiter.step();
+        shared.parked.store(usize::from(asleep), Ordering::SeqCst);
+        assert_eq!(send_now(5), !asleep, "whoever sleeps is woken by a step");
+    }
+    arrives(5);
+    for asleep in [true, false] {
+        waiter.step();
+        shared.keeper_asleep.store(asleep, Ordering::SeqCst);
+        assert_eq!(send_now(6), !asleep, "the keeper sleeps without this send's timer");
+    }
+    arrives(6);
 }

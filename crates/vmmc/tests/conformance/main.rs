@@ -42,6 +42,7 @@ macro_rules! suite {
                 pinning: lent_memory_is_sent_as_any_other,
                 pinning: translations_that_the_program_places_are_used_by_index,
                 order: sends_appear_in_order,
+                order: short_sends_come_after_the_long_ones_before_them,
                 order: the_last_byte_of_a_send_appears_last,
                 order: fetches_and_atomics_see_earlier_sends,
                 order: notifications_come_after_their_data,

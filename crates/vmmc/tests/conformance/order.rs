@@ -41,6 +41,30 @@ impl Drop for Sets<'_> {
     }
 }
 
+pub(crate) fn short_sends_come_after_the_long_ones_before_them(nodes: &dyn Nodes) {
+    const LEN: usize = 3000;
+    for place in Place::ALL {
+        let (j, back) = (join(nodes, place, 4096), join(nodes, place, 4096));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for i in 1..=200u64 {
+                    // The word says that the data before it is there; the answer, that it was looked at.
+                    j.import.send(0, &[i as u8; LEN]).unwrap();
+                    j.import.send(LEN as u64, &i.to_le_bytes()).unwrap();
+                    back.export.wait_word_by(0, |word| word == i, back.owner.deadline(LONG)).unwrap();
+                }
+            });
+            for i in 1..=200u64 {
+                j.export.wait_word_by(LEN as u64, |word| word == i, j.owner.deadline(LONG)).unwrap();
+                let mut got = [0; LEN];
+                j.export.read(0, &mut got).unwrap();
+                assert!(got.iter().all(|b| *b == i as u8), "{place:?}: word {i} came before the data sent before it");
+                back.import.send(0, &i.to_le_bytes()).unwrap();
+            }
+        });
+    }
+}
+
 pub(crate) fn the_last_byte_of_a_send_appears_last(nodes: &dyn Nodes) {
     const LEN: usize = 4096;
     for place in Place::ALL {
