@@ -147,10 +147,14 @@ impl Runner {
         if !self.network.receive(&mut self.station, now) {
             return false;
         }
-        // Mere data calls for nothing: whoever waits for it goes first.
+        // Mere data calls for nothing: whoever waits for it goes first. So do peers that wait for an answer, and processes that are told something.
         if self.station.has_news() {
-            self.station.step(now);
             self.network.transmit(&mut self.station, now);
+            self.station.serve_events(now);
+            if self.station.has_news() {
+                self.station.step(now);
+                self.network.transmit(&mut self.station, now);
+            }
         }
         true
     }

@@ -215,14 +215,13 @@ impl Core {
 
     /// Looks for what may be under way already, before a wait of more than a moment is set up.
     #[inline]
-    pub(crate) fn look_quickly<T>(
-        &self,
-        now: Nanos,
-        deadline: Deadline,
-        ready: impl FnMut() -> Option<T>,
-    ) -> Option<T> {
-        let long = deadline.left(now).is_some_and(|left| left.as_nanos() as u64 > QUICK_LOOKS_NS);
-        if long && self.usable().is_ok() { self.waiting.waiter.look_quickly(ready) } else { None }
+    pub(crate) fn look_quickly<T>(&self, deadline: Deadline, ready: impl FnMut() -> Option<T>) -> Option<T> {
+        let waiter = &self.waiting.waiter;
+        if !waiter.steps() || self.usable().is_err() {
+            return None;
+        }
+        let long = deadline.left(waiter.now()).is_some_and(|left| left.as_nanos() as u64 > QUICK_LOOKS_NS);
+        if long { waiter.look_quickly(ready) } else { None }
     }
 
     /// As [`wait`](Self::wait), for a word of exported memory. It naps instead of sleeping, for a store by another process wakes nobody; but the node wakes it

@@ -208,7 +208,7 @@ impl Export {
             return Ok(value);
         }
         let start = self.core.waiting.waiter.now();
-        if let Some(value) = self.core.look_quickly(start, deadline, look) {
+        if let Some(value) = self.core.look_quickly(deadline, look) {
             return Ok(value);
         }
         self.core.wait_word(deadline, look).map_err(|end| {

@@ -14,7 +14,7 @@ use vmmc_nic::{Cookie, Event, ImportError, ImportGrant, ImportId, OpError, Proce
 
 impl Station {
     /// Hands out all events; says whether there were any.
-    pub(super) fn serve_events(&mut self, now: Time) -> bool {
+    pub(crate) fn serve_events(&mut self, now: Time) -> bool {
         let mut any = false;
         while let Some(event) = self.engine.poll_event() {
             any = true;
