@@ -217,8 +217,8 @@ impl Waiter {
         self.stepper.as_ref().is_some_and(|stepper| stepper.step())
     }
 
-    /// Looks for something that may be under way already, while this thread steps the node that is ours to run: for [`QUICK_STEPS`] steps, without a look at
-    /// the clock. None: it has not come, or the node is not ours.
+    /// Looks for something that may be under way already, while this thread steps the node that is ours to run: for some 15 us,
+    /// without a look at the clock. None: it has not come, or the node is not ours.
     #[inline]
     pub fn look_quickly<T>(&self, mut ready: impl FnMut() -> Option<T>) -> Option<T> {
         let stepper = self.stepper.as_deref().filter(|stepper| stepper.patience_ns() > 0)?;
