@@ -176,10 +176,10 @@ const NO_YIELD_SLEEPS: u32 = 64;
 const POLLS_A_LOOK: u32 = 64;
 /// Steps without work between two looks at the clock.
 const STEPS_A_LOOK: u32 = 8;
-/// Steps, each with as many looks, before a wait is set up that can also sleep: some 15 us.
+/// So many times as many steps before a wait is set up that can also sleep: some 15 us.
 const QUICK_STEPS: u32 = 8;
 /// A wait that may take no longer than this has a deadline to look at.
-pub const QUICK_LOOKS_NS: u64 = 100_000;
+const QUICK_LOOKS_MAX: Duration = Duration::from_micros(100);
 
 impl Waiter {
     /// Waiting on a node in another process.
@@ -217,22 +217,19 @@ impl Waiter {
         self.stepper.as_ref().is_some_and(|stepper| stepper.step())
     }
 
-    /// Looks for something that may be under way already, while this thread steps the node that is ours to run: for some 15 us,
-    /// without a look at the clock. None: it has not come, or the node is not ours.
+    /// The beginning of a wait that may be long, for a thread that steps the node that is ours to run: looks for what may be under way already for some 15 us, with nothing
+    /// between a step and `ready`. None: it has not come, or this is not for such a thread or wait.
     #[inline]
-    pub fn look_quickly<T>(&self, mut ready: impl FnMut() -> Option<T>) -> Option<T> {
-        let stepper = self.stepper.as_deref().filter(|stepper| stepper.patience_ns() > 0)?;
-        for _ in 0..QUICK_STEPS {
-            stepper.step();
-            if let Some(value) = ready() {
-                return Some(value);
-            }
-            stepper.step_again(STEPS_A_LOOK - 1);
-            if let Some(value) = ready() {
-                return Some(value);
-            }
+    pub fn look_quickly<T>(&self, deadline: Deadline, mut ready: impl FnMut() -> Option<T>) -> Option<T> {
+        let stepper = self.stepper.as_deref()?;
+        if let Some(value) = ready() {
+            return Some(value);
         }
-        None
+        let long = deadline.left(stepper.now()).is_some_and(|left| left > QUICK_LOOKS_MAX);
+        if !long || stepper.patience_ns() == 0 {
+            return None;
+        }
+        (0..QUICK_STEPS).find_map(|_| step_and_look(stepper, STEPS_A_LOOK, &mut ready).ok())
     }
 
     /// Sends short data past the command ring, if the node is ours to run and nothing stands before it; see [`Stepper::send_now`].
@@ -372,20 +369,14 @@ fn wait_stepping<T>(
     let patience = stepper.patience_ns();
     // Reading a clock takes a good part of a step in vain.
     let steps_a_look = if patience == 0 { 1 } else { STEPS_A_LOOK };
-    let mut steps = 0u32;
     loop {
-        let worked = if steps % steps_a_look == 0 { stepper.step() } else { stepper.step_again(1) };
-        if let Some(value) = ready() {
-            return Ok(value);
-        }
-        if worked {
-            idle_since = None;
-            steps = 0;
-            continue;
-        }
-        steps = steps.wrapping_add(1);
-        if steps % steps_a_look != 0 {
-            continue;
+        match step_and_look(stepper, steps_a_look, &mut ready) {
+            Ok(value) => return Ok(value),
+            Err(Worked(true)) => {
+                idle_since = None;
+                continue;
+            }
+            Err(Worked(false)) => {}
         }
         let now = stepper.now();
         if now >= deadline.0 {
@@ -397,6 +388,23 @@ fn wait_stepping<T>(
             idle_since = None;
         }
     }
+}
+
+/// Nothing is ready; whether the node had work.
+struct Worked(bool);
+
+/// One step, and if there was nothing to do some more that need no clock, each kind with a look at what is waited for.
+#[inline]
+fn step_and_look<T>(stepper: &dyn Stepper, steps: u32, ready: &mut impl FnMut() -> Option<T>) -> Result<T, Worked> {
+    let worked = stepper.step();
+    if let Some(value) = ready() {
+        return Ok(value);
+    }
+    if worked || steps == 1 {
+        return Err(Worked(worked));
+    }
+    let worked = stepper.step_again(steps - 1);
+    ready().ok_or(Worked(worked))
 }
 
 /// The sleeping side of a wake-up: a pipe that only its owner reads. It is also the descriptor for event loops.

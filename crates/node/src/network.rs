@@ -200,7 +200,7 @@ impl Network {
         any
     }
 
-    #[cold]
+    #[inline(never)]
     fn receive_others(&mut self, station: &mut Station, now: Time) -> bool {
         let mut any = false;
         for index in 0..self.ports.len() {

@@ -169,12 +169,14 @@ impl Runner {
     /// whoever only sends serves his node too.
     #[inline]
     pub(crate) fn send_now(&mut self, from: ConnectionId, to: (u64, u64), data: &[u8]) -> bool {
-        if std::mem::replace(&mut self.sent_now, true) {
+        if self.sent_now {
             return false;
         }
         let now = now();
         self.stepped_at = now;
-        self.network.send_now(&mut self.station, now, |station, buf| station.send_now(now, from, to, data, buf))
+        let build = |station: &mut Station, buf: &mut [u8]| station.send_now(now, from, to, data, buf);
+        self.sent_now = self.network.send_now(&mut self.station, now, build);
+        self.sent_now
     }
 
     /// Takes up what datagrams have left; says whether it led to anything.

@@ -27,7 +27,7 @@ use vmmc_host::abi::RawCommand;
 use vmmc_host::control::Call;
 use vmmc_host::handshake::must_wake;
 use vmmc_host::ring::{Producer, RegionWords};
-use vmmc_host::wait::{QUICK_LOOKS_NS, TimedOut, patience};
+use vmmc_host::wait::{TimedOut, patience};
 use vmmc_host::{Deadline, GateTable, Nanos};
 
 /// The shared inside of a session.
@@ -209,23 +209,14 @@ impl Core {
     }
 
     /// Waits until `ready` gives something, collecting what comes from the node meanwhile.
+    #[inline]
     pub(crate) fn wait<T>(&self, deadline: Deadline, ready: impl FnMut() -> Option<T>) -> Result<T, End> {
         self.wait_for(deadline, None, ready)
     }
 
-    /// Looks for what may be under way already, before a wait of more than a moment is set up.
-    #[inline]
-    pub(crate) fn look_quickly<T>(&self, deadline: Deadline, ready: impl FnMut() -> Option<T>) -> Option<T> {
-        let waiter = &self.waiting.waiter;
-        if !waiter.steps() || self.usable().is_err() {
-            return None;
-        }
-        let long = deadline.left(waiter.now()).is_some_and(|left| left.as_nanos() as u64 > QUICK_LOOKS_NS);
-        if long { waiter.look_quickly(ready) } else { None }
-    }
-
     /// As [`wait`](Self::wait), for a word of exported memory. It naps instead of sleeping, for a store by another process wakes nobody; but the node wakes it
     /// after it has put short data there.
+    #[inline]
     pub(crate) fn wait_word<T>(&self, deadline: Deadline, ready: impl FnMut() -> Option<T>) -> Result<T, End> {
         self.wait_for(deadline, Some(NAP_MIN), ready)
     }
@@ -260,6 +251,9 @@ impl Core {
             self.usable().err().map(Err)
         };
         let waiter = &self.waiting.waiter;
+        if let Some(found) = waiter.look_quickly(deadline, poll) {
+            return found;
+        }
         let area = &self.hot.area;
         let flags = [area.process_sleeping(), self.gates.bell(), area.words_awaited()];
         let flags = if words { &flags[..] } else { &flags[..2] };

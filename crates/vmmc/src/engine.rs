@@ -41,13 +41,6 @@ impl Ticket {
             return Ok(answer);
         }
         let core = self.core.clone();
-        let quickly = core.look_quickly(limit.deadline(), || {
-            core.collect_if_free();
-            self.poll()
-        });
-        if let Some(answer) = quickly {
-            return Ok(answer);
-        }
         core.wait(limit.deadline(), || self.poll())
     }
 }

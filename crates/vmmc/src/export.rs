@@ -208,9 +208,6 @@ impl Export {
             return Ok(value);
         }
         let start = self.core.waiting.waiter.now();
-        if let Some(value) = self.core.look_quickly(deadline, look) {
-            return Ok(value);
-        }
         self.core.wait_word(deadline, look).map_err(|end| {
             let waited = self.core.waiting.waiter.now().since(start);
             self.core.wait_error(end, &format!("wait for the word at {offset} of export {}", self.id), waited)
