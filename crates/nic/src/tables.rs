@@ -322,6 +322,11 @@ pub(crate) struct InlinePool {
 }
 
 impl InlinePool {
+    #[inline]
+    pub(crate) fn has_room(&self) -> bool {
+        !self.free.is_empty() || self.buffers.len() < INLINE_BUFFERS_MAX
+    }
+
     /// `None`: the bound is reached. `data` fits, the caller has checked.
     #[inline]
     pub(crate) fn put(&mut self, data: &[u8]) -> Option<u32> {

@@ -8,7 +8,7 @@ use crate::limits::{
     OTHERS_LOOK_AFTER, OTHERS_LOOK_EVERY, PROBES_PER_SECOND, RECEIVE_BATCH, ROUTES_MAX, SINGLE_RECEIVES,
     SOCKET_BUFFER_BYTES, TRANSMIT_BATCH,
 };
-use crate::station::Station;
+use crate::station::{ConnectionId, Station};
 use rustix::event::epoll;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -281,19 +281,36 @@ impl Network {
         any
     }
 
-    /// Sends the datagram that `build` makes, if any; says whether there was one. Nothing happens while others wait for room.
+    /// Sends short data of an attached process at once, as the station allows; says whether it did. Nothing happens while others wait for room.
     #[inline]
     pub(crate) fn send_now(
         &mut self,
         station: &mut Station,
         now: Time,
-        build: impl FnOnce(&mut Station, &mut [u8]) -> Option<Transmit>,
+        from: ConnectionId,
+        import: (u64, u64),
+        data: &[u8],
     ) -> bool {
         if self.held.is_some() {
             return false;
         }
-        let Some(Transmit { to, len }) = build(station, &mut self.buffer[..ROOM]) else { return false };
-        self.flush(&Run { to, start: 0, end: len, segment: len, count: 1, closed: false }, station, now);
+        let known = self.routes.get(self.last).filter(|route| route.probed).map(|route| route.address);
+        let hot = self.hot.as_ref().filter(|(to, _)| known == Some(*to));
+        let mut sent = None;
+        let quickly = |to, datagram: &[u8]| {
+            sent = hot.filter(|(hot, _)| *hot == to).map(|(_, port)| send(port, to, datagram, datagram.len()));
+        };
+        let transmit = station.send_now(now, from, import, data, &mut self.buffer[..ROOM], quickly);
+        let Some(Transmit { to, len }) = transmit else { return false };
+        let run = Run { to, start: 0, end: len, segment: len, count: 1, closed: false };
+        let Some(sent) = sent else {
+            self.flush(&run, station, now);
+            return true;
+        };
+        self.count(&run, self.last);
+        if let Err(e) = sent {
+            self.failed(&e, &run, self.last, station);
+        }
         true
     }
 
@@ -349,10 +366,7 @@ impl Network {
                 }
             },
         };
-        self.warm_up(run.to, route);
-        self.counters.sends += 1;
-        self.counters.datagrams_out += run.count as u64;
-        self.counters.bytes_out += (run.end - run.start) as u64;
+        self.count(run, route);
         if self.held.is_some() {
             return;
         }
@@ -360,6 +374,14 @@ impl Network {
         if let Err(e) = send(port, run.to, &self.buffer[run.start..run.end], run.segment) {
             self.failed(&e, run, route, station);
         }
+    }
+
+    #[inline]
+    fn count(&mut self, run: &Run, route: usize) {
+        self.warm_up(run.to, route);
+        self.counters.sends += 1;
+        self.counters.datagrams_out += run.count as u64;
+        self.counters.bytes_out += (run.end - run.start) as u64;
     }
 
     /// The socket for an address: the hot one if it is for this address.

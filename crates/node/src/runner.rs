@@ -174,8 +174,7 @@ impl Runner {
         }
         let now = now();
         self.stepped_at = now;
-        let build = |station: &mut Station, buf: &mut [u8]| station.send_now(now, from, to, data, buf);
-        self.sent_now = self.network.send_now(&mut self.station, now, build);
+        self.sent_now = self.network.send_now(&mut self.station, now, from, to, data);
         self.sent_now
     }
 

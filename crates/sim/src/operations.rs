@@ -179,7 +179,8 @@ impl Cluster {
         let (node, pid) = (self.model.procs[op.sender].node, self.model.procs[op.sender].pid);
         let to = (op.import_id, op.offset);
         let mut buffer = [0; 1500];
-        let sent = self.call_raw(node, |engine, now, _| engine.send_now(now, pid, to, data, &mut buffer)).flatten();
+        let sent =
+            self.call_raw(node, |engine, now, _| engine.send_now(now, pid, to, data, &mut buffer, |_, _| {})).flatten();
         let Some(out) = sent else { return Some(op) };
         let key = self.model.add_op(op);
         self.judge.note(&self.model, format_args!("node {node} sends {key} at once: {:?}", self.model.ops[key]));

@@ -12,6 +12,7 @@ use crate::rights::Rights;
 use crate::session::{Op, OpKind};
 use crate::tables::{Import, Lead, Tables, Via};
 use crate::time::Time;
+use std::net::SocketAddr;
 
 impl Engine {
     /// Takes a command of `process`. Mistakes come back as completions (or `SendFailed`).
@@ -46,7 +47,9 @@ impl Engine {
     }
 
     /// Sends short data in a datagram of its own, written to the start of `buf`: what [`post`](Self::post) and [`poll_transmit`](Self::poll_transmit) come to when
-    /// nothing else is to be sent to that node. `None`: nothing happened, for something is, or a bound is reached, or the command is wrong; post it.
+    /// nothing else is to be sent to that node. `None`: nothing happened, for something is, or a bound is reached, or the command is wrong; post it. `send` is given
+    /// the datagram as soon as it is written: what the engine must remember of it, it enters while the datagram is under way.
+    #[inline]
     pub fn send_now(
         &mut self,
         now: Time,
@@ -54,6 +57,7 @@ impl Engine {
         (import, offset): (ImportId, u64),
         data: &[u8],
         buf: &mut [u8],
+        send: impl FnOnce(SocketAddr, &[u8]),
     ) -> Option<Transmit> {
         let entry = self.tables.process(process)?;
         let source = Source::Inline(data);
@@ -64,13 +68,14 @@ impl Engine {
         let to = peer.paths[peer.current].addr;
         let session = peer.session.as_deref_mut().filter(|session| session.via == via)?;
         let fits = buf.len() >= PACKET_BYTES_MIN && entry.outstanding < PROCESS_OPS_MAX;
-        if !fits || !session.is_clear_for(data.len()) {
+        if !fits || !session.is_clear_for(data.len()) || !self.tables.inline.has_room() {
             return None;
         }
-        let slot = self.tables.inline.put(data)?;
+        let len = session.write_send(now, grant, offset, data, buf);
+        send(to, &buf[..len]);
+        let slot = self.tables.inline.put(data).expect("there was room");
         let kind = OpKind::SendInline { slot, notify: false, counter: None };
-        let op = Op::new((process, import, grant), None, (offset, data.len() as u64), kind);
-        let len = session.build_send(now, op, data, buf);
+        session.note_send(now, Op::new((process, import, grant), None, (offset, data.len() as u64), kind));
         if let Some(process) = self.tables.process_mut(process) {
             process.outstanding += 1;
         }

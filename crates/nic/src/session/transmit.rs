@@ -135,7 +135,7 @@ impl Session {
         }
         let end = end + out.len();
         if !runs.is_empty() {
-            self.note_sent(now, runs.runs);
+            self.note_sent(now, number, runs.runs);
         }
         Some((self.finish(buf, end), runs.is_empty()))
     }
@@ -157,34 +157,40 @@ impl Session {
     }
 
     /// Writes a packet with one send, which is [clear](Self::is_clear_for) to go, and the acknowledgement that [`build`](Self::build) would add; its length.
+    /// [`note_send`](Self::note_send) is to follow, with nothing in between.
     #[inline]
-    pub(crate) fn build_send(&mut self, now: Time, op: Op, data: &[u8], buf: &mut [u8]) -> usize {
-        let (number, packet, len) = (self.tx.next_number(), self.tx.next_packet, data.len() as u32);
+    pub(crate) fn write_send(&mut self, now: Time, grant: u64, offset: u64, data: &[u8], buf: &mut [u8]) -> usize {
         let mut out = Writer::new(buf);
         out.space(HEADER_BYTES);
-        write_seq(number, &mut out);
-        WriteHead::whole(false, op.grant, op.offset).write(len, &mut out);
+        write_seq(self.tx.next_number(), &mut out);
+        WriteHead::whole(false, grant, offset).write(data.len() as u32, &mut out);
         out.bytes(data);
         if self.rx.pending_packets > 0 || self.rx.ack_now {
             self.add_ack(now, 0, &mut out);
         }
         let end = out.len();
-        let op = self.ops.insert(Op { progress: op.len, chunks: 1, queued: false, ..op });
-        let body = Body::Write { op, part: 0, len, last: true, ack_now: false };
-        self.tx.push_in_flight(body, WRITE_BYTES + data.len(), packet);
-        self.tx.limited = false;
-        let mut runs = [Run::default(); RUNS_PER_PACKET_MAX];
-        runs[0] = Run { first: number, count: 1 };
-        self.note_sent(now, runs);
         self.finish(buf, end)
     }
 
-    /// Remembers the chunks of the packet that is about to be finished.
+    /// Remembers the send of the packet last written.
     #[inline]
-    fn note_sent(&mut self, now: Time, runs: [Run; RUNS_PER_PACKET_MAX]) {
+    pub(crate) fn note_send(&mut self, now: Time, op: Op) {
+        let (number, packet, len) = (self.tx.next_number(), self.tx.next_packet - 1, op.len);
+        let op = self.ops.insert(Op { progress: len, chunks: 1, queued: false, ..op });
+        let body = Body::Write { op, part: 0, len: len as u32, last: true, ack_now: false };
+        self.tx.push_in_flight(body, WRITE_BYTES + len as usize, packet);
+        self.tx.limited = false;
+        let mut runs = [Run::default(); RUNS_PER_PACKET_MAX];
+        runs[0] = Run { first: number, count: 1 };
+        self.note_sent(now, packet, runs);
+    }
+
+    /// Remembers the chunks of a packet.
+    #[inline]
+    fn note_sent(&mut self, now: Time, number: u64, runs: [Run; RUNS_PER_PACKET_MAX]) {
         self.tx.probes = self.tx.probes.saturating_sub(1);
         self.tx.last_sent = now;
-        self.tx.sent.push_back(SentPacket { number: self.tx.next_packet, at: now, runs });
+        self.tx.sent.push_back(SentPacket { number, at: now, runs });
         self.chunk_wait.get_or_insert(now);
     }
 

@@ -230,7 +230,7 @@ impl World {
     pub fn send_now(&mut self, node: usize, process: ProcessId, to: (ImportId, u64), data: &[u8]) -> bool {
         let (now, mut buf) = (self.now, [0; 1500]);
         let Node { engine, addrs, .. } = &mut self.nodes[node];
-        let Some(sent) = engine.send_now(now, process, to, data, &mut buf) else { return false };
+        let Some(sent) = engine.send_now(now, process, to, data, &mut buf, |_, _| {}) else { return false };
         let from = *addrs.iter().find(|from| same_network(from, &sent.to)).unwrap_or(&addrs[0]);
         self.carry(from, sent.to, &buf[..sent.len], 0..0);
         true

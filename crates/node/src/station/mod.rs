@@ -345,8 +345,8 @@ impl Station {
         self.engine.poll_transmit_lending(now, buf, &mut self.memory, true)
     }
 
-    /// The datagram that sends short data of an attached process at once, written to the start of `buf`. None: nothing happened, since something of the process or of the
-    /// engine stands before it, or it is refused; then it is to be posted.
+    /// Sends short data of an attached process at once: `send` is given the datagram, written to the start of `buf`. None: nothing happened, since something of the process or
+    /// of the engine stands before it, or it is refused; then it is to be posted.
     #[inline]
     pub(crate) fn send_now(
         &mut self,
@@ -355,10 +355,12 @@ impl Station {
         (import, offset): (u64, u64),
         data: &[u8],
         buf: &mut [u8],
+        send: impl FnOnce(SocketAddr, &[u8]),
     ) -> Option<Transmit> {
         let connection = self.connections.get(from.index)?.as_ref().filter(|c| c.number == from.number)?;
         let process = connection.process.as_ref().filter(|process| process.may_pass_ring())?;
-        let transmit = self.engine.send_now(now, process.id, (ImportId::from_u64(import), offset), data, buf)?;
+        let to = (ImportId::from_u64(import), offset);
+        let transmit = self.engine.send_now(now, process.id, to, data, buf, send)?;
         self.counters.commands += 1;
         Some(transmit)
     }
