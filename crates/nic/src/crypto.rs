@@ -1,10 +1,9 @@
-//! Handshake and seal, both from well-kept libraries: Noise NNpsk0 by `snow`, AES-256-GCM by `aws-lc-rs` or `ring`.
+//! Handshake and seal, both from libraries: Noise NNpsk0 by `snow`, AEGIS-128L (draft-irtf-cfrg-aegis-aead) by `aegis`.
 //!
 //! Invariant: a key seals each packet number once. After `KEY_PACKETS` packets both sides move to
 //! the next key by Noise's own rekeying rule, without a message: the packet number says which.
 
-use aws_lc_rs::aead as wide;
-use ring::aead as narrow;
+use aegis::aegis128l::Aegis128L;
 use snow::params::{CipherChoice, DHChoice, HashChoice, NoiseParams};
 use snow::resolvers::{CryptoResolver, DefaultResolver};
 use snow::types::{Cipher, Dh, Hash, Random};
@@ -20,7 +19,8 @@ const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
 pub(crate) const HANDSHAKE_OVERHEAD: usize = 48;
 /// Bytes an AEAD seal adds.
 const TAG_BYTES: usize = 16;
-const NONCE_BYTES: usize = 12;
+const KEY_BYTES: usize = 16;
+const NONCE_BYTES: usize = 16;
 /// Bytes of the plain mode's checksum.
 const CHECKSUM_BYTES: usize = 8;
 /// Bytes behind the body of a plain packet: start and length of what the checksum leaves out, and the checksum.
@@ -62,7 +62,7 @@ impl Handshake {
     pub(crate) fn finish(mut self, initiator: bool) -> Seals {
         let (first, second) = self.0.dangerously_get_raw_split();
         let (send, receive) = if initiator { (first, second) } else { (second, first) };
-        Seals { send: Seal::aead(&send), receive: Seal::aead(&receive) }
+        Seals { send: Seal::aead(send), receive: Seal::aead(receive) }
     }
 }
 
@@ -111,21 +111,22 @@ impl Random for SeededRandom {
 pub(crate) enum Seal {
     /// Plain mode: a checksum against damage, nothing against malice.
     Plain,
-    /// Boxed: the expanded key is large.
-    Aead(Box<Keys>),
+    Aead(Keys),
 }
 
 /// Keys of the current span of packet numbers and of its neighbours, as far as known.
 pub(crate) struct Keys {
     epoch: u64,
-    current: AesGcm,
+    current: Key,
     /// For packets delayed across a change of keys.
-    previous: Option<AesGcm>,
+    previous: Option<Key>,
 }
 
 impl Seal {
-    fn aead(raw: &[u8; 32]) -> Seal {
-        Seal::Aead(Box::new(Keys { epoch: 0, current: AesGcm::new(raw), previous: None }))
+    /// `half`: this direction's half of what the handshake gives; its first bytes are the key.
+    fn aead(half: [u8; 32]) -> Seal {
+        let current = Key(std::array::from_fn(|i| half[i]));
+        Seal::Aead(Keys { epoch: 0, current, previous: None })
     }
 
     /// Bytes a sealed packet has behind its body.
@@ -191,11 +192,11 @@ impl Keys {
         }
     }
 
-    /// Noise's REKEY: encrypt 32 zeros with the largest nonce.
-    fn next(&self) -> AesGcm {
-        let mut raw = [0; 32];
-        let _tag = self.current.seal(u64::MAX, &[], &mut raw);
-        AesGcm::new(&raw)
+    /// Noise's REKEY: encrypt zeros with the largest nonce.
+    fn next(&self) -> Key {
+        let mut next = [0; KEY_BYTES];
+        let _tag = self.current.seal(u64::MAX, &[], &mut next);
+        Key(next)
     }
 
     fn open(&mut self, number: u64, packet: &mut [u8]) -> Option<usize> {
@@ -219,82 +220,30 @@ impl Keys {
     }
 }
 
-/// AES-256-GCM by the library that is the faster one on this processor; what they make of a packet is the same.
-#[allow(clippy::large_enum_variant)] // it lies in a box: see `Seal`
-enum AesGcm {
-    /// With 512-bit AES `aws-lc-rs` seals long packets at twice the speed of `ring`, without it at half of it.
-    Wide(wide::LessSafeKey),
-    Narrow(narrow::LessSafeKey),
-}
+/// A key of AEGIS-128L. There is nothing to prepare for it: whoever seals seldom pays no more than whoever seals often.
+struct Key([u8; KEY_BYTES]);
 
-impl AesGcm {
-    fn new(raw: &[u8; 32]) -> AesGcm {
-        if has_wide_aes() { AesGcm::wide(raw) } else { AesGcm::narrow(raw) }
-    }
-
-    fn wide(raw: &[u8; 32]) -> AesGcm {
-        let key = wide::UnboundKey::new(&wide::AES_256_GCM, raw).expect("the key has 32 bytes");
-        AesGcm::Wide(wide::LessSafeKey::new(key))
-    }
-
-    fn narrow(raw: &[u8; 32]) -> AesGcm {
-        let key = narrow::UnboundKey::new(&narrow::AES_256_GCM, raw).expect("the key has 32 bytes");
-        AesGcm::Narrow(narrow::LessSafeKey::new(key))
+impl Key {
+    #[inline]
+    fn cipher(&self, number: u64) -> Aegis128L<TAG_BYTES> {
+        let mut nonce = [0; NONCE_BYTES];
+        nonce[8..].copy_from_slice(&number.to_be_bytes());
+        Aegis128L::new(&self.0, &nonce)
     }
 
     /// Encrypts `body` in place and gives the tag, which covers `header` too.
     #[inline]
     fn seal(&self, number: u64, header: &[u8], body: &mut [u8]) -> [u8; TAG_BYTES] {
-        const BELOW: &str = "a packet is far below the limit of AES-GCM";
-        let nonce = nonce(number);
-        let mut bytes = [0; TAG_BYTES];
-        match self {
-            AesGcm::Wide(key) => {
-                let nonce = wide::Nonce::assume_unique_for_key(nonce);
-                let tag = key.seal_in_place_separate_tag(nonce, wide::Aad::from(header), body).expect(BELOW);
-                bytes.copy_from_slice(tag.as_ref());
-            }
-            AesGcm::Narrow(key) => {
-                let nonce = narrow::Nonce::assume_unique_for_key(nonce);
-                let tag = key.seal_in_place_separate_tag(nonce, narrow::Aad::from(header), body).expect(BELOW);
-                bytes.copy_from_slice(tag.as_ref());
-            }
-        }
-        bytes
+        self.cipher(number).encrypt_in_place(body, header)
     }
 
     /// Checks and decrypts a body with its tag in place; gives the length without the tag.
     #[inline]
     fn open(&self, number: u64, header: &[u8], body: &mut [u8]) -> Option<usize> {
-        let nonce = nonce(number);
-        let opened = match self {
-            AesGcm::Wide(key) => {
-                let nonce = wide::Nonce::assume_unique_for_key(nonce);
-                key.open_in_place(nonce, wide::Aad::from(header), body).ok()?
-            }
-            AesGcm::Narrow(key) => {
-                let nonce = narrow::Nonce::assume_unique_for_key(nonce);
-                key.open_in_place(nonce, narrow::Aad::from(header), body).ok()?
-            }
-        };
-        Some(opened.len())
+        let (body, tag) = body.split_last_chunk_mut::<TAG_BYTES>()?;
+        self.cipher(number).decrypt_in_place(body, tag, header).ok()?;
+        Some(body.len())
     }
-}
-
-fn has_wide_aes() -> bool {
-    #[cfg(target_arch = "x86_64")]
-    return is_x86_feature_detected!("vaes")
-        && is_x86_feature_detected!("vpclmulqdq")
-        && is_x86_feature_detected!("avx512bw")
-        && is_x86_feature_detected!("avx512vl");
-    #[cfg(not(target_arch = "x86_64"))]
-    false
-}
-
-fn nonce(number: u64) -> [u8; NONCE_BYTES] {
-    let mut bytes = [0; NONCE_BYTES];
-    bytes[4..].copy_from_slice(&number.to_be_bytes());
-    bytes
 }
 
 /// Checksum of what stands before and behind bytes that it leaves out.
@@ -366,25 +315,31 @@ mod tests {
     }
 
     #[test]
-    fn both_libraries_make_the_same_packet() {
-        let both = [AesGcm::wide(&[9; 32]), AesGcm::narrow(&[9; 32])];
+    fn the_seal_is_that_of_the_wire_format() {
+        // The first test vector of draft-irtf-cfrg-aegis-aead.
+        let cipher = Aegis128L::<TAG_BYTES>::new(
+            &0x1001_0000_0000_0000_0000_0000_0000_0000u128.to_be_bytes(),
+            &0x1000_0200_0000_0000_0000_0000_0000_0000u128.to_be_bytes(),
+        );
+        let mut body = [0; 16];
+        let tag = cipher.encrypt_in_place(&mut body, b"");
+        assert_eq!(u128::from_be_bytes(body), 0xc1c0_e58b_d913_006f_eba0_0f4b_3cc3_594e);
+        assert_eq!(u128::from_be_bytes(tag), 0xabe0_ece8_0c24_868a_226a_35d1_6bda_e37a);
+        let key = Key([9; KEY_BYTES]);
         for len in [0, 1, 46, 1400, 65_000] {
-            let sealed = both.each_ref().map(|key| {
-                let mut packet = vec![5; len];
-                let tag = key.seal(7, b"header", &mut packet);
-                packet.extend_from_slice(&tag);
-                packet
-            });
-            assert_eq!(sealed[0], sealed[1]);
-            for key in &both {
-                let mut packet = sealed[0].clone();
-                assert_eq!(key.open(7, b"header", &mut packet), Some(len));
-                assert!(packet[..len].iter().all(|byte| *byte == 5));
-                packet.copy_from_slice(&sealed[0]);
-                packet[0] ^= 1;
-                assert_eq!(key.open(7, b"header", &mut packet), None);
-            }
+            let mut sealed = vec![5; len];
+            let tag = key.seal(7, b"header", &mut sealed);
+            sealed.extend_from_slice(&tag);
+            let opened = |key: &Key, number, header: &[u8]| {
+                let mut packet = sealed.clone();
+                key.open(number, header, &mut packet).map(|len| packet[..len].to_vec())
+            };
+            assert_eq!(opened(&key, 7, b"header"), Some(vec![5; len]));
+            assert_eq!(opened(&key, 8, b"header"), None, "another number");
+            assert_eq!(opened(&key, 7, b"Header"), None, "another header");
+            assert_eq!(opened(&Key([8; KEY_BYTES]), 7, b"header"), None, "another key");
         }
+        assert_eq!(key.open(7, b"header", &mut [0; TAG_BYTES - 1]), None, "shorter than a tag");
     }
 
     #[test]

@@ -109,7 +109,7 @@ pub const MESSAGES_QUEUED_BYTES_MAX: usize = 512 << 10;
 
 /// Packets in the replay window: reordering beyond this is loss.
 pub const REPLAY_WINDOW_PACKETS: u64 = 4_096;
-/// Packets under one AES-256-GCM key before both sides go to the next: far below the safe 2^23 of full size.
+/// Packets under one key before both sides go to the next, so that a key that leaks does not open what was sent long before; the cipher itself allows far more.
 pub const KEY_PACKETS: u64 = 1 << 21;
 /// Smallest packet a path must carry: every control chunk fits (IPv6 minimum less headers).
 pub const PACKET_BYTES_MIN: usize = 1_200;
