@@ -6,6 +6,7 @@
 //! Invariant: every wait ends at its deadline; a wait that blocks has first announced itself in the sleep flag, so no wake-up is lost: the waker publishes,
 //! fences, looks at the flag; the sleeper sets the flag, fences, looks again, sleeps.
 
+use crate::abi::RawCommand;
 use crate::channel::{ChannelError, wait_fd};
 use crate::clock::Nanos;
 use crate::handshake::{announce_sleep, must_wake, retract_sleep};
@@ -34,6 +35,22 @@ impl Deadline {
     }
 }
 
+/// What may go out past the command ring.
+#[derive(Clone, Copy, Debug)]
+pub enum Direct<'a> {
+    /// A send of short data that wants nothing else.
+    Send {
+        /// Import that names the other side.
+        import: u64,
+        /// Byte offset in the export.
+        offset: u64,
+        /// At most [`INLINE_BYTES_MAX`](crate::limits::INLINE_BYTES_MAX).
+        data: &'a [u8],
+    },
+    /// A fetch or an atomic operation.
+    Request(&'a RawCommand),
+}
+
 /// A node that lives in this process (embedded or simulated) and runs while callers wait.
 pub trait Stepper: Send + Sync {
     /// The time of the node's clock.
@@ -44,8 +61,8 @@ pub trait Stepper: Send + Sync {
     fn step_again(&self, _times: u32) -> bool {
         self.step()
     }
-    /// Sends short data through an import of this attachment now, past the command ring, if nothing stands before it. False: nothing happened; post it.
-    fn send_now(&self, _import: u64, _offset: u64, _data: &[u8]) -> bool {
+    /// Does this for this attachment now, past the command ring, if nothing stands before it. False: nothing happened; post it.
+    fn send_now(&self, _what: &Direct<'_>) -> bool {
         false
     }
     /// Sleeps until there may be something to do, at most until `until`. A simulator moves its clock instead.
@@ -232,10 +249,10 @@ impl Waiter {
         (0..QUICK_STEPS).find_map(|_| step_and_look(stepper, STEPS_A_LOOK, &mut ready).ok())
     }
 
-    /// Sends short data past the command ring, if the node is ours to run and nothing stands before it; see [`Stepper::send_now`].
+    /// Does this past the command ring, if the node is ours to run and nothing stands before it; see [`Stepper::send_now`].
     #[inline]
-    pub fn send_now(&self, import: u64, offset: u64, data: &[u8]) -> bool {
-        self.stepper.as_ref().is_some_and(|stepper| stepper.send_now(import, offset, data))
+    pub fn send_now(&self, what: &Direct<'_>) -> bool {
+        self.stepper.as_ref().is_some_and(|stepper| stepper.send_now(what))
     }
 
     /// A wait has begun to nap: nobody wakes it for what it waits for.

@@ -91,6 +91,59 @@ fn a_short_send_goes_past_the_queues_while_nothing_stands_before_it() {
 }
 
 #[test]
+fn a_request_goes_past_the_queues_while_nothing_stands_before_it() {
+    for sealed in [false, true] {
+        let mut s = setup(4, sealed, 64);
+        s.world.settle();
+        let into = s.world.region(0, s.sender, 9, 64);
+        let fetch = |cookie, offset| Command::Fetch {
+            import: s.import,
+            offset,
+            len: 8,
+            region: into.region,
+            region_offset: 16,
+            cookie: Cookie(cookie),
+        };
+        let add =
+            |cookie| Command::Atomic { import: s.import, offset: 8, op: AtomicOp::FetchAdd(5), cookie: Cookie(cookie) };
+        s.world.send(0, s.sender, s.import, 8, &40u64.to_le_bytes(), 1);
+        assert!(!s.world.do_now(0, s.sender, fetch(2, 8)), "a send is queued before it");
+        assert_eq!(s.world.completion(0, 1), Ok(8));
+        assert!(s.world.do_now(0, s.sender, add(3)));
+        assert!(s.world.do_now(0, s.sender, fetch(4, 8)));
+        assert_eq!(s.world.completion(0, 3), Ok(40));
+        assert_eq!(s.world.completion(0, 4), Ok(8));
+        assert_eq!(s.world.bytes(0, into)[16..24], 45u64.to_le_bytes(), "in the order asked");
+        // One that is lost is asked again, and done once.
+        s.world.faults.loss = 1_000;
+        assert!(s.world.do_now(0, s.sender, add(5)));
+        s.world.faults.loss = 0;
+        assert_eq!(s.world.completion(0, 5), Ok(45));
+        assert_eq!(s.world.bytes(1, s.target)[8..16], 50u64.to_le_bytes());
+        // What is wrong is left to the queue, where it gets its answer.
+        assert!(!s.world.do_now(0, s.sender, fetch(6, 60)));
+        // No more are asked for at once than the peer answers at once; the others wait in the queue.
+        let mut asked = 10u64;
+        while s.world.do_now(0, s.sender, fetch(asked, 0)) {
+            asked += 1;
+            assert!(asked < 10_000, "there is no bound");
+        }
+        assert!(s.world.post(0, s.sender, fetch(asked, 0)).is_ok());
+        for cookie in 10..=asked {
+            assert_eq!(s.world.completion(0, cookie), Ok(8), "request {cookie} of {asked}");
+        }
+        // After the end of the export it is an error like any other.
+        let now = s.world.now;
+        s.world.nodes[1].engine.unexport(now, s.receiver, s.export).expect("it is there");
+        assert!(s.world.do_now(0, s.sender, fetch(7, 0)), "this side does not know yet");
+        assert_eq!(s.world.completion(0, 7), Err(OpError::Revoked));
+        s.world.settle();
+        assert!(!s.world.do_now(0, s.sender, add(8)));
+        assert_eq!(s.world.nodes[0].engine.processes().map(|process| process.outstanding_ops).sum::<usize>(), 0);
+    }
+}
+
+#[test]
 fn an_answer_goes_out_before_what_it_answers_is_settled() {
     for sealed in [false, true] {
         let mut s = setup(2, sealed, 64);

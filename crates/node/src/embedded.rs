@@ -21,7 +21,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::thread::JoinHandle;
-use vmmc_host::wait::Stepper;
+use vmmc_host::wait::{Direct, Stepper};
 use vmmc_host::{Attachment, Channel, Nanos};
 use vmmc_nic::Time;
 
@@ -163,12 +163,12 @@ impl Stepper for CoreStepper {
         self.core.shared.park(Time::from_nanos(until.0));
     }
 
-    fn send_now(&self, import: u64, offset: u64, data: &[u8]) -> bool {
+    fn send_now(&self, what: &Direct<'_>) -> bool {
         let shared = &*self.core.shared;
         let Ok(mut runner) = shared.runner.try_lock() else { return false };
-        // Who sleeps may have to be woken for what the send leads to: that is for a step.
+        // Who sleeps may have to be woken for what this leads to: that is for a step.
         let asleep = shared.parked.load(Ordering::Relaxed) > 0 || shared.keeper_asleep.load(Ordering::Relaxed);
-        !asleep && runner.send_now(self.connection, (import, offset), data)
+        !asleep && runner.send_now(self.connection, what)
     }
 }
 

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use vmmc_host::limits::{UDP_DATAGRAM_BYTES_MAX, UDP_SEGMENTS_MAX};
 use vmmc_host::udp::{ReceiveBatch, UdpPort, way_to};
+use vmmc_host::wait::Direct;
 use vmmc_nic::{Lent, Time, Transmit};
 
 /// Room for one datagram in the send buffer.
@@ -281,16 +282,9 @@ impl Network {
         any
     }
 
-    /// Sends short data of an attached process at once, as the station allows; says whether it did. Nothing happens while others wait for room.
+    /// Does this for an attached process at once, as the station allows; says whether it did. Nothing happens while others wait for room.
     #[inline]
-    pub(crate) fn send_now(
-        &mut self,
-        station: &mut Station,
-        now: Time,
-        from: ConnectionId,
-        import: (u64, u64),
-        data: &[u8],
-    ) -> bool {
+    pub(crate) fn send_now(&mut self, station: &mut Station, now: Time, from: ConnectionId, what: &Direct<'_>) -> bool {
         if self.held.is_some() {
             return false;
         }
@@ -300,7 +294,7 @@ impl Network {
         let quickly = |to, datagram: &[u8]| {
             sent = hot.filter(|(hot, _)| *hot == to).map(|(_, port)| send(port, to, datagram, datagram.len()));
         };
-        let transmit = station.send_now(now, from, import, data, &mut self.buffer[..ROOM], quickly);
+        let transmit = station.send_now(now, from, what, &mut self.buffer[..ROOM], quickly);
         let Some(Transmit { to, len }) = transmit else { return false };
         let run = Run { to, start: 0, end: len, segment: len, count: 1, closed: false };
         let Some(sent) = sent else {

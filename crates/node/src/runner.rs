@@ -17,6 +17,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 use vmmc_host::Nanos;
+use vmmc_host::wait::Direct;
 use vmmc_nic::{NodeName, Time};
 
 /// A station and its sockets.
@@ -165,16 +166,16 @@ impl Runner {
         self.vain = 0;
     }
 
-    /// Sends short data of an attached process at once, if nothing stands before it; false: nothing happened. Never twice without a [`step`](Self::step) between, so that
+    /// Does this for an attached process at once, if nothing stands before it; false: nothing happened. Never twice without a [`step`](Self::step) between, so that
     /// whoever only sends serves his node too.
     #[inline]
-    pub(crate) fn send_now(&mut self, from: ConnectionId, to: (u64, u64), data: &[u8]) -> bool {
+    pub(crate) fn send_now(&mut self, from: ConnectionId, what: &Direct<'_>) -> bool {
         if self.sent_now {
             return false;
         }
         let now = now();
         self.stepped_at = now;
-        self.sent_now = self.network.send_now(&mut self.station, now, from, to, data);
+        self.sent_now = self.network.send_now(&mut self.station, now, from, what);
         self.sent_now
     }
 

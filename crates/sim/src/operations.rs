@@ -86,13 +86,6 @@ impl Cluster {
         let cookie = completion.then(|| op_cookie(key));
         if len <= INLINE_BYTES_MAX as u64 && self.rng.chance(600) {
             let source = Source::Inline(&data);
-            let hurries = !notify && counter.is_none() && !completion && self.rng.chance(500);
-            if hurries {
-                match self.send_now(op, &data) {
-                    None => return,
-                    Some(refused) => op = refused,
-                }
-            }
             self.post(op, |_, import, _| Command::Send { import, offset, source, notify, counter, completion: cookie });
             return;
         }
@@ -174,32 +167,28 @@ impl Cluster {
         });
     }
 
-    /// Enters a short send in the model if the engine sends it past its queues; gives it back if not.
-    fn send_now(&mut self, op: Op, data: &[u8]) -> Option<Op> {
-        let (node, pid) = (self.model.procs[op.sender].node, self.model.procs[op.sender].pid);
-        let to = (op.import_id, op.offset);
-        let mut buffer = [0; 1500];
-        let sent =
-            self.call_raw(node, |engine, now, _| engine.send_now(now, pid, to, data, &mut buffer, |_, _| {})).flatten();
-        let Some(out) = sent else { return Some(op) };
-        let key = self.model.add_op(op);
-        self.judge.note(&self.model, format_args!("node {node} sends {key} at once: {:?}", self.model.ops[key]));
-        self.transmit(node, out.to, &buffer[..out.len]);
-        self.settle(node);
-        None
-    }
-
-    /// Enters an operation in the model and posts it; `command` is given its key, import and memory.
+    /// Enters an operation in the model and posts it, past the queues if the engine lets it now and then; `command` is given its key, import and memory.
     fn post<'a>(&mut self, op: Op, command: impl FnOnce(OpKey, ImportId, RegionId) -> Command<'a>) {
         let (node, pid) = (self.model.procs[op.sender].node, self.model.procs[op.sender].pid);
         let memory = op.memory.map_or(RegionId(0), |m| self.model.regions[m].at.region);
         let import = op.import_id;
         let key = self.model.add_op(op);
-        self.judge.note(&self.model, format_args!("node {node} posts {key}: {:?}", self.model.ops[key]));
         let command = command(key, import, memory);
-        let posted = self.call_raw(node, |engine, now, port| engine.post(now, pid, command, port));
-        if posted != Some(Ok(())) {
-            self.model.withdraw_op(key);
+        let mut buffer = [0; 1500];
+        let sent = match self.rng.chance(500) {
+            true => self.call_raw(node, |engine, now, _| engine.send_now(now, pid, command, &mut buffer, |_, _| {})),
+            false => None,
+        };
+        let sent = sent.flatten();
+        let how = if sent.is_some() { "does at once" } else { "posts" };
+        self.judge.note(&self.model, format_args!("node {node} {how} {key}: {:?}", self.model.ops[key]));
+        if let Some(out) = sent {
+            self.transmit(node, out.to, &buffer[..out.len]);
+        } else {
+            let posted = self.call_raw(node, |engine, now, port| engine.post(now, pid, command, port));
+            if posted != Some(Ok(())) {
+                self.model.withdraw_op(key);
+            }
         }
         self.settle(node);
     }

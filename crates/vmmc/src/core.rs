@@ -65,6 +65,7 @@ pub(crate) struct Core {
 pub(crate) struct Counters {
     pub(crate) sends_inline: AtomicU64,
     pub(crate) sends_direct: AtomicU64,
+    pub(crate) requests_direct: AtomicU64,
     pub(crate) sends_staged: AtomicU64,
     pub(crate) sends_registered: AtomicU64,
     pub(crate) send_bytes: AtomicU64,

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vmmc_host::Region;
 use vmmc_host::abi::{INLINE_WITH_COUNTER_BYTES_MAX, Op, RawCommand, flags};
+use vmmc_host::wait::Direct;
 use vmmc_nic::OpError;
 use vmmc_utlb::Op as Trace;
 
@@ -96,7 +97,7 @@ impl Shared {
             return Ok(false);
         }
         self.trouble.check().map_err(|error| self.op_error(error))?;
-        if !core.waiting.waiter.send_now(self.id, offset, data) {
+        if !core.waiting.waiter.send_now(&Direct::Send { import: self.id, offset, data }) {
             return Ok(false);
         }
         self.posted.store(true, Ordering::Relaxed);
@@ -366,6 +367,11 @@ impl Shared {
 
     fn post(&self, command: &RawCommand, inline: &[u8], limit: &Limit<'_>) -> Result<(), TransferError> {
         self.posted.store(true, Ordering::Relaxed);
+        let asks = matches!(command.op, Op::Fetch | Op::FetchAdd | Op::CompareSwap | Op::Swap);
+        if asks && self.core.usable().is_ok() && self.core.waiting.waiter.send_now(&Direct::Request(command)) {
+            count(&self.core.counters.requests_direct, 1);
+            return Ok(());
+        }
         self.core.post(command, inline, limit).map_err(|end| self.end(end, limit.waited()))
     }
 

@@ -18,6 +18,8 @@ pub struct SessionStats {
     pub sends_inline: u64,
     /// Of those, the ones that a node in this process sent at once, past its command ring.
     pub sends_direct: u64,
+    /// Fetches and atomic operations that such a node asked for at once.
+    pub requests_direct: u64,
     /// Sends through the engine by way of staging memory.
     pub sends_staged: u64,
     /// Sends through the engine from registered memory.
@@ -83,6 +85,7 @@ impl Core {
             send_bytes_mapped: lanes(|l| l.send_bytes.value()),
             sends_inline: read(&own.sends_inline),
             sends_direct: read(&own.sends_direct),
+            requests_direct: read(&own.requests_direct),
             sends_staged: read(&own.sends_staged),
             sends_registered: read(&own.sends_registered),
             send_bytes_engine: read(&own.send_bytes),

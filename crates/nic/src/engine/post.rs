@@ -5,13 +5,14 @@
 use super::{Engine, Transmit};
 use crate::command::{Command, Dma, Source};
 use crate::error::{Busy, OpError};
-use crate::ids::{ImportId, ProcessId};
+use crate::ids::ProcessId;
 use crate::limits::{INLINE_BYTES_MAX, PACKET_BYTES_MIN, PROCESS_OPS_MAX, QUEUE_OPS_MAX};
 use crate::local::{LocalKind, LocalOp, Progress, has_right, in_bounds};
 use crate::rights::Rights;
 use crate::session::{Op, OpKind};
 use crate::tables::{Import, Lead, Tables, Via};
 use crate::time::Time;
+use crate::wire::chunk::{ATOMIC_REQUEST_BYTES, FETCH_REQUEST_BYTES, WRITE_BYTES};
 use std::net::SocketAddr;
 
 impl Engine {
@@ -46,36 +47,56 @@ impl Engine {
         }
     }
 
-    /// Sends short data in a datagram of its own, written to the start of `buf`: what [`post`](Self::post) and [`poll_transmit`](Self::poll_transmit) come to when
-    /// nothing else is to be sent to that node. `None`: nothing happened, for something is, or a bound is reached, or the command is wrong; post it. `send` is given
-    /// the datagram as soon as it is written: what the engine must remember of it, it enters while the datagram is under way.
+    /// Sends short data, or asks for a fetch or an atomic operation, in a datagram of its own, written to the start of `buf`: what [`post`](Self::post) and
+    /// [`poll_transmit`](Self::poll_transmit) come to when nothing else is to be sent to that node. `None`: nothing happened, for something is, or a bound is reached, or the
+    /// command is wrong, or not one of these (of sends, only those of inline data that want nothing else); post it. `send` is given the datagram as soon as it is written:
+    /// what the engine must remember of it, it enters while the datagram is under way.
     #[inline]
     pub fn send_now(
         &mut self,
         now: Time,
         process: ProcessId,
-        (import, offset): (ImportId, u64),
-        data: &[u8],
+        command: Command<'_>,
         buf: &mut [u8],
         send: impl FnOnce(SocketAddr, &[u8]),
     ) -> Option<Transmit> {
+        let bytes = match command {
+            Command::Send { source: Source::Inline(data), notify: false, counter: None, completion: None, .. } => {
+                WRITE_BYTES + data.len()
+            }
+            Command::Fetch { .. } => FETCH_REQUEST_BYTES,
+            Command::Atomic { .. } => ATOMIC_REQUEST_BYTES,
+            Command::Send { .. } | Command::Flush { .. } => return None,
+        };
         let entry = self.tables.process(process)?;
-        let source = Source::Inline(data);
-        let command = Command::Send { import, offset, source, notify: false, counter: None, completion: None };
+        let import = command.import();
         let record = entry.imports.get(import.to_u64()).filter(|record| check(record, &command).is_ok())?;
         let Lead::Remote { via, grant } = record.lead else { return None };
         let peer = self.peers[usize::from(via.peer)].as_mut()?;
         let to = peer.paths[peer.current].addr;
         let session = peer.session.as_deref_mut().filter(|session| session.via == via)?;
         let fits = buf.len() >= PACKET_BYTES_MIN && entry.outstanding < PROCESS_OPS_MAX;
-        if !fits || !session.is_clear_for(data.len()) || !self.tables.inline.has_room() {
+        if !fits || !session.is_clear_for(bytes) {
             return None;
         }
-        let len = session.write_send(now, grant, offset, data, buf);
-        send(to, &buf[..len]);
-        let slot = self.tables.inline.put(data).expect("there was room");
-        let kind = OpKind::SendInline { slot, notify: false, counter: None };
-        session.note_send(now, Op::new((process, import, grant), None, (offset, data.len() as u64), kind));
+        let origin = (process, import, grant);
+        let len = if let Command::Send { offset, source: Source::Inline(data), .. } = command {
+            if !self.tables.inline.has_room() {
+                return None;
+            }
+            let len = session.write_send(now, grant, offset, data, buf);
+            send(to, &buf[..len]);
+            let slot = self.tables.inline.put(data).expect("there was room");
+            let kind = OpKind::SendInline { slot, notify: false, counter: None };
+            session.note_send(now, Op::new(origin, None, (offset, data.len() as u64), kind));
+            len
+        } else {
+            let (offset, len, kind) = op_kind(&command, &mut self.tables).filter(|_| session.may_ask())?;
+            let (len, key) = session.write_request(now, Op::new(origin, command.cookie(), (offset, len), kind), buf);
+            send(to, &buf[..len]);
+            session.note_request(now, key);
+            len
+        };
         if let Some(process) = self.tables.process_mut(process) {
             process.outstanding += 1;
         }

@@ -140,10 +140,9 @@ impl Session {
         Some((self.finish(buf, end), runs.is_empty()))
     }
 
-    /// Whether a send that comes now would be the next thing to go out, by itself and at once: nothing waits to be sent (again) or for room.
+    /// Whether a chunk of `bytes` that comes now would be the next thing to go out, by itself and at once: nothing waits to be sent (again) or for room.
     #[inline]
-    pub(crate) fn is_clear_for(&self, len: usize) -> bool {
-        let bytes = WRITE_BYTES + len;
+    pub(crate) fn is_clear_for(&self, bytes: usize) -> bool {
         self.tx.resend.is_empty()
             && self.active.is_empty()
             && self.pings.is_empty()
@@ -156,15 +155,20 @@ impl Session {
             && HEADER_BYTES + SEQ_BYTES + bytes + ack_bytes(0) + self.seals.send.overhead() <= self.packet_bytes
     }
 
-    /// Writes a packet with one send, which is [clear](Self::is_clear_for) to go, and the acknowledgement that [`build`](Self::build) would add; its length.
-    /// [`note_send`](Self::note_send) is to follow, with nothing in between.
+    /// Whether a fetch or an atomic operation may be asked for: what is served at once has a bound.
     #[inline]
-    pub(crate) fn write_send(&mut self, now: Time, grant: u64, offset: u64, data: &[u8], buf: &mut [u8]) -> usize {
+    pub(crate) fn may_ask(&self) -> bool {
+        self.requests_out < SERVED_REQUESTS_MAX
+    }
+
+    /// Writes a packet with one chunk, which is [clear](Self::is_clear_for) to go, and the acknowledgement that [`build`](Self::build) would add; its length.
+    /// [`note_chunk`](Self::note_chunk) is to follow, with nothing in between.
+    #[inline]
+    fn write_chunk(&mut self, now: Time, buf: &mut [u8], chunk: impl FnOnce(&Session, &mut Writer<'_>)) -> usize {
         let mut out = Writer::new(buf);
         out.space(HEADER_BYTES);
         write_seq(self.tx.next_number(), &mut out);
-        WriteHead::whole(false, grant, offset).write(data.len() as u32, &mut out);
-        out.bytes(data);
+        chunk(self, &mut out);
         if self.rx.pending_packets > 0 || self.rx.ack_now {
             self.add_ack(now, 0, &mut out);
         }
@@ -172,17 +176,52 @@ impl Session {
         self.finish(buf, end)
     }
 
+    /// Remembers the one chunk of the packet last written.
+    #[inline]
+    fn note_chunk(&mut self, now: Time, body: Body, bytes: usize) {
+        let (first, packet) = (self.tx.next_number(), self.tx.next_packet - 1);
+        self.tx.push_in_flight(body, bytes, packet);
+        self.tx.limited = false;
+        let mut runs = [Run::default(); RUNS_PER_PACKET_MAX];
+        runs[0] = Run { first, count: 1 };
+        self.note_sent(now, packet, runs);
+    }
+
+    /// Writes a packet with one send; [`note_send`](Self::note_send) is to follow.
+    #[inline]
+    pub(crate) fn write_send(&mut self, now: Time, grant: u64, offset: u64, data: &[u8], buf: &mut [u8]) -> usize {
+        self.write_chunk(now, buf, |_, out| {
+            WriteHead::whole(false, grant, offset).write(data.len() as u32, out);
+            out.bytes(data);
+        })
+    }
+
     /// Remembers the send of the packet last written.
     #[inline]
     pub(crate) fn note_send(&mut self, now: Time, op: Op) {
-        let (number, packet, len) = (self.tx.next_number(), self.tx.next_packet - 1, op.len);
+        let len = op.len;
         let op = self.ops.insert(Op { progress: len, chunks: 1, queued: false, ..op });
         let body = Body::Write { op, part: 0, len: len as u32, last: true, ack_now: false };
-        self.tx.push_in_flight(body, WRITE_BYTES + len as usize, packet);
-        self.tx.limited = false;
-        let mut runs = [Run::default(); RUNS_PER_PACKET_MAX];
-        runs[0] = Run { first: number, count: 1 };
-        self.note_sent(now, packet, runs);
+        self.note_chunk(now, body, WRITE_BYTES + len as usize);
+    }
+
+    /// Writes a packet with one fetch or atomic operation, and gives its length; [`note_request`](Self::note_request) is to follow.
+    #[inline]
+    pub(crate) fn write_request(&mut self, now: Time, op: Op, buf: &mut [u8]) -> (usize, Key) {
+        let key = self.ops.insert(Op { chunks: 1, queued: false, ..op });
+        (self.write_chunk(now, buf, |session, out| session.encode_request(key, out)), key)
+    }
+
+    /// Remembers the request of the packet last written.
+    #[inline]
+    pub(crate) fn note_request(&mut self, now: Time, op: Key) {
+        let fetches = self.ops.get(op).is_some_and(|op| matches!(op.kind, OpKind::Fetch { .. }));
+        let (body, bytes) = match fetches {
+            true => (Body::FetchRequest { op }, FETCH_REQUEST_BYTES),
+            false => (Body::AtomicRequest { op }, ATOMIC_REQUEST_BYTES),
+        };
+        self.requests_out += 1;
+        self.note_chunk(now, body, bytes);
     }
 
     /// Remembers the chunks of a packet.
@@ -517,7 +556,7 @@ impl Session {
             OpKind::GiveBack => (UNIMPORT_BYTES, Body::GiveBack { op: key }, false),
             _ => (NOP_BYTES, Body::Flush { op: key }, false),
         };
-        if counts && self.requests_out >= SERVED_REQUESTS_MAX {
+        if counts && !self.may_ask() {
             return Taken::HeldBack;
         }
         if self.room_for(bytes, 0, runs, out).is_none() {

@@ -226,14 +226,27 @@ impl World {
         engine.post(now, process, command, memory)
     }
 
-    /// Sends short data past the queues, if the engine lets it; its datagram is on the wire then.
-    pub fn send_now(&mut self, node: usize, process: ProcessId, to: (ImportId, u64), data: &[u8]) -> bool {
+    /// Does this past the queues, if the engine lets it; its datagram is on the wire then.
+    pub fn do_now(&mut self, node: usize, process: ProcessId, command: Command<'_>) -> bool {
         let (now, mut buf) = (self.now, [0; 1500]);
         let Node { engine, addrs, .. } = &mut self.nodes[node];
-        let Some(sent) = engine.send_now(now, process, to, data, &mut buf, |_, _| {}) else { return false };
+        let Some(sent) = engine.send_now(now, process, command, &mut buf, |_, _| {}) else { return false };
         let from = *addrs.iter().find(|from| same_network(from, &sent.to)).unwrap_or(&addrs[0]);
         self.carry(from, sent.to, &buf[..sent.len], 0..0);
         true
+    }
+
+    /// Sends short data past the queues, if the engine lets it.
+    pub fn send_now(
+        &mut self,
+        node: usize,
+        process: ProcessId,
+        (import, offset): (ImportId, u64),
+        data: &[u8],
+    ) -> bool {
+        let source = Source::Inline(data);
+        let command = Command::Send { import, offset, source, notify: false, counter: None, completion: None };
+        self.do_now(node, process, command)
     }
 
     pub fn send(&mut self, node: usize, process: ProcessId, import: ImportId, offset: u64, data: &[u8], cookie: u64) {

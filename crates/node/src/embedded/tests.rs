@@ -240,7 +240,7 @@ fn a_short_send_goes_past_the_ring_only_if_nothing_stands_before_it() {
     let attachment = b.attach().unwrap();
     let (waiter, shared) = (attachment.waiter(), &b.0.shared);
     let (owner, memory, mut importer, import) = joined_by(&a, attachment);
-    let send_now = |value: u64| waiter.send_now(import, 0, &value.to_le_bytes());
+    let send_now = |value: u64| waiter.send_now(&Direct::Send { import, offset: 0, data: &value.to_le_bytes() });
     // Both nodes are stepped until this one has acknowledged what the import took.
     let sends = |value: u64| wait(&|| (owner.pump(), _ = waiter.step()).0, || send_now(value).then_some(()));
     let arrives = |value: u64| {
@@ -259,7 +259,11 @@ fn a_short_send_goes_past_the_ring_only_if_nothing_stands_before_it() {
     assert!(!send_now(4), "the ring holds what was sent before");
     arrives(3);
     waiter.step();
-    assert!(!b.attach().unwrap().waiter().send_now(import, 0, &[4; 8]), "no process is attached there");
+    let other = b.attach().unwrap();
+    assert!(
+        !other.waiter().send_now(&Direct::Send { import, offset: 0, data: &[4; 8] }),
+        "no process is attached there"
+    );
     for asleep in [true, false] {
         waiter.step();
         shared.parked.store(usize::from(asleep), Ordering::SeqCst);
@@ -272,4 +276,19 @@ fn a_short_send_goes_past_the_ring_only_if_nothing_stands_before_it() {
         assert_eq!(send_now(6), !asleep, "the keeper sleeps without this send's timer");
     }
     arrives(6);
+    // So does a request, with the checks of the ring.
+    let mut command = RawCommand::new(Op::FetchAdd, import);
+    (command.counter, command.cookie, command.flags) = (4, 9, flags::COMPLETE);
+    waiter.step();
+    assert!(waiter.send_now(&Direct::Request(&command)));
+    arrives(10);
+    let mut answer = None;
+    wait(&|| (owner.pump(), _ = waiter.step()).0, || {
+        answer = answer.or_else(|| importer.try_completion());
+        answer.map(|completion| assert_eq!((completion.cookie, completion.status, completion.value), (9, 0, 6)))
+    });
+    waiter.step();
+    let mut nowhere = RawCommand::new(Op::Fetch, import);
+    (nowhere.len, nowhere.region, nowhere.flags) = (8, 77, flags::COMPLETE);
+    assert!(!waiter.send_now(&Direct::Request(&nowhere)), "there is no such region");
 }

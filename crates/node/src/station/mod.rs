@@ -44,8 +44,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use vmmc_host::area;
 use vmmc_host::channel::ChannelError;
+use vmmc_host::wait::Direct;
 use vmmc_host::{Channel, Region, control::NodeEvent};
-use vmmc_nic::{ClusterKey, Config, Engine, ImportId, Lent, NodeName, PeerTableFull, Time, Transmit};
+use vmmc_nic::{ClusterKey, Command, Config, Engine, ImportId, Lent, NodeName, PeerTableFull, Source, Time, Transmit};
 
 /// Settings of a station.
 #[derive(Clone, Debug)]
@@ -345,22 +346,27 @@ impl Station {
         self.engine.poll_transmit_lending(now, buf, &mut self.memory, true)
     }
 
-    /// Sends short data of an attached process at once: `send` is given the datagram, written to the start of `buf`. None: nothing happened, since something of the process or
-    /// of the engine stands before it, or it is refused; then it is to be posted.
+    /// Does this for an attached process at once: `send` is given the datagram, written to the start of `buf`. None: nothing happened, since something of the process or of the
+    /// engine stands before it, or it is refused; then it is to be posted.
     #[inline]
     pub(crate) fn send_now(
         &mut self,
         now: Time,
         from: ConnectionId,
-        (import, offset): (u64, u64),
-        data: &[u8],
+        what: &Direct<'_>,
         buf: &mut [u8],
         send: impl FnOnce(SocketAddr, &[u8]),
     ) -> Option<Transmit> {
-        let connection = self.connections.get(from.index)?.as_ref().filter(|c| c.number == from.number)?;
-        let process = connection.process.as_ref().filter(|process| process.may_pass_ring())?;
-        let to = (ImportId::from_u64(import), offset);
-        let transmit = self.engine.send_now(now, process.id, to, data, buf, send)?;
+        let connection = self.connections.get_mut(from.index)?.as_mut().filter(|c| c.number == from.number)?;
+        let process = connection.process.as_mut().filter(|process| process.may_pass_ring())?;
+        let transmit = match *what {
+            Direct::Send { import, offset, data } => {
+                let (import, source) = (ImportId::from_u64(import), Source::Inline(data));
+                let plain = Command::Send { import, offset, source, notify: false, counter: None, completion: None };
+                self.engine.send_now(now, process.id, plain, buf, send)?
+            }
+            Direct::Request(raw) => rings::ask_now(process, &mut self.engine, &mut self.memory, now, raw, buf, send)?,
+        };
         self.counters.commands += 1;
         Some(transmit)
     }

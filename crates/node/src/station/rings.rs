@@ -8,9 +8,12 @@ use super::connection::Process;
 use super::memory::Memory;
 use super::translation::ADDRESS_SPACE;
 use crate::limits::{RING_BATCH, RING_QUIET_EVERY, RINGS_FEW};
+use std::net::SocketAddr;
 use vmmc_host::abi::{ADDRESSES, Completion, Op, RawCommand, flags};
 use vmmc_host::limits::INLINE_BYTES_MAX;
-use vmmc_nic::{AtomicOp, Command, Cookie, Engine, ImportId, OpError, ProcessId, RegionId, RegionRef, Source, Time};
+use vmmc_nic::{
+    AtomicOp, Command, Cookie, Engine, ImportId, OpError, ProcessId, RegionId, RegionRef, Source, Time, Transmit,
+};
 use vmmc_utlb::Pages;
 
 impl Station {
@@ -61,6 +64,22 @@ fn serve_ring(process: &mut Process, engine: &mut Engine, memory: &mut Memory, p
     process.quiet = if taken > 0 { 0 } else { process.quiet.saturating_add(1) };
     process.commands_taken += taken as u64;
     taken
+}
+
+/// As a command of the ring that is the next to be taken, whose datagram is sent at once. None: nothing happened.
+pub(super) fn ask_now(
+    process: &mut Process,
+    engine: &mut Engine,
+    memory: &mut Memory,
+    now: Time,
+    raw: &RawCommand,
+    buf: &mut [u8],
+    send: impl FnOnce(SocketAddr, &[u8]),
+) -> Option<Transmit> {
+    let command = command(raw, &[0; INLINE_BYTES_MAX], process.id, memory).ok()?;
+    let transmit = engine.send_now(now, process.id, command, buf, send)?;
+    hold(process, raw);
+    Some(transmit)
 }
 
 /// The meaning of a command, its local range checked.

@@ -47,7 +47,7 @@ pub(crate) fn what_happened_is_counted(nodes: &dyn Nodes) {
     j.import.fetch_add(0, 1).unwrap();
     let s = j.user.stats();
     assert_eq!((s.sends_inline, s.sends_staged, s.send_bytes_engine), (2, 1, 1014));
-    assert!(s.sends_direct <= s.sends_inline);
+    assert!(s.sends_direct <= s.sends_inline && s.requests_direct <= s.fetches_engine + s.atomics_engine);
     assert_eq!((s.fetches_engine, s.fetch_bytes_engine, s.atomics_engine), (1, 3, 1));
 }
 
