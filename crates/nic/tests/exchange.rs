@@ -187,6 +187,45 @@ fn an_answer_goes_out_before_what_it_answers_is_settled() {
 }
 
 #[test]
+fn a_request_is_answered_before_what_came_with_it_is_settled() {
+    for sealed in [false, true] {
+        let mut s = setup(2, sealed, 64);
+        let back = s.world.region(0, s.sender, 1, 64);
+        s.world.export(0, back, "back");
+        let answers = s.world.import(1, s.receiver, 0, "back").import;
+        s.world.settle();
+        s.world.late = true;
+        let send = Command::Send {
+            import: answers,
+            offset: 0,
+            source: Source::Inline(b"question"),
+            notify: false,
+            counter: None,
+            completion: None,
+        };
+        let (region, region_offset) = (back.region, 8);
+        let fetch = Command::Fetch { import: s.import, offset: 0, len: 8, region, region_offset, cookie: Cookie(1) };
+        let pass = |world: &mut World, from: usize, to: usize| {
+            let mut buf = [0; 1500];
+            let node = &mut world.nodes[from];
+            let sent = node.engine.poll_transmit(world.now, &mut buf, &mut node.memory).expect("it has to send");
+            let at = node.addrs[0];
+            world.deliver(to, at, &mut buf[..sent.len]);
+        };
+        s.world.post(1, s.receiver, send).expect("room");
+        pass(&mut s.world, 1, 0);
+        s.world.post(0, s.sender, fetch).expect("room");
+        pass(&mut s.world, 0, 1);
+        assert_eq!(s.world.nodes[1].engine.stats().sends, 0, "the request brought its acknowledgement");
+        pass(&mut s.world, 1, 0);
+        assert_eq!(s.world.nodes[1].engine.stats().sends, 0, "the answer went first");
+        assert!(s.world.nodes[1].engine.settle());
+        assert_eq!(s.world.nodes[1].engine.stats().sends, 1);
+        assert_eq!(s.world.completion(0, 1), Ok(8));
+    }
+}
+
+#[test]
 fn a_large_send_arrives_whole_with_one_notification_after_it() {
     for sealed in [false, true] {
         let len = 3_000_003;

@@ -140,10 +140,11 @@ impl Engine {
         session.replay.mark(number);
         session.stats.packets_in += 1;
         session.stats.bytes_in += body.len() as u64;
+        let clear = session.is_clear_for(0);
         let (mut outcome, ack) = session.receive(now, from, number, body, name, &mut self.tables, dma);
         let known = session.last_from == Some(from);
-        // What waits for room in the window goes out in this turn.
-        let later = outcome.is_nothing() && !session.has_to_send() && session.tx.chunks.len() <= CHUNKS_MAX;
+        // What waits for room in the window goes out in this turn; an answer to a packet that nothing stands before has room.
+        let later = outcome.is_nothing() && (clear || !session.has_to_send()) && session.tx.chunks.len() <= CHUNKS_MAX;
         let unsettled = if later { Unsettled::new(session.via, now, ack) } else { None };
         if let (None, Some(ack)) = (&unsettled, ack) {
             outcome.nonsense |= session.acknowledged(now, now, &ack, &mut self.tables).is_err();
@@ -158,6 +159,9 @@ impl Engine {
         }
         if unsettled.is_some() {
             self.unsettled = unsettled;
+            if has_to_send {
+                self.wake(index);
+            }
             return self.arm_later(index);
         }
         self.conclude(now, index, &outcome, hostile);
