@@ -323,7 +323,16 @@ impl Shared {
         loop {
             let now = now();
             {
-                let mut runner = self.runner.try_lock().ok()?;
+                let mut runner = match self.runner.try_lock() {
+                    Ok(runner) => runner,
+                    // Whoever steps does what is to be done, and may have lost his processor to us.
+                    Err(TryLockError::WouldBlock) => {
+                        sleep(&[&self.keeper_bell], now, now + KEEPER_NAP);
+                        self.hear_bell();
+                        return None;
+                    }
+                    Err(TryLockError::Poisoned(_)) => panic!("a step of the embedded node panicked"),
+                };
                 self.step(&mut runner, now);
                 if runner.idle_for(now) >= AWAKE_TIME {
                     // Set under the lock: whoever steps next sees it.

@@ -292,3 +292,15 @@ fn a_short_send_goes_past_the_ring_only_if_nothing_stands_before_it() {
     (nowhere.len, nowhere.region, nowhere.flags) = (8, 77, flags::COMPLETE);
     assert!(!waiter.send_now(&Direct::Request(&nowhere)), "there is no such region");
 }
+
+#[test]
+fn the_keeper_naps_while_somebody_else_holds_the_node() {
+    let (a, _b) = pair(plain(), false);
+    let shared = &a.0.shared;
+    let busy = shared.lock();
+    let start = Nanos::monotonic();
+    let kept = std::thread::scope(|scope| scope.spawn(|| shared.keep_awake()).join().unwrap());
+    drop(busy);
+    assert_eq!(kept, None, "who holds it may step");
+    assert!(Nanos::monotonic().since(start) >= KEEPER_NAP, "it would ask again and again");
+}
