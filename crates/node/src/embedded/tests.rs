@@ -4,8 +4,8 @@ use super::*;
 use crate::config::KeySource;
 use crate::testing::{LONG, Raw, wait};
 use std::time::Duration;
-use vmmc_host::abi::{Op, RawCommand, flags};
-use vmmc_host::control::{Call, RefusalCode, rights};
+use vmmc_host::abi::{ADDRESSES, Op, RawCommand, flags};
+use vmmc_host::control::{Answer, Call, PageRun, PinRun, RefusalCode, rights};
 use vmmc_host::wait::{Deadline, Waiter};
 
 fn loopback() -> SocketAddr {
@@ -291,6 +291,24 @@ fn a_short_send_goes_past_the_ring_only_if_nothing_stands_before_it() {
     let mut nowhere = RawCommand::new(Op::Fetch, import);
     (nowhere.len, nowhere.region, nowhere.flags) = (8, 77, flags::COMPLETE);
     assert!(!waiter.send_now(&Direct::Request(&nowhere)), "there is no such region");
+    // Pinned pages that it fetches into stay until it is answered.
+    let own = importer.register(4096);
+    let pages = PageRun { page: 0x7_f000, count: 1 };
+    let serial = importer.ask(Call::Pin { unpin: Vec::new(), pin: vec![PinRun { pages, region: own.id, at: 0 }] });
+    assert_eq!(importer.answer(serial), Ok(Answer::Done));
+    let mut fetch = RawCommand::new(Op::Fetch, import);
+    (fetch.region, fetch.region_offset, fetch.len) = (ADDRESSES, 0x7_f000 << 12, 8);
+    (fetch.cookie, fetch.flags) = (10, flags::COMPLETE);
+    waiter.step();
+    assert!(waiter.send_now(&Direct::Request(&fetch)));
+    assert_eq!(shared.lock().station.ranges_in_use(), 1);
+    let mut fetched = None;
+    wait(&|| (owner.pump(), _ = waiter.step()).0, || {
+        fetched = fetched.or_else(|| importer.try_completion());
+        fetched.map(|completion| assert_eq!((completion.cookie, completion.status, completion.value), (10, 0, 8)))
+    });
+    assert_eq!(own.region.word(0).unwrap().load(Ordering::SeqCst), 10);
+    assert_eq!(shared.lock().station.ranges_in_use(), 0);
 }
 
 #[test]

@@ -82,6 +82,15 @@ pub(super) fn ask_now(
     Some(transmit)
 }
 
+#[cfg(test)]
+impl Station {
+    /// Ranges of pages that transfers under way hold.
+    pub(crate) fn ranges_in_use(&self) -> usize {
+        let processes = self.connections.iter().flatten().filter_map(|c| c.process.as_ref());
+        processes.map(|process| process.in_use.len()).sum()
+    }
+}
+
 /// The meaning of a command, its local range checked.
 #[inline]
 fn command<'a>(
