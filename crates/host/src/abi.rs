@@ -34,6 +34,14 @@ pub enum Op {
     Unknown,
 }
 
+impl Op {
+    /// Whether it asks the other side for something and carries no data itself.
+    #[inline]
+    pub fn is_request(self) -> bool {
+        matches!(self, Op::Fetch | Op::FetchAdd | Op::CompareSwap | Op::Swap)
+    }
+}
+
 /// Flag bits of a command.
 pub mod flags {
     /// Data is in the slot.

@@ -47,7 +47,7 @@ pub enum Direct<'a> {
         /// At most [`INLINE_BYTES_MAX`](crate::limits::INLINE_BYTES_MAX).
         data: &'a [u8],
     },
-    /// A fetch or an atomic operation.
+    /// A fetch or an atomic operation: one that [is a request](crate::abi::Op::is_request).
     Request(&'a RawCommand),
 }
 

@@ -367,8 +367,8 @@ impl Shared {
 
     fn post(&self, command: &RawCommand, inline: &[u8], limit: &Limit<'_>) -> Result<(), TransferError> {
         self.posted.store(true, Ordering::Relaxed);
-        let asks = matches!(command.op, Op::Fetch | Op::FetchAdd | Op::CompareSwap | Op::Swap);
-        if asks && self.core.usable().is_ok() && self.core.waiting.waiter.send_now(&Direct::Request(command)) {
+        let asked = || self.core.usable().is_ok() && self.core.waiting.waiter.send_now(&Direct::Request(command));
+        if command.op.is_request() && asked() {
             count(&self.core.counters.requests_direct, 1);
             return Ok(());
         }

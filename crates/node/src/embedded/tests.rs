@@ -291,6 +291,8 @@ fn a_short_send_goes_past_the_ring_only_if_nothing_stands_before_it() {
     let mut nowhere = RawCommand::new(Op::Fetch, import);
     (nowhere.len, nowhere.region, nowhere.flags) = (8, 77, flags::COMPLETE);
     assert!(!waiter.send_now(&Direct::Request(&nowhere)), "there is no such region");
+    command.op = Op::Send;
+    assert!(!waiter.send_now(&Direct::Request(&command)), "its data is not here");
     // Pinned pages that it fetches into stay until it is answered.
     let own = importer.register(4096);
     let pages = PageRun { page: 0x7_f000, count: 1 };

@@ -76,6 +76,9 @@ pub(super) fn ask_now(
     buf: &mut [u8],
     send: impl FnOnce(SocketAddr, &[u8]),
 ) -> Option<Transmit> {
+    if !raw.op.is_request() {
+        return None;
+    }
     let command = command(raw, &[0; INLINE_BYTES_MAX], process.id, memory).ok()?;
     let transmit = engine.send_now(now, process.id, command, buf, send)?;
     hold(process, raw);
