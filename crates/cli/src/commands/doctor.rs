@@ -93,7 +93,7 @@ fn text(machine: &Machine, findings: &[Finding]) -> String {
 }
 
 fn findings(machine: &Machine) -> Vec<Finding> {
-    let mut all = vec![kernel(machine), sealed_memory(), available(), cores(machine)];
+    let mut all = vec![kernel(machine), sealed_memory(), available(), cores(machine), cipher()];
     all.extend([udp_segments(machine), udp_buffers(), userfaultfd(), io_uring(), membarrier(machine)]);
     all.extend([locked_memory(), open_files(), huge_pages(), key_file(), nodes()]);
     all.extend(tools());
@@ -147,6 +147,25 @@ fn cores(machine: &Machine) -> Finding {
             found,
             "with two or more, a receiver can spin while the sender runs: tenths of microseconds in place of several",
         )
+    }
+}
+
+fn cipher() -> Finding {
+    #[cfg(target_arch = "x86_64")]
+    let has_aes = Some(is_x86_feature_detected!("aes") && is_x86_feature_detected!("avx"));
+    #[cfg(target_arch = "aarch64")]
+    let has_aes = Some(std::arch::is_aarch64_feature_detected!("aes"));
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let has_aes = None;
+    let about = "AES instructions";
+    match has_aes {
+        Some(true) => good(about, "present"),
+        Some(false) => note(
+            about,
+            "missing",
+            "packets between nodes are sealed by software, many times slower; on a wire that you trust, use plain mode (vmmc node start --plain)",
+        ),
+        None => note(about, "unknown", "compare sealed and plain nodes: vmmc bench bandwidth --path two-nodes"),
     }
 }
 
