@@ -140,11 +140,11 @@ impl Engine {
         session.replay.mark(number);
         session.stats.packets_in += 1;
         session.stats.bytes_in += body.len() as u64;
-        let clear = session.is_clear_for(0);
         let (mut outcome, ack) = session.receive(now, from, number, body, name, &mut self.tables, dma);
         let known = session.last_from == Some(from);
         // What waits for room in the window goes out in this turn; an answer to a packet that nothing stands before has room.
-        let later = outcome.is_nothing() && (clear || !session.has_to_send()) && session.tx.chunks.len() <= CHUNKS_MAX;
+        let has_room = outcome.found_clear || !session.has_to_send();
+        let later = outcome.is_nothing() && has_room && session.tx.chunks.len() <= CHUNKS_MAX;
         let unsettled = if later { Unsettled::new(session.via, now, ack) } else { None };
         if let (None, Some(ack)) = (&unsettled, ack) {
             outcome.nonsense |= session.acknowledged(now, now, &ack, &mut self.tables).is_err();

@@ -27,6 +27,8 @@ pub(crate) struct Outcome {
     pub(crate) pong: Option<u64>,
     /// An echo of this side was answered.
     pub(crate) echo: Option<u64>,
+    /// Before it nothing waited for room that its acknowledgement might make. Not looked at for a lone send, which calls for nothing.
+    pub(crate) found_clear: bool,
 }
 
 impl Outcome {
@@ -62,6 +64,7 @@ impl Session {
             self.count_for_ack(now, number, body.len());
             return (outcome, lone.ack);
         }
+        outcome.found_clear = self.is_clear_for(0);
         let mut reader = Reader::new(body);
         let (mut next, mut chunks, mut ack) = (None, 0u32, None);
         while !reader.is_empty() {
