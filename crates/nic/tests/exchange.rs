@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{World, export_spec};
+use common::{World, export_spec, plain_send};
 use std::time::Duration;
 use vmmc_nic::*;
 
@@ -144,30 +144,28 @@ fn a_request_goes_past_the_queues_while_nothing_stands_before_it() {
     }
 }
 
+/// As [`setup`], with an import of the receiver too, of memory that the sender exports; from here on datagrams are settled late.
+fn setup_both_ways(sealed: bool) -> (Setup, RegionRef, ImportId) {
+    let mut s = setup(2, sealed, 64);
+    let back = s.world.region(0, s.sender, 1, 64);
+    s.world.export(0, back, "back");
+    let answers = s.world.import(1, s.receiver, 0, "back").import;
+    s.world.settle();
+    s.world.late = true;
+    (s, back, answers)
+}
+
 #[test]
 fn an_answer_goes_out_before_what_it_answers_is_settled() {
     for sealed in [false, true] {
-        let mut s = setup(2, sealed, 64);
-        let back = s.world.region(0, s.sender, 1, 64);
-        s.world.export(0, back, "back");
-        let answers = s.world.import(1, s.receiver, 0, "back").import;
-        s.world.settle();
-        s.world.late = true;
+        let (mut s, back, answers) = setup_both_ways(sealed);
         let in_a_hurry =
             |world: &World, node: usize| world.nodes[node].engine.poll_timeout().is_some_and(|at| at <= world.now);
         for round in 1..=9 {
             let (to, from) = if round % 2 == 1 { (1, 0) } else { (0, 1) };
             let (process, import) = if to == 1 { (s.sender, s.import) } else { (s.receiver, answers) };
             let target = if to == 1 { s.target } else { back };
-            let command = Command::Send {
-                import,
-                offset: 0,
-                source: Source::Inline(&[round; 8]),
-                notify: false,
-                counter: None,
-                completion: None,
-            };
-            s.world.post(from, process, command).expect("room");
+            s.world.post(from, process, plain_send(import, 0, &[round; 8])).expect("room");
             let mut buf = [0; 1500];
             let node = &mut s.world.nodes[from];
             let sent = node.engine.poll_transmit(s.world.now, &mut buf, &mut node.memory).expect("it was posted");
@@ -190,20 +188,7 @@ fn an_answer_goes_out_before_what_it_answers_is_settled() {
 #[test]
 fn a_request_is_answered_before_what_came_with_it_is_settled() {
     for sealed in [false, true] {
-        let mut s = setup(2, sealed, 64);
-        let back = s.world.region(0, s.sender, 1, 64);
-        s.world.export(0, back, "back");
-        let answers = s.world.import(1, s.receiver, 0, "back").import;
-        s.world.settle();
-        s.world.late = true;
-        let send = Command::Send {
-            import: answers,
-            offset: 0,
-            source: Source::Inline(b"question"),
-            notify: false,
-            counter: None,
-            completion: None,
-        };
+        let (mut s, back, answers) = setup_both_ways(sealed);
         let (region, region_offset) = (back.region, 8);
         let fetch = Command::Fetch { import: s.import, offset: 0, len: 8, region, region_offset, cookie: Cookie(1) };
         let pass = |world: &mut World, from: usize, to: usize| {
@@ -213,7 +198,7 @@ fn a_request_is_answered_before_what_came_with_it_is_settled() {
             let at = node.addrs[0];
             world.deliver(to, at, &mut buf[..sent.len]);
         };
-        s.world.post(1, s.receiver, send).expect("room");
+        s.world.post(1, s.receiver, plain_send(answers, 0, b"question")).expect("room");
         pass(&mut s.world, 1, 0);
         s.world.post(0, s.sender, fetch).expect("room");
         pass(&mut s.world, 0, 1);

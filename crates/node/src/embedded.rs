@@ -21,6 +21,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 use vmmc_host::wait::{Direct, Stepper};
 use vmmc_host::{Attachment, Channel, Nanos};
 use vmmc_nic::Time;
@@ -297,8 +298,7 @@ impl Shared {
         while !self.stop.load(Ordering::SeqCst) {
             let start = now();
             if start.since(Time::from_nanos(self.stepped.load(Ordering::Relaxed))) < KEEPER_NAP {
-                sleep(&[&self.keeper_bell], start, start + nap);
-                self.hear_bell();
+                self.nap(start, nap);
                 // Each look takes a core from somebody, most likely from the caller that steps.
                 nap = (nap * 2).min(KEEPER_NAP_MAX);
                 continue;
@@ -310,6 +310,12 @@ impl Shared {
                 self.hear_bell();
             }
         }
+    }
+
+    /// Leaves the node to callers for this long, or until somebody rings.
+    fn nap(&self, now: Time, time: Duration) {
+        sleep(&[&self.keeper_bell], now, now + time);
+        self.hear_bell();
     }
 
     fn hear_bell(&self) {
@@ -327,8 +333,7 @@ impl Shared {
                     Ok(runner) => runner,
                     // Whoever steps does what is to be done, and may have lost his processor to us.
                     Err(TryLockError::WouldBlock) => {
-                        sleep(&[&self.keeper_bell], now, now + KEEPER_NAP);
-                        self.hear_bell();
+                        self.nap(now, KEEPER_NAP);
                         return None;
                     }
                     Err(TryLockError::Poisoned(_)) => panic!("a step of the embedded node panicked"),

@@ -175,10 +175,10 @@ impl Cluster {
         let key = self.model.add_op(op);
         let command = command(key, import, memory);
         let mut buffer = [0; 1500];
-        let sent = match self.rng.chance(500) {
-            true => self.call_raw(node, |engine, now, _| engine.send_now(now, pid, command, &mut buffer, |_, _| {})),
-            false => None,
-        };
+        let hurries = self.rng.chance(500);
+        let sent = hurries.then(|| {
+            self.call_raw(node, |engine, now, _| engine.send_now(now, pid, command, &mut buffer, |_, _| {})).flatten()
+        });
         let sent = sent.flatten();
         let how = if sent.is_some() { "does at once" } else { "posts" };
         self.judge.note(&self.model, format_args!("node {node} {how} {key}: {:?}", self.model.ops[key]));

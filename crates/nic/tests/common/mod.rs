@@ -244,9 +244,7 @@ impl World {
         (import, offset): (ImportId, u64),
         data: &[u8],
     ) -> bool {
-        let source = Source::Inline(data);
-        let command = Command::Send { import, offset, source, notify: false, counter: None, completion: None };
-        self.do_now(node, process, command)
+        self.do_now(node, process, plain_send(import, offset, data))
     }
 
     pub fn send(&mut self, node: usize, process: ProcessId, import: ImportId, offset: u64, data: &[u8], cookie: u64) {
@@ -419,4 +417,10 @@ pub fn export_spec(region: RegionId, len: u64, name: &str) -> ExportSpec {
         notify: true,
         redirectable: false,
     }
+}
+
+/// A send of short data that wants nothing else.
+pub fn plain_send(import: ImportId, offset: u64, data: &[u8]) -> Command<'_> {
+    let source = Source::Inline(data);
+    Command::Send { import, offset, source, notify: false, counter: None, completion: None }
 }

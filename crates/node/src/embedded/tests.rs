@@ -3,7 +3,6 @@
 use super::*;
 use crate::config::KeySource;
 use crate::testing::{LONG, Raw, wait};
-use std::time::Duration;
 use vmmc_host::abi::{ADDRESSES, Op, RawCommand, flags};
 use vmmc_host::control::{Answer, Call, PageRun, PinRun, RefusalCode, rights};
 use vmmc_host::wait::{Deadline, Waiter};
@@ -282,11 +281,11 @@ fn a_short_send_goes_past_the_ring_only_if_nothing_stands_before_it() {
     waiter.step();
     assert!(waiter.send_now(&Direct::Request(&command)));
     arrives(10);
-    let mut answer = None;
-    wait(&|| (owner.pump(), _ = waiter.step()).0, || {
-        answer = answer.or_else(|| importer.try_completion());
-        answer.map(|completion| assert_eq!((completion.cookie, completion.status, completion.value), (9, 0, 6)))
-    });
+    let completes = |importer: &mut Raw, cookie: u64, value: u64| {
+        let completion = wait(&|| (owner.pump(), _ = waiter.step()).0, || importer.try_completion());
+        assert_eq!((completion.cookie, completion.status, completion.value), (cookie, 0, value));
+    };
+    completes(&mut importer, 9, 6);
     waiter.step();
     let mut nowhere = RawCommand::new(Op::Fetch, import);
     (nowhere.len, nowhere.region, nowhere.flags) = (8, 77, flags::COMPLETE);
@@ -304,11 +303,7 @@ fn a_short_send_goes_past_the_ring_only_if_nothing_stands_before_it() {
     waiter.step();
     assert!(waiter.send_now(&Direct::Request(&fetch)));
     assert_eq!(shared.lock().station.ranges_in_use(), 1);
-    let mut fetched = None;
-    wait(&|| (owner.pump(), _ = waiter.step()).0, || {
-        fetched = fetched.or_else(|| importer.try_completion());
-        fetched.map(|completion| assert_eq!((completion.cookie, completion.status, completion.value), (10, 0, 8)))
-    });
+    completes(&mut importer, 10, 8);
     assert_eq!(own.region.word(0).unwrap().load(Ordering::SeqCst), 10);
     assert_eq!(shared.lock().station.ranges_in_use(), 0);
 }
