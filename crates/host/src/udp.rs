@@ -227,18 +227,26 @@ impl ReceiveBatch {
         }
     }
 
-    /// Receives what is there, at most `max` (or [`UDP_BATCH`]) receives, and gives each datagram to `each`. Returns the number of receives; 0 when nothing is there.
+    /// Receives what is there, at most `max` (or [`UDP_BATCH`]) receives, and gives each datagram to `each`. When nothing is there it looks again, `looks` times in
+    /// all. Returns the number of receives; 0 when nothing came.
     #[inline]
     pub fn receive(
         &mut self,
         port: &UdpPort,
         max: usize,
+        looks: u32,
         mut each: impl FnMut(SocketAddr, &mut [u8]),
     ) -> io::Result<usize> {
         if max == 1 && !port.joins {
-            return self.receive_one(port, each);
+            return self.receive_one(port, looks, each);
         }
-        let count = self.fill(port, max.min(UDP_BATCH))?;
+        let mut count = 0;
+        for _ in 0..looks {
+            count = self.fill(port, max.min(UDP_BATCH))?;
+            if count > 0 {
+                break;
+            }
+        }
         for i in 0..count {
             let came = self.came[i];
             let bytes = &mut self.bytes[self.start + i * BUFFER_BYTES..][..came.len];
@@ -249,14 +257,26 @@ impl ReceiveBatch {
         Ok(count)
     }
 
-    /// The quickest call for a single datagram.
+    /// The quickest call for a single datagram, with nothing around the system call of looks in vain: they decide how soon after its arrival it is found.
     #[inline]
-    fn receive_one(&mut self, port: &UdpPort, mut each: impl FnMut(SocketAddr, &mut [u8])) -> io::Result<usize> {
+    fn receive_one(
+        &mut self,
+        port: &UdpPort,
+        looks: u32,
+        mut each: impl FnMut(SocketAddr, &mut [u8]),
+    ) -> io::Result<usize> {
         let buffer = &mut self.bytes[self.start..][..BUFFER_BYTES];
-        let came = match port.peer {
-            Some(peer) => net::recv(&port.socket, &mut *buffer, RECEIVE).map(|(len, _)| (len, Some(peer))),
-            None => net::recvfrom(&port.socket, &mut *buffer, RECEIVE)
-                .map(|(len, _, from)| (len, from.and_then(|from| SocketAddr::try_from(from).ok()))),
+        let mut left = looks;
+        let came = loop {
+            let came = match port.peer {
+                Some(peer) => net::recv(&port.socket, &mut *buffer, RECEIVE).map(|(len, _)| (len, Some(peer))),
+                None => net::recvfrom(&port.socket, &mut *buffer, RECEIVE)
+                    .map(|(len, _, from)| (len, from.and_then(|from| SocketAddr::try_from(from).ok()))),
+            };
+            left = left.saturating_sub(1);
+            if left == 0 || !matches!(came, Err(Errno::AGAIN)) {
+                break came;
+            }
         };
         match came {
             Ok((len, Some(from))) => each(from, &mut buffer[..len]),
@@ -477,7 +497,7 @@ mod tests {
         let (mut batch, mut all) = (ReceiveBatch::new(), Vec::new());
         let end = Instant::now() + Duration::from_secs(20);
         while all.len() < count && Instant::now() < end {
-            batch.receive(port, UDP_BATCH, |_, bytes| all.push(bytes.to_vec())).unwrap();
+            batch.receive(port, UDP_BATCH, 1, |_, bytes| all.push(bytes.to_vec())).unwrap();
         }
         all
     }
@@ -491,9 +511,29 @@ mod tests {
         b.send(a.local_addr(), b"back", 4).unwrap();
         let mut from = None;
         while from.is_none() {
-            ReceiveBatch::new().receive(&a, 1, |sender, _| from = Some(sender)).unwrap();
+            ReceiveBatch::new().receive(&a, 1, 1, |sender, _| from = Some(sender)).unwrap();
         }
         assert_eq!(from, Some(b.local_addr()));
+    }
+
+    #[test]
+    fn a_receive_looks_as_often_as_asked_and_finds_what_comes_meanwhile() {
+        let (a, b, mut batch) = (loopback(), loopback(), ReceiveBatch::new());
+        let connected = b.connected(a.local_addr(), 1 << 20).unwrap();
+        let stranger = loopback();
+        for (port, sender, max) in [(&b, &stranger, 1), (&b, &stranger, UDP_BATCH), (&connected, &a, 1)] {
+            assert_eq!(batch.receive(port, max, 1_000, |_, _| panic!("nothing was sent")).unwrap(), 0);
+            let (mut came, to) = (Vec::new(), b.local_addr());
+            let count = std::thread::scope(|scope| {
+                scope.spawn(move || {
+                    std::thread::sleep(Duration::from_millis(5));
+                    sender.send(to, b"late", 4).unwrap();
+                });
+                // So many looks take seconds: one call finds it.
+                batch.receive(port, max, 10_000_000, |_, bytes| came.extend_from_slice(bytes)).unwrap()
+            });
+            assert_eq!((count, &came[..]), (1, &b"late"[..]));
+        }
     }
 
     #[test]
@@ -571,7 +611,7 @@ mod tests {
         let mut batch = ReceiveBatch::new();
         for _ in 0..20 {
             let _ = a.send(gone, b"x", 1);
-            assert_eq!(batch.receive(&a, 4, |_, _| {}).unwrap(), 0);
+            assert_eq!(batch.receive(&a, 4, 1, |_, _| {}).unwrap(), 0);
         }
     }
 }

@@ -154,7 +154,7 @@ impl Stepper for CoreStepper {
 
     fn step_again(&self, times: u32) -> bool {
         self.with_runner(|shared, runner| {
-            let heard = (0..times).any(|_| runner.hear());
+            let heard = runner.hear(times);
             shared.tell(runner, heard);
             heard
         })

@@ -178,13 +178,13 @@ impl Network {
         (smallest.unwrap_or(SOCKET_BUFFER_BYTES) / 4).clamp(BUDGET_BYTES_MIN, most)
     }
 
-    /// Takes what has come; says whether there was anything.
+    /// Takes what has come, or comes while it looks so many times; says whether there was anything.
     #[inline]
-    pub(crate) fn receive(&mut self, station: &mut Station, now: Time) -> bool {
+    pub(crate) fn receive(&mut self, station: &mut Station, now: Time, looks: u32) -> bool {
         if self.hot.is_none() {
-            return self.receive_others(station, now);
+            return (0..looks).any(|_| self.receive_others(station, now));
         }
-        if self.receive_from(None, station, now) {
+        if self.receive_from(None, station, now, looks) {
             // Somebody may wait for just this. The others are looked at when there is nothing, and now and then.
             self.hot_receives = self.hot_receives.wrapping_add(1);
             if self.hot_receives % OTHERS_LOOK_AFTER == 0 {
@@ -192,8 +192,7 @@ impl Network {
             }
             return true;
         }
-        self.quiet_others = self.quiet_others.saturating_add(1);
-        if self.quiet_others > OTHERS_BUSY_LOOKS && self.quiet_others % OTHERS_LOOK_EVERY != 0 {
+        if !others_are_due(&mut self.quiet_others, looks) {
             return false;
         }
         let any = self.receive_others(station, now);
@@ -205,14 +204,14 @@ impl Network {
     fn receive_others(&mut self, station: &mut Station, now: Time) -> bool {
         let mut any = false;
         for index in 0..self.ports.len() {
-            any |= self.receive_from(Some(index), station, now);
+            any |= self.receive_from(Some(index), station, now, 1);
         }
         any
     }
 
     /// Takes what has come to one socket; none: the hot one.
     #[inline]
-    fn receive_from(&mut self, index: Option<usize>, station: &mut Station, now: Time) -> bool {
+    fn receive_from(&mut self, index: Option<usize>, station: &mut Station, now: Time, looks: u32) -> bool {
         let mut stranger = None;
         let (counters, routes, last) = (&mut self.counters, &self.routes, self.last);
         let before = counters.bytes_in;
@@ -220,7 +219,7 @@ impl Network {
         let Some(port) = index.map_or(self.hot.as_ref().map(|(_, port)| port), |i| self.ports.get(i)) else {
             return false;
         };
-        let came = self.batch.receive(port, asked, |from, datagram| {
+        let came = self.batch.receive(port, asked, looks, |from, datagram| {
             counters.datagrams_in += 1;
             counters.bytes_in += datagram.len() as u64;
             station.handle_datagram(now, from, datagram);
@@ -510,6 +509,14 @@ fn next_batch(asked: usize, came: usize, bytes: u64) -> usize {
     if came < asked || bytes > came as u64 * BATCHED_BYTES_MAX { 1 } else { (asked * 2).min(RECEIVE_BATCH) }
 }
 
+/// Whether sockets that brought nothing for so many looks at the hot one are to be looked at after `looks` more.
+#[inline]
+fn others_are_due(quiet: &mut u32, looks: u32) -> bool {
+    let before = *quiet;
+    *quiet = before.wrapping_add(looks);
+    before < OTHERS_BUSY_LOOKS || before / OTHERS_LOOK_EVERY != *quiet / OTHERS_LOOK_EVERY
+}
+
 /// Sends, once more if the error was that of an earlier datagram.
 #[inline]
 fn send(port: &UdpPort, to: SocketAddr, bytes: &[u8], segment: usize) -> io::Result<()> {
@@ -543,5 +550,30 @@ impl Probes {
         }
         self.used += 1;
         self.used <= PROBES_PER_SECOND
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sockets_that_bring_nothing_are_looked_at_now_and_then_for_ever() {
+        for start in [0, 1_000, u32::MAX - 100] {
+            let (mut quiet, mut looks, mut tries) = (start, 0, 0);
+            while looks < 1_000 {
+                let mut since = 0;
+                loop {
+                    let some = if tries % 2 == 0 { 1 } else { 7 };
+                    (since, tries) = (since + some, tries + 1);
+                    if others_are_due(&mut quiet, some) {
+                        break;
+                    }
+                    assert!(since < OTHERS_LOOK_EVERY + 7, "{since} looks in vain, at {quiet}");
+                }
+                looks += since;
+            }
+            assert!(tries > 200, "they are not looked at each time: {tries}");
+        }
     }
 }

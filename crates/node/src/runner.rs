@@ -119,7 +119,7 @@ impl Runner {
             }
         }
         self.stepped_at = now;
-        worked |= self.receive();
+        worked |= self.receive(1);
         if worked {
             self.has_worked();
         } else {
@@ -131,11 +131,11 @@ impl Runner {
         worked
     }
 
-    /// The part of a [`step`](Self::step) that brings what somebody waits for: takes what has come from other nodes since, at the time of the last step. Says whether there was
-    /// anything.
+    /// The part of a [`step`](Self::step) that brings what somebody waits for: takes what has come from other nodes since, at the time of the last step, or comes while it
+    /// looks so many times. Says whether there was anything.
     #[inline]
-    pub(crate) fn hear(&mut self) -> bool {
-        let heard = self.receive();
+    pub(crate) fn hear(&mut self, looks: u32) -> bool {
+        let heard = self.receive(looks);
         if heard {
             self.has_worked();
         }
@@ -143,9 +143,9 @@ impl Runner {
     }
 
     #[inline]
-    fn receive(&mut self) -> bool {
+    fn receive(&mut self, looks: u32) -> bool {
         let now = self.stepped_at;
-        if !self.network.receive(&mut self.station, now) {
+        if !self.network.receive(&mut self.station, now, looks) {
             return false;
         }
         // Mere data calls for nothing: whoever waits for it goes first. So do peers that wait for an answer, and processes that are told something.
