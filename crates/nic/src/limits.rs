@@ -71,6 +71,11 @@ pub const ACK_EVERY_PACKETS: u32 = 8;
 pub const ACK_EVERY_BYTES: usize = 256 << 10;
 /// Longest wait of an acknowledgement for company.
 pub const ACK_DELAY: Duration = Duration::from_millis(1);
+/// Packets received before a send or request that goes out at once takes their acknowledgement along: writing and reading one takes both sides a good part of what
+/// a short message takes.
+pub const ACK_ALONG_PACKETS: u32 = 4;
+/// It takes along that of fewer when the first of them has waited this long: then messages do not follow each other so closely that another is due at once.
+pub const ACK_ALONG_AFTER: Duration = Duration::from_micros(20);
 /// Shortest retransmission timeout: above the acknowledgement delay and a scheduler tick on a busy core.
 pub const RTO_MIN: Duration = Duration::from_millis(10);
 /// Retransmission timeout before the first measurement.

@@ -186,6 +186,43 @@ fn an_answer_goes_out_before_what_it_answers_is_settled() {
 }
 
 #[test]
+fn messages_that_follow_each_other_closely_share_acknowledgements() {
+    for sealed in [false, true] {
+        let (mut s, _, answers) = setup_both_ways(sealed);
+        let mut sizes = [Vec::new(), Vec::new()];
+        let mut turn = |world: &mut World, from: usize, after: u64| {
+            world.now = world.now + Duration::from_micros(after);
+            let (process, import) = if from == 0 { (s.sender, s.import) } else { (s.receiver, answers) };
+            let (now, mut buf) = (world.now, [0; 1500]);
+            let node = &mut world.nodes[from];
+            let sent = node.engine.send_now(now, process, plain_send(import, 0, b"a word"), &mut buf, |_, _| {});
+            let (at, len) = (node.addrs[0], sent.expect("nothing stands before it").len);
+            world.deliver(1 - from, at, &mut buf[..len]);
+            sizes[from].push(len);
+            world.nodes[from].engine.settle();
+            world.nodes[1 - from].engine.settle();
+        };
+        let every = u64::from(limits::ACK_ALONG_PACKETS);
+        let rounds = 3 * every + 1;
+        for _ in 0..rounds {
+            turn(&mut s.world, 0, 2);
+            turn(&mut s.world, 1, 2);
+        }
+        // This one comes so long after the last that nobody can tell when the next will.
+        turn(&mut s.world, 0, limits::ACK_ALONG_AFTER.as_micros() as u64);
+        let alone = sizes[0][0];
+        let along = |sizes: &[usize]| sizes.iter().map(|&size| size > alone).collect::<Vec<_>>();
+        let answered = (0..=rounds).map(|number| number > 0 && number % every == 0).collect::<Vec<_>>();
+        assert_eq!(along(&sizes[1]), answered[1..]);
+        assert_eq!(along(&sizes[0]), [&answered[..rounds as usize], &[true]].concat());
+        // What nothing follows is acknowledged by itself.
+        s.world.settle();
+        let stats = [0, 1].map(|node| s.world.nodes[node].engine.stats());
+        assert_eq!(stats.map(|stats| (stats.sends, stats.retransmits)), [(rounds + 1, 0), (rounds, 0)]);
+    }
+}
+
+#[test]
 fn a_request_is_answered_before_what_came_with_it_is_settled() {
     for sealed in [false, true] {
         let (mut s, back, answers) = setup_both_ways(sealed);

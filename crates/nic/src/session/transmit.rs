@@ -8,7 +8,8 @@ use crate::engine::Lent;
 use crate::error::OpError;
 use crate::ids::RegionRef;
 use crate::limits::{
-    ACK_RANGES_MAX, CHUNK_WINDOW, LENT_BYTES_MIN, MESSAGE_BYTES_MAX, RUNS_PER_PACKET_MAX, SERVED_REQUESTS_MAX,
+    ACK_ALONG_AFTER, ACK_ALONG_PACKETS, ACK_DELAY, ACK_RANGES_MAX, CHUNK_WINDOW, LENT_BYTES_MIN, MESSAGE_BYTES_MAX,
+    RUNS_PER_PACKET_MAX, SERVED_REQUESTS_MAX,
 };
 use crate::slab::Key;
 use crate::tables::{Tables, Target};
@@ -161,7 +162,7 @@ impl Session {
         self.requests_out < SERVED_REQUESTS_MAX
     }
 
-    /// Writes a packet with one chunk, which is [clear](Self::is_clear_for) to go, and the acknowledgement that [`build`](Self::build) would add; its length.
+    /// Writes a packet with one chunk, which is [clear](Self::is_clear_for) to go, and the acknowledgement that is due with it; its length.
     /// [`note_chunk`](Self::note_chunk) is to follow, with nothing in between.
     #[inline]
     fn write_chunk(&mut self, now: Time, buf: &mut [u8], chunk: impl FnOnce(&Session, &mut Writer<'_>)) -> usize {
@@ -169,11 +170,19 @@ impl Session {
         out.space(HEADER_BYTES);
         write_seq(self.tx.next_number(), &mut out);
         chunk(self, &mut out);
-        if self.rx.pending_packets > 0 || self.rx.ack_now {
+        if self.takes_ack_along(now) {
             self.add_ack(now, 0, &mut out);
         }
         let end = out.len();
         self.finish(buf, end)
+    }
+
+    /// Whether a packet that goes out at once takes the acknowledgement along, rather than leave it to the next such packet or to its own time.
+    #[inline]
+    fn takes_ack_along(&self, now: Time) -> bool {
+        let rx = &self.rx;
+        let waited = |deadline: Time| deadline.since(now) <= ACK_DELAY - ACK_ALONG_AFTER;
+        rx.ack_now || rx.pending_packets >= ACK_ALONG_PACKETS || rx.ack_deadline.is_some_and(waited)
     }
 
     /// Remembers the one chunk of the packet last written.
