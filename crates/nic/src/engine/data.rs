@@ -70,6 +70,10 @@ impl Engine {
     #[inline]
     pub fn settle(&mut self) -> bool {
         if let Some(index) = self.unarmed.take() {
+            if let Some(session) = self.peers[usize::from(index)].as_mut().and_then(|peer| peer.session.as_deref_mut())
+            {
+                session.expect_next();
+            }
             self.arm(index);
         }
         let Some(Unsettled { via, came, ack }) = self.unsettled.take() else { return false };

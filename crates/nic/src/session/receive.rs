@@ -100,6 +100,12 @@ impl Session {
         (outcome, ack)
     }
 
+    /// Prepares for the packet that is most likely to come next.
+    #[inline]
+    pub(crate) fn expect_next(&mut self) {
+        self.seals.receive.prepare(self.newest_packet.wrapping_add(1));
+    }
+
     fn pinged(&mut self, from: SocketAddr, token: u64) {
         if self.pongs.len() < crate::limits::PINGS_QUEUED_MAX {
             self.pongs.push_back((from, token));
