@@ -250,7 +250,7 @@ impl Keys {
     }
 }
 
-/// A key of AEGIS-128L. There is nothing to prepare for it: whoever seals seldom pays no more than whoever seals often.
+/// A key of AEGIS-128L: no tables and no schedule, only its bytes.
 struct Key([u8; KEY_BYTES]);
 
 impl Key {
@@ -338,7 +338,7 @@ mod tests {
             }
             let mut sealed = packet(send, number);
             assert_eq!(sealed, packet(&mut plainly.send, number), "packet {number}");
-            // What a stranger sends under the next number is refused, and the right one is not for it.
+            // What a stranger sends under that number is refused, and uses up what was made ahead; the right one opens all the same.
             let mut forged = sealed.clone();
             forged[50] ^= 1;
             assert_eq!(receive.open(number, &mut forged), None);
