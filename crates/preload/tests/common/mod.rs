@@ -51,9 +51,17 @@ pub(crate) fn have(program: &str, package: &str) -> bool {
     found
 }
 
-/// A free port, which nobody else gets soon.
+/// A free port, which nobody else gets soon: below those that the kernel gives to whoever connects, who could take it first, or meet himself there.
 pub(crate) fn port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port").port()
+    static TRIES: AtomicU32 = AtomicU32::new(0);
+    const FIRST: u32 = 16_384;
+    const COUNT: u32 = 16_384;
+    let candidates = (0..COUNT).map(|_| {
+        let number = std::process::id().wrapping_mul(97).wrapping_add(TRIES.fetch_add(1, Ordering::Relaxed));
+        (FIRST + number % COUNT) as u16
+    });
+    let mut free = candidates.filter(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok());
+    free.next().expect("a free port")
 }
 
 /// Whether a program is started by `vmmc exec`.
