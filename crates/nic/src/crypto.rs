@@ -120,18 +120,13 @@ pub(crate) struct Keys {
     current: Key,
     /// For packets delayed across a change of keys.
     previous: Option<Key>,
-    /// A cipher made ahead, and the number of the packet that it is for.
-    ready: Option<(u64, Cipher128)>,
 }
-
-/// The cipher of one packet: its key and number have gone into it, header and body have not.
-type Cipher128 = Aegis128L<TAG_BYTES>;
 
 impl Seal {
     /// `half`: this direction's half of what the handshake gives; its first bytes are the key.
     fn aead(half: [u8; 32]) -> Seal {
         let current = Key(std::array::from_fn(|i| half[i]));
-        Seal::Aead(Keys { epoch: 0, current, previous: None, ready: None })
+        Seal::Aead(Keys { epoch: 0, current, previous: None })
     }
 
     /// Bytes a sealed packet has behind its body.
@@ -165,18 +160,10 @@ impl Seal {
                 assert_eq!(lent, 0, "sealed packets do not lend");
                 keys.advance_to(number / KEY_PACKETS);
                 let (header, body) = packet[..end].split_at_mut(HEADER_BYTES);
-                let tag = keys.cipher(number).encrypt_in_place(body, header);
+                let tag = keys.current.seal(number, header, body);
                 packet[end..end + TAG_BYTES].copy_from_slice(&tag);
                 end + TAG_BYTES
             }
-        }
-    }
-
-    /// Makes the cipher of a packet ahead, while nobody waits: half the work of sealing or opening a short one.
-    #[inline]
-    pub(crate) fn prepare(&mut self, number: u64) {
-        if let Seal::Aead(keys) = self {
-            keys.prepare(number);
         }
     }
 
@@ -208,37 +195,20 @@ impl Keys {
     /// Noise's REKEY: encrypt zeros with the largest nonce.
     fn next(&self) -> Key {
         let mut next = [0; KEY_BYTES];
-        let _tag = self.current.cipher(u64::MAX).encrypt_in_place(&mut next, &[]);
+        let _tag = self.current.seal(u64::MAX, &[], &mut next);
         Key(next)
-    }
-
-    #[inline]
-    fn prepare(&mut self, number: u64) {
-        let is_ready = self.ready.as_ref().is_some_and(|(ready, _)| *ready == number);
-        if number / KEY_PACKETS == self.epoch && !is_ready {
-            self.ready = Some((number, self.current.cipher(number)));
-        }
-    }
-
-    /// The cipher of a packet of the current key. One made ahead is of that key too: the number says of which.
-    #[inline]
-    fn cipher(&mut self, number: u64) -> Cipher128 {
-        match self.ready.take_if(|(ready, _)| *ready == number) {
-            Some((_, cipher)) => cipher,
-            None => self.current.cipher(number),
-        }
     }
 
     fn open(&mut self, number: u64, packet: &mut [u8]) -> Option<usize> {
         let epoch = number / KEY_PACKETS;
         let (header, body) = packet.split_at_mut_checked(HEADER_BYTES)?;
         let body_len = if epoch == self.epoch {
-            open(self.cipher(number), header, body)?
+            self.current.open(number, header, body)?
         } else if epoch + 1 == self.epoch {
-            open(self.previous.as_ref()?.cipher(number), header, body)?
+            self.previous.as_ref()?.open(number, header, body)?
         } else if epoch == self.epoch + 1 {
             let next = self.next();
-            let len = open(next.cipher(number), header, body)?;
+            let len = next.open(number, header, body)?;
             // Only a packet that opens may move the keys on.
             self.previous = Some(std::mem::replace(&mut self.current, next));
             self.epoch = epoch;
@@ -250,24 +220,30 @@ impl Keys {
     }
 }
 
-/// A key of AEGIS-128L: no tables and no schedule, only its bytes.
+/// A key of AEGIS-128L. There is nothing to prepare for it: whoever seals seldom pays no more than whoever seals often.
 struct Key([u8; KEY_BYTES]);
 
 impl Key {
     #[inline]
-    fn cipher(&self, number: u64) -> Cipher128 {
+    fn cipher(&self, number: u64) -> Aegis128L<TAG_BYTES> {
         let mut nonce = [0; NONCE_BYTES];
         nonce[8..].copy_from_slice(&number.to_be_bytes());
         Aegis128L::new(&self.0, &nonce)
     }
-}
 
-/// Checks and decrypts a body with its tag in place; gives the length without the tag.
-#[inline]
-fn open(cipher: Cipher128, header: &[u8], body: &mut [u8]) -> Option<usize> {
-    let (body, tag) = body.split_last_chunk_mut::<TAG_BYTES>()?;
-    cipher.decrypt_in_place(body, tag, header).ok()?;
-    Some(body.len())
+    /// Encrypts `body` in place and gives the tag, which covers `header` too.
+    #[inline]
+    fn seal(&self, number: u64, header: &[u8], body: &mut [u8]) -> [u8; TAG_BYTES] {
+        self.cipher(number).encrypt_in_place(body, header)
+    }
+
+    /// Checks and decrypts a body with its tag in place; gives the length without the tag.
+    #[inline]
+    fn open(&self, number: u64, header: &[u8], body: &mut [u8]) -> Option<usize> {
+        let (body, tag) = body.split_last_chunk_mut::<TAG_BYTES>()?;
+        self.cipher(number).decrypt_in_place(body, tag, header).ok()?;
+        Some(body.len())
+    }
 }
 
 /// Checksum of what stands before and behind bytes that it leaves out.
@@ -320,35 +296,6 @@ mod tests {
         (initiator.finish(true), responder.finish(false))
     }
 
-    #[test]
-    fn a_cipher_made_ahead_is_that_of_its_packet_and_of_no_other() {
-        let packet = |seal: &mut Seal, number: u64| {
-            let mut packet = vec![3; 200];
-            let len = seal.seal(number, &mut packet, 100, (0, 0));
-            packet.truncate(len);
-            packet
-        };
-        // The same keys twice: one side prepares, the other does not.
-        let ((mut plainly, mut receiver), (mut ahead, _)) = (pair(), pair());
-        let (send, receive) = (&mut ahead.send, &mut receiver.receive);
-        for number in [0, 1, 5, 6, KEY_PACKETS - 1, KEY_PACKETS, KEY_PACKETS + 1, KEY_PACKETS + 2] {
-            if number != 5 {
-                send.prepare(number);
-                receive.prepare(number);
-            }
-            let mut sealed = packet(send, number);
-            assert_eq!(sealed, packet(&mut plainly.send, number), "packet {number}");
-            // What a stranger sends under that number is refused, and uses up what was made ahead; the right one opens all the same.
-            let mut forged = sealed.clone();
-            forged[50] ^= 1;
-            assert_eq!(receive.open(number, &mut forged), None);
-            assert_eq!(receive.open(number, &mut sealed), Some(100));
-            // Made, and not used: other packets come before.
-            send.prepare(number + 3);
-            receive.prepare(number + 3);
-        }
-    }
-
     fn exchange(from: &mut Seal, to: &mut Seal, number: u64) -> bool {
         let mut packet = vec![3; 200];
         let len = from.seal(number, &mut packet, 100, (0, 0));
@@ -381,18 +328,18 @@ mod tests {
         let key = Key([9; KEY_BYTES]);
         for len in [0, 1, 46, 1400, 65_000] {
             let mut sealed = vec![5; len];
-            let tag = key.cipher(7).encrypt_in_place(&mut sealed, b"header");
+            let tag = key.seal(7, b"header", &mut sealed);
             sealed.extend_from_slice(&tag);
             let opened = |key: &Key, number, header: &[u8]| {
                 let mut packet = sealed.clone();
-                open(key.cipher(number), header, &mut packet).map(|len| packet[..len].to_vec())
+                key.open(number, header, &mut packet).map(|len| packet[..len].to_vec())
             };
             assert_eq!(opened(&key, 7, b"header"), Some(vec![5; len]));
             assert_eq!(opened(&key, 8, b"header"), None, "another number");
             assert_eq!(opened(&key, 7, b"Header"), None, "another header");
             assert_eq!(opened(&Key([8; KEY_BYTES]), 7, b"header"), None, "another key");
         }
-        assert_eq!(open(key.cipher(7), b"header", &mut [0; TAG_BYTES - 1]), None, "shorter than a tag");
+        assert_eq!(key.open(7, b"header", &mut [0; TAG_BYTES - 1]), None, "shorter than a tag");
     }
 
     #[test]

@@ -41,7 +41,10 @@ impl ReplayWindow {
 
     /// Remembers a number that `check` called new.
     pub(crate) fn mark(&mut self, number: u64) {
-        if number >= self.next {
+        if number == self.next {
+            // The usual one: its bit is set below, whatever an earlier number left there.
+            self.next = number.saturating_add(1);
+        } else if number > self.next {
             self.advance(number);
         }
         let (word, bit) = place(number);

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{World, export_spec, plain_send};
+use common::{World, addr, export_spec, plain_send};
 use std::time::Duration;
 use vmmc_nic::*;
 
@@ -219,6 +219,72 @@ fn messages_that_follow_each_other_closely_share_acknowledgements() {
         s.world.settle();
         let stats = [0, 1].map(|node| s.world.nodes[node].engine.stats());
         assert_eq!(stats.map(|stats| (stats.sends, stats.retransmits)), [(rounds + 1, 0), (rounds, 0)]);
+    }
+}
+
+#[test]
+fn an_answer_takes_along_the_acknowledgement_of_what_is_not_settled_yet() {
+    // Sizes of an answer that goes out so long after the question, at once or by way of the queues; nothing is settled in between.
+    let answer = |sealed: bool, at_once: bool, after: Duration| {
+        let (mut s, _, answers) = setup_both_ways(sealed);
+        let (mut buf, send) = ([0; 1500], plain_send(answers, 0, b"answer"));
+        let asker = &mut s.world.nodes[0];
+        let question = plain_send(s.import, 0, b"question");
+        let sent = asker.engine.send_now(s.world.now, s.sender, question, &mut buf, |_, _| {});
+        let (len, at) = (sent.expect("nothing stands before it").len, asker.addrs[0]);
+        s.world.deliver(1, at, &mut buf[..len]);
+        let now = s.world.now + after;
+        let node = &mut s.world.nodes[1];
+        let sent = if at_once {
+            node.engine.send_now(now, s.receiver, send, &mut buf, |_, _| {})
+        } else {
+            node.engine.post(now, s.receiver, send, &mut node.memory).expect("room");
+            node.engine.poll_transmit(now, &mut buf, &mut node.memory)
+        };
+        let (len, at) = (sent.expect("nothing stands before it").len, node.addrs[0]);
+        s.world.now = now;
+        s.world.deliver(0, at, &mut buf[..len]);
+        s.world.nodes[0].engine.settle();
+        (len, s.world.nodes[0].engine.stats().sends)
+    };
+    let (soon, later) = (Duration::from_micros(2), limits::ACK_ALONG_AFTER);
+    for sealed in [false, true] {
+        let (alone, acknowledged) = answer(sealed, true, soon);
+        assert_eq!(acknowledged, 0, "left to a later one");
+        for (at_once, after) in [(true, later), (false, soon), (false, later)] {
+            let (len, acknowledged) = answer(sealed, at_once, after);
+            assert!(len > alone, "{len} bytes, {alone} without an acknowledgement");
+            assert_eq!(acknowledged, 1);
+        }
+    }
+}
+
+#[test]
+fn a_send_from_another_address_teaches_a_path_unless_it_is_an_old_packet() {
+    for sealed in [false, true] {
+        let (mut s, ..) = setup_both_ways(sealed);
+        let [old, new] = [0, 1].map(|_| {
+            let (node, mut buf) = (&mut s.world.nodes[0], [0; 1500]);
+            let send = plain_send(s.import, 0, b"a word");
+            let sent = node.engine.send_now(s.world.now, s.sender, send, &mut buf, |_, _| {});
+            node.engine.settle();
+            buf[..sent.expect("nothing stands before it").len].to_vec()
+        });
+        let paths = |world: &World| {
+            let peer = world.nodes[1].engine.peers().next().expect("one peer");
+            peer.paths.iter().map(|path| path.addr).collect::<Vec<_>>()
+        };
+        let before = paths(&s.world);
+        let [later, earlier] = [7, 8].map(|path| addr(0, path));
+        // What is held for the gap, and what closes it: only the newest packet tells where the peer is.
+        s.world.deliver(1, later, &mut new.clone());
+        s.world.deliver(1, earlier, &mut old.clone());
+        assert_eq!(paths(&s.world), [&before[..], &[later]].concat());
+        let mut third = [0; 1500];
+        let send = plain_send(s.import, 0, b"a word");
+        let sent = s.world.nodes[0].engine.send_now(s.world.now, s.sender, send, &mut third, |_, _| {});
+        s.world.deliver(1, earlier, &mut third[..sent.expect("nothing stands before it").len]);
+        assert_eq!(paths(&s.world), [&before[..], &[later, earlier]].concat());
     }
 }
 

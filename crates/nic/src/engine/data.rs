@@ -16,11 +16,14 @@ use crate::time::Time;
 use crate::wire::frame::Ack;
 use crate::wire::packet::{BadHeader, HEADER_BYTES, Header, Kind, SessionRef};
 
-/// What a packet says about those that went the other way, not taken up yet.
+/// What a packet leaves to be done when nobody waits for what it brought.
 pub(super) struct Unsettled {
     via: Via,
     came: Time,
+    /// What it says about those that went the other way.
     ack: Option<Ack<'static>>,
+    /// Number and bytes of a lone send, which calls for an acknowledgement.
+    uncounted: Option<(u64, usize)>,
 }
 
 impl Unsettled {
@@ -31,7 +34,7 @@ impl Unsettled {
             Some(ack) => Some(ack.without_ranges()?),
             None => None,
         };
-        Some(Unsettled { via, came, ack })
+        Some(Unsettled { via, came, ack, uncounted: None })
     }
 }
 
@@ -70,18 +73,16 @@ impl Engine {
     #[inline]
     pub fn settle(&mut self) -> bool {
         if let Some(index) = self.unarmed.take() {
-            if let Some(session) = self.peers[usize::from(index)].as_mut().and_then(|peer| peer.session.as_deref_mut())
-            {
-                session.expect_next();
-            }
             self.arm(index);
         }
-        let Some(Unsettled { via, came, ack }) = self.unsettled.take() else { return false };
+        self.count_lone();
+        let Some(Unsettled { via, came, ack, .. }) = self.unsettled.take() else { return false };
         let now = self.now;
         let Some((session, tables)) = self.session_and_tables(via) else { return true };
         let nonsense = ack.is_some_and(|ack| session.acknowledged(now, came, &ack, tables).is_err());
+        let hostile = session.tx.chunks.len() > CHUNKS_MAX;
         let has_to_send = session.has_to_send();
-        if nonsense {
+        if nonsense || hostile {
             self.lose_peer(now, via.peer, PeerDownReason::Protocol);
         }
         self.trim_deadlines();
@@ -90,6 +91,17 @@ impl Engine {
         }
         self.arm(via.peer);
         true
+    }
+
+    /// Counts a lone send for its acknowledgement, if that has been left: a packet that is built now may take it along.
+    #[inline]
+    pub(super) fn count_lone(&mut self) {
+        let Some(unsettled) = &mut self.unsettled else { return };
+        let (via, came) = (unsettled.via, unsettled.came);
+        let Some((number, bytes)) = unsettled.uncounted.take() else { return };
+        if let Some(session) = self.session_mut(via) {
+            session.count_for_ack(came, number, bytes);
+        }
     }
 
     fn handle_data(&mut self, now: Time, from: SocketAddr, header: Header, datagram: &mut [u8], dma: &mut dyn Dma) {
@@ -144,8 +156,17 @@ impl Engine {
         session.replay.mark(number);
         session.stats.packets_in += 1;
         session.stats.bytes_in += body.len() as u64;
+        session.heard_from(from, number);
+        let elsewhere = peer.paths[peer.current].addr != from;
+        if let Some(ack) = session.receive_lone(body, &mut self.tables, dma) {
+            let uncounted = Some((number, body.len()));
+            self.unsettled = Some(Unsettled { via: session.via, came: now, ack, uncounted });
+            if elsewhere {
+                self.learn_path(index, from);
+            }
+            return;
+        }
         let (mut outcome, ack) = session.receive(now, from, number, body, name, &mut self.tables, dma);
-        let known = session.last_from == Some(from);
         // What waits for room in the window goes out in this turn; an answer to a packet that nothing stands before has room.
         let has_room = outcome.found_clear || !session.has_to_send();
         let later = outcome.is_nothing() && has_room && session.tx.chunks.len() <= CHUNKS_MAX;
@@ -155,11 +176,8 @@ impl Engine {
         }
         let hostile = session.tx.chunks.len() > CHUNKS_MAX;
         let has_to_send = session.has_to_send();
-        if known && peer.paths[peer.current].addr != from && peer.path_of(from).is_none() {
-            let mtu = self.mtu_of(from);
-            if let Some(peer) = self.peer_mut(index) {
-                peer.add_path(from, mtu);
-            }
+        if elsewhere {
+            self.learn_path(index, from);
         }
         if unsettled.is_some() {
             self.unsettled = unsettled;
@@ -174,6 +192,19 @@ impl Engine {
             self.wake(index);
         }
         self.arm(index);
+    }
+
+    /// The newest packet of a peer came from an address that is not its current one: it is a path of its own, if it is not known as one.
+    #[cold]
+    fn learn_path(&mut self, index: u16, from: SocketAddr) {
+        let Some(peer) = self.peer(index) else { return };
+        let newest = peer.session.as_deref().is_some_and(|session| session.last_from == Some(from));
+        if newest && peer.path_of(from).is_none() {
+            let mtu = self.mtu_of(from);
+            if let Some(peer) = self.peer_mut(index) {
+                peer.add_path(from, mtu);
+            }
+        }
     }
 
     /// Acts on what a packet meant for the peer as a whole.
@@ -260,6 +291,7 @@ impl Engine {
         if buf.len() < PACKET_BYTES_MIN {
             return None;
         }
+        self.count_lone();
         if !self.work.is_empty() {
             self.poll_work(now, dma);
         }

@@ -68,6 +68,7 @@ impl Engine {
             Command::Atomic { .. } => ATOMIC_REQUEST_BYTES,
             Command::Send { .. } | Command::Flush { .. } => return None,
         };
+        self.count_lone();
         let entry = self.tables.process(process)?;
         let import = command.import();
         let record = entry.imports.get(import.to_u64()).filter(|record| check(record, &command).is_ok())?;

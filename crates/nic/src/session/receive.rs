@@ -27,7 +27,7 @@ pub(crate) struct Outcome {
     pub(crate) pong: Option<u64>,
     /// An echo of this side was answered.
     pub(crate) echo: Option<u64>,
-    /// Before it nothing waited for room that its acknowledgement might make. Not looked at for a lone send, which calls for nothing.
+    /// Before it nothing waited for room that its acknowledgement might make.
     pub(crate) found_clear: bool,
 }
 
@@ -39,6 +39,32 @@ impl Outcome {
 }
 
 impl Session {
+    /// A packet that opens is the peer's.
+    #[inline]
+    pub(crate) fn heard_from(&mut self, from: SocketAddr, number: u64) {
+        self.heard = true;
+        if number >= self.newest_packet {
+            self.newest_packet = number;
+            self.last_from = Some(from);
+        }
+    }
+
+    /// Takes the opened body of a packet that has not been seen before, if it is one send that is next in order. The acknowledgement in it is the caller's, as of
+    /// [`receive`](Self::receive), and so is [`count_for_ack`](Self::count_for_ack). `None`: nothing happened.
+    #[inline]
+    pub(crate) fn receive_lone(
+        &mut self,
+        body: &[u8],
+        tables: &mut Tables,
+        dma: &mut dyn Dma,
+    ) -> Option<Option<Ack<'static>>> {
+        let next = |lone: &frame::LoneWrite<'_>| lone.seq == self.rx.next && self.rx.held.is_empty();
+        let lone = frame::lone_write(body).filter(next)?;
+        self.rx.next += 1;
+        self.take_write(lone.seq, &lone.head, lone.data, tables, dma);
+        Some(lone.ack)
+    }
+
     /// Takes the opened body of packet `number`, which has not been seen before, but for its acknowledgement: that is the caller's, to be
     /// [taken](Self::acknowledged) after the chunks, for failures among them come before the acknowledgement they belong to.
     #[allow(clippy::too_many_arguments)] // one packet and the world it lands in
@@ -52,19 +78,7 @@ impl Session {
         tables: &mut Tables,
         dma: &mut dyn Dma,
     ) -> (Outcome, Option<Ack<'a>>) {
-        let mut outcome = Outcome::default();
-        self.heard = true;
-        if number >= self.newest_packet {
-            self.newest_packet = number;
-            self.last_from = Some(from);
-        }
-        if let Some(lone) = frame::lone_write(body).filter(|lone| lone.seq == self.rx.next && self.rx.held.is_empty()) {
-            self.rx.next += 1;
-            self.take_write(lone.seq, &lone.head, lone.data, tables, dma);
-            self.count_for_ack(now, number, body.len());
-            return (outcome, lone.ack);
-        }
-        outcome.found_clear = self.is_clear_for(0);
+        let mut outcome = Outcome { found_clear: self.is_clear_for(0), ..Outcome::default() };
         let mut reader = Reader::new(body);
         let (mut next, mut chunks, mut ack) = (None, 0u32, None);
         while !reader.is_empty() {
@@ -100,19 +114,14 @@ impl Session {
         (outcome, ack)
     }
 
-    /// Prepares for the packet that is most likely to come next.
-    #[inline]
-    pub(crate) fn expect_next(&mut self) {
-        self.seals.receive.prepare(self.newest_packet.wrapping_add(1));
-    }
-
     fn pinged(&mut self, from: SocketAddr, token: u64) {
         if self.pongs.len() < crate::limits::PINGS_QUEUED_MAX {
             self.pongs.push_back((from, token));
         }
     }
 
-    fn count_for_ack(&mut self, now: Time, number: u64, bytes: usize) {
+    /// Counts a packet that calls for an acknowledgement.
+    pub(crate) fn count_for_ack(&mut self, now: Time, number: u64, bytes: usize) {
         let rx = &mut self.rx;
         if number >= rx.largest {
             rx.largest = number;

@@ -194,7 +194,6 @@ impl Session {
         let mut runs = [Run::default(); RUNS_PER_PACKET_MAX];
         runs[0] = Run { first, count: 1 };
         self.note_sent(now, packet, runs);
-        self.seals.send.prepare(self.tx.next_packet);
     }
 
     /// Writes a packet with one send; [`note_send`](Self::note_send) is to follow.
