@@ -18,6 +18,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 const CONTROL_BYTES: usize = 64;
 const SEND: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
 const RECEIVE: RecvFlags = RecvFlags::DONTWAIT;
+const LOOK: RecvFlags = RECEIVE.union(RecvFlags::PEEK);
 /// IPv4 and UDP headers.
 const HEADERS_V4: usize = 28;
 /// IPv6 and UDP headers.
@@ -34,6 +35,17 @@ pub struct UdpPort {
     joins: bool,
     /// The one address that it sends to and hears, if it is connected.
     peer: Option<SocketAddr>,
+    last: LastLook,
+}
+
+/// What the last look at a socket brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LastLook {
+    Nothing,
+    /// Datagrams that are out of the kernel's queue.
+    Taken,
+    /// A datagram that has been given and is still at the head of the kernel's queue.
+    Left,
 }
 
 impl UdpPort {
@@ -75,7 +87,17 @@ impl UdpPort {
             SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER),
         };
         let _ = set_option(&socket, level, option, libc::IP_PMTUDISC_DO);
-        Ok(UdpPort { socket: socket.into(), local: address, segments, joins, peer: None })
+        Ok(UdpPort { socket: socket.into(), local: address, segments, joins, peer: None, last: LastLook::Taken })
+    }
+
+    /// Takes out of the kernel's queue what a [receive](ReceiveBatch::receive) has given and left there, as the next one would do. Until then the socket looks readable.
+    #[inline]
+    pub fn release(&mut self) {
+        if self.last == LastLook::Left {
+            self.last = LastLook::Taken;
+            // It is there, and this socket has no other reader. Should it stay all the same, it is given once more, as datagrams may be.
+            let _ = net::recv(&self.socket, &mut [0u8; 0], RECEIVE);
+        }
     }
 
     /// The address bound.
@@ -228,15 +250,17 @@ impl ReceiveBatch {
     }
 
     /// Receives what is there, at most `max` (or [`UDP_BATCH`]) receives, and gives each datagram to `each`. When nothing is there it looks again, `looks` times in
-    /// all. Returns the number of receives; 0 when nothing came.
+    /// all. Returns the number of receives; 0 when nothing came. A single datagram that comes after a look in vain may be left in the kernel's queue until the next call or
+    /// [`UdpPort::release`]: whoever waits for it need not wait until the kernel has freed its memory too.
     #[inline]
     pub fn receive(
         &mut self,
-        port: &UdpPort,
+        port: &mut UdpPort,
         max: usize,
         looks: u32,
         mut each: impl FnMut(SocketAddr, &mut [u8]),
     ) -> io::Result<usize> {
+        port.release();
         if max == 1 && !port.joins {
             return self.receive_one(port, looks, each);
         }
@@ -247,6 +271,7 @@ impl ReceiveBatch {
                 break;
             }
         }
+        port.last = if count > 0 { LastLook::Taken } else { LastLook::Nothing };
         for i in 0..count {
             let came = self.came[i];
             let bytes = &mut self.bytes[self.start + i * BUFFER_BYTES..][..came.len];
@@ -261,28 +286,39 @@ impl ReceiveBatch {
     #[inline]
     fn receive_one(
         &mut self,
-        port: &UdpPort,
+        port: &mut UdpPort,
         looks: u32,
         mut each: impl FnMut(SocketAddr, &mut [u8]),
     ) -> io::Result<usize> {
         let buffer = &mut self.bytes[self.start..][..BUFFER_BYTES];
         let mut left = looks;
+        // Of datagrams that come one after the other, each is taken with one call.
+        let mut flags = if port.last == LastLook::Nothing { LOOK } else { RECEIVE };
+        let mut from = port.peer;
         let came = loop {
             let came = match port.peer {
-                Some(peer) => net::recv(&port.socket, &mut *buffer, RECEIVE).map(|(len, _)| (len, Some(peer))),
-                None => net::recvfrom(&port.socket, &mut *buffer, RECEIVE)
-                    .map(|(len, _, from)| (len, from.and_then(|from| SocketAddr::try_from(from).ok()))),
+                Some(_) => net::recv(&port.socket, &mut *buffer, flags).map(|(len, _)| len),
+                None => net::recvfrom(&port.socket, &mut *buffer, flags).map(|(len, _, sender)| {
+                    from = sender.and_then(|sender| SocketAddr::try_from(sender).ok());
+                    len
+                }),
             };
             left = left.saturating_sub(1);
             if left == 0 || !matches!(came, Err(Errno::AGAIN)) {
                 break came;
             }
+            flags = LOOK;
         };
-        match came {
-            Ok((len, Some(from))) => each(from, &mut buffer[..len]),
+        port.last = match came {
+            Ok(_) if flags == LOOK => LastLook::Left,
+            Err(Errno::AGAIN) => LastLook::Nothing,
+            _ => LastLook::Taken,
+        };
+        match (came, from) {
+            (Ok(len), Some(from)) => each(from, &mut buffer[..len]),
             // Nobody to answer to.
-            Ok((_, None)) => {}
-            Err(errno) => return nothing_there(errno),
+            (Ok(_), None) => {}
+            (Err(errno), _) => return nothing_there(errno),
         }
         Ok(1)
     }
@@ -493,7 +529,7 @@ mod tests {
         UdpPort::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), 1 << 20).unwrap()
     }
 
-    fn receive_all(port: &UdpPort, count: usize) -> Vec<Vec<u8>> {
+    fn receive_all(port: &mut UdpPort, count: usize) -> Vec<Vec<u8>> {
         let (mut batch, mut all) = (ReceiveBatch::new(), Vec::new());
         let end = Instant::now() + Duration::from_secs(20);
         while all.len() < count && Instant::now() < end {
@@ -504,26 +540,27 @@ mod tests {
 
     #[test]
     fn datagrams_keep_their_borders_and_their_sender() {
-        let (a, b) = (loopback(), loopback());
+        let (mut a, mut b) = (loopback(), loopback());
         a.send(b.local_addr(), b"one", 3).unwrap();
         a.send(b.local_addr(), b"three", 1400).unwrap();
-        assert_eq!(receive_all(&b, 2), [b"one".to_vec(), b"three".to_vec()]);
+        assert_eq!(receive_all(&mut b, 2), [b"one".to_vec(), b"three".to_vec()]);
         b.send(a.local_addr(), b"back", 4).unwrap();
         let mut from = None;
         while from.is_none() {
-            ReceiveBatch::new().receive(&a, 1, 1, |sender, _| from = Some(sender)).unwrap();
+            ReceiveBatch::new().receive(&mut a, 1, 1, |sender, _| from = Some(sender)).unwrap();
         }
         assert_eq!(from, Some(b.local_addr()));
     }
 
     #[test]
     fn a_receive_looks_as_often_as_asked_and_finds_what_comes_meanwhile() {
-        let (a, b, mut batch) = (loopback(), loopback(), ReceiveBatch::new());
-        let connected = b.connected(a.local_addr(), 1 << 20).unwrap();
-        let stranger = loopback();
-        for (port, sender, max) in [(&b, &stranger, 1), (&b, &stranger, UDP_BATCH), (&connected, &a, 1)] {
+        let (a, mut b, mut batch) = (loopback(), loopback(), ReceiveBatch::new());
+        let mut connected = b.connected(a.local_addr(), 1 << 20).unwrap();
+        let (stranger, to) = (loopback(), b.local_addr());
+        for (hot, sender, max) in [(false, &stranger, 1), (false, &stranger, UDP_BATCH), (true, &a, 1)] {
+            let port = if hot { &mut connected } else { &mut b };
             assert_eq!(batch.receive(port, max, 1_000, |_, _| panic!("nothing was sent")).unwrap(), 0);
-            let (mut came, to) = (Vec::new(), b.local_addr());
+            let mut came = Vec::new();
             let count = std::thread::scope(|scope| {
                 scope.spawn(move || {
                     std::thread::sleep(Duration::from_millis(5));
@@ -537,26 +574,57 @@ mod tests {
     }
 
     #[test]
+    fn a_datagram_that_was_awaited_leaves_the_queue_later_and_comes_once() {
+        let (a, mut b, mut batch) = (loopback(), loopback(), ReceiveBatch::new());
+        let mut connected = b.connected(a.local_addr(), 1 << 20).unwrap();
+        let (stranger, to) = (loopback(), b.local_addr());
+        let queued = |port: &UdpPort| rustix::io::ioctl_fionread(port).unwrap();
+        for (hot, sender, max) in [(false, &stranger, 1), (false, &stranger, UDP_BATCH), (true, &a, 1)] {
+            let port = if hot { &mut connected } else { &mut b };
+            let mut receive = |port: &mut UdpPort, max| {
+                let mut came = Vec::new();
+                batch.receive(port, max, 1, |_, bytes| came.push(bytes.to_vec())).unwrap();
+                came
+            };
+            assert!(receive(port, 1).is_empty(), "nothing was sent");
+            sender.send(to, b"awaited", 7).unwrap();
+            sender.send(to, b"next", 4).unwrap();
+            assert_eq!(receive(port, 1), [b"awaited"]);
+            assert_eq!(queued(port), 7, "still at the head of the queue");
+            assert_eq!(receive(port, max), [b"next"], "at most {max} at once");
+            assert_eq!(queued(port), 0, "one that comes right behind another is taken with one call");
+            assert!(receive(port, max).is_empty());
+            sender.send(to, b"", 1).unwrap();
+            sender.send(to, b"more", 4).unwrap();
+            assert_eq!(receive(port, 1), [b""]);
+            port.release();
+            port.release();
+            assert_eq!(queued(port), 4, "a release takes what was given, and nothing else");
+            assert_eq!(receive(port, 1), [b"more"]);
+        }
+    }
+
+    #[test]
     fn memory_of_a_region_goes_out_from_its_place() {
-        let (a, b) = (loopback(), loopback());
+        let (a, mut b) = (loopback(), loopback());
         let region = Region::create(70_000).unwrap();
         let bytes: Vec<u8> = (0..50_000u32).map(|i| (i / 7) as u8).collect();
         region.write(4000, &bytes).unwrap();
         a.send_around(b.local_addr(), b"head", (&region, 4000, 50_000), b"tail").unwrap();
-        assert_eq!(receive_all(&b, 1), [[b"head", &bytes[..], b"tail"].concat()]);
+        assert_eq!(receive_all(&mut b, 1), [[b"head", &bytes[..], b"tail"].concat()]);
     }
 
     #[test]
     fn one_send_carries_several_datagrams() {
-        let (a, b) = (loopback(), loopback());
+        let (a, mut b) = (loopback(), loopback());
         if !a.sends_segments() {
             eprintln!("skipped: this kernel has no UDP segmentation offload");
             return;
         }
         let bytes: Vec<u8> = (0..10_500u32).map(|i| i as u8).collect();
         // A port that loopback alone reaches gets them one by one, another one joined.
-        let joining = UdpPort::bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), 1 << 20).unwrap();
-        for port in [&b, &joining] {
+        let mut joining = UdpPort::bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), 1 << 20).unwrap();
+        for port in [&mut b, &mut joining] {
             let to = SocketAddr::from((Ipv4Addr::LOCALHOST, port.local_addr().port()));
             a.send(to, &bytes, 1000).unwrap();
             let all = receive_all(port, 11);
@@ -567,30 +635,30 @@ mod tests {
 
     #[test]
     fn the_largest_datagram_passes_on_loopback() {
-        let (a, b) = (loopback(), loopback());
+        let (a, mut b) = (loopback(), loopback());
         let payload = way_to(b.local_addr()).unwrap().payload_bytes;
         assert!(payload > 1400, "loopback carries {payload} bytes");
         a.send(b.local_addr(), &vec![7; payload], payload).unwrap();
-        assert_eq!(receive_all(&b, 1), [vec![7; payload]]);
+        assert_eq!(receive_all(&mut b, 1), [vec![7; payload]]);
         assert!(b.receive_buffer_bytes() > 0);
     }
 
     #[test]
     fn a_connected_socket_takes_over_what_its_peer_sends() {
-        let (a, b, other) = (loopback(), loopback(), loopback());
-        let hot = a.connected(b.local_addr(), 1 << 20).unwrap();
+        let (mut a, mut b, other) = (loopback(), loopback(), loopback());
+        let mut hot = a.connected(b.local_addr(), 1 << 20).unwrap();
         assert_eq!(hot.local_addr(), a.local_addr());
         b.send(a.local_addr(), b"from the peer", 20).unwrap();
         other.send(a.local_addr(), b"from another", 20).unwrap();
-        assert_eq!(receive_all(&hot, 1), [b"from the peer".to_vec()]);
-        assert_eq!(receive_all(&a, 1), [b"from another".to_vec()]);
+        assert_eq!(receive_all(&mut hot, 1), [b"from the peer".to_vec()]);
+        assert_eq!(receive_all(&mut a, 1), [b"from another".to_vec()]);
         hot.send(b.local_addr(), b"back", 20).unwrap();
         let region = Region::create(4096).unwrap();
         hot.send_around(b.local_addr(), b"h", (&region, 0, 2), b"t").unwrap();
-        assert_eq!(receive_all(&b, 2), [b"back".to_vec(), b"h\0\0t".to_vec()]);
+        assert_eq!(receive_all(&mut b, 2), [b"back".to_vec(), b"h\0\0t".to_vec()]);
         drop(hot);
         b.send(a.local_addr(), b"again", 20).unwrap();
-        assert_eq!(receive_all(&a, 1), [b"again".to_vec()]);
+        assert_eq!(receive_all(&mut a, 1), [b"again".to_vec()]);
         // Nobody else can join the address in this way.
         assert!(bind_shared(a.local_addr()).is_err());
     }
@@ -606,12 +674,12 @@ mod tests {
 
     #[test]
     fn a_peer_that_is_not_there_is_no_error_of_a_receive() {
-        let a = loopback();
+        let mut a = loopback();
         let gone = loopback().local_addr();
         let mut batch = ReceiveBatch::new();
         for _ in 0..20 {
             let _ = a.send(gone, b"x", 1);
-            assert_eq!(batch.receive(&a, 4, 1, |_, _| {}).unwrap(), 0);
+            assert_eq!(batch.receive(&mut a, 4, 1, |_, _| {}).unwrap(), 0);
         }
     }
 }

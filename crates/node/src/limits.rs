@@ -106,6 +106,10 @@ pub const CONTROL_LOOK_FIRST: u32 = 4;
 pub const CONTROL_FREQUENT_STEPS: u32 = 2;
 /// Looks in vain after which they are not.
 pub const CONTROL_FREQUENT_LOOKS: u32 = 32;
+/// So many times as many looks for datagrams in a row, if no other thread wants the node: the less often a whole step comes between two looks, the sooner something is found.
+pub const LONE_LOOKS: u32 = 2;
+/// Hearings without that after a thread was turned away: some milliseconds.
+pub const SHORT_HEARINGS: u32 = 1 << 12;
 /// Time for which the keeper of an embedded node leaves it to callers that step it.
 pub const KEEPER_NAP: Duration = Duration::from_millis(1);
 /// Longest such time, while callers step it again and again: shorter than the shortest retransmission timer of a peer, which would fire needlessly when they stop.

@@ -146,6 +146,8 @@ impl Network {
     /// Puts the sockets into the epoll set or takes them out: between two sleeps nobody looks there, and being in it costs time with each datagram. Says whether
     /// they are where they should be.
     pub(crate) fn arm(&mut self, armed: bool) -> bool {
+        // What is left in a socket would end a sleep at once.
+        self.ports.iter_mut().chain(self.hot.iter_mut().map(|(_, port)| port)).for_each(UdpPort::release);
         if self.armed == armed {
             return true;
         }
@@ -216,14 +218,18 @@ impl Network {
         let (counters, routes, last) = (&mut self.counters, &self.routes, self.last);
         let before = counters.bytes_in;
         let asked = self.batch_size;
-        let Some(port) = index.map_or(self.hot.as_ref().map(|(_, port)| port), |i| self.ports.get(i)) else {
+        let Some(port) = (match index {
+            None => self.hot.as_mut().map(|(_, port)| port),
+            Some(index) => self.ports.get_mut(index),
+        }) else {
             return false;
         };
         let came = self.batch.receive(port, asked, looks, |from, datagram| {
             counters.datagrams_in += 1;
             counters.bytes_in += datagram.len() as u64;
             station.handle_datagram(now, from, datagram);
-            if routes.get(last).is_none_or(|r| r.address != from) {
+            // The hot socket hears one address only, whose route is known.
+            if index.is_some() && routes.get(last).is_none_or(|r| r.address != from) {
                 stranger = Some(from);
             }
         });
@@ -556,6 +562,24 @@ impl Probes {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_left_in_a_socket_does_not_end_a_sleep() {
+        let epoll = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC).unwrap());
+        let mut network = Network::bind(&[SocketAddr::from((Ipv4Addr::LOCALHOST, 0))], epoll.clone()).unwrap();
+        let readable = || {
+            let mut polled = [rustix::event::PollFd::new(&*epoll, rustix::event::PollFlags::IN)];
+            rustix::event::poll(&mut polled, Some(&rustix::event::Timespec::default())).unwrap() > 0
+        };
+        let receive = |network: &mut Network| network.batch.receive(&mut network.ports[0], 1, 1, |_, _| {}).unwrap();
+        assert_eq!(receive(&mut network), 0);
+        let other = std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        other.send_to(b"awaited", network.addresses()[0]).unwrap();
+        assert_eq!(receive(&mut network), 1);
+        assert!(readable(), "it is left there while nobody sleeps");
+        assert!(network.arm(true));
+        assert!(!readable());
+    }
 
     #[test]
     fn sockets_that_bring_nothing_are_looked_at_now_and_then_for_ever() {

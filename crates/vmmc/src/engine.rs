@@ -61,11 +61,17 @@ impl Shared {
         Limit::within(&self.core, options.timeout.unwrap_or_else(|| self.core.timeout()))
     }
 
-    /// Sends the caller's data: in the descriptor, or by way of staging memory.
+    /// Sends the caller's data: at once, in the descriptor, or by way of staging memory.
+    #[inline]
     pub(crate) fn send_engine(&self, offset: u64, data: &[u8], options: SendOptions) -> Result<(), TransferError> {
         if data.len() <= INLINE_BYTES_MAX && options.is_plain() && self.send_now(offset, data)? {
             return Ok(());
         }
+        self.send_posted(offset, data, options)
+    }
+
+    #[inline(never)]
+    fn send_posted(&self, offset: u64, data: &[u8], options: SendOptions) -> Result<(), TransferError> {
         self.check_trouble()?;
         let limit = &self.limit(options);
         let inline_max = if options.counter.is_some() { INLINE_WITH_COUNTER_BYTES_MAX } else { INLINE_BYTES_MAX };

@@ -253,12 +253,17 @@ impl Import {
     /// [`TransferError`]; nothing has moved, except after [`TransferError::TimedOut`], when the data may still arrive.
     #[inline]
     pub fn send(&self, offset: u64, data: &[u8]) -> Result<(), TransferError> {
-        if let Some(mapped) = &self.mapped {
-            if self.shared.rights.contains(Rights::WRITE) {
-                return mapped.send(offset, data).map_err(|fault| self.shared.fault(fault));
+        let shared = &*self.shared;
+        match &self.mapped {
+            Some(mapped) if shared.rights.contains(Rights::WRITE) => {
+                mapped.send(offset, data).map_err(|fault| shared.fault(fault))
+            }
+            Some(_) => self.send_with(offset, data, SendOptions::default()),
+            None => {
+                shared.check(Rights::WRITE, offset, data.len() as u64)?;
+                shared.send_engine(offset, data, SendOptions::default())
             }
         }
-        self.send_with(offset, data, SendOptions::default())
     }
 
     /// [`send`](Self::send) with choices.
@@ -402,12 +407,18 @@ fn map(core: &Arc<Core>, grant: &Grant, rights: Rights, fds: Vec<OwnedFd>) -> Re
 
 impl Shared {
     /// Checks a transfer against the import.
+    #[inline]
     pub(crate) fn check(&self, needed: Rights, offset: u64, len: u64) -> Result<(), TransferError> {
         self.check_right(needed)?;
         match offset.checked_add(len) {
             Some(end) if end <= self.len => Ok(()),
-            _ => Err(TransferError::OutOfBounds { import: self.label.clone(), offset, len, size: self.len }),
+            _ => Err(self.out_of_bounds(offset, len)),
         }
+    }
+
+    #[cold]
+    fn out_of_bounds(&self, offset: u64, len: u64) -> TransferError {
+        TransferError::OutOfBounds { import: self.label.clone(), offset, len, size: self.len }
     }
 
     pub(crate) fn check_send(&self, offset: u64, len: u64, counter: Option<u64>) -> Result<(), TransferError> {
@@ -422,11 +433,14 @@ impl Shared {
         self.check_aligned(offset)
     }
 
+    #[inline]
     fn check_right(&self, needed: Rights) -> Result<(), TransferError> {
-        if self.rights.contains(needed) {
-            return Ok(());
-        }
-        Err(TransferError::NoRight { import: self.label.clone(), needed, granted: self.rights })
+        if self.rights.contains(needed) { Ok(()) } else { Err(self.no_right(needed)) }
+    }
+
+    #[cold]
+    fn no_right(&self, needed: Rights) -> TransferError {
+        TransferError::NoRight { import: self.label.clone(), needed, granted: self.rights }
     }
 
     fn check_aligned(&self, offset: u64) -> Result<(), TransferError> {

@@ -319,3 +319,22 @@ fn the_keeper_naps_while_somebody_else_holds_the_node() {
     assert_eq!(kept, None, "who holds it may step");
     assert!(Nanos::monotonic().since(start) >= KEEPER_NAP, "it would ask again and again");
 }
+
+#[test]
+fn hearings_are_short_for_a_while_after_a_thread_was_turned_away() {
+    let node = Embedded::start(NodeConfig::new("alone").key(KeySource::Plain)).unwrap();
+    let shared = &node.0.shared;
+    let connection = shared.lock().station.accept(now(), Channel::pair().unwrap().0).unwrap();
+    let stepper = CoreStepper { core: node.0.clone(), connection };
+    let send = Direct::Send { import: 0, offset: 0, data: b"a word" };
+    let ways: [(&str, &dyn Fn() -> bool); 2] =
+        [("a step", &|| stepper.step()), ("a send", &|| stepper.send_now(&send))];
+    for (what, way) in ways {
+        assert_eq!(shared.looks(7), 7 * LONE_LOOKS);
+        let held = shared.lock();
+        assert!(!way(), "{what} of a node that another has");
+        drop(held);
+        (0..SHORT_HEARINGS).for_each(|hearing| assert_eq!(shared.looks(7), 7, "{what}, hearing {hearing}"));
+    }
+    assert_eq!(shared.looks(7), 7 * LONE_LOOKS);
+}
