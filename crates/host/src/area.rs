@@ -9,7 +9,7 @@
 //! Invariant: no process can write a word that another process of another user trusts; what a process writes in its own area harms only itself.
 
 use crate::abi::{COMMANDS, COMPLETIONS, NOTIFICATIONS, PAIRS};
-pub use crate::handshake::{close_gate, enter_lane, fence, leave_lane};
+pub use crate::handshake::{enter_lane, fence, leave_lane, set_gate};
 use crate::limits::{EXPORTS_PER_PROCESS_MAX, LANES};
 use crate::region::{Protection, Region, RegionError};
 use crate::ring::{Consumer, Producer, RegionWords, Shape};
@@ -277,7 +277,7 @@ mod tests {
         let gates = GateTable::create().unwrap();
         let gate = gates.gate(3).unwrap();
         gate.store(gate_word(2, GateState::Open), Ordering::SeqCst);
-        assert_eq!(enter_lane(area.lane(9), 42, gate, crate::barrier::Fences::Both), gate_word(2, GateState::Open));
+        assert_eq!(enter_lane(area.lane(9), 42, gate), gate_word(2, GateState::Open));
         assert!(area.any_lane(|i| i == 42) && !area.any_lane(|i| i == 43));
         leave_lane(area.lane(9));
         assert!(!area.any_lane(|_| true));

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Version of the interface between library and node. Both sides must have the same.
-pub const CONTROL_VERSION: u32 = 6;
+pub const CONTROL_VERSION: u32 = 7;
 
 /// What a process asks of its node. `serial` numbers are echoed so that a reply that comes after its deadline is recognised and dropped.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -232,8 +232,6 @@ pub enum Answer {
         node: String,
         /// UDP addresses that the node listens on.
         listen: Vec<String>,
-        /// A revocation fences for this process too (see [`crate::barrier`]).
-        fences: bool,
     },
     /// The region's id.
     Region {

@@ -22,7 +22,6 @@ use crate::waiting::Waiting;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, Weak};
-use vmmc_host::barrier::Fences;
 use vmmc_host::channel::{ChannelError, node_socket_name};
 use vmmc_host::control::{Answer, CONTROL_VERSION, Call, Refusal, RefusalCode};
 use vmmc_host::fork::ForkWord;
@@ -85,7 +84,7 @@ fn build(
     (answer, fds): Answered,
 ) -> Result<Core, AttachError> {
     let system = |why: String| AttachError::System { node: choices.node.clone(), why };
-    let Answer::Attached { version: CONTROL_VERSION, process, node, listen, fences } = answer else {
+    let Answer::Attached { version: CONTROL_VERSION, process, node, listen } = answer else {
         return Err(system("the node gave a wrong answer".into()));
     };
     let Ok([area, gates, wake, doorbell, events]) = <[OwnedFd; 5]>::try_from(fds) else {
@@ -105,7 +104,7 @@ fn build(
         timeout: choices.timeout,
         commands: Mutex::new(area.command_producer()),
         collector: Mutex::new(Collector::new(&area, Channel::from_fd(events))),
-        hot: Arc::new(Hot::new(area, state, Fences::agree(fences), process, tracer)),
+        hot: Arc::new(Hot::new(area, state, process, tracer)),
         gates,
         control,
         doorbell,

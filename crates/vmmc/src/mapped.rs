@@ -12,7 +12,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use vmmc_host::abi::{GateState, RawNotification, gate_state, gate_word};
 use vmmc_host::area::{enter_lane, leave_lane};
-use vmmc_host::barrier::Fences;
 use vmmc_host::fork::ForkWord;
 use vmmc_host::limits::{LANES, STORE_TRIAL_BYTES_MIN};
 use vmmc_host::region::OutOfBounds;
@@ -29,7 +28,6 @@ pub(crate) const GONE: u64 = 2;
 pub(crate) struct Hot {
     state: ForkWord,
     pub(crate) area: AttachArea,
-    fences: Fences,
     pub(crate) counters: Box<[LaneCounters; LANES]>,
     /// What records transfers, if they are to be recorded.
     tracer: Option<(u32, Arc<Tracer>)>,
@@ -66,16 +64,10 @@ impl From<OutOfBounds> for Fault {
 }
 
 impl Hot {
-    pub(crate) fn new(
-        area: AttachArea,
-        state: ForkWord,
-        fences: Fences,
-        process: u32,
-        tracer: Option<Arc<Tracer>>,
-    ) -> Hot {
+    pub(crate) fn new(area: AttachArea, state: ForkWord, process: u32, tracer: Option<Arc<Tracer>>) -> Hot {
         state.word().store(ALIVE, Ordering::Release);
         let tracer = tracer.map(|tracer| (process, tracer));
-        Hot { state, area, fences, counters: lanes::counters(), tracer, shared: Mutex::new(()) }
+        Hot { state, area, counters: lanes::counters(), tracer, shared: Mutex::new(()) }
     }
 
     /// [`ALIVE`], [`GONE`], or 0 in a forked child.
@@ -150,7 +142,7 @@ impl Mapped {
         }
         let word = hot.area.lane(lane as usize);
         let gate = self.gate();
-        let seen = enter_lane(word, self.import, gate, hot.fences);
+        let seen = enter_lane(word, self.import, gate);
         if seen != self.open {
             leave_lane(word);
             return Err(Fault::Gate(gate_state(seen, self.generation)));

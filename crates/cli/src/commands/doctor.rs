@@ -94,7 +94,7 @@ fn text(machine: &Machine, findings: &[Finding]) -> String {
 
 fn findings(machine: &Machine) -> Vec<Finding> {
     let mut all = vec![kernel(machine), sealed_memory(), available(), cores(machine), cipher()];
-    all.extend([udp_segments(machine), udp_buffers(), userfaultfd(), io_uring(), membarrier(machine)]);
+    all.extend([udp_segments(machine), udp_buffers(), userfaultfd(), io_uring()]);
     all.extend([locked_memory(), open_files(), huge_pages(), key_file(), nodes()]);
     all.extend(tools());
     all
@@ -234,15 +234,6 @@ fn io_uring() -> Finding {
         None => {
             note(about, "not known to this kernel", "an alternative transport between nodes; VMMC does not use it yet")
         }
-    }
-}
-
-fn membarrier(machine: &Machine) -> Finding {
-    let about = "membarrier";
-    if version(machine) >= (4, 14) {
-        good(about, "private expedited (by kernel version)")
-    } else {
-        note(about, "not in this kernel", "Linux 4.14 has it; VMMC does without")
     }
 }
 

@@ -11,7 +11,6 @@ use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use vmmc_host::abi::GateState;
-use vmmc_host::barrier::can_fence_for_others;
 use vmmc_host::control::{Answer, CONTROL_VERSION, NodeEvent, Refusal, RefusalCode};
 use vmmc_host::process::ProcessWatch;
 use vmmc_host::wait::{WakeReceiver, wake_pair};
@@ -54,8 +53,7 @@ impl Station {
         self.unattached -= 1;
         let listen = self.config.listen.iter().map(ToString::to_string).collect();
         let node = self.config.name.as_str().to_string();
-        let fences = can_fence_for_others();
-        Ok((Answer::Attached { version: CONTROL_VERSION, process: id.0, node, listen, fences }, given))
+        Ok((Answer::Attached { version: CONTROL_VERSION, process: id.0, node, listen }, given))
     }
 
     /// What a new process needs, ours and its own.

@@ -4,10 +4,8 @@
 
 use super::memory::duplicate;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::Ordering;
 use vmmc_host::abi::{GateState, gate_word};
 use vmmc_host::area;
-use vmmc_host::barrier::fence_for_others;
 use vmmc_host::limits::EXPORTS_PER_PROCESS_MAX;
 use vmmc_host::{GateTable, RegionError};
 
@@ -64,15 +62,10 @@ impl Gates {
         Some(gate)
     }
 
-    /// Shows a state to the importers, and orders it before a look at their lanes.
+    /// Shows a state to the importers, and orders it before a look at their lanes: whoever closed it may wait until the transfers under way have ended.
     pub(super) fn set(&self, gate: Gate, state: GateState) {
         let word = self.table.gate(gate.slot).expect("slots below the bound");
-        word.store(gate_word(gate.generation, state), Ordering::SeqCst);
-        match state {
-            // Somebody waits until the transfers under way have ended.
-            GateState::Revoked => fence_for_others(),
-            _ => area::fence(),
-        }
+        area::set_gate(word, gate_word(gate.generation, state));
     }
 
     /// The slot can be used again.
@@ -84,6 +77,7 @@ impl Gates {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::Ordering;
 
     #[test]
     fn a_gate_used_again_does_not_open_for_its_former_importers() {

@@ -5,7 +5,6 @@ use std::sync::atomic::Ordering;
 use vmmc_host::GateTable;
 use vmmc_host::abi::{GateState, gate_state};
 use vmmc_host::area::{enter_lane, leave_lane};
-use vmmc_host::barrier::Fences;
 use vmmc_host::control::{Answer, Call, NodeEvent, RefusalCode, rights};
 use vmmc_nic::OpError;
 
@@ -36,7 +35,7 @@ fn a_transfer_under_way_is_waited_for() {
     let (grant, _) = b.import(None, "x", BOTH);
     let lane = b.area.lane(7).load(Ordering::SeqCst);
     assert_eq!(lane, 0);
-    enter_lane(b.area.lane(7), grant.import, b.gates.gate(0).unwrap(), Fences::Both);
+    enter_lane(b.area.lane(7), grant.import, b.gates.gate(0).unwrap());
     let serial = a.ask(Call::Unexport { export, moving: false });
     for _ in 0..100 {
         a.pump();
@@ -52,7 +51,7 @@ fn a_transfer_that_does_not_end_makes_the_pages_move() {
     let (mut a, mut b) = (Raw::attach(&world, 0), Raw::attach(&world, 0));
     let (export, _) = a.export("x");
     let (grant, _) = b.import(None, "x", BOTH);
-    enter_lane(b.area.lane(255), grant.import, b.gates.gate(0).unwrap(), Fences::Both);
+    enter_lane(b.area.lane(255), grant.import, b.gates.gate(0).unwrap());
     let serial = a.ask(Call::Unexport { export, moving: false });
     assert_eq!(a.answer(serial), Ok(Answer::Unexported { must_move: true }));
 }
@@ -65,7 +64,7 @@ fn an_importer_inside_another_import_is_not_waited_for() {
     a.export("y");
     b.import(None, "x", BOTH);
     let (other, _) = b.import(None, "y", BOTH);
-    enter_lane(b.area.lane(0), other.import, b.gates.gate(0).unwrap(), Fences::Both);
+    enter_lane(b.area.lane(0), other.import, b.gates.gate(0).unwrap());
     assert_eq!(a.call(Call::Unexport { export, moving: false }), Ok(Answer::Unexported { must_move: false }));
 }
 
@@ -88,7 +87,7 @@ fn an_importer_that_left_inside_a_transfer_makes_the_pages_move() {
     let (mut a, mut b) = (Raw::attach(&world, 0), Raw::attach(&world, 0));
     let (export, _) = a.export("x");
     let (grant, _) = b.import(None, "x", BOTH);
-    enter_lane(b.area.lane(3), grant.import, b.gates.gate(0).unwrap(), Fences::Both);
+    enter_lane(b.area.lane(3), grant.import, b.gates.gate(0).unwrap());
     drop(b);
     for _ in 0..10 {
         a.pump();
