@@ -6,13 +6,14 @@ pub(crate) mod run;
 pub(crate) mod utlb;
 
 use crate::failure::EXIT_CODES;
-use crate::limits::{DEMO_RUNS, RUNS, RUNS_MAX};
+use crate::limits::{DEMO_RUNS, MEASURE_TIME, RUNS, RUNS_MAX, SERIES_TIME, TURNS};
 use crate::report::units::parse_size;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Virtual memory-mapped communication: memory moves between processes and between machines.
 #[derive(Parser, Debug)]
@@ -232,12 +233,12 @@ pub(crate) struct Bench {
     /// Between nodes only with encryption
     #[arg(long)]
     pub(crate) sealed: bool,
-    /// Runs of every series, in turns
-    #[arg(long, default_value_t = RUNS, value_parser = clap::value_parser!(u32).range(1..=i64::from(RUNS_MAX)))]
-    pub(crate) runs: u32,
-    /// Time that one measurement aims at, milliseconds
-    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=60_000))]
-    pub(crate) time_ms: u64,
+    /// Runs of every series, in turns [default: 25 of latency, bandwidth, fetch and atomic, else 5]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=i64::from(RUNS_MAX)))]
+    runs: Option<u32>,
+    /// Time that one measurement aims at, milliseconds [default: 500 over the runs, but 15 to 100]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    time_ms: Option<u64>,
     /// How long the receiver sleeps before it is notified, microseconds (notify only)
     #[arg(long, value_delimiter = ',', default_values_t = [30, 1000], value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub(crate) asleep_us: Vec<u64>,
@@ -250,6 +251,27 @@ pub(crate) struct Bench {
     /// How to show the result.
     #[command(flatten)]
     pub(crate) output: Output,
+}
+
+impl Bench {
+    /// Runs of every series.
+    pub(crate) fn runs(&self) -> u32 {
+        self.runs.unwrap_or(match self.what {
+            What::Latency | What::Bandwidth | What::Fetch | What::Atomic => TURNS,
+            What::Notify | What::Import | What::Redirect | What::Utlb | What::Sockets => RUNS,
+        })
+    }
+
+    /// Time that one measurement aims at.
+    pub(crate) fn time(&self) -> Duration {
+        self.time_ms.map_or_else(|| measure_time(SERIES_TIME, self.runs()), Duration::from_millis)
+    }
+}
+
+/// Time that one of several runs aims at, which together aim at `series`.
+pub(crate) fn measure_time(series: Duration, runs: u32) -> Duration {
+    let (least, most) = MEASURE_TIME;
+    (series / runs).clamp(least, most)
 }
 
 /// A part of `bench sockets`.

@@ -6,12 +6,23 @@ use std::time::Duration;
 
 /// Runs of every series unless `--runs` says otherwise: enough for a median that one disturbed run cannot move.
 pub(crate) const RUNS: u32 = 5;
+/// The same of series that are compared with others that keep both cores busy too. Where a hypervisor moves virtual cores about, they are near each other in one moment and
+/// far apart in the next, and a ratio is one of a moment: many short turns.
+pub(crate) const TURNS: u32 = 25;
 /// Runs of every series in the demo, which has 30 s for everything.
-pub(crate) const DEMO_RUNS: u32 = 3;
+pub(crate) const DEMO_RUNS: u32 = 9;
+/// Runs, of however many, in which series take part that need much longer than a turn: [`SLOW_BYTES`] and the programs of others.
+pub(crate) const SLOW_RUNS: u32 = 5;
+/// Messages from here on take longer than a turn.
+pub(crate) const SLOW_BYTES: u64 = 16 << 20;
 /// Most runs that can be asked for: above this nobody waits for the end.
 pub(crate) const RUNS_MAX: u32 = 1000;
-/// Time that one measurement of the demo aims at.
-pub(crate) const DEMO_MEASURE: Duration = Duration::from_millis(50);
+/// Time that all runs of a series together aim at, unless `--time-ms` says what one is to take.
+pub(crate) const SERIES_TIME: Duration = Duration::from_millis(500);
+/// The same of the demo.
+pub(crate) const DEMO_SERIES_TIME: Duration = Duration::from_millis(150);
+/// Least and most that one measurement aims at then: a shorter one is mostly preparation.
+pub(crate) const MEASURE_TIME: (Duration, Duration) = (Duration::from_millis(15), Duration::from_millis(100));
 /// Part of a measurement that is spent on warming up caches, branch predictors and the clock of the core, in percent.
 pub(crate) const WARM_UP_PERCENT: u64 = 20;
 /// Round trips that tell how long one takes, before the measurement proper.

@@ -164,7 +164,8 @@ fn a_job_spans_hosts_and_one_of_them_is_cut_off_and_healed() {
     let mut job = job.env("VMMC_TEST_MARK", &mark).spawn().expect("ip can be started");
     let mut out = std::io::BufReader::new(job.stdout.take().expect("it is a pipe"));
     (0..3).for_each(|_| assert!(std::io::BufRead::read_line(&mut out, &mut String::new()).is_ok()));
-    assert_eq!(marked(&mark), 3 + 1, "three ranks and vmmc run");
+    // A shell that is about to become `sleep` has no environment for a moment.
+    wait_until("three ranks and vmmc run are there", || marked(&mark) == 3 + 1);
     hosts.plug(3, "down");
     let start = Instant::now();
     let output = job.wait_with_output().expect("it is ours");

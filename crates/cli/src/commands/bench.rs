@@ -13,7 +13,6 @@ use crate::measure::plan::{Plan, Source};
 use crate::measure::task::{AtomicOp, Kernel, Measure, RedirectWhen, Setting, Vmmc, Waker, Work};
 use crate::report::{Figures, Key, Missing, Report, html, promise, table};
 use clap::ValueEnum;
-use std::time::Duration;
 
 /// Runs the command.
 pub(crate) fn run(bench: &Bench) -> Result<(), Failure> {
@@ -47,7 +46,7 @@ fn measure(bench: &Bench) -> Result<(Vec<crate::report::Row>, Vec<Missing>), Fai
     let bare = plan.pair(Pair::start(Setting::Bare, Setting::Bare).map_err(Failure::new)?);
     let routes = routes(&mut plan, bench, &mut nodes);
     let tools = tools(bench, &mut missing);
-    let time = Duration::from_millis(bench.time_ms);
+    let time = bench.time();
     for size in sizes(bench) {
         add_limits(&mut plan, bare, bench, size);
         for route in &routes {
@@ -58,7 +57,7 @@ fn measure(bench: &Bench) -> Result<(Vec<crate::report::Row>, Vec<Missing>), Fai
             tool.add(&mut plan, bench.what, size, time);
         }
     }
-    Ok((plan.carry_out(bench.runs, time), missing))
+    Ok((plan.carry_out(bench.runs(), time), missing))
 }
 
 /// A path that is measured: pair of the plan, or why there is none.

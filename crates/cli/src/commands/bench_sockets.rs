@@ -84,14 +84,14 @@ pub(crate) fn run(bench: &Bench) -> Result<(), Failure> {
     }
     let quiet = Quiet::start();
     let world = World::start()?;
-    let time = Duration::from_millis(bench.time_ms);
+    let time = bench.time();
     let mut lines = Vec::new();
     let mut values = Vec::new();
     let mut broken = 0;
     let wanted = |part| bench.part.is_empty() || bench.part.contains(&part);
     for row in rows().into_iter().filter(|_| wanted(Part::Pairs)) {
         let mut pairs = Vec::new();
-        for _ in 0..bench.runs {
+        for _ in 0..bench.runs() {
             pairs.push((world.measure(row.case, Way::Tcp, time)?, world.measure(row.case, Way::Vmmc, time)?));
         }
         let outcome = Outcome::of(row.name, (row.time_most, row.cpu_most), &pairs);
@@ -115,10 +115,10 @@ pub(crate) fn run(bench: &Bench) -> Result<(), Failure> {
     } else {
         let mut text = format!("vmmc bench sockets on {}\n", Machine::here());
         if !lines.is_empty() {
-            text += &format!("{}\n", show(&lines, bench.runs));
+            text += &format!("{}\n", show(&lines, bench.runs()));
         }
         if !programs.is_empty() {
-            text += &format!("\n{}", programs::show(&programs, bench.runs));
+            text += &format!("\n{}", programs::show(&programs, bench.runs()));
         }
         quiet.warnings().iter().for_each(|w| text += &format!("warning: {w}\n"));
         crate::output(&text)?;

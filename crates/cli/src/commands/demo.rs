@@ -2,10 +2,10 @@
 //!
 //! Invariant: every byte that moved was checked by the side that received it; nodes, workers and key end with the command.
 
-use crate::args::Demo;
+use crate::args::{Demo, measure_time};
 use crate::commands::bench::{kernel_peer, noise, show, verdict};
 use crate::failure::Failure;
-use crate::limits::DEMO_MEASURE;
+use crate::limits::DEMO_SERIES_TIME;
 use crate::machine::{Machine, Quiet};
 use crate::measure::nodes::{Route, random_key, setting};
 use crate::measure::pair::{Pair, TemporaryNode};
@@ -150,5 +150,5 @@ fn measure(within: Pair, between: Pair, plain: Pair, runs: u32) -> Result<Vec<cr
             }
         }
     }
-    Ok(plan.carry_out(runs, DEMO_MEASURE))
+    Ok(plan.carry_out(runs, measure_time(DEMO_SERIES_TIME, runs)))
 }

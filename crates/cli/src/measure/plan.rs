@@ -1,10 +1,12 @@
 //! A plan: which series are measured at which sizes, on which pairs; carried out in alternated runs.
 //!
-//! Invariant: run `n` of every series is over before run `n + 1` of any begins; a series that fails once is not measured again, and its row says why.
+//! Invariant: run `n` of every series is over before run `n + 1` of any begins; a slow series takes part in every n-th run, from the first on; a series that fails once
+//! is not measured again, and its row says why.
 
 use super::pair::Pair;
 use super::stats::Sample;
 use super::task::Work;
+use crate::limits::{SLOW_BYTES, SLOW_RUNS};
 use crate::report::{Figures, Key, Row, each_run};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::time::Duration;
@@ -51,9 +53,12 @@ impl Plan {
 
     /// Measures everything `runs` times.
     pub(crate) fn carry_out(mut self, runs: u32, budget: Duration) -> Vec<Row> {
-        let bar = progress(u64::from(runs) * self.cells.len() as u64);
-        for _ in 0..runs {
-            for cell in &mut self.cells {
+        let slow_every = runs.div_ceil(SLOW_RUNS);
+        let takes_part = |cell: &Cell, run: u32| !cell.is_slow() || run % slow_every == 0;
+        let all = (0..runs).map(|run| self.cells.iter().filter(|cell| takes_part(cell, run)).count() as u64);
+        let bar = progress(all.sum());
+        for run in 0..runs {
+            for cell in self.cells.iter_mut().filter(|cell| takes_part(cell, run)) {
                 bar.set_message(format!("{} {}", cell.key.series, cell.key.path));
                 cell.run(&mut self.pairs, budget);
                 bar.inc(1);
@@ -65,6 +70,11 @@ impl Plan {
 }
 
 impl Cell {
+    /// Whether one measurement takes much longer than it aims at.
+    fn is_slow(&self) -> bool {
+        matches!(self.source, Source::Tool(_)) || self.key.size_bytes >= SLOW_BYTES
+    }
+
     fn run(&mut self, pairs: &mut [Pair], budget: Duration) {
         if self.error.is_some() {
             return;

@@ -36,12 +36,22 @@ impl Verdict {
     }
 }
 
-/// Ratio of two rows: over the runs if both have all of them, else of the medians.
+/// Ratio of two rows: over the runs; if one of them took part in every n-th only, each of its figures stands beside the median of the other's n from there on. Of the
+/// medians, if their runs do not fit together.
 fn ratio(row: &Row, base: &Row, medians: f64) -> Spread {
-    let pairs = row.each_run.iter().zip(&base.each_run).map(|(a, b)| a / b).collect();
-    let complete = row.each_run.len() == base.each_run.len();
+    let (of, to) = (&row.each_run, &base.each_run);
+    let every = |long: &[f64], short: &[f64]| long.len().div_ceil(short.len().max(1)).max(1);
+    let (of, to) = (in_turns(of, every(of, to)), in_turns(to, every(to, of)));
     let medians = Spread { median: medians, min: medians, max: medians };
-    Spread::of(pairs).filter(|_| complete).unwrap_or(medians)
+    if of.len() != to.len() {
+        return medians;
+    }
+    Spread::of(of.iter().zip(&to).map(|(a, b)| a / b).collect()).unwrap_or(medians)
+}
+
+/// The medians of so many figures each.
+fn in_turns(each_run: &[f64], count: usize) -> Vec<f64> {
+    each_run.chunks(count).filter_map(|turn| Spread::of(turn.to_vec())).map(|spread| spread.median).collect()
 }
 
 /// A series at a path and size.
@@ -222,9 +232,18 @@ mod tests {
         let base = with(row("cache-line", "limit", 8, time(80.0)), &[100.0, 400.0, 80.0]);
         let verdict = verdicts(&report("latency", vec![ours.clone(), base.clone()])).remove(0);
         assert_eq!((verdict.ratio, verdict.ratio_min_max, verdict.met), (Some(1.1), Some((1.0, 1.125)), true));
-        // A run is missing: the medians are all there is.
-        let short = with(base, &[100.0, 80.0]);
-        assert_eq!(verdicts(&report("latency", vec![ours, short]))[0].ratio, Some(110.0 / 80.0));
+        // The base took part in every second run only, or in a third of them, or the other way round.
+        let ratio = |ours: &Row, base: &Row| verdicts(&report("latency", vec![ours.clone(), base.clone()]))[0].clone();
+        let ours = with(ours, &[100.0, 120.0, 300.0, 500.0, 80.0]);
+        let slow = with(base.clone(), &[100.0, 200.0, 100.0]);
+        assert_eq!((ratio(&ours, &slow).ratio, ratio(&ours, &slow).ratio_min_max), (Some(1.1), Some((0.8, 2.0))));
+        let slower = with(base.clone(), &[120.0, 145.0]);
+        assert_eq!(ratio(&ours, &slower).ratio_min_max, Some((1.0, 2.0)));
+        let mine = with(ours.clone(), &[100.0]);
+        assert_eq!(ratio(&mine, &with(base.clone(), &[100.0, 50.0, 10.0])).ratio, Some(2.0));
+        // Runs that do not fit together: the medians are all there is.
+        let short = with(base, &[100.0, 80.0, 80.0, 90.0]);
+        assert_eq!(ratio(&ours, &short).ratio_min_max, Some((110.0 / 80.0, 110.0 / 80.0)));
     }
 
     #[test]

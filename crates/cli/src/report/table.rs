@@ -54,7 +54,7 @@ pub(crate) fn bench(report: &Report) -> String {
     if let Some(base) = base {
         let _ = writeln!(
             out,
-            "\nratio: to {base} of the same row group; spread: smallest and largest median of {} runs",
+            "\nratio: to {base} of the same row group; spread: smallest and largest median of {}",
             runs(report)
         );
     }
@@ -72,8 +72,13 @@ pub(crate) fn bench(report: &Report) -> String {
     out + &promises(report) + &tail(report)
 }
 
-fn runs(report: &Report) -> usize {
-    report.rows.iter().map(|r| r.runs).max().unwrap_or(0)
+/// How many runs the series had that did not fail.
+fn runs(report: &Report) -> String {
+    let counts = || report.rows.iter().filter(|r| !matches!(r.figures, Figures::Failed { .. })).map(|r| r.runs);
+    match (counts().min(), counts().max()) {
+        (Some(few), Some(all)) if few < all => format!("{all} runs, of slow series {few}"),
+        (_, all) => format!("{} runs", all.unwrap_or(0)),
+    }
 }
 
 /// The series that ratios of a bench refer to.
@@ -152,7 +157,26 @@ pub(crate) fn tail(report: &Report) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Key;
     use super::*;
+    use crate::machine::Machine;
+
+    #[test]
+    fn slow_series_have_a_number_of_runs_of_their_own() {
+        let row = |runs, figures| {
+            let key = Key { series: "vmmc".into(), path: "embedded".into(), op: None, size_bytes: 8, asleep_us: None };
+            Row { key, runs, each_run: Vec::new(), figures }
+        };
+        let good = || Figures::Bandwidth { bytes_per_s: 1.0, bytes_per_s_min: 1.0, bytes_per_s_max: 1.0 };
+        let failed = || Figures::Failed { error: "gone".into() };
+        let told = |rows: Vec<Row>| {
+            let (missing, promises, warnings) = (vec![], vec![], vec![]);
+            runs(&Report { bench: "latency".into(), machine: Machine::here(), rows, missing, promises, warnings })
+        };
+        assert_eq!(told(vec![row(25, good()), row(25, good()), row(3, failed())]), "25 runs");
+        assert_eq!(told(vec![row(25, good()), row(5, good())]), "25 runs, of slow series 5");
+        assert_eq!(told(vec![row(0, failed())]), "0 runs");
+    }
 
     #[test]
     fn columns_are_aligned() {

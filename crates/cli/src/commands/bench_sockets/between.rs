@@ -47,11 +47,11 @@ fn rows() -> [(Case, &'static str, Bounds); 8] {
 pub(super) fn run(bench: &Bench) -> Result<(), Failure> {
     let quiet = Quiet::start();
     let world = World::start()?;
-    let time = Duration::from_millis(bench.time_ms);
+    let time = bench.time();
     let mut outcomes = Vec::new();
     for (case, name, most) in rows() {
         let (mut pairs, mut again) = (Vec::new(), Vec::new());
-        for _ in 0..bench.runs {
+        for _ in 0..bench.runs() {
             let (tcp, vmmc) = world.measure(case, time)?;
             pairs.push((tcp[0].mean(tcp[1]), vmmc));
             again.push((tcp[0], tcp[1]));
@@ -69,7 +69,7 @@ pub(super) fn run(bench: &Bench) -> Result<(), Failure> {
             "vmmc bench sockets --path two-nodes on {}\n{}; each node and its program share one core\n\
              spread: by how much TCP differs from itself, in time and in processor time; what is missed within it cannot be told from TCP\n",
             Machine::here(),
-            super::show(&lines, bench.runs)
+            super::show(&lines, bench.runs())
         );
         quiet.warnings().iter().for_each(|w| text += &format!("warning: {w}\n"));
         crate::output(&text)?;

@@ -81,8 +81,8 @@ pub(super) struct Outcome {
 /// Measures all of them.
 pub(super) fn measure(world: &World, bench: &Bench) -> Result<Vec<Outcome>, Failure> {
     let all = workloads();
-    let bar = progress(u64::from(bench.runs) * 2 * all.len() as u64);
-    let time = PROGRAM_TIME.max(Duration::from_millis(bench.time_ms));
+    let bar = progress(u64::from(bench.runs()) * 2 * all.len() as u64);
+    let time = PROGRAM_TIME.max(bench.time());
     let outcomes = all.into_iter().map(|workload| {
         bar.set_message(workload.name);
         let pairs = missing(workload.server).map_or_else(
@@ -93,7 +93,7 @@ pub(super) fn measure(world: &World, bench: &Bench) -> Result<Vec<Outcome>, Fail
                     bar.inc(1);
                     stand.figure(&workload, way, requests[at], time)
                 };
-                (0..bench.runs).map(|_| Ok((turn(Way::Tcp, 0)?, turn(Way::Vmmc, 1)?))).collect()
+                (0..bench.runs()).map(|_| Ok((turn(Way::Tcp, 0)?, turn(Way::Vmmc, 1)?))).collect()
             },
             |what| Err(format!("left out: {what}")),
         );

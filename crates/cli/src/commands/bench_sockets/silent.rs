@@ -61,7 +61,7 @@ pub(super) fn measure(world: &World, bench: &Bench, time: Duration) -> Result<Ve
     let best = || -> Result<f64, Failure> {
         let ping = Case::Ping { same_core: false, busy: false };
         let walls: Result<Vec<f64>, Failure> =
-            (0..bench.runs).map(|_| world.measure(ping, Way::Vmmc, time).map(|f| f.wall)).collect();
+            (0..bench.runs()).map(|_| world.measure(ping, Way::Vmmc, time).map(|f| f.wall)).collect();
         Ok(median(walls?))
     };
     let alone = best()?;
