@@ -51,9 +51,14 @@ pub(crate) const MEASUREMENT_WAIT: Duration = Duration::from_secs(60);
 pub(crate) const NODE_WAIT: Duration = Duration::from_secs(15);
 /// Bytes of UDP payload that are never exceeded: what fits an IPv4 datagram.
 pub(crate) const DATAGRAM_BYTES_MAX: u64 = 65_507;
-/// Bytes of UDP that are under way at one time in the bandwidth measurement, which has no flow control: half of Linux's default receive buffer, as
-/// the kernel counts its own overhead too.
-pub(crate) const DATAGRAM_WINDOW_BYTES: u64 = 104 << 10;
+/// Bytes of UDP that are under way at one time in the bandwidth measurement, which has no flow control, if half of the receive buffer holds them.
+pub(crate) const DATAGRAM_WINDOW_BYTES: u64 = 1 << 20;
+/// Datagrams that are under way at one time, at most.
+pub(crate) const DATAGRAM_WINDOW: u64 = 64;
+/// What the kernel counts for a datagram beside its bytes, at most.
+pub(crate) const DATAGRAM_OVERHEAD_BYTES: u64 = 4 << 10;
+/// Answers that a window of datagrams gets.
+pub(crate) const DATAGRAM_PARTS: u64 = 8;
 /// Capacity of the pipe that is measured: the largest that every user may have.
 pub(crate) const PIPE_BYTES: usize = 1 << 20;
 /// Socket buffers of the Unix and UDP sockets that are measured, granted as far as the machine allows.

@@ -5,7 +5,10 @@
 use super::TaskError;
 use super::ping::{Flow, Ping};
 use super::task::Kernel;
-use crate::limits::{DATAGRAM_BYTES_MAX, DATAGRAM_WINDOW_BYTES, PARTNER_WAIT, PIPE_BYTES, SOCKET_BUFFER_BYTES};
+use crate::limits::{
+    DATAGRAM_BYTES_MAX, DATAGRAM_OVERHEAD_BYTES, DATAGRAM_PARTS, DATAGRAM_WINDOW, DATAGRAM_WINDOW_BYTES, PARTNER_WAIT,
+    PIPE_BYTES, SOCKET_BUFFER_BYTES,
+};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::net::sockopt;
@@ -109,10 +112,19 @@ impl End {
         }
     }
 
-    /// Datagrams under way before the sender waits for the receiver: there is no other flow control.
-    fn window(&self) -> u64 {
-        (DATAGRAM_WINDOW_BYTES / self.buffer.len() as u64).clamp(1, 64)
+    /// See [`window`], for the socket of this end, which has as much room as that of the other.
+    fn window(&self) -> Result<(u64, u64), TaskError> {
+        let room = sockopt::socket_recv_buffer_size(&self.from)? as u64 / 2;
+        Ok(window(room, self.buffer.len() as u64))
     }
+}
+
+/// Datagrams that the receiver answers together, and how many such parts may be under way: there is no other flow control, and what the receive buffer has no `room` for
+/// is lost.
+fn window(room: u64, bytes: u64) -> (u64, u64) {
+    let window = (room.min(DATAGRAM_WINDOW_BYTES) / (bytes + DATAGRAM_OVERHEAD_BYTES)).clamp(1, DATAGRAM_WINDOW);
+    let part = window.div_ceil(DATAGRAM_PARTS);
+    (part, window / part)
 }
 
 /// Bytes that one message of a transport really has, if it is to have `size`.
@@ -139,16 +151,15 @@ impl Flow for End {
             (0..count).try_for_each(|_| self.write_message())?;
             return read_some(&self.from, &mut byte).map(drop);
         }
-        // Datagrams go in half windows; the receiver answers each one.
-        let half = self.window().div_ceil(2);
+        let (part, parts) = self.window()?;
         let mut under_way = 0;
         let mut left = count;
         while left > 0 {
-            let now = half.min(left);
+            let now = part.min(left);
             (0..now).try_for_each(|_| self.write_message())?;
             left -= now;
             under_way += 1;
-            if under_way == 2 {
+            if under_way == parts {
                 read_some(&self.from, &mut byte)?;
                 under_way -= 1;
             }
@@ -161,10 +172,10 @@ impl Flow for End {
             (0..count).try_for_each(|_| self.read_message())?;
             return write_all(&self.to, &[1]);
         }
-        let half = self.window().div_ceil(2);
+        let (part, _) = self.window()?;
         let mut left = count;
         while left > 0 {
-            let now = half.min(left);
+            let now = part.min(left);
             (0..now).try_for_each(|_| self.read_message())?;
             write_all(&self.to, &[1])?;
             left -= now;
@@ -229,6 +240,21 @@ mod tests {
                 Measure::Bandwidth => ping::lead_flow(&mut end, &side, size, budget).unwrap(),
             }
         })
+    }
+
+    #[test]
+    fn datagrams_under_way_fit_the_receive_buffer() {
+        // Linux gives 208 KiB to those who may not have more, and counts twice as much.
+        for room in [104 << 10, 208 << 10, 4 << 20] {
+            for bytes in [1, 8, 1400, 16 << 10, DATAGRAM_BYTES_MAX] {
+                let (part, parts) = window(room, bytes);
+                let under_way = part * parts;
+                assert!((1..=DATAGRAM_WINDOW).contains(&under_way), "{under_way} of {bytes} bytes");
+                assert!(under_way * (bytes + DATAGRAM_OVERHEAD_BYTES) <= room, "{under_way} of {bytes} in {room}");
+            }
+        }
+        assert_eq!(window(104 << 10, DATAGRAM_BYTES_MAX), (1, 1));
+        assert_eq!(window(4 << 20, DATAGRAM_BYTES_MAX), (2, 7), "a sender that never waits for one answer alone");
     }
 
     #[test]
