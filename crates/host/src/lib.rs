@@ -28,7 +28,6 @@ mod atomics;
 #[cfg(not(loom))]
 pub mod attachment;
 #[cfg(not(loom))]
-#[cfg(not(loom))]
 pub mod channel;
 #[cfg(not(loom))]
 pub mod clock;
