@@ -223,6 +223,27 @@ fn messages_that_follow_each_other_closely_share_acknowledgements() {
 }
 
 #[test]
+fn nobody_can_change_a_bit_of_a_packet_under_way() {
+    for sealed in [false, true] {
+        let mut s = setup(2, sealed, 64);
+        s.world.settle();
+        let (mut whole, node) = (vec![0; 1500], &mut s.world.nodes[0]);
+        let send = plain_send(s.import, 0, b"text");
+        let sent = node.engine.send_now(s.world.now, s.sender, send, &mut whole, |_, _| {});
+        let (len, from) = (sent.expect("nothing stands before it").len, node.addrs[0]);
+        whole.truncate(len);
+        for bit in 0..len * 8 {
+            let mut damaged = whole.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            s.world.deliver(1, from, &mut damaged);
+            assert_eq!(s.world.bytes(1, s.target), [0; 64], "bit {bit}, sealed: {sealed}");
+        }
+        s.world.deliver(1, from, &mut whole);
+        assert_eq!(&s.world.bytes(1, s.target)[..4], b"text", "none of them has ended the session");
+    }
+}
+
+#[test]
 fn an_answer_takes_along_the_acknowledgement_of_what_is_not_settled_yet() {
     // Sizes of an answer that goes out so long after the question, at once or by way of the queues; nothing is settled in between.
     let answer = |sealed: bool, at_once: bool, after: Duration| {
