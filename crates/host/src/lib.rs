@@ -42,6 +42,8 @@ pub mod limits;
 #[cfg(not(loom))]
 pub mod memory;
 #[cfg(not(loom))]
+pub mod pages;
+#[cfg(not(loom))]
 pub mod pin;
 #[cfg(not(loom))]
 pub mod pmix;

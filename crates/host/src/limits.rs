@@ -54,6 +54,11 @@ pub const UNCACHED_READ_NS: u64 = 300;
 pub const UDP_DATAGRAM_BYTES_MAX: usize = 65_507;
 /// Datagrams that one send with segmentation offload may carry: the bound of older kernels.
 pub const UDP_SEGMENTS_MAX: usize = 64;
+/// Pages of which one datagram holds references: a packet buffer of the kernel has room for 17 pieces, two of which are for what stands before and behind them.
+/// A pipe holds 16 unless it is made larger.
+pub const SPLICED_PAGES_MAX: usize = 15;
+/// Failures in a row after which no more pages are handed over by reference.
+pub const SPLICE_FAILURES_MAX: u32 = 8;
 /// Receives of one system call: 1 MiB of buffers, after which the call itself costs nothing that shows.
 pub const UDP_BATCH: usize = 16;
 /// Changes of pinned mappings that are remembered between two looks: a process has at most 65,530 mappings. Should more change, all pins are forgotten.

@@ -7,6 +7,8 @@
 
 use crate::Region;
 use crate::limits::{UDP_BATCH, UDP_DATAGRAM_BYTES_MAX, UDP_SEGMENTS_MAX};
+use crate::pages::PagePipe;
+use crate::region::PAGE_BYTES;
 use rustix::io::Errno;
 use rustix::net::{self, RecvFlags, SendFlags};
 use std::io;
@@ -133,7 +135,7 @@ impl UdpPort {
         }
         let piece = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
         // SAFETY: the piece is `bytes`.
-        unsafe { self.send_message(to, &mut [piece], Some(segment_bytes as u16)) }
+        unsafe { self.send_message(to, &mut [piece], Some(segment_bytes as u16), SEND) }
     }
 
     /// Sends one datagram: `head`, then memory of a region straight from its place, then `tail`. What goes out is what the memory holds while the kernel copies it.
@@ -152,7 +154,44 @@ impl UdpPort {
         let memory = region.as_ptr().wrapping_add(offset as usize);
         let mut iovs = [piece(head.as_ptr(), head.len()), piece(memory, len), piece(tail.as_ptr(), tail.len())];
         // SAFETY: the pieces are `head`, `tail`, and a range of a region that was checked above.
-        unsafe { self.send_message(to, &mut iovs, None) }
+        unsafe { self.send_message(to, &mut iovs, None, SEND) }
+    }
+
+    /// As [`send_around`](Self::send_around), but the kernel takes references to the pages of the region instead of a copy, through `pipe`: what arrives is what
+    /// the memory holds when the receiver takes the datagram. The caller asks the pipe first whether it [takes](PagePipe::takes) the range. After an error the
+    /// datagram may have gone out cut short.
+    ///
+    /// # Panics
+    /// If the range is not in the region.
+    pub fn send_pages(
+        &self,
+        pipe: &mut PagePipe,
+        to: SocketAddr,
+        head: &[u8],
+        (region, offset, len): (&Region, u64, usize),
+        tail: &[u8],
+    ) -> io::Result<()> {
+        pipe.fill(region, offset, len)?;
+        let piece = libc::iovec { iov_base: head.as_ptr().cast_mut().cast(), iov_len: head.len() };
+        // Of a datagram that comes in parts the kernel computes the checksum at once, by reading all of it, unless it may have to be cut up later.
+        let uncut = self.segments.then_some(UDP_DATAGRAM_BYTES_MAX as u16);
+        // SAFETY: the piece is `head`.
+        if let Err(e) = unsafe { self.send_message(to, &mut [piece], uncut, SEND | SendFlags::MORE) } {
+            pipe.discard();
+            return Err(e);
+        }
+        self.end_pages(pipe, to, len, tail)
+    }
+
+    /// Adds what is in the pipe, `len` bytes, and `tail` to the datagram that was begun, and lets it go.
+    fn end_pages(&self, pipe: &mut PagePipe, to: SocketAddr, len: usize, tail: &[u8]) -> io::Result<()> {
+        let ended = pipe.empty_into(&self.socket, len).and_then(|()| self.send(to, tail, tail.len().max(1)));
+        match ended {
+            Ok(()) => pipe.succeeded(),
+            // Whatever the socket still holds back must not become part of the next datagram. If it holds nothing, this is an empty one.
+            Err(_) => drop(self.send(to, &[], 1)),
+        }
+        ended
     }
 
     /// Sends pieces of memory as one datagram, or as several of `segment_bytes` each.
@@ -164,6 +203,7 @@ impl UdpPort {
         to: SocketAddr,
         pieces: &mut [libc::iovec],
         segment_bytes: Option<u16>,
+        flags: SendFlags,
     ) -> io::Result<()> {
         let mut name = match self.peer {
             Some(peer) => {
@@ -193,9 +233,7 @@ impl UdpPort {
             }
         }
         // SAFETY: all pointers in `message` are to locals and to the pieces, which the caller vouches for; the kernel only reads them.
-        let sent = unsafe {
-            libc::sendmsg(self.socket.as_raw_fd(), &raw const message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
-        };
+        let sent = unsafe { libc::sendmsg(self.socket.as_raw_fd(), &raw const message, flags.bits() as i32) };
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 }
@@ -385,7 +423,6 @@ const BUFFER_BYTES: usize = 1 << 16;
 /// Where receive buffers start within their page. The kernel's payloads start near the beginning of a page, and string instructions of some processors copy
 /// at a tenth of their speed between places that are 1 to 63 bytes apart in their pages (see `copy.rs`): the middle is far from there.
 const IN_PAGE_BYTES: usize = 2048;
-const PAGE_BYTES: usize = 4096;
 
 /// Errors that earlier sends left on the socket (a peer that is not there) and empty queues are not errors of a receive.
 #[inline]
@@ -523,6 +560,7 @@ fn get_option(socket: &impl AsRawFd, level: i32, option: i32) -> io::Result<i32>
 #[cfg(all(test, not(loom), not(miri)))]
 mod tests {
     use super::*;
+    use crate::limits::{SPLICE_FAILURES_MAX, SPLICED_PAGES_MAX};
     use std::time::{Duration, Instant};
 
     fn loopback() -> UdpPort {
@@ -612,6 +650,61 @@ mod tests {
         region.write(4000, &bytes).unwrap();
         a.send_around(b.local_addr(), b"head", (&region, 4000, 50_000), b"tail").unwrap();
         assert_eq!(receive_all(&mut b, 1), [[b"head", &bytes[..], b"tail"].concat()]);
+    }
+
+    #[test]
+    fn pages_of_a_region_go_out_by_reference() {
+        let (a, mut b) = (loopback(), loopback());
+        let (hot, mut pipe) = (a.connected(b.local_addr(), 1 << 20).unwrap(), PagePipe::new());
+        let region = Region::create(200_000).unwrap();
+        let bytes: Vec<u8> = (0..200_000u32).map(|i| (i / 7) as u8).collect();
+        region.write(0, &bytes).unwrap();
+        let full = SPLICED_PAGES_MAX * PAGE_BYTES;
+        // Whole pages, parts of pages at either end, a single byte, all that fits with a head and a tail.
+        let ranges = [(0, 61_440), (4_000, 57_000), (8_191, 1), (4_096, 61_000), (1, 8_192), (3, full - 100)];
+        for port in [&a, &hot] {
+            for (offset, len) in ranges {
+                assert!(pipe.takes(offset as u64, len), "{len} bytes at {offset}");
+                port.send_pages(&mut pipe, b.local_addr(), b"head", (&region, offset as u64, len), b"tail").unwrap();
+                port.send(b.local_addr(), b"next", 4).unwrap();
+                let expected = [b"head", &bytes[offset..offset + len], b"tail"].concat();
+                let came = receive_all(&mut b, 2);
+                assert!(came == [expected, b"next".to_vec()], "{len} bytes at {offset}");
+            }
+        }
+        assert!(!pipe.takes(1, full), "one page more");
+        // What the memory holds when it is received, which shows that nothing copied it before.
+        a.send_pages(&mut pipe, b.local_addr(), b"", (&region, 0, 8_192), b"t").unwrap();
+        region.write(0, b"late").unwrap();
+        let came = receive_all(&mut b, 1);
+        assert_eq!((&came[0][..4], came[0].len()), (&b"late"[..], 8_193));
+    }
+
+    #[test]
+    fn a_datagram_of_pages_that_fails_leaves_nothing_behind() {
+        let (a, mut b) = (loopback(), loopback());
+        let (to, mut pipe, region) = (b.local_addr(), PagePipe::new(), Region::create(1 << 20).unwrap());
+        // Larger than a datagram can be.
+        for round in 0..SPLICE_FAILURES_MAX {
+            assert!(pipe.takes(0, 60_000), "round {round}");
+            a.send_pages(&mut pipe, to, &[1; 10_000], (&region, 0, 60_000), b"tail").unwrap_err();
+        }
+        assert!(!pipe.takes(0, 60_000), "a kernel that always refuses is not asked for ever");
+        // Pages that went missing: what was begun ends there.
+        let mut piece = libc::iovec { iov_base: b"begun".as_ptr().cast_mut().cast(), iov_len: 5 };
+        // SAFETY: the piece is a literal.
+        unsafe { a.send_message(to, std::slice::from_mut(&mut piece), None, SEND | SendFlags::MORE) }.unwrap();
+        a.end_pages(&mut PagePipe::new(), to, 100, b"tail").unwrap_err();
+        a.send(to, b"sound", 5).unwrap();
+        // What was cut short need not arrive.
+        let mut came = Vec::new();
+        while came.last().is_none_or(|last: &Vec<u8>| last != b"sound") {
+            let next = receive_all(&mut b, 1);
+            assert!(!next.is_empty() && came.len() < 20, "{came:?}");
+            came.extend(next);
+        }
+        assert!(came.iter().all(|datagram| datagram.len() <= 10_000), "cut short: {came:?}");
+        assert!(came.iter().any(|datagram| datagram == b"begun"), "{came:?}");
     }
 
     #[test]

@@ -102,6 +102,52 @@ fn what_is_sent_from_its_place_in_memory_arrives_as_whole_as_anything() {
     }
 }
 
+/// A plain pair whose packets are large enough to lend, a region on either side, and an import of node 1's.
+fn lending(seed: u64) -> (World, RegionRef, RegionRef, ImportId) {
+    let mut world = World::pair(seed, false);
+    world.faults = bad_network();
+    for (index, other) in [(0, 1), (1, 0)] {
+        let to = world.nodes[other].addrs[0];
+        world.nodes[index].engine.set_path_mtu(to, 65_507);
+    }
+    let (ours, owner) = (world.process(0), world.process(1));
+    let (source, target) = (world.region(0, ours, 2, 300_000), world.region(1, owner, 1, 300_000));
+    world.export(1, target, "buffer");
+    let import = world.import(0, ours, 1, "buffer").import;
+    (world, source, target, import)
+}
+
+#[test]
+fn memory_may_change_when_its_send_is_done_even_if_references_to_it_are_under_way() {
+    for seed in 0..20 {
+        let (mut world, source, target, import) = lending(seed);
+        for version in 1..=10u8 {
+            world.fill(0, source, |index| (index / 100) as u8 ^ version);
+            world.send_region(0, source, import, 300_000, version.into());
+            assert_eq!(world.completion(0, version.into()), Ok(300_000), "seed {seed}");
+            // What is under way twice, or late, shows this when it arrives.
+            world.fill(0, source, |_| 0xee);
+            world.run_for(Duration::from_millis(u64::from(version) % 3 * 5));
+            let there = world.bytes(1, target);
+            assert!(there.iter().enumerate().all(|(i, byte)| *byte == (i / 100) as u8 ^ version), "seed {seed}");
+        }
+        assert!(world.referred > 1_000_000, "seed {seed}: {} bytes by reference", world.referred);
+    }
+}
+
+#[test]
+fn what_a_fetch_reads_never_goes_by_reference() {
+    let (mut world, source, target, import) = lending(1);
+    world.fill(1, target, |index| (index / 100) as u8);
+    let fetch =
+        Command::Fetch { import, offset: 0, len: 300_000, region: source.region, region_offset: 0, cookie: Cookie(1) };
+    world.post(0, source.process, fetch).expect("room");
+    assert_eq!(world.completion(0, 1), Ok(300_000));
+    assert_eq!(world.bytes(0, source), world.bytes(1, target));
+    // Its owner may end the export at any moment, and write what the user must not see.
+    assert!(world.lent > 200_000 && world.referred == 0, "{} lent, {} by reference", world.lent, world.referred);
+}
+
 #[test]
 fn three_lost_in_ten_is_slow_and_not_dead() {
     for seed in 100..110 {

@@ -6,7 +6,7 @@
 use crate::limits::{
     BATCHED_BYTES_MAX, BUDGET_BYTES_LOOPBACK, BUDGET_BYTES_MAX, BUDGET_BYTES_MIN, HOT_SENDS, OTHERS_BUSY_LOOKS,
     OTHERS_LOOK_AFTER, OTHERS_LOOK_EVERY, PROBES_PER_SECOND, RECEIVE_BATCH, ROUTES_MAX, SINGLE_RECEIVES,
-    SOCKET_BUFFER_BYTES, TRANSMIT_BATCH,
+    SOCKET_BUFFER_BYTES, SPLICE_BYTES_MIN, TRANSMIT_BATCH,
 };
 use crate::station::{ConnectionId, Station};
 use rustix::event::epoll;
@@ -16,6 +16,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 use vmmc_host::limits::{UDP_DATAGRAM_BYTES_MAX, UDP_SEGMENTS_MAX};
+use vmmc_host::pages::PagePipe;
 use vmmc_host::udp::{ReceiveBatch, UdpPort, way_to};
 use vmmc_host::wait::Direct;
 use vmmc_nic::{Lent, Time, Transmit};
@@ -38,6 +39,8 @@ pub(crate) struct Network {
     full_receives: u32,
     /// Two rooms: the datagrams of one send stand side by side at its start.
     buffer: Vec<u8>,
+    /// The way of pages that go out by reference.
+    pages: PagePipe,
     /// What the kernel had no room for.
     held: Option<(SocketAddr, Vec<u8>, usize)>,
     routes: Vec<Route>,
@@ -83,6 +86,7 @@ struct Counters {
     bytes_in: u64,
     sends: u64,
     datagrams_out: u64,
+    spliced_out: u64,
     bytes_out: u64,
     send_errors: u64,
     held: u64,
@@ -110,6 +114,7 @@ impl Network {
             batch_size: 1,
             full_receives: 0,
             buffer: vec![0; 2 * ROOM],
+            pages: PagePipe::new(),
             held: None,
             routes: Vec::new(),
             last: 0,
@@ -326,6 +331,7 @@ impl Network {
             ("udp_bytes_in", c.bytes_in),
             ("udp_sends", c.sends),
             ("udp_datagrams_out", c.datagrams_out),
+            ("udp_datagrams_spliced", c.spliced_out),
             ("udp_bytes_out", c.bytes_out),
             ("udp_send_errors", c.send_errors),
             ("udp_held", c.held),
@@ -341,10 +347,19 @@ impl Network {
         let known = self.routes.get(self.last).filter(|route| route.address == to && route.probed);
         if let (Some(route), Some(region), None) = (known, station.lent_region(lent), &self.held) {
             let (head, tail) = self.buffer[at..at + len].split_at(lent.at);
-            if self.port(to, route.port).send_around(to, head, (region, lent.offset, lent.len), tail).is_ok() {
+            let (memory, port) = ((region, lent.offset, lent.len), port(&self.ports, &self.hot, to, route.port));
+            // By reference only what stays, and goes to a node of this machine: anywhere else the device reads it at once, and the kernel's copy is needed.
+            let splice = lent.by_reference
+                && lent.len >= SPLICE_BYTES_MIN
+                && to.ip().is_loopback()
+                && self.pages.takes(lent.offset, lent.len);
+            let spliced = splice && port.send_pages(&mut self.pages, to, head, memory, tail).is_ok();
+            if spliced || port.send_around(to, head, memory, tail).is_ok() {
+                self.counters.spliced_out += u64::from(spliced);
                 self.counters.sends += 1;
                 self.counters.datagrams_out += 1;
                 self.counters.bytes_out += (len + lent.len) as u64;
+                self.warm_up(to, self.last);
                 return;
             }
         }
@@ -369,7 +384,7 @@ impl Network {
         if self.held.is_some() {
             return;
         }
-        let port = self.port(run.to, self.routes[route].port);
+        let port = port(&self.ports, &self.hot, run.to, self.routes[route].port);
         if let Err(e) = send(port, run.to, &self.buffer[run.start..run.end], run.segment) {
             self.failed(&e, run, route, station);
         }
@@ -381,15 +396,6 @@ impl Network {
         self.counters.sends += 1;
         self.counters.datagrams_out += run.count as u64;
         self.counters.bytes_out += (run.end - run.start) as u64;
-    }
-
-    /// The socket for an address: the hot one if it is for this address.
-    #[inline]
-    fn port(&self, to: SocketAddr, port: usize) -> &UdpPort {
-        match &self.hot {
-            Some((address, hot)) if *address == to => hot,
-            _ => &self.ports[port],
-        }
     }
 
     /// Counts sends to the same address, and opens the hot socket for it when there are many.
@@ -433,7 +439,7 @@ impl Network {
             // The device cannot cut sends into datagrams: do it here from now on.
             Some(EINVAL | EIO | EMSGSIZE) if run.count > 1 => {
                 self.segments = false;
-                let port = self.port(run.to, self.routes[route].port);
+                let port = port(&self.ports, &self.hot, run.to, self.routes[route].port);
                 for datagram in bytes.chunks(run.segment) {
                     let _ = port.send(run.to, datagram, datagram.len());
                 }
@@ -449,8 +455,8 @@ impl Network {
 
     fn send_held(&mut self) -> bool {
         let Some((to, bytes, segment)) = self.held.take() else { return true };
-        let port = self.routes.iter().find(|r| r.address == to).map_or(0, |r| r.port);
-        let outcome = send(self.port(to, port), to, &bytes, segment);
+        let index = self.routes.iter().find(|r| r.address == to).map_or(0, |r| r.port);
+        let outcome = send(port(&self.ports, &self.hot, to, index), to, &bytes, segment);
         if outcome.is_err_and(|e| e.kind() == io::ErrorKind::WouldBlock) {
             self.held = Some((to, bytes, segment));
             return false;
@@ -521,6 +527,15 @@ fn others_are_due(quiet: &mut u32, looks: u32) -> bool {
     let before = *quiet;
     *quiet = before.wrapping_add(looks);
     before < OTHERS_BUSY_LOOKS || before / OTHERS_LOOK_EVERY != *quiet / OTHERS_LOOK_EVERY
+}
+
+/// The socket for an address: the hot one if it is for this address.
+#[inline]
+fn port<'a>(ports: &'a [UdpPort], hot: &'a Option<(SocketAddr, UdpPort)>, to: SocketAddr, index: usize) -> &'a UdpPort {
+    match hot {
+        Some((address, hot)) if *address == to => hot,
+        _ => &ports[index],
+    }
 }
 
 /// Sends, once more if the error was that of an earlier datagram.

@@ -8,8 +8,8 @@ use crate::engine::Lent;
 use crate::error::OpError;
 use crate::ids::RegionRef;
 use crate::limits::{
-    ACK_ALONG_AFTER, ACK_ALONG_PACKETS, ACK_DELAY, ACK_RANGES_MAX, CHUNK_WINDOW, LENT_BYTES_MIN, MESSAGE_BYTES_MAX,
-    RUNS_PER_PACKET_MAX, SERVED_REQUESTS_MAX,
+    ACK_ALONG_AFTER, ACK_ALONG_PACKETS, ACK_DELAY, ACK_RANGES_MAX, CHUNK_WINDOW, LENT_BYTES_MIN, LENT_PAGES_BYTES_MIN,
+    LENT_PAGES_MAX, MESSAGE_BYTES_MAX, PAGE_BYTES, REFERENCE_SPAN, RUNS_PER_PACKET_MAX, SERVED_REQUESTS_MAX,
 };
 use crate::slab::Key;
 use crate::tables::{Tables, Target};
@@ -76,6 +76,13 @@ enum Taken {
     HeldBack,
     /// The packet or the window is full.
     Full,
+}
+
+/// Of up to `most` bytes from `start` on, those that end with a page and touch no more pages than a driver can hand on.
+fn whole_pages(start: u64, most: usize) -> usize {
+    let end = (start + most as u64) / PAGE_BYTES;
+    let end = end.min(start / PAGE_BYTES + LENT_PAGES_MAX) * PAGE_BYTES;
+    (end - start) as usize
 }
 
 impl Session {
@@ -379,7 +386,8 @@ impl Session {
             OpKind::SendInline { slot, .. } => out.bytes(tables.inline.data(slot, part, len as usize)),
             OpKind::Send { region, from, .. } => {
                 let memory = RegionRef { process: op.process, region };
-                self.put(memory, from + part, len as usize, out, dma);
+                let by_reference = self.tx.span_bytes <= self.budget / REFERENCE_SPAN.1 * REFERENCE_SPAN.0;
+                self.put(memory, from + part, len as usize, by_reference, out, dma);
             }
             _ => {}
         }
@@ -387,9 +395,17 @@ impl Session {
 
     /// Puts bytes of memory into the packet, or leaves room for them and lends the memory.
     #[inline]
-    fn put(&mut self, memory: RegionRef, offset: u64, len: usize, out: &mut Writer<'_>, dma: &mut dyn Dma) {
+    fn put(
+        &mut self,
+        memory: RegionRef,
+        offset: u64,
+        len: usize,
+        by_reference: bool,
+        out: &mut Writer<'_>,
+        dma: &mut dyn Dma,
+    ) {
         if self.lending && len >= LENT_BYTES_MIN && self.lent.is_none() {
-            self.lent = Some(Lent { at: out.len(), memory, offset, len });
+            self.lent = Some(Lent { at: out.len(), memory, offset, len, by_reference });
             out.keep(len);
         } else if len > 0 {
             dma.gather(memory, offset, out.space(len));
@@ -431,7 +447,7 @@ impl Session {
         let served = self.served.get(key).expect("it has a target");
         write_fetch_head(served.ticket, part, last, len, out);
         let offset = target.base + served.offset + part;
-        self.put(target.memory, offset, len as usize, out, dma);
+        self.put(target.memory, offset, len as usize, false, out, dma);
     }
 
     /// The memory a fetch reads, while the export is there.
@@ -533,6 +549,15 @@ impl Session {
                 let left = op.len - op.progress;
                 let (part, wants_answer) = (op.progress, op.cookie.is_some());
                 let Some(mut take) = self.room_for(head, left, runs, out) else { return Taken::Full };
+                if let (true, OpKind::Send { from, .. }) = (self.lending, op.kind) {
+                    if self.lent.is_some() && left >= LENT_BYTES_MIN as u64 {
+                        // A packet lends one piece; this one goes from its place with the next.
+                        return Taken::Full;
+                    }
+                    if (take as u64) < left && take >= LENT_PAGES_BYTES_MIN {
+                        take = whole_pages(from + part, take);
+                    }
+                }
                 let rest = left - take as u64;
                 if rest > 0 && rest < 8 && take > 8 {
                     // The last chunk carries the whole last word, for its notification.
@@ -683,5 +708,25 @@ impl Session {
     /// The first chunk of an initiator: it proves to the other side that the handshake is done.
     pub(crate) fn queue_nop(&mut self) {
         self.tx.queue(Body::Nop, NOP_BYTES);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_end_with_a_page_and_touch_no_more_than_can_be_handed_on() {
+        let most = 65_440;
+        for start in [0, 1, 4_095, 4_096, 61_440, 123_457] {
+            for take in [LENT_PAGES_BYTES_MIN, 50_000, most] {
+                let piece = whole_pages(start, take);
+                let pages = (start + piece as u64) / PAGE_BYTES - start / PAGE_BYTES;
+                assert!((start + piece as u64) % PAGE_BYTES == 0 && pages <= LENT_PAGES_MAX, "{start} {take} {piece}");
+                let left_out = take - piece;
+                assert!(left_out < PAGE_BYTES as usize || pages == LENT_PAGES_MAX, "{start} {take} {piece}");
+            }
+        }
+        assert_eq!(whole_pages(0, most), 61_440);
     }
 }

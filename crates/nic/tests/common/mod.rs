@@ -57,8 +57,10 @@ pub struct Node {
 
 /// From, to, bytes.
 pub type Recorded = (SocketAddr, SocketAddr, Vec<u8>);
-/// Receiving node, from, bytes.
-type Carried = (usize, SocketAddr, Vec<u8>);
+/// Receiving node, from, bytes, and those of them that are read in the sender's memory only when they arrive.
+type Carried = (usize, SocketAddr, Vec<u8>, Option<Referred>);
+/// Sending node, and what goes by reference.
+type Referred = (usize, Lent);
 
 /// Faults of the network, in one of 1,000.
 #[derive(Clone, Copy, Default)]
@@ -84,6 +86,8 @@ pub struct World {
     pub sent: u64,
     /// Bytes that went out from their place in memory.
     pub lent: u64,
+    /// Those of them that were read only when they arrived.
+    pub referred: u64,
     /// What datagrams acknowledge is left unsettled, most often until other things have happened.
     pub late: bool,
 }
@@ -114,6 +118,7 @@ impl World {
             tape: None,
             sent: 0,
             lent: 0,
+            referred: 0,
             late: seed % 2 == 1,
         }
     }
@@ -232,7 +237,7 @@ impl World {
         let Node { engine, addrs, .. } = &mut self.nodes[node];
         let Some(sent) = engine.send_now(now, process, command, &mut buf, |_, _| {}) else { return false };
         let from = *addrs.iter().find(|from| same_network(from, &sent.to)).unwrap_or(&addrs[0]);
-        self.carry(from, sent.to, &buf[..sent.len], 0..0);
+        self.carry(from, sent.to, &buf[..sent.len], 0..0, None);
         true
     }
 
@@ -321,7 +326,11 @@ impl World {
             if entry.key().0 > now {
                 break;
             }
-            let (to, from, mut data) = entry.remove();
+            let (to, from, mut data, referred) = entry.remove();
+            if let Some((sender, lent)) = referred {
+                let bytes = &mut data[lent.at..lent.at + lent.len];
+                self.nodes[sender].memory.gather(lent.memory, lent.offset, bytes);
+            }
             self.deliver(to, from, &mut data);
         }
         for node in self.nodes.iter_mut().filter(|node| !node.down) {
@@ -370,13 +379,22 @@ impl World {
                 let guarded = lent.map_or(0..0, |lent| lent.at..lent.at + lent.len);
                 let len = lent.map_or(len, |lent| lent.put_in(&mut buf, len, memory));
                 self.lent += guarded.len() as u64;
+                let referred = lent.filter(|lent| lent.by_reference).map(|lent| (index, lent));
+                self.referred += referred.map_or(0, |(_, lent)| lent.len as u64);
                 let from = *addrs.iter().find(|from| same_network(from, &to)).unwrap_or(&addrs[0]);
-                self.carry(from, to, &buf[..len], guarded);
+                self.carry(from, to, &buf[..len], guarded, referred);
             }
         }
     }
 
-    fn carry(&mut self, from: SocketAddr, to: SocketAddr, data: &[u8], guarded: Range<usize>) {
+    fn carry(
+        &mut self,
+        from: SocketAddr,
+        to: SocketAddr,
+        data: &[u8],
+        guarded: Range<usize>,
+        referred: Option<Referred>,
+    ) {
         self.sent += 1;
         if let Some(tape) = self.tape.as_mut() {
             tape.push((from, to, data.to_vec()));
@@ -401,7 +419,7 @@ impl World {
             let late = if self.happens(self.faults.reorder) { self.random() % 3_000 } else { self.random() % 3 };
             self.serial += 1;
             let at = self.now + self.delay + Duration::from_micros(late);
-            self.wire.insert((at, self.serial), (index, from, data));
+            self.wire.insert((at, self.serial), (index, from, data, referred));
         }
     }
 }

@@ -22,6 +22,7 @@ macro_rules! suite {
                 moving: every_length_and_alignment_arrives_and_nothing_else,
                 moving: fetches_of_every_length_see_what_is_there,
                 moving: long_transfers_arrive_whole,
+                moving: memory_may_change_when_a_long_send_from_it_is_done,
                 moving: sends_that_follow_at_once_keep_their_data,
                 moving: registered_memory_moves_both_ways,
                 moving: callers_memory_is_exported_and_adopted,
@@ -103,5 +104,17 @@ macro_rules! suite {
 }
 
 suite!(embedded, crate::nodes::Embedded::start);
+suite!(plain, crate::nodes::Embedded::start_plain);
 suite!(daemon, crate::nodes::Daemons::start);
 suite!(simulated, crate::nodes::Simulated::start);
+
+/// Long data goes between plain nodes of one machine by reference to its pages; what is encrypted does not.
+#[test]
+fn plain_nodes_of_one_machine_send_long_data_by_reference() {
+    for (nodes, plain) in [(nodes::Embedded::start_plain(), true), (nodes::Embedded::start(), false)] {
+        moving::memory_may_change_when_a_long_send_from_it_is_done(&nodes);
+        let info = nodes::Nodes::attach(&nodes, 1).node_info(false).expect("an answer");
+        let spliced = info.counters.iter().find(|(name, _)| name == "udp_datagrams_spliced").expect("counted").1;
+        assert_eq!(spliced > 100, plain, "{spliced} datagrams by reference");
+    }
+}

@@ -71,6 +71,24 @@ pub(crate) fn sends_that_follow_at_once_keep_their_data(nodes: &dyn Nodes) {
     }
 }
 
+pub(crate) fn memory_may_change_when_a_long_send_from_it_is_done(nodes: &dyn Nodes) {
+    const LEN: usize = 1 << 20;
+    for place in Place::ALL {
+        let j = join(nodes, place, LEN as u64);
+        let buffer = j.user.buffer(LEN as u64).unwrap();
+        for version in 1..=20u8 {
+            // Pieces that begin and end in the middle of a page, and pages that are whole.
+            let range = u64::from(version) * 100 % 4096..(LEN - usize::from(version) % 3 * 5) as u64;
+            let data: Vec<u8> = (0..LEN).map(|i| (i / 100) as u8 ^ version).collect();
+            buffer.write(0, &data).unwrap();
+            j.import.send_from(&buffer, range.clone(), range.start).unwrap();
+            buffer.write(0, &vec![0xee; LEN]).unwrap();
+            let range = range.start as usize..range.end as usize;
+            assert!(content(&j.export)[range.clone()] == data[range], "{place:?}: version {version}");
+        }
+    }
+}
+
 pub(crate) fn registered_memory_moves_both_ways(nodes: &dyn Nodes) {
     for place in Place::ALL {
         let j = join(nodes, place, 1 << 20);

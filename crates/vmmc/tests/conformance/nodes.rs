@@ -17,6 +17,10 @@ pub(crate) trait Nodes {
     fn name(&self, node: usize) -> String;
     /// Ends a node in the regular way. Returns when it is ended, or, for nodes that live as long as their sessions, at once with false.
     fn stop(&self, node: usize) -> bool;
+    /// Whether the nodes encrypt what they send each other.
+    fn sealed(&self) -> bool {
+        true
+    }
 }
 
 /// Longer than anything takes that works.
@@ -42,13 +46,25 @@ fn builder() -> vmmc::SessionBuilder {
 }
 
 /// Nodes in this process.
-pub(crate) struct Embedded([vmmc_node::Embedded; 2]);
+pub(crate) struct Embedded {
+    nodes: [vmmc_node::Embedded; 2],
+    sealed: bool,
+}
 
 impl Embedded {
     pub(crate) fn start() -> Embedded {
-        let a = vmmc_node::Embedded::start(config(&unique("a"))).expect("node a starts");
-        let b = vmmc_node::Embedded::start(config(&unique("b")).peer(&a.addresses())).expect("node b starts");
-        let nodes = Embedded([a, b]);
+        Embedded::start_with(true, |config| config)
+    }
+
+    pub(crate) fn start_plain() -> Embedded {
+        Embedded::start_with(false, |config| config.key(KeySource::Plain))
+    }
+
+    fn start_with(sealed: bool, change: impl Fn(NodeConfig) -> NodeConfig) -> Embedded {
+        let start = |config| vmmc_node::Embedded::start(change(config));
+        let a = start(config(&unique("a"))).expect("node a starts");
+        let b = start(config(&unique("b")).peer(&a.addresses())).expect("node b starts");
+        let nodes = Embedded { nodes: [a, b], sealed };
         introduce(&nodes);
         nodes
     }
@@ -56,13 +72,16 @@ impl Embedded {
 
 impl Nodes for Embedded {
     fn attach(&self, node: usize) -> Session {
-        builder().over(self.0[node].attach().expect("the node takes us")).expect("attach")
+        builder().over(self.nodes[node].attach().expect("the node takes us")).expect("attach")
     }
     fn name(&self, node: usize) -> String {
-        self.0[node].name()
+        self.nodes[node].name()
     }
     fn stop(&self, _node: usize) -> bool {
         false
+    }
+    fn sealed(&self) -> bool {
+        self.sealed
     }
 }
 
