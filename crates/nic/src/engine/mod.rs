@@ -99,8 +99,8 @@ pub struct Lent {
     pub offset: u64,
     /// Bytes.
     pub len: usize,
-    /// Whether references to the pages may go out instead of a copy: the memory is to stay as it is until the operation is done, as the source of a send is and what
-    /// a fetch reads is not, and the receiver has the time to read it, for less than half of what may be under way is.
+    /// Whether references to the pages may go out instead of a copy, and better do: the memory is to stay as it is until the operation is done, as the source of a send
+    /// is and what a fetch reads is not, and the receiver does not lag behind.
     pub by_reference: bool,
 }
 

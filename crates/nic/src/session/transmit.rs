@@ -9,7 +9,8 @@ use crate::error::OpError;
 use crate::ids::RegionRef;
 use crate::limits::{
     ACK_ALONG_AFTER, ACK_ALONG_PACKETS, ACK_DELAY, ACK_RANGES_MAX, CHUNK_WINDOW, LENT_BYTES_MIN, LENT_PAGES_BYTES_MIN,
-    LENT_PAGES_MAX, MESSAGE_BYTES_MAX, PAGE_BYTES, REFERENCE_SPAN, RUNS_PER_PACKET_MAX, SERVED_REQUESTS_MAX,
+    LENT_PAGES_MAX, MESSAGE_BYTES_MAX, PAGE_BYTES, REFERENCE_BYTES_MAX, REFERENCE_SPAN, RUNS_PER_PACKET_MAX,
+    SERVED_REQUESTS_MAX,
 };
 use crate::slab::Key;
 use crate::tables::{Tables, Target};
@@ -386,7 +387,8 @@ impl Session {
             OpKind::SendInline { slot, .. } => out.bytes(tables.inline.data(slot, part, len as usize)),
             OpKind::Send { region, from, .. } => {
                 let memory = RegionRef { process: op.process, region };
-                let by_reference = self.tx.span_bytes <= self.budget / REFERENCE_SPAN.1 * REFERENCE_SPAN.0;
+                let keeps_up = self.tx.span_bytes <= self.budget / REFERENCE_SPAN.1 * REFERENCE_SPAN.0;
+                let by_reference = op.len <= REFERENCE_BYTES_MAX || keeps_up;
                 self.put(memory, from + part, len as usize, by_reference, out, dma);
             }
             _ => {}
