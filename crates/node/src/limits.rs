@@ -63,8 +63,8 @@ pub const PINNED_PAGES_MAX: u64 = 1 << 40;
 pub const RECEIVE_BATCH: usize = 16;
 /// Datagrams longer than this on average are received one by one.
 pub const BATCHED_BYTES_MAX: u64 = 4096;
-/// Memory of at least that size goes to a node of this machine by reference to its pages: four system calls instead of one, which is what copying some 16 KiB to
-/// another core takes.
+/// Memory of at least that size goes to a node of this machine by reference to its pages, with four system calls instead of one: in a C program that moves datagrams
+/// so, 16 KiB were a tenth slower than copied, 32 KiB a tenth faster, 60 KiB two fifths.
 pub const SPLICE_BYTES_MIN: usize = 32 << 10;
 /// Sends to the network before rings have their turn.
 pub const TRANSMIT_BATCH: usize = 64;
