@@ -44,55 +44,62 @@ impl PagePipe {
     /// If the range is not in the region.
     pub(crate) fn fill(&mut self, region: &Region, offset: u64, len: usize) -> io::Result<()> {
         region.check(offset, len as u64).expect("the caller looked the range up");
-        let filled = self.try_fill(region, offset, len);
-        self.note(filled)
-    }
-
-    fn try_fill(&mut self, region: &Region, offset: u64, len: usize) -> io::Result<()> {
         if self.ends.is_none() {
             self.ends = Some(pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?);
         }
         let (_, write) = self.ends.as_ref().expect("opened just now");
         let memory = region.as_ptr().wrapping_add(offset as usize);
         let piece = libc::iovec { iov_base: memory.cast(), iov_len: len };
-        // SAFETY: the piece is a range of a region, checked by the caller, and stays mapped for the call; the kernel takes references to its pages and reads no byte.
+        // SAFETY: the piece is a range of a region, checked above, and stays mapped for the call; the kernel takes references to its pages and reads no byte.
         let took = unsafe { libc::vmsplice(write.as_raw_fd(), &raw const piece, 1, libc::SPLICE_F_NONBLOCK) };
-        match took {
-            _ if took == len as isize => Ok(()),
-            0.. => Err(io::Error::other(format!("the pipe took {took} of {len} bytes"))),
-            _ => Err(io::Error::last_os_error()),
+        match usize::try_from(took) {
+            Ok(took) if took == len => Ok(()),
+            Ok(took) => Err(io::Error::other(format!("the pipe took {took} of {len} bytes"))),
+            Err(_) => Err(io::Error::last_os_error()),
         }
     }
 
     /// Moves all that is in the pipe, `len` bytes, behind what the socket holds back of a datagram.
-    pub(crate) fn empty_into(&mut self, socket: &impl AsFd, len: usize) -> io::Result<()> {
-        let moved = match &self.ends {
-            Some((read, _)) => splice(read, None, socket, None, len, SpliceFlags::MORE | SpliceFlags::NONBLOCK),
-            None => Err(Errno::BADF),
-        };
-        let moved = match moved {
-            Ok(moved) if moved == len => Ok(()),
-            Ok(moved) => Err(io::Error::other(format!("the socket took {moved} of {len} bytes"))),
-            Err(errno) => Err(errno.into()),
-        };
-        self.note(moved)
-    }
-
-    /// Forgets what is in the pipe.
-    pub(crate) fn discard(&mut self) {
-        self.ends = None;
-    }
-
-    fn note(&mut self, outcome: io::Result<()>) -> io::Result<()> {
-        self.failures = if outcome.is_ok() { self.failures } else { self.failures + 1 };
-        if outcome.is_err() {
-            self.discard();
+    pub(crate) fn empty_into(&self, socket: &impl AsFd, len: usize) -> io::Result<()> {
+        let (read, _) = self.ends.as_ref().ok_or(Errno::BADF)?;
+        match splice(read, None, socket, None, len, SpliceFlags::MORE | SpliceFlags::NONBLOCK)? {
+            moved if moved == len => Ok(()),
+            moved => Err(io::Error::other(format!("the socket took {moved} of {len} bytes"))),
         }
-        outcome
     }
 
-    /// A datagram went out.
-    pub(crate) fn succeeded(&mut self) {
-        self.failures = 0;
+    /// Notes how the send ended for which it was filled. After an error it is closed, with what is left in it.
+    pub(crate) fn settle(&mut self, sent: &io::Result<()>) {
+        match sent {
+            Ok(()) => self.failures = 0,
+            Err(e) => {
+                self.ends = None;
+                // A full buffer, and a peer that is gone, say nothing about this way.
+                let of_others = matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::ConnectionRefused);
+                self.failures += u32::from(!of_others);
+            }
+        }
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_failures_of_this_way_end_it() {
+        let mut pipe = PagePipe::new();
+        let fail = |pipe: &mut PagePipe, kind: io::ErrorKind, times| {
+            (0..times).for_each(|_| pipe.settle(&Err(kind.into())));
+            pipe.takes(0, 1)
+        };
+        for kind in [io::ErrorKind::WouldBlock, io::ErrorKind::ConnectionRefused] {
+            assert!(fail(&mut pipe, kind, 100), "{kind}");
+        }
+        for _ in 0..2 {
+            assert!(fail(&mut pipe, io::ErrorKind::InvalidInput, SPLICE_FAILURES_MAX - 1));
+            pipe.settle(&Ok(()));
+        }
+        assert!(!fail(&mut pipe, io::ErrorKind::InvalidInput, SPLICE_FAILURES_MAX));
     }
 }

@@ -171,25 +171,34 @@ impl UdpPort {
         (region, offset, len): (&Region, u64, usize),
         tail: &[u8],
     ) -> io::Result<()> {
+        let sent = self.try_send_pages(pipe, to, head, (region, offset, len), tail);
+        pipe.settle(&sent);
+        sent
+    }
+
+    fn try_send_pages(
+        &self,
+        pipe: &mut PagePipe,
+        to: SocketAddr,
+        head: &[u8],
+        (region, offset, len): (&Region, u64, usize),
+        tail: &[u8],
+    ) -> io::Result<()> {
         pipe.fill(region, offset, len)?;
         let piece = libc::iovec { iov_base: head.as_ptr().cast_mut().cast(), iov_len: head.len() };
         // Of a datagram that comes in parts the kernel computes the checksum at once, by reading all of it, unless it may have to be cut up later.
         let uncut = self.segments.then_some(UDP_DATAGRAM_BYTES_MAX as u16);
         // SAFETY: the piece is `head`.
-        if let Err(e) = unsafe { self.send_message(to, &mut [piece], uncut, SEND | SendFlags::MORE) } {
-            pipe.discard();
-            return Err(e);
-        }
+        unsafe { self.send_message(to, &mut [piece], uncut, SEND | SendFlags::MORE) }?;
         self.end_pages(pipe, to, len, tail)
     }
 
     /// Adds what is in the pipe, `len` bytes, and `tail` to the datagram that was begun, and lets it go.
-    fn end_pages(&self, pipe: &mut PagePipe, to: SocketAddr, len: usize, tail: &[u8]) -> io::Result<()> {
+    fn end_pages(&self, pipe: &PagePipe, to: SocketAddr, len: usize, tail: &[u8]) -> io::Result<()> {
         let ended = pipe.empty_into(&self.socket, len).and_then(|()| self.send(to, tail, tail.len().max(1)));
-        match ended {
-            Ok(()) => pipe.succeeded(),
+        if ended.is_err() {
             // Whatever the socket still holds back must not become part of the next datagram. If it holds nothing, this is an empty one.
-            Err(_) => drop(self.send(to, &[], 1)),
+            let _ = self.send(to, &[], 1);
         }
         ended
     }
@@ -694,7 +703,7 @@ mod tests {
         let mut piece = libc::iovec { iov_base: b"begun".as_ptr().cast_mut().cast(), iov_len: 5 };
         // SAFETY: the piece is a literal.
         unsafe { a.send_message(to, std::slice::from_mut(&mut piece), None, SEND | SendFlags::MORE) }.unwrap();
-        a.end_pages(&mut PagePipe::new(), to, 100, b"tail").unwrap_err();
+        a.end_pages(&PagePipe::new(), to, 100, b"tail").unwrap_err();
         a.send(to, b"sound", 5).unwrap();
         // What was cut short need not arrive.
         let mut came = Vec::new();

@@ -15,10 +15,11 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
-use vmmc_host::limits::{UDP_DATAGRAM_BYTES_MAX, UDP_SEGMENTS_MAX};
+use vmmc_host::limits::{SPLICED_PAGES_MAX, UDP_DATAGRAM_BYTES_MAX, UDP_SEGMENTS_MAX};
 use vmmc_host::pages::PagePipe;
 use vmmc_host::udp::{ReceiveBatch, UdpPort, way_to};
 use vmmc_host::wait::Direct;
+use vmmc_nic::limits::{LENT_PAGES_BYTES_MIN, LENT_PAGES_MAX};
 use vmmc_nic::{Lent, Time, Transmit};
 
 /// Room for one datagram in the send buffer.
@@ -29,6 +30,9 @@ const EEXIST: i32 = 17;
 const EINVAL: i32 = 22;
 const EIO: i32 = 5;
 const ECONNREFUSED: i32 = 111;
+
+/// The pieces that the engine cuts can go by reference, and those that can are cut so.
+const _: () = assert!(LENT_PAGES_MAX as usize <= SPLICED_PAGES_MAX && LENT_PAGES_BYTES_MIN <= SPLICE_BYTES_MIN);
 
 /// The sockets of a node.
 pub(crate) struct Network {
@@ -311,7 +315,7 @@ impl Network {
             self.flush(&run, station, now);
             return true;
         };
-        self.count(&run, self.last);
+        self.count(to, self.last, 1, len);
         if let Err(e) = sent {
             self.failed(&e, &run, self.last, station);
         }
@@ -348,7 +352,7 @@ impl Network {
         if let (Some(route), Some(region), None) = (known, station.lent_region(lent), &self.held) {
             let (head, tail) = self.buffer[at..at + len].split_at(lent.at);
             let (memory, port) = ((region, lent.offset, lent.len), port(&self.ports, &self.hot, to, route.port));
-            // By reference only what stays, and goes to a node of this machine: anywhere else the device reads it at once, and the kernel's copy is needed.
+            // Only to a node of this machine: nobody else could see what the memory holds later (docs/security.md).
             let splice = lent.by_reference
                 && lent.len >= SPLICE_BYTES_MIN
                 && to.ip().is_loopback()
@@ -356,10 +360,7 @@ impl Network {
             let spliced = splice && port.send_pages(&mut self.pages, to, head, memory, tail).is_ok();
             if spliced || port.send_around(to, head, memory, tail).is_ok() {
                 self.counters.spliced_out += u64::from(spliced);
-                self.counters.sends += 1;
-                self.counters.datagrams_out += 1;
-                self.counters.bytes_out += (len + lent.len) as u64;
-                self.warm_up(to, self.last);
+                self.count(to, self.last, 1, len + lent.len);
                 return;
             }
         }
@@ -380,7 +381,7 @@ impl Network {
                 }
             },
         };
-        self.count(run, route);
+        self.count(run.to, route, run.count, run.end - run.start);
         if self.held.is_some() {
             return;
         }
@@ -391,11 +392,11 @@ impl Network {
     }
 
     #[inline]
-    fn count(&mut self, run: &Run, route: usize) {
-        self.warm_up(run.to, route);
+    fn count(&mut self, to: SocketAddr, route: usize, datagrams: usize, bytes: usize) {
+        self.warm_up(to, route);
         self.counters.sends += 1;
-        self.counters.datagrams_out += run.count as u64;
-        self.counters.bytes_out += (run.end - run.start) as u64;
+        self.counters.datagrams_out += datagrams as u64;
+        self.counters.bytes_out += bytes as u64;
     }
 
     /// Counts sends to the same address, and opens the hot socket for it when there are many.

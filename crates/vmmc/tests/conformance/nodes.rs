@@ -53,15 +53,16 @@ pub(crate) struct Embedded {
 
 impl Embedded {
     pub(crate) fn start() -> Embedded {
-        Embedded::start_with(true, |config| config)
+        Embedded::start_with(true)
     }
 
     pub(crate) fn start_plain() -> Embedded {
-        Embedded::start_with(false, |config| config.key(KeySource::Plain))
+        Embedded::start_with(false)
     }
 
-    fn start_with(sealed: bool, change: impl Fn(NodeConfig) -> NodeConfig) -> Embedded {
-        let start = |config| vmmc_node::Embedded::start(change(config));
+    fn start_with(sealed: bool) -> Embedded {
+        let keyed = |config: NodeConfig| if sealed { config } else { config.key(KeySource::Plain) };
+        let start = |config| vmmc_node::Embedded::start(keyed(config));
         let a = start(config(&unique("a"))).expect("node a starts");
         let b = start(config(&unique("b")).peer(&a.addresses())).expect("node b starts");
         let nodes = Embedded { nodes: [a, b], sealed };
