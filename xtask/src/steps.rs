@@ -22,9 +22,13 @@ pub(crate) struct Step {
 /// Profile of all tests: optimised, because the simulator runs thousands of clusters, with assertions and overflow checks.
 pub(crate) const PROFILE: &str = "ci";
 /// Seeds of the simulator that every check runs.
-const SIM_SEEDS: &str = "1..2001";
+const SIM_SEEDS: std::ops::Range<u64> = 1..2001;
+/// Seeds that change with each commit, of clusters and as many of stream sockets.
+const FRESH_SEEDS: u64 = 500;
 /// Longest time for one step; a hang is a failure, not a stuck machine.
 const STEP_LIMIT: Duration = Duration::from_secs(20 * 60);
+/// Hexadecimal digits of the commit's hash that name its seeds: 2^40 starts, far from overflow.
+const FRESH_HASH_DIGITS: usize = 10;
 /// Seconds for each fuzz target.
 const FUZZ_SECONDS: u32 = 10;
 
@@ -39,7 +43,7 @@ pub(crate) fn all() -> Vec<Step> {
         step("tests", "unit, scripted, property, conformance, real processes", tests),
         step("loom", "rings and handshakes under every interleaving", loom),
         step("miri", "rings under Miri", miri),
-        step("sim", "simulated clusters with faults, 2,000 seeds", sim),
+        step("sim", "simulated clusters with faults: 2,000 seeds, and 500 of each kind that change with each commit", sim),
         step("examples", "the tutorial, each with real processes", examples),
         step("c-library", "the C library: installed, examples built with pkg-config and CMake, run", crate::c::check),
         step("python", "the Python package: pip install, tests, tutorial, stubs", crate::python::check),
@@ -116,8 +120,34 @@ fn miri() -> Outcome {
 }
 
 fn sim() -> Outcome {
-    let outcome = vmmc("sim", &["sim", "--seeds", SIM_SEEDS]);
+    let fresh = fresh_seeds();
+    let span = |seeds: &std::ops::Range<u64>| format!("{}..{}", seeds.start, seeds.end);
+    println!("   seeds of this commit: {} (vmmc sim [--sockets] --seeds {})", span(&fresh), span(&fresh));
+    for (log, kind, seeds) in [("sim-fresh", None, &fresh), ("sim-sockets-fresh", Some("--sockets"), &fresh)] {
+        let seeds = span(seeds);
+        let words: Vec<&str> = ["sim"].into_iter().chain(kind).chain(["--seeds", &seeds]).collect();
+        if let Failed(why) = vmmc(log, &words) {
+            return Failed(why);
+        }
+    }
+    let outcome = vmmc("sim", &["sim", "--seeds", &span(&SIM_SEEDS)]);
     last_line_on_pass(outcome, "sim")
+}
+
+/// Seeds that nobody has run before this commit: they start at a place that its hash names. Outside of a
+/// repository the day names it.
+fn fresh_seeds() -> std::ops::Range<u64> {
+    let head = Command::new("git").args(["rev-parse", "HEAD"]).current_dir(root()).output();
+    let hash = head.ok().filter(|o| o.status.success()).and_then(|o| {
+        let text = String::from_utf8(o.stdout).ok()?;
+        u64::from_str_radix(text.get(..FRESH_HASH_DIGITS)?, 16).ok()
+    });
+    let day = || {
+        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        since.map_or(0, |since| since.as_secs() / 86_400)
+    };
+    let first = SIM_SEEDS.end + hash.unwrap_or_else(day) * FRESH_SEEDS;
+    first..first + FRESH_SEEDS
 }
 
 fn examples() -> Outcome {
