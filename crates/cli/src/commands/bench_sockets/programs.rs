@@ -38,10 +38,14 @@ enum Server {
 enum Ask {
     /// `redis-benchmark` with so many clients, each with so many requests under way.
     Get { clients: u32, pipeline: u32 },
-    /// `wrk` with so many connections.
+    /// `wrk` with so many connections at once.
     Page { connections: u32 },
+    /// The same with a page of [`LONG_PAGE_BYTES`], each by a connection of its own.
+    PageAndClose { connections: u32 },
     /// `pgbench`, select only, one client.
     Select,
+    /// `pgbench`, its TPC-B like transactions.
+    Transactions { clients: u32 },
     /// `iperf3` with writes of 1 MiB.
     Stream,
 }
@@ -60,7 +64,9 @@ fn workloads() -> Vec<Workload> {
         get("redis GET, 50 clients", 50, 1, 5.0),
         get("redis GET, 50 clients, pipeline 16", 50, 16, 1.5),
         row("nginx 1 KiB, 50 connections", Server::Nginx, Ask::Page { connections: 50 }, 2.0),
+        row("nginx 80 KB and close, 100 at once", Server::Nginx, Ask::PageAndClose { connections: 100 }, NO_SLOWER),
         row("pgbench select-only, 1 client", Server::Postgres, Ask::Select, 1.2),
+        row("pgbench TPC-B, 20 clients", Server::Postgres, Ask::Transactions { clients: 20 }, NO_SLOWER),
         row("iperf3, 1 MiB writes", Server::Iperf, Ask::Stream, 2.2),
     ]
 }
@@ -162,7 +168,7 @@ impl Stand {
         }
         if server == Server::Postgres {
             for (port, _) in &stand.servers {
-                stand.once(server, &stand.pgbench(*port, &["-i", "-q", "-s", "1"]))?;
+                stand.once(server, &stand.pgbench(*port, &["-i", "-q", "-s", DATABASE_SCALE]))?;
             }
         }
         Ok(stand)
@@ -213,6 +219,7 @@ impl Stand {
                     server {{ listen 127.0.0.1:{port} backlog=512; root {folder}/www; }} }}"
                 );
                 std::fs::write(self.folder.join("www/page"), vec![b'n'; 1024])?;
+                std::fs::write(self.folder.join("www/long-page"), vec![b'n'; LONG_PAGE_BYTES])?;
                 std::fs::write(&config, text)?;
                 words(&["nginx", "-e", &format!("{folder}/error.log"), "-c", &config.display().to_string()])
             }
@@ -255,7 +262,13 @@ impl Stand {
                 let page = format!("http://127.0.0.1:{at}/page");
                 words(&["wrk", "-t", "1", "-c", &connections.to_string(), "-d", &format!("{seconds}s"), &page])
             }
+            Ask::PageAndClose { connections } => {
+                let page = format!("http://127.0.0.1:{at}/long-page");
+                let (connections, time) = (connections.to_string(), format!("{seconds}s"));
+                words(&["wrk", "-t", "1", "-c", &connections, "-d", &time, "-H", "Connection: close", &page])
+            }
             Ask::Select => self.pgbench(port, &["-n", "-S", "-c", "1", "-T", &seconds]),
+            Ask::Transactions { clients } => self.pgbench(port, &["-n", "-c", &clients.to_string(), "-T", &seconds]),
             Ask::Stream => words(&["iperf3", "-c", "127.0.0.1", "-p", &at, "-t", &seconds, "-l", "1M", "-J"]),
         }
     }
@@ -283,8 +296,8 @@ impl Stand {
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         let (operations, rate) = match workload.ask {
             Ask::Get { .. } => (requests as f64, redis_rate(&said)),
-            Ask::Page { .. } => wrk(&said).map_or((0.0, None), |(n, rate)| (n, Some(rate))),
-            Ask::Select => pgbench(&said).map_or((0.0, None), |(n, rate)| (n, Some(rate))),
+            Ask::Page { .. } | Ask::PageAndClose { .. } => wrk(&said).map_or((0.0, None), |(n, rate)| (n, Some(rate))),
+            Ask::Select | Ask::Transactions { .. } => pgbench(&said).map_or((0.0, None), |(n, rate)| (n, Some(rate))),
             Ask::Stream => iperf(&said).map_or((0.0, None), |(n, rate)| (n, Some(rate))),
         };
         let complaint = || {
@@ -314,6 +327,12 @@ impl Drop for Stand {
     }
 }
 
+/// Bytes of a page that fills a connection just past the bytes after which it is offered.
+const LONG_PAGE_BYTES: usize = 80_000;
+/// Least ratio where VMMC is to be no slower than TCP: two runs of TCP differ by as much.
+const NO_SLOWER: f64 = 0.95;
+/// Scale of pgbench's tables: with as many branches as clients, transactions seldom wait for each other.
+const DATABASE_SCALE: &str = "20";
 /// Requests of the run that tells how many fit the time.
 const FIRST_REQUESTS: u64 = 20_000;
 
