@@ -43,7 +43,11 @@ pub(crate) fn all() -> Vec<Step> {
         step("tests", "unit, scripted, property, conformance, real processes", tests),
         step("loom", "rings and handshakes under every interleaving", loom),
         step("miri", "rings under Miri", miri),
-        step("sim", "simulated clusters with faults: 2,000 seeds, and 500 of each kind that change with each commit", sim),
+        step(
+            "sim",
+            "simulated clusters with faults: 2,000 seeds, and 500 of each kind that change with each commit",
+            sim,
+        ),
         step("examples", "the tutorial, each with real processes", examples),
         step("c-library", "the C library: installed, examples built with pkg-config and CMake, run", crate::c::check),
         step("python", "the Python package: pip install, tests, tutorial, stubs", crate::python::check),

@@ -39,6 +39,8 @@ pub struct Connection {
     bytes: AtomicU64,
     /// Number of the offer, while there is one.
     offer: AtomicU64,
+    /// Bytes that it had carried when it was offered; 0 before.
+    offered_after: AtomicU64,
     cookie: AtomicU64,
     /// TCP_NODELAY when it was offered; later it is always set.
     no_delay: AtomicBool,
@@ -234,6 +236,7 @@ impl Connection {
             exchanges: AtomicU32::new(0),
             bytes: AtomicU64::new(0),
             offer: AtomicU64::new(0),
+            offered_after: AtomicU64::new(0),
             cookie: AtomicU64::new(0),
             no_delay: AtomicBool::new(false),
             early: Arc::default(),

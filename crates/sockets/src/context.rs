@@ -7,6 +7,7 @@ use crate::connection::{Connection, Forking};
 use crate::ledger::Ledger;
 use crate::limits::{FORK_PATIENCE, FORK_PAUSE, GENERATIONS, LOCK_TRIES, OFFER_AFTER_BYTES, OFFER_AFTER_EXCHANGES};
 use crate::node::Node;
+use crate::offer_policy::OfferPolicy;
 use crate::ready::ReadySet;
 use crate::types::Bypass;
 use rustix::event::PollFlags;
@@ -69,6 +70,8 @@ pub struct Context {
     nodes: [Arc<Node>; GENERATIONS],
     ledger: Ledger,
     gate: ForkGate,
+    /// How offers of this process turned out.
+    pub(crate) offers: OfferPolicy,
     /// Core of the peer that was heard last, plus one: where an event loop expects the next event from.
     pub(crate) peer_core: AtomicU32,
 }
@@ -137,6 +140,7 @@ impl Context {
             nodes: std::array::from_fn(|_| Arc::default()),
             ledger: Ledger::default(),
             gate: ForkGate::default(),
+            offers: OfferPolicy::default(),
             peer_core: AtomicU32::new(0),
         }
     }

@@ -27,6 +27,7 @@ mod core;
 mod ledger;
 pub mod limits;
 mod node;
+mod offer_policy;
 mod patience;
 mod ready;
 mod stream;

@@ -8,6 +8,13 @@ use std::time::Duration;
 pub const OFFER_AFTER_EXCHANGES: u32 = 16;
 /// Bytes, either way, after which a connection is offered however few calls moved them.
 pub const OFFER_AFTER_BYTES: u64 = 64 << 10;
+/// Offers in vain in a row that double what a connection must carry before it is offered: a few short
+/// connections are no habit.
+pub const OFFERS_IN_VAIN: u32 = 4;
+/// Offers in vain that one connection makes up for which went on after it: it saved far more than they cost.
+pub const OFFERS_PAID: u32 = 3;
+/// Largest factor: 2 MiB or 512 receives, some 10 ms of a busy connection, which a long one hardly notices.
+pub const OFFER_FACTOR_MAX: u32 = 32;
 /// Event loops that can watch one end of a connection: more go back to the kernel.
 pub const WATCHERS_MAX: usize = 4;
 /// Tokens of one event loop.

@@ -26,8 +26,9 @@ impl Connection {
         match self.stage() {
             Stage::Young => {
                 let settings = context.settings();
-                if self.exchanges.load(Ordering::Relaxed) >= settings.offer_after_exchanges
-                    || self.bytes.load(Ordering::Relaxed) >= settings.offer_after_bytes
+                let factor = context.offers.factor();
+                if self.exchanges.load(Ordering::Relaxed) >= settings.offer_after_exchanges.saturating_mul(factor)
+                    || self.bytes.load(Ordering::Relaxed) >= settings.offer_after_bytes.saturating_mul(factor.into())
                 {
                     self.offer(context, fd);
                 }
@@ -50,7 +51,7 @@ impl Connection {
     fn offer(&self, context: &Context, fd: BorrowedFd<'_>) {
         // However it ends, the next try comes after as many bytes and calls again.
         self.exchanges.store(0, Ordering::Relaxed);
-        self.bytes.store(0, Ordering::Relaxed);
+        let carried = self.bytes.swap(0, Ordering::Relaxed);
         if self.entry.get().is_some_and(|e| !e.alone()) {
             self.reason.store(Bypass::Shared.to_byte(), Ordering::Relaxed);
             return;
@@ -64,6 +65,7 @@ impl Connection {
         match context.node().offer(context.settings(), &own, fd) {
             Some(number) => {
                 self.offer.store(number, Ordering::Relaxed);
+                self.offered_after.store(carried.max(1), Ordering::Relaxed);
                 self.reason.store(Bypass::PeerPlain.to_byte(), Ordering::Relaxed);
                 // The verdict may have come already, read by another thread.
                 let (young, offered) = (Stage::Young as u8, Stage::Offered as u8);
@@ -208,6 +210,7 @@ impl Connection {
         if let Some(entry) = self.entry.get().filter(|_| stage != Stage::Closed) {
             entry.remove();
         }
+        self.learn_from_offer(context, stage);
         match stage {
             Stage::Offered => context.node().withdraw(self.offer.load(Ordering::Relaxed)),
             // The node remembers it for whoever asks.
@@ -236,6 +239,19 @@ impl Connection {
             }
             _ => {}
         }
+    }
+
+    /// Tells the policy how much a connection that ends carried after its offer, by whatever medium.
+    fn learn_from_offer(&self, context: &Context, stage: Stage) {
+        let before = self.offered_after.load(Ordering::Relaxed);
+        if before == 0 || !matches!(stage, Stage::Offered | Stage::Matched | Stage::Joined) {
+            return;
+        }
+        let by_ring = self.upgraded.get().map_or(0, |joined| {
+            let (out, into) = (joined.core.outgoing(), joined.core.incoming());
+            out.tail.load(Ordering::Relaxed).wrapping_add(into.head.load(Ordering::Relaxed))
+        });
+        context.offers.ended(before, self.bytes.load(Ordering::Relaxed).wrapping_add(by_ring));
     }
 
     /// Keeps the connection in the kernel, or brings it back there: our direction at once if the peer has followed so far, else with the next send; the peer's when it
