@@ -3,7 +3,8 @@
 //! | area | made by | written by | read by |
 //! | --- | --- | --- | --- |
 //! | [`AttachArea`] | node, one a process | process and node | process and node |
-//! | [`GateTable`] | node, one a process | node (gates), owner (bell) | owner; its importers, read-only |
+//! | [`GateTable`] | node, one a process | node | its importers |
+//! | [`NotifyBell`] | node, one a process | owner | its importers |
 //! | [`PairRing`] | node, one for each notifying pair of processes | notifier (slots), receiver (give-back count) | both |
 //!
 //! Invariant: no process can write a word that another process of another user trusts; what a process writes in its own area harms only itself.
@@ -11,7 +12,7 @@
 use crate::abi::{COMMANDS, COMPLETIONS, NOTIFICATIONS, PAIRS};
 pub use crate::handshake::{enter_lane, fence, leave_lane, set_gate};
 use crate::limits::{EXPORTS_PER_PROCESS_MAX, LANES};
-use crate::region::{Protection, Region, RegionError};
+use crate::region::{PAGE_BYTES, Protection, Region, RegionError};
 use crate::ring::{Consumer, Producer, RegionWords, Shape};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,8 +29,8 @@ const COMMANDS_AT: u64 = LANES_AT + LANES as u64 * LINE;
 const COMPLETIONS_AT: u64 = COMMANDS_AT + ring_bytes(COMMANDS);
 const NOTIFICATIONS_AT: u64 = COMPLETIONS_AT + ring_bytes(COMPLETIONS);
 const ATTACH_BYTES: u64 = NOTIFICATIONS_AT + ring_bytes(NOTIFICATIONS);
-const GATES_AT: u64 = 4096;
-const GATE_BYTES: u64 = GATES_AT + EXPORTS_PER_PROCESS_MAX as u64 * 8;
+const GATE_BYTES: u64 = EXPORTS_PER_PROCESS_MAX as u64 * 8;
+const BELL_BYTES: u64 = PAGE_BYTES as u64;
 const PAIR_AT: u64 = LINE;
 const PAIR_BYTES: u64 = PAIR_AT + ring_bytes(PAIRS);
 
@@ -151,34 +152,22 @@ impl AttachArea {
     }
 }
 
-/// The gates of a process's exports, and the bell flag that its notifiers look at.
+/// The gates of a process's exports. Only the node writes them.
 #[derive(Clone, Debug)]
 pub struct GateTable(Region);
 
 impl GateTable {
-    /// The node makes the table for a new process.
-    pub fn create() -> Result<GateTable, RegionError> {
-        Region::create(GATE_BYTES).map(GateTable)
-    }
-
-    /// The owner maps its own table.
-    pub fn open(fd: OwnedFd) -> Result<GateTable, RegionError> {
-        Region::map(fd, GATE_BYTES, Protection::ReadWrite).map(GateTable)
+    /// The node makes the table for a new process. Gives a descriptor for importers beside it, the only one that there is.
+    pub fn create() -> Result<(GateTable, OwnedFd), RegionError> {
+        let region = Region::create_for_readers(GATE_BYTES)?;
+        let readers = region.share_read_only()?;
+        region.let_descriptor_go();
+        Ok((GateTable(region), readers))
     }
 
     /// An importer maps the table of the exporter.
-    pub fn open_read_only(fd: OwnedFd) -> Result<GateTable, RegionError> {
+    pub fn open(fd: OwnedFd) -> Result<GateTable, RegionError> {
         Region::map(fd, GATE_BYTES, Protection::ReadOnly).map(GateTable)
-    }
-
-    /// A descriptor for the owner.
-    pub fn share(&self) -> Result<OwnedFd, RegionError> {
-        self.0.share()
-    }
-
-    /// A descriptor for importers.
-    pub fn share_read_only(&self) -> Result<OwnedFd, RegionError> {
-        self.0.share_read_only()
     }
 
     /// Gate word of an export slot; see [`crate::abi::gate_word`]. None if there is no such slot.
@@ -187,13 +176,37 @@ impl GateTable {
         if slot as usize >= EXPORTS_PER_PROCESS_MAX {
             return None;
         }
-        Some(self.0.word(GATES_AT + u64::from(slot) * 8).expect("checked above"))
+        Some(self.0.word(u64::from(slot) * 8).expect("checked above"))
+    }
+}
+
+/// The flag that a process's notifiers look at before they wake it. It has a memory of its own because the process writes it, and its importers may not.
+#[derive(Clone, Debug)]
+pub struct NotifyBell(Region);
+
+impl NotifyBell {
+    /// The node makes it for a new process. Gives a descriptor for the process and one for its importers beside it.
+    pub fn create() -> Result<(NotifyBell, OwnedFd, OwnedFd), RegionError> {
+        let region = Region::create(BELL_BYTES)?;
+        let (owner, readers) = (region.share()?, region.share_read_only()?);
+        region.let_descriptor_go();
+        Ok((NotifyBell(region), owner, readers))
+    }
+
+    /// The owner maps its own.
+    pub fn open(fd: OwnedFd) -> Result<NotifyBell, RegionError> {
+        Region::map(fd, BELL_BYTES, Protection::ReadWrite).map(NotifyBell)
+    }
+
+    /// An importer maps that of the exporter.
+    pub fn open_read_only(fd: OwnedFd) -> Result<NotifyBell, RegionError> {
+        Region::map(fd, BELL_BYTES, Protection::ReadOnly).map(NotifyBell)
     }
 
     /// Not 0: the owner sleeps, or an event loop of it does; a notifier wakes it.
     #[inline]
-    pub fn bell(&self) -> &AtomicU64 {
-        self.0.word(0).expect("the layout lies in the table")
+    pub fn word(&self) -> &AtomicU64 {
+        self.0.word(0).expect("the layout lies in the page")
     }
 }
 
@@ -274,10 +287,12 @@ mod tests {
     #[test]
     fn lanes_show_who_is_inside() {
         let area = AttachArea::create().unwrap();
-        let gates = GateTable::create().unwrap();
+        let (gates, importers) = GateTable::create().unwrap();
         let gate = gates.gate(3).unwrap();
+        assert!(Region::map(importers.try_clone().unwrap(), GATE_BYTES, Protection::ReadWrite).is_err());
         gate.store(gate_word(2, GateState::Open), Ordering::SeqCst);
-        assert_eq!(enter_lane(area.lane(9), 42, gate), gate_word(2, GateState::Open));
+        let theirs = GateTable::open(importers).unwrap();
+        assert_eq!(enter_lane(area.lane(9), 42, theirs.gate(3).unwrap()), gate_word(2, GateState::Open));
         assert!(area.any_lane(|i| i == 42) && !area.any_lane(|i| i == 43));
         leave_lane(area.lane(9));
         assert!(!area.any_lane(|_| true));

@@ -222,7 +222,7 @@ pub enum What {
 pub enum Answer {
     /// Nothing to say.
     Done,
-    /// Descriptors, in order: attach area, gate table, wake receiver, node doorbell (eventfd), events socket.
+    /// Descriptors, in order: attach area, bell, wake receiver, node doorbell (eventfd), events socket.
     Attached {
         /// [`CONTROL_VERSION`] of the node.
         version: u32,
@@ -254,7 +254,7 @@ pub enum Answer {
         /// memory onto other pages before it tells its caller that the export has ended.
         must_move: bool,
     },
-    /// The import exists. With [`Grant::mapped`], descriptors in order: region, gate table of the exporter, wake sender of the exporter,
+    /// The import exists. With [`Grant::mapped`], descriptors in order: region, gate table of the exporter, bell of the exporter, wake sender of the exporter,
     /// and, with [`Grant::pair`], the notification ring.
     Imported(Grant),
     /// The redirection exists.

@@ -61,7 +61,7 @@ pub mod udp;
 pub mod wait;
 
 #[cfg(not(loom))]
-pub use area::{AttachArea, GateTable, PairRing};
+pub use area::{AttachArea, GateTable, NotifyBell, PairRing};
 #[cfg(not(loom))]
 pub use attachment::Attachment;
 #[cfg(not(loom))]

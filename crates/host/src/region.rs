@@ -2,12 +2,15 @@
 //!
 //! Invariant: a region cannot shrink (sealed), and its pages are reserved when it is made (or, of a part, before anybody is told of it), so a mapping of it never
 //! raises SIGBUS; its bytes are only reached through [`Region`], never as a slice. Source: DESIGN, "nothing has a name"; [NT §3.1] exported buffers stay pinned (N16).
+//!
+//! Invariant: a descriptor gives what it was opened for and no more. A memfd is a file that every holder of a descriptor can open once more through `/proc/self/fd`,
+//! so its mode counts: ours have [`MODE`], and memory that its group or others may write is not mapped.
 
 use crate::copy;
 use crate::limits::{MEMORY_RESERVE_BYTES, REGION_BYTES_MAX};
 use crate::memory;
 use crate::stores::Store;
-use rustix::fs::{FallocateFlags, MemfdFlags, OFlags, SealFlags};
+use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -16,6 +19,20 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Bytes of a page.
 pub const PAGE_BYTES: usize = 4096;
+
+/// Mode of every memfd. A new one has 0777, with which whoever holds a descriptor for reading opens `/proc/self/fd/N` for writing.
+///
+/// Nobody opens a memfd for writing: who may write is handed a descriptor that is open for it. Everybody who holds one may open it for reading, which
+/// gives him nothing new, and which a node of another user than root needs to do for a region of its client.
+pub const MODE: Mode = Mode::from_raw_mode(0o444);
+
+/// Write bits of the group and of others: memory that has one is not mapped.
+const FOREIGN_WRITE: Mode = Mode::from_raw_mode(0o022);
+
+/// File system type of memfds of ordinary pages, as `fstatfs` tells it (`TMPFS_MAGIC`).
+const TMPFS: i64 = 0x0102_1994;
+/// The same of memfds of huge pages of the pool (`HUGETLBFS_MAGIC`).
+const HUGETLBFS: i64 = 0x958458f6;
 
 /// What this process may do to the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,7 +165,25 @@ impl Region {
         }
     }
 
-    /// Maps a memfd that came from elsewhere: refused unless it is sealed against shrinking and at least `len` bytes long.
+    /// Makes a region that only this mapping can write, whoever gets a descriptor and whatever he does with it, be he our own user or root. Kernels before 5.1
+    /// know no such seal; there the mode alone keeps other users out.
+    pub fn create_for_readers(len: u64) -> Result<Region, RegionError> {
+        let fd = open_memfd(len, len)?;
+        let region = Region::map_checked(fd, len, Protection::ReadWrite)?;
+        {
+            let fd = region.0.fd();
+            let fd = fd_of(&fd)?;
+            match rustix::fs::fcntl_add_seals(fd, SIZE_SEALS | SealFlags::FUTURE_WRITE) {
+                Ok(()) => {}
+                Err(Errno::INVAL) => seal(fd)?,
+                Err(errno) => return Err(RegionError::System { call: "fcntl(F_ADD_SEALS)", errno }),
+            }
+        }
+        Ok(region)
+    }
+
+    /// Maps a memfd that came from elsewhere. Refused unless it has `len` bytes of ordinary pages, all of them there, is sealed against shrinking, and is not writable by
+    /// other users than its owner.
     pub fn map(fd: OwnedFd, len: u64, protection: Protection) -> Result<Region, RegionError> {
         Region::map_in_part(fd, len, len, protection)
     }
@@ -161,14 +196,27 @@ impl Region {
         if !seals.contains(SealFlags::SHRINK) {
             return Err(RegionError::Unsealed { len, why: "it is not sealed against shrinking" });
         }
-        let stat = rustix::fs::fstat(&fd).map_err(|errno| RegionError::System { call: "fstat", errno })?;
-        if (stat.st_size as u64) < len {
-            return Err(RegionError::Unsealed { len, why: "it is shorter" });
-        }
-        if (stat.st_blocks as u64) * 512 < reserved {
-            return Err(RegionError::Unsealed { len, why: "its memory is not reserved" });
-        }
-        Region::map_checked(fd, len, protection)
+        let system = |call| move |errno| RegionError::System { call, errno };
+        let kind = rustix::fs::fstatfs(&fd).map_err(system("fstatfs"))?.f_type as i64;
+        let stat = rustix::fs::fstat(&fd).map_err(system("fstat"))?;
+        let size = round_up(len) as u64;
+        // Pages that a file of another length has elsewhere would hide holes from the count of its blocks. To ask for the first hole is no way: memory that was
+        // reserved and never touched counts as one.
+        let reserved = if reserved >= len { size } else { reserved };
+        let why = match stat.st_size as u64 {
+            _ if kind == HUGETLBFS => {
+                "it has huge pages of the pool, which can run out; use ordinary memory, to which transparent huge pages belong"
+            }
+            _ if kind != TMPFS => "it is no memfd",
+            _ if Mode::from_raw_mode(stat.st_mode).intersects(FOREIGN_WRITE) => {
+                "its mode lets other users open it for writing; fchmod it to 0444 when it is made"
+            }
+            there if there < size => "it is shorter",
+            there if there > size => "it is longer",
+            _ if (stat.st_blocks as u64) * 512 < reserved => "its memory is not reserved",
+            _ => return Region::map_checked(fd, len, protection),
+        };
+        Err(RegionError::Unsealed { len, why })
     }
 
     fn map_checked(fd: OwnedFd, len: u64, protection: Protection) -> Result<Region, RegionError> {
@@ -448,8 +496,23 @@ fn round_up(len: u64) -> usize {
     (len as usize).next_multiple_of(PAGE_BYTES)
 }
 
+/// What keeps a memfd's size.
+const SIZE_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+
 /// An unnamed memfd of `len` bytes, the pages of the first `reserved` reserved, sealed against every change of size.
 fn reserved_memfd(len: u64, reserved: u64) -> Result<OwnedFd, RegionError> {
+    let fd = open_memfd(len, reserved)?;
+    seal(&fd)?;
+    Ok(fd)
+}
+
+fn seal(fd: &OwnedFd) -> Result<(), RegionError> {
+    rustix::fs::fcntl_add_seals(fd, SIZE_SEALS)
+        .map_err(|errno| RegionError::System { call: "fcntl(F_ADD_SEALS)", errno })
+}
+
+/// The same, not sealed yet.
+fn open_memfd(len: u64, reserved: u64) -> Result<OwnedFd, RegionError> {
     check_size(len)?;
     let size = round_up(len) as u64;
     let available = memory::available_bytes();
@@ -458,11 +521,15 @@ fn reserved_memfd(len: u64, reserved: u64) -> Result<OwnedFd, RegionError> {
     }
     let system = |call| move |errno| RegionError::System { call, errno };
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let fd = rustix::fs::memfd_create("vmmc", flags).map_err(system("memfd_create"))?;
+    // Kernels before 6.3 do not know NOEXEC_SEAL; later ones may be told to refuse memory that could be executed.
+    let fd = match rustix::fs::memfd_create("vmmc", flags | MemfdFlags::NOEXEC_SEAL) {
+        Err(Errno::INVAL) => rustix::fs::memfd_create("vmmc", flags),
+        made => made,
+    }
+    .map_err(system("memfd_create"))?;
+    rustix::fs::fchmod(&fd, MODE).map_err(system("fchmod"))?;
     rustix::fs::ftruncate(&fd, size).map_err(system("ftruncate"))?;
     reserve_pages(&fd, 0, round_up(reserved) as u64)?;
-    rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
-        .map_err(system("fcntl(F_ADD_SEALS)"))?;
     Ok(fd)
 }
 
@@ -532,8 +599,99 @@ mod tests {
         assert!(matches!(Region::map(fd, 8192, Protection::ReadWrite), Err(RegionError::Unsealed { .. })));
     }
 
+    /// A sealed memfd, made as somebody else might.
+    fn foreign(flags: MemfdFlags, mode: u32, len: u64, there: std::ops::Range<u64>) -> OwnedFd {
+        let fd = rustix::fs::memfd_create("test", flags | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+        rustix::fs::fchmod(&fd, Mode::from_raw_mode(mode)).unwrap();
+        rustix::fs::ftruncate(&fd, len).unwrap();
+        if !there.is_empty() {
+            let reserve = FallocateFlags::empty();
+            rustix::fs::fallocate(&fd, reserve, there.start, there.end - there.start).unwrap();
+        }
+        rustix::fs::fcntl_add_seals(&fd, SIZE_SEALS).unwrap();
+        fd
+    }
+
+    fn why_refused(fd: OwnedFd, len: u64) -> &'static str {
+        match Region::map(fd, len, Protection::ReadWrite) {
+            Err(RegionError::Unsealed { why, .. }) => why,
+            other => panic!("not refused: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn memory_that_other_users_can_open_for_writing_is_refused() {
+        let pages = 2 * PAGE_BYTES as u64;
+        for mode in [0o777, 0o666, 0o646, 0o664] {
+            assert!(why_refused(foreign(MemfdFlags::empty(), mode, pages, 0..pages), pages).contains("mode"));
+        }
+        for mode in [0o444, 0o600, 0o644] {
+            Region::map(foreign(MemfdFlags::empty(), mode, pages, 0..pages), pages, Protection::ReadWrite).unwrap();
+        }
+    }
+
+    #[test]
+    fn no_descriptor_of_ours_gives_more_than_it_was_opened_for() {
+        let region = Region::create(4096).unwrap();
+        let moved = Region::create(4096).unwrap();
+        for fd in [region.share_read_only().unwrap(), region.share().unwrap(), moved.move_pages().unwrap()] {
+            assert_eq!(Mode::from_raw_mode(rustix::fs::fstat(&fd).unwrap().st_mode), MODE);
+        }
+    }
+
+    #[test]
+    fn memory_for_readers_is_written_by_its_maker_alone() {
+        let region = Region::create_for_readers(4096).unwrap();
+        let (fd, read_only) = (region.share().unwrap(), region.share_read_only().unwrap());
+        rustix::fs::fchmod(&read_only, Mode::from_raw_mode(0o666)).unwrap();
+        let path = format!("/proc/self/fd/{}", read_only.as_raw_fd());
+        let again = rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        rustix::fs::fchmod(&read_only, MODE).unwrap();
+        for fd in [fd, again] {
+            assert_eq!(rustix::io::pwrite(&fd, b"x", 0), Err(Errno::PERM));
+            let mapped = Region::map(fd, 4096, Protection::ReadWrite);
+            assert!(matches!(mapped, Err(RegionError::System { call: "mmap", errno: Errno::PERM })), "{mapped:?}");
+        }
+        region.write(7, b"seen").unwrap();
+        let mut got = [0; 4];
+        Region::map(read_only, 4096, Protection::ReadOnly).unwrap().read(7, &mut got).unwrap();
+        assert_eq!(&got, b"seen");
+    }
+
+    #[test]
+    fn memory_of_the_pool_of_huge_pages_is_refused() {
+        let len = 2 << 20;
+        // It needs no page of the pool to exist, only to be touched.
+        assert!(why_refused(foreign(MemfdFlags::HUGETLB, 0o444, len, 0..0), len).contains("huge pages"));
+    }
+
+    /// Whether pages come one by one, so that a part of a memfd can have memory alone.
+    fn pages_come_alone() -> bool {
+        let fd = foreign(MemfdFlags::empty(), 0o444, 1 << 20, 0..PAGE_BYTES as u64);
+        let alone = rustix::fs::fstat(&fd).unwrap().st_blocks == PAGE_BYTES as i64 / 512;
+        if !alone {
+            println!("SKIP holes: /sys/kernel/mm/transparent_hugepage/shmem_enabled gives more than was asked for");
+        }
+        alone
+    }
+
+    #[test]
+    fn holes_are_found_wherever_the_pages_are() {
+        if !pages_come_alone() {
+            return;
+        }
+        let (len, page) = (1 << 20, PAGE_BYTES as u64);
+        for (size, there) in [(2 * len, len..2 * len), (len, page..len), (len, 0..len - page), (len + page, 0..len)] {
+            let why = why_refused(foreign(MemfdFlags::empty(), 0o444, size, there.clone()), len);
+            assert!(why == "it is longer" || why == "its memory is not reserved", "{there:?} of {size}: {why}");
+        }
+    }
+
     #[test]
     fn a_part_gets_its_memory_when_it_is_reserved_and_gives_it_back() {
+        if !pages_come_alone() {
+            return;
+        }
         let blocks = |r: &Region| rustix::fs::fstat(r.share().unwrap()).unwrap().st_blocks as u64 * 512;
         let a = Region::create_in_part(1 << 20, 4096).unwrap();
         assert_eq!(blocks(&a), 4096);

@@ -72,6 +72,27 @@ fn sockets_that_are_no_connections_are_refused() {
 }
 
 #[test]
+fn bells_that_could_end_the_node_or_be_written_by_others_are_refused() {
+    use rustix::fs::{FallocateFlags, MemfdFlags, Mode, SealFlags};
+    let node = TestNode::start();
+    let right = Bells::create().unwrap().share().unwrap();
+    let len = rustix::fs::fstat(&right).unwrap().st_size as u64;
+    for (flags, mode) in [(MemfdFlags::HUGETLB, 0o444), (MemfdFlags::empty(), 0o666)] {
+        let fd = rustix::fs::memfd_create("bells", flags | MemfdFlags::ALLOW_SEALING).unwrap();
+        rustix::fs::fchmod(&fd, Mode::from_raw_mode(mode)).unwrap();
+        rustix::fs::ftruncate(&fd, if flags.is_empty() { len } else { 2 << 20 }).unwrap();
+        if flags.is_empty() {
+            rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, len).unwrap();
+        }
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW).unwrap();
+        let liar = Liar::connect(&node);
+        liar.say(SocketCall::Attach { version: CONTROL_VERSION }, &[fd.as_fd()]);
+        assert_eq!(liar.hear(), None, "{flags:?} with mode {mode:o}");
+    }
+    assert!(Liar::attached(&node).0.try_receive().is_err(), "the node goes on");
+}
+
+#[test]
 fn whoever_breaks_the_rules_is_let_go() {
     let node = TestNode::start();
     let (one, _two) = tcp_pair();

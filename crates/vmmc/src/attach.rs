@@ -26,7 +26,7 @@ use vmmc_host::channel::{ChannelError, node_socket_name};
 use vmmc_host::control::{Answer, CONTROL_VERSION, Call, Refusal, RefusalCode};
 use vmmc_host::fork::ForkWord;
 use vmmc_host::wait::{Waiter, patience};
-use vmmc_host::{AttachArea, Attachment, Channel, GateTable, WakeReceiver};
+use vmmc_host::{AttachArea, Attachment, Channel, NotifyBell, WakeReceiver};
 
 /// Connects to the node, starting it if need be and allowed.
 pub(crate) fn reach(choices: &SessionBuilder) -> Result<Attachment, AttachError> {
@@ -87,11 +87,11 @@ fn build(
     let Answer::Attached { version: CONTROL_VERSION, process, node, listen } = answer else {
         return Err(system("the node gave a wrong answer".into()));
     };
-    let Ok([area, gates, wake, doorbell, events]) = <[OwnedFd; 5]>::try_from(fds) else {
+    let Ok([area, bell, wake, doorbell, events]) = <[OwnedFd; 5]>::try_from(fds) else {
         return Err(system("the node did not send its five descriptors".into()));
     };
     let area = AttachArea::open(area).map_err(|e| system(e.to_string()))?;
-    let gates = GateTable::open(gates).map_err(|e| system(e.to_string()))?;
+    let bell = NotifyBell::open(bell).map_err(|e| system(e.to_string()))?;
     let events_end = events.try_clone().map_err(|e| system(e.to_string()))?;
     let waiting = Waiting::new(waiter, WakeReceiver::from_fd(wake)).map_err(|e| system(e.to_string()))?;
     let state = ForkWord::new().map_err(|e| system(e.to_string()))?;
@@ -105,7 +105,7 @@ fn build(
         commands: Mutex::new(area.command_producer()),
         collector: Mutex::new(Collector::new(&area, Channel::from_fd(events))),
         hot: Arc::new(Hot::new(area, state, process, tracer)),
-        gates,
+        bell,
         control,
         doorbell,
         waiting,

@@ -28,7 +28,7 @@ use vmmc_host::control::Call;
 use vmmc_host::handshake::must_wake;
 use vmmc_host::ring::{Producer, RegionWords};
 use vmmc_host::wait::{TimedOut, patience};
-use vmmc_host::{Deadline, GateTable, Nanos};
+use vmmc_host::{Deadline, Nanos, NotifyBell};
 
 /// The shared inside of a session.
 pub(crate) struct Core {
@@ -40,7 +40,7 @@ pub(crate) struct Core {
     /// Default of all waits.
     pub(crate) timeout: Duration,
     pub(crate) hot: Arc<Hot>,
-    pub(crate) gates: GateTable,
+    pub(crate) bell: NotifyBell,
     pub(crate) control: Control,
     pub(crate) doorbell: OwnedFd,
     pub(crate) commands: Mutex<Producer<RegionWords>>,
@@ -256,7 +256,7 @@ impl Core {
             return found;
         }
         let area = &self.hot.area;
-        let flags = [area.process_sleeping(), self.gates.bell(), area.words_awaited()];
+        let flags = [area.process_sleeping(), self.bell.word(), area.words_awaited()];
         let flags = if words { &flags[..] } else { &flags[..2] };
         let block = |until: Deadline| {
             let mut look = look;

@@ -394,14 +394,16 @@ impl Import {
 fn map(core: &Arc<Core>, grant: &Grant, rights: Rights, fds: Vec<OwnedFd>) -> Result<Mapped, RegionError> {
     let missing = RegionError::Unsealed { len: grant.len, why: "the node sent no descriptor of it" };
     let mut fds = fds.into_iter();
-    let (Some(region), Some(gates), Some(wake)) = (fds.next(), fds.next(), fds.next()) else { return Err(missing) };
+    let (Some(region), Some(gates), Some(bell), Some(wake)) = (fds.next(), fds.next(), fds.next(), fds.next()) else {
+        return Err(missing);
+    };
     let protection = if rights.contains(Rights::WRITE) || rights.contains(Rights::ATOMIC) {
         Protection::ReadWrite
     } else {
         Protection::ReadOnly
     };
     let region = Region::map(region, grant.len, protection)?;
-    let peer = core.peers.meet(gates, wake, fds.next().filter(|_| grant.pair))?;
+    let peer = core.peers.meet(gates, bell, wake, fds.next().filter(|_| grant.pair))?;
     Mapped::new(core.hot.clone(), region, peer, grant.gate, grant.gate_generation, grant.import).ok_or(missing)
 }
 

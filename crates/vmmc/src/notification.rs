@@ -84,7 +84,7 @@ impl Core {
         if !*armed {
             self.waiting.wake.drain();
             announce_sleep(self.hot.area.process_sleeping());
-            announce_sleep(self.gates.bell());
+            announce_sleep(self.bell.word());
             *armed = true;
         }
         Some(())
@@ -94,7 +94,7 @@ impl Core {
         let mut armed = self.event_loop.lock();
         if *armed {
             retract_sleep(self.hot.area.process_sleeping());
-            retract_sleep(self.gates.bell());
+            retract_sleep(self.bell.word());
             *armed = false;
         }
     }

@@ -11,11 +11,12 @@ use std::sync::{Arc, Mutex};
 use vmmc_host::abi::RawNotification;
 use vmmc_host::area::PairRing;
 use vmmc_host::ring::{Producer, RegionWords};
-use vmmc_host::{GateTable, RegionError, WakeSender};
+use vmmc_host::{GateTable, NotifyBell, RegionError, WakeSender};
 
 /// An exporting process of this node.
 pub(crate) struct Peer {
     pub(crate) gates: GateTable,
+    bell: NotifyBell,
     wake: WakeSender,
     pair: Mutex<Option<Pair>>,
     /// Its death has been told; it can be swept out when no import uses it.
@@ -33,7 +34,13 @@ pub(crate) struct Peers(Mutex<HashMap<(u64, u64), Arc<Peer>>>);
 
 impl Peers {
     /// The exporter behind the descriptors of a grant.
-    pub(crate) fn meet(&self, gates: OwnedFd, wake: OwnedFd, pair: Option<OwnedFd>) -> Result<Arc<Peer>, RegionError> {
+    pub(crate) fn meet(
+        &self,
+        gates: OwnedFd,
+        bell: OwnedFd,
+        wake: OwnedFd,
+        pair: Option<OwnedFd>,
+    ) -> Result<Arc<Peer>, RegionError> {
         let identity = rustix::fs::fstat(&gates).map_err(|errno| RegionError::System { call: "fstat", errno })?;
         let key = (identity.st_dev, identity.st_ino);
         let mut peers = self.0.lock().expect("no panic while the lock is held");
@@ -41,9 +48,10 @@ impl Peers {
             peer.add_pair(pair)?;
             return Ok(peer.clone());
         }
-        let gates = GateTable::open_read_only(gates)?;
+        let gates = GateTable::open(gates)?;
+        let bell = NotifyBell::open_read_only(bell)?;
         let peer =
-            Peer { gates, wake: WakeSender::from_fd(wake), pair: Mutex::new(None), dead: AtomicBool::new(false) };
+            Peer { gates, bell, wake: WakeSender::from_fd(wake), pair: Mutex::new(None), dead: AtomicBool::new(false) };
         peer.add_pair(pair)?;
         if peers.len() >= PEERS_BEFORE_SWEEP {
             peers.retain(|_, peer| !peer.dead.load(Ordering::Relaxed) || Arc::strong_count(peer) > 1);
@@ -78,7 +86,7 @@ impl Peer {
             pair.ring.lost().fetch_add(1, Ordering::Relaxed);
         }
         drop(guard);
-        self.wake.wake_if(self.gates.bell());
+        self.wake.wake_if(self.bell.word());
         pushed
     }
 }

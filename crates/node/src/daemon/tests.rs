@@ -138,7 +138,7 @@ fn a_daemon_that_is_told_to_stop_tells_its_processes() {
     let (grant, mut fds) = other.import(None, "x", rights::READ);
     other.call(Call::Stop).unwrap();
     assert_eq!(owner.event().0, NodeEvent::Stopping);
-    let gates = vmmc_host::GateTable::open_read_only(fds.remove(1)).unwrap();
+    let gates = vmmc_host::GateTable::open(fds.remove(1)).unwrap();
     let word = gates.gate(grant.gate).unwrap().load(Ordering::SeqCst);
     let state = vmmc_host::abi::gate_state(word, grant.gate_generation);
     assert_eq!(state, vmmc_host::abi::GateState::NodeStopped);

@@ -132,15 +132,15 @@ fn a_parked_thread_is_woken_by_a_notifier_of_the_same_node() {
     let (mut a, mut b) = (Raw::stepped(attachment), Raw::stepped(node.attach().unwrap()));
     let (_, memory) = a.export("x");
     let (_, fds) = b.import(None, "x", rights::READ | rights::WRITE);
-    let gates = vmmc_host::GateTable::open_read_only(fds[1].try_clone().unwrap()).unwrap();
-    let wake = vmmc_host::wait::WakeSender::from_fd(fds[2].try_clone().unwrap());
+    let bell = vmmc_host::NotifyBell::open_read_only(fds[2].try_clone().unwrap()).unwrap();
+    let wake = vmmc_host::wait::WakeSender::from_fd(fds[3].try_clone().unwrap());
     let region = memory.region.clone();
     let start = std::time::Instant::now();
     let thread = std::thread::spawn(move || {
         for i in 1..=20u64 {
             std::thread::sleep(Duration::from_millis(2));
             region.word(0).unwrap().store(i, Ordering::SeqCst);
-            wake.wake_if(gates.bell());
+            wake.wake_if(bell.word());
         }
     });
     for i in 1..=20u64 {

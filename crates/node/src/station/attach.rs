@@ -14,7 +14,7 @@ use vmmc_host::abi::GateState;
 use vmmc_host::control::{Answer, CONTROL_VERSION, NodeEvent, Refusal, RefusalCode};
 use vmmc_host::process::ProcessWatch;
 use vmmc_host::wait::{WakeReceiver, wake_pair};
-use vmmc_host::{AttachArea, Channel, GateTable};
+use vmmc_host::{AttachArea, Channel, NotifyBell};
 use vmmc_nic::{ProcessId, Time};
 
 impl Station {
@@ -40,7 +40,7 @@ impl Station {
             return Err(shortage("its watch on the new process", why));
         }
         if self.bells_raised && process.bell.is_some() {
-            process.gates.table().bell().fetch_add(1, Ordering::SeqCst);
+            process.notify_bell.word().fetch_add(1, Ordering::SeqCst);
         }
         self.memory.add_process(id);
         self.pins.attach(id);
@@ -59,16 +59,16 @@ impl Station {
     /// What a new process needs, ours and its own.
     fn parts(&self, pid: u32) -> Result<(Parts, Vec<OwnedFd>), Box<dyn std::error::Error>> {
         let area = AttachArea::create()?;
-        let table = GateTable::create()?;
+        let gates = Gates::new()?;
+        let (notify_bell, own_bell, bell_readers) = NotifyBell::create()?;
         let (receiver, wake) = wake_pair()?;
         let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let (events, theirs) = Channel::pair()?;
         let own = pid == std::process::id();
         let watch = if own { None } else { ProcessWatch::open(pid) };
         let bell = (own && self.config.embedded).then(|| receiver.as_fd().try_clone_to_owned()).transpose()?;
-        let given =
-            vec![area.share()?, table.share()?, receiver_fd(&receiver)?, doorbell.try_clone()?, theirs.into_fd()];
-        Ok((Parts { area, gates: Gates::new(table)?, wake, doorbell, events, watch, bell }, given))
+        let given = vec![area.share()?, own_bell, receiver_fd(&receiver)?, doorbell.try_clone()?, theirs.into_fd()];
+        Ok((Parts { area, gates, wake, doorbell, events, watch, notify_bell, bell_readers, bell }, given))
     }
 
     fn watch_process(&self, process: &Process, index: usize) -> rustix::io::Result<()> {

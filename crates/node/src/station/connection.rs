@@ -13,7 +13,7 @@ use vmmc_host::control::{NodeEvent, encode};
 use vmmc_host::process::ProcessWatch;
 use vmmc_host::ring::{Consumer, Producer, RegionWords};
 use vmmc_host::wait::WakeSender;
-use vmmc_host::{AttachArea, Channel};
+use vmmc_host::{AttachArea, Channel, NotifyBell};
 use vmmc_nic::{ExportId, ImportId, OpError, ProcessId, Time};
 use vmmc_utlb::Pages;
 
@@ -107,6 +107,9 @@ pub(super) struct Process {
     pub(super) events: Outbox,
     /// Absent for a process that is this one, or that cannot be seen.
     pub(super) watch: Option<ProcessWatch>,
+    /// What its notifiers look at before they wake it; and the descriptor that they get.
+    pub(super) notify_bell: NotifyBell,
+    pub(super) bell_readers: OwnedFd,
     /// Its wake-ups, for a process that steps the node that it waits for.
     pub(super) bell: Option<OwnedFd>,
     pub(super) exports: Vec<ExportId>,
@@ -154,6 +157,8 @@ pub(super) struct Parts {
     pub(super) doorbell: OwnedFd,
     pub(super) events: Channel,
     pub(super) watch: Option<ProcessWatch>,
+    pub(super) notify_bell: NotifyBell,
+    pub(super) bell_readers: OwnedFd,
     pub(super) bell: Option<OwnedFd>,
 }
 
@@ -171,6 +176,8 @@ impl Process {
             doorbell: parts.doorbell,
             events: Outbox::new(parts.events),
             watch: parts.watch,
+            notify_bell: parts.notify_bell,
+            bell_readers: parts.bell_readers,
             bell: parts.bell,
             exports: Vec::new(),
             imports: Vec::new(),

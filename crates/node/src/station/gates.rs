@@ -19,26 +19,22 @@ pub(super) struct Gate {
 /// The gates of one process.
 pub(super) struct Gates {
     table: GateTable,
-    /// The table for those who only read it: to open it anew for each import would take longer than the rest of it.
-    read_only: OwnedFd,
+    /// The table for importers.
+    readers: OwnedFd,
     /// Last generation of each slot that was ever used.
     generations: Vec<u32>,
     free: Vec<u32>,
 }
 
 impl Gates {
-    pub(super) fn new(table: GateTable) -> Result<Gates, RegionError> {
-        let read_only = table.share_read_only()?;
-        Ok(Gates { table, read_only, generations: Vec::new(), free: Vec::new() })
-    }
-
-    pub(super) fn table(&self) -> &GateTable {
-        &self.table
+    pub(super) fn new() -> Result<Gates, RegionError> {
+        let (table, readers) = GateTable::create()?;
+        Ok(Gates { table, readers, generations: Vec::new(), free: Vec::new() })
     }
 
     /// A descriptor of the table for an importer.
     pub(super) fn share(&self) -> Result<OwnedFd, RegionError> {
-        duplicate(&self.read_only)
+        duplicate(&self.readers)
     }
 
     /// Whether another export can have a gate.
@@ -81,20 +77,20 @@ mod tests {
 
     #[test]
     fn a_gate_used_again_does_not_open_for_its_former_importers() {
-        let mut gates = Gates::new(GateTable::create().unwrap()).unwrap();
+        let mut gates = Gates::new().unwrap();
         let first = gates.open().unwrap();
         gates.set(first, GateState::Revoked);
         gates.free(first);
         let second = gates.open().unwrap();
         assert_eq!(first.slot, second.slot);
-        let word = gates.table().gate(second.slot).unwrap().load(Ordering::SeqCst);
+        let word = gates.table.gate(second.slot).unwrap().load(Ordering::SeqCst);
         assert_ne!(word, gate_word(first.generation, GateState::Open));
         assert_eq!(word, gate_word(second.generation, GateState::Open));
     }
 
     #[test]
     fn gates_are_bounded() {
-        let mut gates = Gates::new(GateTable::create().unwrap()).unwrap();
+        let mut gates = Gates::new().unwrap();
         assert_eq!(std::iter::from_fn(|| gates.open()).count(), EXPORTS_PER_PROCESS_MAX);
     }
 }

@@ -8,6 +8,7 @@ use super::calls::CallKind;
 use super::connection::{ImportRecord, Path};
 use super::export::MappedImporter;
 use super::link::{Link, wake_for_importer};
+use super::memory::duplicate;
 use super::refusal::{self, invalid, refusal as refuse, shortage};
 use crate::limits::CALL_TIME_MAX;
 use std::net::SocketAddr;
@@ -152,6 +153,7 @@ impl Station {
         let region = self.memory.share(at, writable).expect("an export holds its region").map_err(|e| short(&e))?;
         let exporter = self.attached_process(owner)?;
         let gates = exporter.gates.share().map_err(|e| short(&e))?;
+        let bell = duplicate(&exporter.bell_readers).map_err(|e| short(&e))?;
         let link = match exporter.links.iter().position(|l| l.importer == importer) {
             Some(at) => at,
             None => {
@@ -161,7 +163,7 @@ impl Station {
             }
         };
         let wake = exporter.links[link].wake.try_clone().map_err(|e| short(&e))?;
-        let mut fds = vec![region, gates, wake];
+        let mut fds = vec![region, gates, bell, wake];
         grant.gate = gate.slot;
         grant.gate_generation = gate.generation;
         if granted.notify && writable {

@@ -107,7 +107,6 @@ impl Memory {
         if memory.free.is_empty() && memory.slots.len() >= REGIONS_PER_PROCESS_MAX {
             return Err(MemoryError::TableFull);
         }
-        refuse_huge_pages(&fd, len)?;
         let region = Region::map(fd, len, Protection::ReadWrite)?;
         let slot = memory.free.pop().unwrap_or_else(|| {
             memory.slots.push(Slot::default());
@@ -335,15 +334,6 @@ fn pages(run: PageRun) -> Result<Pages, MemoryError> {
     let count = u64::from(run.count);
     let pages = Page::new(run.page).and_then(|page| Pages::new(page, count)).filter(|pages| are_one_kind(*pages));
     pages.ok_or(MemoryError::BadRun { page: run.page, count })
-}
-
-/// Huge pages can run out after the mapping was made, and then a copy of ours would end in SIGBUS: only ordinary pages are reserved for good.
-fn refuse_huge_pages(fd: &OwnedFd, len: u64) -> Result<(), RegionError> {
-    let stat = rustix::fs::fstat(fd).map_err(|errno| RegionError::System { call: "fstat", errno })?;
-    if stat.st_blksize as usize > PAGE_BYTES {
-        return Err(RegionError::Unsealed { len, why: "it has huge pages" });
-    }
-    Ok(())
 }
 
 impl Memory {

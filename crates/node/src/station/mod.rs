@@ -447,7 +447,7 @@ impl Station {
         }
         self.each_process(|process, _| {
             if process.bell.is_some() {
-                let bell = process.gates.table().bell();
+                let bell = process.notify_bell.word();
                 if raised {
                     bell.fetch_add(1, Ordering::SeqCst)
                 } else {

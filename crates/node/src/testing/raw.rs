@@ -10,7 +10,7 @@ use vmmc_host::control::{
 };
 use vmmc_host::ring::{Consumer, Producer, RegionWords};
 use vmmc_host::wait::{Deadline, Stepper, WakeReceiver};
-use vmmc_host::{AttachArea, Channel, GateTable, Nanos, Region};
+use vmmc_host::{AttachArea, Channel, Nanos, NotifyBell, Region};
 
 /// Longest wait of a test.
 pub(crate) const LONG: Duration = Duration::from_secs(20);
@@ -20,7 +20,7 @@ pub(crate) struct Raw {
     pub(crate) channel: Channel,
     pub(crate) id: u32,
     pub(crate) area: AttachArea,
-    pub(crate) gates: GateTable,
+    pub(crate) bell: NotifyBell,
     pub(crate) wake: WakeReceiver,
     pub(crate) doorbell: OwnedFd,
     pub(crate) events: Channel,
@@ -62,7 +62,7 @@ impl Raw {
             completions: area.completion_consumer(),
             notifications: area.notification_consumer(),
             area,
-            gates: GateTable::open(fds.remove(0)).unwrap(),
+            bell: NotifyBell::open(fds.remove(0)).unwrap(),
             wake: WakeReceiver::from_fd(fds.remove(0)),
             doorbell: fds.remove(0),
             events: Channel::from_fd(fds.remove(0)),

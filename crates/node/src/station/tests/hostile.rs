@@ -136,7 +136,7 @@ fn random_control_messages_end_the_connection_of_their_sender() {
 
 #[test]
 fn descriptors_that_could_hurt_are_refused() {
-    use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+    use rustix::fs::{FallocateFlags, MemfdFlags, Mode, SealFlags, ftruncate, memfd_create};
     let world = World::new(1, None);
     let mut a = Raw::attach(&world, 0);
     let mut code =
@@ -150,6 +150,24 @@ fn descriptors_that_could_hurt_are_refused() {
     assert_eq!(code(&region.share().unwrap(), 8192), RefusalCode::BadRegion);
     assert_eq!(code(&region.share().unwrap(), 0), RefusalCode::BadRegion);
     assert_eq!(code(&region.share_read_only().unwrap(), 4096), RefusalCode::BadRegion);
+    // Sealed, but others could write it through a descriptor for reading; or of pages that run out; or with a hole.
+    for (flags, mode, there) in
+        [(MemfdFlags::empty(), 0o777, 8192), (MemfdFlags::HUGETLB, 0o444, 0), (MemfdFlags::empty(), 0o444, 4096)]
+    {
+        let len = if there == 0 { 2 << 20 } else { 8192 };
+        let fd = memfd_create("t", MemfdFlags::ALLOW_SEALING | flags).unwrap();
+        rustix::fs::fchmod(&fd, Mode::from_raw_mode(mode)).unwrap();
+        ftruncate(&fd, len).unwrap();
+        if there > 0 {
+            rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, there).unwrap();
+        }
+        if there == 4096 && rustix::fs::fstat(&fd).unwrap().st_blocks > 8 {
+            println!("SKIP a hole: this kernel gives shared memory more pages than were asked for");
+            continue;
+        }
+        rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW).unwrap();
+        assert_eq!(code(&fd, len), RefusalCode::BadRegion, "{flags:?}, mode {mode:o}, {there} bytes there");
+    }
 }
 
 #[test]
@@ -221,13 +239,13 @@ fn a_connection_that_does_not_attach_is_closed() {
 }
 
 #[test]
-fn a_process_may_write_its_own_bell_and_gates_as_it_likes() {
+fn a_process_may_write_its_own_bell_and_lanes_as_it_likes() {
     let world = World::new(1, None);
     let mut check = honest(&world, "honest");
     let evil = Raw::attach(&world, 0);
     for i in 0..3000u64 {
         rustix::io::write(&evil.doorbell, &(1u64 << 40).to_ne_bytes()).unwrap();
-        evil.gates.bell().store(i, Ordering::SeqCst);
+        evil.bell.word().store(i, Ordering::SeqCst);
         evil.area.process_sleeping().store(i, Ordering::SeqCst);
         evil.area.lane(i as usize % 256).store(i, Ordering::SeqCst);
         evil.pump();

@@ -20,13 +20,13 @@ fn an_importer_maps_the_region_and_sees_an_open_gate() {
         (grant.export, grant.len, grant.mapped, grant.pair, grant.exporter),
         (export, 65536, Ok(()), true, a.id)
     );
-    assert_eq!(fds.len(), 4);
+    assert_eq!(fds.len(), 5);
     let region = Region::map(fds.remove(0), grant.len, Protection::ReadWrite).unwrap();
     region.write(100, b"through the mapping").unwrap();
     let mut got = [0; 19];
     memory.region.read(100, &mut got).unwrap();
     assert_eq!(&got, b"through the mapping");
-    let gates = GateTable::open_read_only(fds.remove(0)).unwrap();
+    let gates = GateTable::open(fds.remove(0)).unwrap();
     let word = gates.gate(grant.gate).unwrap().load(Ordering::SeqCst);
     assert_eq!(word, gate_word(grant.gate_generation, GateState::Open));
 
@@ -34,10 +34,10 @@ fn an_importer_maps_the_region_and_sees_an_open_gate() {
     assert_eq!((event, a.area.events_sent().load(Ordering::SeqCst)), (NodeEvent::Pair { process: b.id }, 1));
     let note = RawNotification { export, offset: 1, len: 2, last_word: 3 };
     let (ours, theirs) =
-        (PairRing::open(fds.remove(1)).unwrap(), PairRing::open(ring.into_iter().next().unwrap()).unwrap());
+        (PairRing::open(fds.remove(2)).unwrap(), PairRing::open(ring.into_iter().next().unwrap()).unwrap());
     assert!(note.push(&mut ours.producer()));
     assert_eq!(RawNotification::pop(&mut theirs.consumer()), Some(note));
-    WakeSender::from_fd(fds.remove(0)).wake();
+    WakeSender::from_fd(fds.remove(1)).wake();
     let mut byte = [0; 2];
     assert_eq!(rustix::io::read(&a.wake, &mut byte), Ok(1), "the exporter is woken");
 }
@@ -63,7 +63,6 @@ fn a_reader_cannot_write_through_what_it_gets() {
     let (grant, mut fds) = b.import(None, "x", rights::READ);
     assert_eq!(grant.mapped, Ok(()));
     assert!(Region::map(fds.remove(0), grant.len, Protection::ReadWrite).is_err());
-    assert!(GateTable::open(fds.remove(0)).is_err());
 }
 
 #[test]
@@ -218,7 +217,7 @@ fn an_export_name_comes_free_when_its_process_goes() {
     let (event, _) = b.event();
     let why = OpError::OwnerDied;
     assert_eq!(event, NodeEvent::ImportBroken { import: grant.import, status: why.code(), args: why.args() });
-    let gates = GateTable::open_read_only(fds.remove(1)).unwrap();
+    let gates = GateTable::open(fds.remove(1)).unwrap();
     let word = gates.gate(grant.gate).unwrap().load(Ordering::SeqCst);
     assert_eq!(word, gate_word(grant.gate_generation, GateState::OwnerDied));
     let mut c = Raw::attach(&world, 0);
