@@ -265,7 +265,12 @@ fn huge_pages() -> Finding {
     let about = "huge pages";
     let shmem = read_to_string("/sys/kernel/mm/transparent_hugepage/shmem_enabled").unwrap_or_default();
     match shmem.split(['[', ']']).nth(1) {
-        Some(mode @ ("always" | "within_size" | "advise" | "force")) => good(about, format!("shared memory: {mode}")),
+        Some(mode @ ("within_size" | "advise")) => good(about, format!("shared memory: {mode}")),
+        Some(mode @ ("always" | "force")) => note(
+            about,
+            format!("shared memory: {mode}"),
+            "each export, however small, takes 2 MiB: `echo within_size > /sys/kernel/mm/transparent_hugepage/shmem_enabled` as root",
+        ),
         Some(mode) => note(
             about,
             format!("shared memory: {mode}"),
