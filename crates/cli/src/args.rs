@@ -370,6 +370,9 @@ pub(crate) struct NodeOptions {
     /// Neither encrypt nor authenticate what nodes send each other: for trusted wires only
     #[arg(long)]
     pub(crate) plain: bool,
+    /// Which users may use the node beside its own and root: any, own (nobody else), or user ids [default: root's node serves any, others own]
+    #[arg(long, value_name = "any|own|UID[,UID]", default_value = "by-owner", hide_default_value = true)]
+    pub(crate) serve: vmmc_node::Serve,
     /// Start no processes for `vmmc run`, neither for this machine nor for others
     #[arg(long)]
     pub(crate) no_run: bool,

@@ -2,7 +2,9 @@
 //!
 //! Invariant: `NodeConfig::from_args(config.to_args())` gives the configuration again, except for a key given as bytes, which never appears on a command line.
 
-use crate::limits::{LINGER_SECONDS_MAX, PEER_TIMEOUT_DEFAULT, PEER_TIMEOUT_MIN, PINNED_PAGES_MAX};
+use crate::limits::{
+    LINGER_SECONDS_MAX, PEER_TIMEOUT_DEFAULT, PEER_TIMEOUT_MIN, PINNED_PAGES_MAX, SERVED_USERS_MAX,
+};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -37,6 +39,66 @@ impl std::fmt::Debug for KeySource {
     }
 }
 
+/// Which users of the machine a node serves. Its own user and root are always served.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub enum Serve {
+    /// A node that root runs serves everybody. A node of another user serves nobody else.
+    #[default]
+    ByOwner,
+    /// Nobody else, whoever runs it.
+    Own,
+    /// Everybody.
+    Any,
+    /// These users too.
+    Users(Vec<u32>),
+}
+
+impl Serve {
+    /// Whether a node of user `owner` serves user `uid`.
+    pub fn allows(&self, owner: u32, uid: u32) -> bool {
+        uid == owner
+            || uid == 0
+            || match self {
+                Serve::ByOwner => owner == 0,
+                Serve::Own => false,
+                Serve::Any => true,
+                Serve::Users(users) => users.contains(&uid),
+            }
+    }
+}
+
+impl std::fmt::Display for Serve {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Serve::ByOwner => f.write_str("by-owner"),
+            Serve::Own => f.write_str("own"),
+            Serve::Any => f.write_str("any"),
+            Serve::Users(users) => {
+                f.write_str(&users.iter().map(u32::to_string).collect::<Vec<_>>().join(","))
+            }
+        }
+    }
+}
+
+impl std::str::FromStr for Serve {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Serve, String> {
+        match text {
+            "by-owner" => return Ok(Serve::ByOwner),
+            "own" => return Ok(Serve::Own),
+            "any" => return Ok(Serve::Any),
+            _ => {}
+        }
+        let users: Result<Vec<u32>, _> = text.split(',').map(|user| user.trim().parse()).collect();
+        let users = users.map_err(|_| "give any, own, or user ids such as 1001,1002".to_string())?;
+        if users.len() > SERVED_USERS_MAX {
+            return Err(format!("give at most {SERVED_USERS_MAX} users, or any"));
+        }
+        Ok(Serve::Users(users))
+    }
+}
+
 /// The node's cache of translations of pinned memory. [UTLB §3.2]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UtlbConfig {
@@ -66,6 +128,8 @@ pub struct NodeConfig {
     pub peers: Vec<Vec<SocketAddr>>,
     /// The cluster key.
     pub key: KeySource,
+    /// Which users of the machine may use the node.
+    pub serve: Serve,
     /// A daemon ends when no process has been attached for this long. None: it stays.
     pub linger: Option<Duration>,
     /// A peer that owes an answer for this long is dead.
@@ -104,6 +168,7 @@ impl NodeConfig {
             listen: Vec::new(),
             peers: Vec::new(),
             key: KeySource::Default,
+            serve: Serve::ByOwner,
             linger: None,
             peer_timeout: PEER_TIMEOUT_DEFAULT,
             pinned_pages_max: None,
@@ -146,7 +211,7 @@ impl NodeConfig {
     }
 
     /// The options of `vmmc node run` and `vmmcd`:
-    /// `--name N`, `--listen A`, `--peer A[,A]`, `--key-file F`, `--plain`, `--linger-s N`, `--peer-timeout-ms N`, `--pinned-pages N`, `--utlb-entries N`, `--utlb-ways N`,
+    /// `--name N`, `--listen A`, `--peer A[,A]`, `--key-file F`, `--plain`, `--serve WHOM`, `--linger-s N`, `--peer-timeout-ms N`, `--pinned-pages N`, `--utlb-entries N`, `--utlb-ways N`,
     /// `--utlb-no-offset`, `--utlb-prefetch N`, `--utlb-tables N`, `--detach`, `--launcher FILE`, `--no-run`, `--plain-run`, `--metrics A`,
     /// `--no-sockets-between`.
     pub fn from_args(args: impl IntoIterator<Item = String>) -> Result<NodeConfig, BadOption> {
@@ -166,6 +231,11 @@ impl NodeConfig {
                 "--peer" => config.peers.push(addresses(&option, &value()?)?),
                 "--key-file" => config.key = KeySource::File(PathBuf::from(value()?)),
                 "--plain" => config.key = KeySource::Plain,
+                "--serve" => {
+                    let value = value()?;
+                    config.serve =
+                        value.parse().map_err(|wanted| BadOption::BadValue { option: option.clone(), value, wanted })?;
+                }
                 "--linger-s" => {
                     config.linger = Some(Duration::from_secs(number(&option, &value()?, 0, LINGER_SECONDS_MAX)?))
                 }
@@ -206,6 +276,9 @@ impl NodeConfig {
         }
         if let KeySource::File(path) = &self.key {
             push("--key-file", path.display().to_string());
+        }
+        if self.serve != Serve::ByOwner {
+            push("--serve", self.serve.to_string());
         }
         if let Some(program) = &self.launcher {
             push("--launcher", program.display().to_string());
@@ -248,7 +321,7 @@ impl NodeConfig {
 pub enum BadOption {
     /// Not an option of ours.
     #[error(
-        "unknown option {option:?}; there are --name, --listen, --peer, --key-file, --plain, --linger-s, --peer-timeout-ms, --pinned-pages, --utlb-entries, --utlb-ways, --utlb-no-offset, --utlb-prefetch, --utlb-tables, --detach, --launcher, --no-run, --plain-run, --metrics, --no-sockets-between"
+        "unknown option {option:?}; there are --name, --listen, --peer, --key-file, --plain, --serve, --linger-s, --peer-timeout-ms, --pinned-pages, --utlb-entries, --utlb-ways, --utlb-no-offset, --utlb-prefetch, --utlb-tables, --detach, --launcher, --no-run, --plain-run, --metrics, --no-sockets-between"
     )]
     Unknown {
         /// What was given.
@@ -307,12 +380,29 @@ mod tests {
         config.handle_signals = true;
         config.pinned_pages_max = Some(77);
         config.sockets_between = false;
+        config.serve = Serve::Users(vec![1001, 1002]);
         config.utlb = UtlbConfig {
             cache: CacheShape::new(1024, 4, false).expect("powers of two"),
             prefetch: 16,
             tables_max: Some(3),
         };
         assert_eq!(NodeConfig::from_args(config.to_args()), Ok(config));
+    }
+
+    #[test]
+    fn a_node_serves_its_own_user_and_root_and_whom_it_is_told() {
+        let (root, owner, other) = (0, 1000, 1001);
+        for (serve, of_user, of_root) in [
+            (Serve::ByOwner, false, true),
+            (Serve::Own, false, false),
+            (Serve::Any, true, true),
+            (Serve::Users(vec![other]), true, true),
+            (Serve::Users(vec![1002]), false, false),
+        ] {
+            assert!(serve.allows(owner, owner) && serve.allows(owner, root) && serve.allows(root, root));
+            assert_eq!((serve.allows(owner, other), serve.allows(root, other)), (of_user, of_root), "{serve}");
+            assert_eq!(serve.to_string().parse(), Ok(serve));
+        }
     }
 
     #[test]
@@ -324,6 +414,7 @@ mod tests {
         assert!(parse(&["--listen", "localhost"]).to_string().contains("an address and a port"));
         assert!(parse(&["--utlb-entries", "1000"]).to_string().contains("a power of two"));
         assert!(parse(&["--utlb-prefetch", "513"]).to_string().contains("a number from 1 to 512"));
+        assert!(parse(&["--serve", "alice"]).to_string().contains("user ids such as"));
         assert!(parse(&["--linger-s", "-1"]).to_string().contains("a number from 0"));
     }
 }

@@ -37,7 +37,7 @@ pub mod station;
 #[cfg(test)]
 mod testing;
 
-pub use config::{BadOption, DEFAULT_NODE, KeySource, NodeConfig, UtlbConfig};
+pub use config::{BadOption, DEFAULT_NODE, KeySource, NodeConfig, Serve, UtlbConfig};
 pub use daemon::{Daemon, RunError, Running, StartError, Stopper, run, run_with, start_detached};
 pub use embedded::{AttachError, Embedded};
 pub use key::{KeyError, default_key_file};

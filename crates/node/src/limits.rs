@@ -120,6 +120,9 @@ pub const KEEPER_NAP_MAX: Duration = Duration::from_millis(4);
 /// Longest sleep of anything, so that a lost timer is late and not forgotten.
 pub const SLEEP_MAX: Duration = Duration::from_secs(60);
 
+/// Users that a node may be told to serve by their ids: more than that is a group, and `any` serves it.
+pub const SERVED_USERS_MAX: usize = 256;
+
 /// A peer that owes an answer for this long is dead, unless configured.
 pub const PEER_TIMEOUT_DEFAULT: Duration = Duration::from_secs(5);
 /// Shortest such time: some retransmissions must fit.

@@ -58,6 +58,7 @@ impl Runner {
         let station = StationConfig {
             name,
             key,
+            serve: config.serve.clone(),
             listen: network.addresses(),
             recv_buffer_bytes: network.receive_budget_bytes(),
             peer_timeout: config.peer_timeout.max(PEER_TIMEOUT_MIN),

@@ -49,6 +49,7 @@ fn config(options: &NodeOptions) -> Result<NodeConfig, Failure> {
         Some(file) => KeySource::File(file.clone()),
         None => KeySource::Default,
     };
+    config.serve = options.serve.clone();
     // By the kernel's name for it: it is found also when the file has been replaced since.
     let own = || PathBuf::from("/proc/self/exe");
     config.launcher = (!options.no_run).then(|| options.launcher.clone().unwrap_or_else(own));

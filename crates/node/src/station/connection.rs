@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use vmmc_host::abi::{COOKIE_SEND_FAILED, Completion};
 use vmmc_host::channel::{ChannelError, PeerCredentials};
-use vmmc_host::control::{NodeEvent, encode};
+use vmmc_host::control::{NodeEvent, Refusal, encode};
 use vmmc_host::process::ProcessWatch;
 use vmmc_host::ring::{Consumer, Producer, RegionWords};
 use vmmc_host::wait::WakeSender;
@@ -28,9 +28,15 @@ pub(super) struct Connection {
     pub(super) process: Option<Process>,
     /// It is a client of the sockets service instead.
     pub(super) sockets: bool,
+    /// Why its user is not served: the answer to whatever it asks first, and then it ends.
+    pub(super) refused: Option<Refusal>,
 }
 
 impl Connection {
+    pub(super) fn new(number: u64, control: Outbox, who: PeerCredentials, now: Time) -> Connection {
+        Connection { number, control, who, heard: now, process: None, sockets: false, refused: None }
+    }
+
     /// Whether it has not said yet what it is.
     pub(super) fn is_silent(&self) -> bool {
         self.process.is_none() && !self.sockets

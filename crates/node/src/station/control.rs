@@ -36,6 +36,11 @@ impl Station {
 
     fn serve_request(&mut self, index: usize, now: Time, request: Request, fds: Vec<OwnedFd>) {
         let serial = request.serial;
+        // Whom the node does not serve gets no call of any kind through.
+        if let Some(refusal) = self.connections[index].as_mut().and_then(|c| c.refused.clone()) {
+            self.reply(index, serial, Err(refusal), Vec::new());
+            return self.dying.push(index);
+        }
         match self.serve_call(index, now, serial, request.call, fds) {
             Ok(Some((answer, given))) => self.reply(index, serial, Ok(answer), given),
             Ok(None) => {}

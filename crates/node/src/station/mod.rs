@@ -28,7 +28,7 @@ mod sockets;
 mod swap;
 mod translation;
 
-use crate::config::UtlbConfig;
+use crate::config::{Serve, UtlbConfig};
 use crate::limits::{ATTACH_TIME, CONNECTIONS_MAX, OUTBOX_RETRY, REVOCATION_LOOK};
 pub(crate) use pins::default_pages as pinned_pages_default;
 
@@ -55,6 +55,8 @@ pub struct StationConfig {
     pub name: NodeName,
     /// Cluster key; none: plain mode.
     pub key: Option<ClusterKey>,
+    /// Which users of the machine it serves.
+    pub serve: Serve,
     /// Own addresses, told to peers and shown to processes.
     pub listen: Vec<SocketAddr>,
     /// Bytes that may be under way to this node from each peer: what its sockets can hold.
@@ -78,6 +80,7 @@ impl StationConfig {
         StationConfig {
             name,
             key: None,
+            serve: Serve::ByOwner,
             listen: Vec::new(),
             recv_buffer_bytes: defaults.recv_buffer_bytes,
             peer_timeout: defaults.peer_timeout,
@@ -241,8 +244,10 @@ impl Station {
         self.numbers += 1;
         self.unattached += 1;
         self.counters.connections += 1;
-        let control = Outbox::new(channel);
-        let connection = Connection { number: self.numbers, control, who, heard: now, process: None, sockets: false };
+        let mut connection = Connection::new(self.numbers, Outbox::new(channel), who, now);
+        if !self.config.serve.allows(self.uid, who.uid) {
+            connection.refused = Some(refusal::not_served(self.config.name.as_str(), self.uid, who.uid));
+        }
         self.connections[index] = Some(Box::new(connection));
         Ok(ConnectionId { index, number: self.numbers })
     }

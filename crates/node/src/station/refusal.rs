@@ -15,6 +15,14 @@ pub(super) fn invalid(message: impl Into<String>) -> Refusal {
     refusal(RefusalCode::Invalid, message)
 }
 
+/// The node is not for this user.
+pub(super) fn not_served(node: &str, owner: u32, uid: u32) -> Refusal {
+    let message = format!(
+        "node {node:?} of user {owner} does not serve user {uid}; use a node of your own (`vmmc node start`), or ask user {owner} to start it with `--serve {uid}`"
+    );
+    refusal(RefusalCode::NotPermitted, message)
+}
+
 pub(super) fn import(error: &ImportError, what: &str, node: &str) -> Refusal {
     let code = match error {
         ImportError::NoSuchExport => RefusalCode::UnknownName,
