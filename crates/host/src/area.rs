@@ -139,7 +139,7 @@ impl AttachArea {
     }
 
     /// Whether any thread of the process is inside a mapped transfer of an import for which `is_one` holds.
-    pub fn any_lane(&self, is_one: impl Fn(u64) -> bool) -> bool {
+    pub fn any_lane(&self, mut is_one: impl FnMut(u64) -> bool) -> bool {
         (0..LANES).any(|i| {
             let import = self.lane(i).load(Ordering::Acquire);
             import != 0 && is_one(import)

@@ -4,7 +4,7 @@
 //! by network namespace, which is the scope of a TCP port.
 
 use crate::clock::Nanos;
-use crate::limits::{CONTROL_BYTES_MAX, CONTROL_FDS_MAX};
+use crate::limits::{CONNECT_NAP, CONNECT_TIME, CONTROL_BACKLOG, CONTROL_BYTES_MAX, CONTROL_FDS_MAX};
 use crate::wait::Deadline;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -14,7 +14,7 @@ use rustix::net::{
 };
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// A connected control socket.
 #[derive(Debug)]
@@ -57,6 +57,17 @@ pub enum ChannelError {
         /// Its size.
         bytes: usize,
     },
+    /// Descriptors that came with a message are lost: there were more than fit, or this process can have no more.
+    #[error(
+        "descriptors that came with a control message are lost: more than {CONTROL_FDS_MAX} came, or this process has as many open as it may; raise its limit (`ulimit -n`)"
+    )]
+    DescriptorsLost,
+    /// Somebody listens, and takes no connection now.
+    #[error("whoever listens under the name {name:?} takes no connection: too many wait already; try again")]
+    Busy {
+        /// The abstract name.
+        name: String,
+    },
     /// Nobody listens under this name.
     #[error("nobody listens under the name {name:?}")]
     NoListener {
@@ -96,13 +107,32 @@ impl Channel {
         Ok((Channel { fd: a }, Channel { fd: b }))
     }
 
-    /// Connects to an abstract name.
+    /// Connects to an abstract name. While as many wait there already as the kernel lets wait, tries again for some seconds.
     pub fn connect(name: &str) -> Result<Channel, ChannelError> {
+        Channel::connect_until(name, Deadline::after(CONNECT_TIME))
+    }
+
+    /// The same, with a deadline of the caller's.
+    pub fn connect_until(name: &str, deadline: Deadline) -> Result<Channel, ChannelError> {
+        loop {
+            match Channel::try_connect(name) {
+                Err(ChannelError::Busy { .. }) if deadline.left(Nanos::monotonic()).is_some() => {
+                    std::thread::sleep(CONNECT_NAP);
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// Connects to an abstract name; does not wait ([`ChannelError::Busy`] when too many wait already).
+    pub fn try_connect(name: &str) -> Result<Channel, ChannelError> {
         let fd = socket()?;
         let address = abstract_address(name)?;
         match rustix::net::connect(&fd, &address) {
             Ok(()) => Ok(Channel { fd }),
             Err(Errno::CONNREFUSED | Errno::NOENT) => Err(ChannelError::NoListener { name: name.into() }),
+            // Not "nobody is there": the queue of those who wait to be taken is full.
+            Err(Errno::AGAIN) => Err(ChannelError::Busy { name: name.into() }),
             Err(errno) => Err(system("connect")(errno)),
         }
     }
@@ -143,8 +173,17 @@ impl Channel {
         }
     }
 
-    /// Receives one message and its descriptors; does not wait.
+    /// Receives one message and its descriptors; does not wait. A message whose descriptors did not all come is
+    /// [`ChannelError::DescriptorsLost`], and those that came are closed.
     pub fn try_receive(&self) -> Result<(Vec<u8>, Vec<OwnedFd>), ChannelError> {
+        match self.try_receive_some()? {
+            (bytes, Some(fds)) => Ok((bytes, fds)),
+            (_, None) => Err(ChannelError::DescriptorsLost),
+        }
+    }
+
+    /// As [`try_receive`](Self::try_receive), for who answers each message: none in place of descriptors that did not all come.
+    pub fn try_receive_some(&self) -> Result<(Vec<u8>, Option<Vec<OwnedFd>>), ChannelError> {
         let mut bytes = vec![0u8; CONTROL_BYTES_MAX];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(CONTROL_FDS_MAX))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -164,7 +203,9 @@ impl Channel {
             return Err(ChannelError::TooLarge { bytes: CONTROL_BYTES_MAX + 1 });
         }
         bytes.truncate(message.bytes);
-        Ok((bytes, fds))
+        // The space is a little larger than asked for.
+        let lost = message.flags.contains(ReturnFlags::CTRUNC) || fds.len() > CONTROL_FDS_MAX;
+        Ok((bytes, (!lost).then_some(fds)))
     }
 
     /// Receives one message and its descriptors, waiting until the deadline.
@@ -179,8 +220,19 @@ impl Channel {
 
     /// Who made the connection.
     pub fn peer(&self) -> Result<PeerCredentials, ChannelError> {
-        let c = rustix::net::sockopt::socket_peercred(&self.fd).map_err(system("SO_PEERCRED"))?;
-        Ok(PeerCredentials { pid: c.pid.as_raw_nonzero().get() as u32, uid: c.uid.as_raw(), gid: c.gid.as_raw() })
+        // Not rustix's call: its process ids cannot be 0, which is what the kernel says of a process in a pid namespace that this one does not see.
+        let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
+        let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+        let (level, option) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
+        // SAFETY: the descriptor is open as long as `self` is borrowed; `found` and `len` are ours alone, and the kernel writes at most `len` bytes to `found`, which is
+        // so large and of which every bit pattern is a value.
+        let done =
+            unsafe { libc::getsockopt(self.fd.as_raw_fd(), level, option, (&raw mut found).cast(), &raw mut len) };
+        if done != 0 {
+            let errno = Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL);
+            return Err(system("SO_PEERCRED")(errno));
+        }
+        Ok(PeerCredentials { pid: found.pid.max(0) as u32, uid: found.uid, gid: found.gid })
     }
 
     /// Ends both directions, so that whoever waits on either side sees the end.
@@ -234,7 +286,7 @@ impl Listener {
 
     /// From now on connections wait for [`Listener::accept`].
     pub fn listen(&self) -> Result<(), ChannelError> {
-        rustix::net::listen(&self.fd, 128).map_err(system("listen"))
+        rustix::net::listen(&self.fd, CONTROL_BACKLOG).map_err(system("listen"))
     }
 
     /// Takes a connection if one waits.
@@ -323,6 +375,72 @@ mod tests {
         let server = listener.accept().unwrap();
         assert_eq!(server.peer().unwrap().pid, std::process::id());
         assert!(client.try_send(&vec![0; CONTROL_BYTES_MAX + 1], &[]).is_err());
+    }
+
+    #[test]
+    fn a_message_that_lost_descriptors_is_an_error_and_leaves_none_open() {
+        let (a, b) = Channel::pair().unwrap();
+        let (probe, kept) = Channel::pair().unwrap();
+        let many = [kept.as_fd(); 3 * CONTROL_FDS_MAX];
+        for count in [CONTROL_FDS_MAX + 1, many.len()] {
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3 * CONTROL_FDS_MAX))];
+            let mut ancillary = SendAncillaryBuffer::new(&mut space);
+            assert!(ancillary.push(SendAncillaryMessage::ScmRights(&many[..count])));
+            rustix::net::sendmsg(&a, &[IoSlice::new(b"x")], &mut ancillary, SendFlags::empty()).unwrap();
+            assert_eq!(b.try_receive().unwrap_err(), ChannelError::DescriptorsLost, "{count}");
+        }
+        drop(kept);
+        assert_eq!(probe.receive(soon()).unwrap_err(), ChannelError::Closed, "a copy is still open");
+        a.send(b"y", &[], soon()).unwrap();
+        assert_eq!(b.try_receive_some().unwrap().1.map(|fds| fds.len()), Some(0));
+    }
+
+    #[test]
+    fn who_finds_the_queue_full_is_told_so_or_waits() {
+        let name = format!("vmmc-test-full/{}", std::process::id());
+        let listener = Listener::reserve(&name).unwrap();
+        rustix::net::listen(&listener.fd, 1).unwrap();
+        let mut waiting = Vec::new();
+        let full = loop {
+            match Channel::try_connect(&name) {
+                Ok(channel) => waiting.push(channel),
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(full, ChannelError::Busy { .. }), "{full}");
+        let late = Channel::connect_until(&name, Deadline::after(Duration::from_millis(20)));
+        assert!(matches!(late, Err(ChannelError::Busy { .. })));
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| Channel::connect_until(&name, soon()).map(drop));
+            std::thread::sleep(Duration::from_millis(20));
+            assert!(!waits.is_finished());
+            listener.accept().unwrap();
+            assert_eq!(waits.join().unwrap(), Ok(()));
+        });
+    }
+
+    #[test]
+    fn a_process_that_cannot_be_seen_from_here_has_process_id_0() {
+        const TEST: &str = "channel::tests::a_process_that_cannot_be_seen_from_here_has_process_id_0";
+        if let Ok(name) = std::env::var("VMMC_TEST_OUTSIDE") {
+            // We are in a pid namespace of our own, and look out.
+            let peer = Channel::connect(&name).unwrap().peer().unwrap();
+            assert_eq!(peer.pid, 0);
+            assert!(crate::process::ProcessWatch::open(peer.pid).is_none());
+            return;
+        }
+        let name = format!("vmmc-test-outside/{}", std::process::id());
+        let _listener = Listener::bind(&name).unwrap();
+        let mut inside = std::process::Command::new("unshare");
+        inside.args(["--pid", "--fork"]).arg(std::env::current_exe().unwrap()).args(["--exact", TEST]);
+        match inside.env("VMMC_TEST_OUTSIDE", &name).output() {
+            Ok(done) if done.status.success() => {}
+            Ok(done) if String::from_utf8_lossy(&done.stderr).contains("unshare failed") => {
+                println!("SKIP: a pid namespace needs root");
+            }
+            Ok(done) => panic!("{}", String::from_utf8_lossy(&done.stdout)),
+            Err(e) => println!("SKIP: unshare cannot be run: {e}"),
+        }
     }
 
     #[test]

@@ -30,6 +30,12 @@ pub const REGIONS_PER_PROCESS_MAX: usize = 8192;
 pub const CONTROL_BYTES_MAX: usize = 64 << 10;
 /// File descriptors that accompany one control message.
 pub const CONTROL_FDS_MAX: usize = 8;
+/// Connections that wait until a node takes them: all processes that a node serves may come at once, while it is off its core. The kernel may let fewer wait.
+pub const CONTROL_BACKLOG: i32 = 4_096;
+/// Time for which a connection is tried again while too many wait already.
+pub const CONNECT_TIME: std::time::Duration = std::time::Duration::from_secs(5);
+/// Time between two tries.
+pub const CONNECT_NAP: std::time::Duration = std::time::Duration::from_millis(1);
 /// Largest region, bytes: 64 TiB, far below the address space and above any machine's memory.
 pub const REGION_BYTES_MAX: u64 = 1 << 46;
 /// Bytes of memory that must remain available after an export reserved its own, so that a large export does not push the machine into its

@@ -398,7 +398,7 @@ impl Node {
         self.retry_at.store((now + NODE_RETRY).0, Ordering::Relaxed);
         let bells = self.bells()?.share().ok()?;
         self.other_version.store(false, Ordering::Relaxed);
-        let channel = Channel::connect(&node_socket_name(settings.node_uid, &settings.node_name)).ok()?;
+        let channel = Channel::try_connect(&node_socket_name(settings.node_uid, &settings.node_name)).ok()?;
         let node_uid = channel.peer().ok()?.uid;
         if node_uid != settings.node_uid && node_uid != 0 {
             return None;

@@ -25,14 +25,15 @@ use std::sync::{Arc, Mutex, Weak};
 use vmmc_host::channel::{ChannelError, node_socket_name};
 use vmmc_host::control::{Answer, CONTROL_VERSION, Call, Refusal, RefusalCode};
 use vmmc_host::fork::ForkWord;
-use vmmc_host::wait::{Waiter, patience};
+use vmmc_host::wait::{Deadline, Waiter, patience};
 use vmmc_host::{AttachArea, Attachment, Channel, NotifyBell, WakeReceiver};
 
 /// Connects to the node, starting it if need be and allowed.
 pub(crate) fn reach(choices: &SessionBuilder) -> Result<Attachment, AttachError> {
     let uid = rustix::process::geteuid().as_raw();
     let node = &choices.node;
-    let channel = match connect(uid, node) {
+    let deadline = Deadline::after(patience().timeout.unwrap_or(choices.timeout));
+    let channel = match connect(uid, node, deadline) {
         Err(ChannelError::NoListener { .. }) if choices.start => start::start(uid, node)?,
         Err(ChannelError::NoListener { .. }) => return Err(AttachError::NoNode { node: node.clone(), uid }),
         Err(error) => return Err(AttachError::System { node: node.clone(), why: error.to_string() }),
@@ -46,9 +47,11 @@ pub(crate) fn reach(choices: &SessionBuilder) -> Result<Attachment, AttachError>
 }
 
 /// The user's own node of that name, else that of the system, which root runs for everybody.
-fn connect(uid: u32, node: &str) -> Result<Channel, ChannelError> {
-    match Channel::connect(&node_socket_name(uid, node)) {
-        Err(ChannelError::NoListener { .. }) if uid != 0 => Channel::connect(&node_socket_name(0, node)),
+fn connect(uid: u32, node: &str, deadline: Deadline) -> Result<Channel, ChannelError> {
+    match Channel::connect_until(&node_socket_name(uid, node), deadline) {
+        Err(ChannelError::NoListener { .. }) if uid != 0 => {
+            Channel::connect_until(&node_socket_name(0, node), deadline)
+        }
         other => other,
     }
 }
