@@ -2,9 +2,7 @@
 //!
 //! Invariant: `NodeConfig::from_args(config.to_args())` gives the configuration again, except for a key given as bytes, which never appears on a command line.
 
-use crate::limits::{
-    LINGER_SECONDS_MAX, PEER_TIMEOUT_DEFAULT, PEER_TIMEOUT_MIN, PINNED_PAGES_MAX, SERVED_USERS_MAX,
-};
+use crate::limits::{LINGER_SECONDS_MAX, PEER_TIMEOUT_DEFAULT, PEER_TIMEOUT_MIN, PINNED_PAGES_MAX, SERVED_USERS_MAX};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -73,9 +71,7 @@ impl std::fmt::Display for Serve {
             Serve::ByOwner => f.write_str("by-owner"),
             Serve::Own => f.write_str("own"),
             Serve::Any => f.write_str("any"),
-            Serve::Users(users) => {
-                f.write_str(&users.iter().map(u32::to_string).collect::<Vec<_>>().join(","))
-            }
+            Serve::Users(users) => f.write_str(&users.iter().map(u32::to_string).collect::<Vec<_>>().join(",")),
         }
     }
 }
@@ -233,8 +229,11 @@ impl NodeConfig {
                 "--plain" => config.key = KeySource::Plain,
                 "--serve" => {
                     let value = value()?;
-                    config.serve =
-                        value.parse().map_err(|wanted| BadOption::BadValue { option: option.clone(), value, wanted })?;
+                    config.serve = value.parse().map_err(|wanted| BadOption::BadValue {
+                        option: option.clone(),
+                        value,
+                        wanted,
+                    })?;
                 }
                 "--linger-s" => {
                     config.linger = Some(Duration::from_secs(number(&option, &value()?, 0, LINGER_SECONDS_MAX)?))

@@ -14,16 +14,61 @@ pub const RING_QUIET_EVERY: u32 = 16;
 pub const RINGS_FEW: usize = 4;
 /// Steps for which a ring rests after the engine said `Busy`.
 pub const RING_BUSY_REST: u32 = 4;
-/// Connections, attached or not: all processes that the engine takes, and some that are about to attach or are being refused.
-pub const CONNECTIONS_MAX: usize = 320;
+/// Connections, attached or not: all processes that the engine takes, and the programs whose stream sockets are served. One user has half of them, unless it is the node's own.
+pub const CONNECTIONS_MAX: usize = 640;
+/// Connections beside them that are only told why they are not served.
+pub const REFUSED_CONNECTIONS_MAX: usize = 64;
+/// Connections taken before rings and network have their turn.
+pub const ACCEPT_BATCH: usize = 64;
+/// Descriptors of one user whose closing waits, for a socket's peer or a file system of the user's, at which nothing more is taken from it.
+pub const UNCLOSED_MAX: usize = 64;
+/// Time without work after which the thread that closes a user's descriptors ends.
+pub const CLOSER_IDLE: Duration = Duration::from_secs(1);
+/// Time for which no connection is taken after the node had no descriptor left for one.
+pub const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
+/// Descriptors that shares leave to the node itself: sockets, files, supervisors.
+pub const DESCRIPTORS_KEPT: u64 = 128;
+/// Mappings that shares leave to the node itself: its libraries, heaps, threads, and the areas of its processes, three each.
+pub const MAPPINGS_KEPT: u64 = 4_096;
+/// Descriptors of the node for an attached process: two of the attach area and gate table each, wake pipe, doorbell, events socket, watch.
+pub const DESCRIPTORS_PER_PROCESS: u32 = 8;
+/// Descriptors of the node for a pair of processes of which one maps memory of the other: wake-ups and notification ring.
+pub const DESCRIPTORS_PER_LINK: u32 = 2;
+/// Imports of a node by users other than its own: each costs some 150 bytes.
+pub const IMPORTS_MAX: usize = 262_144;
+/// Redirections posted on a node by users other than its own: each costs some 200 bytes.
+pub const REDIRECTIONS_MAX: usize = 65_536;
+/// Calls that wait for an answer, all processes together: as many as the engine takes.
+pub const CALLS_MAX: usize = vmmc_nic::limits::IMPORTS_WAITING_MAX;
+/// Addresses from which users other than the node's own wait for imports and pings: each may become a peer, and the promised 64 others have room beside them.
+pub const PEERS_CALLED_MAX: usize = 128;
+/// Offered stream sockets of a node, for users other than its own.
+pub const SOCKET_OFFERS_ALL_MAX: usize = 4 * SOCKET_OFFERS_MAX;
 /// Time that a connection may take to attach.
 pub const ATTACH_TIME: Duration = Duration::from_secs(5);
 /// Control messages taken from one connection before the next has its turn.
 pub const CONTROL_BATCH: usize = 16;
+/// Work for one user's control messages before rings, network and other users have their turn, in messages of the cheap kind (some microseconds). A millisecond.
+pub const CONTROL_USER_TURN: usize = 128;
+/// What a message is worth that makes the node describe itself: it walks all its tables.
+pub const CONTROL_WORK_INFO: usize = 64;
+/// And one that makes it reserve the areas of a process.
+pub const CONTROL_WORK_ATTACH: usize = 16;
+/// Pages that are pinned or given up for the price of one.
+pub const CONTROL_WORK_PAGES: u64 = 256;
+/// Events of the engine that are handed out before the rest has its turn: one export that ends breaks tens of thousands of imports.
+pub const EVENTS_PER_TURN: usize = 1_024;
 /// Calls of one process that wait for an answer (imports that wait, pings): one for each import that it may have, roughly.
 pub const CALLS_WAITING_MAX: usize = 4_096;
-/// Replies and events that wait for room in a socket: one for each import of a process that breaks at once, and some. A process that leaves more uncollected is let go.
-pub const OUTBOX_MAX: usize = 40_000;
+/// Bytes of replies or events of one connection that wait for room in its socket, bookkeeping included: all imports of a process may break at once. While replies wait, no
+/// request of the connection is read. A process that leaves more uncollected is let go.
+pub const OUTBOX_BYTES_MAX: usize = 8 << 20;
+/// Bookkeeping of a message that waits.
+pub const OUTBOX_ENTRY_BYTES: usize = 128;
+/// Descriptors that wait so: those of a process that is told of all others, and some. A call whose answer would bring more is refused.
+pub const OUTBOX_FDS_MAX: usize = 512;
+/// Bytes that wait so for all connections of one user.
+pub const OUTBOX_USER_BYTES_MAX: usize = 64 << 20;
 /// Time between two tries to send what waits in an outbox.
 pub const OUTBOX_RETRY: Duration = Duration::from_millis(2);
 /// Time for which a revocation waits for mapped transfers under way: the copy of 1 GiB, and some. Then the exporter is told to move its pages.

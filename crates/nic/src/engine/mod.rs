@@ -174,6 +174,12 @@ impl Engine {
         told || !self.ready.is_empty() || !self.loose.is_empty() || !self.work.is_empty()
     }
 
+    /// Whether [`poll_event`](Self::poll_event) has something to give.
+    #[inline]
+    pub fn has_events(&self) -> bool {
+        !self.tables.events.is_empty()
+    }
+
     /// When [`handle_timeout`](Self::handle_timeout) wants to be called at the latest. It may turn
     /// out that nothing was due; `None`: only something from outside can change anything.
     #[inline]

@@ -10,11 +10,12 @@ mod start;
 
 use crate::config::NodeConfig;
 use crate::key::KeyError;
-use crate::limits::AWAKE_TIME;
+use crate::limits::{ACCEPT_BATCH, ACCEPT_PAUSE, AWAKE_TIME};
 use crate::runner::{Runner, now, sleep};
 use crate::station::StationError;
 use launcher::Launcher;
 use metrics::Metrics;
+use rustix::io::Errno;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -100,6 +101,10 @@ pub struct Daemon {
     bell: WakeReceiver,
     ringer: Arc<WakeSender>,
     yields: Yields,
+    /// Given up for a moment when there is no other descriptor, so that connections can be taken and closed.
+    spare: Option<OwnedFd>,
+    /// No connection is taken before this, for want of descriptors.
+    paused: Option<Time>,
 }
 
 /// Ends a running daemon from another thread.
@@ -148,7 +153,9 @@ impl Daemon {
         // Last: whoever can connect is served, and not let go because something else fails.
         listener.listen().map_err(RunError::Channel)?;
         runner.station.watch_outside(&listener)?;
-        Ok(Daemon { config, runner, launcher, metrics, listener, stop, bell, ringer, yields: Yields::default() })
+        let spare = spare_descriptor();
+        let yields = Yields::default();
+        Ok(Daemon { config, runner, launcher, metrics, listener, stop, bell, ringer, yields, spare, paused: None })
     }
 
     /// Name and addresses.
@@ -169,6 +176,10 @@ impl Daemon {
         loop {
             let now = now();
             let mut worked = self.runner.step(now);
+            if self.paused.is_some_and(|until| now >= until) {
+                self.resume();
+                worked |= self.take_connections(now);
+            }
             if self.runner.station.take_outside() {
                 self.bell.drain();
                 worked |= self.take_connections(now);
@@ -220,6 +231,9 @@ impl Daemon {
             if let Some(linger) = self.config.linger.filter(|_| self.is_alone()) {
                 until = until.min(alone_since + linger);
             }
+            if let Some(paused) = self.paused {
+                until = until.min(paused);
+            }
             sleep(&[input], now, until);
         }
         self.runner.station.wake_up();
@@ -231,16 +245,59 @@ impl Daemon {
     }
 
     fn take_connections(&mut self, now: Time) -> bool {
+        if self.paused.is_some() {
+            return false;
+        }
         let mut any = false;
-        while let Ok(channel) = self.listener.accept() {
-            any = true;
-            // Whoever is turned away sees its connection close; the node serves those it has.
-            let _ = self.runner.station.accept(now, channel);
+        for _ in 0..ACCEPT_BATCH {
+            match self.listener.accept() {
+                Ok(channel) => {
+                    any = true;
+                    // Whoever is turned away sees its connection close; the node serves those it has.
+                    let _ = self.runner.station.accept(now, channel);
+                }
+                Err(ChannelError::System {
+                    errno: Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS, ..
+                }) => {
+                    self.turn_away();
+                    self.pause(now);
+                    break;
+                }
+                Err(_) => break,
+            }
         }
         if any {
             self.runner.look_at_control_soon();
         }
         any
+    }
+
+    /// There is no descriptor for another connection: those that wait see theirs close, instead of waiting for nobody knows how long.
+    fn turn_away(&mut self) {
+        for _ in 0..ACCEPT_BATCH {
+            drop(self.spare.take());
+            let taken = self.listener.accept();
+            let done = taken.is_err();
+            drop(taken);
+            self.spare = spare_descriptor();
+            if done {
+                return;
+            }
+        }
+    }
+
+    /// Looks away from the listener for a while: it stays readable, and looking again at once would only cost the core.
+    fn pause(&mut self, now: Time) {
+        self.runner.station.unwatch_outside(&self.listener);
+        self.paused = Some(now + ACCEPT_PAUSE);
+    }
+
+    fn resume(&mut self) {
+        self.paused = None;
+        if self.runner.station.watch_outside(&self.listener).is_err() {
+            // Out of kernel memory for now: the next look comes by the clock.
+            self.paused = Some(now() + ACCEPT_PAUSE);
+        }
     }
 
     fn ends(&self, now: Time, alone_since: Time) -> bool {
@@ -270,6 +327,11 @@ fn catch_signals(stop: &Arc<AtomicBool>, ringer: &WakeSender) -> std::io::Result
         signal_hook::low_level::pipe::register(signal, ringer.share()?)?;
     }
     signal_hook::low_level::pipe::register(signal_hook::consts::SIGCHLD, ringer.share()?).map(drop)
+}
+
+/// A descriptor that is good for nothing but to be given up.
+fn spare_descriptor() -> Option<OwnedFd> {
+    std::fs::File::open("/dev/null").ok().map(OwnedFd::from)
 }
 
 /// Each region of each process costs a descriptor: take all that the system allows.

@@ -6,8 +6,11 @@
 use super::connection::{Parts, Process};
 use super::gates::Gates;
 use super::refusal::{refusal, shortage};
+use super::shares::Table;
 use super::{Readable, Station};
+use crate::limits::DESCRIPTORS_PER_PROCESS;
 use rustix::event::{EventfdFlags, eventfd};
+use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use vmmc_host::abi::GateState;
@@ -15,7 +18,7 @@ use vmmc_host::control::{Answer, CONTROL_VERSION, NodeEvent, Refusal, RefusalCod
 use vmmc_host::process::ProcessWatch;
 use vmmc_host::wait::{WakeReceiver, wake_pair};
 use vmmc_host::{AttachArea, Channel, NotifyBell};
-use vmmc_nic::{ProcessId, Time};
+use vmmc_nic::{ExportId, ProcessId, Time};
 
 impl Station {
     /// First call on a connection.
@@ -31,6 +34,10 @@ impl Station {
             return Err(refusal(RefusalCode::Invalid, "this connection is attached already; open another one"));
         }
         let (uid, pid) = (connection.who.uid, connection.who.pid);
+        self.shares.check(uid, Table::Processes, 1).map_err(|full| full.refusal())?;
+        self.shares
+            .check(uid, Table::Descriptors, u64::from(DESCRIPTORS_PER_PROCESS))
+            .map_err(|full| full.refusal())?;
         let (parts, given) = self.parts(pid).map_err(|why| shortage("the areas of a new process", why))?;
         let id = self.engine.attach(uid).map_err(|e| refusal(RefusalCode::TableFull, e.to_string()))?;
         let process = Process::new(id, parts);
@@ -42,6 +49,8 @@ impl Station {
         if self.bells_raised && process.bell.is_some() {
             process.notify_bell.word().fetch_add(1, Ordering::SeqCst);
         }
+        self.take_share(index, Table::Processes, 1).expect("checked above");
+        self.take_share(index, Table::Descriptors, DESCRIPTORS_PER_PROCESS).expect("checked above");
         self.memory.add_process(id);
         self.pins.attach(id);
         if self.by_slot.len() <= id.slot() {
@@ -90,9 +99,12 @@ impl Station {
 
     /// Ends a connection and everything that the process behind it had.
     pub(super) fn close(&mut self, index: usize, now: Time) {
-        let Some(connection) = self.connections.get_mut(index).and_then(Option::take) else { return };
+        let Some(mut connection) = self.connections.get_mut(index).and_then(Option::take) else { return };
+        self.shares.give_all(connection.who.uid, &mut connection.held);
         self.unwatch(&connection.control.channel);
-        self.calls.forget(connection.number);
+        for call in self.calls.forget(connection.number) {
+            self.uncall(connection.who.uid, call);
+        }
         if connection.sockets {
             self.hear_out(now, index, &connection.control.channel);
             self.sockets.gone(index, now);
@@ -107,6 +119,9 @@ impl Station {
         self.unwatch_process(&process);
         self.engine.detach(now, process.id);
         self.revocations.retain(|r| r.number != connection.number);
+        for link in std::mem::take(&mut process.links) {
+            self.give_link_share(link.importer);
+        }
         self.drop_exports(&mut process);
         self.drop_imports(&process);
         self.memory.drop_process(process.id);
@@ -126,9 +141,19 @@ impl Station {
     /// Its imports end. A thread of it that is still inside a mapped transfer can go on only if the process lives; then the exporter must move its pages one day.
     fn drop_imports(&mut self, process: &Process) {
         let ended = process.watch.as_ref().is_some_and(ProcessWatch::has_ended);
+        // The lanes once, and each export once: a process may have tens of thousands of imports, of one export or of many.
+        let mut inside = HashSet::new();
+        process.area.any_lane(|lane| {
+            inside.insert(lane);
+            false
+        });
+        let mut stuck: HashMap<ExportId, bool> = HashMap::new();
         for import in process.imports.iter().flatten() {
-            let stuck = !ended && (import.bound || process.area.any_lane(|lane| lane == import.id.to_u64()));
-            if let Some(record) = self.export_record(import.export) {
+            let now = !ended && (import.bound || inside.contains(&import.id.to_u64()));
+            *stuck.entry(import.export).or_default() |= now;
+        }
+        for (export, stuck) in stuck {
+            if let Some(record) = self.export_record(export) {
                 record.importers.retain(|i| i.process != process.id);
                 record.stuck |= stuck;
             }
@@ -140,7 +165,7 @@ impl Station {
         for index in self.attached.clone() {
             let Some(process) = self.connections[index].as_mut().and_then(|c| c.process.as_mut()) else { continue };
             let Some(at) = process.links.iter().position(|l| l.importer == gone) else { continue };
-            if process.links.swap_remove(at).ring.is_some() {
+            if process.links.swap_remove(at).ring.is_some() && !process.unsay_pair(gone) {
                 self.tell(index, &NodeEvent::PairGone { process: gone.0 }, Vec::new());
             }
         }

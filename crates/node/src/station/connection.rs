@@ -4,7 +4,9 @@
 
 use super::gates::Gates;
 use super::link::Link;
-use crate::limits::{OUTBOX_MAX, RING_QUIET_POLLS, SEND_FAILURES_MAX};
+use super::shares::Holdings;
+use crate::limits::{OUTBOX_BYTES_MAX, OUTBOX_ENTRY_BYTES, OUTBOX_FDS_MAX, RING_QUIET_POLLS, SEND_FAILURES_MAX};
+use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use vmmc_host::abi::{COOKIE_SEND_FAILED, Completion};
@@ -30,11 +32,28 @@ pub(super) struct Connection {
     pub(super) sockets: bool,
     /// Why its user is not served: the answer to whatever it asks first, and then it ends.
     pub(super) refused: Option<Refusal>,
+    /// Replies wait for room in its socket: no request is read, and the socket is watched for room instead.
+    pub(super) held_back: bool,
+    /// What it has of the tables that users share.
+    pub(super) held: Holdings,
+    /// Its calls that wait for an answer.
+    pub(super) calls_waiting: usize,
 }
 
 impl Connection {
     pub(super) fn new(number: u64, control: Outbox, who: PeerCredentials, now: Time) -> Connection {
-        Connection { number, control, who, heard: now, process: None, sockets: false, refused: None }
+        Connection {
+            number,
+            control,
+            who,
+            heard: now,
+            process: None,
+            sockets: false,
+            refused: None,
+            held_back: false,
+            held: Holdings::default(),
+            calls_waiting: 0,
+        }
     }
 
     /// Whether it has not said yet what it is.
@@ -46,7 +65,17 @@ impl Connection {
 /// A socket, and what waits for room in it.
 pub(super) struct Outbox {
     pub(super) channel: Channel,
-    waiting: VecDeque<(Vec<u8>, Vec<OwnedFd>)>,
+    waiting: VecDeque<Waiting>,
+    /// Bytes of what waits, bookkeeping included, and its descriptors.
+    bytes: usize,
+    fds: usize,
+}
+
+struct Waiting {
+    bytes: Vec<u8>,
+    fds: Vec<OwnedFd>,
+    /// The process that it introduces, which may have gone before it goes out.
+    about: Option<u32>,
 }
 
 /// The other side is gone, or collects nothing.
@@ -55,29 +84,59 @@ pub(super) struct Gone;
 
 impl Outbox {
     pub(super) fn new(channel: Channel) -> Outbox {
-        Outbox { channel, waiting: VecDeque::new() }
+        Outbox { channel, waiting: VecDeque::new(), bytes: 0, fds: 0 }
     }
 
     /// Sends a message, or queues it. Returns the number of messages that went out.
     pub(super) fn send(&mut self, bytes: Vec<u8>, fds: Vec<OwnedFd>) -> Result<u64, Gone> {
+        self.send_about(None, bytes, fds)
+    }
+
+    /// The same for a message that introduces a process.
+    fn send_about(&mut self, about: Option<u32>, bytes: Vec<u8>, fds: Vec<OwnedFd>) -> Result<u64, Gone> {
         if self.waiting.is_empty() && try_send(&self.channel, &bytes, &fds)? {
             return Ok(1);
         }
-        if self.waiting.len() >= OUTBOX_MAX {
+        let more = bytes.len() + OUTBOX_ENTRY_BYTES;
+        if self.bytes + more > OUTBOX_BYTES_MAX || self.fds + fds.len() > OUTBOX_FDS_MAX {
             return Err(Gone);
         }
-        self.waiting.push_back((bytes, fds));
+        self.bytes += more;
+        self.fds += fds.len();
+        self.waiting.push_back(Waiting { bytes, fds, about });
         Ok(0)
+    }
+
+    /// Takes back what introduces a process, if it still waits.
+    fn withdraw(&mut self, about: u32) -> bool {
+        let Some(at) = self.waiting.iter().position(|message| message.about == Some(about)) else { return false };
+        self.waiting.remove(at).into_iter().for_each(|message| self.uncount(&message));
+        true
+    }
+
+    fn uncount(&mut self, message: &Waiting) {
+        self.bytes -= message.bytes.len() + OUTBOX_ENTRY_BYTES;
+        self.fds -= message.fds.len();
+    }
+
+    /// Whether a message with so many descriptors can wait.
+    pub(super) fn has_room_for(&self, fds: usize) -> bool {
+        self.fds + fds <= OUTBOX_FDS_MAX
+    }
+
+    /// Bytes that wait, bookkeeping included.
+    pub(super) fn waiting_bytes(&self) -> usize {
+        self.bytes
     }
 
     /// Sends what waits, as far as there is room. Returns the number of messages that went out.
     pub(super) fn retry(&mut self) -> Result<u64, Gone> {
         let mut sent = 0;
-        while let Some((bytes, fds)) = self.waiting.front() {
-            if !try_send(&self.channel, bytes, fds)? {
+        while let Some(message) = self.waiting.front() {
+            if !try_send(&self.channel, &message.bytes, &message.fds)? {
                 break;
             }
-            self.waiting.pop_front();
+            self.waiting.pop_front().into_iter().for_each(|message| self.uncount(&message));
             sent += 1;
         }
         Ok(sent)
@@ -92,7 +151,11 @@ fn try_send(channel: &Channel, bytes: &[u8], fds: &[OwnedFd]) -> Result<bool, Go
     let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
     match channel.try_send(bytes, &fds) {
         Ok(()) => Ok(true),
-        Err(ChannelError::WouldBlock) => Ok(false),
+        // Whatever passes by itself: the socket is full, the kernel is out of memory, or too many descriptors of ours are under way to processes that collect none.
+        Err(
+            ChannelError::WouldBlock
+            | ChannelError::System { errno: Errno::NOBUFS | Errno::NOMEM | Errno::TOOMANYREFS, .. },
+        ) => Ok(false),
         Err(_) => Err(Gone),
     }
 }
@@ -129,7 +192,6 @@ pub(super) struct Process {
     pub(super) stalled_at: Option<u64>,
     pub(super) wake_due: bool,
     pub(super) commands_taken: u64,
-    pub(super) calls_waiting: usize,
     pub(super) revocations: usize,
     /// Pages of its own that transfers under way use, by cookie. Bounded by the engine's bound on operations; a process that uses a cookie twice harms its own data.
     pub(super) in_use: Vec<(u64, Pages)>,
@@ -192,7 +254,6 @@ impl Process {
             stalled_at: None,
             wake_due: false,
             commands_taken: 0,
-            calls_waiting: 0,
             revocations: 0,
             in_use: Vec::new(),
             pins_owed: 0,
@@ -275,9 +336,15 @@ impl Process {
 
     /// Tells the process something unasked. `events_sent` grows with what has really gone out, so a process that sees it grow finds the message.
     pub(super) fn tell(&mut self, event: &NodeEvent, fds: Vec<OwnedFd>) -> Result<(), Gone> {
-        let sent = self.events.send(encode(event), fds)?;
+        let about = if let NodeEvent::Pair { process } = event { Some(*process) } else { None };
+        let sent = self.events.send_about(about, encode(event), fds)?;
         self.count_events(sent);
         Ok(())
+    }
+
+    /// Unsays that a process may notify, if it has not been told yet. So processes that come and go do not fill the queue of one that collects nothing.
+    pub(super) fn unsay_pair(&mut self, gone: ProcessId) -> bool {
+        self.events.withdraw(gone.0)
     }
 
     /// Counts events that have gone out and wakes the process for them.

@@ -5,8 +5,13 @@
 use super::Station;
 use super::connection::Process;
 use super::refusal::{invalid, refusal};
-use super::{memory, refusal as refusals};
-use crate::limits::CONTROL_BATCH;
+use super::shares::Table;
+use super::{closers, memory, refusal as refusals};
+use crate::limits::{
+    CONTROL_BATCH, CONTROL_USER_TURN, CONTROL_WORK_ATTACH, CONTROL_WORK_INFO, CONTROL_WORK_PAGES,
+    OUTBOX_USER_BYTES_MAX, PINS_PER_CALL_MAX,
+};
+use rustix::event::epoll;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use vmmc_host::channel::ChannelError;
@@ -18,20 +23,102 @@ impl Station {
     /// Takes what has come on a connection.
     pub(super) fn serve_connection(&mut self, index: usize, now: Time) {
         for _ in 0..CONTROL_BATCH {
+            // A user that has had its turn is served in the next one, after all others: its sockets stay readable.
+            if !self.may_read(index) {
+                return;
+            }
             let Some(connection) = self.connections.get_mut(index).and_then(Option::as_mut) else { return };
-            match connection.control.channel.try_receive() {
+            match connection.control.channel.try_receive_some() {
                 Ok((bytes, fds)) => {
                     connection.heard = now;
+                    let uid = connection.who.uid;
                     self.counters.control_calls += 1;
-                    match decode::<Request>(&bytes) {
-                        Ok(request) => self.serve_request(index, now, request, fds),
-                        Err(_) => return self.dying.push(index),
+                    let Ok(request) = decode::<Request>(&bytes) else {
+                        self.closers.close(uid, fds.map(closers::sort).unwrap_or_default().lent);
+                        return self.dying.push(index);
+                    };
+                    *self.turn.entry(uid).or_default() += work(&request.call);
+                    let Some(given) = fds.map(closers::sort) else {
+                        self.reply(index, request.serial, Err(refusals::descriptors_lost()), Vec::new());
+                        continue;
+                    };
+                    if given.strange {
+                        self.reply(index, request.serial, Err(refusals::strange_descriptor()), Vec::new());
+                    } else {
+                        self.serve_request(index, now, request, given.fds);
+                    }
+                    if !given.lent.is_empty() {
+                        self.closers.close(uid, given.lent);
+                        if self.closers.is_stuck(uid) {
+                            return self.dying.push(index);
+                        }
                     }
                 }
                 Err(ChannelError::WouldBlock) => return,
                 Err(_) => return self.end(index),
             }
         }
+    }
+
+    /// Whether the next request of a connection may be read: its user has a turn left, and no reply of it waits to be collected.
+    fn may_read(&mut self, index: usize) -> bool {
+        let Some(connection) = self.connections.get_mut(index).and_then(Option::as_mut) else { return false };
+        if self.turn.get(&connection.who.uid).is_some_and(|used| *used >= CONTROL_USER_TURN) {
+            return false;
+        }
+        if !connection.held_back {
+            return true;
+        }
+        match connection.control.retry() {
+            Err(_) => self.dying.push(index),
+            Ok(sent) => {
+                if sent > 0 {
+                    self.sockets.count_news(index);
+                }
+                return self.let_read(index);
+            }
+        }
+        false
+    }
+
+    /// Reads requests of a connection again, if all its replies are out; says whether they are.
+    pub(super) fn let_read(&mut self, index: usize) -> bool {
+        let Some(connection) = self.connections.get_mut(index).and_then(Option::as_mut) else { return false };
+        if connection.control.is_waiting() {
+            return false;
+        }
+        if std::mem::take(&mut connection.held_back) {
+            let connection = self.connections[index].as_ref().expect("just seen");
+            if self.watch_for(&connection.control.channel, index, epoll::EventFlags::IN).is_err() {
+                self.dying.push(index);
+            }
+        }
+        true
+    }
+
+    /// A reply waits: what else the connection asks can wait in its socket, where the kernel bounds it.
+    fn hold_back(&mut self, index: usize) {
+        self.congested = true;
+        let Some(connection) = self.connections.get_mut(index).and_then(Option::as_mut) else { return };
+        if !std::mem::replace(&mut connection.held_back, true) {
+            let connection = self.connections[index].as_ref().expect("just seen");
+            if self.watch_for(&connection.control.channel, index, epoll::EventFlags::OUT).is_err() {
+                self.dying.push(index);
+            }
+        }
+        if !self.user_may_wait(index) {
+            self.dying.push(index);
+        }
+    }
+
+    /// Whether what waits for all connections of this one's user is within its bound.
+    pub(super) fn user_may_wait(&self, index: usize) -> bool {
+        let Some(uid) = self.connections.get(index).and_then(|c| c.as_ref()).map(|c| c.who.uid) else { return true };
+        let own = self.connections.iter().flatten().filter(|c| c.who.uid == uid);
+        let waiting = |c: &super::connection::Connection| {
+            c.control.waiting_bytes() + c.process.as_ref().map_or(0, |p| p.events.waiting_bytes())
+        };
+        own.map(|c| waiting(c)).sum::<usize>() <= OUTBOX_USER_BYTES_MAX
     }
 
     fn serve_request(&mut self, index: usize, now: Time, request: Request, fds: Vec<OwnedFd>) {
@@ -96,14 +183,26 @@ impl Station {
     fn register_region(&mut self, index: usize, len: u64, fd: Option<OwnedFd>) -> Result<Answer, Refusal> {
         let id = self.attached_process(index)?.id;
         let fd = fd.ok_or_else(|| refusal(RefusalCode::BadRegion, "a region comes with exactly one descriptor"))?;
-        let region = self.memory.register(id, fd, len).map_err(|e| refusals::memory(&e))?;
-        Ok(Answer::Region { region: region.0 })
+        self.take_share(index, Table::Regions, 1)?;
+        let taken = self.take_share(index, Table::Descriptors, 1);
+        let region = taken.and_then(|()| self.memory.register(id, fd, len).map_err(|e| refusals::memory(&e)));
+        if region.is_err() {
+            self.give_region_share(index);
+        }
+        region.map(|region| Answer::Region { region: region.0 })
     }
 
     fn release_region(&mut self, index: usize, region: u32) -> Result<Answer, Refusal> {
         let id = self.attached_process(index)?.id;
         let released: Result<(), memory::MemoryError> = self.memory.release(id, RegionId(region));
-        released.map(|()| Answer::Done).map_err(|e| refusals::memory(&e))
+        released.map_err(|e| refusals::memory(&e))?;
+        self.give_region_share(index);
+        Ok(Answer::Done)
+    }
+
+    fn give_region_share(&mut self, index: usize) {
+        self.give_share(index, Table::Regions, 1);
+        self.give_share(index, Table::Descriptors, 1);
     }
 
     fn call_add_peer(&mut self, now: Time, index: usize, addresses: &[String]) -> Result<Answer, Refusal> {
@@ -162,8 +261,22 @@ impl Station {
             bytes = encode(&Reply { serial, result: Err(refusal(RefusalCode::TableFull, message)) });
         }
         match connection.control.send(bytes, fds) {
-            Ok(_) => self.congested |= connection.control.is_waiting(),
+            Ok(_) if connection.control.is_waiting() => self.hold_back(index),
+            Ok(_) => {}
             Err(_) => self.dying.push(index),
         }
+    }
+}
+
+/// What a call costs the node at most, in cheap ones.
+fn work(call: &Call) -> usize {
+    match call {
+        Call::Info { .. } | Call::ListSockets => CONTROL_WORK_INFO,
+        Call::Attach { .. } => CONTROL_WORK_ATTACH,
+        Call::Pin { unpin, pin } => {
+            let pages = unpin.iter().chain(pin.iter().map(|run| &run.pages)).map(|run| u64::from(run.count));
+            1 + (pages.sum::<u64>().min(PINS_PER_CALL_MAX) / CONTROL_WORK_PAGES) as usize
+        }
+        _ => 1,
     }
 }

@@ -1,22 +1,26 @@
 //! What the engine tells: completions and notifications go to rings, answers to control sockets.
 //!
-//! Invariant: every event of the engine is taken after every call into it; an event for a process that has gone is dropped.
+//! Invariant: every event of the engine is taken after every call into it, or in the next turns if there are very many; an event for a process that has gone is dropped.
 
 use super::Station;
 use super::calls::{CallKind, WaitingCall};
 use super::connection::Process;
 use super::refusal;
+use super::shares::Table;
+use crate::limits::EVENTS_PER_TURN;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use vmmc_host::abi::{COOKIE_REDIRECT, Completion, RawNotification};
 use vmmc_host::control::{Answer, NodeEvent};
+use vmmc_host::limits::CONTROL_FDS_MAX;
 use vmmc_nic::{Cookie, Event, ImportError, ImportGrant, ImportId, OpError, ProcessId, Time};
 
 impl Station {
     /// Hands out all events; says whether there were any.
     pub(crate) fn serve_events(&mut self, now: Time) -> bool {
         let mut any = false;
-        while let Some(event) = self.engine.poll_event() {
+        for _ in 0..EVENTS_PER_TURN {
+            let Some(event) = self.engine.poll_event() else { break };
             any = true;
             self.hand_out(event, now);
         }
@@ -65,6 +69,7 @@ impl Station {
                 }
             }
             Event::RedirectDone { process, cookie, redirect, report } => {
+                self.redirect_ended(process, redirect);
                 let bytes = report.range.map_or(0, |r| r.len());
                 if let Some(process) = self.process(process) {
                     let cookie = cookie.0 | COOKIE_REDIRECT;
@@ -100,13 +105,21 @@ impl Station {
             }
             return;
         };
+        let has_room = self.connections[index].as_ref().is_some_and(|c| c.control.has_room_for(CONTROL_FDS_MAX));
         let answer = match result {
             Err(e) => Err(refusal::import(&e, &what, &node)),
+            Ok(grant) if !has_room => {
+                let _ = self.engine.unimport(now, process, grant.import);
+                Err(refusal::uncollected())
+            }
             Ok(grant) => self.grant(index, grant, now),
         };
         match answer {
             Ok((grant, fds)) => self.reply(index, serial, Ok(Answer::Imported(grant)), fds),
-            Err(refusal) => self.reply(index, serial, Err(refusal), Vec::new()),
+            Err(refusal) => {
+                self.give_share(index, Table::Imports, 1);
+                self.reply(index, serial, Err(refusal), Vec::new());
+            }
         }
     }
 

@@ -7,6 +7,7 @@
 use super::Station;
 use super::gates::Gate;
 use super::refusal::{self, invalid, refusal as refuse};
+use super::shares::Table;
 use crate::limits::{REVOCATION_WAIT, REVOCATIONS_PER_PROCESS_MAX};
 use vmmc_host::abi::GateState;
 use vmmc_host::control::{Access as HostAccess, Answer, Call, Refusal, RefusalCode};
@@ -28,6 +29,8 @@ pub(super) struct ExportRecord {
     pub(super) importers: Vec<MappedImporter>,
     /// A process left this export while it could still store into it.
     pub(super) stuck: bool,
+    /// Redirections posted on it and not yet done.
+    pub(super) redirects: u32,
 }
 
 /// A process that maps an export.
@@ -71,10 +74,13 @@ impl Station {
             return Err(refuse(RefusalCode::OutOfBounds, message));
         }
         let rights = Rights::from_bits(rights).ok_or_else(|| invalid(format!("rights {rights:#x} mean nothing")))?;
+        let uid = self.connections[index].as_ref().map_or(u32::MAX, |c| c.who.uid);
+        self.shares.check(uid, Table::Exports, 1).map_err(|full| full.refusal())?;
         let access = access_of(access);
         let spec = ExportSpec { name, region: at.region, offset, len, rights, access, notify, redirectable };
         let export = self.engine.export(now, id, spec).map_err(|e| refusal::export(&e))?;
         self.memory.hold(id, at.region);
+        self.take_share(index, Table::Exports, 1)?;
         let process = self.attached_process(index)?;
         let gate = process.gates.open().expect("room was seen above");
         process.exports.push(export);
@@ -92,6 +98,7 @@ impl Station {
             covers_region,
             importers: Vec::new(),
             stuck: false,
+            redirects: 0,
         });
         Ok(Answer::Exported { export: export.to_u64() })
     }
@@ -116,6 +123,8 @@ impl Station {
         self.engine.unexport(now, id, export).map_err(|e| refusal::unexport(&e))?;
         let record = self.exports[export.slot as usize].take().expect("the engine knew the export");
         self.memory.unhold(id, record.at.region);
+        self.give_share(index, Table::Exports, 1);
+        self.give_share(index, Table::Redirections, record.redirects);
         self.counters.revocations += 1;
         let process = self.attached_process(index)?;
         process.exports.retain(|e| *e != export);

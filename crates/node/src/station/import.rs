@@ -10,7 +10,8 @@ use super::export::MappedImporter;
 use super::link::{Link, wake_for_importer};
 use super::memory::duplicate;
 use super::refusal::{self, invalid, refusal as refuse, shortage};
-use crate::limits::CALL_TIME_MAX;
+use super::shares::Table;
+use crate::limits::{CALL_TIME_MAX, DESCRIPTORS_PER_LINK};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -37,7 +38,14 @@ impl Station {
             what: format!("import of {what}"),
             node: node.as_ref().map_or_else(String::new, ToString::to_string),
         };
-        let cookie = self.wait_call(index, serial, kind)?;
+        self.take_share(index, Table::Imports, 1)?;
+        let cookie = match self.wait_call(index, serial, kind, &node) {
+            Ok(cookie) => cookie,
+            Err(full) => {
+                self.give_share(index, Table::Imports, 1);
+                return Err(full);
+            }
+        };
         let spec = ImportSpec { node, what, rights, wait, deadline: deadline(now, timeout_ms) };
         self.engine.import(now, id, spec, cookie);
         Ok(())
@@ -158,10 +166,14 @@ impl Station {
             Some(at) => at,
             None => {
                 let wake = wake_for_importer(&exporter.wake).map_err(|e| short(&e))?;
+                // The importer's, for the exporter cannot help it.
+                self.take_link_share(importer)?;
+                let exporter = self.attached_process(owner)?;
                 exporter.links.push(Link { importer, wake, ring: None });
                 exporter.links.len() - 1
             }
         };
+        let exporter = self.attached_process(owner)?;
         let wake = exporter.links[link].wake.try_clone().map_err(|e| short(&e))?;
         let mut fds = vec![region, gates, bell, wake];
         grant.gate = gate.slot;
@@ -194,6 +206,7 @@ impl Station {
         let record = process.forget_import(import);
         let outcome = self.engine.unimport(now, id, import).map_err(|e| refusal::unimport(&e));
         let Some(record) = record else { return outcome.map(|()| Answer::Done) };
+        self.give_share(index, Table::Imports, 1);
         if record.path == Path::Mapped {
             if let Some(export) = self.export_record(record.export) {
                 export.importers.retain(|i| !(i.process == id && i.import == import));
@@ -221,9 +234,23 @@ impl Station {
         let Some(spec) = self.node_spec(&node)? else {
             return Ok(Some(Answer::Pong { rtt_ns: 0, node: self.config.name.as_str().to_string() }));
         };
-        let cookie = self.wait_call(index, serial, CallKind::Ping { node })?;
+        let to = Some(spec.clone());
+        let cookie = self.wait_call(index, serial, CallKind::Ping { node }, &to)?;
         self.engine.ping(now, spec, vmmc_nic::PingBy::Driver, cookie, deadline(now, timeout_ms));
         Ok(None)
+    }
+
+    /// Takes the descriptors of a link for an importer.
+    fn take_link_share(&mut self, importer: ProcessId) -> Result<(), Refusal> {
+        let index = self.by_slot.get(importer.slot()).copied().flatten();
+        index.map_or(Ok(()), |index| self.take_share(index, Table::Descriptors, DESCRIPTORS_PER_LINK))
+    }
+
+    /// A link of an importer is gone.
+    pub(super) fn give_link_share(&mut self, importer: ProcessId) {
+        if let Some(index) = self.by_slot.get(importer.slot()).copied().flatten() {
+            self.give_share(index, Table::Descriptors, DESCRIPTORS_PER_LINK);
+        }
     }
 
     /// Name of a peer that was named by name or address.

@@ -10,6 +10,7 @@
 
 mod attach;
 mod calls;
+mod closers;
 mod connection;
 mod control;
 mod events;
@@ -24,28 +25,32 @@ mod pins;
 mod redirection;
 mod refusal;
 mod rings;
+mod shares;
 mod sockets;
 mod swap;
 mod translation;
 
 use crate::config::{Serve, UtlbConfig};
-use crate::limits::{ATTACH_TIME, CONNECTIONS_MAX, OUTBOX_RETRY, REVOCATION_LOOK};
+use crate::limits::{ATTACH_TIME, CONNECTIONS_MAX, OUTBOX_RETRY, REFUSED_CONNECTIONS_MAX, REVOCATION_LOOK};
 pub(crate) use pins::default_pages as pinned_pages_default;
+use shares::{Shares, Table};
 
 use calls::Calls;
 use connection::{Connection, Outbox};
 use export::{ExportRecord, Revocation};
 use memory::Memory;
 use rustix::event::{Timespec, epoll};
-use std::collections::VecDeque;
+use shares::Holdings;
+use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use vmmc_host::area;
 use vmmc_host::channel::ChannelError;
+use vmmc_host::control::{NodeEvent, Refusal, RefusalCode};
 use vmmc_host::wait::Direct;
-use vmmc_host::{Channel, Region, control::NodeEvent};
+use vmmc_host::{Channel, Region};
 use vmmc_nic::{ClusterKey, Command, Config, Engine, ImportId, Lent, NodeName, PeerTableFull, Source, Time, Transmit};
 
 /// Settings of a station.
@@ -142,6 +147,13 @@ pub struct Station {
     /// By slot of the export id.
     exports: Vec<Option<ExportRecord>>,
     calls: Calls,
+    closers: closers::Closers,
+    /// Who has how much of the tables.
+    shares: Shares,
+    /// What each user's control messages have cost since the last turn began.
+    turn: HashMap<u32, usize>,
+    /// Nodes that are asked by address: who asks, and how many calls.
+    called: HashMap<(u32, SocketAddr), usize>,
     pins: pins::Pins,
     revocations: Vec<Revocation>,
     /// Connections to close at the next opportunity: they misbehaved, or are gone.
@@ -206,6 +218,10 @@ impl Station {
             by_slot: Vec::new(),
             exports: Vec::new(),
             calls: Calls::default(),
+            closers: closers::Closers::default(),
+            shares: Shares::new(rustix::process::geteuid().as_raw()),
+            turn: HashMap::new(),
+            called: HashMap::new(),
             pins: pins::Pins::new(config.pinned_pages_max),
             revocations: Vec::new(),
             dying: Vec::new(),
@@ -233,23 +249,50 @@ impl Station {
     pub fn accept(&mut self, now: Time, channel: Channel) -> Result<ConnectionId, StationError> {
         let index = match self.connections.iter().position(Option::is_none) {
             Some(index) => index,
-            None if self.connections.len() < CONNECTIONS_MAX => {
+            None if self.connections.len() < CONNECTIONS_MAX + REFUSED_CONNECTIONS_MAX => {
                 self.connections.push(None);
                 self.connections.len() - 1
             }
             None => return Err(StationError::TableFull { max: CONNECTIONS_MAX }),
         };
         let who = channel.peer()?;
-        self.watch(&channel, index, Readable::Control).map_err(system("epoll_ctl"))?;
+        let mut held = Holdings::default();
+        let refused = self.admit(who.uid, &mut held)?;
+        if let Err(errno) = self.watch(&channel, index, Readable::Control) {
+            self.shares.give_all(who.uid, &mut held);
+            return Err(system("epoll_ctl")(errno));
+        }
         self.numbers += 1;
         self.unattached += 1;
         self.counters.connections += 1;
         let mut connection = Connection::new(self.numbers, Outbox::new(channel), who, now);
-        if !self.config.serve.allows(self.uid, who.uid) {
-            connection.refused = Some(refusal::not_served(self.config.name.as_str(), self.uid, who.uid));
-        }
+        (connection.refused, connection.held) = (refused, held);
         self.connections[index] = Some(Box::new(connection));
         Ok(ConnectionId { index, number: self.numbers })
+    }
+
+    /// Finds a place for a connection of a user, among those that are served or those that are told why they are not.
+    fn admit(&mut self, uid: u32, held: &mut Holdings) -> Result<Option<Refusal>, StationError> {
+        let full = || StationError::TableFull { max: CONNECTIONS_MAX };
+        if self.closers.is_stuck(uid) {
+            return Err(full());
+        }
+        let why = if !self.config.serve.allows(self.uid, uid) {
+            refusal::not_served(self.config.name.as_str(), self.uid, uid)
+        } else if self.shares.total(Table::Connections) >= CONNECTIONS_MAX as u64 {
+            refusal::refusal(RefusalCode::TableFull, full().to_string())
+        } else {
+            let taken = self.shares.take(uid, held, Table::Connections, 1);
+            match taken.and_then(|()| self.shares.take(uid, held, Table::Descriptors, 1)) {
+                Ok(()) => return Ok(None),
+                Err(taken) => {
+                    self.shares.give_all(uid, held);
+                    taken.refusal()
+                }
+            }
+        };
+        self.shares.take(uid, held, Table::Refused, 1).map_err(|_| full())?;
+        Ok(Some(why))
     }
 
     /// Serves rings, timers that are due, and what the engine has to say; says whether there was anything.
@@ -303,6 +346,7 @@ impl Station {
             Err(_) => return false,
         };
         let mut worked = !ready.is_empty();
+        self.turn.clear();
         for event in ready {
             let data = event.data.u64();
             let index = data as u32 as usize;
@@ -418,6 +462,11 @@ impl Station {
         self.watch(fd, 0, Readable::Outside).map_err(system("epoll_ctl"))
     }
 
+    /// Undoes [`watch_outside`](Self::watch_outside).
+    pub(crate) fn unwatch_outside(&self, fd: impl AsFd) {
+        self.unwatch(fd);
+    }
+
     /// Whether a descriptor of the driver was readable since the last call.
     pub(crate) fn take_outside(&mut self) -> bool {
         std::mem::take(&mut self.outside)
@@ -431,7 +480,7 @@ impl Station {
         area::fence();
         let mut ready = false;
         self.each_process(|process, progress| ready |= process.is_ready(progress));
-        ready |= self.sockets.prepare_sleep_between();
+        ready |= self.sockets.prepare_sleep_between() || self.engine.has_events();
         ready
     }
 
@@ -519,7 +568,13 @@ impl Station {
     fn tell(&mut self, index: usize, event: &NodeEvent, fds: Vec<OwnedFd>) {
         let Some(process) = self.connections[index].as_mut().and_then(|c| c.process.as_mut()) else { return };
         match process.tell(event, fds) {
-            Ok(()) => self.congested |= process.events.is_waiting(),
+            Ok(()) if process.events.is_waiting() => {
+                self.congested = true;
+                if !self.user_may_wait(index) {
+                    self.dying.push(index);
+                }
+            }
+            Ok(()) => {}
             Err(_) => self.dying.push(index),
         }
     }
@@ -527,9 +582,9 @@ impl Station {
     /// Tries again to send what waits for room.
     fn relieve(&mut self) {
         self.congested = false;
-        for (index, slot) in self.connections.iter_mut().enumerate() {
-            let Some(connection) = slot else { continue };
-            let mut gone = connection.control.retry().is_err();
+        for index in 0..self.connections.len() {
+            let Some(connection) = self.connections[index].as_mut() else { continue };
+            let mut gone = connection.control.is_waiting() && connection.control.retry().is_err();
             let mut waiting = connection.control.is_waiting();
             if let Some(process) = &mut connection.process {
                 match process.events.retry() {
@@ -543,6 +598,7 @@ impl Station {
             } else {
                 self.congested |= waiting;
                 self.sockets.count_news(index);
+                self.let_read(index);
             }
         }
     }
@@ -601,6 +657,11 @@ impl Station {
             Readable::Outside => (4, epoll::EventFlags::IN),
         };
         epoll::add(&self.epoll, fd, epoll::EventData::new_u64(kind << 32 | index as u64), flags)
+    }
+
+    /// Looks at a control socket for this instead of what it was looked at for.
+    fn watch_for(&self, channel: &Channel, index: usize, flags: epoll::EventFlags) -> rustix::io::Result<()> {
+        epoll::modify(&self.epoll, channel, epoll::EventData::new_u64(index as u64), flags)
     }
 
     /// Removes a descriptor: others may hold it too, and then closing ours does not end its events.

@@ -4,8 +4,9 @@
 
 use super::Station;
 use super::refusal::{self, refusal as refuse};
+use super::shares::Table;
 use vmmc_host::control::{Answer, Call, Redirection, Refusal, RefusalCode};
-use vmmc_nic::{ByteRange, Cookie, ExportId, RedirectId, RedirectReport, RegionId, RegionRef, Time};
+use vmmc_nic::{ByteRange, Cookie, ExportId, ProcessId, RedirectId, RedirectReport, RegionId, RegionRef, Time};
 
 impl Station {
     pub(super) fn redirect(&mut self, now: Time, index: usize, call: Call) -> Result<Answer, Refusal> {
@@ -18,10 +19,21 @@ impl Station {
             .check(RegionRef { process: id, region: to }, region_offset, len)
             .map_err(|e| refuse(RefusalCode::OutOfBounds, format!("destination region {region}: {e}")))?;
         let (export, cookie) = (ExportId::from_u64(export), Cookie(cookie));
+        self.take_share(index, Table::Redirections, 1)?;
         let redirect = self
             .engine
             .redirect(now, id, export, offset, len, to, region_offset, cookie, &mut self.memory)
-            .map_err(|e| refusal::redirect(&e))?;
+            .map_err(|e| refusal::redirect(&e));
+        let redirect = match redirect {
+            Ok(redirect) => redirect,
+            Err(refusal) => {
+                self.give_share(index, Table::Redirections, 1);
+                return Err(refusal);
+            }
+        };
+        if let Some(record) = self.export_record(export) {
+            record.redirects += 1;
+        }
         // A redirection whose bytes had all come is complete, and the engine may have forgotten it: then all of it was copied.
         let all = RedirectReport {
             range: Some(ByteRange { start: offset, end: offset + len }),
@@ -42,7 +54,20 @@ impl Station {
     pub(super) fn cancel_redirect(&mut self, now: Time, index: usize, redirect: u64) -> Result<Answer, Refusal> {
         let id = self.attached_process(index)?.id;
         let report = self.engine.cancel_redirect(now, id, RedirectId::from_u64(redirect));
-        report.map(|r| Answer::Redirection(description(&r))).map_err(|e| refusal::redirect(&e))
+        let report = report.map_err(|e| refusal::redirect(&e))?;
+        self.redirect_ended(id, RedirectId::from_u64(redirect));
+        Ok(Answer::Redirection(description(&report)))
+    }
+
+    /// A redirection is done, or withdrawn.
+    pub(super) fn redirect_ended(&mut self, process: ProcessId, redirect: RedirectId) {
+        let Some(record) = self.exports.get_mut(redirect.slot as usize).and_then(Option::as_mut) else { return };
+        if record.at.process != process || record.redirects == 0 {
+            return;
+        }
+        record.redirects -= 1;
+        let owner = record.owner;
+        self.give_share(owner, Table::Redirections, 1);
     }
 
     pub(super) fn consume(&mut self, index: usize, export: u64, offset: u64, len: u64) -> Result<Answer, Refusal> {

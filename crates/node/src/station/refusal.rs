@@ -15,6 +15,30 @@ pub(super) fn invalid(message: impl Into<String>) -> Refusal {
     refusal(RefusalCode::Invalid, message)
 }
 
+/// A call came without the descriptors that its sender gave it.
+pub(super) fn descriptors_lost() -> Refusal {
+    refusal(
+        RefusalCode::MemoryShort,
+        "descriptors of this call are lost: too many came with it, or the node can have no more; release regions, or raise the node's limit (`ulimit -n`)",
+    )
+}
+
+/// A descriptor of no kind that a call takes.
+pub(super) fn strange_descriptor() -> Refusal {
+    refusal(
+        RefusalCode::BadRegion,
+        "a descriptor that came with this call is neither memory of this interface nor a socket; pass a sealed memfd",
+    )
+}
+
+/// Replies with descriptors that nobody collects.
+pub(super) fn uncollected() -> Refusal {
+    refusal(
+        RefusalCode::TableFull,
+        "too many answers to this process wait to be collected; collect them, then import again",
+    )
+}
+
 /// The node is not for this user.
 pub(super) fn not_served(node: &str, owner: u32, uid: u32) -> Refusal {
     let message = format!(
