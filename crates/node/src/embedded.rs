@@ -8,6 +8,9 @@
 //!
 //! Invariant: news that a step brought wakes every thread that sleeps in `park`: a sleeper registers, then takes the lock under which steps run, and looks at the count of
 //! news; a step counts its news, then looks for sleepers, under that lock. Source: DESIGN §3 ("the engine stepped inline by the waiting thread, 1.8 us").
+//!
+//! Invariant: a child of the process that started the node never steps it. It has the keys and packet numbers of its parent, and a number is used once; and it may
+//! have been forked while another thread held a lock here. So every way in asks for the owner before it takes a lock, and what a child drops it leaves as it is.
 
 use crate::config::NodeConfig;
 use crate::daemon::RunError;
@@ -22,6 +25,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::thread::JoinHandle;
 use std::time::Duration;
+use vmmc_host::fork::Owner;
 use vmmc_host::wait::{Direct, Stepper};
 use vmmc_host::{Attachment, Channel, Nanos};
 use vmmc_nic::Time;
@@ -39,6 +43,14 @@ pub enum AttachError {
     /// The kernel refused.
     #[error(transparent)]
     Channel(#[from] vmmc_host::channel::ChannelError),
+    /// The caller is a child of the process that started the node.
+    #[error(
+        "this node lives in process {parent}, and the calling process was forked from it; start a node of its own here (`Embedded::start`), or attach to a daemon"
+    )]
+    Forked {
+        /// The process that started it.
+        parent: u32,
+    },
 }
 
 /// Owns the node and its keeper.
@@ -46,9 +58,12 @@ struct Core {
     shared: Arc<Shared>,
     keeper: Option<JoinHandle<()>>,
     addresses: Vec<SocketAddr>,
+    name: String,
 }
 
 struct Shared {
+    /// The process that may step.
+    owner: Owner,
     runner: Mutex<Runner>,
     /// Readable when something has come.
     input: Arc<OwnedFd>,
@@ -86,8 +101,10 @@ impl Embedded {
     pub fn start(config: NodeConfig) -> Result<Embedded, RunError> {
         let runner = Runner::start(&config, true)?;
         let addresses = runner.addresses();
+        let name = runner.station.name().as_str().to_string();
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let shared = Arc::new(Shared {
+            owner: Owner::here().map_err(|e| RunError::system("mmap", e))?,
             input: runner.input(),
             runner: Mutex::new(runner),
             news: AtomicU64::new(0),
@@ -104,11 +121,15 @@ impl Embedded {
         let thread = || std::thread::Builder::new().name("vmmc-keeper".into()).spawn(move || theirs.keep());
         let keeper = config.keeper.then(thread).transpose();
         let keeper = keeper.map_err(|e| RunError::System { call: "spawn", why: e.to_string() })?;
-        Ok(Embedded(Arc::new(Core { shared, keeper, addresses })))
+        Ok(Embedded(Arc::new(Core { shared, keeper, addresses, name })))
     }
 
     /// Attaches this process once more; give the attachment to the library.
     pub fn attach(&self) -> Result<Attachment, AttachError> {
+        let owner = &self.0.shared.owner;
+        if !owner.is_here() {
+            return Err(AttachError::Forked { parent: owner.pid() });
+        }
         let (ours, theirs) = Channel::pair()?;
         let connection = self.0.shared.lock().station.accept(now(), ours)?;
         Ok(Attachment::stepped(theirs, Arc::new(CoreStepper { core: self.0.clone(), connection })))
@@ -121,12 +142,18 @@ impl Embedded {
 
     /// Name of the node.
     pub fn name(&self) -> String {
-        self.0.shared.lock().station.name().as_str().to_string()
+        self.0.name.clone()
     }
 }
 
 impl Drop for Core {
     fn drop(&mut self) {
+        if !self.shared.owner.is_here() {
+            // The keeper is no thread of this process, and the node says goodbye, unpins and closes in the parent's name. It stays as it is.
+            std::mem::forget(self.keeper.take());
+            std::mem::forget(self.shared.clone());
+            return;
+        }
         self.shared.stop.store(true, Ordering::SeqCst);
         self.shared.ring_keeper();
         if let Some(keeper) = self.keeper.take() {
@@ -169,6 +196,9 @@ impl Stepper for CoreStepper {
 
     fn send_now(&self, what: &Direct<'_>) -> bool {
         let shared = &*self.core.shared;
+        if !shared.owner.is_here() {
+            return false;
+        }
         let Ok(mut runner) = shared.runner.try_lock() else {
             shared.turned_away();
             return false;
@@ -184,6 +214,9 @@ impl CoreStepper {
     #[inline]
     fn with_runner(&self, run: impl FnOnce(&Shared, &mut Runner) -> bool) -> bool {
         let shared = &*self.core.shared;
+        if !shared.owner.is_here() {
+            return false;
+        }
         let worked = match shared.runner.try_lock() {
             Ok(mut runner) => run(shared, &mut runner),
             Err(TryLockError::WouldBlock) => {
@@ -277,6 +310,10 @@ impl Shared {
     }
 
     fn park(&self, until: Time) {
+        if !self.owner.is_here() {
+            // Whoever waits in a child waits for its own deadline.
+            return std::thread::sleep(until.since(now()).min(SLEEP_MAX));
+        }
         let Some(bell) = self.enter() else { return std::thread::yield_now() };
         if let Some(until) = self.may_sleep(until) {
             sleep(&[&self.input, &bell], now(), until);

@@ -1,6 +1,7 @@
 //! A station on real sockets: what the daemon's loop and the callers of an embedded node both step.
 //!
-//! Invariant: a step does not wait, and takes the time once, and once more after it has served control sockets.
+//! Invariant: a step does not wait, and takes the time once, and once more after it has served control sockets. Only the process that started it steps it: a child
+//! would seal packets under numbers that its parent uses.
 
 use crate::config::NodeConfig;
 use crate::daemon::RunError;
@@ -17,11 +18,14 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 use vmmc_host::Nanos;
+use vmmc_host::fork::Owner;
 use vmmc_host::wait::Direct;
 use vmmc_nic::{NodeName, Time};
 
 /// A station and its sockets.
 pub(crate) struct Runner {
+    /// The process that has the keys; a child of it has copies that it must not use.
+    owner: Owner,
     pub(crate) station: Station,
     network: Network,
     /// Readable when something has come: control sockets, doorbells, datagrams.
@@ -76,6 +80,7 @@ impl Runner {
         epoll::add(&*input, &station, epoll::EventData::new_u64(0), flags)
             .map_err(|e| RunError::system("epoll_ctl", e))?;
         Ok(Runner {
+            owner: Owner::here().map_err(|e| RunError::system("mmap", e))?,
             station,
             network,
             input,
@@ -101,6 +106,9 @@ impl Runner {
     /// Does what can be done now; says whether there was anything.
     #[inline]
     pub(crate) fn step(&mut self, mut now: Time) -> bool {
+        if !self.owner.is_here() {
+            return false;
+        }
         // What the process has posted goes out before anything is asked of the kernel: that is the way of a waiting caller's message.
         let mut worked = std::mem::take(&mut self.sent_now);
         worked |= self.station.serve(now);
@@ -136,6 +144,9 @@ impl Runner {
     /// looks so many times. Says whether there was anything.
     #[inline]
     pub(crate) fn hear(&mut self, looks: u32) -> bool {
+        if !self.owner.is_here() {
+            return false;
+        }
         let heard = self.receive(looks);
         if heard {
             self.has_worked();
@@ -171,7 +182,7 @@ impl Runner {
     /// whoever only sends serves his node too.
     #[inline]
     pub(crate) fn send_now(&mut self, from: ConnectionId, what: &Direct<'_>) -> bool {
-        if self.sent_now {
+        if self.sent_now || !self.owner.is_here() {
             return false;
         }
         let now = now();
@@ -235,6 +246,9 @@ impl Runner {
 
     /// Ends the node: says goodbye to peers and processes.
     pub(crate) fn shut_down(&mut self) {
+        if !self.owner.is_here() {
+            return;
+        }
         let start = now();
         self.station.shut_down(start);
         loop {
