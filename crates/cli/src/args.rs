@@ -428,6 +428,20 @@ The exit code is the program's own. The exclusion file holds lines `program NAME
 
 Example: vmmc exec -- redis-server, then vmmc exec -- redis-benchmark -t get";
 
+/// What `--offer` takes: `random` alone gets a seed, which can be given again.
+fn offers(text: &str) -> Result<String, String> {
+    let seed = |text: &str| text.parse::<u64>().is_ok();
+    match text.split_once(':') {
+        None if text == "random" => {
+            let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+            Ok(format!("random:{}", now.subsec_nanos()))
+        }
+        None if matches!(text, "usual" | "at-once") => Ok(text.into()),
+        Some(("random", number)) if seed(number) => Ok(text.into()),
+        _ => Err("write usual, at-once, random, or random:SEED with a whole number".into()),
+    }
+}
+
 /// A program to run.
 #[derive(Args, Debug)]
 pub(crate) struct Exec {
@@ -440,6 +454,9 @@ pub(crate) struct Exec {
     /// Programs and ports to leave alone [default: ~/.config/vmmc/exec.conf]
     #[arg(long, value_name = "FILE")]
     pub(crate) exclude_file: Option<PathBuf>,
+    /// When connections move into shared memory: `usual` (after 16 receives or 64 KiB), `at-once`, or `random[:SEED]`. The last two are for tests
+    #[arg(long, value_name = "WHEN", value_parser = offers)]
+    pub(crate) offer: Option<String>,
     /// The program and its arguments, after `--`
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,

@@ -279,6 +279,10 @@ pub(crate) fn adopt(fd: c_int) {
         return reason::count(Reason::Excluded);
     }
     insert(fd, || own::context().track(borrowed(fd)));
+    if let Some(tcp) = table::connection(fd) {
+        let _inside = Inside::enter();
+        tcp.connection().inspect(|connection| connection.begin(own::context(), borrowed(fd)));
+    }
 }
 
 /// Makes a descriptor known that came from another process. If that one had upgraded it, this one goes on with it; otherwise it stays with the kernel.

@@ -8,6 +8,7 @@ use crate::ledger::Ledger;
 use crate::limits::{FORK_PATIENCE, FORK_PAUSE, GENERATIONS, LOCK_TRIES, OFFER_AFTER_BYTES, OFFER_AFTER_EXCHANGES};
 use crate::node::Node;
 use crate::offer_policy::OfferPolicy;
+use crate::offers::{Dice, Offers};
 use crate::ready::ReadySet;
 use crate::types::Bypass;
 use rustix::event::PollFlags;
@@ -33,6 +34,8 @@ pub struct Settings {
     pub is_interrupted: fn() -> bool,
     /// Waits until a socket is ready, at most until the deadline; says whether it was. A way to wait in which the process's threads can be cancelled, where that is asked for.
     pub wait_socket: fn(BorrowedFd<'_>, PollFlags, Deadline) -> Result<bool, Errno>,
+    /// When a connection is offered.
+    pub offers: Offers,
     /// Receives with data after which a connection is offered.
     pub offer_after_exchanges: u32,
     /// Bytes after which a connection is offered.
@@ -43,7 +46,7 @@ pub struct Settings {
 
 impl Settings {
     /// The node named by `VMMC_SOCKETS_NODE` (`uid/name`), or the user's own of the default name. `VMMC_SOCKETS_BETWEEN=always` sets
-    /// [`between_always`](Self::between_always).
+    /// [`between_always`](Self::between_always); `VMMC_OFFER` sets [`offers`](Self::offers), and a text that makes no sense is as if it were not there.
     pub fn from_env() -> Settings {
         let own = rustix::process::geteuid().as_raw();
         let text = std::env::var("VMMC_SOCKETS_NODE").unwrap_or_default();
@@ -54,6 +57,7 @@ impl Settings {
             keep_fd: vmmc_host::stream::move_high,
             is_interrupted: || false,
             wait_socket: vmmc_host::stream::wait_socket,
+            offers: std::env::var("VMMC_OFFER").ok().and_then(|text| Offers::parse(&text)).unwrap_or(Offers::Usual),
             offer_after_exchanges: OFFER_AFTER_EXCHANGES,
             offer_after_bytes: OFFER_AFTER_BYTES,
             between_always: std::env::var_os("VMMC_SOCKETS_BETWEEN").is_some_and(|how| how == "always"),
@@ -72,6 +76,8 @@ pub struct Context {
     gate: ForkGate,
     /// How offers of this process turned out.
     pub(crate) offers: OfferPolicy,
+    /// Decides when connections are offered, where that is left to chance.
+    pub(crate) dice: Dice,
     /// Core of the peer that was heard last, plus one: where an event loop expects the next event from.
     pub(crate) peer_core: AtomicU32,
 }
@@ -135,6 +141,7 @@ impl Context {
     /// A context; no system calls.
     pub fn new(settings: Settings) -> Context {
         Context {
+            dice: Dice::new(settings.offers),
             settings,
             generation: AtomicUsize::new(0),
             nodes: std::array::from_fn(|_| Arc::default()),

@@ -28,6 +28,7 @@ mod ledger;
 pub mod limits;
 mod node;
 mod offer_policy;
+mod offers;
 mod patience;
 mod ready;
 mod stream;
@@ -36,6 +37,7 @@ mod types;
 pub use connection::{Connection, Forking, KernelCall};
 pub use context::{Context, Settings};
 pub use core::simulation;
+pub use offers::Offers;
 pub use ready::{ReadySet, TooMany};
 pub use stream::{Room, Stream, View};
 pub use types::{

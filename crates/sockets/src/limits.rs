@@ -15,6 +15,8 @@ pub const OFFERS_IN_VAIN: u32 = 4;
 pub const OFFERS_PAID: u32 = 3;
 /// Largest factor: 2 MiB or 512 receives, some 10 ms of a busy connection, which a long one hardly notices.
 pub const OFFER_FACTOR_MAX: u32 = 32;
+/// Calls of which one offers a connection, or joins it, when that is left to chance: most connections get there within a few exchanges, and some never do.
+pub const OFFER_DICE: u64 = 6;
 /// Event loops that can watch one end of a connection: more go back to the kernel.
 pub const WATCHERS_MAX: usize = 4;
 /// Tokens of one event loop.

@@ -22,6 +22,7 @@ const LIBRARY_VARIABLE: &str = "VMMC_PRELOAD";
 /// What the shared object reads; kept beside `crates/preload/src/config.rs`.
 const EXEC_VARIABLE: &str = "VMMC_EXEC";
 const EXCLUDE_VARIABLE: &str = "VMMC_EXCLUDE";
+const OFFER_VARIABLE: &str = "VMMC_OFFER";
 /// What the sockets service's clients read.
 const NODE_VARIABLE: &str = "VMMC_SOCKETS_NODE";
 /// What our own programs read.
@@ -58,6 +59,12 @@ fn prepare(command: &mut Command, exec: &Exec) -> Result<(), Failure> {
     command.env(OWN_NODE_VARIABLE, &exec.which.name);
     if !exclusions.is_empty() {
         command.env(EXCLUDE_VARIABLE, exclusions.join(","));
+    }
+    if let Some(when) = &exec.offer {
+        command.env(OFFER_VARIABLE, when);
+        if exec.verbose {
+            eprintln!("vmmc: connections are offered {when}");
+        }
     }
     if exec.verbose {
         eprintln!(

@@ -8,6 +8,7 @@ use crate::context::Context;
 use crate::core::{Tell, Upgraded, WayBack};
 use crate::limits::{BACK_AT_CLOSE, BACK_PATIENCE, BACK_PAUSE};
 use crate::node::{Meeting, Verdict, refuse};
+use crate::offers::Offers;
 use crate::types::{Bypass, Close, Shutdown};
 use rustix::event::PollFlags;
 use std::os::fd::BorrowedFd;
@@ -24,21 +25,37 @@ impl Connection {
     #[inline]
     pub(super) fn step_towards_upgrade(&self, context: &Context, fd: BorrowedFd<'_>) {
         match self.stage() {
-            Stage::Young => {
-                let settings = context.settings();
-                let factor = context.offers.factor();
-                if self.exchanges.load(Ordering::Relaxed) >= settings.offer_after_exchanges.saturating_mul(factor)
-                    || self.bytes.load(Ordering::Relaxed) >= settings.offer_after_bytes.saturating_mul(factor.into())
-                {
-                    self.offer(context, fd);
-                }
-            }
+            Stage::Young if self.is_due(context, fd) => self.offer(context, fd),
             Stage::Offered if context.has_news() => {
                 context.poll();
                 context.unless_forking(|| self.join_if_matched(context, fd));
             }
+            Stage::Matched if matches!(context.settings().offers, Offers::Random(_)) && !context.dice.hits() => {}
             Stage::Matched => context.unless_forking(|| self.join_if_matched(context, fd)),
             _ => {}
+        }
+    }
+
+    /// Whether it is time for an offer.
+    #[inline]
+    fn is_due(&self, context: &Context, fd: BorrowedFd<'_>) -> bool {
+        let settings = context.settings();
+        match settings.offers {
+            Offers::Usual => {
+                let factor = context.offers.factor();
+                self.exchanges.load(Ordering::Relaxed) >= settings.offer_after_exchanges.saturating_mul(factor)
+                    || self.bytes.load(Ordering::Relaxed) >= settings.offer_after_bytes.saturating_mul(factor.into())
+            }
+            // One that is still being made would be refused for good.
+            Offers::AtOnce => tcp_progress(fd).is_ok_and(|p| p.established),
+            Offers::Random(_) => context.dice.hits() && tcp_progress(fd).is_ok_and(|p| p.established),
+        }
+    }
+
+    /// It has just been connected or accepted: offers it now if that is asked for.
+    pub fn begin(&self, context: &Context, fd: BorrowedFd<'_>) {
+        if context.settings().offers != Offers::Usual {
+            self.step_towards_upgrade(context, fd);
         }
     }
 
