@@ -207,7 +207,46 @@ fn msrv() -> Outcome {
     }
     let mut command = Command::new("cargo");
     command.args(["+1.85", "check", "--workspace", "--target-dir"]).arg(target_folder().join("msrv"));
-    run("msrv", command)
+    match run("msrv", command) {
+        Passed(_) => outside(),
+        other => other,
+    }
+}
+
+/// A program of somebody else with the same compiler: no workspace of ours around it, so neither our lock file nor our settings of the resolver. Its edition is an
+/// old one, with which cargo takes the newest version of everything.
+fn outside() -> Outcome {
+    let folder = target_folder().join("xtask/outside");
+    let path = root().join("crates/vmmc");
+    let manifest = format!(
+        "[package]\nname = \"outside\"\nversion = \"0.1.0\"\nedition = \"2021\"\n\n[dependencies]\nvmmc = {{ path = {path:?} }}\n\n[workspace]\n"
+    );
+    let program =
+        "fn main() {\n    let session = vmmc::Session::attach();\n    println!(\"{}\", session.is_ok());\n}\n";
+    let _ = std::fs::remove_file(folder.join("Cargo.lock"));
+    let written = std::fs::create_dir_all(folder.join("src"))
+        .and_then(|()| std::fs::write(folder.join("Cargo.toml"), manifest))
+        .and_then(|()| std::fs::write(folder.join("src/main.rs"), program));
+    if let Err(e) = written {
+        return Failed(format!("{}: {e}", folder.display()));
+    }
+    let mut resolve = Command::new("cargo");
+    resolve.args(["+1.85", "generate-lockfile"]).current_dir(&folder);
+    if let Failed(why) = run("msrv-resolve", resolve) {
+        let text = log_text("msrv-resolve");
+        let offline = ["failed to download", "download of", "Could not resolve", "spurious network"];
+        if offline.iter().any(|words| text.contains(words)) {
+            return Passed("SKIP a program outside: the package index is not in reach".into());
+        }
+        return Failed(format!("a program outside finds no versions of its dependencies: {why}"));
+    }
+    let mut command = Command::new("cargo");
+    command.args(["+1.85", "check", "--target-dir"]).arg(target_folder().join("msrv")).current_dir(&folder);
+    match run("msrv-outside", command) {
+        Passed(_) => Passed("and a program outside, without our lock file".into()),
+        Failed(why) => Failed(format!("a program outside does not build, without our lock file: {why}")),
+        other => other,
+    }
 }
 
 pub(crate) fn cargo(arguments: &[&str]) -> Command {
