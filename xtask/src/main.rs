@@ -4,6 +4,7 @@
 
 mod c;
 mod man;
+mod man_statuses;
 mod python;
 mod steps;
 mod tidy;

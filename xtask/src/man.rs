@@ -1,7 +1,9 @@
 //! One man page for each call of the C interface, made of the header's comments.
 //!
-//! Invariant: what the page says is what the header says; a function without a comment gets no page and fails the check of symbols.
+//! Invariant: what the page says is what the header says; a function without a comment gets no page and fails the check of symbols. A page shows every type and
+//! constant that its call takes, and names only pages that exist.
 
+use crate::man_statuses;
 use std::fmt::Write;
 
 /// A function of the header.
@@ -22,6 +24,14 @@ pub(crate) struct Page {
     pub(crate) section: u8,
     /// Its text.
     pub(crate) text: String,
+}
+
+impl Function {
+    /// Its declaration.
+    #[cfg(test)]
+    pub(crate) fn declaration(&self) -> &str {
+        &self.declaration
+    }
 }
 
 /// All functions of a header, in its order.
@@ -74,13 +84,24 @@ fn page(header: &str, version: &str, function: &Function, all: &[Function]) -> P
     let _ = write!(text, ".SH NAME\n{} \\- {}\n.SH SYNOPSIS\n.nf\n", function.name, escape(summary));
     let _ = write!(text, "\\fB#include <vmmc.h>\\fR\n\n{}\n.fi\n.SH DESCRIPTION\n", escape(&function.declaration));
     let _ = writeln!(text, "{}", function.comment.iter().map(|p| escape(p)).collect::<Vec<_>>().join("\n.PP\n"));
-    for name in types(&function.declaration) {
-        if let Some(definition) = definition(header, name).filter(|_| name != "vmmc_status") {
-            let _ = write!(text, ".SH {}\n.nf\n{}\n.fi\n", name.to_uppercase(), escape(&plain(definition)));
+    let shown = definitions(header, function);
+    for (name, definition) in &shown {
+        let _ = write!(text, ".SH {}\n.nf\n{}\n.fi\n", name.to_uppercase(), escape(&plain(definition)));
+    }
+    let words = shown.iter().fold(function.comment.join(" "), |words, (_, definition)| words + definition);
+    let constants = constants(header, &words);
+    if !constants.is_empty() {
+        text.push_str(".SH CONSTANTS\n");
+        for (name, comment) in constants {
+            let _ = write!(text, ".TP\n.B {}\n{}\n", escape(&name), escape(&comment));
         }
     }
     if function.declaration.starts_with("vmmc_status ") || function.declaration.starts_with("enum vmmc_status ") {
-        text.push_str(".SH RETURN VALUE\nVMMC_OK, or the reason as a status, listed in\n.BR vmmc (7);\n.BR vmmc_error_message (3)\ntells it in words.\nResults are written on VMMC_OK only.\n");
+        text.push_str(".SH RETURN VALUE\nVMMC_OK, or the reason as a status;\n.BR vmmc_error_message (3)\ntells it in words.\nResults are written on VMMC_OK only.\n.SH ERRORS\n");
+        for status in man_statuses::of(&function.name, &function.declaration) {
+            let meaning = meaning(header, status);
+            let _ = write!(text, ".TP\n.B VMMC_{status}\n{}\n", escape(&meaning));
+        }
     }
     let group = function.name.rsplitn(2, '_').last().unwrap_or_default();
     let family = group.split('_').take(2).collect::<Vec<_>>().join("_");
@@ -115,14 +136,70 @@ fn head(name: &str, section: u8, version: &str) -> String {
     format!(".TH {} {section} \"\" \"VMMC {version}\" \"VMMC\"\n.ad l\n.nh\n", name.to_uppercase())
 }
 
-/// Names of types of ours in a declaration.
-fn types(declaration: &str) -> Vec<&str> {
-    let mut names: Vec<&str> = declaration
-        .split(|c: char| !c.is_alphanumeric() && c != '_')
-        .filter(|word| word.starts_with("vmmc_"))
-        .collect();
-    names.dedup();
-    names
+/// Definitions of the types that a call takes, of those in them, and of those that its comment names; statuses have a section of their own.
+fn definitions<'a>(header: &'a str, function: &Function) -> Vec<(String, &'a str)> {
+    let mut found: Vec<(String, &str)> = Vec::new();
+    let mut waiting = types(&function.declaration);
+    waiting.extend(types(&function.comment.join(" ")));
+    waiting.reverse();
+    while let Some(name) = waiting.pop() {
+        if name == "vmmc_status" || found.iter().any(|(known, _)| *known == name) {
+            continue;
+        }
+        if let Some(definition) = definition(header, &name) {
+            let inner = types(definition).into_iter().filter(|inner| *inner != name);
+            waiting.extend(inner.rev());
+            found.push((name, definition));
+        }
+    }
+    found
+}
+
+/// Constants of the header that a text names, with their comments.
+fn constants(header: &str, words: &str) -> Vec<(String, String)> {
+    let named: Vec<&str> = words.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
+    let mut found = Vec::new();
+    let mut comment = Vec::new();
+    let mut lines = header.lines();
+    while let Some(line) = lines.next() {
+        if line == "/**" {
+            comment = paragraphs(lines.by_ref().take_while(|line| line.trim() != "*/"));
+        } else if let Some((name, value)) = line.strip_prefix("#define ").and_then(|rest| rest.split_once(' ')) {
+            if named.contains(&name) {
+                found.push((format!("{name} {value}"), comment.join(" ")));
+            }
+        }
+    }
+    found
+}
+
+/// What the header says of a status.
+fn meaning(header: &str, status: &str) -> String {
+    let before = header.split(&format!("    VMMC_{status} = ")).next().unwrap_or_default();
+    let comment = before.rsplit("/**").next().unwrap_or_default();
+    paragraphs(comment.lines().take_while(|line| line.trim() != "*/")).join(" ")
+}
+
+/// Names of types of ours in a text.
+fn types(text: &str) -> Vec<String> {
+    let words = text.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| word.starts_with("vmmc_"));
+    words.map(str::to_string).collect()
+}
+
+/// Pages that a page names, as (name, section).
+pub(crate) fn references(page: &str) -> Vec<(String, String)> {
+    let text = page.replace("\\-", "-").replace("\\fB", "").replace("\\fR", "").replace("(3)(", "(3) (");
+    let named = text.lines().filter_map(|line| {
+        // `.BR name (3)` in our own pages, `name(1)` in those of the command.
+        let line = line.strip_prefix(".BR ").map_or_else(|| line.to_string(), |rest| rest.replace(" (", "("));
+        let (name, rest) = line.split_once('(')?;
+        let (section, _) = rest.split_once(')')?;
+        let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+        let is_page = section.len() == 1 && section.starts_with(|c: char| c.is_ascii_digit());
+        (is_page && name.starts_with("vmmc") && name.chars().all(plain))
+            .then(|| (name.to_string(), section.to_string()))
+    });
+    named.collect()
 }
 
 /// A definition with its comments on one line each.
@@ -142,6 +219,56 @@ fn escape(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn header() -> String {
+        let path = crate::root().join("bindings/c/include/vmmc.h");
+        std::fs::read_to_string(path).expect("the header is in the tree")
+    }
+
+    #[test]
+    fn every_page_that_a_page_names_exists() {
+        let pages = pages(&header(), "1");
+        let mut count = 0;
+        for page in &pages {
+            for (name, section) in references(&page.text) {
+                let exists = pages.iter().any(|other| other.name == name && other.section.to_string() == section);
+                assert!(exists, "{}({}) names {name}({section}), which has no page", page.name, page.section);
+                count += 1;
+            }
+        }
+        assert!(count > pages.len(), "{count} references on {} pages", pages.len());
+    }
+
+    #[test]
+    fn every_type_and_constant_stands_on_a_page_of_a_call() {
+        let header = header();
+        let pages = pages(&header, "1");
+        let all: String = pages.iter().filter(|page| page.section == 3).map(|page| page.text.as_str()).collect();
+        let types = header.lines().filter_map(|line| line.strip_prefix("} ")?.strip_suffix(';'));
+        let constants = header.lines().filter_map(|line| line.strip_prefix("#define ")?.split_once(' '));
+        let types: Vec<String> = types.map(|name| format!(".SH {}\n", name.to_uppercase())).collect();
+        let constants: Vec<String> =
+            constants.map(|(name, value)| format!(".B {}\n", escape(&format!("{name} {value}")))).collect();
+        assert!(types.len() > 20 && constants.len() > 10, "{} types, {} constants", types.len(), constants.len());
+        let missing: Vec<&String> = types
+            .iter()
+            .chain(&constants)
+            .filter(|head| !all.contains(head.as_str()) && head.as_str() != ".SH VMMC_STATUS\n")
+            .collect();
+        assert!(missing.is_empty(), "{missing:?}");
+    }
+
+    #[test]
+    fn every_call_lists_its_statuses_with_their_meaning() {
+        for page in pages(&header(), "1").iter().filter(|page| page.text.contains(".SH RETURN VALUE")) {
+            let errors = page.text.split(".SH ERRORS\n").nth(1).unwrap_or_default();
+            assert!(errors.contains(".B VMMC_INTERNAL\nAn error inside the library"), "{}", page.name);
+        }
+        let pages = pages(&header(), "1");
+        let find = |name: &str| pages.iter().find(|page| page.name == name).expect("a page").text.as_str();
+        assert!(find("vmmc_import_send").contains(".B VMMC_REVOKED\nThe exporter took the export back."));
+        assert!(find("vmmc_export_wait_word").contains("VMMC_NOT_EQUAL = 1"));
+    }
 
     const HEADER: &str = "/* Head.\n *\n * More. */\n#include <stdint.h>\n\n/**\n * Choices.\n */\ntypedef struct vmmc_o {\n    /**\n     * How many.\n     */\n    int n;\n} vmmc_o;\n\n/**\n * Does a thing. And more.\n *\n * Second paragraph.\n */\nvmmc_status vmmc_thing_do(const struct vmmc_o *o,\n                          int *out);\n";
 

@@ -1,0 +1,256 @@
+//! Which statuses a call of the C interface can end with, for its man page.
+//!
+//! Invariant: a call's list is the sum of what its declaration says (handles, pointers) and of the rows below whose pattern fits its name; every status stands on
+//! some page. Source: `crates/vmmc/src/kind.rs`, which gives the errors of each operation their kinds, and `bindings/c/src`.
+
+/// What every call to the node may end with.
+const NODE: &[&str] = &["NODE_GONE", "TIMED_OUT", "FORKED", "VERSION"];
+/// Transfers, with whatever they carry.
+const TRANSFER: &[&str] = &[
+    "OUT_OF_BOUNDS",
+    "NO_RIGHT",
+    "REVOKED",
+    "OWNER_DIED",
+    "NODE_GONE",
+    "NODE_UNREACHABLE",
+    "NODE_RESTARTED",
+    "TIMED_OUT",
+    "FULL",
+    "MEMORY_SHORT",
+    "FORKED",
+];
+const NEW_EXPORT: &[&str] = &["NAME_TAKEN", "FULL", "MEMORY_SHORT", "SYSTEM"];
+const NEW_IMPORT: &[&str] = &[
+    "UNKNOWN_NAME",
+    "UNKNOWN_NODE",
+    "NOT_PERMITTED",
+    "NO_RIGHT",
+    "STALE",
+    "NODE_UNREACHABLE",
+    "NODE_RESTARTED",
+    "FULL",
+    "MEMORY_SHORT",
+    "SYSTEM",
+];
+const ATTACH: &[&str] = &["NO_NODE", "NOT_PERMITTED", "FULL", "SYSTEM"];
+const WAIT: &[&str] = &["TIMED_OUT", "NODE_GONE", "FORKED", "SYSTEM"];
+const RANK: &[&str] = &["OUT_OF_BOUNDS"];
+
+/// Patterns of names (`*` stands for anything) and what they add.
+const ROWS: &[(&str, &[&str])] = &[
+    ("vmmc_session_attach", ATTACH),
+    ("vmmc_session_attach", NODE),
+    ("vmmc_node_attach", &["FULL", "SYSTEM"]),
+    ("vmmc_node_start*", &["NO_NODE", "SYSTEM"]),
+    ("vmmc_node_run", &["NO_NODE"]),
+    ("vmmc_session_leave", &["BUSY"]),
+    ("vmmc_session_step", &["FORKED"]),
+    ("vmmc_session_node_info", NODE),
+    ("vmmc_session_ping", NODE),
+    ("vmmc_session_ping", &["UNKNOWN_NODE", "NODE_UNREACHABLE", "NODE_RESTARTED"]),
+    ("vmmc_session_add_peer", NODE),
+    ("vmmc_session_add_peer", &["FULL", "NOT_PERMITTED"]),
+    ("vmmc_session_stop_node", NODE),
+    ("vmmc_session_stop_node", &["NOT_PERMITTED"]),
+    ("vmmc_session_event_fd", &["FORKED", "SYSTEM"]),
+    ("vmmc_session_lend", &["UNSUITABLE"]),
+    ("vmmc_session_forget", NODE),
+    ("vmmc_table_*", NODE),
+    ("vmmc_table_create", &["FULL", "MEMORY_SHORT"]),
+    ("vmmc_table_place", &["UNSUITABLE", "FULL", "FOREIGN"]),
+    ("vmmc_export_create", NODE),
+    ("vmmc_export_create", NEW_EXPORT),
+    ("vmmc_export_memory", NODE),
+    ("vmmc_export_memory", NEW_EXPORT),
+    ("vmmc_export_memory", &["UNSUITABLE"]),
+    ("vmmc_export_buffer", NODE),
+    ("vmmc_export_buffer", NEW_EXPORT),
+    ("vmmc_export_buffer", &["UNSUITABLE", "FOREIGN"]),
+    ("vmmc_job_export", NODE),
+    ("vmmc_job_export", NEW_EXPORT),
+    ("vmmc_export_unexport", NODE),
+    ("vmmc_export_unexport", &["BUSY", "UNSUITABLE", "MEMORY_SHORT"]),
+    ("vmmc_export_read", &["OUT_OF_BOUNDS"]),
+    ("vmmc_export_write", &["OUT_OF_BOUNDS"]),
+    ("vmmc_export_load", &["OUT_OF_BOUNDS", "MISALIGNED"]),
+    ("vmmc_export_store", &["OUT_OF_BOUNDS", "MISALIGNED"]),
+    ("vmmc_export_wait_word", &["OUT_OF_BOUNDS", "MISALIGNED"]),
+    ("vmmc_export_wait_word", WAIT),
+    ("vmmc_*_wait_notification", WAIT),
+    ("vmmc_export_wait_notification", &["NOT_ALLOWED"]),
+    ("vmmc_*_take_notification", &["AGAIN", "FORKED"]),
+    ("vmmc_export_take_notification", &["NOT_ALLOWED"]),
+    ("vmmc_*_on_notification", &["BUSY", "FORKED", "SYSTEM"]),
+    ("vmmc_export_on_notification", &["NOT_ALLOWED"]),
+    ("vmmc_export_block_notifications", &["NOT_ALLOWED"]),
+    ("vmmc_export_redirect", NODE),
+    ("vmmc_export_redirect", &["OUT_OF_BOUNDS", "NOT_ALLOWED", "FOREIGN", "FULL", "BUSY"]),
+    ("vmmc_export_consume", NODE),
+    ("vmmc_export_consume", &["OUT_OF_BOUNDS", "NOT_ALLOWED"]),
+    ("vmmc_redirection_*", NODE),
+    ("vmmc_redirection_wait", &["BUSY"]),
+    ("vmmc_buffer_create", NODE),
+    ("vmmc_buffer_create", &["FULL", "MEMORY_SHORT", "SYSTEM"]),
+    ("vmmc_buffer_memory", NODE),
+    ("vmmc_buffer_memory", &["FULL", "MEMORY_SHORT", "UNSUITABLE", "SYSTEM"]),
+    ("vmmc_buffer_export", NODE),
+    ("vmmc_buffer_export", &["FULL", "FOREIGN"]),
+    ("vmmc_buffer_read", &["OUT_OF_BOUNDS"]),
+    ("vmmc_buffer_write", &["OUT_OF_BOUNDS"]),
+    ("vmmc_import_open*", NODE),
+    ("vmmc_import_open*", NEW_IMPORT),
+    ("vmmc_job_import", NODE),
+    ("vmmc_job_import", NEW_IMPORT),
+    ("vmmc_job_import", RANK),
+    ("vmmc_import_check", &["REVOKED", "OWNER_DIED", "NODE_GONE", "NODE_UNREACHABLE", "NODE_RESTARTED"]),
+    ("vmmc_import_pointer", &["NOT_MAPPED"]),
+    ("vmmc_import_send*", TRANSFER),
+    ("vmmc_import_send_with", &["MISALIGNED"]),
+    ("vmmc_import_send*_async", &["MISALIGNED"]),
+    ("vmmc_import_send_from*", &["FOREIGN", "MISALIGNED"]),
+    ("vmmc_import_send_pinned*", &["MISALIGNED"]),
+    ("vmmc_import_send_lent", &["FOREIGN"]),
+    ("vmmc_import_send_index", &["FOREIGN"]),
+    ("vmmc_import_fetch*", TRANSFER),
+    ("vmmc_import_fetch_add", &["MISALIGNED"]),
+    ("vmmc_import_fetch_into", &["FOREIGN"]),
+    ("vmmc_import_fetch_async", &["FOREIGN"]),
+    ("vmmc_import_compare_swap", TRANSFER),
+    ("vmmc_import_compare_swap", &["MISALIGNED"]),
+    ("vmmc_import_swap", TRANSFER),
+    ("vmmc_import_swap", &["MISALIGNED"]),
+    ("vmmc_import_gather*", TRANSFER),
+    ("vmmc_import_gather_from", &["FOREIGN"]),
+    ("vmmc_import_scatter", TRANSFER),
+    ("vmmc_import_flush", TRANSFER),
+    ("vmmc_binding_create", NODE),
+    ("vmmc_binding_create", &["NOT_MAPPED", "NO_RIGHT", "REVOKED", "OWNER_DIED"]),
+    ("vmmc_binding_flush", &["REVOKED", "OWNER_DIED", "NODE_GONE", "TIMED_OUT", "FORKED"]),
+    ("vmmc_transfer_poll", &["AGAIN"]),
+    ("vmmc_transfer_*", TRANSFER),
+    ("vmmc_transfer_wait", &["BUSY"]),
+    ("vmmc_job_attach", &["NO_JOB"]),
+    ("vmmc_job_attach", ATTACH),
+    ("vmmc_job_attach", NODE),
+    ("vmmc_job_attach", NEW_IMPORT),
+    ("vmmc_job_*_of", RANK),
+    ("vmmc_job_barrier", &["MEMBERS_CHANGED", "TIMED_OUT", "NODE_GONE", "FORKED"]),
+    ("vmmc_job_allgather", &["MEMBERS_CHANGED", "TIMED_OUT", "NODE_GONE", "FORKED", "OUT_OF_BOUNDS"]),
+    ("vmmc_job_changes", &["NODE_GONE", "FORKED"]),
+    ("vmmc_job_changes_fd", &["SYSTEM"]),
+    ("vmmc_job_grow", &["NO_JOB", "FULL", "MEMBERS_CHANGED"]),
+    ("vmmc_job_leave", &["NODE_GONE", "TIMED_OUT"]),
+    ("vmmc_job_launch", ATTACH),
+    ("vmmc_job_launch", NODE),
+    ("vmmc_job_launch", &["UNKNOWN_NODE", "NODE_UNREACHABLE"]),
+    ("vmmc_launched_next_event", &["AGAIN", "BUSY"]),
+    ("vmmc_launched_write_input", RANK),
+    ("vmmc_launched_close_input", RANK),
+    ("vmmc_launched_grow", &["FULL"]),
+];
+
+/// Statuses that a call can end with beside VMMC_OK, by its name and declaration, without their prefix.
+pub(crate) fn of(name: &str, declaration: &str) -> Vec<&'static str> {
+    let mut found = Vec::new();
+    let mut add = |statuses: &[&'static str]| {
+        for status in statuses {
+            if !found.contains(status) {
+                found.push(*status);
+            }
+        }
+    };
+    let arguments: Vec<&str> = declaration.split_once('(').map_or("", |(_, rest)| rest).split(',').collect();
+    let handle = |argument: &&&str| {
+        let pointer = argument.contains("struct vmmc_") && argument.matches('*').count() == 1;
+        // Handles come first; structs that the caller fills have `options` or plural names.
+        pointer && HANDLES.iter().any(|kind| argument.contains(&format!("struct vmmc_{kind} ")))
+    };
+    let handles = arguments.iter().filter(handle).count();
+    if handles > 0 {
+        add(&["BAD_HANDLE"]);
+    }
+    if arguments.iter().filter(|argument| argument.contains('*')).count() > handles {
+        add(&["INVALID"]);
+    }
+    if arguments.iter().any(|argument| argument.matches('*').count() == 2 && argument.contains("struct vmmc_")) {
+        add(&["FULL"]);
+    }
+    ROWS.iter().filter(|(pattern, _)| fits(pattern, name)).for_each(|(_, statuses)| add(statuses));
+    add(&["INTERNAL"]);
+    found
+}
+
+/// Types that are handles.
+const HANDLES: &[&str] = &[
+    "binding",
+    "buffer",
+    "export",
+    "handler",
+    "import",
+    "job",
+    "launched",
+    "lent",
+    "node",
+    "redirection",
+    "session",
+    "table",
+    "transfer",
+];
+
+/// Whether a name fits a pattern with at most one `*`.
+fn fits(pattern: &str, name: &str) -> bool {
+    match pattern.split_once('*') {
+        None => pattern == name,
+        Some((before, after)) => {
+            name.len() >= before.len() + after.len() && name.starts_with(before) && name.ends_with(after)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::man;
+
+    fn header() -> String {
+        let path = crate::root().join("bindings/c/include/vmmc.h");
+        std::fs::read_to_string(path).expect("the header is in the tree")
+    }
+
+    #[test]
+    fn every_row_fits_a_call_and_names_statuses_that_exist() {
+        let header = header();
+        let calls = man::functions(&header);
+        for (pattern, statuses) in ROWS {
+            assert!(calls.iter().any(|call| fits(pattern, &call.name)), "{pattern} fits no call");
+            for status in *statuses {
+                assert!(header.contains(&format!("    VMMC_{status} = ")), "{status} of {pattern}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_status_stands_on_some_page() {
+        let header = header();
+        let calls = man::functions(&header);
+        let listed: Vec<&str> = calls.iter().flat_map(|call| of(&call.name, call.declaration())).collect();
+        let known = header.lines().filter_map(|line| line.strip_prefix("    VMMC_")?.split_once(" = "));
+        let statuses = header.split("} vmmc_status;").next().unwrap_or_default();
+        let missing: Vec<&str> = known
+            .map(|(name, _)| name)
+            .filter(|name| statuses.contains(&format!("    VMMC_{name} = ")) && *name != "OK")
+            .filter(|name| !listed.contains(name))
+            .collect();
+        assert_eq!(missing, Vec::<&str>::new());
+    }
+
+    #[test]
+    fn declarations_tell_handles_from_other_pointers() {
+        let len = of("vmmc_x", "enum vmmc_status vmmc_x(const struct vmmc_export *export_, uint64_t *len);");
+        assert_eq!(len, ["BAD_HANDLE", "INVALID", "INTERNAL"]);
+        let free = of("vmmc_x", "enum vmmc_status vmmc_x(struct vmmc_job *job);");
+        assert_eq!(free, ["BAD_HANDLE", "INTERNAL"]);
+        let options = of("vmmc_x", "enum vmmc_status vmmc_x(const struct vmmc_session_options *options);");
+        assert_eq!(options, ["INVALID", "INTERNAL"]);
+    }
+}
