@@ -3,7 +3,8 @@
 //! Invariant: the step uses only the installed tree, as a user's program would: what it does not install is missing there too.
 
 use crate::Outcome::{self, Failed, Passed, Skipped};
-use crate::steps::{PROFILE, build, built, cargo, log_text, run, succeeds};
+use crate::install::{Tree, built_folder, tool};
+use crate::steps::{PROFILE, build, built, log_text, run, succeeds};
 use crate::{man, root, target_folder};
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,95 +15,85 @@ use std::process::Command;
 const SONAME: &str = "libvmmc.so.0";
 /// What a program needs beside the static library (`cargo rustc -p vmmc-c -- --print native-static-libs`).
 const STATIC_LIBS: &str = "-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc";
-/// Strict, so that the header does not warn in strict programs.
-const FLAGS: &[&str] = &["-std=c11", "-D_POSIX_C_SOURCE=200809L", "-O2", "-Wall", "-Wextra", "-Wpedantic", "-Werror"];
-
-/// `cargo xtask install-c --prefix DIR [--profile P]`.
-pub(crate) fn install_command(arguments: &[String]) -> Result<String, String> {
-    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let (prefix, profile) = match words[..] {
-        ["--prefix", prefix] => (prefix, "release"),
-        ["--prefix", prefix, "--profile", profile] => (prefix, profile),
-        _ => return Err("usage: cargo xtask install-c --prefix DIR [--profile P]".into()),
-    };
-    let done = cargo(&["build", "--package", "vmmc-c", "--profile", profile]).current_dir(root()).status();
-    if !done.is_ok_and(|status| status.success()) {
-        return Err("the library could not be built; see above".into());
-    }
-    let prefix = std::path::absolute(prefix).map_err(|e| format!("{prefix}: {e}"))?;
-    let pages = install(&prefix, profile)?;
-    Ok(format!(
-        "installed in {}: header, libraries, pkg-config and CMake files, {pages} man pages, examples",
-        prefix.display()
-    ))
-}
+/// Strict, so that header and examples do not warn in strict programs.
+const FLAGS: &[&str] = &["-O2", "-Wall", "-Wextra", "-Wpedantic", "-Werror"];
 
 /// Copies what a build made to where programs look for it; gives the number of man pages.
-fn install(prefix: &Path, profile: &str) -> Result<usize, String> {
+pub(crate) fn install(tree: &mut Tree, profile: &str) -> Result<usize, String> {
     let version = env!("CARGO_PKG_VERSION");
-    let folder = target_folder().join(if profile == "dev" { "debug" } else { profile });
-    let lib = prefix.join("lib");
     let source = root().join("bindings/c");
-    copy(&source.join("include/vmmc.h"), &prefix.join("include/vmmc.h"))?;
-    copy(&root().join("crates/preload/include/vmmc_sockets.h"), &prefix.join("include/vmmc_sockets.h"))?;
-    copy(&folder.join("libvmmc_c.a"), &lib.join("libvmmc.a"))?;
+    let map = source.join("vmmc.map");
+    let built = built_folder(profile).join("libvmmc_c.a");
+    tree.copy(&source.join("include/vmmc.h"), "include/vmmc.h")?;
+    tree.copy(&root().join("crates/preload/include/vmmc_sockets.h"), "include/vmmc_sockets.h")?;
+    static_library(tree, &built, &map)?;
     let real = format!("libvmmc.so.{version}");
-    link_shared(&folder.join("libvmmc_c.a"), &source.join("vmmc.map"), &lib.join(&real))?;
-    link(&real, &lib.join(SONAME))?;
-    link(SONAME, &lib.join("libvmmc.so"))?;
-    write(&lib.join("pkgconfig/vmmc.pc"), &pkg_config(prefix, version))?;
-    write(&lib.join("cmake/vmmc/vmmc-config.cmake"), CMAKE)?;
-    write(&lib.join("cmake/vmmc/vmmc-config-version.cmake"), &cmake_version(version))?;
+    link_shared(&built, &map, &tree.place(&format!("lib/{real}"))?)?;
+    tree.lighten(&format!("lib/{real}"), &["--strip-unneeded"])?;
+    tree.link(&real, &format!("lib/{SONAME}"))?;
+    tree.link(SONAME, "lib/libvmmc.so")?;
+    tree.write("lib/pkgconfig/vmmc.pc", &pkg_config(&tree.prefix.clone(), version))?;
+    tree.write("lib/cmake/vmmc/vmmc-config.cmake", CMAKE)?;
+    tree.write("lib/cmake/vmmc/vmmc-config-version.cmake", &cmake_version(version))?;
     for entry in fs::read_dir(source.join("examples")).map_err(|e| e.to_string())?.flatten() {
-        copy(&entry.path(), &prefix.join("share/vmmc/examples").join(entry.file_name()))?;
+        tree.copy(&entry.path(), &format!("share/vmmc/examples/{}", entry.file_name().to_string_lossy()))?;
     }
     let header = fs::read_to_string(source.join("include/vmmc.h")).map_err(|e| e.to_string())?;
     let pages = man::pages(&header, version);
     for page in &pages {
-        let folder = format!("share/man/man{}", page.section);
-        write(&prefix.join(folder).join(format!("{}.{}", page.name, page.section)), &page.text)?;
+        tree.write(&format!("share/man/man{0}/{1}.{0}", page.section, page.name), &page.text)?;
     }
     Ok(pages.len())
 }
 
+/// The static library: one object with all that the calls need, in which only the calls have names. So it carries none of the standard library that nobody
+/// calls, and a program may link it beside other libraries that are written in Rust.
+fn static_library(tree: &mut Tree, built: &Path, map: &Path) -> Result<(), String> {
+    let text = fs::read_to_string(map).map_err(|e| format!("{}: {e}", map.display()))?;
+    let calls = calls(&text);
+    let folder = target_folder().join("xtask/static");
+    fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    let (lean, object, names) = (folder.join("lean.a"), folder.join("vmmc.o"), folder.join("names"));
+    fs::write(&names, calls.join("\n") + "\n").map_err(|e| format!("{}: {e}", names.display()))?;
+    // The standard library's objects carry the compiler's own code of them beside the machine's; it is half of them, and binutils with LLVM's plugin trip over it.
+    let mut command = Command::new("objcopy");
+    command.args(["--remove-section=.llvmbc", "--remove-section=.llvmcmd"]);
+    command.args(tree.strips().then_some("--strip-debug"));
+    tool("objcopy", command.arg(built).arg(&lean))?;
+    let mut command = Command::new("ld");
+    command.args(["-r", "--gc-sections", "--force-group-allocation"]);
+    for name in &calls {
+        command.args(["-u", name]);
+    }
+    tool("ld", command.arg("-o").arg(&object).arg(&lean))?;
+    let mut command = Command::new("objcopy");
+    tool("objcopy", command.arg(format!("--keep-global-symbols={}", names.display())).arg(&object))?;
+    let library = tree.place("lib/libvmmc.a")?;
+    tool("ar", Command::new("ar").arg("rcs").arg(library).arg(&object))?;
+    tree.lighten("lib/libvmmc.a", &["--strip-unneeded"])
+}
+
+/// Names of the calls in a map of versions.
+fn calls(map: &str) -> Vec<&str> {
+    map.lines().filter_map(|line| line.trim().strip_suffix(';')).filter(|name| name.starts_with("vmmc_")).collect()
+}
+
 /// The shared library: all of the static one that the calls need, with the versions that the map gives them.
 fn link_shared(library: &Path, map: &Path, to: &Path) -> Result<(), String> {
-    // A library that a running program has mapped must not be written in place.
-    let _ = fs::remove_file(to);
     let mut command = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
     command.args(["-shared", "-O1", "-Wl,--gc-sections,--as-needed,-z,relro,-z,now", &format!("-Wl,-soname,{SONAME}")]);
     command.arg(format!("-Wl,--version-script={}", map.display())).arg("-o").arg(to);
     command.arg("-Wl,--whole-archive").arg(library).arg("-Wl,--no-whole-archive").args(STATIC_LIBS.split(' '));
-    let linked = command.output().map_err(|e| format!("{command:?}: {e}; install a C compiler"))?;
-    if linked.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&linked.stderr).into_owned()) }
+    tool("cc", &mut command)
 }
 
-fn copy(from: &Path, to: &Path) -> Result<(), String> {
-    make_folder(to)?;
-    // A library that a running program has mapped must not be written in place.
-    let _ = fs::remove_file(to);
-    fs::copy(from, to).map(drop).map_err(|e| format!("{} to {}: {e}", from.display(), to.display()))
-}
-
-fn write(path: &Path, text: &str) -> Result<(), String> {
-    make_folder(path)?;
-    fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))
-}
-
-fn link(target: &str, path: &Path) -> Result<(), String> {
-    let _ = fs::remove_file(path);
-    std::os::unix::fs::symlink(target, path).map_err(|e| format!("{}: {e}", path.display()))
-}
-
-fn make_folder(path: &Path) -> Result<(), String> {
-    let folder = path.parent().expect("all paths here have folders");
-    fs::create_dir_all(folder).map_err(|e| format!("{}: {e}", folder.display()))
-}
-
+/// The file for pkg-config. A program that is linked with what it says starts without further ado: the dynamic linker looks into `/usr/lib` by itself, and
+/// into every other folder when the program names it.
 fn pkg_config(prefix: &Path, version: &str) -> String {
+    let run = if prefix == Path::new("/usr") { "" } else { " -Wl,-rpath,${libdir}" };
     let prefix = prefix.display();
     format!(
-        "prefix={prefix}\nincludedir=${{prefix}}/include\nlibdir=${{prefix}}/lib\n\nName: vmmc\nDescription: Virtual memory-mapped communication\nVersion: {version}\nCflags: -I${{includedir}}\nLibs: -L${{libdir}} -lvmmc\nLibs.private: {STATIC_LIBS}\n"
+        "prefix={prefix}\nincludedir=${{prefix}}/include\nlibdir=${{prefix}}/lib\n\nName: vmmc\nDescription: Virtual memory-mapped communication\nVersion: {version}\nCflags: -I${{includedir}}\nLibs: -L${{libdir}}{run} -lvmmc\nLibs.private: {STATIC_LIBS}\n"
     )
 }
 
@@ -150,7 +141,9 @@ fn try_check() -> Result<String, String> {
     build()?;
     let prefix = target_folder().join("xtask/c-prefix");
     let _ = fs::remove_dir_all(&prefix);
-    let pages = install(&prefix, PROFILE)?;
+    let mut tree = Tree::new(&prefix, None, true)?;
+    let pages = install(&mut tree, PROFILE)?;
+    tree.too_large()?;
     let symbols = symbols(&prefix)?;
     let bad = man_pages(&prefix)?;
     let names = example_names()?;
@@ -158,7 +151,7 @@ fn try_check() -> Result<String, String> {
     let linked = compile(&prefix, &names[..1], true)?;
     cplusplus(&prefix)?;
     let node = format!("xtask-c-{}", std::process::id());
-    let ran = run_all(&prefix, &node, shared.iter().chain(&linked));
+    let ran = run_all(&node, shared.iter().chain(&linked));
     let ran = ran.and_then(|()| cmake(&prefix, &node));
     let _ = Command::new(built("vmmc")).args(["node", "stop", "--name", &node]).output();
     let cmake = ran?;
@@ -240,8 +233,11 @@ fn compile(prefix: &Path, names: &[String], statically: bool) -> Result<Vec<Path
     fs::create_dir_all(&folder).map_err(|e| e.to_string())?;
     let compile = |name: &String| {
         let program = folder.join(name);
+        let source = prefix.join("share/vmmc/examples").join(format!("{name}.c"));
+        let text = fs::read_to_string(&source).map_err(|e| format!("{}: {e}", source.display()))?;
         let mut command = Command::new("gcc");
-        command.args(FLAGS).arg(prefix.join("share/vmmc/examples").join(format!("{name}.c")));
+        // The oldest standard that an example can have; the language has atomics since C11.
+        command.arg(if text.contains("<stdatomic.h>") { "-std=c11" } else { "-std=c99" }).args(FLAGS).arg(source);
         command.arg("-o").arg(&program).args(flags.split_whitespace());
         done(&format!("c-gcc-{name}"), command).map(|()| program)
     };
@@ -259,11 +255,11 @@ fn cplusplus(prefix: &Path) -> Result<(), String> {
     done("c-header-in-c++", command)
 }
 
-/// Runs examples on a node of their own.
-fn run_all<'a>(prefix: &Path, node: &str, programs: impl Iterator<Item = &'a PathBuf>) -> Result<(), String> {
+/// Runs examples on a node of their own. They find the library by what pkg-config or CMake wrote into them.
+fn run_all<'a>(node: &str, programs: impl Iterator<Item = &'a PathBuf>) -> Result<(), String> {
     for program in programs {
         let mut command = Command::new(program);
-        command.env("LD_LIBRARY_PATH", prefix.join("lib")).env("VMMC_BIN", built("vmmc")).env("VMMC_NODE", node);
+        command.env_remove("LD_LIBRARY_PATH").env("VMMC_BIN", built("vmmc")).env("VMMC_NODE", node);
         let name = program.file_name().and_then(|n| n.to_str()).unwrap_or_default();
         done(&format!("c-run-{name}"), command)?;
     }
@@ -283,7 +279,7 @@ fn cmake(prefix: &Path, node: &str) -> Result<String, String> {
     let mut build = Command::new("cmake");
     build.arg("--build").arg(&folder).args(["--parallel", "2"]);
     done("c-cmake-build", build)?;
-    run_all(prefix, node, std::iter::once(&folder.join("01_hello")))?;
+    run_all(node, std::iter::once(&folder.join("01_hello")))?;
     Ok("CMake builds them too".into())
 }
 

@@ -3,6 +3,7 @@
 //! Invariant: a step passes, fails or is skipped with a printed reason; the last line counts all three, and the exit code is not 0 when a step failed.
 
 mod c;
+mod install;
 mod man;
 mod man_statuses;
 mod python;
@@ -26,8 +27,12 @@ pub(crate) enum Outcome {
 const HELP: &str = "\
 cargo xtask check [STEP...]   run all steps, or only those whose name contains one of the words
 cargo xtask list              name the steps
-cargo xtask install-c --prefix DIR [--profile P]
-                              install the C library: header, libraries, pkg-config and CMake files, man pages, examples";
+cargo xtask install --prefix DIR [--destdir DIR] [--profile P] [--no-build] [--no-strip]
+                              install the command, the library for `vmmc exec`, the C library, man pages, completions, units
+cargo xtask install --uninstall --prefix DIR [--destdir DIR]
+                              take all of that away again
+cargo xtask install-c --prefix DIR [...]
+                              install the C library alone: header, libraries, pkg-config and CMake files, man pages, examples";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -37,19 +42,24 @@ fn main() -> ExitCode {
             steps::all().iter().for_each(|step| println!("{:<10} {}", step.name, step.what));
             ExitCode::SUCCESS
         }
-        Some("install-c") => match c::install_command(&arguments[1..]) {
-            Ok(text) => {
-                println!("{text}");
-                ExitCode::SUCCESS
-            }
-            Err(why) => {
-                eprintln!("{why}");
-                ExitCode::FAILURE
-            }
-        },
+        Some("install") => said(install::command(install::Part::All, &arguments[1..])),
+        Some("install-c") => said(install::command(install::Part::C, &arguments[1..])),
         _ => {
             eprintln!("{HELP}");
             ExitCode::from(2)
+        }
+    }
+}
+
+fn said(result: Result<String, String>) -> ExitCode {
+    match result {
+        Ok(text) => {
+            println!("{text}");
+            ExitCode::SUCCESS
+        }
+        Err(why) => {
+            eprintln!("{why}");
+            ExitCode::FAILURE
         }
     }
 }

@@ -5,6 +5,11 @@
 #ifndef TUTORIAL_H
 #define TUTORIAL_H
 
+/* Strict C (-std=c99) hides what POSIX adds to the headers unless it is asked for, before the first of them: so this file is included first. */
+#ifndef _POSIX_C_SOURCE
+#define _POSIX_C_SOURCE 200809L
+#endif
+
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>

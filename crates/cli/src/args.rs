@@ -78,8 +78,15 @@ pub(crate) enum Command {
         /// The shell
         shell: clap_complete::Shell,
     },
-    /// Print the manual page
-    Man,
+    /// Print a manual page, or write all of them
+    Man {
+        /// Write the pages of the command and of all its subcommands into this folder
+        #[arg(long, value_name = "DIR", conflicts_with = "command")]
+        out: Option<PathBuf>,
+        /// The subcommand, for example `node start` [default: the page of `vmmc` itself]
+        #[arg(value_name = "COMMAND")]
+        command: Vec<String>,
+    },
     /// Ranks of one job on one node; started by the node
     #[command(hide = true)]
     Supervise {

@@ -9,6 +9,7 @@ pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod exec;
 pub(crate) mod explain;
+pub(crate) mod man;
 pub(crate) mod node;
 pub(crate) mod ping;
 mod program;

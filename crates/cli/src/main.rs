@@ -79,7 +79,7 @@ fn run(command: Command) -> Result<(), Failure> {
             clap_complete::generate(shell, &mut Cli::command(), "vmmc", &mut std::io::stdout());
             Ok(())
         }
-        Command::Man => Ok(clap_mangen::Man::new(Cli::command()).render(&mut std::io::stdout())?),
+        Command::Man { out, command } => commands::man::run(out.as_deref(), &command),
         Command::Worker { core } => measure::worker::run(core),
     }
 }

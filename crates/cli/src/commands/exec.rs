@@ -97,13 +97,23 @@ fn library() -> Result<PathBuf, Failure> {
     let program = std::env::current_exe()?;
     let folder = program.parent().unwrap_or(Path::new("/"));
     let places = ["", "../lib/vmmc", "../lib"].map(|place| folder.join(place).join(LIBRARY));
-    places.iter().find(|place| place.exists()).cloned().ok_or_else(|| {
-        let looked: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
-        Failure::new(format!(
-            "{LIBRARY} was not found (looked at {}); build it with `cargo build --release --package vmmc-preload`, or name it in {LIBRARY_VARIABLE}",
-            looked.join(", ")
-        ))
-    })
+    places.iter().find(|place| place.exists()).cloned().ok_or_else(|| Failure::new(missing(folder)))
+}
+
+/// What to do where the library is not. `cargo install` brings programs alone, so this is what its users see.
+fn missing(folder: &Path) -> String {
+    let place = folder.parent().unwrap_or(folder).join("lib/vmmc").join(LIBRARY);
+    format!(
+        "{LIBRARY}, which `vmmc exec` loads into programs, was not found beside {}, nor in ../lib/vmmc or ../lib from there.\n\
+         `cargo install` does not bring it. In a source tree of this release:\n  \
+         cargo build --release --package vmmc-preload\n  \
+         install -D -m 755 target/release/{LIBRARY} {}\n\
+         or install everything: cargo xtask install --prefix {}\n\
+         {LIBRARY_VARIABLE}=FILE names it where it is somewhere else",
+        folder.join("vmmc").display(),
+        place.display(),
+        folder.parent().unwrap_or(folder).display(),
+    )
 }
 
 /// The node must run before the first connection looks for it; that it runs already is the usual case, then it must be of this release. The error says what to do.
@@ -178,6 +188,14 @@ mod tests {
         assert_eq!(words, ["program:sshd", "port:22", "port:8000-8100"]);
         let Err(Failure::Usage(text)) = parse("port 22\nport many\n", "f") else { panic!("refused") };
         assert!(text.starts_with("f:2: \"port many\""), "{text}");
+    }
+
+    #[test]
+    fn a_missing_library_is_reported_with_the_commands_that_bring_it() {
+        let text = missing(Path::new("/home/u/.cargo/bin"));
+        let install = "install -D -m 755 target/release/libvmmc_preload.so /home/u/.cargo/lib/vmmc/libvmmc_preload.so";
+        assert!(text.lines().any(|line| line.trim() == install), "{text}");
+        assert!(text.contains("cargo xtask install --prefix /home/u/.cargo\n"), "{text}");
     }
 
     #[test]
