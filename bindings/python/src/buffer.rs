@@ -2,6 +2,7 @@
 //!
 //! Invariant: as for exports, views never dangle.
 
+use crate::arguments::natural;
 use crate::bytes::{Source, Target};
 use crate::errors::{exception, invalid, raise, wait, wait_holding};
 use crate::export::{Export, array};
@@ -23,7 +24,7 @@ impl Buffer {
     pub(crate) fn make(session: &Session, what: &Bound<'_, PyAny>, share_edges: bool) -> PyResult<Buffer> {
         let py = what.py();
         if what.is_instance_of::<PyInt>() {
-            let len = what.extract()?;
+            let len = natural(what)?;
             return Ok(Buffer { inner: wait(py, None, || session.buffer(len))?, lent: None });
         }
         if let Ok(export) = what.cast::<Export>() {
@@ -58,6 +59,7 @@ impl Buffer {
 
 #[pymethods]
 impl Buffer {
+    /// Whether it is the memory of the object that was given.
     #[getter]
     fn in_place(&self) -> bool {
         self.lent.is_some()
@@ -71,20 +73,23 @@ impl Buffer {
         true
     }
 
-    fn write(&self, offset: u64, data: &Bound<'_, PyAny>) -> PyResult<()> {
+    /// Copies bytes in.
+    fn write(&self, #[pyo3(from_py_with = natural)] offset: u64, data: &Bound<'_, PyAny>) -> PyResult<()> {
         self.inner.write(offset, Source::of(data)?.bytes()).map_err(raise)
     }
 
-    fn read_into(&self, offset: u64, into: &Bound<'_, PyAny>) -> PyResult<()> {
+    /// Copies bytes out into a writable object.
+    fn read_into(&self, #[pyo3(from_py_with = natural)] offset: u64, into: &Bound<'_, PyAny>) -> PyResult<()> {
         self.inner.read(offset, Target::of(into)?.bytes()).map_err(raise)
     }
 
+    /// The memory as a NumPy array, without a copy.
     #[pyo3(signature = (dtype=None, shape=None, offset=0))]
     fn array<'py>(
         slf: &Bound<'py, Self>,
         dtype: Option<Bound<'py, PyAny>>,
         shape: Option<Bound<'py, PyAny>>,
-        offset: u64,
+        #[pyo3(from_py_with = natural)] offset: u64,
     ) -> PyResult<Bound<'py, PyAny>> {
         array(slf.as_any(), dtype, shape, offset)
     }

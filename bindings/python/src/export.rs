@@ -2,6 +2,7 @@
 //!
 //! Invariant: the memory stays where it is as long as the object lives, also after the end of the export: views of it never dangle.
 
+use crate::arguments::{natural, natural_or_none, word, word_or_none};
 use crate::buffer::Buffer;
 use crate::bytes::{Source, Target};
 use crate::errors::{drop_detached, exception, invalid, raise, wait, wait_holding};
@@ -79,7 +80,7 @@ impl Export {
     pub(crate) fn make(session: &Session, what: &Bound<'_, PyAny>, options: ExportOptions<'_, '_>) -> PyResult<Export> {
         let py = what.py();
         if what.is_instance_of::<PyInt>() {
-            let builder = options.apply(session.export(what.extract()?))?;
+            let builder = options.apply(session.export(natural(what)?))?;
             return Ok(Export::new(wait(py, None, || builder.create())?, None));
         }
         if let Ok(buffer) = what.cast::<Buffer>() {
@@ -154,11 +155,13 @@ impl Drop for Export {
 
 #[pymethods]
 impl Export {
+    /// Id for importers.
     #[getter]
     fn id(&self) -> u64 {
         self.id
     }
 
+    /// Name for importers.
     #[getter]
     fn name(&self) -> Option<&str> {
         self.name.as_deref()
@@ -170,6 +173,7 @@ impl Export {
         self.lent.is_some()
     }
 
+    /// Whether it has ended.
     #[getter]
     fn ended(&self) -> bool {
         self.lock().is_none()
@@ -183,8 +187,14 @@ impl Export {
         true
     }
 
+    /// Copies bytes out.
     #[pyo3(signature = (offset=0, len=None))]
-    fn read<'py>(&self, py: Python<'py>, offset: u64, len: Option<u64>) -> PyResult<Bound<'py, PyBytes>> {
+    fn read<'py>(
+        &self,
+        py: Python<'py>,
+        #[pyo3(from_py_with = natural)] offset: u64,
+        #[pyo3(from_py_with = natural_or_none)] len: Option<u64>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
         let len = len.unwrap_or(self.len.saturating_sub(offset));
         if offset.checked_add(len).is_none_or(|end| end > self.len) {
             let why = format!("{len} bytes at offset {offset} reach past the end of {} bytes", self.len);
@@ -193,21 +203,29 @@ impl Export {
         self.with(|export| PyBytes::new_with(py, len as usize, |into| export.read(offset, into).map_err(raise)))
     }
 
-    fn read_into(&self, offset: u64, into: &Bound<'_, PyAny>) -> PyResult<()> {
+    /// Copies bytes out into a writable object.
+    fn read_into(&self, #[pyo3(from_py_with = natural)] offset: u64, into: &Bound<'_, PyAny>) -> PyResult<()> {
         let mut target = Target::of(into)?;
         self.with(|export| export.read(offset, target.bytes()).map_err(raise))
     }
 
-    fn write(&self, offset: u64, data: &Bound<'_, PyAny>) -> PyResult<()> {
+    /// Copies bytes in; the last one becomes visible last.
+    fn write(&self, #[pyo3(from_py_with = natural)] offset: u64, data: &Bound<'_, PyAny>) -> PyResult<()> {
         let source = Source::of(data)?;
         self.with(|export| export.write(offset, source.bytes()).map_err(raise))
     }
 
-    fn load(&self, offset: u64) -> PyResult<u64> {
+    /// An aligned 64-bit word; what was sent before it by the same process is then visible.
+    fn load(&self, #[pyo3(from_py_with = natural)] offset: u64) -> PyResult<u64> {
         self.with(|export| Ok(export.word(offset).map_err(raise)?.load(Ordering::Acquire)))
     }
 
-    fn store(&self, offset: u64, value: u64) -> PyResult<()> {
+    /// Stores an aligned 64-bit word, after all that was stored before.
+    fn store(
+        &self,
+        #[pyo3(from_py_with = natural)] offset: u64,
+        #[pyo3(from_py_with = word)] value: u64,
+    ) -> PyResult<()> {
         self.with(|export| {
             export.word(offset).map_err(raise)?.store(value, Ordering::Release);
             Ok(())
@@ -220,12 +238,12 @@ impl Export {
     fn wait_word(
         &self,
         py: Python<'_>,
-        offset: u64,
-        equal: Option<u64>,
-        not_equal: Option<u64>,
-        at_least: Option<u64>,
-        at_most: Option<u64>,
-        any_bit: Option<u64>,
+        #[pyo3(from_py_with = natural)] offset: u64,
+        #[pyo3(from_py_with = word_or_none)] equal: Option<u64>,
+        #[pyo3(from_py_with = word_or_none)] not_equal: Option<u64>,
+        #[pyo3(from_py_with = word_or_none)] at_least: Option<u64>,
+        #[pyo3(from_py_with = word_or_none)] at_most: Option<u64>,
+        #[pyo3(from_py_with = word_or_none)] any_bit: Option<u64>,
         timeout: Option<f64>,
     ) -> PyResult<u64> {
         let ready = |word: u64| {
@@ -238,15 +256,18 @@ impl Export {
         self.with(|export| wait(py, timeout, || export.wait_word(offset, ready)))
     }
 
+    /// The next notification of this export, which must be made with notify=True.
     #[pyo3(signature = (timeout=None))]
     fn wait_notification(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Notification> {
         self.with(|export| Ok(wait(py, timeout, || export.wait_notification())?.into()))
     }
 
+    /// A notification of this export if one is there.
     fn take_notification(&self) -> PyResult<Option<Notification>> {
         self.with(|export| Ok(export.take_notification().map(Into::into)))
     }
 
+    /// Calls a function on a thread of its own for every notification of this export.
     fn on_notification(&self, function: Bound<'_, PyAny>) -> PyResult<Handler> {
         if !function.is_callable() {
             return Err(invalid("the handler cannot be called; pass a function that takes a notification"));
@@ -255,6 +276,7 @@ impl Export {
         self.with(|export| Ok(Handler::new(export.on_notification(handler).map_err(raise)?)))
     }
 
+    /// Notifications of this export queue up and are not delivered, until they are unblocked.
     fn block_notifications(&self) -> PyResult<()> {
         self.with(|export| {
             export.block_notifications();
@@ -262,6 +284,7 @@ impl Export {
         })
     }
 
+    /// What has queued is delivered.
     fn unblock_notifications(&self) -> PyResult<()> {
         self.with(|export| {
             export.unblock_notifications();
@@ -274,10 +297,10 @@ impl Export {
     fn redirect(
         &self,
         py: Python<'_>,
-        offset: u64,
-        len: u64,
+        #[pyo3(from_py_with = natural)] offset: u64,
+        #[pyo3(from_py_with = natural)] len: u64,
         to: &Bound<'_, Buffer>,
-        to_offset: u64,
+        #[pyo3(from_py_with = natural)] to_offset: u64,
     ) -> PyResult<Redirection> {
         let end = offset.checked_add(len).ok_or_else(|| invalid("offset and length exceed 64 bits"))?;
         let buffer = &to.get().inner;
@@ -285,7 +308,13 @@ impl Export {
         Ok(Redirection::new(self.with(post)?, to.clone().unbind()))
     }
 
-    fn consume(&self, py: Python<'_>, offset: u64, len: u64) -> PyResult<()> {
+    /// The data in this range has been used; the next arrival counts as new.
+    fn consume(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = natural)] offset: u64,
+        #[pyo3(from_py_with = natural)] len: u64,
+    ) -> PyResult<()> {
         let end = offset.checked_add(len).ok_or_else(|| invalid("offset and length exceed 64 bits"))?;
         self.with(|export| wait(py, None, || export.consume(offset..end)))
     }
@@ -302,7 +331,7 @@ impl Export {
         slf: &Bound<'py, Self>,
         dtype: Option<Bound<'py, PyAny>>,
         shape: Option<Bound<'py, PyAny>>,
-        offset: u64,
+        #[pyo3(from_py_with = natural)] offset: u64,
     ) -> PyResult<Bound<'py, PyAny>> {
         array(slf.as_any(), dtype, shape, offset)
     }

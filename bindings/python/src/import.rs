@@ -2,6 +2,7 @@
 //!
 //! Invariant: a transfer that cannot wait runs under the interpreter's lock when it is short; all others run without it.
 
+use crate::arguments::{natural, natural_or_none, pairs, word};
 use crate::buffer::Buffer;
 use crate::bytes::{Source, Target};
 use crate::errors::{Detached, duration, exception, raise, wait};
@@ -100,30 +101,36 @@ impl Import {
         true
     }
 
+    /// Rights granted, as vmmc.Rights.
     #[getter]
     fn rights(&self) -> u8 {
         self.import().rights().bits()
     }
 
+    /// Id of the export behind it.
     #[getter]
     fn export_id(&self) -> u64 {
         self.import().export_id().to_u64()
     }
 
+    /// Name of the exporting node.
     #[getter]
     fn node(&self) -> &str {
         self.import().node()
     }
 
+    /// How its transfers go.
     #[getter]
     fn path(&self) -> String {
         self.import().explain().path.to_string()
     }
 
+    /// Which path its transfers take, and why not a better one.
     fn explain(&self) -> String {
         self.import().explain().to_string()
     }
 
+    /// The same for programs.
     fn explanation<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         from_json(py, &to_json(&self.import().explain()))
     }
@@ -133,14 +140,16 @@ impl Import {
         self.import().broken().map_or(Ok(()), |error| Err(raise(error)))
     }
 
+    /// Deliberate update: copies the data to the export. notify tells the receiver; counter is the
+    /// offset of a word that grows by one after the data.
     #[pyo3(signature = (offset, data, *, notify=false, counter=None, timeout=None))]
     fn send(
         &self,
         py: Python<'_>,
-        offset: u64,
+        #[pyo3(from_py_with = natural)] offset: u64,
         data: &Bound<'_, PyAny>,
         notify: bool,
-        counter: Option<u64>,
+        #[pyo3(from_py_with = natural_or_none)] counter: Option<u64>,
         timeout: Option<f64>,
     ) -> PyResult<()> {
         let source = Source::of(data)?;
@@ -152,10 +161,10 @@ impl Import {
     fn send_async(
         &self,
         py: Python<'_>,
-        offset: u64,
+        #[pyo3(from_py_with = natural)] offset: u64,
         data: &Bound<'_, PyAny>,
         notify: bool,
-        counter: Option<u64>,
+        #[pyo3(from_py_with = natural_or_none)] counter: Option<u64>,
         timeout: Option<f64>,
     ) -> PyResult<Transfer> {
         let source = Source::of(data)?;
@@ -170,12 +179,12 @@ impl Import {
     fn send_from(
         &self,
         py: Python<'_>,
-        offset: u64,
+        #[pyo3(from_py_with = natural)] offset: u64,
         buffer: &Bound<'_, Buffer>,
-        start: u64,
-        len: Option<u64>,
+        #[pyo3(from_py_with = natural)] start: u64,
+        #[pyo3(from_py_with = natural_or_none)] len: Option<u64>,
         notify: bool,
-        counter: Option<u64>,
+        #[pyo3(from_py_with = natural_or_none)] counter: Option<u64>,
         timeout: Option<f64>,
     ) -> PyResult<()> {
         let (range, import) = (buffer.get().range(start, len)?, self.import());
@@ -189,12 +198,12 @@ impl Import {
     fn send_from_async(
         &self,
         py: Python<'_>,
-        offset: u64,
+        #[pyo3(from_py_with = natural)] offset: u64,
         buffer: &Bound<'_, Buffer>,
-        start: u64,
-        len: Option<u64>,
+        #[pyo3(from_py_with = natural)] start: u64,
+        #[pyo3(from_py_with = natural_or_none)] len: Option<u64>,
         notify: bool,
-        counter: Option<u64>,
+        #[pyo3(from_py_with = natural_or_none)] counter: Option<u64>,
         timeout: Option<f64>,
     ) -> PyResult<Transfer> {
         let (range, import) = (buffer.get().range(start, len)?, self.import());
@@ -208,10 +217,10 @@ impl Import {
     fn send_pinned(
         &self,
         py: Python<'_>,
-        offset: u64,
+        #[pyo3(from_py_with = natural)] offset: u64,
         data: &Bound<'_, PyAny>,
         notify: bool,
-        counter: Option<u64>,
+        #[pyo3(from_py_with = natural_or_none)] counter: Option<u64>,
         timeout: Option<f64>,
     ) -> PyResult<()> {
         let source = Source::of(data)?;
@@ -224,10 +233,10 @@ impl Import {
     fn send_pinned_async(
         &self,
         py: Python<'_>,
-        offset: u64,
+        #[pyo3(from_py_with = natural)] offset: u64,
         data: &Bound<'_, PyAny>,
         notify: bool,
-        counter: Option<u64>,
+        #[pyo3(from_py_with = natural_or_none)] counter: Option<u64>,
         timeout: Option<f64>,
     ) -> PyResult<Transfer> {
         let (source, import) = (Source::of(data)?, self.import());
@@ -242,10 +251,10 @@ impl Import {
     fn send_lent(
         &self,
         py: Python<'_>,
-        offset: u64,
+        #[pyo3(from_py_with = natural)] offset: u64,
         lent: &Bound<'_, Lent>,
-        start: usize,
-        len: Option<usize>,
+        #[pyo3(from_py_with = natural)] start: usize,
+        #[pyo3(from_py_with = natural_or_none)] len: Option<usize>,
         timeout: Option<f64>,
     ) -> PyResult<()> {
         let (memory, range, import) = (lent.get().inner(), lent.get().range(start, len), self.import());
@@ -258,11 +267,11 @@ impl Import {
     fn send_index(
         &self,
         py: Python<'_>,
-        offset: u64,
+        #[pyo3(from_py_with = natural)] offset: u64,
         table: &Bound<'_, PinnedTable>,
-        index: u32,
-        start: usize,
-        len: usize,
+        #[pyo3(from_py_with = natural)] index: u32,
+        #[pyo3(from_py_with = natural)] start: usize,
+        #[pyo3(from_py_with = natural)] len: usize,
         timeout: Option<f64>,
     ) -> PyResult<()> {
         let (table, import) = (table.get(), self.import());
@@ -272,7 +281,13 @@ impl Import {
 
     /// Fetches into any writable object without a copy on the way; pins as `send_pinned` does.
     #[pyo3(signature = (offset, into, *, timeout=None))]
-    fn fetch_pinned(&self, py: Python<'_>, offset: u64, into: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<()> {
+    fn fetch_pinned(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = natural)] offset: u64,
+        into: &Bound<'_, PyAny>,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
         let mut target = Target::of(into)?;
         let (bytes, import) = (target.bytes(), self.import());
         wait(py, timeout, || import.fetch_pinned(offset, bytes))
@@ -283,8 +298,8 @@ impl Import {
     fn fetch<'py>(
         &self,
         py: Python<'py>,
-        offset: u64,
-        len: usize,
+        #[pyo3(from_py_with = natural)] offset: u64,
+        #[pyo3(from_py_with = natural)] len: usize,
         timeout: Option<f64>,
     ) -> PyResult<Bound<'py, PyBytes>> {
         let import = self.import();
@@ -302,7 +317,13 @@ impl Import {
 
     /// Fetches into a writable object.
     #[pyo3(signature = (offset, into, *, timeout=None))]
-    fn fetch_into(&self, py: Python<'_>, offset: u64, into: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<()> {
+    fn fetch_into(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = natural)] offset: u64,
+        into: &Bound<'_, PyAny>,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
         let import = self.import();
         if let Ok(buffer) = into.cast::<Buffer>() {
             let to = &buffer.get().inner;
@@ -321,10 +342,10 @@ impl Import {
     fn fetch_async(
         &self,
         py: Python<'_>,
-        offset: u64,
+        #[pyo3(from_py_with = natural)] offset: u64,
         buffer: &Bound<'_, Buffer>,
-        start: u64,
-        len: Option<u64>,
+        #[pyo3(from_py_with = natural)] start: u64,
+        #[pyo3(from_py_with = natural_or_none)] len: Option<u64>,
         timeout: Option<f64>,
     ) -> PyResult<Transfer> {
         let (range, import) = (buffer.get().range(start, len)?, self.import());
@@ -332,31 +353,52 @@ impl Import {
         Ok(Transfer::new(wait(py, timeout, || import.fetch_async(offset, to, range))?, Some(buffer.clone().unbind())))
     }
 
+    /// Adds to an aligned 64-bit word; gives the old value.
     #[pyo3(signature = (offset, value, *, timeout=None))]
-    fn fetch_add(&self, py: Python<'_>, offset: u64, value: u64, timeout: Option<f64>) -> PyResult<u64> {
+    fn fetch_add(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = natural)] offset: u64,
+        #[pyo3(from_py_with = word)] value: u64,
+        timeout: Option<f64>,
+    ) -> PyResult<u64> {
         self.atomic(py, timeout, |import| import.fetch_add(offset, value))
     }
 
+    /// Stores a value in an aligned 64-bit word if it is the expected one; gives the old value.
     #[pyo3(signature = (offset, expected, desired, *, timeout=None))]
     fn compare_swap(
         &self,
         py: Python<'_>,
-        offset: u64,
-        expected: u64,
-        desired: u64,
+        #[pyo3(from_py_with = natural)] offset: u64,
+        #[pyo3(from_py_with = word)] expected: u64,
+        #[pyo3(from_py_with = word)] desired: u64,
         timeout: Option<f64>,
     ) -> PyResult<u64> {
         self.atomic(py, timeout, |import| import.compare_swap(offset, expected, desired))
     }
 
+    /// Stores a value in an aligned 64-bit word; gives the old value.
     #[pyo3(signature = (offset, value, *, timeout=None))]
-    fn swap(&self, py: Python<'_>, offset: u64, value: u64, timeout: Option<f64>) -> PyResult<u64> {
+    fn swap(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = natural)] offset: u64,
+        #[pyo3(from_py_with = word)] value: u64,
+        timeout: Option<f64>,
+    ) -> PyResult<u64> {
         self.atomic(py, timeout, |import| import.swap(offset, value))
     }
 
     /// Sends several objects to consecutive places.
     #[pyo3(signature = (offset, pieces, *, timeout=None))]
-    fn gather(&self, py: Python<'_>, offset: u64, pieces: Vec<Bound<'_, PyAny>>, timeout: Option<f64>) -> PyResult<()> {
+    fn gather(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = natural)] offset: u64,
+        pieces: Vec<Bound<'_, PyAny>>,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
         let sources: Vec<Source> = pieces.iter().map(Source::of).collect::<PyResult<_>>()?;
         let (pieces, import): (Vec<&[u8]>, _) = (sources.iter().map(Source::bytes).collect(), self.import());
         wait(py, timeout, || import.gather(&pieces, offset))
@@ -367,9 +409,9 @@ impl Import {
     fn gather_from(
         &self,
         py: Python<'_>,
-        offset: u64,
+        #[pyo3(from_py_with = natural)] offset: u64,
         buffer: &Bound<'_, Buffer>,
-        ranges: Vec<(u64, u64)>,
+        #[pyo3(from_py_with = pairs)] ranges: Vec<(u64, u64)>,
         timeout: Option<f64>,
     ) -> PyResult<()> {
         let (ranges, import, source) = (self::ranges(ranges), self.import(), &buffer.get().inner);
@@ -382,7 +424,7 @@ impl Import {
         &self,
         py: Python<'_>,
         data: &Bound<'_, PyAny>,
-        ranges: Vec<(u64, u64)>,
+        #[pyo3(from_py_with = pairs)] ranges: Vec<(u64, u64)>,
         timeout: Option<f64>,
     ) -> PyResult<()> {
         let source = Source::of(data)?;
@@ -395,7 +437,7 @@ impl Import {
     fn fetch_gather<'py>(
         &self,
         py: Python<'py>,
-        ranges: Vec<(u64, u64)>,
+        #[pyo3(from_py_with = pairs)] ranges: Vec<(u64, u64)>,
         timeout: Option<f64>,
     ) -> PyResult<Bound<'py, PyBytes>> {
         let import = self.import();
@@ -414,7 +456,7 @@ impl Import {
     fn fetch_scatter(
         &self,
         py: Python<'_>,
-        offset: u64,
+        #[pyo3(from_py_with = natural)] offset: u64,
         into: Vec<Bound<'_, PyAny>>,
         timeout: Option<f64>,
     ) -> PyResult<()> {
@@ -429,6 +471,8 @@ impl Import {
         Ok(())
     }
 
+    /// Returns when all that this process sent before is in memory there; raises the error of an
+    /// earlier send that failed after it had returned.
     #[pyo3(signature = (*, timeout=None))]
     fn flush(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         let import = self.import();
@@ -452,7 +496,7 @@ impl Import {
         slf: &Bound<'py, Self>,
         dtype: Option<Bound<'py, PyAny>>,
         shape: Option<Bound<'py, PyAny>>,
-        offset: u64,
+        #[pyo3(from_py_with = natural)] offset: u64,
     ) -> PyResult<Bound<'py, PyAny>> {
         slf.get().view()?;
         array(slf.as_any(), dtype, shape, offset)
@@ -510,6 +554,7 @@ impl Binding {
         true
     }
 
+    /// Whether the export still exists.
     #[getter]
     fn is_open(&self) -> bool {
         self.import().broken().is_none()
@@ -528,7 +573,7 @@ impl Binding {
         slf: &Bound<'py, Self>,
         dtype: Option<Bound<'py, PyAny>>,
         shape: Option<Bound<'py, PyAny>>,
-        offset: u64,
+        #[pyo3(from_py_with = natural)] offset: u64,
     ) -> PyResult<Bound<'py, PyAny>> {
         array(slf.as_any(), dtype, shape, offset)
     }

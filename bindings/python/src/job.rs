@@ -2,6 +2,7 @@
 //!
 //! Invariant: collective calls wait without the interpreter's lock, and a key press ends them.
 
+use crate::arguments::{natural, rights_or_none};
 use crate::errors::{Detached, duration, wait};
 use crate::export::{Export, ExportOptions};
 use crate::import::{Import, ImportOptions};
@@ -42,40 +43,48 @@ impl Job {
         Ok(Job(Detached::new(wait(py, None, vmmc::job::Job::attach)?)))
     }
 
+    /// Number of this process in the job.
     #[getter]
     fn rank(&self) -> u32 {
         self.0.rank()
     }
 
+    /// Ranks of the job as of the last `changes`, those that have gone included.
     #[getter]
     fn size(&self) -> u32 {
         self.0.size()
     }
 
+    /// Id of the job.
     #[getter]
     fn id(&self) -> &str {
         self.0.id()
     }
 
+    /// Ranks that run, as of the last `changes`.
     #[getter]
     fn members(&self) -> Vec<u32> {
         self.0.members()
     }
 
+    /// The session that the job uses.
     #[getter]
     fn session(&self) -> Session {
         Session { inner: self.0.session().clone() }
     }
 
-    fn node_of(&self, rank: u32) -> PyResult<String> {
+    /// Name of the node of a rank.
+    fn node_of(&self, #[pyo3(from_py_with = natural)] rank: u32) -> PyResult<String> {
         self.0.node_of(rank).map_err(crate::errors::raise)
     }
 
-    fn state_of(&self, rank: u32) -> PyResult<&'static str> {
+    /// State of a rank, as of the last `changes`.
+    fn state_of(&self, #[pyo3(from_py_with = natural)] rank: u32) -> PyResult<&'static str> {
         self.0.state_of(rank).map(state_name).map_err(crate::errors::raise)
     }
 
-    fn name_of(&self, rank: u32, name: &str) -> String {
+    /// The full name of an export of a rank.
+    fn name_of(&self, #[pyo3(from_py_with = natural)] rank: u32, name: &str) -> String {
         self.0.name_of(rank, name)
     }
 
@@ -86,7 +95,7 @@ impl Job {
         &self,
         name: &str,
         what: &Bound<'_, PyAny>,
-        rights: Option<u8>,
+        #[pyo3(from_py_with = rights_or_none)] rights: Option<u8>,
         access: Option<&Bound<'_, PyAny>>,
         notify: bool,
         redirectable: bool,
@@ -104,9 +113,9 @@ impl Job {
     fn import_(
         &self,
         py: Python<'_>,
-        rank: u32,
+        #[pyo3(from_py_with = natural)] rank: u32,
         name: &str,
-        rights: Option<u8>,
+        #[pyo3(from_py_with = rights_or_none)] rights: Option<u8>,
         wait: Option<f64>,
     ) -> PyResult<Import> {
         let builder = self.0.import(rank, name).map_err(crate::errors::raise)?;
@@ -154,13 +163,14 @@ impl Job {
         wait(py, None, || job.changes_fd().map(|fd| fd.as_raw_fd()))
     }
 
+    /// Says goodbye: however this process ends from now on is no failure of the job.
     fn leave(&self, py: Python<'_>) -> PyResult<()> {
         let job = &*self.0;
         wait(py, None, || job.leave())
     }
 
     /// Asks for more ranks.
-    fn grow(&self, py: Python<'_>, ranks: u32) -> PyResult<()> {
+    fn grow(&self, py: Python<'_>, #[pyo3(from_py_with = natural)] ranks: u32) -> PyResult<()> {
         let job = &*self.0;
         wait(py, None, || job.grow(ranks))
     }

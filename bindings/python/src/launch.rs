@@ -2,6 +2,7 @@
 //!
 //! Invariant: a job ends with its object.
 
+use crate::arguments::natural;
 use crate::errors::{Detached, duration, exception, wait};
 use crate::job::state_name;
 use pyo3::prelude::*;
@@ -21,6 +22,7 @@ pub(crate) struct Event {
     /// "started", "not started", "output", "error output", "exited", "left", "joined", "node lost", "ended".
     #[pyo3(get)]
     kind: &'static str,
+    /// Whom it is about.
     #[pyo3(get)]
     ranks: Vec<u32>,
     /// What a rank printed.
@@ -35,6 +37,7 @@ pub(crate) struct Event {
 
 #[pymethods]
 impl Event {
+    /// What a rank printed.
     #[getter]
     fn data(&self) -> &[u8] {
         &self.data
@@ -130,21 +133,25 @@ impl Launched {
 
 #[pymethods]
 impl Launched {
+    /// Id of the job.
     #[getter]
     fn id(&self, py: Python<'_>) -> PyResult<String> {
         self.with(py, |job| job.id().to_string())
     }
 
+    /// Ranks, those that have ended included.
     #[getter]
     fn size(&self, py: Python<'_>) -> PyResult<u32> {
         self.with(py, |job| job.size())
     }
 
-    fn node_of(&self, py: Python<'_>, rank: u32) -> PyResult<Option<String>> {
+    /// Name of the node of a rank.
+    fn node_of(&self, py: Python<'_>, #[pyo3(from_py_with = natural)] rank: u32) -> PyResult<Option<String>> {
         self.with(py, |job| job.node_of(rank).map(str::to_string))
     }
 
-    fn state_of(&self, py: Python<'_>, rank: u32) -> PyResult<Option<&'static str>> {
+    /// State of a rank.
+    fn state_of(&self, py: Python<'_>, #[pyo3(from_py_with = natural)] rank: u32) -> PyResult<Option<&'static str>> {
         self.with(py, |job| job.state_of(rank).map(state_name))
     }
 
@@ -173,14 +180,16 @@ impl Launched {
     }
 
     /// Gives a rank bytes on its standard input; says how many were taken.
-    fn write_input(&self, py: Python<'_>, rank: u32, data: Vec<u8>) -> PyResult<usize> {
+    fn write_input(&self, py: Python<'_>, #[pyo3(from_py_with = natural)] rank: u32, data: Vec<u8>) -> PyResult<usize> {
         self.with(py, |job| job.write_input(rank, &data))
     }
 
-    fn close_input(&self, py: Python<'_>, rank: u32) -> PyResult<()> {
+    /// Ends the standard input of a rank.
+    fn close_input(&self, py: Python<'_>, #[pyo3(from_py_with = natural)] rank: u32) -> PyResult<()> {
         self.with(py, |job| job.close_input(rank))
     }
 
+    /// Sends a signal to all ranks.
     fn signal(&self, py: Python<'_>, signal: i32) -> PyResult<()> {
         self.with(py, |job| job.signal(signal))
     }
@@ -190,12 +199,13 @@ impl Launched {
         self.with(py, |job| job.end())
     }
 
+    /// Ends the job at once, by force.
     fn kill(&self, py: Python<'_>) -> PyResult<()> {
         self.with(py, |job| job.kill())
     }
 
     /// Adds ranks; says which ones.
-    fn grow(&self, py: Python<'_>, ranks: u32) -> PyResult<Vec<u32>> {
+    fn grow(&self, py: Python<'_>, #[pyo3(from_py_with = natural)] ranks: u32) -> PyResult<Vec<u32>> {
         self.with(py, |job| job.grow(ranks))
     }
 }

@@ -10,6 +10,7 @@
 //!
 //! **Does not.** Bytes that other processes or threads write while they are copied may be a mix of old and new, as with any shared memory.
 
+mod arguments;
 mod buffer;
 mod bytes;
 mod errors;

@@ -41,11 +41,13 @@ impl Node {
         Ok(Node(Detached::new(node.map_err(|error| exception(ErrorKind::NoNode, error.to_string()))?)))
     }
 
+    /// Its name.
     #[getter]
     fn name(&self) -> String {
         self.0.name()
     }
 
+    /// UDP addresses that it listens on, for the `peers` of others.
     #[getter]
     fn addresses(&self) -> Vec<String> {
         self.0.addresses().iter().map(ToString::to_string).collect()

@@ -11,9 +11,13 @@ use vmmc::HandlerGuard;
 #[pyclass(module = "vmmc", frozen, get_all, eq)]
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Notification {
+    /// The export that received data.
     export_id: u64,
+    /// First byte of the transfer.
     offset: u64,
+    /// Its bytes.
     len: u64,
+    /// Its last (up to) eight bytes, little endian.
     last_word: u64,
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Invariant: the view of a lent object is held as long as it is lent or stands in a table, so its owner can neither free nor resize it.
 
+use crate::arguments::natural;
 use crate::bytes::Source;
 use crate::errors::{Detached, raise, wait};
 use pyo3::prelude::*;
@@ -74,7 +75,13 @@ impl PinnedTable {
 
     /// Pins lent memory, whole pages, and writes its translations into the entries from `index` on.
     #[pyo3(signature = (index, lent, *, timeout=None))]
-    fn place(&self, py: Python<'_>, index: u32, lent: &Bound<'_, Lent>, timeout: Option<f64>) -> PyResult<()> {
+    fn place(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = natural)] index: u32,
+        lent: &Bound<'_, Lent>,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
         // Kept first: it stays as long as the table, whatever happens.
         self.placed.write().unwrap_or_else(PoisonError::into_inner).push(lent.clone().unbind());
         let memory = lent.get().inner;
@@ -83,7 +90,11 @@ impl PinnedTable {
 
     /// Empties entries.
     #[pyo3(signature = (index, count=1))]
-    fn remove(&self, index: u32, count: usize) -> PyResult<()> {
+    fn remove(
+        &self,
+        #[pyo3(from_py_with = natural)] index: u32,
+        #[pyo3(from_py_with = natural)] count: usize,
+    ) -> PyResult<()> {
         self.inner.write().unwrap_or_else(PoisonError::into_inner).remove(index, count).map_err(raise)
     }
 }

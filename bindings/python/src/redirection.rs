@@ -12,8 +12,11 @@ use vmmc::ErrorKind;
 #[pyclass(module = "vmmc", frozen, get_all, eq)]
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Report {
+    /// Had come before, and were copied.
     copied: Vec<(u64, u64)>,
+    /// Went straight to the new place.
     redirected: Vec<(u64, u64)>,
+    /// Have not come.
     pending: Vec<(u64, u64)>,
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Invariant: every call that asks the node waits without the interpreter's lock.
 
+use crate::arguments::{natural, rights_or_none};
 use crate::buffer::Buffer;
 use crate::bytes::{Source, Target};
 use crate::errors::{duration, invalid, raise, wait};
@@ -52,7 +53,7 @@ impl Session {
         &self,
         what: &Bound<'_, PyAny>,
         name: Option<String>,
-        rights: Option<u8>,
+        #[pyo3(from_py_with = rights_or_none)] rights: Option<u8>,
         access: Option<&Bound<'_, PyAny>>,
         notify: bool,
         redirectable: bool,
@@ -71,13 +72,13 @@ impl Session {
         py: Python<'_>,
         what: &Bound<'_, PyAny>,
         node: Option<&str>,
-        rights: Option<u8>,
+        #[pyo3(from_py_with = rights_or_none)] rights: Option<u8>,
         wait: Option<f64>,
     ) -> PyResult<Import> {
         let builder = if let Ok(name) = what.cast::<PyString>() {
             self.inner.import(&name.to_cow()?)
         } else {
-            self.inner.import_id(ExportId::from_u64(what.extract()?))
+            self.inner.import_id(ExportId::from_u64(natural(what)?))
         };
         Import::make(py, builder, ImportOptions { node, rights, wait })
     }
@@ -88,31 +89,37 @@ impl Session {
         Buffer::make(&self.inner, what, share_edges)
     }
 
+    /// Name of the node.
     #[getter]
     fn node(&self) -> &str {
         &self.inner.node().name
     }
 
+    /// UDP addresses that the node listens on.
     #[getter]
     fn addresses(&self) -> Vec<String> {
         self.inner.node().listen.clone()
     }
 
+    /// Id of this process on its node.
     #[getter]
     fn process_id(&self) -> u32 {
         self.inner.process_id()
     }
 
+    /// Whether the node is still there, as far as is known without asking it.
     #[getter]
     fn alive(&self) -> bool {
         self.inner.is_alive()
     }
 
+    /// Default of all waits, seconds.
     #[getter]
     fn timeout(&self) -> f64 {
         self.inner.timeout().as_secs_f64()
     }
 
+    /// Bounds of the session, for programs that plan.
     fn limits<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let limits = self.inner.limits();
         let dict = PyDict::new(py);
@@ -126,47 +133,58 @@ impl Session {
         Ok(dict)
     }
 
+    /// What the session has done so far.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         from_json(py, &to_json(&self.inner.stats()))
     }
 
+    /// Description of the node; with details its exports, imports and processes too.
     #[pyo3(signature = (details=false, *, timeout=None))]
     fn node_info<'py>(&self, py: Python<'py>, details: bool, timeout: Option<f64>) -> PyResult<Bound<'py, PyAny>> {
         let info = wait(py, timeout, || self.inner.node_info(details))?;
         from_json(py, &to_json(&info))
     }
 
+    /// Round trip to another node, by name or address:port, seconds.
     #[pyo3(signature = (node, *, timeout=None))]
     fn ping(&self, py: Python<'_>, node: &str, timeout: Option<f64>) -> PyResult<f64> {
         let time = duration(timeout)?.unwrap_or(self.inner.timeout());
         Ok(wait(py, timeout, || self.inner.ping(node, time))?.as_secs_f64())
     }
 
+    /// Makes the node know a peer; several addresses are several paths to it.
     fn add_peer(&self, py: Python<'_>, addresses: Vec<String>) -> PyResult<()> {
         wait(py, None, || self.inner.add_peer(&addresses))
     }
 
+    /// Ends the node, for all its processes.
     fn stop_node(&self, py: Python<'_>) -> PyResult<()> {
         wait(py, None, || self.inner.stop_node())
     }
 
+    /// Leaves the node at once: exports end, later calls fail. Views of memory stay.
     fn leave(&self, py: Python<'_>) {
         py.detach(|| self.inner.leave());
     }
 
+    /// Runs an embedded node once.
     fn step(&self, py: Python<'_>) {
         py.detach(|| self.inner.step());
     }
 
+    /// The next notification of any export without a handler of its own.
     #[pyo3(signature = (timeout=None))]
     fn wait_notification(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Notification> {
         Ok(wait(py, timeout, || self.inner.wait_notification())?.into())
     }
 
+    /// A notification if one is there.
     fn take_notification(&self) -> Option<Notification> {
         self.inner.take_notification().map(Into::into)
     }
 
+    /// Calls a function on a thread of its own for every notification of exports without a handler
+    /// of their own.
     fn on_notification(&self, function: Bound<'_, PyAny>) -> PyResult<Handler> {
         if !function.is_callable() {
             return Err(invalid("the handler cannot be called; pass a function that takes a notification"));
@@ -174,10 +192,12 @@ impl Session {
         Ok(Handler::new(self.inner.on_notification(handler(function.unbind())).map_err(raise)?))
     }
 
+    /// Notifications queue up and are not delivered, until they are unblocked.
     fn block_notifications(&self) {
         self.inner.block_notifications();
     }
 
+    /// What has queued is delivered.
     fn unblock_notifications(&self) {
         self.inner.unblock_notifications();
     }
@@ -188,7 +208,7 @@ impl Session {
     }
 
     /// A table of translations that the program places itself.
-    fn pinned_table(&self, entries: u32) -> PyResult<PinnedTable> {
+    fn pinned_table(&self, #[pyo3(from_py_with = natural)] entries: u32) -> PyResult<PinnedTable> {
         self.inner.pinned_table(entries).map(PinnedTable::new).map_err(raise)
     }
 
@@ -199,6 +219,8 @@ impl Session {
         wait(py, None, || self.inner.forget(bytes))
     }
 
+    /// A descriptor for event loops: readable when take_notification may have something. See
+    /// vmmc.aio.
     fn fileno(&self) -> PyResult<i32> {
         Ok(self.inner.event_fd().map_err(raise)?.as_raw_fd())
     }

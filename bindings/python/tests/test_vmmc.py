@@ -373,7 +373,66 @@ class Telling(Case):
         self.assertEqual(self.session.import_(export.id).export_id, there.export_id)
 
 
+class Reference(unittest.TestCase):
+    def test_every_public_member_has_a_docstring(self) -> None:
+        own = [vmmc, vmmc.aio]
+        named = {f"{module.__name__}.{name}": getattr(module, name) for module in own for name in public(module)}
+        classes = {name: value for name, value in named.items() if isinstance(value, type)}
+        for name, value in classes.items():
+            named |= {f"{name}.{member}": getattr(value, member) for member in vars(value) if not member.startswith("_")}
+        documented = {
+            name: value
+            for name, value in named.items()
+            # Numbers and words explain themselves by their class.
+            if not isinstance(value, (int, str))
+        }
+        self.assertGreater(len(documented), 100)
+        bare = [name for name, value in documented.items() if not (getattr(value, "__doc__", "") or "").strip()]
+        self.assertEqual(bare, [])
+
+
+def public(module: object) -> list[str]:
+    """Names that a module gives: those it lists, else those that are its own."""
+    listed = getattr(module, "__all__", None)
+    own = [n for n, v in vars(module).items() if not n.startswith("_") and getattr(v, "__module__", "") == module.__name__]
+    return list(listed if listed is not None else own)
+
+
 class Ends(Case):
+    def test_wrong_numbers_and_rights_are_errors_of_ours(self) -> None:
+        export = self.session.export(4096, name="w")
+        there = self.session.import_("w", rights=vmmc.Rights.ALL)
+        buffer = self.session.buffer(4096)
+        outside = [
+            lambda: there.send(-1, b"x"),
+            lambda: there.fetch(0, -1),
+            lambda: there.fetch(1 << 64, 1),
+            lambda: there.fetch_gather([(-8, 8)]),
+            lambda: there.send(0, b"x", counter=-8),
+            lambda: there.send_from(0, buffer, -1),
+            lambda: there.array("u1", 4, -4),
+            lambda: export.read(-1),
+            lambda: export.load(-8),
+            lambda: export.write(-1, b"x"),
+            lambda: buffer.write(-1, b"x"),
+            lambda: self.session.export(-1),
+            lambda: self.session.buffer(-1),
+        ]
+        for number, call in enumerate(outside):
+            with self.subTest(call=number), self.assertRaisesRegex(vmmc.OutOfBounds, "count from 0") as caught:
+                call()
+            self.assertIsInstance(caught.exception, IndexError)
+        for call in [lambda: there.fetch_add(0, -1), lambda: export.store(0, 1 << 64), lambda: export.wait_word(0, equal=-1)]:
+            with self.assertRaisesRegex(vmmc.Invalid, r"% 2\*\*64"):
+                call()
+        for rights in ["rw", 3.5, -1, 256]:
+            with self.assertRaisesRegex(ValueError, r"vmmc\.READ \| vmmc\.WRITE"):
+                self.session.import_("w", rights=rights)
+            with self.assertRaisesRegex(ValueError, r"vmmc\.READ \| vmmc\.WRITE"):
+                self.session.export(64, rights=rights)
+        with self.assertRaises(TypeError):
+            there.send("0", b"x")
+
     def test_errors_are_exceptions_with_the_right_bases(self) -> None:
         export = self.session.export(64, name="x", rights=vmmc.READ)
         there = self.session.import_("x", rights=vmmc.READ)

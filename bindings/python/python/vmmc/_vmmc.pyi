@@ -2,9 +2,9 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, final
+from typing import Any, Literal, Protocol, TypeAlias, final
 
-from typing_extensions import Buffer as _Bytes
+from typing_extensions import Buffer as _HasBuffer
 
 from . import Rights
 
@@ -32,6 +32,14 @@ __all__ = [
 ]
 
 __version__: str
+
+class _HasArray(Protocol):
+    """NumPy's arrays have the buffer protocol, but their stubs say so from Python 3.12 on only; this they have everywhere."""
+
+    @property
+    def __array_interface__(self) -> Any: ...
+
+_Bytes: TypeAlias = _HasBuffer | _HasArray
 
 @final
 class Session:

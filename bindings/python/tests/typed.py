@@ -1,0 +1,41 @@
+"""What programs with types write: `mypy --strict` takes all of it, on every Python that is supported. Run, it does nothing but import."""
+
+from __future__ import annotations
+
+import array
+import mmap
+
+import numpy
+import numpy.typing
+
+import vmmc
+
+
+def bytes_like(there: vmmc.Import, export: vmmc.Export) -> None:
+    for data in (b"bytes", bytearray(8), memoryview(b"view"), array.array("d", [1.0]), mmap.mmap(-1, 4096)):
+        there.send(0, data)
+    there.fetch_into(0, bytearray(8))
+    export.write(0, b"x")
+    for offset, length in ((0, 1), (2, 3)):
+        part: bytes = there.fetch(offset, length)
+        export.write(offset, part)
+
+
+def arrays(session: vmmc.Session, there: vmmc.Import) -> None:
+    field: numpy.typing.NDArray[numpy.float64] = numpy.zeros((10, 10))
+    there.send(0, field)
+    there.send(0, field[0], notify=True, counter=800)
+    there.send_pinned(0, field)
+    there.fetch_into(0, field)
+    there.fetch_pinned(0, field)
+    there.gather(0, [field, field[1], b"tail"])
+    there.fetch_scatter(0, [field])
+    there.scatter(field, [(0, 400), (800, 400)])
+    transfer: vmmc.Transfer = there.send_async(0, field)
+    moved: int = transfer.wait(1.0)
+    lent = session.lend(field)
+    there.send_lent(0, lent, 0, moved)
+    export = session.export(field, name="field", rights=vmmc.READ | vmmc.WRITE, copy=True)
+    buffer = session.buffer(field)
+    there.send_from(0, buffer)
+    export.write(0, field)
