@@ -94,7 +94,7 @@ pub(crate) enum Command {
         #[arg(long)]
         node: String,
         /// Name of the export through which the launcher talks
-        #[arg(long)]
+        #[arg(long, env = vmmc_node::SERVICE_VARIABLE, hide_env_values = true)]
         service: String,
         /// There is a keeper above it already
         #[arg(long)]

@@ -67,7 +67,8 @@ struct Victim {
     name: String,
 }
 
-/// A job under way; its processes are known by a variable of their environment, or by the name of its node among their arguments.
+/// A job under way; its processes are known by a variable of their environment, or by the name of a node of the job among
+/// their arguments: what a node starts has nothing of the starter's environment.
 struct Running {
     run: Child,
     mark: String,
@@ -102,8 +103,10 @@ impl Running {
         let pids = std::fs::read_dir("/proc").expect("there is /proc").filter_map(Result::ok);
         let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
         let ours = |pid: &u32| {
-            let node = self.node.as_ref();
-            let serves = node.is_some_and(|node| node.pid != *pid && words(*pid, "cmdline").contains(&node.name));
+            let serves = match &self.node {
+                Some(node) => node.pid != *pid && words(*pid, "cmdline").contains(&node.name),
+                None => words(*pid, "cmdline").iter().any(|word| word.starts_with(&format!("run-{}-", self.run.id()))),
+            };
             alive(*pid) && (serves || words(*pid, "environ").contains(&mark))
         };
         pids.filter(ours).collect()

@@ -38,7 +38,7 @@ pub mod station;
 mod testing;
 
 pub use config::{BadOption, DEFAULT_NODE, KeySource, NodeConfig, Serve, UtlbConfig};
-pub use daemon::{Daemon, RunError, Running, StartError, Stopper, run, run_with, start_detached};
+pub use daemon::{Daemon, RunError, Running, SERVICE_VARIABLE, StartError, Stopper, run, run_with, start_detached};
 pub use embedded::{AttachError, Embedded};
 pub use key::{KeyError, default_key_file};
 pub use station::{ConnectionId, Station, StationConfig};

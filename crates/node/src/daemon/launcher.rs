@@ -5,19 +5,24 @@
 //!
 //! Between us and a supervisor is its keeper, which the program puts there: what we call a supervisor here is both.
 //!
-//! Invariant: a supervisor runs as the user who asked, never as another; what a killed keeper leaves behind comes to us (we are its subreaper) and is killed. A
+//! Invariant: a supervisor runs as the user who asked, never as another, and finds nothing of this process but its standard streams, which are its own; what a killed keeper leaves behind comes to us (we are its subreaper) and is killed. A
 //! refusal is answered, counted and noted with its reason.
 
 use crate::config::NodeConfig;
 use crate::limits::{SUPERVISORS_MAX, WORDS_BYTES};
 use crate::station::Station;
 use rustix::process::{Pid, Signal, WaitOptions};
+use std::ffi::OsString;
 use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{ChildStderr, Command, Stdio};
-use vmmc_host::process::children_of_this_process;
+use vmmc_host::process::{Apart, OpenFiles, children_of_this_process, plain_environment, start_apart};
 use vmmc_nic::{SERVICE_PREFIX, ServiceRefusal, ServiceWanted, Time};
+
+/// Environment of a supervisor: name of the export that it is awaited under.
+pub const SERVICE_VARIABLE: &str = "VMMC_SERVICE";
 
 /// Starts supervisors and collects their ends.
 pub(super) struct Launcher {
@@ -31,6 +36,8 @@ pub(super) struct Launcher {
     /// Whether this process belongs to the node alone, so that orphans that come to it are those of killed supervisors.
     own_process: bool,
     quiet: bool,
+    /// The bound on open files that this process was started with: ours is higher, and not for others.
+    open_files: Option<OpenFiles>,
     running: Vec<Supervisor>,
     /// A supervisor was killed, and not all that it left behind has gone.
     cleaning: bool,
@@ -45,12 +52,43 @@ struct Supervisor {
 
 /// A user of this machine.
 struct User {
+    uid: u32,
+    name: String,
     gid: u32,
     home: String,
+    shell: String,
 }
 
+impl User {
+    /// What the supervisor of this user finds: who it is, and what the machine says about language and time. Nothing of ours beyond that.
+    fn environment(self) -> impl Iterator<Item = (OsString, OsString)> {
+        let kept = |name: &OsString| {
+            let name = name.to_str().unwrap_or_default();
+            ["LANG", "LANGUAGE", "TZ"].contains(&name) || name.starts_with("LC_")
+        };
+        let runtime = format!("/run/user/{}", self.uid);
+        let is_theirs = std::fs::metadata(&runtime).is_ok_and(|about| about.is_dir() && about.uid() == self.uid);
+        let own = [
+            ("PATH", USER_PATH.to_string()),
+            ("HOME", self.home),
+            ("USER", self.name.clone()),
+            ("LOGNAME", self.name),
+            ("SHELL", self.shell),
+        ];
+        let runtime = is_theirs.then_some(("XDG_RUNTIME_DIR", runtime));
+        let own = own.into_iter().chain(runtime).map(|(name, value)| (OsString::from(name), OsString::from(value)));
+        own.chain(plain_environment().into_iter().filter(move |(name, _)| kept(name)))
+    }
+}
+
+/// Where the supervisor of another user finds programs, as after a login.
+const USER_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+/// Mask for new files of another user's processes: that of a login, whatever root's is.
+const USER_UMASK: u32 = 0o022;
+
 impl Launcher {
-    pub(super) fn new(config: &NodeConfig, plain: bool) -> Launcher {
+    /// `open_files`: what programs may have open.
+    pub(super) fn new(config: &NodeConfig, plain: bool, open_files: Option<OpenFiles>) -> Launcher {
         if config.handle_signals {
             // Refused on kernels before 3.4 only; then orphans of a killed supervisor stay with init.
             let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
@@ -63,6 +101,7 @@ impl Launcher {
             plain_run: config.plain_run,
             own_process: config.handle_signals,
             quiet: config.detach,
+            open_files,
             running: Vec::new(),
             cleaning: false,
         }
@@ -103,11 +142,22 @@ impl Launcher {
             return Err((ServiceRefusal::TooMany, format!("{SUPERVISORS_MAX} jobs run here already")));
         }
         let mut command = Command::new(program);
-        command.args(["supervise", "--node", &self.node, "--service", &wanted.name]);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).current_dir("/").process_group(0);
-        if let Some(user) = user {
-            command.uid(wanted.uid).gid(user.gid).env("HOME", user.home).env_remove("XDG_CONFIG_HOME");
+        command.args(["supervise", "--node", &self.node]);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).current_dir("/");
+        command.env_clear();
+        let mut apart = Apart { umask: None, open_files: self.open_files };
+        match user {
+            Some(user) => {
+                command.uid(wanted.uid).gid(user.gid).envs(user.environment());
+                apart.umask = Some(USER_UMASK);
+            }
+            None => {
+                command.envs(plain_environment());
+            }
         }
+        // Not among the arguments, which every user of the machine can read: whoever knows the name can meet the supervisor.
+        command.env(SERVICE_VARIABLE, &wanted.name);
+        start_apart(&mut command, apart);
         let mut child = command
             .spawn()
             .map_err(|e| (ServiceRefusal::Failed, format!("{} cannot be executed: {e}", program.display())))?;
@@ -199,13 +249,20 @@ fn last_words(mut pipe: ChildStderr) -> String {
     line.strip_prefix("vmmc: ").unwrap_or(line).to_string()
 }
 
-/// Group and home folder of a user, from the machine's list of users.
+/// What the machine knows of a user, from the machine's list of users.
 fn find_user(uid: u32) -> Option<User> {
     let text = std::fs::read_to_string("/etc/passwd").ok()?;
     text.lines().find_map(|line| {
         let fields: Vec<&str> = line.split(':').collect();
-        let [_, _, id, gid, _, home, _] = fields[..] else { return None };
-        (id.parse() == Ok(uid)).then(|| User { gid: gid.parse().unwrap_or(uid), home: home.to_string() })
+        let [name, _, id, gid, _, home, shell] = fields[..] else { return None };
+        let user = || User {
+            uid,
+            name: name.into(),
+            gid: gid.parse().unwrap_or(uid),
+            home: home.into(),
+            shell: if shell.is_empty() { "/bin/sh".into() } else { shell.into() },
+        };
+        (id.parse() == Ok(uid)).then(user)
     })
 }
 
@@ -221,7 +278,7 @@ mod tests {
 
     #[test]
     fn a_request_in_the_name_of_another_user_is_refused() {
-        let launcher = Launcher::new(&NodeConfig::new("launcher-test"), true);
+        let launcher = Launcher::new(&NodeConfig::new("launcher-test"), true, None);
         let wanted = |name: &str, uid| ServiceWanted { name: name.into(), uid, from: None };
         let own = launcher.uid;
         assert!(launcher.user(&wanted(&format!("vmmc.launch/{own}/t"), own)).is_ok());

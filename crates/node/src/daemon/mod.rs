@@ -21,9 +21,11 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use vmmc_host::channel::{ChannelError, Listener, node_socket_name};
+use vmmc_host::process::OpenFiles;
 use vmmc_host::wait::{WakeReceiver, WakeSender, Yields, wake_pair};
 use vmmc_nic::{BadNodeName, PeerTableFull, Time};
 
+pub use launcher::SERVICE_VARIABLE;
 pub use start::{StartError, start_detached};
 
 /// What a running daemon says about itself.
@@ -126,10 +128,10 @@ impl Daemon {
     /// Takes the name, binds the sockets, then lets processes connect.
     pub fn start(config: NodeConfig) -> Result<Daemon, RunError> {
         if config.detach {
-            // Fails only for the leader of a process group, which has no terminal to leave.
+            // Done already by whoever started us, as a rule; fails only for the leader of a process group, which has no terminal to leave.
             let _ = rustix::process::setsid();
         }
-        raise_open_files();
+        let found = raise_open_files();
         vmmc_nic::NodeName::parse(&config.name)?;
         let uid = rustix::process::geteuid().as_raw();
         let listener = Listener::reserve(&node_socket_name(uid, &config.name)).map_err(|e| match e {
@@ -144,7 +146,7 @@ impl Daemon {
             caught.map_err(|e| RunError::System { call: "sigaction", why: e.to_string() })?;
         }
         runner.station.watch_outside(&bell)?;
-        let launcher = Launcher::new(&config, runner.station.is_plain());
+        let launcher = Launcher::new(&config, runner.station.is_plain(), found);
         let ringer = Arc::new(ringer);
         let metrics = config.metrics.map(|address| {
             Metrics::start(address, ringer.clone()).map_err(|e| RunError::Bind { address, why: e.to_string() })
@@ -334,12 +336,13 @@ fn spare_descriptor() -> Option<OwnedFd> {
     std::fs::File::open("/dev/null").ok().map(OwnedFd::from)
 }
 
-/// Each region of each process costs a descriptor: take all that the system allows.
-fn raise_open_files() {
+/// Each region of each process costs a descriptor: takes all that the system allows, and tells what there was.
+fn raise_open_files() -> Option<OpenFiles> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
     // If it is refused, the node serves as many as it may.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+    Some(OpenFiles { soft: limit.current?, hard: limit.maximum? })
 }
 
 #[cfg(test)]

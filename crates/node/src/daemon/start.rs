@@ -10,6 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 use vmmc_host::Channel;
 use vmmc_host::channel::{listening_nodes, node_socket_name};
+use vmmc_host::process::{Apart, plain_environment, start_apart};
 
 /// Why a daemon did not start.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -43,16 +44,14 @@ pub enum StartError {
 }
 
 /// Starts `binary node run OPTIONS` in the background and waits until processes can attach. Two that start the same node at the same moment both succeed: one of the
-/// daemons serves, the other one ends.
+/// daemons serves, the other one ends. The daemon keeps nothing of its starter but where and how its user works: no descriptor, no terminal, no other variable.
 pub fn start_detached(binary: &Path, config: &NodeConfig) -> Result<(), StartError> {
     let config = NodeConfig { detach: true, ..config.clone() };
-    let mut child = Command::new(binary)
-        .args(["node", "run"])
-        .args(config.to_args())
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .current_dir("/")
+    let mut command = Command::new(binary);
+    command.args(["node", "run"]).args(config.to_args()).env_clear().envs(plain_environment());
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).current_dir("/");
+    start_apart(&mut command, Apart::default());
+    let mut child = command
         .spawn()
         .map_err(|e| StartError::Execute { binary: binary.display().to_string(), why: e.to_string() })?;
     let uid = rustix::process::geteuid().as_raw();

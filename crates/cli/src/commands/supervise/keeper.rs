@@ -19,6 +19,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::atomic::Ordering;
 use vmmc::job::Exit;
+use vmmc_node::SERVICE_VARIABLE;
 
 /// Starts the supervisor and stays until it and all below it have gone.
 pub(super) fn run(node: &str, service: &str) -> Result<(), Failure> {
@@ -27,7 +28,9 @@ pub(super) fn run(node: &str, service: &str) -> Result<(), Failure> {
     let signals = Signals::catch()?;
     let mut children = Children::default();
     let mut supervisor = Command::new("/proc/self/exe");
-    supervisor.arg0("vmmc").args(["supervise", "--node", node, "--service", service, "--kept"]);
+    supervisor.arg0("vmmc").args(["supervise", "--node", node, "--kept"]);
+    // The name is a secret, and arguments are not.
+    supervisor.env(SERVICE_VARIABLE, service);
     let supervisor = supervisor.spawn().map_err(|e| Failure::new(format!("the supervisor cannot be started: {e}")))?;
     let pid = Pid::from_child(&supervisor);
     let exit = loop {

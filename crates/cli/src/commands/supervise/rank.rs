@@ -16,6 +16,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use vmmc::job::protocol::{Program, Stream};
+use vmmc_host::process::{Apart, start_apart};
 
 /// A rank that was started.
 pub(super) struct Rank {
@@ -54,10 +55,11 @@ pub(super) fn start(program: &Program, variables: &[(&str, String)], with_input:
         .envs(program.env.iter().map(|(name, value)| (text(name), text(value))))
         .envs(variables.iter().map(|(name, value)| (*name, value.as_str())))
         .current_dir(cwd)
-        .process_group(0)
         .stdin(if with_input { Stdio::piped() } else { Stdio::null() })
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
+    // A session is a process group too, which is how its signals reach it.
+    start_apart(&mut command, Apart::default());
     vmmc_host::process::die_with_this_thread(&mut command);
     let mut child = command.spawn().map_err(|e| format!("{} cannot be executed: {e}", file.display()))?;
     let ours = |fd: OwnedFd| {
