@@ -365,6 +365,9 @@ pub(crate) struct NodeOptions {
     /// Which node.
     #[command(flatten)]
     pub(crate) which: Which,
+    /// Name that other nodes know this one by, unique in the cluster [default: that of --name; of a node called "default" the machine's host name]
+    #[arg(long = "as", value_name = "NAME")]
+    pub(crate) known_as: Option<String>,
     /// UDP address to listen on, for example 0.0.0.0:4791; repeat for several
     #[arg(long, value_name = "ADDR")]
     pub(crate) listen: Vec<SocketAddr>,

@@ -228,7 +228,7 @@ pub enum Answer {
         version: u32,
         /// Id of this process on its node.
         process: u32,
-        /// Name of the node.
+        /// Name that other nodes know the node by.
         node: String,
         /// UDP addresses that the node listens on.
         listen: Vec<String>,
@@ -438,8 +438,10 @@ pub enum NodeEvent {
 /// Description of a node, for `vmmc stats`, `node status` and `explain`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Default)]
 pub struct NodeInfo {
-    /// Name.
+    /// Name that other nodes know it by.
     pub name: String,
+    /// Name that processes of its machine find it by.
+    pub local_name: String,
     /// Process id of the daemon, or of the process that embeds it.
     pub pid: u32,
     /// User id that it runs as.

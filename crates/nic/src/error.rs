@@ -294,7 +294,7 @@ pub enum RejectReason {
     #[error("it is in plain mode and this node encrypts; use the same mode on both")]
     PlainOnly,
     /// A live node has that name already, or both have the same.
-    #[error("another live node has the same name; give each node its own")]
+    #[error("another live node of the cluster has the same name; give each its own (`vmmc node start --as NAME`)")]
     DuplicateName,
     /// It has no room for another peer.
     #[error("its peer table is full; remove peers there")]

@@ -116,8 +116,11 @@ impl Default for UtlbConfig {
 /// Settings of a node, daemon or embedded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeConfig {
-    /// Name: 1 to 63 letters, digits, `.`, `_`, `-`; unique in the cluster, and among the user's nodes on this machine.
+    /// Name: 1 to 63 letters, digits, `.`, `_`, `-`; unique among the user's nodes on this machine. Processes of the
+    /// machine look for it.
     pub name: String,
+    /// Name that other nodes know this one by, unique in the cluster. None: see [`cluster_name`](Self::cluster_name).
+    pub known_as: Option<String>,
     /// UDP addresses to listen on; port 0 lets the kernel choose. Empty: a port that the kernel chooses on all IPv4 addresses, so that the node can call others.
     pub listen: Vec<SocketAddr>,
     /// Peers known from the start; several addresses of one peer are several paths to it.
@@ -161,6 +164,7 @@ impl NodeConfig {
     pub fn new(name: &str) -> NodeConfig {
         NodeConfig {
             name: name.to_string(),
+            known_as: None,
             listen: Vec::new(),
             peers: Vec::new(),
             key: KeySource::Default,
@@ -176,6 +180,23 @@ impl NodeConfig {
             metrics: None,
             sockets_between: true,
             keeper: true,
+        }
+    }
+
+    /// Is known to other nodes by this name.
+    #[must_use]
+    pub fn known_as(mut self, name: &str) -> NodeConfig {
+        self.known_as = Some(name.to_string());
+        self
+    }
+
+    /// The name that other nodes know this one by: what was given, else the node's own name; and since every machine may
+    /// have a node called [`DEFAULT_NODE`], that of the machine for such a one.
+    pub fn cluster_name(&self) -> String {
+        match &self.known_as {
+            Some(name) => name.clone(),
+            None if self.name == DEFAULT_NODE => crate::host_name::host_name(),
+            None => self.name.clone(),
         }
     }
 
@@ -207,7 +228,7 @@ impl NodeConfig {
     }
 
     /// The options of `vmmc node run` and `vmmcd`:
-    /// `--name N`, `--listen A`, `--peer A[,A]`, `--key-file F`, `--plain`, `--serve WHOM`, `--linger-s N`, `--peer-timeout-ms N`, `--pinned-pages N`, `--utlb-entries N`, `--utlb-ways N`,
+    /// `--name N`, `--as N`, `--listen A`, `--peer A[,A]`, `--key-file F`, `--plain`, `--serve WHOM`, `--linger-s N`, `--peer-timeout-ms N`, `--pinned-pages N`, `--utlb-entries N`, `--utlb-ways N`,
     /// `--utlb-no-offset`, `--utlb-prefetch N`, `--utlb-tables N`, `--detach`, `--launcher FILE`, `--no-run`, `--plain-run`, `--metrics A`,
     /// `--no-sockets-between`.
     pub fn from_args(args: impl IntoIterator<Item = String>) -> Result<NodeConfig, BadOption> {
@@ -223,6 +244,7 @@ impl NodeConfig {
             };
             match option.as_str() {
                 "--name" => config.name = value()?,
+                "--as" => config.known_as = Some(value()?),
                 "--listen" => config.listen.push(address(&option, &value()?)?),
                 "--peer" => config.peers.push(addresses(&option, &value()?)?),
                 "--key-file" => config.key = KeySource::File(PathBuf::from(value()?)),
@@ -269,6 +291,9 @@ impl NodeConfig {
     pub fn to_args(&self) -> Vec<String> {
         let mut args = vec!["--name".to_string(), self.name.clone()];
         let mut push = |option: &str, value: String| args.extend([option.to_string(), value]);
+        if let Some(name) = &self.known_as {
+            push("--as", name.clone());
+        }
         self.listen.iter().for_each(|a| push("--listen", a.to_string()));
         for peer in &self.peers {
             push("--peer", peer.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(","));
@@ -320,7 +345,7 @@ impl NodeConfig {
 pub enum BadOption {
     /// Not an option of ours.
     #[error(
-        "unknown option {option:?}; there are --name, --listen, --peer, --key-file, --plain, --serve, --linger-s, --peer-timeout-ms, --pinned-pages, --utlb-entries, --utlb-ways, --utlb-no-offset, --utlb-prefetch, --utlb-tables, --detach, --launcher, --no-run, --plain-run, --metrics, --no-sockets-between"
+        "unknown option {option:?}; there are --name, --as, --listen, --peer, --key-file, --plain, --serve, --linger-s, --peer-timeout-ms, --pinned-pages, --utlb-entries, --utlb-ways, --utlb-no-offset, --utlb-prefetch, --utlb-tables, --detach, --launcher, --no-run, --plain-run, --metrics, --no-sockets-between"
     )]
     Unknown {
         /// What was given.
@@ -378,6 +403,7 @@ mod tests {
         config.linger = Some(Duration::from_secs(9));
         config.handle_signals = true;
         config.pinned_pages_max = Some(77);
+        config.known_as = Some("alpha".into());
         config.sockets_between = false;
         config.serve = Serve::Users(vec![1001, 1002]);
         config.utlb = UtlbConfig {
@@ -402,6 +428,13 @@ mod tests {
             assert_eq!((serve.allows(owner, other), serve.allows(root, other)), (of_user, of_root), "{serve}");
             assert_eq!(serve.to_string().parse(), Ok(serve));
         }
+    }
+
+    #[test]
+    fn a_node_without_a_name_of_its_own_is_known_by_that_of_its_host() {
+        assert_eq!(NodeConfig::default().cluster_name(), crate::host_name::host_name());
+        assert_eq!(NodeConfig::new("a").cluster_name(), "a");
+        assert_eq!(NodeConfig::default().known_as("b").cluster_name(), "b");
     }
 
     #[test]

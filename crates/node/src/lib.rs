@@ -29,6 +29,7 @@
 mod config;
 mod daemon;
 mod embedded;
+mod host_name;
 mod key;
 pub mod limits;
 mod network;

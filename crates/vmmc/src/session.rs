@@ -53,7 +53,9 @@ pub struct SessionBuilder {
 /// Who the node is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeIdentity {
-    /// Name.
+    /// Name that other nodes know it by, and that [`node`](crate::ImportBuilder::node) of an import on another node takes. It is the name
+    /// that this session was attached by only where the node was given no other (`vmmc node start --as`) and is not the
+    /// default one, which is known by the name of its machine.
     pub name: String,
     /// UDP addresses it listens on.
     pub listen: Vec<String>,

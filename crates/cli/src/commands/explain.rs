@@ -12,23 +12,24 @@ use vmmc::{Rights, Session};
 pub(crate) fn run(explain: &Explain) -> Result<(), Failure> {
     let session = attach(&explain.which.name)?;
     match (&explain.node, &explain.export) {
-        (Some(node), Some(export)) => one(&session, node, export, explain.json),
+        (Some(node), Some(export)) => {
+            // The node that we are attached to is reached without its name; it has two.
+            let is_own = *node == session.node().name || *node == explain.which.name;
+            one(&session, (!is_own).then_some(node), export, explain.json)
+        }
         (Some(node), None) => paths(&session, Some(node), explain.json),
         _ => paths(&session, None, explain.json),
     }
 }
 
-fn one(session: &Session, node: &str, export: &str, json: bool) -> Result<(), Failure> {
-    let builder = session.import(export).rights(Rights::READ.union(Rights::WRITE));
-    // The node that we are attached to is reached without its name.
-    let builder = if node == session.node().name { builder } else { builder.node(node) };
-    let import = match builder.open() {
+fn one(session: &Session, node: Option<&String>, export: &str, json: bool) -> Result<(), Failure> {
+    let open = |rights: Rights| {
+        let builder = session.import(export).rights(rights);
+        node.into_iter().fold(builder, |builder, node| builder.node(node)).open()
+    };
+    let import = match open(Rights::READ.union(Rights::WRITE)) {
         Ok(import) => import,
-        Err(e) if e.refusal() == Some(vmmc::RefusalCode::NoRight) => {
-            let builder = session.import(export).rights(Rights::READ);
-            let builder = if node == session.node().name { builder } else { builder.node(node) };
-            builder.open()?
-        }
+        Err(e) if e.refusal() == Some(vmmc::RefusalCode::NoRight) => open(Rights::READ)?,
         Err(e) => return Err(e.into()),
     };
     let explanation = import.explain();

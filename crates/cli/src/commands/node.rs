@@ -37,6 +37,7 @@ fn runs(name: &str) -> bool {
 
 fn config(options: &NodeOptions) -> Result<NodeConfig, Failure> {
     let mut config = NodeConfig::new(&options.which.name);
+    config.known_as.clone_from(&options.known_as);
     config.listen.clone_from(&options.listen);
     for peer in &options.peer {
         let addresses: Result<Vec<SocketAddr>, _> = peer.split(',').map(|a| a.trim().parse()).collect();
@@ -123,7 +124,8 @@ fn stop(which: &Which) -> Result<(), Failure> {
 fn line(info: &NodeInfo) -> String {
     let sealed = if info.sealed { "encrypted" } else { "plain" };
     let listen = if info.listen.is_empty() { "no address".into() } else { info.listen.join(", ") };
-    format!("node {:?} runs as process {}, listens on {listen}, {sealed}", info.name, info.pid)
+    let known = if info.name == info.local_name { String::new() } else { format!(" (to other nodes: {:?})", info.name) };
+    format!("node {:?}{known} runs as process {}, listens on {listen}, {sealed}", info.local_name, info.pid)
 }
 
 fn status(which: &Which, json: bool) -> Result<(), Failure> {
@@ -185,6 +187,9 @@ fn rights(bits: u8) -> String {
 #[derive(serde::Serialize)]
 struct Listed {
     name: String,
+    /// Name that other nodes know it by.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    known_as: Option<String>,
     uid: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
     pid: Option<u32>,
@@ -212,16 +217,18 @@ fn list(json: bool) -> Result<(), Failure> {
             let pid = n.pid.map_or("?".into(), |p| p.to_string());
             let release = n.release.clone().unwrap_or("?".into());
             let numbers = [n.uid.to_string(), pid, n.processes.to_string()];
-            [n.name.clone(), n.listen.join(", "), traffic.into(), release].into_iter().chain(numbers).collect()
+            let known = n.known_as.clone().unwrap_or("?".into());
+            [n.name.clone(), known, n.listen.join(", "), traffic.into(), release].into_iter().chain(numbers).collect()
         })
         .collect();
-    let header = ["node", "listens on", "traffic", "release", "user", "pid", "processes"];
-    crate::output(&table::align(&header, &lines, 4))
+    let header = ["node", "known as", "listens on", "traffic", "release", "user", "pid", "processes"];
+    crate::output(&table::align(&header, &lines, 5))
 }
 
 /// Asks a node of our own about itself; those of others are only named.
 fn look_at(uid: u32, name: String) -> Listed {
-    let mut listed = Listed { name, uid, pid: None, listen: vec![], sealed: None, processes: 0, release: None };
+    let (pid, sealed, release) = (None, None, None);
+    let mut listed = Listed { name, known_as: None, uid, pid, listen: vec![], sealed, processes: 0, release };
     if uid != own_uid() {
         return listed;
     }
@@ -233,6 +240,7 @@ fn look_at(uid: u32, name: String) -> Listed {
     let Some(info) = session.ok().and_then(|session| session.node_info(false).ok()) else { return listed };
     let processes = info.processes.iter().filter(|p| is_not_us(p)).count();
     Listed {
+        known_as: Some(info.name),
         pid: Some(info.pid),
         listen: info.listen,
         sealed: Some(info.sealed),

@@ -25,6 +25,7 @@ impl Station {
     pub fn describe(&self, now: Time, owner: bool, details: bool) -> NodeInfo {
         let mut info = NodeInfo {
             name: self.config.name.as_str().to_string(),
+            local_name: self.config.local_name.clone(),
             pid: std::process::id(),
             uid: self.uid,
             version: env!("CARGO_PKG_VERSION").to_string(),

@@ -58,6 +58,8 @@ use vmmc_nic::{ClusterKey, Command, Config, Engine, ImportId, Lent, NodeName, Pe
 pub struct StationConfig {
     /// Name of the node.
     pub name: NodeName,
+    /// Name that processes of this machine look for.
+    pub local_name: String,
     /// Cluster key; none: plain mode.
     pub key: Option<ClusterKey>,
     /// Which users of the machine it serves.
@@ -83,6 +85,7 @@ impl StationConfig {
     pub fn new(name: NodeName) -> StationConfig {
         let defaults = Config::new(name.clone());
         StationConfig {
+            local_name: name.as_str().to_string(),
             name,
             key: None,
             serve: Serve::ByOwner,

@@ -45,9 +45,10 @@ pub(crate) fn run(node: &str, service: &str, kept: bool) -> Result<(), Failure> 
     let _ = rustix::thread::set_name(c"vmmc");
     let signals = Signals::catch()?;
     let session = Session::builder().node(node).start_node(false).attach()?;
-    let link = meet(&session, service, node).map_err(Failure::new)?;
+    let link = meet(&session, service).map_err(Failure::new)?;
     let mut supervisor = Supervisor {
         session,
+        node: node.to_string(),
         link,
         signals,
         program: None,
@@ -61,7 +62,7 @@ pub(crate) fn run(node: &str, service: &str, kept: bool) -> Result<(), Failure> 
 }
 
 /// Waits for the launcher to say where it is, and answers.
-fn meet(session: &Session, service: &str, node: &str) -> Result<Link, LinkError> {
+fn meet(session: &Session, service: &str) -> Result<Link, LinkError> {
     let mut link = Link::listen(session, service)?;
     let start = Instant::now();
     let mut look_at = start + SUPERVISOR_LOOK;
@@ -77,10 +78,11 @@ fn meet(session: &Session, service: &str, node: &str) -> Result<Link, LinkError>
             None => look_at = Instant::now() + SUPERVISOR_LOOK,
         }
     };
+    let node = session.node().name.clone();
     let import = session.import(&inbox).rights(Rights::READ | Rights::WRITE);
     let import = if launcher == node { import } else { import.node(&launcher) };
     link.connect(import.open()?);
-    link.say(&Report::Ready { node: node.to_string(), pid: std::process::id() });
+    link.say(&Report::Ready { node, pid: std::process::id() });
     link.pump()?;
     Ok(link)
 }
@@ -121,6 +123,8 @@ struct End {
 
 struct Supervisor {
     session: Session,
+    /// Name by which processes of this machine find the node.
+    node: String,
     link: Link,
     signals: Signals,
     program: Option<Program>,
@@ -201,7 +205,7 @@ impl Supervisor {
         let (Some(program), Some(tables)) = (&self.program, &self.tables) else { return };
         let mut started = Vec::new();
         for &number in ranks {
-            let variables = tables.variables(number, &self.session.node().name);
+            let variables = tables.variables(number, &self.node);
             let with_input = self.input == Some(number);
             match if self.end.is_some() {
                 Err("the job is being ended".into())
