@@ -25,12 +25,13 @@ use clap::{CommandFactory, Parser};
 use failure::Failure;
 use std::io::Write;
 use std::process::ExitCode;
+use vmmc_host::text::printable_lines;
 
 /// Prints a value as JSON.
 pub(crate) fn output_json(value: &impl serde::Serialize) -> Result<(), Failure> {
     let mut text = serde_json::to_string_pretty(value).map_err(Failure::new)?;
     text.push('\n');
-    output(&text)
+    write_out(&vmmc_host::text::printable_json(&text))
 }
 
 fn main() -> ExitCode {
@@ -39,14 +40,20 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             // Whoever would read it may have gone.
-            let _ = writeln!(std::io::stderr(), "vmmc: {failure}");
+            let text = format!("vmmc: {failure}\n");
+            let _ = std::io::stderr().write_all(printable_lines(&text).as_bytes());
             failure.into()
         }
     }
 }
 
-/// Writes to standard output. A reader that has gone (`| head`) is no failure.
+/// Writes text to standard output, with nothing in it that a terminal would obey: names and reasons are others' words.
 pub(crate) fn output(text: &str) -> Result<(), Failure> {
+    write_out(&printable_lines(text))
+}
+
+/// A reader that has gone (`| head`) is no failure.
+fn write_out(text: &str) -> Result<(), Failure> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),

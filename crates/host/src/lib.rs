@@ -55,6 +55,7 @@ pub mod ring;
 #[cfg(not(loom))]
 pub mod stores;
 pub mod stream;
+pub mod text;
 #[cfg(not(loom))]
 pub mod udp;
 #[cfg(not(loom))]

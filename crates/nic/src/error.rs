@@ -356,6 +356,12 @@ pub enum ExportError {
     },
     /// Empty or larger than anything.
     #[error("an export has 1 to {max} bytes, this one {len} at offset {offset}")]
+    /// The name would move a terminal that shows it.
+    #[error("the export name {name:?} has a control character; use letters, digits and signs")]
+    ControlCharacter {
+        /// Which.
+        name: String,
+    },
     BadLength {
         /// Where it would start.
         offset: u64,

@@ -4,9 +4,14 @@
 
 use super::{Figures, Report, Row, units};
 use std::fmt::Write;
+use vmmc_host::text::printable;
 
 /// Lays cells out in aligned columns; `left` columns from the left are text, the others numbers.
+///
+/// A cell stays a cell, whatever is in it: a line end in somebody's name makes no line.
 pub(crate) fn align(header: &[&str], lines: &[Vec<String>], left: usize) -> String {
+    let fit = |line: &Vec<String>| line.iter().map(|cell| printable(cell).into_owned()).collect();
+    let lines: Vec<Vec<String>> = lines.iter().map(fit).collect();
     let width = |i: usize| {
         let cells = lines.iter().filter_map(|l| l.get(i)).map(|c| c.chars().count());
         cells.chain([header[i].chars().count()]).max().unwrap_or(0)
@@ -25,7 +30,7 @@ pub(crate) fn align(header: &[&str], lines: &[Vec<String>], left: usize) -> Stri
     put(&mut header.iter().copied());
     let rule: Vec<String> = widths.iter().map(|w| "─".repeat(*w)).collect();
     put(&mut rule.iter().map(String::as_str));
-    for line in lines {
+    for line in &lines {
         put(&mut line.iter().map(String::as_str));
     }
     out
@@ -166,12 +171,28 @@ mod tests {
         let row = |runs, figures| {
             let key = Key { series: "vmmc".into(), path: "embedded".into(), op: None, size_bytes: 8, asleep_us: None };
             Row { key, runs, each_run: Vec::new(), figures }
+    #[test]
+    fn a_name_with_line_ends_and_escapes_stays_in_its_cell() {
+        let lines = [vec!["a\nroot  up\x1b[2J".to_string(), "1".into()]];
+        let text = align(&["name", "n"], &lines, 1);
+        assert_eq!(text.lines().count(), 3, "{text}");
+        assert!(text.contains("a\\nroot  up\\u{1b}[2J"), "{text}");
+    }
+
         };
         let good = || Figures::Bandwidth { bytes_per_s: 1.0, bytes_per_s_min: 1.0, bytes_per_s_max: 1.0 };
         let failed = || Figures::Failed { error: "gone".into() };
         let told = |rows: Vec<Row>| {
             let (missing, promises, warnings) = (vec![], vec![], vec![]);
-            runs(&Report { bench: "latency".into(), machine: Machine::here(), rows, missing, promises, warnings })
+            runs(&Report {
+                bench: "latency".into(),
+                machine: Machine::here(),
+                about: vec![],
+                rows,
+                missing,
+                promises,
+                warnings,
+            })
         };
         assert_eq!(told(vec![row(25, good()), row(25, good()), row(3, failed())]), "25 runs");
         assert_eq!(told(vec![row(25, good()), row(5, good())]), "25 runs, of slow series 5");

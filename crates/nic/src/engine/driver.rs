@@ -144,6 +144,9 @@ impl Engine {
             if name.is_empty() || name.len() > EXPORT_NAME_BYTES_MAX {
                 return Err(ExportError::BadName { len: name.len() as u64, max: EXPORT_NAME_BYTES_MAX as u64 });
             }
+            if name.chars().any(char::is_control) {
+                return Err(ExportError::ControlCharacter { name: name.clone() });
+            }
             if self.tables.names.contains_key(name) {
                 return Err(ExportError::NameTaken { name: name.clone() });
             }

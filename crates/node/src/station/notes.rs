@@ -8,7 +8,9 @@ use vmmc_nic::{ServiceRefusal, ServiceWanted, Time};
 
 impl Station {
     /// Remembers a sentence for those who ask for a description of the node.
-    pub fn note(&mut self, now: Time, mut text: String) {
+    pub fn note(&mut self, now: Time, text: String) {
+        // Parts of it may be another process's words.
+        let mut text = vmmc_host::text::printable(&text).into_owned();
         while text.len() > NOTE_BYTES_MAX {
             text.pop();
         }

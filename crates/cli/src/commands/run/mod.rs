@@ -225,7 +225,8 @@ impl Watch {
 
 fn say(text: &str) {
     // Whoever reads our standard error may have gone; the job goes on.
-    let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("vmmc run: {text}\n").as_bytes());
+    let line = format!("vmmc run: {}\n", vmmc_host::text::printable(text));
+    let _ = std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes());
 }
 
 impl From<LaunchError> for Failure {
