@@ -139,7 +139,9 @@ fn told(event: JobEvent) -> Vec<Told> {
     let blank = |kind, rank| Told { kind, rank, number: 0, text: CString::default(), data: Vec::new() };
     match event {
         JobEvent::Started { rank, pid } => vec![Told { number: i64::from(pid), ..blank(VMMC_EVENT_STARTED, rank) }],
-        JobEvent::NotStarted { rank, why } => vec![Told { text: text(&why), ..blank(VMMC_EVENT_NOT_STARTED, rank) }],
+        JobEvent::NotStarted { rank, why, .. } => {
+            vec![Told { text: text(&why), ..blank(VMMC_EVENT_NOT_STARTED, rank) }]
+        }
         JobEvent::Output { rank, stream, bytes } => {
             let kind = if stream == Stream::Out { VMMC_EVENT_OUTPUT } else { VMMC_EVENT_ERROR_OUTPUT };
             vec![Told { data: bytes, ..blank(kind, rank) }]

@@ -52,7 +52,7 @@ fn event(event: JobEvent) -> Event {
     let blank = |kind, ranks| Event { kind, ranks, data: Vec::new(), number: 0, text: String::new() };
     match event {
         JobEvent::Started { rank, pid } => Event { number: i64::from(pid), ..blank("started", vec![rank]) },
-        JobEvent::NotStarted { rank, why } => Event { text: why, ..blank("not started", vec![rank]) },
+        JobEvent::NotStarted { rank, why, .. } => Event { text: why, ..blank("not started", vec![rank]) },
         JobEvent::Output { rank, stream, bytes } => {
             let kind = if stream == Stream::Out { "output" } else { "error output" };
             Event { data: bytes, ..blank(kind, vec![rank]) }

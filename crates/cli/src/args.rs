@@ -434,7 +434,7 @@ pub(crate) struct Which {
 
 /// What `exec --help` adds.
 const EXEC_HELP: &str = "\
-The exit code is the program's own. The exclusion file holds lines `program NAME` and `port NUMBER[-NUMBER]`.
+The exit code is the program's own; 127 when it was not found, 126 when it cannot be executed. The exclusion file holds lines `program NAME` and `port NUMBER[-NUMBER]`.
 
 Example: vmmc exec -- redis-server, then vmmc exec -- redis-benchmark -t get";
 

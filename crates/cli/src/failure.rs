@@ -14,6 +14,11 @@ pub(crate) const EXIT_CODES: &str = "Exit codes:
   5  timed out, or the other node cannot be reached
   6  a check did not hold (wrong checksum, target missed with --check, failing seed)";
 
+/// Exit code when a program was found and cannot be executed, as shells have it.
+pub(crate) const CANNOT_EXECUTE: u8 = 126;
+/// Exit code when a program was not found, as shells have it.
+pub(crate) const NOT_FOUND: u8 = 127;
+
 /// Why a command failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Failure {
@@ -35,7 +40,7 @@ pub(crate) enum Failure {
     /// A check failed.
     #[error("{0}")]
     Check(String),
-    /// A rank of a job failed, or the job was ended; or a program that was recorded failed.
+    /// A rank of a job failed, or the job was ended; or a program that was to be run or recorded failed, or was not there.
     #[error("{text}")]
     Rank {
         /// Its own exit code, or 128 and the number of a signal.
@@ -49,6 +54,12 @@ impl Failure {
     /// A failure without a code of its own.
     pub(crate) fn new(message: impl std::fmt::Display) -> Failure {
         Failure::Failed(message.to_string())
+    }
+
+    /// A program that was to be started was not: the exit code is what a shell would give.
+    pub(crate) fn not_started(program: &std::path::Path, why: &std::io::Error) -> Failure {
+        let code = if why.kind() == std::io::ErrorKind::NotFound { NOT_FOUND } else { CANNOT_EXECUTE };
+        Failure::Rank { code, text: format!("{} cannot be executed: {why}", program.display()) }
     }
 
     /// The documented exit code.

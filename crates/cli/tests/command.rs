@@ -37,6 +37,37 @@ fn wrong_usage_is_exit_code_2() {
 }
 
 #[test]
+fn a_program_that_is_missing_is_127_and_one_that_cannot_be_executed_126() {
+    let node = Node::start("programs", &["--plain"]);
+    let folder = Folder::new();
+    let plain = folder.file("plain");
+    std::fs::write(&plain, "no program").expect("the folder can be written");
+    let missing = folder.file("missing");
+    for start in [
+        &["run", "--name", &node.name, "--"][..],
+        &["run", "--node", &node.name, "--"],
+        &["exec", "--name", &node.name, "--"],
+        &["trace", "record", "--out", &folder.file("trace"), "--"],
+    ] {
+        for (code, program) in [(127, &*missing), (127, "no-such-program-anywhere"), (126, &plain), (126, "/")] {
+            let said = fails(code, &[start, &[program]].concat());
+            assert!(said.contains(program), "{start:?}: {said}");
+        }
+    }
+}
+
+#[test]
+fn an_export_name_that_would_move_a_terminal_is_refused() {
+    let node = Node::start("names", &["--plain"]);
+    let session = vmmc::Session::builder().node(&node.name).start_node(false).attach().expect("the node runs");
+    for name in ["a\x1b]0;owned\x07", "two\nlines", "\u{9b}2J"] {
+        let refused = session.export(4096).name(name).create().expect_err("it has a control character").to_string();
+        assert!(refused.contains("control character") && !refused.contains(char::is_control), "{refused:?}");
+    }
+    assert!(session.export(4096).name("stra\u{df}e 7").create().is_ok());
+}
+
+#[test]
 fn a_node_that_does_not_run_is_exit_code_3_and_is_not_started() {
     let name = unique("nobody");
     for args in [

@@ -330,7 +330,9 @@ impl RejectReason {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum AttachError {
     /// The table is full.
-    #[error("{max} processes are attached to this node already; detach some")]
+    #[error(
+        "{max} processes are attached to this node already; end some, or use more nodes (`vmmc run --nodes 2`, `vmmc run --hosts FILE`)"
+    )]
     TableFull {
         /// The bound.
         max: u64,
@@ -354,14 +356,14 @@ pub enum ExportError {
         /// Bytes allowed.
         max: u64,
     },
-    /// Empty or larger than anything.
-    #[error("an export has 1 to {max} bytes, this one {len} at offset {offset}")]
     /// The name would move a terminal that shows it.
     #[error("the export name {name:?} has a control character; use letters, digits and signs")]
     ControlCharacter {
         /// Which.
         name: String,
     },
+    /// Empty or larger than anything.
+    #[error("an export has 1 to {max} bytes, this one {len} at offset {offset}")]
     BadLength {
         /// Where it would start.
         offset: u64,

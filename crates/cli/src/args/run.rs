@@ -14,7 +14,8 @@ pub(crate) const EXIT_CODES: &str = "Exit codes:
   2    wrong usage
   3    no such node runs (or it is of another version)
   5    timed out, or a node was lost or cannot be reached
-  127  the program could not be started
+  126  the program was found and cannot be executed
+  127  the program was not found
   130  interrupted";
 
 /// Start a program many times.
@@ -24,14 +25,14 @@ pub(crate) struct Run {
     #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=vmmc::limits::JOB_RANKS_MAX as i64))]
     pub(crate) ranks: Option<u32>,
     /// Start so many nodes on this machine and spread the ranks over them, as if they were machines
-    #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(LOCAL_NODES_MAX)), conflicts_with_all = ["hosts", "node"])]
+    #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(LOCAL_NODES_MAX)), conflicts_with_all = ["hosts", "name"])]
     pub(crate) nodes: u32,
     /// File that names nodes: one ADDR:PORT (or `local`) on a line, with `slots=N` if wanted
     #[arg(long, value_name = "FILE")]
     pub(crate) hosts: Option<PathBuf>,
-    /// The launcher's own node, started when it does not run [default: $VMMC_NODE, or default]
-    #[arg(long, value_name = "NAME")]
-    pub(crate) node: Option<String>,
+    /// Name of the launcher's own node, which is started when it does not run [default: $VMMC_NODE, or default]
+    #[arg(long, alias = "node", value_name = "NAME")]
+    pub(crate) name: Option<String>,
     /// Rank that gets standard input, or `none`
     #[arg(long, value_name = "RANK", default_value = "0", value_parser = parse_stdin)]
     pub(crate) stdin: Stdin,

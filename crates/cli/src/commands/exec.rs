@@ -32,8 +32,7 @@ const PRELOAD_VARIABLE: &str = "LD_PRELOAD";
 /// Runs the command: on success it does not return.
 pub(crate) fn run(exec: &Exec) -> Result<(), Failure> {
     let name = exec.command.first().ok_or_else(|| Failure::Usage("name a program to run".into()))?;
-    let path = program::find(name)
-        .ok_or_else(|| Failure::Usage(format!("{}: no such program on PATH", name.to_string_lossy())))?;
+    let path = program::find(name)?;
     let kind = program::kind(&path);
     if let Some(why) = kind.obstacle() {
         eprintln!("vmmc: {} {why}; it runs, over plain TCP", path.display());
@@ -43,7 +42,7 @@ pub(crate) fn run(exec: &Exec) -> Result<(), Failure> {
     if kind != Kind::Musl {
         prepare(&mut command, exec)?;
     }
-    Err(Failure::new(format!("{} cannot be executed: {}", path.display(), command.exec())))
+    Err(Failure::not_started(&path, &command.exec()))
 }
 
 /// Sets what the program and its children need to be reached.

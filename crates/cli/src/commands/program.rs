@@ -2,6 +2,7 @@
 //!
 //! Invariant: only the head of the file is read, and nothing in it is believed beyond its length. Source: elf(5), ld.so(8).
 
+use crate::failure::{CANNOT_EXECUTE, Failure, NOT_FOUND};
 use object::read::elf::{FileHeader, ProgramHeader};
 use object::{Endianness, elf};
 use std::ffi::OsStr;
@@ -46,14 +47,35 @@ impl Kind {
     }
 }
 
-/// Where a program is, as a shell finds it.
-pub(crate) fn find(name: &OsStr) -> Option<PathBuf> {
-    let runs = |path: &Path| path.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0);
-    if name.to_string_lossy().contains('/') {
-        return Some(PathBuf::from(name));
-    }
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|folder| folder.join(name)).find(|path| runs(path))
+/// Where a program is, as a shell finds it; the error has the exit code that a shell would give.
+pub(crate) fn find(name: &OsStr) -> Result<PathBuf, Failure> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let places: Vec<PathBuf> = match name.to_string_lossy().contains('/') {
+        true => {
+            let file = PathBuf::from(name);
+            file.metadata().map_err(|e| Failure::not_started(&file, &e))?;
+            vec![file]
+        }
+        false => std::env::split_paths(&path).map(|folder| folder.join(name)).collect(),
+    };
+    let is_file = |path: &&PathBuf| path.metadata().is_ok_and(|about| about.is_file());
+    let runs = |path: &&PathBuf| path.metadata().is_ok_and(|about| about.permissions().mode() & 0o111 != 0);
+    let found = places.iter().filter(is_file).find(runs).cloned();
+    found.ok_or_else(|| match places.iter().find(|place| is_file(place) || places.len() == 1 && place.exists()) {
+        Some(file) => {
+            let text = format!("{} is not executable; run `chmod +x` on it, or name its interpreter", file.display());
+            Failure::Rank { code: CANNOT_EXECUTE, text }
+        }
+        None => {
+            let text = format!(
+                "program {:?} was not found in PATH ({}); write ./{} for one in the working directory",
+                name.to_string_lossy(),
+                path.to_string_lossy(),
+                name.to_string_lossy()
+            );
+            Failure::Rank { code: NOT_FOUND, text }
+        }
+    })
 }
 
 /// What it is; a script is what its interpreter is.
@@ -79,7 +101,7 @@ fn interpreter(bytes: &[u8]) -> Option<PathBuf> {
     let first = Path::new(words.next()?);
     if first.file_name() == Some(OsStr::new("env")) {
         let name = words.find(|word| !word.starts_with('-') && !word.contains('='))?;
-        return find(OsStr::new(name));
+        return find(OsStr::new(name)).ok();
     }
     Some(first.to_path_buf())
 }
@@ -125,7 +147,7 @@ mod tests {
     #[test]
     fn a_script_is_what_its_interpreter_is() {
         assert_eq!(interpreter(b"#!/bin/sh -e\n"), Some(PathBuf::from("/bin/sh")));
-        assert_eq!(interpreter(b"#! /usr/bin/env -S A=b sh\nx"), find(OsStr::new("sh")));
+        assert_eq!(interpreter(b"#! /usr/bin/env -S A=b sh\nx"), find(OsStr::new("sh")).ok());
         assert_eq!(interpreter(b"\x7fELF"), None);
     }
 

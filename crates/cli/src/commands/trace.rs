@@ -24,8 +24,7 @@ pub(crate) fn record(record: &TraceRecord) -> Result<(), Failure> {
     if record.only_pinned {
         command.env(ONLY_VARIABLE, "pinned");
     }
-    let status =
-        command.status().map_err(|e| Failure::new(format!("{} cannot be run: {e}", name.to_string_lossy())))?;
+    let status = command.status().map_err(|e| Failure::not_started(Path::new(name), &e))?;
     let files = parts.files()?;
     if files.is_empty() {
         return ended(status, name)

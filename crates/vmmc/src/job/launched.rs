@@ -31,6 +31,8 @@ pub enum JobEvent {
         rank: u32,
         /// Why, with the next step.
         why: String,
+        /// Whether the program is there, and cannot be executed.
+        found: bool,
     },
     /// A rank printed something: whole lines, unless a line is longer than 64 KiB.
     Output {
@@ -311,7 +313,7 @@ impl Launched {
             each(&event);
             match event {
                 JobEvent::Exited { rank, exit } if !exit.is_success() => failed.push((rank, exit.to_string())),
-                JobEvent::NotStarted { rank, why } => failed.push((rank, why)),
+                JobEvent::NotStarted { rank, why, .. } => failed.push((rank, why)),
                 JobEvent::NodeLost { ranks, why, .. } => failed.extend(ranks.into_iter().map(|r| (r, why.clone()))),
                 _ => {}
             }
@@ -385,9 +387,9 @@ impl Launched {
                 let started: Vec<_> = started.map(|(rank, pid)| JobEvent::Started { rank, pid }).collect();
                 self.events.extend(started);
             }
-            Report::NotStarted { rank, why } if known(&rank) => {
+            Report::NotStarted { rank, why, found } if known(&rank) => {
                 self.gone(rank, MemberState::Failed);
-                self.events.push_back(JobEvent::NotStarted { rank, why });
+                self.events.push_back(JobEvent::NotStarted { rank, why, found });
                 self.failed();
             }
             Report::Output { rank, stream, bytes } if known(&rank) => {

@@ -186,6 +186,8 @@ pub enum Report {
         rank: u32,
         /// Why, with the next step.
         why: String,
+        /// Whether the program is there, and cannot be executed.
+        found: bool,
     },
     /// Output, whole lines as far as they are not endless.
     Output {

@@ -7,7 +7,7 @@ mod nodes;
 mod printer;
 
 use crate::args::run::Run;
-use crate::failure::Failure;
+use crate::failure::{CANNOT_EXECUTE, Failure, NOT_FOUND};
 use hosts::Host;
 use nodes::LocalNodes;
 use printer::{Printer, Written};
@@ -23,8 +23,6 @@ const INPUT_BYTES: usize = 32 << 10;
 
 /// Exit code after Ctrl-C, as shells have it.
 const INTERRUPTED: u8 = 130;
-/// Exit code when a program cannot be started, as shells have it.
-const NOT_STARTED: u8 = 127;
 /// Exit code when a node is lost: that of everything unreachable.
 const LOST: u8 = 5;
 
@@ -42,7 +40,7 @@ pub(crate) fn run(run: &Run) -> Result<(), Failure> {
         .keep_going(run.keep_going)
         .grace(std::time::Duration::from_millis(run.grace_ms))
         .timeout(std::time::Duration::from_millis(run.timeout_ms));
-    let node = local.as_ref().map(LocalNodes::first).or(run.node.as_deref());
+    let node = local.as_ref().map(LocalNodes::first).or(run.name.as_deref());
     launch = node.iter().fold(launch, |launch, node| launch.node(node));
     launch = run.chdir.iter().fold(launch, |launch, folder| launch.current_dir(folder));
     launch = run.env.iter().fold(launch, |launch, (name, value)| launch.env(name, value));
@@ -145,8 +143,9 @@ impl Watch {
                 let node = self.job.node_of(rank).unwrap_or_default().to_string();
                 say(&format!("rank {rank} runs on node {node} as process {pid}"));
             }
-            JobEvent::NotStarted { rank, why } => {
-                self.fail(NOT_STARTED, format!("rank {rank} could not be started: {why}"))
+            JobEvent::NotStarted { rank, why, found } => {
+                let code = if found { CANNOT_EXECUTE } else { NOT_FOUND };
+                self.fail(code, format!("rank {rank} could not be started: {why}"));
             }
             JobEvent::Exited { rank, exit } => self.exited(rank, exit),
             JobEvent::NodeLost { node, ranks, why } => {

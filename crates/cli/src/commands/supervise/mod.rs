@@ -208,7 +208,7 @@ impl Supervisor {
             let variables = tables.variables(number, &self.node);
             let with_input = self.input == Some(number);
             match if self.end.is_some() {
-                Err("the job is being ended".into())
+                Err(rank::NotStarted { why: "the job is being ended".into(), found: true })
             } else {
                 rank::start(program, &variables, with_input)
             } {
@@ -216,7 +216,9 @@ impl Supervisor {
                     started.push((number, rank.pid()));
                     self.ranks.insert(number, rank);
                 }
-                Err(why) => self.link.say(&Report::NotStarted { rank: number, why }),
+                Err(rank::NotStarted { why, found }) => {
+                    self.link.say(&Report::NotStarted { rank: number, why, found });
+                }
             }
         }
         self.link.say(&Report::Started { ranks: started });

@@ -36,14 +36,32 @@ struct Output {
     lines: Lines,
 }
 
-/// Starts a rank. The error names the program and what to do.
-pub(super) fn start(program: &Program, variables: &[(&str, String)], with_input: bool) -> Result<Rank, String> {
+/// A rank that was not started.
+pub(super) struct NotStarted {
+    /// Names the program and what to do.
+    pub(super) why: String,
+    /// Whether the program is there, and cannot be executed.
+    pub(super) found: bool,
+}
+
+impl NotStarted {
+    fn missing(why: String) -> NotStarted {
+        NotStarted { why, found: false }
+    }
+
+    fn refused(why: String) -> NotStarted {
+        NotStarted { why, found: true }
+    }
+}
+
+/// Starts a rank.
+pub(super) fn start(program: &Program, variables: &[(&str, String)], with_input: bool) -> Result<Rank, NotStarted> {
     let cwd = Path::new(OsStr::from_bytes(&program.cwd));
     if !cwd.is_dir() {
-        return Err(format!(
+        return Err(NotStarted::missing(format!(
             "the working directory {} does not exist on this node; give one that does (--chdir)",
             cwd.display()
-        ));
+        )));
     }
     let file = find(program, cwd)?;
     let text = |bytes: &Vec<u8>| OsStr::from_bytes(bytes).to_os_string();
@@ -61,7 +79,8 @@ pub(super) fn start(program: &Program, variables: &[(&str, String)], with_input:
     // A session is a process group too, which is how its signals reach it.
     start_apart(&mut command, Apart::default());
     vmmc_host::process::die_with_this_thread(&mut command);
-    let mut child = command.spawn().map_err(|e| format!("{} cannot be executed: {e}", file.display()))?;
+    let failed = |e| NotStarted::refused(format!("{} cannot be executed: {e}", file.display()));
+    let mut child = command.spawn().map_err(failed)?;
     let ours = |fd: OwnedFd| {
         // On a pipe this cannot fail.
         let _ = rustix::io::ioctl_fionbio(&fd, true);
@@ -80,29 +99,37 @@ pub(super) fn start(program: &Program, variables: &[(&str, String)], with_input:
 }
 
 /// The program's file, as a shell would find it.
-fn find(program: &Program, cwd: &Path) -> Result<PathBuf, String> {
+fn find(program: &Program, cwd: &Path) -> Result<PathBuf, NotStarted> {
     let name = Path::new(OsStr::from_bytes(&program.program));
     if program.program.contains(&b'/') {
         let file = cwd.join(name);
         return match file.metadata() {
-            Err(e) => Err(format!("{} was not found on this node: {e}", file.display())),
+            Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => {
+                Err(NotStarted::refused(format!("{} cannot be reached on this node: {e}", file.display())))
+            }
+            Err(e) => Err(NotStarted::missing(format!("{} was not found on this node: {e}", file.display()))),
             Ok(about) if !about.is_file() || about.permissions().mode() & 0o111 == 0 => {
-                Err(format!("{} is not an executable file", file.display()))
+                Err(NotStarted::refused(format!("{} is not an executable file", file.display())))
             }
             Ok(_) => Ok(file),
         };
     }
     let path = program.env.iter().find(|(name, _)| name == b"PATH").map(|(_, value)| value.as_slice());
     let path = OsStr::from_bytes(path.unwrap_or(b"/usr/local/bin:/usr/bin:/bin"));
-    let is_program = |file: &PathBuf| file.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0);
-    let found = std::env::split_paths(path).map(|folder| cwd.join(folder).join(name)).find(is_program);
-    found.ok_or_else(|| {
-        format!(
+    let places: Vec<PathBuf> = std::env::split_paths(path).map(|folder| cwd.join(folder).join(name)).collect();
+    let is_file = |file: &&PathBuf| file.metadata().is_ok_and(|about| about.is_file());
+    let is_program = |file: &&PathBuf| file.metadata().is_ok_and(|about| about.permissions().mode() & 0o111 != 0);
+    if let Some(file) = places.iter().filter(is_file).find(is_program) {
+        return Ok(file.clone());
+    }
+    Err(match places.iter().find(is_file) {
+        Some(file) => NotStarted::refused(format!("{} is not an executable file", file.display())),
+        None => NotStarted::missing(format!(
             "program {:?} was not found in PATH ({}) on this node; write ./{} for one in the working directory",
             name.display().to_string(),
             Path::new(path).display(),
             name.display()
-        )
+        )),
     })
 }
 
