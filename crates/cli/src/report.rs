@@ -19,6 +19,8 @@ pub(crate) struct Report {
     pub(crate) bench: String,
     /// Where.
     pub(crate) machine: Machine,
+    /// What was done, in sentences, with the time. For the page: whoever watched the command has read it.
+    pub(crate) about: Vec<String>,
     /// What was measured.
     pub(crate) rows: Vec<Row>,
     /// Peers that were asked for but are not installed.

@@ -108,7 +108,10 @@ fn what_root_had_open_and_in_its_environment_reaches_no_process_of_another_user(
 
     for seen in [&rank, &supervisor, &keeper, &daemon] {
         let who = &seen.arguments;
-        assert!(!seen.environment.iter().any(|v| v.starts_with("ROOTS_SECRET") || v.starts_with("VMMC_TRACE")), "{who}");
+        assert!(
+            !seen.environment.iter().any(|v| v.starts_with("ROOTS_SECRET") || v.starts_with("VMMC_TRACE")),
+            "{who}"
+        );
         assert!(!seen.files.contains(&secret), "{who}: {:?}", seen.files);
         assert!(!seen.ignores(10) && !seen.ignores(1), "{who}: {}", seen.field("SigIgn"));
         assert!(!who.contains("vmmc.launch/"), "{who}");

@@ -208,10 +208,7 @@ mod tests {
         unsafe { libc::signal(libc::SIGUSR2, libc::SIG_IGN) };
         let mut command = Command::new("sh");
         command.args(["-c", look]);
-        start_apart(
-            &mut command,
-            Apart { umask: Some(0o27), open_files: Some(OpenFiles { soft: 77, hard: 77 }) },
-        );
+        start_apart(&mut command, Apart { umask: Some(0o27), open_files: Some(OpenFiles { soft: 77, hard: 77 }) });
         let output = command.output().unwrap();
         let _ = low.into_raw_fd();
         let said = String::from_utf8(output.stdout).unwrap();
@@ -228,7 +225,9 @@ mod tests {
     #[test]
     fn variables_with_secrets_are_not_among_the_plain_ones() {
         assert!(["PATH", "LC_ALL", "HOME"].into_iter().all(is_plain_variable));
-        assert!(!["AWS_SECRET_ACCESS_KEY", "LD_PRELOAD", "VMMC_TRACE", "SSH_AUTH_SOCK"].into_iter().any(is_plain_variable));
+        assert!(
+            !["AWS_SECRET_ACCESS_KEY", "LD_PRELOAD", "VMMC_TRACE", "SSH_AUTH_SOCK"].into_iter().any(is_plain_variable)
+        );
     }
 
     #[test]

@@ -54,7 +54,8 @@ pub(crate) fn now() -> Time {
 impl Runner {
     pub(crate) fn start(config: &NodeConfig, embedded: bool) -> Result<Runner, RunError> {
         // Processes find an embedded node without a name; the one that it has is for other nodes.
-        let name = if embedded { config.known_as.clone().unwrap_or(config.name.clone()) } else { config.cluster_name() };
+        let name =
+            if embedded { config.known_as.clone().unwrap_or(config.name.clone()) } else { config.cluster_name() };
         let name = NodeName::parse(&name)?;
         let key = cluster_key(&config.key)?;
         let input = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| RunError::system("epoll_create1", e))?;

@@ -13,6 +13,8 @@ use crate::measure::plan::{Plan, Source};
 use crate::measure::task::{AtomicOp, Kernel, Measure, RedirectWhen, Setting, Vmmc, Waker, Work};
 use crate::report::{Figures, Key, Missing, Report, html, promise, table};
 use clap::ValueEnum;
+use std::time::SystemTime;
+use vmmc_host::text::utc;
 
 /// Runs the command.
 pub(crate) fn run(bench: &Bench) -> Result<(), Failure> {
@@ -24,7 +26,9 @@ pub(crate) fn run(bench: &Bench) -> Result<(), Failure> {
     }
     let quiet = Quiet::start();
     let (rows, missing) = measure(bench)?;
+    let made = format!("Made by `vmmc bench`, release {}, at {}.", env!("CARGO_PKG_VERSION"), utc(SystemTime::now()));
     let mut report = Report {
+        about: vec![made],
         bench: bench.what.name().into(),
         machine: Machine::here(),
         rows,

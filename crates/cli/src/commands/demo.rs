@@ -13,6 +13,8 @@ use crate::measure::plan::{Plan, Source};
 use crate::measure::task::{Measure, MoveBy, Setting, Vmmc, Work};
 use crate::report::{Key, Report, demo as pages, promise, units};
 use indicatif::{ProgressBar, ProgressStyle};
+use std::time::SystemTime;
+use vmmc_host::text::utc;
 
 const LATENCY_SIZES: [u64; 3] = [8, 1 << 10, 64 << 10];
 const BANDWIDTH_SIZES: [u64; 3] = [64 << 10, 1 << 20, 64 << 20];
@@ -24,13 +26,15 @@ pub(crate) fn run(demo: &Demo) -> Result<(), Failure> {
     let machine = Machine::here();
     say(&format!("VMMC demo on {machine}\n\n"))?;
     let (mut within, mut between, _nodes) = set_up(&say)?;
-    move_file(demo, &mut within.0, &mut between.0, &say)?;
+    let mut about =
+        vec![format!("Made by `vmmc demo`, release {}, at {}.", env!("CARGO_PKG_VERSION"), utc(SystemTime::now()))];
+    about.extend(move_file(demo, &mut within.0, &mut between.0, &say)?);
     // What encryption costs, on two more nodes that do without.
     let (plain, _plain_nodes) = between_nodes(["c", "d"], None)?;
     say("\nMeasuring, in turns ...\n\n")?;
     let rows = measure(within.0, between.0, plain.0, demo.runs)?;
     let (missing, promises, warnings) = (vec![], vec![], quiet.warnings());
-    let mut report = Report { bench: "demo".into(), machine, rows, missing, promises, warnings };
+    let mut report = Report { bench: "demo".into(), machine, about, rows, missing, promises, warnings };
     report.promises = promise::verdicts(&report);
     report.warnings.extend(noise(&report));
     show(&report, &demo.output, pages::table)?;
@@ -62,7 +66,7 @@ fn move_file(
     within: &mut Pair,
     between: &mut Pair,
     say: &dyn Fn(&str) -> Result<(), Failure>,
-) -> Result<(), Failure> {
+) -> Result<Vec<String>, Failure> {
     let file = match &demo.file {
         Some(file) => file.clone(),
         None => std::env::current_exe()?,
@@ -72,10 +76,11 @@ fn move_file(
     let path = file.to_str().ok_or_else(|| Failure::new("the path of the file is not UTF-8; rename it"))?;
     let bytes = std::fs::metadata(path)?.len();
     read_once(path, bytes)?;
-    say(&format!(
-        "\nMoving {path}, {}, from one process to another, with a checksum on either side\n",
-        units::size(bytes)
-    ))?;
+    let size = units::size(bytes);
+    say(&format!("\nMoving {path}, {size}, from one process to another, with a checksum on either side\n"))?;
+    let mut about = vec![format!(
+        "The file {path}, {size}, was moved from one process to another, and its checksum taken on either side."
+    )];
     let moves = [
         ("on node A", "export, import, send", MoveBy::Send, true),
         ("on node A", "export, import, fetch", MoveBy::Fetch, true),
@@ -97,8 +102,9 @@ fn move_file(
         let rate = units::rate(sent.bytes as f64 / sent.taken.as_secs_f64().max(1e-9));
         let taken = units::time(sent.taken.as_nanos() as f64);
         say(&format!("  {place:<11}  {how:<21}  {taken:>8}  {rate:>9}  checksum {:08x} on both sides\n", sent.crc32))?;
+        about.push(format!("{place}, {how}: {taken}, {rate}, checksum (CRC-32) {:08x} on both sides.", sent.crc32));
     }
-    Ok(())
+    Ok(about)
 }
 
 /// Brings a file that fits well into memory there, so that the first move does not wait for the disk while the others do not.

@@ -124,7 +124,8 @@ fn stop(which: &Which) -> Result<(), Failure> {
 fn line(info: &NodeInfo) -> String {
     let sealed = if info.sealed { "encrypted" } else { "plain" };
     let listen = if info.listen.is_empty() { "no address".into() } else { info.listen.join(", ") };
-    let known = if info.name == info.local_name { String::new() } else { format!(" (to other nodes: {:?})", info.name) };
+    let known =
+        if info.name == info.local_name { String::new() } else { format!(" (to other nodes: {:?})", info.name) };
     format!("node {:?}{known} runs as process {}, listens on {listen}, {sealed}", info.local_name, info.pid)
 }
 

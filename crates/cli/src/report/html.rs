@@ -27,6 +27,9 @@ pub(crate) fn page(report: &Report) -> String {
     let _ = write!(out, "<meta name=\"viewport\" content=\"width=device-width\"><title>{}</title>", escape(&title));
     let _ = write!(out, "<style>{STYLE}</style></head><body><h1>{}</h1>", escape(&title));
     let _ = write!(out, "<p>{}</p>", escape(&report.machine.to_string()));
+    for sentence in &report.about {
+        let _ = write!(out, "<p>{}</p>", escape(sentence));
+    }
     charts(&mut out, report);
     promises(&mut out, report);
     figures(&mut out, report);
@@ -116,7 +119,7 @@ fn promises(out: &mut String, report: &Report) {
             [&v.promise, &v.target, &v.measured, &v.against, &ratio, &spread].map(|c| format!("<td>{}", escape(c)));
         let _ = write!(out, "<tr>{}<td class=\"{class}\">{met}</tr>", cells.concat());
     }
-    out.push_str("</table></div>");
+    let _ = write!(out, "</table></div><p>{}</p>", super::table::RATIOS);
 }
 
 fn figures(out: &mut String, report: &Report) {
@@ -176,12 +179,14 @@ mod tests {
         let report = Report {
             bench: "latency".into(),
             machine: Machine::here(),
+            about: vec!["Moved a<b, checksum 1234abcd on both sides.".into()],
             rows,
             missing: vec![],
             promises: vec![],
             warnings: vec!["a < b".into()],
         };
         let page = page(&report);
+        assert!(page.contains("Moved a&lt;b, checksum 1234abcd on both sides."), "{page}");
         assert!(page.contains("<svg") && page.contains("7.50 us") && page.contains("&lt;b&gt;&amp;"));
         assert!(
             !page.contains("http://")

@@ -209,7 +209,7 @@ mod tests {
 
     fn report(bench: &str, rows: Vec<Row>) -> Report {
         let (missing, promises, warnings) = (vec![], vec![], vec![]);
-        Report { bench: bench.into(), machine: Machine::here(), rows, missing, promises, warnings }
+        Report { bench: bench.into(), machine: Machine::here(), about: vec![], rows, missing, promises, warnings }
     }
 
     #[test]

@@ -145,8 +145,13 @@ pub(crate) fn promises(report: &Report) -> String {
         ]
     };
     let lines: Vec<Vec<String>> = report.promises.iter().map(line).collect();
-    format!("\n{}", align(&["promise", "target", "", "measured", "against", "ratio", "spread"], &lines, 3))
+    let table = align(&["promise", "target", "", "measured", "against", "ratio", "spread"], &lines, 3);
+    format!("\n{table}\n{RATIOS}\n")
 }
+
+/// Why a promise's ratio may differ from the one of its two figures.
+pub(crate) const RATIOS: &str = "The ratio of a promise is the median of the ratios of the single runs, which were taken one next to the other; it can differ
+a little from the ratio of the two medians beside it, because the machine's speed changes from run to run.";
 
 /// What is missing, and warnings.
 pub(crate) fn tail(report: &Report) -> String {
@@ -167,11 +172,6 @@ mod tests {
     use crate::machine::Machine;
 
     #[test]
-    fn slow_series_have_a_number_of_runs_of_their_own() {
-        let row = |runs, figures| {
-            let key = Key { series: "vmmc".into(), path: "embedded".into(), op: None, size_bytes: 8, asleep_us: None };
-            Row { key, runs, each_run: Vec::new(), figures }
-    #[test]
     fn a_name_with_line_ends_and_escapes_stays_in_its_cell() {
         let lines = [vec!["a\nroot  up\x1b[2J".to_string(), "1".into()]];
         let text = align(&["name", "n"], &lines, 1);
@@ -179,6 +179,11 @@ mod tests {
         assert!(text.contains("a\\nroot  up\\u{1b}[2J"), "{text}");
     }
 
+    #[test]
+    fn slow_series_have_a_number_of_runs_of_their_own() {
+        let row = |runs, figures| {
+            let key = Key { series: "vmmc".into(), path: "embedded".into(), op: None, size_bytes: 8, asleep_us: None };
+            Row { key, runs, each_run: Vec::new(), figures }
         };
         let good = || Figures::Bandwidth { bytes_per_s: 1.0, bytes_per_s_min: 1.0, bytes_per_s_max: 1.0 };
         let failed = || Figures::Failed { error: "gone".into() };
