@@ -39,6 +39,20 @@ pub struct PeerCredentials {
     pub gid: u32,
 }
 
+/// A message, and all that came with it.
+#[derive(Debug)]
+pub struct Received {
+    /// The message.
+    pub bytes: Vec<u8>,
+    /// Descriptors.
+    pub fds: Vec<OwnedFd>,
+    /// Whether these are all that were sent, and no more than a message may bring.
+    pub complete: bool,
+}
+
+/// Descriptors that the kernel lets pass with one message.
+const KERNEL_FDS_MAX: usize = 253;
+
 /// Why a control socket call failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ChannelError {
@@ -176,16 +190,17 @@ impl Channel {
     /// Receives one message and its descriptors; does not wait. A message whose descriptors did not all come is
     /// [`ChannelError::DescriptorsLost`], and those that came are closed.
     pub fn try_receive(&self) -> Result<(Vec<u8>, Vec<OwnedFd>), ChannelError> {
-        match self.try_receive_some()? {
-            (bytes, Some(fds)) => Ok((bytes, fds)),
-            (_, None) => Err(ChannelError::DescriptorsLost),
+        match self.try_receive_all()? {
+            Received { bytes, fds, complete: true } => Ok((bytes, fds)),
+            Received { complete: false, .. } => Err(ChannelError::DescriptorsLost),
         }
     }
 
-    /// As [`try_receive`](Self::try_receive), for who answers each message: none in place of descriptors that did not all come.
-    pub fn try_receive_some(&self) -> Result<(Vec<u8>, Option<Vec<OwnedFd>>), ChannelError> {
+    /// As [`try_receive`](Self::try_receive), for who answers each message, and minds who closes what came with it: all descriptors that could be had, even of a message that
+    /// is none. The kernel closes none of them for us, which could wait for the sender, unless this process has as many as it may.
+    pub fn try_receive_all(&self) -> Result<Received, ChannelError> {
         let mut bytes = vec![0u8; CONTROL_BYTES_MAX];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(CONTROL_FDS_MAX))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(KERNEL_FDS_MAX))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
         let message = rustix::net::recvmsg(&self.fd, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags)
@@ -196,16 +211,31 @@ impl Channel {
                 fds.extend(rights);
             }
         }
-        if message.bytes == 0 {
+        if message.bytes == 0 && fds.is_empty() {
             return Err(ChannelError::Closed);
         }
-        if message.flags.contains(ReturnFlags::TRUNC) {
+        if message.flags.contains(ReturnFlags::TRUNC) && fds.is_empty() {
             return Err(ChannelError::TooLarge { bytes: CONTROL_BYTES_MAX + 1 });
         }
-        bytes.truncate(message.bytes);
-        // The space is a little larger than asked for.
-        let lost = message.flags.contains(ReturnFlags::CTRUNC) || fds.len() > CONTROL_FDS_MAX;
-        Ok((bytes, (!lost).then_some(fds)))
+        // What was cut short, or says nothing, is no message, whatever it brought: nobody can decode it.
+        bytes.truncate(if message.flags.contains(ReturnFlags::TRUNC) { 0 } else { message.bytes });
+        let complete = !message.flags.contains(ReturnFlags::CTRUNC) && fds.len() <= CONTROL_FDS_MAX;
+        Ok(Received { bytes, fds, complete })
+    }
+
+    /// Whether something has come that has not been read.
+    pub fn has_unread(&self) -> bool {
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut byte = [0u8];
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        // After a shutdown the socket is readable in any case: what counts is whether there is a message.
+        matches!(poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], Some(&now)), Ok(n) if n > 0)
+            && matches!(rustix::net::recv(&self.fd, &mut byte[..], flags), Ok((_, n)) if n > 0)
+    }
+
+    /// Takes nothing more from the other side; what it sends fails there.
+    pub fn stop_receiving(&self) {
+        let _ = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Read);
     }
 
     /// Receives one message and its descriptors, waiting until the deadline.
@@ -392,7 +422,8 @@ mod tests {
         drop(kept);
         assert_eq!(probe.receive(soon()).unwrap_err(), ChannelError::Closed, "a copy is still open");
         a.send(b"y", &[], soon()).unwrap();
-        assert_eq!(b.try_receive_some().unwrap().1.map(|fds| fds.len()), Some(0));
+        let received = b.try_receive_all().unwrap();
+        assert_eq!((&received.bytes[..], received.fds.len(), received.complete), (&b"y"[..], 0, true));
     }
 
     #[test]

@@ -22,6 +22,8 @@ pub const REFUSED_CONNECTIONS_MAX: usize = 64;
 pub const ACCEPT_BATCH: usize = 64;
 /// Descriptors of one user whose closing waits, for a socket's peer or a file system of the user's, at which nothing more is taken from it.
 pub const UNCLOSED_MAX: usize = 64;
+/// Messages that are read from a connection that ends, for the descriptors in them; more than a socket holds.
+pub const LAST_WORDS_MAX: usize = 1_024;
 /// Time without work after which the thread that closes a user's descriptors ends.
 pub const CLOSER_IDLE: Duration = Duration::from_secs(1);
 /// Time for which no connection is taken after the node had no descriptor left for one.
@@ -30,8 +32,8 @@ pub const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 pub const DESCRIPTORS_KEPT: u64 = 128;
 /// Mappings that shares leave to the node itself: its libraries, heaps, threads, and the areas of its processes, three each.
 pub const MAPPINGS_KEPT: u64 = 4_096;
-/// Descriptors of the node for an attached process: two of the attach area and gate table each, wake pipe, doorbell, events socket, watch.
-pub const DESCRIPTORS_PER_PROCESS: u32 = 8;
+/// Descriptors of the node for an attached process: attach area, gate tables, notify bell, wake pipe, doorbell, events socket, watch.
+pub const DESCRIPTORS_PER_PROCESS: u32 = 10;
 /// Descriptors of the node for a pair of processes of which one maps memory of the other: wake-ups and notification ring.
 pub const DESCRIPTORS_PER_LINK: u32 = 2;
 /// Imports of a node by users other than its own: each costs some 150 bytes.
@@ -54,6 +56,10 @@ pub const CONTROL_USER_TURN: usize = 128;
 pub const CONTROL_WORK_INFO: usize = 64;
 /// And one that makes it reserve the areas of a process.
 pub const CONTROL_WORK_ATTACH: usize = 16;
+/// And one that maps memory, or unmaps it.
+pub const CONTROL_WORK_MAP: usize = 4;
+/// Bytes of a message that are read, and perhaps repeated in an answer, for the price of one.
+pub const CONTROL_WORK_BYTES: usize = 1 << 10;
 /// Pages that are pinned or given up for the price of one.
 pub const CONTROL_WORK_PAGES: u64 = 256;
 /// Events of the engine that are handed out before the rest has its turn: one export that ends breaks tens of thousands of imports.

@@ -3,17 +3,19 @@
 //! Invariant: once a process has gone, no byte arrives in its memory, its names are free, its importers know, and the node holds nothing of it. Source: [NT §3.1], for
 //! processes that end themselves and for those that are killed in the middle of anything.
 
+use super::closers;
 use super::connection::{Parts, Process};
 use super::gates::Gates;
 use super::refusal::{refusal, shortage};
 use super::shares::Table;
 use super::{Readable, Station};
-use crate::limits::DESCRIPTORS_PER_PROCESS;
+use crate::limits::{DESCRIPTORS_PER_PROCESS, LAST_WORDS_MAX};
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use vmmc_host::abi::GateState;
+use vmmc_host::channel::Received;
 use vmmc_host::control::{Answer, CONTROL_VERSION, NodeEvent, Refusal, RefusalCode};
 use vmmc_host::process::ProcessWatch;
 use vmmc_host::wait::{WakeReceiver, wake_pair};
@@ -73,6 +75,8 @@ impl Station {
         let (receiver, wake) = wake_pair()?;
         let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let (events, theirs) = Channel::pair()?;
+        // Nobody reads what a client would say there.
+        events.stop_receiving();
         let own = pid == std::process::id();
         let watch = if own { None } else { ProcessWatch::open(pid) };
         let bell = (own && self.config.embedded).then(|| receiver.as_fd().try_clone_to_owned()).transpose()?;
@@ -105,11 +109,14 @@ impl Station {
         for call in self.calls.forget(connection.number) {
             self.uncall(connection.who.uid, call);
         }
+        let uid = connection.who.uid;
         if connection.sockets {
-            self.hear_out(now, index, &connection.control.channel);
+            self.hear_out(now, index, connection.who.uid, &connection.control.channel);
+            self.hang_up(uid, connection.control.channel);
             self.sockets.gone(index, now);
             return self.send_socket_news();
         }
+        self.hang_up(uid, connection.control.channel);
         let Some(mut process) = connection.process else {
             self.unattached -= 1;
             return;
@@ -127,6 +134,22 @@ impl Station {
         self.memory.drop_process(process.id);
         self.pins.detach(process.id);
         self.announce_gone(process.id);
+    }
+
+    /// Closes a socket to a client. What it holds unread may hold descriptors, and closing those may wait.
+    pub(super) fn hang_up(&mut self, uid: u32, channel: Channel) {
+        // From here on nothing more comes; what was sent to the client stays readable there.
+        channel.shut_down();
+        for _ in 0..LAST_WORDS_MAX {
+            if !channel.has_unread() {
+                return;
+            }
+            match channel.try_receive_all() {
+                Ok(Received { fds, .. }) => self.closers.close(uid, closers::sort(fds).lent),
+                Err(_) => break,
+            }
+        }
+        self.closers.close(uid, vec![channel.into_fd()]);
     }
 
     /// Its exports end; importers on this node see it at the gate.

@@ -8,13 +8,13 @@ use super::refusal::{invalid, refusal};
 use super::shares::Table;
 use super::{closers, memory, refusal as refusals};
 use crate::limits::{
-    CONTROL_BATCH, CONTROL_USER_TURN, CONTROL_WORK_ATTACH, CONTROL_WORK_INFO, CONTROL_WORK_PAGES,
-    OUTBOX_USER_BYTES_MAX, PINS_PER_CALL_MAX,
+    CONTROL_BATCH, CONTROL_USER_TURN, CONTROL_WORK_ATTACH, CONTROL_WORK_BYTES, CONTROL_WORK_INFO, CONTROL_WORK_MAP,
+    CONTROL_WORK_PAGES, OUTBOX_USER_BYTES_MAX, PINS_PER_CALL_MAX,
 };
 use rustix::event::epoll;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use vmmc_host::channel::ChannelError;
+use vmmc_host::channel::{ChannelError, Received};
 use vmmc_host::control::{Answer, Call, Refusal, RefusalCode, Reply, Request, decode, encode};
 use vmmc_host::limits::CONTROL_BYTES_MAX;
 use vmmc_nic::{ProcessId, RegionId, Time};
@@ -28,21 +28,20 @@ impl Station {
                 return;
             }
             let Some(connection) = self.connections.get_mut(index).and_then(Option::as_mut) else { return };
-            match connection.control.channel.try_receive_some() {
-                Ok((bytes, fds)) => {
+            match connection.control.channel.try_receive_all() {
+                Ok(Received { bytes, fds, complete }) => {
                     connection.heard = now;
                     let uid = connection.who.uid;
                     self.counters.control_calls += 1;
                     let Ok(request) = decode::<Request>(&bytes) else {
-                        self.closers.close(uid, fds.map(closers::sort).unwrap_or_default().lent);
+                        self.closers.close(uid, closers::sort(fds).lent);
                         return self.dying.push(index);
                     };
-                    *self.turn.entry(uid).or_default() += work(&request.call);
-                    let Some(given) = fds.map(closers::sort) else {
+                    *self.turn.entry(uid).or_default() += work(&request.call) + bytes.len() / CONTROL_WORK_BYTES;
+                    let given = closers::sort(fds);
+                    if !complete {
                         self.reply(index, request.serial, Err(refusals::descriptors_lost()), Vec::new());
-                        continue;
-                    };
-                    if given.strange {
+                    } else if given.strange {
                         self.reply(index, request.serial, Err(refusals::strange_descriptor()), Vec::new());
                     } else {
                         self.serve_request(index, now, request, given.fds);
@@ -273,6 +272,7 @@ fn work(call: &Call) -> usize {
     match call {
         Call::Info { .. } | Call::ListSockets => CONTROL_WORK_INFO,
         Call::Attach { .. } => CONTROL_WORK_ATTACH,
+        Call::RegisterRegion { .. } | Call::ReleaseRegion { .. } => CONTROL_WORK_MAP,
         Call::Pin { unpin, pin } => {
             let pages = unpin.iter().chain(pin.iter().map(|run| &run.pages)).map(|run| u64::from(run.count));
             1 + (pages.sum::<u64>().min(PINS_PER_CALL_MAX) / CONTROL_WORK_PAGES) as usize

@@ -256,13 +256,24 @@ impl Station {
                 self.connections.push(None);
                 self.connections.len() - 1
             }
-            None => return Err(StationError::TableFull { max: CONNECTIONS_MAX }),
+            None => {
+                let uid = channel.peer()?.uid;
+                self.hang_up(uid, channel);
+                return Err(StationError::TableFull { max: CONNECTIONS_MAX });
+            }
         };
         let who = channel.peer()?;
         let mut held = Holdings::default();
-        let refused = self.admit(who.uid, &mut held)?;
+        let refused = match self.admit(who.uid, &mut held) {
+            Ok(refused) => refused,
+            Err(full) => {
+                self.hang_up(who.uid, channel);
+                return Err(full);
+            }
+        };
         if let Err(errno) = self.watch(&channel, index, Readable::Control) {
             self.shares.give_all(who.uid, &mut held);
+            self.hang_up(who.uid, channel);
             return Err(system("epoll_ctl")(errno));
         }
         self.numbers += 1;

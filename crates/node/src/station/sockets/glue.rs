@@ -4,10 +4,12 @@
 
 use super::Misbehaved;
 use crate::limits::SOCKET_LAST_WORDS_MAX;
+use crate::station::closers;
 use crate::station::refusal::{invalid, refusal};
 use crate::station::{Readable, Station};
 use std::os::fd::OwnedFd;
 use vmmc_host::Channel;
+use vmmc_host::channel::Received;
 use vmmc_host::control::{Answer, CONTROL_VERSION, Call, Refusal, RefusalCode, Request, decode};
 use vmmc_host::stream::messages::SocketCall;
 use vmmc_nic::{PeerRef, Time};
@@ -63,11 +65,19 @@ impl Station {
     }
 
     /// What a client said before it went, and nobody has read: that it let an end go must be known before it is taken for a holder that died.
-    pub(in crate::station) fn hear_out(&mut self, now: Time, index: usize, channel: &Channel) {
+    pub(in crate::station) fn hear_out(&mut self, now: Time, index: usize, uid: u32, channel: &Channel) {
         for _ in 0..SOCKET_LAST_WORDS_MAX {
-            let Ok((bytes, fds)) = channel.try_receive() else { return };
-            let Ok(Request { call: Call::Sockets(call), .. }) = decode::<Request>(&bytes) else { return };
-            if self.sockets.handle(now, index, call, fds).is_err() {
+            let Ok(Received { bytes, fds, .. }) = channel.try_receive_all() else { return };
+            let given = closers::sort(fds);
+            let request = decode::<Request>(&bytes);
+            let heard = match request {
+                Ok(Request { call: Call::Sockets(call), .. }) => {
+                    self.sockets.handle(now, index, call, given.fds).is_ok()
+                }
+                _ => false,
+            };
+            self.closers.close(uid, given.lent);
+            if !heard {
                 return;
             }
         }

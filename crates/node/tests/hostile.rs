@@ -1,0 +1,558 @@
+//! A hostile user beside an honest pair, on a real daemon of root's: scripted attacks, and a generator of wild calls with wild descriptors.
+//!
+//! Honest exchanges have a deadline ([`SLOW`]), and their content is looked at; so are the daemon's memory and descriptors. `SEED=n` replays a run, and
+//! `VMMC_HOSTILE_SECONDS=n` lets it take longer.
+
+#[path = "../src/testing/raw.rs"]
+#[allow(dead_code, reason = "shared with the tests of the crate")]
+mod raw;
+#[path = "../src/testing/wild.rs"]
+#[allow(dead_code, reason = "shared with the tests of other crates")]
+mod wild;
+
+use raw::{LONG, Raw, Registered};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use vmmc_host::Channel;
+use vmmc_host::channel::{ChannelError, node_socket_name};
+use vmmc_host::control::{
+    Access, Answer, CONTROL_VERSION, Call, PageRun, PinRun, Refusal, RefusalCode, Reply, Request, What, decode, encode,
+    rights,
+};
+use vmmc_host::stream::messages::SocketCall;
+use vmmc_host::wait::Deadline;
+use vmmc_node::{KeySource, NodeConfig, Serve};
+use wild::{HONEST, HOSTILE, Noise, Watched, as_user, become_user, can_be_others};
+
+const VMMCD: &str = env!("CARGO_BIN_EXE_vmmcd");
+/// An honest exchange that takes longer was held up. The machine itself may be slow now and then: one in fifty may take up to [`TOO_SLOW`].
+const SLOW: Duration = Duration::from_millis(250);
+const TOO_SLOW: Duration = Duration::from_secs(3);
+/// Memory that one hostile user may cost the daemon: its bound on replies that wait, and as much for tables.
+const COST_KIB_MAX: u64 = 128 << 10;
+
+struct Node {
+    name: String,
+    daemon: Watched,
+}
+
+impl Node {
+    fn start(test: &str, descriptors: Option<u32>) -> Node {
+        let name = format!("hostile-{test}-{}", std::process::id());
+        let config = NodeConfig::new(&name).listen("127.0.0.1:0".parse().unwrap()).key(KeySource::Plain);
+        let daemon = Watched::start(VMMCD, config.to_args(), descriptors);
+        let node = Node { name, daemon };
+        raw::wait(&nap, || node.connect().ok());
+        node
+    }
+
+    fn connect(&self) -> Result<Channel, ChannelError> {
+        connect(0, &self.name)
+    }
+}
+
+fn connect(uid: u32, name: &str) -> Result<Channel, ChannelError> {
+    Channel::try_connect(&node_socket_name(uid, name))
+}
+
+fn nap() {
+    std::thread::sleep(Duration::from_millis(1));
+}
+
+/// One request and its answer, on a connection that may not be attached.
+fn ask(channel: &Channel, call: Call, fds: &[BorrowedFd<'_>]) -> Result<Result<Answer, Refusal>, ChannelError> {
+    let deadline = Deadline::after(LONG);
+    channel.send(&encode(&Request { serial: 1, call }), fds, deadline)?;
+    let (bytes, _) = channel.receive(deadline)?;
+    Ok(decode::<Reply>(&bytes).unwrap().result)
+}
+
+fn attach_call() -> Call {
+    Call::Attach { version: CONTROL_VERSION }
+}
+
+/// Two processes of an honest user, whose transfers the node carries.
+struct Honest {
+    name: String,
+    node: String,
+    owner: Raw,
+    importer: Raw,
+    memory: Registered,
+    count: u64,
+    times: Vec<Duration>,
+}
+
+impl Honest {
+    /// To be called by a thread that is the honest user.
+    fn new(node: &str) -> Honest {
+        let attach = || Raw::over(connect(0, node).unwrap(), Rc::new(std::thread::yield_now));
+        let (mut owner, importer) = (attach(), attach());
+        let name = format!("honest-{}", owner.id);
+        let (_, memory) = owner.export(&name);
+        Honest { name, node: node.into(), owner, importer, memory, count: 0, times: Vec::new() }
+    }
+
+    /// Imports, sends a word, sees it arrive, and gives the import back; now and then a third process comes and goes.
+    fn exchange(&mut self) {
+        let start = Instant::now();
+        self.count += 1;
+        // Write-only, so that the node carries it.
+        let (grant, fds) = self.importer.import(None, &self.name, rights::WRITE);
+        assert!(fds.is_empty());
+        self.importer.send(grant.import, 0, &self.count.to_le_bytes(), self.count);
+        let done = self.importer.completion();
+        assert_eq!((done.cookie, done.status), (self.count, 0));
+        assert_eq!(self.memory.region.word(0).unwrap().load(Ordering::SeqCst), self.count);
+        assert_eq!(self.memory.region.word(8).unwrap().load(Ordering::SeqCst), 0, "foreign bytes");
+        self.importer.call(Call::Unimport { import: grant.import }).unwrap();
+        if self.count % 8 == 0 {
+            let mut third = Raw::over(connect(0, &self.node).unwrap(), Rc::new(std::thread::yield_now));
+            third.export(&format!("{}-third", self.name));
+        }
+        assert!(self.owner.no_completion(), "the receiver does nothing");
+        self.times.push(start.elapsed());
+    }
+
+    fn check(&self) {
+        let slow = self.times.iter().filter(|time| **time > SLOW).count();
+        let worst = self.times.iter().max().unwrap();
+        println!("{} honest exchanges, {slow} slow, the worst {worst:?}", self.times.len());
+        assert!(slow <= 1 + self.times.len() / 50, "{slow} of {} exchanges were held up", self.times.len());
+        assert!(*worst < TOO_SLOW, "an exchange took {worst:?}");
+    }
+}
+
+/// Has the honest pair go on while others do their worst, at least some exchanges long.
+fn beside(node: &mut Node, worst: impl FnOnce() + Send) {
+    let memory = node.daemon.memory_kib();
+    let over = AtomicBool::new(false);
+    let name = node.name.clone();
+    let peak = std::thread::scope(|scope| {
+        let honest = scope.spawn(|| {
+            become_user(HONEST);
+            let mut honest = Honest::new(&name);
+            while !over.load(Ordering::SeqCst) || honest.count < 20 {
+                honest.exchange();
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            honest.check();
+        });
+        let hostile = scope.spawn(|| {
+            // Also if it panics: who waits for it would wait for ever.
+            struct Over<'a>(&'a AtomicBool);
+            impl Drop for Over<'_> {
+                fn drop(&mut self) {
+                    self.0.store(true, Ordering::SeqCst);
+                }
+            }
+            let _over = Over(&over);
+            become_user(HOSTILE);
+            worst();
+        });
+        let mut peak = memory;
+        while !(honest.is_finished() && hostile.is_finished()) {
+            peak = peak.max(node.daemon.memory_kib());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        hostile.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        honest.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        peak
+    });
+    assert!(node.daemon.is_alive(), "the daemon has ended");
+    println!("the daemon took up to {} KiB more", peak - memory);
+    assert!(peak - memory <= COST_KIB_MAX, "the daemon took {} KiB more", peak - memory);
+}
+
+#[test]
+fn a_private_node_serves_its_user_and_root_and_tells_others_what_to_do() {
+    if !can_be_others() {
+        return;
+    }
+    const OTHER: u32 = HOSTILE + 1;
+    for (serve, all) in [(Serve::ByOwner, false), (Serve::Users(vec![HOSTILE]), false), (Serve::Any, true)] {
+        let name = format!("private-{}-{}", std::process::id(), serve);
+        let name = name.replace(',', "-");
+        let told = serve != Serve::ByOwner;
+        let (stopper, thread) = {
+            let (send, receive) = std::sync::mpsc::channel();
+            let mut config = NodeConfig::new(&name).listen("127.0.0.1:0".parse().unwrap()).key(KeySource::Plain);
+            config.serve = serve;
+            let thread = std::thread::spawn(move || {
+                become_user(HONEST);
+                let daemon = vmmc_node::Daemon::start(config).unwrap();
+                send.send(daemon.stopper()).unwrap();
+                daemon.run().unwrap();
+            });
+            (receive.recv().unwrap(), thread)
+        };
+        let calls = || {
+            let bells = vmmc_host::stream::Bells::create().unwrap().share().unwrap();
+            [
+                (attach_call(), None),
+                (Call::Info { details: true }, None),
+                (Call::Stop, None),
+                (Call::ListSockets, None),
+                (Call::Ping { node: "other".into(), timeout_ms: 1 }, None),
+                (Call::Sockets(SocketCall::Attach { version: CONTROL_VERSION }), Some(bells)),
+            ]
+        };
+        let attaches =
+            |uid| as_user(uid, || ask(&connect(HONEST, &name).unwrap(), attach_call(), &[]).unwrap().map(drop));
+        assert_eq!((attaches(HONEST), attaches(0)), (Ok(()), Ok(())));
+        assert_eq!(attaches(HOSTILE).is_ok(), told);
+        assert_eq!(attaches(OTHER).is_ok(), all);
+        if !told {
+            as_user(HOSTILE, || {
+                for (call, fd) in calls() {
+                    let channel = connect(HONEST, &name).unwrap();
+                    let fds: Vec<_> = fd.iter().map(AsFd::as_fd).collect();
+                    let refusal = ask(&channel, call.clone(), &fds).unwrap().expect_err("it is served");
+                    assert_eq!(refusal.code, RefusalCode::NotPermitted, "{call:?}");
+                    assert!(refusal.message.contains(&format!("--serve {HOSTILE}")), "{refusal}");
+                    assert_eq!(channel.receive(Deadline::after(LONG)).unwrap_err(), ChannelError::Closed);
+                }
+            });
+        }
+        stopper.stop();
+        thread.join().unwrap();
+    }
+}
+
+#[test]
+fn replies_that_nobody_reads_cost_a_bounded_amount_and_hold_up_nobody() {
+    if !can_be_others() {
+        return;
+    }
+    let mut node = Node::start("replies", None);
+    let name = node.name.clone();
+    beside(&mut node, || {
+        let channels: Vec<Channel> = (0..20).map(|_| connect(0, &name).unwrap()).collect();
+        for channel in &channels {
+            let bytes = encode(&Request { serial: 1, call: attach_call() });
+            channel.send(&bytes, &[], Deadline::after(LONG)).unwrap();
+        }
+        let end = Instant::now() + Duration::from_secs(2);
+        let mut sent = 0u64;
+        while Instant::now() < end {
+            for (at, channel) in channels.iter().enumerate() {
+                let call = match at % 3 {
+                    0 => Call::Info { details: true },
+                    1 => Call::Ping { node: "x".repeat(60_000), timeout_ms: 1 },
+                    _ => Raw::import_call(None, "nobody", rights::READ),
+                };
+                sent += u64::from(channel.try_send(&encode(&Request { serial: 1, call }), &[]).is_ok());
+            }
+        }
+        println!("{sent} requests were taken");
+        // What it asks while nothing is read waits in its own socket. Some of it comes when it is read.
+        let (bytes, _) = channels[0].receive(Deadline::after(LONG)).unwrap();
+        decode::<Reply>(&bytes).unwrap();
+    });
+}
+
+#[test]
+fn a_user_that_takes_all_it_gets_locks_nobody_out() {
+    if !can_be_others() {
+        return;
+    }
+    let mut node = Node::start("shares", None);
+    let name = node.name.clone();
+    let before = node.daemon.descriptors();
+    beside(&mut node, || {
+        // Processes and connections, until it is told that it has its share.
+        let mut processes = Vec::new();
+        let refusal = loop {
+            let channel = Channel::connect(&node_socket_name(0, &name)).unwrap();
+            match ask(&channel, attach_call(), &[]).unwrap() {
+                Ok(_) => processes.push(channel),
+                Err(refusal) => break refusal,
+            }
+        };
+        println!("{} processes: {refusal}", processes.len());
+        assert_eq!(refusal.code, RefusalCode::TableFull);
+        assert!(refusal.message.contains("its share"), "{refusal}");
+        assert!((100..=128).contains(&processes.len()), "{}", processes.len());
+        // Connections that say nothing: some of so many are let go at once.
+        let idle: Vec<_> = (0..600).filter_map(|_| connect(0, &name).ok()).collect();
+        let at_once = Deadline::after(Duration::from_secs(2));
+        let gone = |channel: &&Channel| matches!(channel.receive(at_once), Err(ChannelError::Closed));
+        let gone = idle.iter().rev().take(100).filter(gone).count();
+        println!("{gone} of the last 100 of {} connections were let go", idle.len());
+        assert!(gone > 50, "{gone}");
+        drop(idle);
+        // Waiting imports: of names, and by addresses that nobody answers from.
+        for (at, channel) in processes.iter().enumerate().take(100) {
+            for call in 0..120u16 {
+                let node = (call % 3 == 0).then(|| format!("127.9.{at}.{}:9", call + 1));
+                let what = What::Name(format!("nobody-{at}-{call}"));
+                let call = Call::Import { node, what, rights: rights::READ, wait: true, timeout_ms: 20_000 };
+                let _ = channel.try_send(&encode(&Request { serial: 2, call }), &[]);
+            }
+        }
+        // Regions and exports.
+        let region = vmmc_host::Region::create(4096).unwrap();
+        let fd = region.share().unwrap();
+        for channel in processes.iter().skip(100).take(8) {
+            let mut refused = 0;
+            for at in 0..2_000 {
+                let call = match at % 2 {
+                    0 => Call::RegisterRegion { len: 4096 },
+                    _ => Call::Export {
+                        name: None,
+                        region: 0,
+                        offset: 0,
+                        len: 4096,
+                        rights: rights::READ,
+                        access: Access::Anyone,
+                        notify: false,
+                        redirectable: true,
+                        mappable: false,
+                    },
+                };
+                let fds: &[BorrowedFd<'_>] = if at % 2 == 0 { &[fd.as_fd()] } else { &[] };
+                refused += u32::from(ask(channel, call, fds).unwrap().is_err());
+            }
+            println!("{refused} of 2000 regions and exports were refused");
+        }
+    });
+    // All of it comes back.
+    raw::wait(&nap, || (node.daemon.descriptors() <= before + 4).then_some(()));
+    let attached = as_user(HOSTILE, || ask(&node.connect().unwrap(), attach_call(), &[]).unwrap().map(drop));
+    assert_eq!(attached, Ok(()));
+}
+
+#[test]
+fn a_daemon_without_descriptors_neither_spins_nor_forgets_to_serve() {
+    let node = Node::start("descriptors", Some(64));
+    let mut kept = Vec::new();
+    // As its own user, whom no share bounds.
+    for _ in 0..200 {
+        match node.connect() {
+            Ok(channel) => kept.push(channel),
+            Err(error) => panic!("{error}"),
+        }
+    }
+    std::thread::sleep(Duration::from_millis(100));
+    let before = node.daemon.ticks();
+    std::thread::sleep(Duration::from_secs(1));
+    let ticks = node.daemon.ticks() - before;
+    assert!(ticks <= 25, "{ticks} of 100 ticks for waiting");
+    drop(kept);
+    raw::wait(&nap, || ask(&node.connect().ok()?, attach_call(), &[]).ok()?.ok());
+}
+
+#[test]
+fn a_descriptor_whose_closing_waits_holds_up_nobody() {
+    if !can_be_others() {
+        return;
+    }
+    let mut node = Node::start("closing", None);
+    let name = node.name.clone();
+    beside(&mut node, || {
+        for _ in 0..20 {
+            let channel = connect(0, &name).unwrap();
+            let socket = wild::connection(true).unwrap();
+            let bytes = encode(&Request { serial: 1, call: Call::RegisterRegion { len: 4096 } });
+            channel.send(&bytes, &[socket.as_fd()], Deadline::after(LONG)).unwrap();
+            // The node has the last copy now.
+            drop(socket);
+            let answer = channel.receive(Deadline::after(Duration::from_secs(3)));
+            assert!(answer.is_ok(), "no answer: {answer:?}");
+        }
+    });
+}
+
+/// A hostile process: some connections, and what the node has told it.
+struct Hostile {
+    noise: Noise,
+    node: String,
+    connections: Vec<Connection>,
+    calls: u64,
+}
+
+struct Connection {
+    channel: Channel,
+    /// It never reads.
+    deaf: bool,
+    /// Ids that it was given, of any kind.
+    ids: Vec<u64>,
+    /// What it was given, so that it can be given back.
+    fds: Vec<OwnedFd>,
+}
+
+impl Hostile {
+    fn new(seed: u64, node: &str) -> Hostile {
+        Hostile { noise: Noise(seed), node: node.into(), connections: Vec::new(), calls: 0 }
+    }
+
+    fn run(&mut self, until: Instant) {
+        while Instant::now() < until {
+            self.act();
+        }
+        println!("{} wild calls", self.calls);
+        assert!(self.calls > 100, "the generator has hardly run");
+    }
+
+    fn act(&mut self) {
+        let noise = &mut self.noise;
+        if self.connections.is_empty() || (self.connections.len() < 24 && noise.one_in(20)) {
+            let Ok(channel) = connect(0, &self.node) else { return };
+            if noise.next() % 8 != 0 {
+                let _ = channel.try_send(&encode(&Request { serial: 0, call: attach_call() }), &[]);
+            }
+            self.connections.push(Connection { channel, deaf: noise.one_in(6), ids: vec![0, 1], fds: Vec::new() });
+            return;
+        }
+        let at = noise.below(self.connections.len());
+        if noise.one_in(150) {
+            self.connections.swap_remove(at);
+            return;
+        }
+        let connection = &mut self.connections[at];
+        let call = call(noise, &connection.ids);
+        let given: Vec<OwnedFd> = match (&call, noise.below(8)) {
+            (Call::RegisterRegion { .. }, 1..) | (_, 0) => {
+                (0..if noise.one_in(10) { noise.below(9) } else { 1 }).map(|_| wild::descriptor(noise).1).collect()
+            }
+            _ => Vec::new(),
+        };
+        let back = noise.below(connection.fds.len().max(1));
+        let mut fds: Vec<BorrowedFd<'_>> = given.iter().map(AsFd::as_fd).take(8).collect();
+        if noise.one_in(30) {
+            fds.extend(connection.fds.get(back).map(AsFd::as_fd));
+            fds.truncate(8);
+        }
+        self.calls += 1;
+        let sent = connection.channel.try_send(&encode(&Request { serial: noise.next() % 4, call }), &fds);
+        if matches!(sent, Err(ChannelError::Closed)) {
+            self.connections.swap_remove(at);
+            return;
+        }
+        if !connection.deaf {
+            connection.read();
+        }
+    }
+}
+
+impl Connection {
+    fn read(&mut self) {
+        while let Ok((bytes, fds)) = self.channel.try_receive() {
+            self.fds.extend(fds);
+            self.fds.truncate(64);
+            let Ok(Reply { result: Ok(answer), .. }) = decode::<Reply>(&bytes) else { continue };
+            let id = match answer {
+                Answer::Region { region } => u64::from(region),
+                Answer::Exported { export } => export,
+                Answer::Imported(grant) => grant.import,
+                Answer::Redirected { redirect, .. } => redirect,
+                _ => continue,
+            };
+            if self.ids.len() >= 64 {
+                self.ids.remove(2);
+            }
+            self.ids.push(id);
+        }
+    }
+}
+
+/// A well-formed call with wild arguments.
+fn call(noise: &mut Noise, ids: &[u64]) -> Call {
+    let id = |noise: &mut Noise| if noise.one_in(8) { noise.number() } else { noise.pick(ids) };
+    let len = |noise: &mut Noise| if noise.one_in(3) { noise.number() } else { 4096 * (1 + noise.next() % 4) };
+    let offset = |noise: &mut Noise| if noise.one_in(3) { noise.number() } else { noise.next() % 4096 };
+    let name = |noise: &mut Noise| match noise.below(10) {
+        0 => String::new(),
+        1 => "n".repeat(noise.below(400)),
+        2 => "\u{1b}[31m\n".to_string(),
+        3 => format!("vmmc.launch/{}/x", noise.pick(&[0, HOSTILE, HONEST])),
+        _ => format!("w{}", noise.below(8)),
+    };
+    let node = |noise: &mut Noise| match noise.below(8) {
+        0 => Some("127.0.0.1:9".to_string()),
+        1 => Some(format!("127.8.{}.{}:9", noise.below(200), 1 + noise.below(200))),
+        2 => Some("[::1]:9".to_string()),
+        3 => Some(format!("node{}", noise.below(4))),
+        4 => Some("x".repeat(noise.below(200))),
+        _ => None,
+    };
+    let run = |noise: &mut Noise| PageRun { page: noise.number(), count: noise.next() as u32 % 40_000 };
+    match noise.below(22) {
+        0 => Call::Attach { version: if noise.one_in(4) { noise.next() as u32 } else { CONTROL_VERSION } },
+        1 | 2 => Call::RegisterRegion { len: len(noise) },
+        3 => Call::ReleaseRegion { region: id(noise) as u32 },
+        4 => Call::Pin {
+            unpin: (0..noise.below(3)).map(|_| run(noise)).collect(),
+            pin: (0..noise.below(20))
+                .map(|_| PinRun {
+                    pages: PageRun { page: noise.next() % 1_000, count: noise.next() as u32 % 4 },
+                    region: id(noise) as u32,
+                    at: noise.next() as u32 % 4,
+                })
+                .collect(),
+        },
+        5..=7 => Call::Export {
+            name: noise.one_in(2).then(|| name(noise)),
+            region: id(noise) as u32,
+            offset: if noise.one_in(2) { 0 } else { offset(noise) },
+            len: len(noise),
+            rights: noise.next() as u8 % if noise.one_in(8) { 255 } else { 8 },
+            access: match noise.below(3) {
+                0 => Access::SameUser,
+                1 => Access::Anyone,
+                _ => Access::Users((0..noise.below(100)).map(|_| noise.next() as u32).collect()),
+            },
+            notify: noise.one_in(2),
+            redirectable: noise.one_in(2),
+            mappable: noise.one_in(2),
+        },
+        8 => Call::Unexport { export: id(noise), moving: noise.one_in(2) },
+        9..=11 => Call::Import {
+            node: node(noise),
+            what: if noise.one_in(2) { What::Id(id(noise)) } else { What::Name(name(noise)) },
+            rights: noise.next() as u8 % 8,
+            wait: noise.one_in(2),
+            timeout_ms: if noise.one_in(8) { noise.next() } else { noise.next() % 3_000 },
+        },
+        12 => Call::Bind { import: id(noise) },
+        13 => Call::Unimport { import: id(noise) },
+        14 => Call::Redirect {
+            export: id(noise),
+            offset: offset(noise),
+            len: len(noise),
+            region: id(noise) as u32,
+            region_offset: offset(noise),
+            cookie: noise.next(),
+        },
+        15 => Call::RedirectReport { redirect: id(noise) },
+        16 => Call::CancelRedirect { redirect: id(noise) },
+        17 => Call::Consume { export: id(noise), offset: offset(noise), len: len(noise) },
+        18 => Call::Ping { node: node(noise).unwrap_or_default(), timeout_ms: noise.next() % 3_000 },
+        19 => Call::AddPeer { addresses: (0..noise.below(8)).filter_map(|_| node(noise)).collect() },
+        20 => Call::Info { details: noise.one_in(2) },
+        _ => match noise.below(4) {
+            0 => Call::Stop,
+            1 => Call::ListSockets,
+            2 => Call::Sockets(SocketCall::Attach { version: CONTROL_VERSION }),
+            _ => Call::Sockets(SocketCall::Withdraw { connection: noise.number() }),
+        },
+    }
+}
+
+#[test]
+fn wild_calls_with_wild_descriptors_harm_nobody_else() {
+    if !can_be_others() {
+        return;
+    }
+    let seed = wild::seed();
+    let mut node = Node::start("wild", None);
+    let before = node.daemon.descriptors();
+    let name = node.name.clone();
+    beside(&mut node, || {
+        let mut hostile = Hostile::new(seed, &name);
+        hostile.run(Instant::now() + wild::hostile_time());
+    });
+    // What lingers is closed within its time.
+    raw::wait(&nap, || (node.daemon.descriptors() <= before + 4).then_some(()));
+}
