@@ -197,6 +197,14 @@ pub enum ImportError {
         /// How long.
         after_ms: u64,
     },
+    /// No session came about, and somebody at the node's address has said why. Nobody vouches for that: it is the most likely reason, and no more.
+    #[error("no session within {after_ms} ms; {}", hinted(*hint))]
+    NoSession {
+        /// How long this node tried.
+        after_ms: u64,
+        /// The most likely reason.
+        hint: RejectReason,
+    },
     /// The node refused to talk to this one.
     #[error("the node refused the connection: {0}")]
     Rejected(RejectReason),
@@ -237,6 +245,7 @@ impl ImportError {
             ImportError::Cancelled => 11,
             ImportError::BadRequest => 12,
             ImportError::NotStarted(_) => 13,
+            ImportError::NoSession { .. } => 14,
         }
     }
 
@@ -250,6 +259,7 @@ impl ImportError {
             ImportError::NodeUnreachable { after_ms } => [after_ms, 0, 0],
             ImportError::Rejected(reason) => [reason.code().into(), 0, 0],
             ImportError::TableFull { max } => [max, 0, 0],
+            ImportError::NoSession { after_ms, hint } => [after_ms, hint.code().into(), 0],
             ImportError::NotStarted(why) => [why.code().into(), 0, 0],
             _ => [0; 3],
         }
@@ -272,8 +282,16 @@ impl ImportError {
             11 => ImportError::Cancelled,
             12 => ImportError::BadRequest,
             13 => ImportError::NotStarted(ServiceRefusal::from_code(u16::try_from(a).ok()?)?),
+            14 => ImportError::NoSession { after_ms: a, hint: RejectReason::from_code(u16::try_from(b).ok()?)? },
             _ => return None,
         })
+    }
+}
+
+fn hinted(hint: RejectReason) -> String {
+    match hint {
+        RejectReason::OtherKey => format!("the node answers, but {hint}"),
+        _ => format!("the node answers and says, without proof, that {hint}"),
     }
 }
 
@@ -299,6 +317,11 @@ pub enum RejectReason {
     /// It has no room for another peer.
     #[error("its peer table is full; remove peers there")]
     PeerTableFull,
+    /// It has another cluster key.
+    #[error(
+        "its packets do not open with this node's cluster key and this node's not with its key; give both nodes the same key file (docs/running.md, cluster key)"
+    )]
+    OtherKey,
 }
 
 impl RejectReason {
@@ -310,6 +333,7 @@ impl RejectReason {
             RejectReason::PlainOnly => 3,
             RejectReason::DuplicateName => 4,
             RejectReason::PeerTableFull => 5,
+            RejectReason::OtherKey => 6,
         }
     }
 
@@ -321,6 +345,7 @@ impl RejectReason {
             3 => RejectReason::PlainOnly,
             4 => RejectReason::DuplicateName,
             5 => RejectReason::PeerTableFull,
+            6 => RejectReason::OtherKey,
             _ => return None,
         })
     }

@@ -1,10 +1,17 @@
 //! Doors for the fuzz targets and the bounded test of random bytes: every decoder, without an engine.
 
+use crate::Engine;
 use crate::wire::chunk::Chunk;
 use crate::wire::frame::{self, Frame};
 use crate::wire::hello::{Introduction, Welcome};
 use crate::wire::packet::Header;
 use crate::wire::{Reader, Writer};
+
+/// All that an engine has, but for its counters, what it is about to send, its budgets for answers to strangers, and hints for texts: what a datagram without proof must
+/// leave as it is.
+pub fn state(engine: &Engine) -> String {
+    engine.state()
+}
 
 /// Decodes a packet header.
 pub fn header(data: &[u8]) {

@@ -72,6 +72,7 @@ mod ids;
 mod intervals;
 mod local;
 mod peer;
+mod proof;
 mod redirect;
 mod replay;
 mod rights;

@@ -140,12 +140,21 @@ pub const HELLO_RETRY_MAX: Duration = Duration::from_millis(200);
 pub const PENDING_SESSIONS_MAX: usize = 64;
 /// How long such a session waits for its first packet.
 pub const PENDING_LIFETIME: Duration = Duration::from_secs(3);
-/// Hellos answered per second, after a burst of [`HELLO_BURST`]: a key exchange costs some 100 us.
+/// Hellos answered per second, after a burst of [`HELLO_BURST`]: a key exchange costs some 100 us. Only those count that have proof of the cluster key and a cookie.
 pub const HELLOS_PER_SECOND: u64 = 200;
 /// See [`HELLOS_PER_SECOND`].
 pub const HELLO_BURST: u64 = 128;
-/// "I do not know this session" answers per second, and their burst.
+/// "I do not know this session" answers per second, and their burst: to addresses of known peers, and as many to all others together.
 pub const HINTS_PER_SECOND: u64 = 100;
+/// Rejections per second, and their burst: they are hints for the text of an error, and a stranger can ask for them.
+pub const REJECTS_PER_SECOND: u64 = 100;
+/// A cookie is good in the span in which it was given and in the next: longer than all tries of a hello on a link that loses three in ten, and shorter than it takes for
+/// the memory of a pending session to matter.
+pub const COOKIE_SPAN: Duration = Duration::from_secs(2);
+/// An attempt takes no other cookie for so long: one that comes sooner is an old one, or forged by somebody who has the key.
+pub const COOKIE_HOLD: Duration = Duration::from_secs(1);
+/// No second question to an address that a peer was heard from and that is not proven, before this.
+pub const NEWCOMER_RETRY: Duration = Duration::from_millis(100);
 /// How long a node that claims the name of a live one waits until the other is taken for gone.
 pub const NAME_CONTEST: Duration = Duration::from_millis(100);
 /// Datagrams outside sessions (hellos, answers) waiting to be sent.

@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::crypto::Handshake;
+use crate::error::RejectReason;
 use crate::ids::NodeName;
 use crate::limits::{HELLO_RETRY_FIRST, PATH_PROBES_GOOD, PATHS_MAX};
 use crate::session::Session;
@@ -31,11 +32,15 @@ pub(crate) struct Attempt {
     pub(crate) local: SessionRef,
     /// `None` in plain mode.
     pub(crate) handshake: Option<Handshake>,
+    /// With its cookie and its proof at the end.
     pub(crate) hello: Box<[u8]>,
     pub(crate) started: Time,
+    /// When the cookie came that the hello has.
+    pub(crate) cookie_at: Option<Time>,
     pub(crate) next: Time,
     pub(crate) retry: Duration,
     pub(crate) path: usize,
+    /// Hellos sent with the present cookie.
     pub(crate) sent: u32,
 }
 
@@ -44,6 +49,13 @@ pub(crate) struct Contest {
     pub(crate) since: Time,
     pub(crate) token: u64,
     pub(crate) alive: bool,
+}
+
+/// An address under question.
+pub(crate) struct Newcomer {
+    pub(crate) addr: SocketAddr,
+    pub(crate) token: u64,
+    pub(crate) asked: Time,
 }
 
 pub(crate) struct Peer {
@@ -63,6 +75,10 @@ pub(crate) struct Peer {
     /// No handshake on a mere hint before this.
     pub(crate) hint_not_before: Time,
     pub(crate) contest: Option<Contest>,
+    /// What somebody at one of its addresses has said about why there is no session, or what junk from there looks like. Nobody vouches for it: it goes into texts only.
+    pub(crate) hint: Option<RejectReason>,
+    /// An address that proven packets come from and that is none of its paths: it becomes one when it answers this question.
+    pub(crate) newcomer: Option<Newcomer>,
     /// Keepalives without an answer.
     pub(crate) ping_tries: u32,
 }
@@ -82,6 +98,8 @@ impl Peer {
             probe_next: Time::ZERO,
             hint_not_before: Time::ZERO,
             contest: None,
+            hint: None,
+            newcomer: None,
             ping_tries: 0,
         }
     }
@@ -190,6 +208,16 @@ impl Attempt {
         path: usize,
         now: Time,
     ) -> Attempt {
-        Attempt { local, handshake, hello, started: now, next: now, retry: HELLO_RETRY_FIRST, path, sent: 0 }
+        Attempt {
+            local,
+            handshake,
+            hello,
+            started: now,
+            cookie_at: None,
+            next: now,
+            retry: HELLO_RETRY_FIRST,
+            path,
+            sent: 0,
+        }
     }
 }

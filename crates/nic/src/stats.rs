@@ -56,6 +56,8 @@ counters! {
         hellos_out,
         /// Hellos received.
         hellos_in,
+        /// Hellos answered with a cookie, as they had none that is good.
+        cookies_out,
         /// Hellos not answered because too many came.
         hellos_limited,
         /// Handshakes refused, here or there.
@@ -136,6 +138,8 @@ pub struct PeerInfo {
     pub held_bytes: usize,
     /// Encrypted.
     pub sealed: bool,
+    /// What somebody at one of its addresses says about why there is no session. Nobody vouches for it.
+    pub hint: Option<crate::error::RejectReason>,
     /// Incarnation number of the other engine.
     pub incarnation: u64,
     /// Counters of the present session.

@@ -281,7 +281,7 @@ fn an_answer_takes_along_the_acknowledgement_of_what_is_not_settled_yet() {
 }
 
 #[test]
-fn a_send_from_another_address_teaches_a_path_unless_it_is_an_old_packet() {
+fn a_send_from_another_address_teaches_a_path_that_answers_unless_it_is_an_old_packet() {
     for sealed in [false, true] {
         let (mut s, ..) = setup_both_ways(sealed);
         let [old, new] = [0, 1].map(|_| {
@@ -296,15 +296,24 @@ fn a_send_from_another_address_teaches_a_path_unless_it_is_an_old_packet() {
             peer.paths.iter().map(|path| path.addr).collect::<Vec<_>>()
         };
         let before = paths(&s.world);
-        let [later, earlier] = [7, 8].map(|path| addr(0, path));
+        let [later, earlier, nowhere] = [7, 8, 9].map(|path| addr(0, path));
+        s.world.nodes[0].addrs.extend([later, earlier]);
         // What is held for the gap, and what closes it: only the newest packet tells where the peer is.
         s.world.deliver(1, later, &mut new.clone());
         s.world.deliver(1, earlier, &mut old.clone());
+        assert_eq!(paths(&s.world), before, "anybody could have sent it on from there");
+        s.world.settle();
         assert_eq!(paths(&s.world), [&before[..], &[later]].concat());
         let mut third = [0; 1500];
         let send = plain_send(s.import, 0, b"a word");
         let sent = s.world.nodes[0].engine.send_now(s.world.now, s.sender, send, &mut third, |_, _| {});
         s.world.deliver(1, earlier, &mut third[..sent.expect("nothing stands before it").len]);
+        s.world.settle();
+        assert_eq!(paths(&s.world), [&before[..], &[later, earlier]].concat());
+        let mut fourth = [0; 1500];
+        let sent = s.world.nodes[0].engine.send_now(s.world.now, s.sender, send, &mut fourth, |_, _| {});
+        s.world.deliver(1, nowhere, &mut fourth[..sent.expect("nothing stands before it").len]);
+        s.world.settle();
         assert_eq!(paths(&s.world), [&before[..], &[later, earlier]].concat());
     }
 }

@@ -76,7 +76,7 @@ impl Engine {
         told.map_or(self.config.path_mtu_bytes, |(_, bytes)| *bytes)
     }
 
-    fn peer_at(&self, addr: SocketAddr) -> Option<u16> {
+    pub(super) fn peer_at(&self, addr: SocketAddr) -> Option<u16> {
         let at = |peer: &Option<Peer>| peer.as_ref().is_some_and(|peer| peer.path_of(addr).is_some());
         self.peers.iter().position(at).map(|index| index as u16)
     }
@@ -198,12 +198,23 @@ impl Engine {
 
     /// Nobody answered, or not as hoped: who waits is told.
     pub(super) fn attempt_failed(&mut self, now: Time, index: u16, why: ImportError) {
+        let why = self.with_hint(index, why);
         self.drop_attempt(index);
         if self.peer(index).is_some_and(|peer| peer.session.is_none()) {
             self.fail_waits_at(index, why);
             self.retire_peer(index);
         }
         self.settle_name_waits(now, why);
+    }
+
+    /// Says with the error what somebody at the peer's address has said about it.
+    pub(super) fn with_hint(&self, index: u16, why: ImportError) -> ImportError {
+        let after_ms = match why {
+            ImportError::NodeUnreachable { after_ms } | ImportError::TimedOut { waited_ms: after_ms } => after_ms,
+            _ => return why,
+        };
+        let hint = self.peer(index).filter(|peer| peer.session.is_none()).and_then(|peer| peer.hint);
+        hint.map_or(why, |hint| ImportError::NoSession { after_ms, hint })
     }
 
     fn fail_waits_at(&mut self, index: u16, why: ImportError) {

@@ -8,7 +8,9 @@ use super::{Engine, Lent, Transmit};
 use crate::command::Dma;
 use crate::error::PeerDownReason;
 use crate::event::Event;
-use crate::limits::{CHUNKS_MAX, PACKET_BYTES_MIN};
+use crate::ids::NodeName;
+use crate::limits::{CHUNKS_MAX, NEWCOMER_RETRY, PACKET_BYTES_MIN, PATHS_MAX};
+use crate::peer::Newcomer;
 use crate::replay::Freshness;
 use crate::session::Outcome;
 use crate::tables::{Via, WaitFor};
@@ -58,8 +60,9 @@ impl Engine {
                 Kind::Data => self.handle_data(now, from, header, datagram, dma),
                 Kind::Hello => self.handle_hello(now, from, header, datagram),
                 Kind::Welcome => self.handle_welcome(now, from, header, datagram),
-                Kind::Reject => self.handle_reject(now, header),
-                Kind::UnknownSession => self.handle_hint(now, from, header.session),
+                Kind::Retry => self.handle_retry(now, from, header, datagram),
+                Kind::Reject => self.handle_reject(header),
+                Kind::UnknownSession => self.handle_hint(now, from, header.session, datagram),
             },
             Err(BadHeader::HelloVersion(session)) => {
                 self.reject(now, from, session, crate::error::RejectReason::Version);
@@ -162,7 +165,7 @@ impl Engine {
             let uncounted = Some((number, body.len()));
             self.unsettled = Some(Unsettled { via: session.via, came: now, ack, uncounted });
             if elsewhere {
-                self.learn_path(index, from);
+                self.learn_path(now, index, from);
             }
             return;
         }
@@ -177,7 +180,7 @@ impl Engine {
         let hostile = session.tx.chunks.len() > CHUNKS_MAX;
         let has_to_send = session.has_to_send();
         if elsewhere {
-            self.learn_path(index, from);
+            self.learn_path(now, index, from);
         }
         if unsettled.is_some() {
             self.unsettled = unsettled;
@@ -194,17 +197,22 @@ impl Engine {
         self.arm(index);
     }
 
-    /// The newest packet of a peer came from an address that is not its current one: it is a path of its own, if it is not known as one.
+    /// The newest packet of a peer came from an address that is not its current one. The packet is proven and where it came from is not: if that is none of the peer's
+    /// paths, it becomes one when a question to it is answered.
     #[cold]
-    fn learn_path(&mut self, index: u16, from: SocketAddr) {
-        let Some(peer) = self.peer(index) else { return };
+    fn learn_path(&mut self, now: Time, index: u16, from: SocketAddr) {
+        let token = self.rng.u64();
+        let Some(peer) = self.peer_mut(index) else { return };
         let newest = peer.session.as_deref().is_some_and(|session| session.last_from == Some(from));
-        if newest && peer.path_of(from).is_none() {
-            let mtu = self.mtu_of(from);
-            if let Some(peer) = self.peer_mut(index) {
-                peer.add_path(from, mtu);
-            }
+        let asked = peer.newcomer.as_ref().is_some_and(|newcomer| now.since(newcomer.asked) < NEWCOMER_RETRY);
+        if !newest || asked || peer.path_of(from).is_some() || peer.paths.len() >= PATHS_MAX {
+            return;
         }
+        peer.newcomer = Some(Newcomer { addr: from, token, asked: now });
+        if let Some(session) = peer.session.as_deref_mut() {
+            session.queue_ping(Some(from), token);
+        }
+        self.wake(index);
     }
 
     /// Acts on what a packet meant for the peer as a whole.
@@ -229,6 +237,13 @@ impl Engine {
         if let Some(contest) = peer.contest.as_mut().filter(|contest| contest.token == token) {
             contest.alive = true;
         }
+        if let Some(newcomer) = peer.newcomer.take_if(|newcomer| newcomer.token == token) {
+            let mtu = self.mtu_of(newcomer.addr);
+            if let Some(peer) = self.peer_mut(index) {
+                peer.add_path(newcomer.addr, mtu);
+            }
+            return;
+        }
         if peer.probe_answered(token) {
             if let Some(session) = peer.session.as_deref_mut() {
                 session.stats.path_switches += 1;
@@ -247,21 +262,29 @@ impl Engine {
     /// A packet for a session that is not here: its sender may have outlived it.
     fn unknown_session(&mut self, now: Time, from: SocketAddr, session: SessionRef) {
         self.tables.stats.unknown_session += 1;
-        if self.hint_limit.take(now) {
-            let mut bytes = [0; HEADER_BYTES];
-            Header { kind: Kind::UnknownSession, session, number: 0 }.write(&mut bytes);
-            self.send_loose(from, bytes.into());
+        let known = self.peer_at(from).is_some();
+        let limit = if known { &mut self.hint_limit } else { &mut self.stranger_limit };
+        if limit.take(now) {
+            let mut datagram = vec![0; HEADER_BYTES];
+            Header { kind: Kind::UnknownSession, session, number: 0 }.write(&mut datagram);
+            self.proof.append(&mut datagram, self.config.name.as_str().as_bytes());
+            self.send_loose(from, datagram.into());
         }
     }
 
-    /// Somebody says that a peer has lost its session with this node. Nobody vouches for that: a
-    /// handshake finds out, and the peer's answer to it says whether it still has the session.
-    fn handle_hint(&mut self, now: Time, from: SocketAddr, session: SessionRef) {
+    /// Somebody says that a peer has lost its session with this node. In sealed mode the peer's name and the cluster key vouch for that, and ids are not used again. In plain
+    /// mode nobody does; in both a handshake finds out, and the peer's answer to it says whether it still has the session.
+    fn handle_hint(&mut self, now: Time, from: SocketAddr, session: SessionRef, datagram: &[u8]) {
         let lost = |peer: &crate::peer::Peer| {
             peer.session.as_deref().is_some_and(|at| at.remote == session) && peer.path_of(from).is_some()
         };
         let found = self.peers.iter().position(|peer| peer.as_ref().is_some_and(lost));
         let Some(index) = found.map(|index| index as u16) else { return };
+        let name = self.peer(index).and_then(|peer| peer.name.as_ref()).map_or("", NodeName::as_str);
+        if self.proof.check(datagram, name.as_bytes()).is_none() {
+            self.tables.stats.bad_seals += 1;
+            return;
+        }
         let Some(peer) = self.peer_mut(index) else { return };
         if peer.attempt.is_some() || now < peer.hint_not_before {
             return;
@@ -327,7 +350,9 @@ impl Engine {
                 let to = to.unwrap_or(current);
                 sent = session.build_ping(token, false, buf).map(|len| Transmit { to, len });
             } else if let Some((len, only_ack)) = session.build(now, buf, &mut self.tables, dma, lending) {
-                let to = if only_ack { session.last_from.unwrap_or(current) } else { current };
+                let heard = session.last_from.filter(|from| only_ack && *from != current);
+                let known = heard.filter(|from| peer.paths.iter().any(|path| path.addr == *from));
+                let to = known.unwrap_or(current);
                 sent = Some(Transmit { to, len });
                 lent = session.lent.take();
             }

@@ -1,15 +1,19 @@
 //! Handshakes: hellos answered, welcomes taken, sessions begun.
 //!
-//! What comes without proof costs a bounded amount and changes nothing: the answer to a hello is a
-//! session on probation, which displaces nothing until a packet under its keys has come.
+//! What comes without proof costs a hash and changes nothing. A hello is looked into only if a holder of the cluster key has made it (its proof) and after this node asked
+//! for it (its cookie); one without a cookie is answered with one, and this node keeps nothing of it. Then the answer is a session on probation, which displaces nothing
+//! until a packet under its keys has come. A rejection proves nothing and is a hint for the text of an error.
 
 use std::net::SocketAddr;
 
 use super::Engine;
 use crate::crypto::{HANDSHAKE_OVERHEAD, Handshake, Seal, Seals, checksum};
 use crate::error::{PeerDownReason, RejectReason};
-use crate::limits::{LOOSE_DATAGRAMS_MAX, NAME_CONTEST, OURS_WINS, PENDING_SESSIONS_MAX};
+use crate::limits::{
+    COOKIE_HOLD, HELLO_RETRY_FIRST, LOOSE_DATAGRAMS_MAX, NAME_CONTEST, OURS_WINS, PENDING_SESSIONS_MAX,
+};
 use crate::peer::Contest;
+use crate::proof::{COOKIE_BYTES, Cookie};
 use crate::session::{Opening, Session};
 use crate::time::Time;
 use crate::wire::hello::{HELLO_BYTES_MAX, Introduction, Welcome};
@@ -52,6 +56,11 @@ pub(super) struct Limiter {
 impl Limiter {
     pub(super) fn new(per_second: u64, burst: u64, now: Time) -> Limiter {
         Limiter { per_second, burst, level: burst * 1_000_000_000, at: now }
+    }
+
+    /// Tokens, in parts of 10^9.
+    pub(super) fn left(&self) -> u64 {
+        self.level
     }
 
     pub(super) fn take(&mut self, now: Time) -> bool {
@@ -128,12 +137,14 @@ impl Engine {
         let len = out.len();
         let handshake = self.config.key.as_ref().map(|key| Handshake::initiate(key, &datagram, &mut self.rng));
         let handshake = append(handshake, &payload[..len], &mut datagram);
+        datagram.extend_from_slice(&[0; COOKIE_BYTES]);
+        self.proof.append(&mut datagram, &[]);
         (handshake, datagram.into())
     }
 
     pub(super) fn reject(&mut self, now: Time, to: SocketAddr, session: SessionRef, reason: RejectReason) {
         self.tables.stats.rejects += 1;
-        if self.hint_limit.take(now) {
+        if self.reject_limit.take(now) {
             self.send_bare(to, Kind::Reject, session, reason.code().into());
         }
     }
@@ -146,16 +157,35 @@ impl Engine {
             (false, true) => return self.reject(now, from, header.session, RejectReason::NeedsKey),
             _ => {}
         }
-        if !self.hello_limit.take(now) {
-            self.tables.stats.hellos_limited += 1;
+        let Some(covered) = self.proof.check(datagram, &[]) else {
+            self.tables.stats.bad_seals += 1;
+            if sealed {
+                self.hinted(from, RejectReason::OtherKey);
+                self.reject(now, from, header.session, RejectReason::OtherKey);
+            }
             return;
+        };
+        let Some((hello, cookie)) = covered.split_last_chunk::<COOKIE_BYTES>() else {
+            self.tables.stats.malformed += 1;
+            return;
+        };
+        if !self.cookies.knows(now, header.session, cookie) {
+            return self.ask_again(now, from, header.session);
         }
         if let Some(reply) = self.reply_given(header.session, datagram) {
             return self.send_loose(from, reply);
         }
+        if self.is_session_of(header.session) {
+            // Said again on its way, and answered long since.
+            return;
+        }
+        if !self.hello_limit.take(now) {
+            self.tables.stats.hellos_limited += 1;
+            return;
+        }
         let mut handshake =
-            self.config.key.as_ref().map(|key| Handshake::respond(key, &datagram[..HEADER_BYTES], &mut self.rng));
-        let Some(payload) = open(handshake.as_mut(), datagram) else {
+            self.config.key.as_ref().map(|key| Handshake::respond(key, &hello[..HEADER_BYTES], &mut self.rng));
+        let Some(payload) = open(handshake.as_mut(), hello) else {
             self.tables.stats.bad_seals += 1;
             return;
         };
@@ -164,6 +194,71 @@ impl Engine {
             return;
         };
         self.judge_hello(now, from, header.session, datagram, introduction, handshake);
+    }
+
+    /// Gives the sender of a hello a cookie, which it puts into the hello. Only who gets datagrams at its address, and in sealed mode has the key, can do that: a recorded
+    /// hello goes no further.
+    fn ask_again(&mut self, now: Time, to: SocketAddr, attempt: SessionRef) {
+        let mut datagram = vec![0; HEADER_BYTES];
+        Header { kind: Kind::Retry, session: attempt, number: 0 }.write(&mut datagram);
+        datagram.extend_from_slice(&self.cookies.give(now, attempt));
+        self.proof.append(&mut datagram, &[]);
+        self.tables.stats.cookies_out += 1;
+        self.send_loose(to, datagram.into());
+    }
+
+    /// A node wants its cookie in the hello of an attempt.
+    pub(super) fn handle_retry(&mut self, now: Time, from: SocketAddr, header: Header, datagram: &[u8]) {
+        let Some(index) = self.attempt_of(header.session) else {
+            self.tables.stats.unknown_session += 1;
+            return;
+        };
+        let Some(covered) = self.proof.check(datagram, &[]) else {
+            self.tables.stats.bad_seals += 1;
+            return self.hinted_of(index, RejectReason::OtherKey);
+        };
+        let Ok(cookie) = Cookie::try_from(&covered[HEADER_BYTES.min(covered.len())..]) else {
+            self.tables.stats.malformed += 1;
+            return;
+        };
+        let peer = self.peers[usize::from(index)].as_mut().expect("an attempt has its peer");
+        let path = peer.path_of(from);
+        let attempt = peer.attempt.as_mut().expect("the slot says so");
+        let held = attempt.cookie_at.is_some_and(|at| now.since(at) < COOKIE_HOLD);
+        let mut hello = attempt.hello[..attempt.hello.len() - self.proof.bytes()].to_vec();
+        let at = hello.len() - COOKIE_BYTES;
+        if held || hello[at..] == cookie {
+            return;
+        }
+        hello[at..].copy_from_slice(&cookie);
+        self.proof.append(&mut hello, &[]);
+        attempt.hello = hello.into();
+        (attempt.cookie_at, attempt.sent) = (Some(now), 0);
+        attempt.retry = HELLO_RETRY_FIRST;
+        attempt.path = path.unwrap_or(attempt.path);
+        self.say_hello(now, index);
+        self.arm(index);
+    }
+
+    /// Keeps what somebody at `from` says, or what junk from there looks like, for the text of an error.
+    fn hinted(&mut self, from: SocketAddr, hint: RejectReason) {
+        if let Some(index) = self.peer_at(from) {
+            self.hinted_of(index, hint);
+        }
+    }
+
+    fn hinted_of(&mut self, index: u16, hint: RejectReason) {
+        if let Some(peer) = self.peer_mut(index).filter(|peer| peer.session.is_none()) {
+            peer.hint = Some(hint);
+        }
+    }
+
+    /// Whether a session came from the attempt that its other side calls so.
+    fn is_session_of(&self, remote: SessionRef) -> bool {
+        let made = |peer: &crate::peer::Peer| {
+            peer.session.as_deref().is_some_and(|session| session.remote == remote && !session.initiator)
+        };
+        self.peers.iter().flatten().any(made)
     }
 
     /// The answer to this very hello, if it was given already.
@@ -311,6 +406,11 @@ impl Engine {
             self.tables.stats.unknown_session += 1;
             return;
         };
+        if header.number != 0 {
+            // The seal of a welcome does not cover it.
+            self.tables.stats.malformed += 1;
+            return;
+        }
         let peer = self.peers[usize::from(index)].as_mut().expect("an attempt has its peer");
         let attempt = peer.attempt.as_mut().expect("the slot says so");
         let Some(payload) = open(attempt.handshake.as_mut(), datagram) else {
@@ -326,10 +426,14 @@ impl Engine {
         }
     }
 
-    pub(super) fn handle_reject(&mut self, now: Time, header: Header) {
+    /// A rejection needs no key, as who sends it may have another one or none. So it proves nothing: this node goes on trying, and tells of it when that was in vain.
+    pub(super) fn handle_reject(&mut self, header: Header) {
         let reason = u16::try_from(header.number).ok().and_then(RejectReason::from_code);
         match (self.attempt_of(header.session), reason) {
-            (Some(index), Some(reason)) => self.attempt_rejected(now, index, reason),
+            (Some(index), Some(reason)) => {
+                self.tables.stats.rejects += 1;
+                self.hinted_of(index, reason);
+            }
             _ => self.tables.stats.malformed += 1,
         }
     }
@@ -357,7 +461,7 @@ impl Engine {
         let peer = self.peers[usize::from(index)].as_mut().expect("the caller found it");
         let attempt = peer.attempt.take().expect("the caller found it");
         let local = attempt.local;
-        let round_trip = (attempt.sent == 1).then(|| now.since(attempt.started));
+        let round_trip = attempt.cookie_at.filter(|_| attempt.sent == 1).map(|said| now.since(said));
         let index = self.merge_peer(now, index, &introduction.name);
         let peer = self.peers[usize::from(index)].as_mut().expect("merging keeps one");
         if let Some(session) = peer.session.as_deref() {
@@ -448,6 +552,8 @@ impl Engine {
             }
         }
         peer.contest = None;
+        peer.hint = None;
+        peer.newcomer = None;
         peer.ping_tries = 0;
         let path_bytes = peer.mtu_bytes();
         let opening = Opening { via, local, remote, initiator, seals, receive_budget, path_bytes };

@@ -20,8 +20,11 @@ use crate::command::Dma;
 use crate::config::Config;
 use crate::event::Event;
 use crate::ids::{NodeName, ProcessId, RegionRef};
-use crate::limits::{HELLO_BURST, HELLOS_PER_SECOND, HINTS_PER_SECOND, PACKET_BYTES_MAX, PACKET_BYTES_MIN};
+use crate::limits::{
+    HELLO_BURST, HELLOS_PER_SECOND, HINTS_PER_SECOND, PACKET_BYTES_MAX, PACKET_BYTES_MIN, REJECTS_PER_SECOND,
+};
 use crate::peer::Peer;
+use crate::proof::{Cookies, Proof};
 use crate::rng::Rng;
 use crate::session::Session;
 use crate::slab::Key;
@@ -62,7 +65,13 @@ pub struct Engine {
     /// Imports and pings that wait for a node of a certain name.
     name_waits: Vec<Key>,
     hello_limit: Limiter,
+    /// To addresses of known peers.
     hint_limit: Limiter,
+    /// To all others.
+    stranger_limit: Limiter,
+    reject_limit: Limiter,
+    proof: Proof,
+    cookies: Cookies,
     /// As told by `set_path_mtu`.
     path_mtus: Vec<(SocketAddr, usize)>,
     /// Sessions begun.
@@ -122,6 +131,7 @@ impl Engine {
         config.path_mtu_bytes = config.path_mtu_bytes.clamp(PACKET_BYTES_MIN, PACKET_BYTES_MAX);
         config.recv_packet_bytes_max = config.recv_packet_bytes_max.clamp(PACKET_BYTES_MIN, PACKET_BYTES_MAX);
         config.recv_buffer_bytes = config.recv_buffer_bytes.clamp(2 * PACKET_BYTES_MIN, 1 << 30);
+        let (proof, cookies) = (Proof::new(config.key.as_ref()), Cookies::new(rng.seed()));
         let tables = Tables { takes_messages: config.messages, ..Tables::default() };
         Engine {
             config,
@@ -139,6 +149,10 @@ impl Engine {
             name_waits: Vec::new(),
             hello_limit: Limiter::new(HELLOS_PER_SECOND, HELLO_BURST, now),
             hint_limit: Limiter::new(HINTS_PER_SECOND, HINTS_PER_SECOND, now),
+            stranger_limit: Limiter::new(HINTS_PER_SECOND, HINTS_PER_SECOND, now),
+            reject_limit: Limiter::new(REJECTS_PER_SECOND, REJECTS_PER_SECOND, now),
+            proof,
+            cookies,
             path_mtus: Vec::new(),
             serial: 0,
             redirects: 0,

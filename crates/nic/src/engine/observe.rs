@@ -38,9 +38,56 @@ impl Engine {
             held_chunks,
             held_bytes,
             sealed: self.config.key.is_some(),
+            hint: peer.hint,
             incarnation: session.map_or(0, |session| session.incarnation),
             stats: session.map(|session| session.stats).unwrap_or_default(),
         }
+    }
+
+    /// For tests: see [`fuzzing::state`](crate::fuzzing::state).
+    pub(crate) fn state(&self) -> String {
+        use std::fmt::Write;
+        let mut out = format!("pending {:?} slots", self.pending);
+        for slot in &self.slots {
+            let used = match &slot.used {
+                super::handshake::Use::Free => "free".to_string(),
+                super::handshake::Use::Attempt(index) => format!("attempt {index}"),
+                super::handshake::Use::Pending(pending) => {
+                    format!("pending {:?} {:?}", pending.remote, pending.created)
+                }
+                super::handshake::Use::Live(index) => format!("live {index}"),
+            };
+            let _ = write!(out, " {:x}:{used}", slot.id);
+        }
+        for (index, peer) in self.peers.iter().enumerate() {
+            let Some(peer) = peer else { continue };
+            let paths: Vec<_> =
+                peer.paths.iter().map(|p| (p.addr, p.mtu_bytes, p.failed, p.failures, p.probe)).collect();
+            let _ = write!(
+                out,
+                "\npeer {index} {:?} {} {paths:?} {} {:?}",
+                peer.name, peer.configured, peer.current, peer.waiting
+            );
+            let _ = write!(out, " {:?} {} {}", peer.hint_not_before, peer.contest.is_some(), peer.newcomer.is_some());
+            if let Some(attempt) = &peer.attempt {
+                let times = (attempt.started, attempt.next, attempt.retry, attempt.cookie_at);
+                let _ = write!(
+                    out,
+                    " attempt {:?} {times:?} {} {} {:?}",
+                    attempt.local, attempt.path, attempt.sent, attempt.hello
+                );
+            }
+            if let Some(session) = peer.session.as_deref() {
+                let _ = write!(out, " session {}", session.state());
+            }
+        }
+        let tables = &self.tables;
+        let counts =
+            (tables.exports.len(), tables.grants.len(), tables.waits.len(), tables.waiters.len(), tables.names.len());
+        let _ = write!(out, "\ntables {counts:?} events {} messages {}", tables.events.len(), tables.messages.len());
+        let _ = write!(out, " hellos {} unsettled {}", self.hello_limit.left(), self.unsettled.is_some());
+        let _ = write!(out, " {:?} {:?}", self.imports().collect::<Vec<_>>(), self.processes().collect::<Vec<_>>());
+        out
     }
 
     /// All exports of this node.

@@ -11,6 +11,7 @@ use super::handshake::Use;
 use crate::error::{ImportError, PeerDownReason};
 use crate::limits::{PATH_PROBE_INTERVAL, PATH_TIMEOUTS_MAX, PENDING_LIFETIME, PING_RETRY};
 use crate::peer::Peer;
+use crate::tables::WaitAt;
 use crate::time::Time;
 use crate::wire::packet::SessionRef;
 
@@ -102,7 +103,12 @@ impl Engine {
             self.deadlines.pop();
             if let Some(wait) = self.tables.waits.get(key) {
                 let waited_ms = now.since(wait.started).as_millis() as u64;
-                self.withdraw(key, ImportError::TimedOut { waited_ms });
+                let why = ImportError::TimedOut { waited_ms };
+                let why = match wait.at {
+                    WaitAt::Peer(index) => self.with_hint(index, why),
+                    _ => why,
+                };
+                self.withdraw(key, why);
             }
         }
     }

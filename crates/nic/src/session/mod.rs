@@ -260,6 +260,16 @@ impl Session {
         }
     }
 
+    /// For tests: all that a packet could change.
+    pub(crate) fn state(&self) -> String {
+        let ids = (self.via, self.local, self.remote, self.heard, self.newest_packet, self.last_from);
+        let rx = (self.rx.next, self.rx.held.len(), self.rx.held_bytes, self.rx.pending_packets, self.rx.ack_now);
+        let tx = (self.tx.chunks.len(), self.tx.in_flight, self.ops.len(), self.queued_ops, self.served.len());
+        let waits = (&self.pings, &self.pongs, self.chunk_wait, self.ping_wait, self.ping_next, self.last_proof);
+        let counts = (self.imports, self.grants, self.remote_waits, self.packet_bytes, self.stats);
+        format!("{ids:?} {rx:?} {tx:?} {waits:?} {counts:?}")
+    }
+
     /// Sends a ping to an address, or on the current path; dropped when too many wait.
     pub(crate) fn queue_ping(&mut self, to: Option<SocketAddr>, token: u64) {
         if self.pings.len() < crate::limits::PINGS_QUEUED_MAX {

@@ -27,6 +27,7 @@ pub(crate) enum Kind {
     Reject,
     Data,
     UnknownSession,
+    Retry,
 }
 
 impl Kind {
@@ -37,6 +38,7 @@ impl Kind {
             Kind::Reject => 3,
             Kind::Data => 4,
             Kind::UnknownSession => 5,
+            Kind::Retry => 6,
         }
     }
 }
@@ -80,6 +82,7 @@ impl Header {
             3 => Kind::Reject,
             4 => Kind::Data,
             5 => Kind::UnknownSession,
+            6 => Kind::Retry,
             _ => return Err(BadHeader::Malformed),
         };
         match (code >> 4, kind) {

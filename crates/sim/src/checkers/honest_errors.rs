@@ -98,7 +98,9 @@ fn refused(model: &Model, key: ImportKey, why: &ImportError) -> bool {
         ImportError::NotPermitted { .. } => candidates.any(|e| e.users.as_ref().is_some_and(|u| !u.contains(&uid))),
         ImportError::NoRight { .. } => candidates.any(|e| !e.rights.contains(import.rights)),
         ImportError::TimedOut { .. } => late,
-        ImportError::NodeUnreachable { .. } => disturbed || nodes[0] >= model.members || late && nodes[0] != nodes[1],
+        ImportError::NodeUnreachable { .. } | ImportError::NoSession { .. } => {
+            disturbed || nodes[0] >= model.members || late && nodes[0] != nodes[1]
+        }
         ImportError::Rejected(_) => nodes[0] >= model.members,
         ImportError::UnknownNode => false,
         ImportError::Cancelled => import.state == ImportState::Dropped,

@@ -30,6 +30,12 @@ fn a_fetch_through_an_import_given_back_meanwhile_fails_honestly() {
     holds(&[601, 629]);
 }
 
+// A flipped bit made a node reject a hello of its own cluster, or a rejection of nobody: the import failed at once.
+#[test]
+fn a_rejection_without_proof_ends_no_import() {
+    holds(&[102653, 109422, 149812, 124515, 153390]);
+}
+
 // A stranger that still knocked when a short run ended was taken for unrest of the cluster.
 #[test]
 fn a_short_run_with_a_stranger_ends_quietly() {
