@@ -481,6 +481,8 @@ pub struct PeerInfo {
     pub paths: Vec<String>,
     /// State in a word: `up`, `connecting`, `down`.
     pub state: String,
+    /// Why there is probably no session, in words; empty: nothing is known. Nobody vouches for it.
+    pub hint: String,
     /// Smoothed round trip time, ns.
     pub rtt_ns: u64,
     /// Congestion window, bytes.

@@ -150,6 +150,10 @@ fn describe(info: &NodeInfo) -> String {
         vec![name, p.address.clone(), p.state.clone(), rtt, units::size(p.window_bytes), units::size(p.in_flight_bytes)]
     });
     section(&mut out, &["peer", "address", "state", "rtt", "window", "in flight"], peers, 3);
+    for peer in info.peers.iter().filter(|p| !p.hint.is_empty()) {
+        let name = if peer.name.is_empty() { "?" } else { &peer.name };
+        out.push_str(&format!("no session with {name} at {}, probably because {}\n", peer.address, peer.hint));
+    }
     let processes = info.processes.iter().map(|p| {
         let numbers = [u64::from(p.exports), u64::from(p.imports), p.commands].map(|n| n.to_string());
         [vec![p.pid.to_string(), p.uid.to_string()], numbers.to_vec(), vec![units::size(p.region_bytes)]].concat()

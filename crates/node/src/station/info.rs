@@ -189,6 +189,7 @@ fn peer(peer: &PeerInfo) -> HostPeerInfo {
         address: active.map_or_else(String::new, |p| p.addr.to_string()),
         paths: peer.paths.iter().map(|p| p.addr.to_string()).collect(),
         state: state.to_string(),
+        hint: peer.hint.map_or_else(String::new, |hint| hint.to_string()),
         rtt_ns: peer.rtt.map_or(0, |rtt| rtt.as_nanos() as u64),
         window_bytes: peer.window_bytes as u64,
         in_flight_bytes: peer.in_flight_bytes as u64,

@@ -56,7 +56,10 @@ pub(super) fn import(error: &ImportError, what: &str, node: &str) -> Refusal {
         ImportError::TimedOut { .. } => RefusalCode::TimedOut,
         ImportError::UnknownNode => RefusalCode::UnknownNode,
         ImportError::NodeUnreachable { .. } => RefusalCode::Unreachable,
-        ImportError::Rejected(RejectReason::Version) => RefusalCode::Version,
+        ImportError::Rejected(RejectReason::Version) | ImportError::NoSession { hint: RejectReason::Version, .. } => {
+            RefusalCode::Version
+        }
+        ImportError::NoSession { .. } => RefusalCode::Unreachable,
         ImportError::Rejected(RejectReason::PeerTableFull) | ImportError::TableFull { .. } => RefusalCode::TableFull,
         ImportError::Rejected(_) => RefusalCode::Unreachable,
         ImportError::NotStarted(_) => RefusalCode::NotStarted,
