@@ -64,6 +64,16 @@
 #define VMMC_EXPORT_NOT_MAPPABLE 4
 
 /**
+ * For `flags` of vmmc_import_options: take the export of the user `owner` only. Names belong to users.
+ */
+#define VMMC_IMPORT_OWNER 1
+
+/**
+ * For `flags`: take an export of whoever has one of that name and lets this process import it; vmmc_import_owner() tells whose it is.
+ */
+#define VMMC_IMPORT_ANY_OWNER 2
+
+/**
  * For `flags` of vmmc_send_options: notify the receiver after the data, if the export allows it.
  */
 #define VMMC_SEND_NOTIFY 1
@@ -445,7 +455,7 @@ typedef struct vmmc_export_options {
      */
     size_t size;
     /**
-     * Name for importers, 1 to 255 bytes, unique on the node; NULL: it is imported by id.
+     * Name for importers, 1 to 255 bytes, unique among those of this user on the node; NULL: it is imported by id.
      */
     const char *name;
     /**
@@ -487,13 +497,17 @@ typedef struct vmmc_import_options {
      */
     uint32_t rights;
     /**
-     * None yet.
+     * VMMC_IMPORT_OWNER or VMMC_IMPORT_ANY_OWNER; neither: a name means an export of this process's own user, or else one of root.
      */
     uint32_t flags;
     /**
      * Wait this long for an export that does not exist yet, microseconds; 0: a missing export is an error at once.
      */
     int64_t wait_us;
+    /**
+     * With VMMC_IMPORT_OWNER: user id of the exporting process.
+     */
+    uint32_t owner;
 } vmmc_import_options;
 
 /**
@@ -1118,6 +1132,11 @@ enum vmmc_status vmmc_import_rights(const struct vmmc_import *import, uint32_t *
  * Id of the export behind it.
  */
 enum vmmc_status vmmc_import_export_id(const struct vmmc_import *import, uint64_t *id);
+
+/**
+ * User id of the exporting process, as its node says.
+ */
+enum vmmc_status vmmc_import_owner(const struct vmmc_import *import, uint32_t *uid);
 
 /**
  * Name of the exporting node; free it with vmmc_string_free().

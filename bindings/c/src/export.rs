@@ -54,7 +54,7 @@ pub const VMMC_EXPORT_NOT_MAPPABLE: u32 = 4;
 pub struct vmmc_export_options {
     /// sizeof (vmmc_export_options).
     pub size: usize,
-    /// Name for importers, 1 to 255 bytes, unique on the node; NULL: it is imported by id.
+    /// Name for importers, 1 to 255 bytes, unique among those of this user on the node; NULL: it is imported by id.
     pub name: *const c_char,
     /// What importers may be granted: VMMC_READ, VMMC_WRITE, VMMC_ATOMIC; 0: all.
     pub rights: u32,

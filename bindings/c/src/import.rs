@@ -31,16 +31,23 @@ pub struct vmmc_import_options {
     pub node: *const c_char,
     /// VMMC_READ, VMMC_WRITE, VMMC_ATOMIC; 0: read and write.
     pub rights: u32,
-    /// None yet.
+    /// VMMC_IMPORT_OWNER or VMMC_IMPORT_ANY_OWNER; neither: a name means an export of this process's own user, or else one of root.
     pub flags: u32,
     /// Wait this long for an export that does not exist yet, microseconds; 0: a missing export is an error at once.
     pub wait_us: i64,
+    /// With VMMC_IMPORT_OWNER: user id of the exporting process.
+    pub owner: u32,
 }
 
 // SAFETY: plain data that starts with its size.
 unsafe impl Options for vmmc_import_options {
     const NAME: &'static str = "import options";
 }
+
+/// For `flags` of vmmc_import_options: take the export of the user `owner` only. Names belong to users.
+pub const VMMC_IMPORT_OWNER: u32 = 1;
+/// For `flags`: take an export of whoever has one of that name and lets this process import it; vmmc_import_owner() tells whose it is.
+pub const VMMC_IMPORT_ANY_OWNER: u32 = 2;
 
 /// For `flags` of vmmc_send_options: notify the receiver after the data, if the export allows it.
 pub const VMMC_SEND_NOTIFY: u32 = 1;
@@ -84,8 +91,13 @@ pub(crate) unsafe fn open(
 ) -> Result<*mut vmmc_import, Failure> {
     // SAFETY: the caller's word, passed on.
     let options = unsafe { options::read(options) }?;
-    known_flags(options.flags, 0, "import options")?;
-    let mut builder = builder;
+    known_flags(options.flags, VMMC_IMPORT_OWNER | VMMC_IMPORT_ANY_OWNER, "import options")?;
+    let mut builder = match options.flags {
+        0 => builder,
+        VMMC_IMPORT_OWNER => builder.owner(options.owner),
+        VMMC_IMPORT_ANY_OWNER => builder.any_owner(),
+        _ => return Err(Failure::invalid("import options: VMMC_IMPORT_OWNER or VMMC_IMPORT_ANY_OWNER, not both")),
+    };
     // SAFETY: a string of the caller's options.
     if let Some(node) = unsafe { optional_string(options.node, "node") }? {
         builder = builder.node(node);
@@ -159,6 +171,13 @@ pub unsafe extern "C" fn vmmc_import_rights(import: *const vmmc_import, rights: 
 pub unsafe extern "C" fn vmmc_import_export_id(import: *const vmmc_import, id: *mut u64) -> vmmc_status {
     // SAFETY: pointers are as the header asks.
     unsafe { give(id, "id", || Ok(get(import)?.export_id().to_u64())) }
+}
+
+/// User id of the exporting process, as its node says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vmmc_import_owner(import: *const vmmc_import, uid: *mut u32) -> vmmc_status {
+    // SAFETY: pointers are as the header asks.
+    unsafe { give(uid, "uid", || Ok(get(import)?.owner())) }
 }
 
 /// Name of the exporting node; free it with vmmc_string_free().

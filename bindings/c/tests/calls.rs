@@ -44,7 +44,7 @@ fn export(session: *mut vmmc_session, len: u64, name: &CStr, flags: u32) -> *mut
 
 fn import(session: *mut vmmc_session, name: &CStr, rights: u32) -> *mut vmmc_import {
     let size = size_of::<vmmc_import_options>();
-    let options = vmmc_import_options { size, node: null(), rights, flags: 0, wait_us: 0 };
+    let options = vmmc_import_options { size, node: null(), rights, flags: 0, wait_us: 0, owner: 0 };
     let mut import = null_mut();
     // SAFETY: string, options and place are ours.
     must(unsafe { vmmc_import_open(session, name.as_ptr(), &options, &mut import) });

@@ -5,7 +5,7 @@
 use crate::arguments::{natural, natural_or_none, pairs, word};
 use crate::buffer::Buffer;
 use crate::bytes::{Source, Target};
-use crate::errors::{Detached, duration, exception, raise, wait};
+use crate::errors::{Detached, duration, exception, invalid, raise, wait};
 use crate::export::{array, rights};
 use crate::memory::give_view;
 use crate::pinned::{Lent, PinnedTable};
@@ -32,6 +32,8 @@ pub(crate) struct Import {
 /// What Python's keywords say.
 pub(crate) struct ImportOptions<'a> {
     pub(crate) node: Option<&'a str>,
+    /// A user id, or "any".
+    pub(crate) owner: Option<&'a Bound<'a, PyAny>>,
     pub(crate) rights: Option<u8>,
     pub(crate) wait: Option<f64>,
 }
@@ -49,6 +51,13 @@ impl Import {
         let mut builder = builder;
         if let Some(node) = options.node {
             builder = builder.node(node);
+        }
+        if let Some(owner) = options.owner {
+            builder = match owner.extract::<u32>() {
+                Ok(uid) => builder.owner(uid),
+                Err(_) if owner.extract::<&str>().is_ok_and(|text| text == "any") => builder.any_owner(),
+                Err(_) => return Err(invalid(format!("the owner {owner} is neither a user id nor \"any\""))),
+            };
         }
         if let Some(bits) = options.rights {
             builder = builder.rights(rights(bits)?);
@@ -111,6 +120,12 @@ impl Import {
     #[getter]
     fn export_id(&self) -> u64 {
         self.import().export_id().to_u64()
+    }
+
+    /// User id of the exporting process, as its node says.
+    #[getter]
+    fn owner(&self) -> u32 {
+        self.import().owner()
     }
 
     /// Name of the exporting node.

@@ -119,7 +119,7 @@ impl Job {
         wait: Option<f64>,
     ) -> PyResult<Import> {
         let builder = self.0.import(rank, name).map_err(crate::errors::raise)?;
-        Import::make(py, builder, ImportOptions { node: None, rights, wait })
+        Import::make(py, builder, ImportOptions { node: None, owner: None, rights, wait })
     }
 
     /// Waits until all members are here.

@@ -66,12 +66,13 @@ impl Session {
     }
 
     /// Imports by name (a string) or id (a number).
-    #[pyo3(signature = (what, *, node=None, rights=None, wait=None))]
+    #[pyo3(signature = (what, *, node=None, owner=None, rights=None, wait=None))]
     fn import_(
         &self,
         py: Python<'_>,
         what: &Bound<'_, PyAny>,
         node: Option<&str>,
+        owner: Option<&Bound<'_, PyAny>>,
         #[pyo3(from_py_with = rights_or_none)] rights: Option<u8>,
         wait: Option<f64>,
     ) -> PyResult<Import> {
@@ -80,7 +81,7 @@ impl Session {
         } else {
             self.inner.import_id(ExportId::from_u64(natural(what)?))
         };
-        Import::make(py, builder, ImportOptions { node, rights, wait })
+        Import::make(py, builder, ImportOptions { node, owner, rights, wait })
     }
 
     /// Registers new memory (a number of bytes), a writable object's, or that of an export.

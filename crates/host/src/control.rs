@@ -80,7 +80,7 @@ pub enum Call {
     },
     /// Makes part of a region importable. Answer: [`Answer::Exported`].
     Export {
-        /// Name for importers, unique on the node; none: by id only.
+        /// Name for importers, unique among those of its user on the node; none: by id only.
         name: Option<String>,
         /// The region.
         region: u32,
@@ -112,6 +112,8 @@ pub enum Call {
         node: Option<String>,
         /// Name, or id.
         what: What,
+        /// Whose.
+        owner: Owner,
         /// Bits of [`rights`] wanted; all must be allowed.
         rights: u8,
         /// Wait for an export that does not exist yet.
@@ -208,6 +210,18 @@ pub struct PinRun {
     pub at: u32,
 }
 
+/// Whose export an import takes: names belong to users.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Owner {
+    /// For a name: one of the importer's own user, else one of root. An id may be anybody's.
+    #[default]
+    OwnOrRoot,
+    /// One of this user.
+    User(u32),
+    /// One of the importer's own user, else of root, else of whoever lets it import.
+    Any,
+}
+
 /// What an import names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum What {
@@ -293,6 +307,8 @@ pub struct Grant {
     pub import: u64,
     /// Id of the export.
     pub export: u64,
+    /// User id of the exporting process, as its node says.
+    pub owner: u32,
     /// Bytes.
     pub len: u64,
     /// Granted rights.
@@ -525,6 +541,8 @@ pub struct ExportInfo {
     pub name: Option<String>,
     /// Owner.
     pub process: u32,
+    /// User id of the owner.
+    pub uid: u32,
     /// Bytes.
     pub len: u64,
     /// Rights.

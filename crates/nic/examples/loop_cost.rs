@@ -109,6 +109,7 @@ impl Bench {
         let spec = ImportSpec {
             node: Some(NodeSpec::Addr(self.addrs[1])),
             what: ImportTarget::Name("buffer".into()),
+            owner: vmmc_nic::Owner::Any,
             rights: Rights::ALL,
             wait: true,
             deadline: Time::MAX,

@@ -160,6 +160,14 @@ pub enum ImportError {
     /// Nothing of that name is exported there.
     #[error("no such export on that node; check the name, or import with wait")]
     NoSuchExport,
+    /// Another user exports that, and the importer did not say that it wants that user's.
+    #[error(
+        "user {owner} exports it, and neither your user nor root does; if that user's is meant, import it with owner {owner}"
+    )]
+    OtherOwner {
+        /// Who exports it.
+        owner: u32,
+    },
     /// The id names an export that is gone.
     #[error("export {slot}.{generation} no longer exists; import it by name")]
     StaleExport {
@@ -183,7 +191,9 @@ pub enum ImportError {
         allowed: Rights,
     },
     /// The deadline passed.
-    #[error("waited {waited_ms} ms and the export did not appear; check that the exporter runs")]
+    #[error(
+        "waited {waited_ms} ms and the export did not appear; check that the exporter runs, as your user or root if no other owner was named"
+    )]
     TimedOut {
         /// How long.
         waited_ms: u64,
@@ -246,6 +256,7 @@ impl ImportError {
             ImportError::BadRequest => 12,
             ImportError::NotStarted(_) => 13,
             ImportError::NoSession { .. } => 14,
+            ImportError::OtherOwner { .. } => 15,
         }
     }
 
@@ -254,6 +265,7 @@ impl ImportError {
         match *self {
             ImportError::StaleExport { slot, generation } => [slot.into(), generation.into(), 0],
             ImportError::NotPermitted { uid } => [uid.into(), 0, 0],
+            ImportError::OtherOwner { owner } => [owner.into(), 0, 0],
             ImportError::NoRight { wanted, allowed } => [wanted.bits().into(), allowed.bits().into(), 0],
             ImportError::TimedOut { waited_ms } => [waited_ms, 0, 0],
             ImportError::NodeUnreachable { after_ms } => [after_ms, 0, 0],
@@ -283,6 +295,7 @@ impl ImportError {
             12 => ImportError::BadRequest,
             13 => ImportError::NotStarted(ServiceRefusal::from_code(u16::try_from(a).ok()?)?),
             14 => ImportError::NoSession { after_ms: a, hint: RejectReason::from_code(u16::try_from(b).ok()?)? },
+            15 => ImportError::OtherOwner { owner: u32::try_from(a).ok()? },
             _ => return None,
         })
     }
@@ -368,7 +381,7 @@ pub enum AttachError {
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum ExportError {
     /// The name is taken.
-    #[error("{name:?} is exported already on this node; choose another name or unexport it")]
+    #[error("{name:?} is exported already on this node by this user; choose another name or unexport it")]
     NameTaken {
         /// Which.
         name: String,

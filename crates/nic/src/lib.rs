@@ -44,7 +44,7 @@
 //!     access: Access::SameUser, notify: true, redirectable: false,
 //! })?;
 //! node.import(now, user, ImportSpec {
-//!     node: None, what: ImportTarget::Name("mailbox".into()), rights: Rights::WRITE, wait: false, deadline: now,
+//!     node: None, what: ImportTarget::Name("mailbox".into()), owner: Owner::default(), rights: Rights::WRITE, wait: false, deadline: now,
 //! }, Cookie(1));
 //! let Some(Event::ImportDone { result: Ok(grant), .. }) = node.poll_event() else { panic!() };
 //! let hello = Command::Send {
@@ -95,7 +95,7 @@ pub use error::{
 pub use event::{ByteRange, Event, PingBy, RedirectReport};
 pub use ids::{BadNodeName, Cookie, ExportId, ImportId, NodeName, ProcessId, RedirectId, RegionId, RegionRef};
 pub use limits::INLINE_BYTES_MAX;
-pub use rights::{Access, ExportSpec, Exporter, ImportGrant, ImportSpec, ImportTarget, NodeSpec, Rights};
+pub use rights::{Access, ExportSpec, Exporter, ImportGrant, ImportSpec, ImportTarget, NodeSpec, Owner, Rights};
 pub use service::{SERVICE_PREFIX, ServiceRefusal, ServiceWanted};
 pub use stats::{ExportInfo, ImportInfo, PathInfo, PeerInfo, PeerState, PeerStats, ProcessInfo, Stats};
 pub use time::Time;

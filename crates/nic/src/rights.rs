@@ -97,7 +97,7 @@ impl Access {
 /// What to export and to whom.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ExportSpec {
-    /// 1 to 255 bytes, unique on the node; `None`: reachable by id only.
+    /// 1 to 255 bytes, unique among those of its user on the node; `None`: reachable by id only.
     pub name: Option<String>,
     /// Region of the exporting process.
     pub region: RegionId,
@@ -151,6 +151,32 @@ impl fmt::Display for ImportTarget {
     }
 }
 
+/// Whose export an import takes. Every user has names of his own, so that nobody takes another's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Owner {
+    /// For a name: the importer's own user, else root. An id may be anybody's.
+    #[default]
+    OwnOrRoot,
+    /// This user.
+    User(u32),
+    /// The importer's own user, else root, else whoever admits the importer, else anybody.
+    Any,
+}
+
+impl Owner {
+    /// Whether an import by `uid` that waits for a name takes what `owner_uid` exports under it.
+    pub fn takes(self, uid: u32, owner_uid: u32) -> bool {
+        match self {
+            Owner::OwnOrRoot => owner_uid == uid || owner_uid == ROOT,
+            Owner::User(wanted) => owner_uid == wanted,
+            Owner::Any => true,
+        }
+    }
+}
+
+/// User id of root, whom every user trusts.
+pub(crate) const ROOT: u32 = 0;
+
 /// What to import.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ImportSpec {
@@ -158,6 +184,8 @@ pub struct ImportSpec {
     pub node: Option<NodeSpec>,
     /// Which export.
     pub what: ImportTarget,
+    /// Whose.
+    pub owner: Owner,
     /// Rights wanted; all of them or nothing.
     pub rights: Rights,
     /// Wait for an export that does not exist yet.
@@ -192,6 +220,8 @@ pub struct ImportGrant {
     pub import: ImportId,
     /// What was imported.
     pub export: ExportId,
+    /// The user of the exporting process.
+    pub owner: u32,
     /// Bytes.
     pub len: u64,
     /// Rights granted.

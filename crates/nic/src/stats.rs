@@ -177,6 +177,8 @@ pub struct ExportInfo {
     pub export: ExportId,
     /// Owner.
     pub process: ProcessId,
+    /// Its user.
+    pub uid: u32,
     /// Name, if it has one.
     pub name: Option<String>,
     /// Region of the owner.

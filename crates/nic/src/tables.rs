@@ -13,7 +13,7 @@ use crate::ids::{Cookie, ExportId, ImportId, ProcessId, RegionRef};
 use crate::limits::{INLINE_BUFFERS_MAX, INLINE_BYTES_MAX};
 use crate::local::LocalOp;
 use crate::redirect::Redirector;
-use crate::rights::{Access, ImportSpec, ImportTarget, Rights};
+use crate::rights::{Access, ImportSpec, ImportTarget, Owner, ROOT, Rights};
 use crate::slab::{Key, Slab};
 use crate::stats::Stats;
 use crate::time::Time;
@@ -130,14 +130,15 @@ pub(crate) enum WaitAt {
 #[derive(Clone, Copy)]
 pub(crate) enum Waiter {
     Local(Key),
-    Remote { via: Via, handle: Handle, uid: u32, rights: Rights },
+    Remote { via: Via, handle: Handle, uid: u32, owner: Owner, rights: Rights },
 }
 
 #[derive(Default)]
 pub(crate) struct Tables {
     pub(crate) processes: Vec<Option<Process>>,
     pub(crate) exports: Slab<Export>,
-    pub(crate) names: BTreeMap<String, Key>,
+    /// The exports of each name, one of a user, by user.
+    pub(crate) names: BTreeMap<String, Vec<(u32, Key)>>,
     pub(crate) grants: Slab<Grant>,
     pub(crate) waits: Slab<Wait>,
     pub(crate) waiters: BTreeMap<String, Vec<Waiter>>,
@@ -247,12 +248,84 @@ impl Tables {
         }
     }
 
-    /// Which export a request names.
-    pub(crate) fn find_export(&self, what: &ImportTarget) -> Option<Key> {
-        match what {
-            ImportTarget::Name(name) => self.names.get(name).copied(),
-            ImportTarget::Id(id) => self.exports.get(id.to_u64()).map(|_| id.to_u64()),
+    /// Which export a request of `uid` names.
+    pub(crate) fn find_export(&self, what: &ImportTarget, uid: u32, owner: Owner) -> Option<Key> {
+        let name = match what {
+            ImportTarget::Name(name) => name,
+            ImportTarget::Id(id) => {
+                let owned = self.exports.get(id.to_u64())?.owner_uid;
+                let taken = owner == Owner::OwnOrRoot || owner.takes(uid, owned);
+                return taken.then_some(id.to_u64());
+            }
+        };
+        let all = self.names.get(name)?;
+        let of = |user: u32| all.iter().find(|(owner, _)| *owner == user).map(|(_, key)| *key);
+        match owner {
+            Owner::User(user) => of(user),
+            Owner::OwnOrRoot => of(uid).or_else(|| of(ROOT)),
+            Owner::Any => of(uid).or_else(|| of(ROOT)).or_else(|| self.admitting(name, uid)).or(Some(all[0].1)),
         }
+    }
+
+    /// Why a request of `uid` found nothing. Exports of other users exist only for those whom they admit.
+    pub(crate) fn why_missing(&self, what: &ImportTarget, uid: u32) -> ImportError {
+        let found = match what {
+            ImportTarget::Name(name) => self.admitting(name, uid),
+            ImportTarget::Id(id) => Some(id.to_u64()).filter(|key| self.admits(*key, uid)),
+        };
+        match (found.and_then(|key| self.exports.get(key)), what) {
+            (Some(export), _) => ImportError::OtherOwner { owner: export.owner_uid },
+            (None, ImportTarget::Name(_)) => ImportError::NoSuchExport,
+            (None, ImportTarget::Id(id)) => ImportError::StaleExport { slot: id.slot, generation: id.generation },
+        }
+    }
+
+    /// An export of this name that this user may import.
+    fn admitting(&self, name: &str, uid: u32) -> Option<Key> {
+        self.names.get(name)?.iter().map(|(_, key)| *key).find(|key| self.admits(*key, uid))
+    }
+
+    fn admits(&self, key: Key, uid: u32) -> bool {
+        self.exports.get(key).is_some_and(|export| export.access.admits(uid, export.owner_uid))
+    }
+
+    /// Whether this user has an export of this name.
+    pub(crate) fn has_name(&self, name: &str, uid: u32) -> bool {
+        self.names.get(name).is_some_and(|all| all.iter().any(|(owner, _)| *owner == uid))
+    }
+
+    /// Gives a name, which its user does not have yet, to an export.
+    pub(crate) fn add_name(&mut self, name: &str, uid: u32, key: Key) {
+        let all = self.names.entry(name.to_string()).or_default();
+        let at = all.partition_point(|(owner, _)| *owner < uid);
+        all.insert(at, (uid, key));
+    }
+
+    pub(crate) fn remove_name(&mut self, name: &str, uid: u32) {
+        let Some(all) = self.names.get_mut(name) else { return };
+        all.retain(|(owner, _)| *owner != uid);
+        if all.is_empty() {
+            self.names.remove(name);
+        }
+    }
+
+    /// Takes those who wait for a name and take what this user exports under it.
+    pub(crate) fn take_waiters(&mut self, name: &str, owner_uid: u32) -> Vec<Waiter> {
+        let Some(all) = self.waiters.remove(name) else { return Vec::new() };
+        let takes = |waiter: &Waiter| match *waiter {
+            Waiter::Remote { uid, owner, .. } => owner.takes(uid, owner_uid),
+            Waiter::Local(wait) => match self.waits.get(wait).map(|wait| &wait.what) {
+                Some(WaitFor::Import { process, spec, .. }) => {
+                    self.process(*process).is_some_and(|process| spec.owner.takes(process.uid, owner_uid))
+                }
+                _ => false,
+            },
+        };
+        let (taken, left): (Vec<_>, Vec<_>) = all.into_iter().partition(takes);
+        if !left.is_empty() {
+            self.waiters.insert(name.to_string(), left);
+        }
+        taken
     }
 
     /// Copies bytes into an export, through its redirections, after every check.

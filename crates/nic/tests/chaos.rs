@@ -141,6 +141,7 @@ impl Chaos {
                 NodeSpec::Addr(addr(to, 0))
             }),
             what: ImportTarget::Name(name),
+            owner: vmmc_nic::Owner::Any,
             rights: Rights::ALL,
             wait: self.world.random() % 2 == 0,
             deadline: self.world.now + Duration::from_millis(self.world.random() % 8_000),

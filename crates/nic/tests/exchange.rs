@@ -591,6 +591,7 @@ fn within_a_node_the_engine_copies() {
     let spec = ImportSpec {
         node: None,
         what: ImportTarget::Name("near".into()),
+        owner: vmmc_nic::Owner::Any,
         rights: Rights::ALL,
         wait: false,
         deadline: world.now,

@@ -415,6 +415,7 @@ fn an_import_by_name_finds_the_node_among_the_peers() {
         let spec = ImportSpec {
             node: Some(NodeSpec::Name(NodeName::parse(name).expect("a name"))),
             what: ImportTarget::Name("buffer".into()),
+            owner: vmmc_nic::Owner::Any,
             rights: Rights::READ,
             wait: false,
             deadline: world.now + Duration::from_secs(30),

@@ -226,6 +226,7 @@ fn side(name: &str, embedded: bool, first: bool, sealed: bool, bulk: bool) {
     let call = vmmc_host::control::Call::Import {
         node: node.map(Into::into),
         what: vmmc_host::control::What::Name(theirs.into()),
+        owner: Default::default(),
         rights: if node.is_none() { rights::WRITE } else { BOTH },
         wait: true,
         timeout_ms: 10_000,

@@ -111,6 +111,7 @@ fn a_killed_process_is_gone_within_a_second() {
         let call = Call::Import {
             node: None,
             what: vmmc_host::control::What::Name("victim".into()),
+            owner: Default::default(),
             rights: rights::READ,
             wait: true,
             timeout_ms: LONG.as_millis() as u64,

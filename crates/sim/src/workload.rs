@@ -3,7 +3,9 @@
 //! Invariant: an export is in the model before any event is taken that may come of it, because an import that waits for
 //! its name is granted by the very call that makes it.
 
-use vmmc_nic::{Access, ExportSpec, ImportSpec, ImportTarget, NodeSpec, PingBy, RegionId, RegionRef, Rights, Time};
+use vmmc_nic::{
+    Access, ExportSpec, ImportSpec, ImportTarget, NodeSpec, Owner, PingBy, RegionId, RegionRef, Rights, Time,
+};
 
 use crate::cluster::{Cluster, Happening, node_name};
 use crate::events::{import_cookie, ping_cookie};
@@ -150,7 +152,8 @@ impl Cluster {
         users: Option<Vec<u32>>,
     ) -> bool {
         let (node, pid) = (self.model.procs[proc].node, self.model.procs[proc].pid);
-        let taken = spec.name.as_ref().is_some_and(|name| self.model.is_name_taken(node, name));
+        let uid = self.model.procs[proc].uid;
+        let taken = spec.name.as_ref().is_some_and(|name| self.model.is_name_taken(node, uid, name));
         let asked = spec.clone();
         let Some(result) = self.call_raw(node, |engine, now, _| engine.export(now, pid, asked)) else { return false };
         if result.is_err() != taken {
@@ -288,7 +291,14 @@ impl Cluster {
             &self.model,
             format_args!("{proc} on node {importer_node} asks for {key}: {:?}", self.model.imports[key]),
         );
-        let spec = ImportSpec { node: spec_node, what, rights, wait, deadline: Time::from_nanos(deadline_ns) };
+        let spec = ImportSpec {
+            node: spec_node,
+            what,
+            owner: Owner::Any,
+            rights,
+            wait,
+            deadline: Time::from_nanos(deadline_ns),
+        };
         self.call(importer_node, |engine, now, _| engine.import(now, pid, spec, import_cookie(key)));
         key
     }
@@ -364,8 +374,12 @@ impl Model {
         self.present(node).flat_map(|p| self.procs[p].exports.iter().copied()).collect()
     }
 
-    fn is_name_taken(&self, node: usize, name: &str) -> bool {
-        let same = |e: &ExportKey| self.exports[*e].is_live() && self.exports[*e].name.as_deref() == Some(name);
+    /// Whether this user has an export of this name there.
+    fn is_name_taken(&self, node: usize, uid: u32, name: &str) -> bool {
+        let same = |e: &ExportKey| {
+            let export = &self.exports[*e];
+            export.is_live() && export.name.as_deref() == Some(name) && self.procs[export.owner].uid == uid
+        };
         self.exports_of_node(node).iter().any(same)
     }
 }

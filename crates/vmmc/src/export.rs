@@ -62,7 +62,7 @@ impl ExportBuilder {
         }
     }
 
-    /// Name for importers, 1 to 255 bytes, unique on the node; without one it is imported by id.
+    /// Name for importers, 1 to 255 bytes, unique among those of this user on the node; without one it is imported by id.
     pub fn name(mut self, name: &str) -> Self {
         self.name = Some(name.to_string());
         self

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use vmmc_host::abi::{GateState, RawNotification};
-use vmmc_host::control::{Answer, Call, Grant, NotMapped, What, timeout_ms};
+use vmmc_host::control::{Answer, Call, Grant, NotMapped, Owner, What, timeout_ms};
 use vmmc_host::handshake::fence;
 use vmmc_host::{Deadline, Protection, Region, RegionError};
 use vmmc_nic::{ExportId, OpError, Rights};
@@ -40,6 +40,7 @@ pub(crate) struct Shared {
     pub(crate) notify: bool,
     redirectable: bool,
     sealed: bool,
+    owner: u32,
     node: String,
     /// As in `"frames" on b`.
     pub(crate) label: String,
@@ -56,6 +57,7 @@ pub struct ImportBuilder {
     session: Session,
     what: What,
     node: Option<String>,
+    owner: Owner,
     rights: Rights,
     wait: Option<Duration>,
 }
@@ -91,12 +93,32 @@ impl SendOptions {
 
 impl ImportBuilder {
     pub(crate) fn new(session: Session, what: What) -> ImportBuilder {
-        ImportBuilder { session, what, node: None, rights: Rights::READ | Rights::WRITE, wait: None }
+        ImportBuilder {
+            session,
+            what,
+            node: None,
+            owner: Owner::default(),
+            rights: Rights::READ | Rights::WRITE,
+            wait: None,
+        }
     }
 
     /// Name or `address:port` of the exporting node; default this node.
     pub fn node(mut self, node: &str) -> Self {
         self.node = Some(node.to_string());
+        self
+    }
+
+    /// Takes the export of this user only. By default a name means an export of this process's own user, or else one of root: names belong to users, and nobody
+    /// can take one before its user does. An id means its export, whoever has it.
+    pub fn owner(mut self, uid: u32) -> Self {
+        self.owner = Owner::User(uid);
+        self
+    }
+
+    /// Takes an export of whoever has one of this name and lets this process import it: its own user first, then root. [`Import::owner`] tells whose it is.
+    pub fn any_owner(mut self) -> Self {
+        self.owner = Owner::Any;
         self
     }
 
@@ -123,6 +145,7 @@ impl ImportBuilder {
         let call = Call::Import {
             node: self.node,
             what: self.what,
+            owner: self.owner,
             rights: self.rights.bits(),
             wait: self.wait.is_some(),
             timeout_ms: timeout_ms(timeout),
@@ -170,6 +193,7 @@ impl Import {
             notify: grant.notify,
             redirectable: grant.redirectable,
             sealed: grant.sealed,
+            owner: grant.owner,
             node: grant.node,
             label,
             not_mapped: grant.mapped.err(),
@@ -195,6 +219,11 @@ impl Import {
     /// Id of the export behind it.
     pub fn export_id(&self) -> ExportId {
         ExportId::from_u64(self.shared.export)
+    }
+
+    /// User id of the exporting process, as its node says.
+    pub fn owner(&self) -> u32 {
+        self.shared.owner
     }
 
     /// Name of the exporting node.

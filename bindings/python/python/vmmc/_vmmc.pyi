@@ -84,10 +84,12 @@ class Session:
         what: str | int,
         *,
         node: str | None = None,
+        owner: int | Literal["any"] | None = None,
         rights: int | Rights | None = None,
         wait: float | None = None,
     ) -> Import:
-        """Imports by name or id; `node` is a name or address:port of another node; `wait` waits so many seconds for an export that does not exist yet."""
+        """Imports by name or id; `node` is a name or address:port of another node. Names belong to users: one of this process's own user is taken, or else one of root,
+        unless `owner` is the id of another user, or "any". `wait` waits so many seconds for an export that does not exist yet."""
     def buffer(self, what: int | _Bytes | Export, *, share_edges: bool = False) -> Buffer:
         """Registers new memory (a number of bytes), a writable object's in place, or that of an export, for transfers without copies."""
     def limits(self) -> dict[str, int]:
@@ -218,6 +220,9 @@ class Import:
     @property
     def export_id(self) -> int:
         """Id of the export behind it."""
+    @property
+    def owner(self) -> int:
+        """User id of the exporting process, as its node says."""
     @property
     def node(self) -> str:
         """Name of the exporting node."""

@@ -24,7 +24,7 @@ pub(crate) fn run(explain: &Explain) -> Result<(), Failure> {
 
 fn one(session: &Session, node: Option<&String>, export: &str, json: bool) -> Result<(), Failure> {
     let open = |rights: Rights| {
-        let builder = session.import(export).rights(rights);
+        let builder = session.import(export).any_owner().rights(rights);
         node.into_iter().fold(builder, |builder, node| builder.node(node)).open()
     };
     let import = match open(Rights::READ.union(Rights::WRITE)) {

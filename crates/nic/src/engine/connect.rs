@@ -289,8 +289,8 @@ impl Engine {
         // The driver vouches for the user id of its process.
         let Some(uid) = self.tables.process(process).map(|process| process.uid) else { return };
         let handle = Handle { process: process.0, import };
-        let (rights, wait, what) = (spec.rights, spec.wait, spec.what);
-        self.send_request(now, via, &Chunk::ImportRequest { handle, uid, rights, wait, what });
+        let (rights, owner, wait, what) = (spec.rights, spec.owner, spec.wait, spec.what);
+        self.send_request(now, via, &Chunk::ImportRequest { handle, uid, rights, owner, wait, what });
     }
 
     fn send_request(&mut self, now: Time, via: Via, chunk: &Chunk<'_>) {

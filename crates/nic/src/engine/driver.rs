@@ -113,7 +113,7 @@ impl Engine {
         self.now = now;
         let owner = self.tables.process(process).ok_or(ExportError::NotAttached { process })?;
         let uid = owner.uid;
-        self.check_export(&spec)?;
+        self.check_export(uid, &spec)?;
         let name = spec.name.clone();
         let key = self.tables.exports.insert(Export {
             owner: process,
@@ -133,13 +133,13 @@ impl Engine {
             owner.exports += 1;
         }
         if let Some(name) = name {
-            self.tables.names.insert(name.clone(), key);
-            self.answer_waiters(now, &name, key);
+            self.tables.add_name(&name, uid, key);
+            self.answer_waiters(now, &name, uid, key);
         }
         Ok(ExportId::from_u64(key))
     }
 
-    fn check_export(&self, spec: &ExportSpec) -> Result<(), ExportError> {
+    fn check_export(&self, uid: u32, spec: &ExportSpec) -> Result<(), ExportError> {
         if let Some(name) = &spec.name {
             if name.is_empty() || name.len() > EXPORT_NAME_BYTES_MAX {
                 return Err(ExportError::BadName { len: name.len() as u64, max: EXPORT_NAME_BYTES_MAX as u64 });
@@ -147,7 +147,7 @@ impl Engine {
             if name.chars().any(char::is_control) {
                 return Err(ExportError::ControlCharacter { name: name.clone() });
             }
-            if self.tables.names.contains_key(name) {
+            if self.tables.has_name(name, uid) {
                 return Err(ExportError::NameTaken { name: name.clone() });
             }
         }
@@ -169,11 +169,11 @@ impl Engine {
         Ok(())
     }
 
-    fn answer_waiters(&mut self, now: Time, name: &str, key: Key) {
-        for waiter in self.tables.waiters.remove(name).unwrap_or_default() {
+    fn answer_waiters(&mut self, now: Time, name: &str, uid: u32, key: Key) {
+        for waiter in self.tables.take_waiters(name, uid) {
             match waiter {
                 Waiter::Local(wait) => self.grant_local(wait, key),
-                Waiter::Remote { via, handle, uid, rights } => {
+                Waiter::Remote { via, handle, uid, rights, .. } => {
                     if let Some((session, tables)) = self.session_and_tables(via) {
                         session.remote_waits -= 1;
                         session.answer_import(key, handle, uid, rights, tables);
@@ -205,7 +205,7 @@ impl Engine {
     fn revoke(&mut self, key: Key, why: OpError) {
         let Some(export) = self.tables.exports.remove(key) else { return };
         if let Some(name) = &export.name {
-            self.tables.names.remove(name);
+            self.tables.remove_name(name, export.owner_uid);
         }
         if let Some(owner) = self.tables.process_mut(export.owner) {
             owner.exports -= 1;
@@ -293,21 +293,19 @@ impl Engine {
     }
 
     fn import_here(&mut self, wait: Key) {
-        let Some(Wait { what: WaitFor::Import { spec, .. }, .. }) = self.tables.waits.get(wait) else { return };
-        match (self.tables.find_export(&spec.what), &spec.what) {
+        let Some(Wait { what: WaitFor::Import { process, spec, .. }, .. }) = self.tables.waits.get(wait) else {
+            return;
+        };
+        let Some(uid) = self.tables.process(*process).map(|process| process.uid) else { return };
+        match (self.tables.find_export(&spec.what, uid, spec.owner), &spec.what) {
             (Some(export), _) => self.grant_local(wait, export),
             (None, ImportTarget::Name(name)) if spec.wait => {
                 let name = name.clone();
-                let uid = match &self.tables.waits.get(wait).map(|wait| &wait.what) {
-                    Some(WaitFor::Import { process, .. }) => self.tables.process(*process).map(|process| process.uid),
-                    _ => None,
-                };
-                uid.into_iter().for_each(|uid| self.tables.want_service(&name, uid, None));
+                self.tables.want_service(&name, uid, None);
                 self.tables.waiters.entry(name).or_default().push(Waiter::Local(wait));
             }
-            (None, ImportTarget::Name(_)) => self.fail_wait(wait, ImportError::NoSuchExport),
-            (None, ImportTarget::Id(id)) => {
-                let why = ImportError::StaleExport { slot: id.slot, generation: id.generation };
+            (None, what) => {
+                let why = self.tables.why_missing(what, uid);
                 self.fail_wait(wait, why);
             }
         }
@@ -330,6 +328,7 @@ impl Engine {
         let grant = ImportGrant {
             import: ImportId::from_u64(import),
             export: ExportId::from_u64(key),
+            owner: export.owner_uid,
             len: export.len,
             rights,
             notify: export.notify,

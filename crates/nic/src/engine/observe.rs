@@ -95,6 +95,7 @@ impl Engine {
         self.tables.exports.iter().map(|(key, export)| ExportInfo {
             export: ExportId::from_u64(key),
             process: export.owner,
+            uid: export.owner_uid,
             name: export.name.clone(),
             region: export.memory.region,
             offset: export.offset,

@@ -7,7 +7,7 @@ use crate::event::Event;
 use crate::ids::{ExportId, ImportId, NodeName, ProcessId};
 use crate::limits::{GRANTS_MAX, REMOTE_WAITS_PER_PEER_MAX, SERVED_REQUESTS_MAX};
 use crate::local::{aligned, has_right, in_bounds};
-use crate::rights::{Exporter, ImportGrant, ImportTarget, Rights};
+use crate::rights::{Exporter, ImportGrant, ImportTarget, Owner, Rights};
 use crate::slab::Key;
 use crate::tables::{Grant, Lead, Tables, Waiter};
 use crate::time::Time;
@@ -41,11 +41,11 @@ impl Session {
                     self.queue_control(&Chunk::AtomicFail { ticket, why });
                 }
             },
-            Chunk::ImportRequest { handle, uid, rights, wait, what } => {
-                self.import_requested(handle, uid, rights, wait, what, tables);
+            Chunk::ImportRequest { handle, uid, rights, owner, wait, what } => {
+                self.import_requested(handle, (uid, rights, owner), wait, what, tables);
             }
-            Chunk::ImportGrant { handle, grant, export, len, rights, notify, redirectable } => {
-                let answer = Granted { grant, export, len, rights, notify, redirectable };
+            Chunk::ImportGrant { handle, grant, export, owner, len, rights, notify, redirectable } => {
+                let answer = Granted { grant, export, owner, len, rights, notify, redirectable };
                 self.import_granted(handle, answer, peer, tables);
             }
             Chunk::ImportFail { handle, why } => self.import_failed(handle, why, tables),
@@ -92,13 +92,12 @@ impl Session {
     fn import_requested(
         &mut self,
         handle: Handle,
-        uid: u32,
-        rights: Rights,
+        (uid, rights, owner): (u32, Rights, Owner),
         wait: bool,
         what: ImportTarget,
         tables: &mut Tables,
     ) {
-        match (tables.find_export(&what), what) {
+        match (tables.find_export(&what, uid, owner), what) {
             (Some(export), _) => self.answer_import(export, handle, uid, rights, tables),
             (None, ImportTarget::Name(name)) if wait => {
                 if self.remote_waits >= REMOTE_WAITS_PER_PEER_MAX {
@@ -107,15 +106,12 @@ impl Session {
                     return;
                 }
                 self.remote_waits += 1;
-                let waiter = Waiter::Remote { via: self.via, handle, uid, rights };
+                let waiter = Waiter::Remote { via: self.via, handle, uid, owner, rights };
                 tables.want_service(&name, uid, Some(self.via.peer));
                 tables.waiters.entry(name).or_default().push(waiter);
             }
-            (None, ImportTarget::Name(_)) => {
-                self.queue_control(&Chunk::ImportFail { handle, why: ImportError::NoSuchExport });
-            }
-            (None, ImportTarget::Id(ExportId { slot, generation })) => {
-                let why = ImportError::StaleExport { slot, generation };
+            (None, what) => {
+                let why = tables.why_missing(&what, uid);
                 self.queue_control(&Chunk::ImportFail { handle, why });
             }
         }
@@ -126,10 +122,12 @@ impl Session {
         match self.grant(key, handle, uid, rights, tables) {
             Ok(grant) => {
                 let target = tables.target(key).expect("the export was found by the caller");
+                let owner = tables.exports.get(key).map_or(u32::MAX, |export| export.owner_uid);
                 self.queue_control(&Chunk::ImportGrant {
                     handle,
                     grant,
                     export: ExportId::from_u64(key),
+                    owner,
                     len: target.len,
                     rights,
                     notify: target.notify,
@@ -177,6 +175,7 @@ impl Session {
         let result = Ok(ImportGrant {
             import: ImportId::from_u64(handle.import),
             export: answer.export,
+            owner: answer.owner,
             len: answer.len,
             rights: answer.rights,
             notify: answer.notify,
@@ -230,6 +229,7 @@ impl Session {
 struct Granted {
     grant: u64,
     export: ExportId,
+    owner: u32,
     len: u64,
     rights: Rights,
     notify: bool,

@@ -5,7 +5,7 @@ use crate::command::AtomicOp;
 use crate::error::{ErrorArgs, ImportError, OpError};
 use crate::ids::ExportId;
 use crate::limits::{EXPORT_NAME_BYTES_MAX, LENGTH_BYTES_MAX};
-use crate::rights::{ImportTarget, Rights};
+use crate::rights::{ImportTarget, Owner, Rights};
 
 /// First byte of a chunk; frames that are no chunks are below.
 pub(crate) const CHUNK_FIRST: u8 = 0x10;
@@ -114,6 +114,7 @@ pub(crate) enum Chunk<'a> {
         handle: Handle,
         uid: u32,
         rights: Rights,
+        owner: Owner,
         wait: bool,
         what: ImportTarget,
     },
@@ -121,6 +122,7 @@ pub(crate) enum Chunk<'a> {
         handle: Handle,
         grant: u64,
         export: ExportId,
+        owner: u32,
         len: u64,
         rights: Rights,
         notify: bool,
@@ -225,17 +227,19 @@ impl<'a> Chunk<'a> {
                 put(out, ERROR, &[*seq]);
                 write_error(why.code(), why.args(), out);
             }
-            Chunk::ImportRequest { handle, uid, rights, wait, what } => {
+            Chunk::ImportRequest { handle, uid, rights, owner, wait, what } => {
                 write_handle(IMPORT_REQUEST, *handle, out);
                 out.u32(*uid);
                 out.u8(rights.bits());
+                write_owner(*owner, out);
                 out.u8((*wait).into());
                 write_target(what, out);
             }
-            Chunk::ImportGrant { handle, grant, export, len, rights, notify, redirectable } => {
+            Chunk::ImportGrant { handle, grant, export, owner, len, rights, notify, redirectable } => {
                 write_handle(IMPORT_GRANT, *handle, out);
                 out.u64(*grant);
                 out.u64(export.to_u64());
+                out.u32(*owner);
                 out.u64(*len);
                 out.u8(rights.bits());
                 out.u8(u8::from(*notify) | u8::from(*redirectable) << 1);
@@ -357,18 +361,19 @@ fn read_control<'a>(kind: u8, reader: &mut Reader<'a>) -> Option<Chunk<'a>> {
             handle: read_handle(reader)?,
             uid: reader.u32()?,
             rights: Rights::from_bits(reader.u8()?)?,
+            owner: read_owner(reader)?,
             wait: reader.u8()? & 1 != 0,
             what: read_target(reader)?,
         },
         IMPORT_GRANT => {
             let (handle, grant) = (read_handle(reader)?, reader.u64()?);
-            let (export, len) = (ExportId::from_u64(reader.u64()?), reader.u64()?);
+            let (export, owner, len) = (ExportId::from_u64(reader.u64()?), reader.u32()?, reader.u64()?);
             let (rights, flags) = (Rights::from_bits(reader.u8()?)?, reader.u8()?);
             if len > LENGTH_BYTES_MAX {
                 return None;
             }
             let (notify, redirectable) = (flags & 1 != 0, flags & 2 != 0);
-            Chunk::ImportGrant { handle, grant, export, len, rights, notify, redirectable }
+            Chunk::ImportGrant { handle, grant, export, owner, len, rights, notify, redirectable }
         }
         IMPORT_FAIL => {
             let handle = read_handle(reader)?;
@@ -411,6 +416,25 @@ fn read_error(reader: &mut Reader<'_>) -> Option<(u16, ErrorArgs)> {
 fn read_op_error(reader: &mut Reader<'_>) -> Option<OpError> {
     let (code, args) = read_error(reader)?;
     OpError::from_code(code, args)
+}
+
+fn write_owner(owner: Owner, out: &mut Writer<'_>) {
+    let (code, user) = match owner {
+        Owner::OwnOrRoot => (0, 0),
+        Owner::User(user) => (1, user),
+        Owner::Any => (2, 0),
+    };
+    out.u8(code);
+    out.u32(user);
+}
+
+fn read_owner(reader: &mut Reader<'_>) -> Option<Owner> {
+    Some(match (reader.u8()?, reader.u32()?) {
+        (0, 0) => Owner::OwnOrRoot,
+        (1, user) => Owner::User(user),
+        (2, 0) => Owner::Any,
+        _ => return None,
+    })
 }
 
 fn write_target(what: &ImportTarget, out: &mut Writer<'_>) {

@@ -203,9 +203,21 @@ impl World {
     }
 
     pub fn start_import(&mut self, node: usize, process: ProcessId, to: usize, name: &str, wait: bool) {
+        self.start_import_of(node, process, to, (ImportTarget::Name(name.into()), Owner::Any), wait);
+    }
+
+    pub fn start_import_of(
+        &mut self,
+        node: usize,
+        process: ProcessId,
+        to: usize,
+        (what, owner): (ImportTarget, Owner),
+        wait: bool,
+    ) {
         let spec = ImportSpec {
-            node: Some(NodeSpec::Addr(self.nodes[to].addrs[0])),
-            what: ImportTarget::Name(name.into()),
+            node: (to != node).then(|| NodeSpec::Addr(self.nodes[to].addrs[0])),
+            what,
+            owner,
             rights: Rights::ALL,
             wait,
             deadline: self.now + Duration::from_secs(30),

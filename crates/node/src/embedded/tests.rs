@@ -193,6 +193,7 @@ fn plain_and_sealed_nodes_refuse_each_other_and_say_so() {
     let call = Call::Import {
         node: Some(a.addresses()[0].to_string()),
         what: vmmc_host::control::What::Name("x".into()),
+        owner: Default::default(),
         rights: 1,
         wait: false,
         timeout_ms: 3_000,
@@ -211,6 +212,7 @@ fn nodes_with_different_keys_do_not_talk() {
     let refusal = importer.call(Call::Import {
         node: Some(a.addresses()[0].to_string()),
         what: vmmc_host::control::What::Name("x".into()),
+        owner: Default::default(),
         rights: 1,
         wait: false,
         timeout_ms: 500,

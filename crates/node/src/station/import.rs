@@ -16,15 +16,17 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 use vmmc_host::PairRing;
+use vmmc_host::control::Owner as HostOwner;
 use vmmc_host::control::{Answer, Call, Grant, NodeEvent, NotMapped, Refusal, RefusalCode, What};
 use vmmc_nic::{
-    ExportId, Exporter, ImportGrant, ImportId, ImportSpec, ImportTarget, NodeName, NodeSpec, ProcessId, Rights, Time,
+    ExportId, Exporter, ImportGrant, ImportId, ImportSpec, ImportTarget, NodeName, NodeSpec, Owner, ProcessId, Rights,
+    Time,
 };
 
 impl Station {
     /// Asks the engine; the answer comes as an event, at once for exports of this node that exist.
     pub(super) fn import(&mut self, now: Time, index: usize, serial: u64, call: Call) -> Result<(), Refusal> {
-        let Call::Import { node, what, rights, wait, timeout_ms } = call else {
+        let Call::Import { node, what, owner, rights, wait, timeout_ms } = call else {
             unreachable!("called for imports only");
         };
         let id = self.attached_process(index)?.id;
@@ -46,7 +48,12 @@ impl Station {
                 return Err(full);
             }
         };
-        let spec = ImportSpec { node, what, rights, wait, deadline: deadline(now, timeout_ms) };
+        let owner = match owner {
+            HostOwner::OwnOrRoot => Owner::OwnOrRoot,
+            HostOwner::User(user) => Owner::User(user),
+            HostOwner::Any => Owner::Any,
+        };
+        let spec = ImportSpec { node, what, owner, rights, wait, deadline: deadline(now, timeout_ms) };
         self.engine.import(now, id, spec, cookie);
         Ok(())
     }
@@ -73,6 +80,7 @@ impl Station {
         let mut grant = Grant {
             import: granted.import.to_u64(),
             export: granted.export.to_u64(),
+            owner: granted.owner,
             len: granted.len,
             rights: granted.rights.bits(),
             notify: granted.notify,

@@ -115,6 +115,7 @@ impl Station {
             export: e.export.to_u64(),
             name: e.name,
             process: e.process.0,
+            uid: e.uid,
             len: e.len,
             rights: e.rights.bits(),
             importers: (e.local_importers + e.remote_importers) as u32,

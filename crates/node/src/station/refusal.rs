@@ -49,7 +49,7 @@ pub(super) fn not_served(node: &str, owner: u32, uid: u32) -> Refusal {
 
 pub(super) fn import(error: &ImportError, what: &str, node: &str) -> Refusal {
     let code = match error {
-        ImportError::NoSuchExport => RefusalCode::UnknownName,
+        ImportError::NoSuchExport | ImportError::OtherOwner { .. } => RefusalCode::UnknownName,
         ImportError::StaleExport { .. } => RefusalCode::Stale,
         ImportError::NotPermitted { .. } => RefusalCode::NotPermitted,
         ImportError::NoRight { .. } => RefusalCode::NoRight,

@@ -126,7 +126,14 @@ impl Raw {
 
     pub(crate) fn import_call(node: Option<&str>, name: &str, rights: u8) -> Call {
         let what = What::Name(name.into());
-        Call::Import { node: node.map(Into::into), what, rights, wait: false, timeout_ms: 5_000 }
+        Call::Import {
+            node: node.map(Into::into),
+            what,
+            owner: Default::default(),
+            rights,
+            wait: false,
+            timeout_ms: 5_000,
+        }
     }
 
     pub(crate) fn import(&mut self, node: Option<&str>, name: &str, rights: u8) -> (Grant, Vec<OwnedFd>) {

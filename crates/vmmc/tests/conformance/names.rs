@@ -12,6 +12,13 @@ pub(crate) fn exports_are_found_by_name_and_by_id(nodes: &dyn Nodes) {
         let user = nodes.attach(node);
         let by_name = user.import("frames").node(&nodes.name(0)).open().unwrap();
         assert_eq!((by_name.len(), by_name.export_id()), (100, named.id()));
+        let own = rustix::process::geteuid().as_raw();
+        assert_eq!(by_name.owner(), own, "the node says whose memory it is");
+        let of = |uid| user.import("frames").node(&nodes.name(0)).owner(uid).open();
+        assert_eq!(of(own).unwrap().export_id(), named.id());
+        assert_eq!(of(4_000_000_001).unwrap_err().refusal(), Some(RefusalCode::UnknownName));
+        let whoever = user.import("frames").node(&nodes.name(0)).any_owner().open().unwrap();
+        assert_eq!((whoever.export_id(), whoever.owner()), (named.id(), own));
         let by_id = user.import_id(nameless.id()).node(&nodes.name(0)).open().unwrap();
         assert_eq!(by_id.len(), 200);
         let address = owner.node().listen[0].clone();

@@ -156,8 +156,14 @@ fn fetch_and_atomics_go_through_the_engine_too() {
 fn an_import_may_wait_for_its_export() {
     let world = World::new(1, None);
     let (mut a, mut b) = (Raw::attach(&world, 0), Raw::attach(&world, 0));
-    let call =
-        |timeout_ms| Call::Import { node: None, what: What::Name("late".into()), rights: 1, wait: true, timeout_ms };
+    let call = |timeout_ms| Call::Import {
+        node: None,
+        what: What::Name("late".into()),
+        owner: Default::default(),
+        rights: 1,
+        wait: true,
+        timeout_ms,
+    };
     let serial = b.ask(call(60_000));
     for _ in 0..20 {
         b.pump();
@@ -165,7 +171,14 @@ fn an_import_may_wait_for_its_export() {
     assert!(b.has_no_answer());
     a.export("late");
     assert!(matches!(b.answer(serial), Ok(Answer::Imported(_))));
-    let other = Call::Import { node: None, what: What::Name("never".into()), rights: 1, wait: true, timeout_ms: 1 };
+    let other = Call::Import {
+        node: None,
+        what: What::Name("never".into()),
+        owner: Default::default(),
+        rights: 1,
+        wait: true,
+        timeout_ms: 1,
+    };
     assert_eq!(b.call(other).unwrap_err().code, RefusalCode::TimedOut);
 }
 
