@@ -330,8 +330,7 @@ pub(crate) struct Demo {
 pub(crate) enum Node {
     /// Start a node in the background
     Start(NodeOptions),
-    /// Run a node in the foreground
-    #[command(hide = true)]
+    /// Run a node in the foreground, as a service does; Ctrl-C ends it
     Run {
         /// Its settings.
         #[command(flatten)]
@@ -351,12 +350,28 @@ pub(crate) enum Node {
         #[arg(long)]
         json: bool,
     },
+    /// Show what a node has written down: starts, peers, refusals, attacks
+    Log(NodeLog),
     /// List the nodes of this machine
     List {
         /// Print one JSON object instead of a table
         #[arg(long)]
         json: bool,
     },
+}
+
+/// A node's log.
+#[derive(Args, Debug)]
+pub(crate) struct NodeLog {
+    /// Which node; it need not run any more.
+    #[command(flatten)]
+    pub(crate) which: Which,
+    /// Go on and show new lines as they come
+    #[arg(long, short)]
+    pub(crate) follow: bool,
+    /// Show so many of the last lines
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    pub(crate) lines: u32,
 }
 
 /// Settings of a node.
@@ -395,6 +410,12 @@ pub(crate) struct NodeOptions {
     /// Show counters to Prometheus at http://ADDR/metrics, to everybody who can connect there
     #[arg(long, value_name = "ADDR")]
     pub(crate) metrics: Option<SocketAddr>,
+    /// How much is written to the log: off, error, warn, info or debug [default: info]
+    #[arg(long, value_name = "LEVEL", env = "VMMC_LOG")]
+    pub(crate) log_level: Option<vmmc_node::LogLevel>,
+    /// The log's file [default: /var/log/vmmc/NAME.log for root, ~/.local/state/vmmc/NAME.log for others; standard error or the journal for `node run`]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) log_file: Option<PathBuf>,
     /// The program that starts the processes of jobs
     #[arg(long, hide = true, value_name = "FILE")]
     pub(crate) launcher: Option<PathBuf>,

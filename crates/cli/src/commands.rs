@@ -11,6 +11,7 @@ pub(crate) mod exec;
 pub(crate) mod explain;
 pub(crate) mod man;
 pub(crate) mod node;
+mod node_log;
 pub(crate) mod ping;
 mod program;
 pub(crate) mod run;

@@ -131,3 +131,6 @@ pub(crate) const BETWEEN_TURN: Duration = Duration::from_millis(10);
 
 /// Two workers and two daemons poll in a measurement between two nodes.
 pub(crate) const CORES_FOR_TWO_NODES: usize = 4;
+
+/// Time between two looks at a log that is followed.
+pub(crate) const LOG_LOOK: Duration = Duration::from_millis(200);

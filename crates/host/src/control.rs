@@ -474,6 +474,8 @@ pub struct NodeInfo {
     pub embedded: bool,
     /// Counters by name.
     pub counters: Vec<(String, u64)>,
+    /// Where it writes its log: a file, `journal`, `stderr`, or empty for none.
+    pub log: String,
     /// The last things it had to say, refusals above all; for its owner only.
     pub notes: Vec<String>,
     /// Peers.

@@ -3,6 +3,7 @@
 //! Invariant: `NodeConfig::from_args(config.to_args())` gives the configuration again, except for a key given as bytes, which never appears on a command line.
 
 use crate::limits::{LINGER_SECONDS_MAX, PEER_TIMEOUT_DEFAULT, PEER_TIMEOUT_MIN, PINNED_PAGES_MAX, SERVED_USERS_MAX};
+use crate::log::LogLevel;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -141,6 +142,11 @@ pub struct NodeConfig {
     pub handle_signals: bool,
     /// Whether a daemon leaves the terminal of whoever started it.
     pub detach: bool,
+    /// How much a daemon writes down; none: [`LogLevel::Info`].
+    pub log_level: Option<LogLevel>,
+    /// The file that it writes to. None: a daemon in the background takes [`default_log_file`](crate::default_log_file), one
+    /// in the foreground standard error or the journal, and one that is a thread of some program none.
+    pub log_file: Option<PathBuf>,
     /// The program `vmmc`, with which a daemon starts supervisors of jobs; none: it starts no processes for anybody. An embedded node never does.
     pub launcher: Option<PathBuf>,
     /// Whether a daemon in plain mode starts processes for other nodes too. Then everybody who can send it packets can have it start processes as its user.
@@ -175,6 +181,8 @@ impl NodeConfig {
             utlb: UtlbConfig::default(),
             handle_signals: false,
             detach: false,
+            log_level: None,
+            log_file: None,
             launcher: None,
             plain_run: false,
             metrics: None,
@@ -229,7 +237,7 @@ impl NodeConfig {
 
     /// The options of `vmmc node run` and `vmmcd`:
     /// `--name N`, `--as N`, `--listen A`, `--peer A[,A]`, `--key-file F`, `--plain`, `--serve WHOM`, `--linger-s N`, `--peer-timeout-ms N`, `--pinned-pages N`, `--utlb-entries N`, `--utlb-ways N`,
-    /// `--utlb-no-offset`, `--utlb-prefetch N`, `--utlb-tables N`, `--detach`, `--launcher FILE`, `--no-run`, `--plain-run`, `--metrics A`,
+    /// `--utlb-no-offset`, `--utlb-prefetch N`, `--utlb-tables N`, `--detach`, `--log-level LEVEL`, `--log-file FILE`, `--launcher FILE`, `--no-run`, `--plain-run`, `--metrics A`,
     /// `--no-sockets-between`.
     pub fn from_args(args: impl IntoIterator<Item = String>) -> Result<NodeConfig, BadOption> {
         let mut config = NodeConfig { handle_signals: true, ..NodeConfig::default() };
@@ -275,6 +283,16 @@ impl NodeConfig {
                     config.utlb.tables_max = Some(number(&option, &value()?, 1, PINNED_PAGES_MAX)? as usize);
                 }
                 "--detach" => config.detach = true,
+                "--log-level" => {
+                    let text = value()?;
+                    let level = text.parse().map_err(|_| BadOption::BadValue {
+                        option: option.clone(),
+                        value: text,
+                        wanted: "give off, error, warn, info or debug".into(),
+                    });
+                    config.log_level = Some(level?);
+                }
+                "--log-file" => config.log_file = Some(PathBuf::from(value()?)),
                 "--launcher" => config.launcher = Some(PathBuf::from(value()?)),
                 "--metrics" => config.metrics = Some(address(&option, &value()?)?),
                 "--no-run" => config.launcher = None,
@@ -303,6 +321,12 @@ impl NodeConfig {
         }
         if self.serve != Serve::ByOwner {
             push("--serve", self.serve.to_string());
+        }
+        if let Some(level) = self.log_level {
+            push("--log-level", level.name().to_string());
+        }
+        if let Some(path) = &self.log_file {
+            push("--log-file", path.display().to_string());
         }
         if let Some(program) = &self.launcher {
             push("--launcher", program.display().to_string());
@@ -345,7 +369,7 @@ impl NodeConfig {
 pub enum BadOption {
     /// Not an option of ours.
     #[error(
-        "unknown option {option:?}; there are --name, --as, --listen, --peer, --key-file, --plain, --serve, --linger-s, --peer-timeout-ms, --pinned-pages, --utlb-entries, --utlb-ways, --utlb-no-offset, --utlb-prefetch, --utlb-tables, --detach, --launcher, --no-run, --plain-run, --metrics, --no-sockets-between"
+        "unknown option {option:?}; there are --name, --as, --listen, --peer, --key-file, --plain, --serve, --linger-s, --peer-timeout-ms, --pinned-pages, --utlb-entries, --utlb-ways, --utlb-no-offset, --utlb-prefetch, --utlb-tables, --detach, --log-level, --log-file, --launcher, --no-run, --plain-run, --metrics, --no-sockets-between"
     )]
     Unknown {
         /// What was given.
@@ -404,6 +428,7 @@ mod tests {
         config.handle_signals = true;
         config.pinned_pages_max = Some(77);
         config.known_as = Some("alpha".into());
+        (config.log_level, config.log_file) = (Some(LogLevel::Warn), Some("/tmp/log".into()));
         config.sockets_between = false;
         config.serve = Serve::Users(vec![1001, 1002]);
         config.utlb = UtlbConfig {

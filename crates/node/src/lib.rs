@@ -32,6 +32,7 @@ mod embedded;
 mod host_name;
 mod key;
 pub mod limits;
+mod log;
 mod network;
 mod runner;
 pub mod station;
@@ -42,4 +43,5 @@ pub use config::{BadOption, DEFAULT_NODE, KeySource, NodeConfig, Serve, UtlbConf
 pub use daemon::{Daemon, RunError, Running, SERVICE_VARIABLE, StartError, Stopper, run, run_with, start_detached};
 pub use embedded::{AttachError, Embedded};
 pub use key::{KeyError, default_key_file};
+pub use log::{LOG_IN_JOURNAL, LOG_ON_STDERR, LogLevel, default_log_file};
 pub use station::{ConnectionId, Station, StationConfig};

@@ -101,6 +101,29 @@ pub const NOTES_MAX: usize = 64;
 /// Bytes of one note.
 pub const NOTE_BYTES_MAX: usize = 400;
 
+/// Bytes of a file of a daemon's log before the next one begins: some ten thousand lines.
+pub const LOG_FILE_BYTES_MAX: u64 = 1 << 20;
+/// Old files of a log that are kept beside the one that is written.
+pub const LOG_FILES_KEPT: usize = 3;
+/// Nodes whose logs stay in a folder; of more, the oldest go. So a user's logs take at most 256 MiB, and as a rule far less.
+pub const LOG_NODES_KEPT: usize = 64;
+/// Bytes of a line of the log: a note, and some. Less than a pipe takes at once.
+pub const LOG_LINE_BYTES_MAX: usize = 1024;
+/// Lines that one source (a user's processes, a peer) may cause in a row.
+pub const LOG_BURST: u32 = 20;
+/// Time after which it may cause another one.
+pub const LOG_EVERY: Duration = Duration::from_secs(5);
+/// Lines that all sources together may cause in a row.
+pub const LOG_ALL_BURST: u32 = 500;
+/// Time after which they may cause another one: a file lasts a quarter of an hour at the worst.
+pub const LOG_ALL_EVERY: Duration = Duration::from_millis(100);
+/// Sources whose shares are remembered.
+pub const LOG_SOURCES_MAX: usize = 256;
+/// Lines of the station that wait until the daemon writes them, which it does after each step.
+pub const LOG_WAITING_MAX: usize = 256;
+/// Time between two looks at the counters of packets and calls that tell of attacks and mistakes.
+pub const LOG_COUNTERS_EVERY: Duration = Duration::from_secs(10);
+
 /// Pages that one call may pin and unpin: 64 MiB, so that a call never keeps the node for long.
 pub const PINS_PER_CALL_MAX: u64 = 16_384;
 /// Time within which a process gives pinned memory back that others need: a hundred times what a sleeping process takes. Then the node takes it.

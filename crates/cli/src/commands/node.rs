@@ -23,6 +23,7 @@ pub(crate) fn run(node: &Node) -> Result<(), Failure> {
         Node::Run { options, detach } => run_here(options, *detach),
         Node::Stop(which) => stop(which),
         Node::Status { which, json } => status(which, *json),
+        Node::Log(log) => super::node_log::run(log),
         Node::List { json } => list(*json),
     }
 }
@@ -38,6 +39,9 @@ fn runs(name: &str) -> bool {
 fn config(options: &NodeOptions) -> Result<NodeConfig, Failure> {
     let mut config = NodeConfig::new(&options.which.name);
     config.known_as.clone_from(&options.known_as);
+    config.log_level = options.log_level;
+    // A daemon in the background works in the root folder.
+    config.log_file = options.log_file.as_ref().map(std::path::absolute).transpose()?;
     config.listen.clone_from(&options.listen);
     for peer in &options.peer {
         let addresses: Result<Vec<SocketAddr>, _> = peer.split(',').map(|a| a.trim().parse()).collect();

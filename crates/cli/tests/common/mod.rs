@@ -42,7 +42,7 @@ impl Drop for Folder {
 /// The command, with nothing of the user's environment that matters to it.
 pub(crate) fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_vmmc"));
-    command.args(args).env_remove("VMMC_NODE").stdin(Stdio::null());
+    command.args(args).env_remove("VMMC_NODE").env("VMMC_LOG", "off").stdin(Stdio::null());
     command
 }
 

@@ -35,7 +35,6 @@ pub(super) struct Launcher {
     plain_run: bool,
     /// Whether this process belongs to the node alone, so that orphans that come to it are those of killed supervisors.
     own_process: bool,
-    quiet: bool,
     /// The bound on open files that this process was started with: ours is higher, and not for others.
     open_files: Option<OpenFiles>,
     running: Vec<Supervisor>,
@@ -100,7 +99,6 @@ impl Launcher {
             plain,
             plain_run: config.plain_run,
             own_process: config.handle_signals,
-            quiet: config.detach,
             open_files,
             running: Vec::new(),
             cleaning: false,
@@ -123,7 +121,7 @@ impl Launcher {
             if let Err((why, detail)) = self.start(&wanted) {
                 let who = wanted.from.as_ref().map_or("this node".to_string(), |node| format!("node {node}"));
                 let note = format!("refused to start processes for user {} of {who}: {detail}", wanted.uid);
-                self.note(station, now, note);
+                station.note(now, note);
                 station.refuse_service(now, &wanted.name, why);
             }
         }
@@ -206,20 +204,11 @@ impl Launcher {
             station.refuse_service(now, &supervisor.service, ServiceRefusal::Ended);
             false
         });
-        notes.into_iter().for_each(|note| self.note(station, now, note));
+        notes.into_iter().for_each(|note| station.note(now, note));
         self.cleaning |= killed && self.own_process;
         if self.cleaning {
             self.clean_up();
         }
-    }
-
-    /// Keeps a note for `vmmc node status`, and shows it where somebody may read it.
-    fn note(&self, station: &mut Station, now: Time, note: String) {
-        if !self.quiet {
-            // Whoever started us may have closed it; the note is kept in any case.
-            let _ = std::io::Write::write_all(&mut std::io::stderr(), format!("{note}\n").as_bytes());
-        }
-        station.note(now, note);
     }
 
     /// Kills what has come to us. The children of what dies of it come to us then, which the end of a process tells: so until nothing comes any more.

@@ -4,6 +4,7 @@
 //! there is nothing to do it sleeps; it looks for work for [`AWAKE_TIME`] first, with the core given away between looks, which is what keeps four parties on two
 //! cores fast (DESIGN §3 "Waiting").
 
+mod counters;
 mod launcher;
 mod metrics;
 mod start;
@@ -11,8 +12,10 @@ mod start;
 use crate::config::NodeConfig;
 use crate::key::KeyError;
 use crate::limits::{ACCEPT_BATCH, ACCEPT_PAUSE, AWAKE_TIME};
+use crate::log::{Log, LogLevel};
 use crate::runner::{Runner, now, sleep};
 use crate::station::StationError;
+use counters::WatchedCounters;
 use launcher::Launcher;
 use metrics::Metrics;
 use rustix::io::Errno;
@@ -98,6 +101,8 @@ pub struct Daemon {
     launcher: Launcher,
     metrics: Option<Metrics>,
     listener: Listener,
+    log: Log,
+    counters: WatchedCounters,
     stop: Arc<AtomicBool>,
     /// Rings when `stop` may have been set.
     bell: WakeReceiver,
@@ -138,7 +143,7 @@ impl Daemon {
             ChannelError::NameTaken { .. } => RunError::NameTaken { name: config.name.clone(), uid },
             other => RunError::Channel(other),
         })?;
-        let runner = Runner::start(&config, false)?;
+        let mut runner = Runner::start(&config, false)?;
         let (bell, ringer) = wake_pair().map_err(RunError::Channel)?;
         let stop = Arc::new(AtomicBool::new(false));
         if config.handle_signals {
@@ -155,9 +160,27 @@ impl Daemon {
         // Last: whoever can connect is served, and not let go because something else fails.
         listener.listen().map_err(RunError::Channel)?;
         runner.station.watch_outside(&listener)?;
+        let (log, failure) = Log::open(&config);
+        runner.station.set_log(log.level(), log.place());
+        failure.into_iter().for_each(|why| runner.station.note(now(), why));
+        let counters = WatchedCounters::default();
         let spare = spare_descriptor();
         let yields = Yields::default();
-        Ok(Daemon { config, runner, launcher, metrics, listener, stop, bell, ringer, yields, spare, paused: None })
+        Ok(Daemon {
+            config,
+            runner,
+            launcher,
+            metrics,
+            listener,
+            log,
+            counters,
+            stop,
+            bell,
+            ringer,
+            yields,
+            spare,
+            paused: None,
+        })
     }
 
     /// Name and addresses.
@@ -175,6 +198,7 @@ impl Daemon {
     pub fn run(mut self) -> Result<(), RunError> {
         let input = self.runner.input();
         let mut alone_since = now();
+        self.log_start();
         loop {
             let now = now();
             let mut worked = self.runner.step(now);
@@ -194,6 +218,7 @@ impl Daemon {
                 }
             }
             worked |= self.launcher.serve(&mut self.runner.station, now);
+            self.write_log(now);
             if !self.is_alone() {
                 alone_since = now;
             }
@@ -211,9 +236,51 @@ impl Daemon {
             self.sleep(&input, now, alone_since);
             self.yields.slept();
         }
+        let why = if self.stop.load(Ordering::Relaxed) {
+            "it was told to by a signal, or by the program that it is part of"
+        } else if self.runner.station.stop_requested() {
+            "its user told it to (`vmmc node stop`)"
+        } else {
+            "nobody has been attached for as long as configured (--linger-s)"
+        };
+        self.log.own(LogLevel::Info, &format!("ends: {why}"));
         drop(self.listener);
         self.runner.shut_down();
         Ok(())
+    }
+
+    /// What it is, and how it was started.
+    fn log_start(&mut self) {
+        if self.config.handle_signals {
+            self.log.catch_panics();
+        }
+        let about = &self.runner.station;
+        let seal = if about.is_plain() { "plain" } else { "encrypted" };
+        let runs = if self.config.launcher.is_some() { "starts processes for jobs" } else { "starts no processes" };
+        let text = format!(
+            "starts: node {:?} of user {}, to other nodes {:?}, process {}, release {}, serves {}, listens on {}, {seal}, {runs}",
+            self.config.name,
+            rustix::process::geteuid().as_raw(),
+            about.name().as_str(),
+            std::process::id(),
+            env!("CARGO_PKG_VERSION"),
+            self.config.serve,
+            self.runner.addresses().iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+        );
+        self.log.own(LogLevel::Info, &text);
+    }
+
+    /// Writes what has come up, and now and then what counters say.
+    #[inline]
+    fn write_log(&mut self, now: Time) {
+        while let Some(line) = self.runner.station.take_log_line() {
+            self.log.line(line.level, line.topic, line.who, &line.text);
+        }
+        if self.counters.are_due(now) {
+            for (level, text) in self.counters.look(now, || self.runner.station.describe(now, true, false).counters) {
+                self.log.line(level, "counters", 0, &text);
+            }
+        }
     }
 
     /// Gives the core away, if that pays; says whether it did.
@@ -256,11 +323,17 @@ impl Daemon {
                 Ok(channel) => {
                     any = true;
                     // Whoever is turned away sees its connection close; the node serves those it has.
-                    let _ = self.runner.station.accept(now, channel);
+                    let uid = channel.peer().map_or(u32::MAX, |who| who.uid);
+                    if let Err(why) = self.runner.station.accept(now, channel) {
+                        let text = format!("a connection of user {uid} was turned away: {why}");
+                        self.log.line(LogLevel::Warn, "process", u64::from(uid), &text);
+                    }
                 }
                 Err(ChannelError::System {
                     errno: Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS, ..
                 }) => {
+                    let text = "there is no descriptor or memory for more connections; raise the limit (LimitNOFILE, ulimit -n)";
+                    self.log.line(LogLevel::Error, "process", u64::MAX, text);
                     self.turn_away();
                     self.pause(now);
                     break;

@@ -11,10 +11,11 @@ use crate::limits::{
     CONTROL_BATCH, CONTROL_USER_TURN, CONTROL_WORK_ATTACH, CONTROL_WORK_BYTES, CONTROL_WORK_INFO, CONTROL_WORK_MAP,
     CONTROL_WORK_PAGES, OUTBOX_USER_BYTES_MAX, PINS_PER_CALL_MAX,
 };
+use crate::log::LogLevel;
 use rustix::event::epoll;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use vmmc_host::channel::{ChannelError, Received};
+use vmmc_host::channel::{ChannelError, PeerCredentials, Received};
 use vmmc_host::control::{Answer, Call, Refusal, RefusalCode, Reply, Request, decode, encode};
 use vmmc_host::limits::CONTROL_BYTES_MAX;
 use vmmc_nic::{ProcessId, RegionId, Time};
@@ -31,9 +32,13 @@ impl Station {
             match connection.control.channel.try_receive_all() {
                 Ok(Received { bytes, fds, complete }) => {
                     connection.heard = now;
-                    let uid = connection.who.uid;
+                    let who = connection.who;
+                    let uid = who.uid;
                     self.counters.control_calls += 1;
                     let Ok(request) = decode::<Request>(&bytes) else {
+                        self.log_user(LogLevel::Warn, uid, || {
+                            format!("{} sent a message that is none; it is let go", process(&who))
+                        });
                         self.closers.close(uid, closers::sort(fds).lent);
                         return self.dying.push(index);
                     };
@@ -42,6 +47,9 @@ impl Station {
                     if !complete {
                         self.reply(index, request.serial, Err(refusals::descriptors_lost()), Vec::new());
                     } else if given.strange {
+                        self.log_user(LogLevel::Warn, uid, || {
+                            format!("{} passed a descriptor that no call takes", process(&who))
+                        });
                         self.reply(index, request.serial, Err(refusals::strange_descriptor()), Vec::new());
                     } else {
                         self.serve_request(index, now, request, given.fds);
@@ -253,6 +261,12 @@ impl Station {
     /// Answers a request; lets the process go if it collects nothing.
     pub(super) fn reply(&mut self, index: usize, serial: u64, result: Result<Answer, Refusal>, fds: Vec<OwnedFd>) {
         self.counters.refusals += u64::from(result.is_err());
+        if let (Err(refusal), Some(who)) = (&result, self.connections[index].as_ref().map(|c| c.who)) {
+            // Who may not at all, or is of another release, is worth a look; all else is between a program and its author.
+            let serious = matches!(refusal.code, RefusalCode::NotPermitted | RefusalCode::Version);
+            let level = if serious { LogLevel::Warn } else { LogLevel::Debug };
+            self.log_user(level, who.uid, || format!("{} was refused: {}", process(&who), refusal.message));
+        }
         let Some(connection) = self.connections[index].as_mut() else { return };
         let mut bytes = encode(&Reply { serial, result });
         if bytes.len() > CONTROL_BYTES_MAX {
@@ -278,5 +292,13 @@ fn work(call: &Call) -> usize {
             1 + (pages.sum::<u64>().min(PINS_PER_CALL_MAX) / CONTROL_WORK_PAGES) as usize
         }
         _ => 1,
+    }
+}
+
+/// A process as the log calls it; one of another pid namespace has no number here.
+fn process(who: &PeerCredentials) -> String {
+    match who.pid {
+        0 => format!("a process of user {}", who.uid),
+        pid => format!("process {pid} of user {}", who.uid),
     }
 }

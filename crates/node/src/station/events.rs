@@ -8,12 +8,13 @@ use super::connection::Process;
 use super::refusal;
 use super::shares::Table;
 use crate::limits::EVENTS_PER_TURN;
+use crate::log::LogLevel;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use vmmc_host::abi::{COOKIE_REDIRECT, Completion, RawNotification};
 use vmmc_host::control::{Answer, NodeEvent};
 use vmmc_host::limits::CONTROL_FDS_MAX;
-use vmmc_nic::{Cookie, Event, ImportError, ImportGrant, ImportId, OpError, ProcessId, Time};
+use vmmc_nic::{Cookie, Event, ImportError, ImportGrant, ImportId, OpError, PeerDownReason, ProcessId, Time};
 
 impl Station {
     /// Hands out all events; says whether there were any.
@@ -79,11 +80,15 @@ impl Station {
             Event::ImportDone { process, cookie, result } => self.import_done(process, cookie, result, now),
             Event::ImportBroken { process, import, why } => self.import_broken(process, import, why),
             Event::Pong { cookie, result, .. } => self.pong(cookie, result),
-            Event::PeerUp { .. } => {
+            Event::PeerUp { name, addr } => {
+                self.log_peer(LogLevel::Info, &name, || format!("node {name:?} is up at {addr}"));
                 self.counters.peers_up += 1;
                 self.sockets.peer_came();
             }
-            Event::PeerDown { .. } => {
+            Event::PeerDown { name, why } => {
+                // A goodbye is as it should be.
+                let level = if why == PeerDownReason::Closed { LogLevel::Info } else { LogLevel::Warn };
+                self.log_peer(level, &name, || format!("node {name:?} is down: {why}"));
                 self.counters.peers_down += 1;
                 self.sockets.peers_changed(now, &mut self.engine);
             }

@@ -36,6 +36,7 @@ impl Station {
             counters: self.all_counters(),
             peers: self.engine.peers().take(INFO_LIST_MAX).map(|p| peer(&p)).collect(),
             notes: if owner { self.notes.iter().cloned().collect() } else { Vec::new() },
+            log: self.log.place.clone(),
             processes: self.process_infos(),
             exports: Vec::new(),
             imports: Vec::new(),

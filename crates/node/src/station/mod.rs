@@ -19,6 +19,7 @@ mod gates;
 mod import;
 mod info;
 mod link;
+mod logging;
 mod memory;
 mod notes;
 mod pins;
@@ -180,6 +181,7 @@ pub struct Station {
     sockets: sockets::Sockets,
     counters: Counters,
     notes: VecDeque<String>,
+    log: logging::Logging,
     /// Counters of the transport, for [`Info`](vmmc_host::control::Call::Info).
     transport_counters: Vec<(String, u64)>,
 }
@@ -243,6 +245,7 @@ impl Station {
             sockets: sockets::Sockets::new(between),
             counters: Counters::default(),
             notes: VecDeque::new(),
+            log: logging::Logging::default(),
             transport_counters: Vec::new(),
             config,
         })

@@ -4,6 +4,7 @@
 
 use super::Station;
 use crate::limits::{NOTE_BYTES_MAX, NOTES_MAX};
+use crate::log::LogLevel;
 use vmmc_nic::{ServiceRefusal, ServiceWanted, Time};
 
 impl Station {
@@ -14,6 +15,7 @@ impl Station {
         while text.len() > NOTE_BYTES_MAX {
             text.pop();
         }
+        self.log(LogLevel::Warn, "node", 0, || text.clone());
         if self.notes.len() >= NOTES_MAX {
             self.notes.pop_front();
         }

@@ -24,6 +24,8 @@ impl LocalNodes {
             let mut config = NodeConfig::new(&name).listen(([127, 0, 0, 1], 0).into());
             config.linger = Some(LOCAL_NODE_LINGER);
             config.launcher = Some(own.clone());
+            // It ends with the job, which tells what happened.
+            config.log_level = Some(vmmc_node::LogLevel::Off);
             vmmc_node::start_detached(&own, &config).map_err(Failure::new)?;
             let session = attach(&name)?;
             let address = session.node().listen.first().cloned().unwrap_or_default();
