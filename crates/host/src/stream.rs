@@ -24,6 +24,8 @@ pub mod messages;
 #[cfg(not(loom))]
 mod replica;
 #[cfg(not(loom))]
+mod ringer;
+#[cfg(not(loom))]
 mod slab;
 #[cfg(not(loom))]
 mod vigil;
@@ -41,6 +43,8 @@ pub use kernel::{
 pub use lock::{Locked, SharedLock, TryLock};
 #[cfg(not(loom))]
 pub use replica::{Nonsense, Replica, Said, Wakes};
+#[cfg(not(loom))]
+pub use ringer::Ringer;
 #[cfg(not(loom))]
 pub use slab::{Shape, Slab, Slot, Stretch};
 #[cfg(not(loom))]
