@@ -216,8 +216,17 @@ pub const SOCKET_OFFERS_MAX: usize = 16_384;
 pub const SOCKET_RING_BYTES: u64 = 32 << 10;
 /// Bytes of a ring that was full once.
 pub const SOCKET_LARGE_RING_BYTES: u64 = 512 << 10;
-/// Bytes of all large rings of a node; whoever asks for more keeps the small one, or gets what others have not used for [`SOCKET_LARGE_IDLE`].
-pub const SOCKET_LARGE_BYTES_MAX: u64 = 256 << 20;
+/// Bytes of all large rings of a node, half of them for one user alone; whoever asks for more keeps the small one, or gets what others have not used for
+/// [`SOCKET_LARGE_IDLE`].
+pub const SOCKET_LARGE_BYTES_MAX: u64 = 512 << 20;
+/// Time between two looks for large rings that rest: each goes over all connections.
+pub const SOCKET_LARGE_LOOK: Duration = Duration::from_millis(100);
+/// Slots of all slabs of a node, half of them for one user alone: each has 68 KiB of memory, 2.2 GiB together. Further connections stay with the kernel.
+pub const SOCKET_SLOTS_MAX: u64 = 32_768;
+/// Processes known to hold one end of a connection. Further ones are holders that the node does not know of.
+pub const SOCKET_HOLDERS_MAX: usize = 64;
+/// Places named in one message after a fork: what the library sends at a time.
+pub const SOCKET_PLACES_MAX: usize = 512;
 /// Time without a byte after which a large ring may be taken back for others.
 pub const SOCKET_LARGE_IDLE: Duration = Duration::from_secs(1);
 /// Slots of the first slab of a pair of processes; each further one has twice as many, up to [`SOCKET_SLAB_SLOTS_MAX`].

@@ -89,13 +89,14 @@ fn of_answer(answer: &Answer, fds: Vec<OwnedFd>) -> Vec<Handed> {
 
 fn of_socket_news(news: &SocketNews, fds: Vec<OwnedFd>) -> Vec<Handed> {
     match news {
-        SocketNews::Attached { .. } => name("sockets: `Attached`", ["sign of life"], fds),
         SocketNews::Peer { .. } => name("sockets: `Peer`", ["bells of a peer"], fds),
         SocketNews::PeerBell { .. } => name("sockets: `PeerBell`", ["eventfd of a peer"], fds),
         SocketNews::Slab { .. } => name("sockets: `Slab`", ["slab"], fds),
         SocketNews::Matched { .. }
         | SocketNews::Refused { .. }
         | SocketNews::Adopted { .. }
+        | SocketNews::Attached { .. }
+        | SocketNews::SlabGone { .. }
         | SocketNews::PeerGone { .. } => name("news about sockets", [], fds),
     }
 }
@@ -144,7 +145,8 @@ fn handed_for_sockets(node: &Embedded) -> Vec<Handed> {
         say(client, &Call::Sockets(SocketCall::Bell { bell: 0 }), &[bell.as_fd()]);
     }
     for (client, end) in clients.iter().zip(&ends) {
-        say(client, &Call::Sockets(SocketCall::Offer { connection: 1 }), &[end.as_fd()]);
+        let socket = vmmc_host::stream::claim(end.as_fd()).unwrap();
+        say(client, &Call::Sockets(SocketCall::Offer { connection: 1, socket }), &[]);
     }
     for client in &clients {
         loop {

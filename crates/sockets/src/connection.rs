@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize,
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use vmmc_host::Nanos;
 use vmmc_host::stream::messages::Place;
-use vmmc_host::stream::{End, Phase, Sign, Watch, core, thread_id};
+use vmmc_host::stream::{End, Phase, Watch, core, thread_id};
 
 pub use forks::Forking;
 pub(crate) use watches::Registration;
@@ -64,7 +64,6 @@ pub(crate) struct Joined {
     pub(crate) core: Upgraded,
     pub(crate) place: Place,
     peer: Option<Arc<Peer>>,
-    sign: Option<Sign>,
     reads: Patience,
     writes: Patience,
     /// Of receives in the kernel, where the other end is on another node.

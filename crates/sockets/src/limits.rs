@@ -73,20 +73,15 @@ pub const EARLY_LOOKS: u32 = 16;
 pub const CAREFUL_SLICE: Duration = Duration::from_millis(100);
 /// Such a slice while the change is just being announced, which takes a few microseconds unless its sender died over it.
 pub const PENDING_SLICE: Duration = Duration::from_millis(1);
-/// First slice of a sleep on a ring, after which the sleeper asks the kernel about the other end. Whoever closes an end wakes the sleeper, the node does for whoever dies,
-/// and the kernel does for the node; this covers what happens just before the sleep.
-pub const SLEEP_SLICE: Duration = Duration::from_millis(200);
-/// Longest slice while nobody would tell of a death, because the node has died: each is twice as long as the last one.
-pub const ALONE_SLICE_MAX: Duration = Duration::from_secs(1);
-/// Slice of a sleep that the death of the node does not end (one with a timeout, or in poll): whether it lives is one load.
-pub const BLIND_SLICE: Duration = Duration::from_secs(1);
-/// After so many of them the kernel is asked all the same, as after [`SLEEP_SLICE_MAX`].
-pub const BLIND_SLICES: u32 = 30;
-/// The same when several processes hold the other end, or nobody knows who does.
-pub const SHARED_SLEEP_SLICE: Duration = Duration::from_millis(10);
-/// Later slices while the node lives, should a message to it have been lost: a thread that sleeps for hours costs nothing that can be measured.
-pub const SLEEP_SLICE_MAX: Duration = Duration::from_secs(30);
-/// Longest slice when nobody knows who holds the other end, or several processes do and the node has died.
+/// First slice of a sleep on a ring, after which the sleeper asks the kernel about the other end, and its node whether it lives. Whoever closes an end wakes the sleeper, and
+/// the node does for whoever dies; but a node can be stopped or dead, and nobody knows, so the sleeper asks in any case. Each slice is twice as long as the last one: a
+/// death is heard of after as long as the sleep has lasted, at most.
+pub const SLEEP_SLICE: Duration = Duration::from_millis(10);
+/// Longest slice: a thread that sleeps for hours takes some microseconds of a processor in a second.
+pub const SLEEP_SLICE_MAX: Duration = Duration::from_secs(1);
+/// Slice of a sleep in the kernel while only the kernel can end it.
+pub const KERNEL_SLICE_MAX: Duration = Duration::from_secs(30);
+/// Longest slice when nobody knows who holds the other end, or several processes do: then the node does not see the last of them go.
 pub const SHARED_SLEEP_SLICE_MAX: Duration = Duration::from_millis(100);
 
 /// Time that a program which becomes another one, or passes a connection on, waits for the peer to put unread bytes back into the kernel. A peer that computes for longer does so

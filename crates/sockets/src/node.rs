@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock, Weak};
 use vmmc_host::channel::{ChannelError, node_socket_name};
 use vmmc_host::control::{Answer, CONTROL_VERSION, Call, RefusalCode, Reply, Request, decode, encode};
-use vmmc_host::stream::messages::{OfferRefusal, Place, SocketCall, SocketNews};
-use vmmc_host::stream::{BELLS, Bells, Sign, Slab, Slot, Watch};
+use vmmc_host::stream::messages::{OfferRefusal, Place, SocketCall, SocketClaim, SocketNews};
+use vmmc_host::stream::{BELLS, Bells, Slab, Slot, Watch};
 use vmmc_host::{Channel, Deadline, Nanos};
 
 /// The client of one process (a forked child gets one of its own).
@@ -56,8 +56,6 @@ pub(crate) struct Peer {
 struct Link {
     channel: Option<Channel>,
     serial: u64,
-    /// Of the node, while it is the one that is connected.
-    sign: Option<Sign>,
     slabs: HashMap<u64, Slab>,
     waiting: HashMap<u64, Weak<Connection>>,
     adopted: HashMap<u64, Option<Meeting>>,
@@ -72,8 +70,6 @@ pub(crate) struct Meeting {
     pub(crate) place: Place,
     pub(crate) slot: Slot,
     pub(crate) peer: Option<Arc<Peer>>,
-    /// Of the node that brought them together, and tells of deaths as long as it lives.
-    pub(crate) sign: Option<Sign>,
 }
 
 /// What the node said about an offer.
@@ -228,13 +224,13 @@ impl Node {
     }
 
     /// Offers a socket. None: not now.
-    pub(crate) fn offer(&self, settings: &Settings, connection: &Arc<Connection>, fd: BorrowedFd<'_>) -> Option<u64> {
+    pub(crate) fn offer(&self, settings: &Settings, connection: &Arc<Connection>, socket: SocketClaim) -> Option<u64> {
         let mut link = self.lock()?;
         self.connect(&mut link, settings)?;
         link.last_number += 1;
         let number = link.last_number;
         link.waiting.insert(number, Arc::downgrade(connection));
-        if !self.say(&mut link, SocketCall::Offer { connection: number }, &[fd]) {
+        if !self.say(&mut link, SocketCall::Offer { connection: number, socket }, &[]) {
             link.waiting.remove(&number);
             return None;
         }
@@ -333,6 +329,7 @@ impl Node {
 
     /// Asks where a socket from elsewhere that is upgraded goes on; waits for the answer.
     pub(crate) fn adopt(&self, settings: &Settings, fd: BorrowedFd<'_>) -> Option<Meeting> {
+        let cookie = vmmc_host::stream::cookie(fd).ok()?;
         let deadline = Deadline::after(ADOPT_TIME);
         // Others hold the lock for a message or two; not to know is no answer here.
         let number = {
@@ -340,7 +337,7 @@ impl Node {
             self.connect(&mut link, settings)?;
             link.last_number += 1;
             let number = link.last_number;
-            self.say(&mut link, SocketCall::Adopt { connection: number }, &[fd]).then_some(number)?
+            self.say(&mut link, SocketCall::Adopt { connection: number, cookie }, &[]).then_some(number)?
         };
         loop {
             let mut link = self.link.lock().ok()?;
@@ -483,10 +480,7 @@ impl Node {
     fn take(&self, link: &mut Link, news: SocketNews, mut fds: Vec<OwnedFd>) {
         let fd = fds.pop();
         match (news, fd) {
-            (SocketNews::Attached { process }, fd) => {
-                link.sign = fd.and_then(|fd| Sign::map(fd).ok());
-                self.attached(process);
-            }
+            (SocketNews::Attached { process }, _) => self.attached(process),
             (SocketNews::Peer { process }, Some(fd)) => {
                 if let Ok(bells) = Bells::map(fd) {
                     bells.let_descriptor_go();
@@ -520,6 +514,7 @@ impl Node {
                     peers.remove(&process);
                 }
             }
+            (SocketNews::SlabGone { slab }, _) => drop(link.slabs.remove(&slab)),
             _ => {}
         }
     }
@@ -546,7 +541,7 @@ impl Node {
 
     fn meeting(&self, link: &Link, place: Place, peer: u32) -> Option<Meeting> {
         let slot = link.slabs.get(&place.slab)?.slot(place.slot)?;
-        (place.end < 2).then(|| Meeting { place, slot, peer: self.peer(peer), sign: link.sign.clone() })
+        (place.end < 2).then(|| Meeting { place, slot, peer: self.peer(peer) })
     }
 
     fn matched(&self, link: &mut Link, number: u64, place: Place, peer: u32) {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use vmmc_host::channel::{ChannelError, Listener, node_socket_name};
 use vmmc_host::control::{Answer, CONTROL_VERSION, Call, Refusal, RefusalCode, Reply, Request, decode, encode};
 use vmmc_host::stream::Bells;
-use vmmc_host::stream::messages::{OfferRefusal, Place, SocketCall, SocketNews};
+use vmmc_host::stream::messages::{OfferRefusal, Place, SocketCall, SocketClaim, SocketNews};
 use vmmc_host::{Channel, Deadline};
 use vmmc_sockets::{Bypass, Context, Stream};
 
@@ -55,17 +55,37 @@ impl Liar {
     }
 }
 
+fn claim_of(local: std::net::SocketAddr, remote: std::net::SocketAddr, fd: BorrowedFd<'_>) -> SocketClaim {
+    let cookie = vmmc_host::stream::cookie(fd).unwrap();
+    SocketClaim { local, remote, interface: 0, cookie, descriptor: std::os::fd::AsRawFd::as_raw_fd(&fd) }
+}
+
 #[test]
 fn sockets_that_are_no_connections_are_refused() {
     let node = TestNode::start();
     let liar = Liar::attached(&node);
     let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+    udp.connect(udp.local_addr().unwrap()).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (unix, _other) = std::os::unix::net::UnixStream::pair().unwrap();
     let (ended, peer) = tcp_pair();
+    let (local, remote) = (ended.local_addr().unwrap(), ended.peer_addr().unwrap());
     drop(peer);
-    for (number, fd) in [udp.as_fd(), listener.as_fd(), unix.as_fd(), ended.as_fd()].into_iter().enumerate() {
-        liar.say(SocketCall::Offer { connection: number as u64 }, &[fd]);
+    let at = listener.local_addr().unwrap();
+    let here = udp.local_addr().unwrap();
+    let alive = tcp_pair();
+    let own = claim_of(alive.0.local_addr().unwrap(), alive.0.peer_addr().unwrap(), alive.0.as_fd());
+    let claims = [
+        claim_of(here, here, udp.as_fd()),
+        claim_of(at, "0.0.0.0:0".parse().unwrap(), listener.as_fd()),
+        claim_of(local, remote, ended.as_fd()),
+        SocketClaim { cookie: 0, ..own.clone() },
+        SocketClaim { cookie: u64::MAX, ..own.clone() },
+        SocketClaim { cookie: own.cookie + 1, ..own.clone() },
+        SocketClaim { local: own.remote, remote: own.local, ..own.clone() },
+        SocketClaim { local: "[::1]:1".parse().unwrap(), ..own.clone() },
+    ];
+    for (number, socket) in claims.into_iter().enumerate() {
+        liar.say(SocketCall::Offer { connection: number as u64, socket }, &[]);
         let refused = SocketNews::Refused { connection: number as u64, why: OfferRefusal::NotConnected };
         assert_eq!(liar.hear(), Some(refused));
     }
@@ -96,10 +116,11 @@ fn bells_that_could_end_the_node_or_be_written_by_others_are_refused() {
 fn whoever_breaks_the_rules_is_let_go() {
     let node = TestNode::start();
     let (one, _two) = tcp_pair();
-    let breaks: [(SocketCall, bool); 4] = [
+    let breaks: [(SocketCall, bool); 5] = [
         (SocketCall::Attach { version: CONTROL_VERSION }, false),
         (SocketCall::Bell { bell: 99 }, true),
-        (SocketCall::Offer { connection: 1 }, false),
+        (SocketCall::Bell { bell: 1 }, false),
+        (SocketCall::Bell { bell: 1 }, true),
         (SocketCall::Attach { version: CONTROL_VERSION }, true),
     ];
     for (call, with_fd) in breaks {
@@ -132,7 +153,8 @@ fn claims_on_the_connections_of_others_have_no_effect() {
     }
     liar.say(SocketCall::Withdraw { connection: 3 }, &[]);
     let (stranger, _peer) = tcp_pair();
-    liar.say(SocketCall::Adopt { connection: 4 }, &[stranger.as_fd()]);
+    let cookie = vmmc_host::stream::cookie(stranger.as_fd()).unwrap();
+    liar.say(SocketCall::Adopt { connection: 4, cookie }, &[]);
     assert_eq!(liar.hear(), Some(SocketNews::Adopted { connection: 4, place: None, peer: 0 }));
     // The slot is still theirs: a new connection of the pair gets another one.
     let (three, four) = upgraded_pair(&a, &b);

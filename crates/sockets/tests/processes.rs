@@ -190,3 +190,97 @@ fn a_reader_asleep_is_told_when_its_peer_and_the_node_are_killed_at_once() {
     let got = reader.join().unwrap();
     assert!(matches!(got, Ok(0)) || got.is_err(), "{got:?}");
 }
+
+/// What becomes of the node.
+#[derive(Clone, Copy, Debug)]
+enum Node {
+    Stopped,
+    Killed,
+}
+
+fn do_to(node: &mut Role, what: Node) {
+    match what {
+        Node::Stopped => signal(node, rustix::process::Signal::STOP),
+        Node::Killed => node.kill(),
+    }
+}
+
+fn signal(role: &Role, signal: rustix::process::Signal) {
+    let pid = rustix::process::Pid::from_raw(role.child.id() as i32).unwrap();
+    rustix::process::kill_process(pid, signal).unwrap();
+}
+
+fn node_of_its_own(what: &str) -> (Role, String) {
+    let name = format!("sock{}{what}", std::process::id());
+    (Role::start("node", &name), name)
+}
+
+#[test]
+fn whoever_sleeps_is_told_of_a_death_in_time_whatever_state_the_node_is_in() {
+    for (what, asleep_ms) in [(Node::Stopped, 0), (Node::Stopped, 700), (Node::Killed, 0), (Node::Killed, 3_000)] {
+        let (mut node, name) = node_of_its_own(&format!("told{what:?}{asleep_ms}"));
+        let context = Arc::new(Context::new(settings(&name)));
+        let (mut for_reader, mut for_writer) = (Role::start("silent", &name), Role::start("silent", &name));
+        let (reads, writes) = (for_reader.connect(&context), for_writer.connect(&context));
+        [&reads, &writes].iter_mut().for_each(|stream| stream.write_all(b"x").unwrap());
+        let (done, wait) = std::sync::mpsc::channel();
+        let ended = done.clone();
+        std::thread::spawn(move || {
+            let got = (&reads).read(&mut [0; 10]);
+            assert!(matches!(got, Ok(0)) || got.is_err(), "{got:?}");
+            ended.send("reader")
+        });
+        std::thread::spawn(move || {
+            while (&writes).write_all(&[b'x'; 10_000]).is_ok() {}
+            done.send("writer")
+        });
+        std::thread::sleep(Duration::from_millis(asleep_ms));
+        do_to(&mut node, what);
+        let killed = Instant::now();
+        for_reader.kill();
+        for_writer.kill();
+        for _ in 0..2 {
+            // A second, and what a busy machine takes; before there was a bound it was half a minute.
+            wait.recv_timeout(Duration::from_secs(10)).unwrap_or_else(|_| panic!("{what:?} after {asleep_ms} ms"));
+        }
+        println!("{what:?} after {asleep_ms} ms: both were told within {:?}", killed.elapsed());
+    }
+}
+
+#[test]
+fn a_connection_ends_at_once_whatever_the_node_does_with_its_offer() {
+    use rustix::event::epoll;
+    use std::os::fd::AsFd;
+    let (node, name) = node_of_its_own("offer");
+    let context = Arc::new(Context::new(settings(&name)));
+    let _warm = common::upgraded_pair(&context, &context);
+    signal(&node, rustix::process::Signal::STOP);
+    let set = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+    for resets in [false, true] {
+        let (one, two) = common::tcp_pair();
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::RDHUP;
+        epoll::add(&set, one.as_fd(), epoll::EventData::new_u64(7), flags).unwrap();
+        if resets {
+            rustix::net::sockopt::set_socket_linger(&one, Some(Duration::ZERO)).unwrap();
+        }
+        let one = Stream::new(&context, one);
+        for _ in 0..8 {
+            (&one).write_all(b"p").unwrap();
+            (&two).read_exact(&mut [0]).unwrap();
+            (&two).write_all(b"q").unwrap();
+            (&one).read_exact(&mut [0]).unwrap();
+        }
+        assert_eq!(one.describe().reason, Some(vmmc_sockets::Bypass::PeerPlain), "it was offered, and nobody answers");
+        drop(one);
+        two.set_read_timeout(Some(TOLD)).unwrap();
+        let got = (&two).read(&mut [0]).map_err(|error| error.kind());
+        let expected = if resets { Err(std::io::ErrorKind::ConnectionReset) } else { Ok(0) };
+        assert_eq!(got, expected, "resets: {resets}");
+        drop(two);
+        let mut events = Vec::with_capacity(4);
+        let soon = rustix::event::Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+        epoll::wait(&set, rustix::buffer::spare_capacity(&mut events), Some(&soon)).unwrap();
+        assert!(events.is_empty(), "an event of a connection that was closed");
+    }
+    signal(&node, rustix::process::Signal::CONT);
+}

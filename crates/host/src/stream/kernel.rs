@@ -3,6 +3,7 @@
 //! Invariant: positions in a stream come from the kernel itself (`TCP_INFO`), so a byte that some other way sent or received is counted too.
 //! Nothing here waits, except [`wait_socket`].
 
+use super::messages::SocketClaim;
 use crate::wait::Deadline;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -72,6 +73,17 @@ pub fn endpoints(fd: BorrowedFd<'_>) -> Result<(Endpoints, u64), Errno> {
     let remote = address(rustix::net::getpeername(fd)?.ok_or(Errno::NOTCONN)?)?;
     let network = number(fd, libc::SOL_SOCKET, SO_NETNS_COOKIE).unwrap_or(0);
     Ok((Endpoints { network, local, remote }, sockopt::socket_cookie(fd)?))
+}
+
+/// What a process says of its own socket to its node.
+///
+/// # Errors
+/// As [`endpoints`].
+pub fn claim(fd: BorrowedFd<'_>) -> Result<SocketClaim, Errno> {
+    let (Endpoints { local, remote, .. }, cookie) = endpoints(fd)?;
+    // Before Linux 5.0 a socket cannot be asked; then one that is bound to an interface is not found, and stays with the kernel.
+    let interface = number(fd, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX).unwrap_or(0) as u32;
+    Ok(SocketClaim { local, remote, interface, cookie, descriptor: fd.as_raw_fd() })
 }
 
 /// The network namespace of the caller, as [`Endpoints::network`] has it.

@@ -19,6 +19,21 @@ pub struct Place {
     pub end: u8,
 }
 
+/// A connected TCP socket that a process says it has: the kernel knows whether there is such a one, and whose it is ([`SocketDiag`](super::SocketDiag)).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SocketClaim {
+    /// Own address.
+    pub local: std::net::SocketAddr,
+    /// The peer's.
+    pub remote: std::net::SocketAddr,
+    /// Network interface that it is bound to; 0: none.
+    pub interface: u32,
+    /// `SO_COOKIE`.
+    pub cookie: u64,
+    /// Its number in the process, for the case that it belongs to another user.
+    pub descriptor: i32,
+}
+
 /// From a process to its node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SocketCall {
@@ -32,20 +47,25 @@ pub enum SocketCall {
         /// Which.
         bell: u32,
     },
-    /// A connected socket travels along; it is compared and let go. Answer, when the peer has offered its end: [`SocketNews::Matched`].
+    /// A connected socket. It does not travel along: while a descriptor of it is under way, no close of the program ends the connection. Answer, when the peer has
+    /// offered its end: [`SocketNews::Matched`].
     Offer {
         /// The process's own number for it.
         connection: u64,
+        /// Which.
+        socket: SocketClaim,
     },
     /// The offer stands no more.
     Withdraw {
         /// Number of the offer.
         connection: u64,
     },
-    /// A socket that came from elsewhere travels along: is it upgraded? Answer: [`SocketNews::Adopted`].
+    /// A socket that came from elsewhere: is it upgraded? Answer: [`SocketNews::Adopted`].
     Adopt {
         /// The process's own number for it.
         connection: u64,
+        /// `SO_COOKIE` of the socket.
+        cookie: u64,
     },
     /// This process holds ends that it inherited by fork.
     Hold {
@@ -82,7 +102,7 @@ pub enum SocketCall {
 /// From a node to a process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SocketNews {
-    /// The process is known under this id. The node's [`Sign`](super::Sign) travels along, where it has one.
+    /// The process is known under this id.
     Attached {
         /// Never used twice.
         process: u32,
@@ -131,10 +151,15 @@ pub enum SocketNews {
         /// Who has the other end.
         peer: u32,
     },
-    /// A slab is not needed any more, nor a peer with which no other is shared.
+    /// A peer has ended: it is not rung any more.
     PeerGone {
         /// The peer.
         process: u32,
+    },
+    /// A slab is not used any more.
+    SlabGone {
+        /// Its id.
+        slab: u64,
     },
 }
 
@@ -153,6 +178,9 @@ pub enum OfferRefusal {
     /// The peer belongs to another user.
     #[error("the peer belongs to another user")]
     OtherUser,
+    /// The socket itself belongs to another user, and the process could not be seen to hold it.
+    #[error("the socket belongs to another user than the process")]
+    NotYours,
     /// Memory or descriptors are short.
     #[error("memory is short")]
     MemoryShort,

@@ -1,25 +1,29 @@
 //! Stream sockets: which processes hold the two ends of a connection, and where they meet.
 //!
-//! A process offers its connected socket; the node asks the kernel which connection that is and lets it go. When the mirror image is offered too, both ends get a
+//! A process says which connected socket it has; the node asks the kernel whether that is so. When the mirror image is offered too, both ends get a
 //! slot of a slab that the pair of processes shares. From then on the node is only asked for deaths, inheritance and missing bells.
 //!
-//! Invariant: a slot is used again only after both ends were released, so bytes of one connection never reach another; the node never holds a socket open, so the
+//! Invariant: a slot is used again only after both ends were released, so bytes of one connection never reach another; the node never has a descriptor of a socket, so the
 //! kernel's end of a connection stays the truth about its life. Source: [NT §4]; docs/sockets.md.
 
 mod between;
 mod ends;
 mod glue;
+mod holders;
 mod list;
+mod quota;
 mod slabs;
 mod users;
+mod witness;
 
-use crate::limits::{SOCKET_LARGE_BYTES_MAX, SOCKET_OFFERS_MAX, SOCKET_STRANGERS_MAX};
+use crate::limits::{SOCKET_OFFERS_ALL_MAX, SOCKET_OFFERS_MAX, SOCKET_PLACES_MAX, SOCKET_STRANGERS_MAX};
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::os::fd::{AsFd, OwnedFd};
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use vmmc_host::Nanos;
 use vmmc_host::process::ProcessWatch;
-use vmmc_host::stream::messages::{OfferRefusal, Place, SocketCall, SocketNews};
-use vmmc_host::stream::{BELLS, Bells, Endpoints, Vigil, endpoints};
+use vmmc_host::stream::messages::{OfferRefusal, Place, SocketCall, SocketClaim, SocketNews};
+use vmmc_host::stream::{BELLS, Bells, Endpoints, Ringer, Watch};
 use vmmc_nic::Time;
 
 /// The service.
@@ -33,10 +37,12 @@ pub(super) struct Sockets {
     by_cookie: HashMap<u64, Place>,
     slabs: slabs::Slabs,
     /// Ends whose last known holder has gone.
-    orphans: Vec<ends::Orphan>,
+    orphans: ends::Orphans,
     last_process: u32,
-    /// The sign that this node lives, for processes that sleep; made for the first.
-    vigil: Option<Vigil>,
+    /// What the service needs of the kernel; made for the first client.
+    means: Option<Means>,
+    /// Open offers.
+    offered: quota::Quota,
     between: between::Between,
     /// Matches made since the start.
     pub(super) matches: u64,
@@ -44,6 +50,35 @@ pub(super) struct Sockets {
     strangers: VecDeque<Stranger>,
     /// To be sent by whoever called.
     outbox: Vec<(usize, SocketNews, Vec<OwnedFd>)>,
+}
+
+/// What the service needs of the kernel.
+#[derive(Debug)]
+struct Means {
+    witness: witness::Witness,
+    ringer: Ringer,
+}
+
+/// Why no connection is upgraded here.
+#[derive(Debug)]
+enum Unable {
+    Blind(witness::NoWitness),
+    Mute(rustix::io::Errno),
+}
+
+impl fmt::Display for Unable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unable::Blind(why) => write!(f, "TCP connections stay with the kernel: {why}"),
+            Unable::Mute(errno) => {
+                let why = "the kernel has no asynchronous reads for the node to ring event loops by";
+                write!(
+                    f,
+                    "TCP connections stay with the kernel: {why} ({errno}); it needs CONFIG_AIO, and a seccomp filter that allows io_setup"
+                )
+            }
+        }
+    }
 }
 
 /// A process that was refused for the version of its library.
@@ -94,6 +129,16 @@ impl Sockets {
         Sockets { between, ..Sockets::default() }
     }
 
+    /// Looks whether the kernel has what the service needs, unless it was seen to.
+    fn prepare(&mut self) -> Result<(), Unable> {
+        if self.means.is_none() {
+            let witness = witness::Witness::new().map_err(Unable::Blind)?;
+            let ringer = Ringer::new().map_err(Unable::Mute)?;
+            self.means = Some(Means { witness, ringer });
+        }
+        Ok(())
+    }
+
     /// A process joins.
     pub(super) fn attach(&mut self, index: usize, pid: u32, uid: u32, bells: OwnedFd) -> Result<(), Misbehaved> {
         let bells = Bells::map(bells).map_err(|_| Misbehaved)?;
@@ -119,11 +164,7 @@ impl Sockets {
         };
         self.clients.insert(index, client);
         self.by_process.insert(process, index);
-        if self.vigil.is_none() {
-            self.vigil = Vigil::begin();
-        }
-        let sign = self.vigil.as_ref().and_then(|vigil| vigil.share().ok());
-        self.tell(index, SocketNews::Attached { process }, sign.into_iter().collect());
+        self.tell(index, SocketNews::Attached { process }, Vec::new());
         Ok(())
     }
 
@@ -148,9 +189,10 @@ impl Sockets {
         match call {
             SocketCall::Attach { .. } => return Err(Misbehaved),
             SocketCall::Bell { bell } => self.bell(index, bell, fd.ok_or(Misbehaved)?)?,
-            SocketCall::Offer { connection } => self.offer(index, connection, &fd.ok_or(Misbehaved)?)?,
+            SocketCall::Offer { connection, socket } => self.offer(index, connection, &socket)?,
             SocketCall::Withdraw { connection } => self.withdraw(index, connection),
-            SocketCall::Adopt { connection } => self.adopt(index, connection, &fd.ok_or(Misbehaved)?),
+            SocketCall::Adopt { connection, cookie } => self.adopt(index, connection, cookie),
+            SocketCall::Hold { places } if places.len() > SOCKET_PLACES_MAX => return Err(Misbehaved),
             SocketCall::Hold { places } => self.hold(index, &places),
             SocketCall::LetGo { place } => self.let_go(now, index, place),
             SocketCall::Release { place } => self.release(index, place),
@@ -183,9 +225,9 @@ impl Sockets {
     }
 
     fn bell(&mut self, index: usize, bell: u32, fd: OwnedFd) -> Result<(), Misbehaved> {
-        if bell >= BELLS {
-            return Err(Misbehaved);
-        }
+        let Some(None) = self.clients[&index].bell_fds.get(bell as usize) else { return Err(Misbehaved) };
+        // Somebody may have wanted to ring it before it came: messages of two processes are read in any order. Only an eventfd can be rung.
+        self.ring_fd(fd.as_fd()).map_err(|_| Misbehaved)?;
         let process = self.clients[&index].process;
         let friends: Vec<usize> =
             self.clients.iter().filter(|(_, c)| c.peers.contains(&process)).map(|(&i, _)| i).collect();
@@ -194,21 +236,24 @@ impl Sockets {
                 self.tell(friend, SocketNews::PeerBell { process, bell }, vec![copy]);
             }
         }
-        // Somebody may have wanted to ring it before it came: messages of two processes are read in any order.
-        let _ = rustix::io::write(&fd, &1u64.to_ne_bytes());
         self.client(index).bell_fds[bell as usize] = Some(fd);
         Ok(())
     }
 
-    fn offer(&mut self, index: usize, connection: u64, socket: &OwnedFd) -> Result<(), Misbehaved> {
-        let Ok((own, cookie)) = endpoints(socket.as_fd()) else {
-            self.refuse(index, connection, OfferRefusal::NotConnected);
-            return Ok(());
-        };
-        let client = self.client(index);
+    fn offer(&mut self, index: usize, connection: u64, socket: &SocketClaim) -> Result<(), Misbehaved> {
+        let client = &self.clients[&index];
         if client.offers.contains_key(&connection) {
             return Err(Misbehaved);
         }
+        // Whoever attached was told if there are none.
+        let seen = self.means.as_mut().map_or(Err(OfferRefusal::MemoryShort), |m| m.witness.connection(client, socket));
+        let (own, cookie) = match seen {
+            Ok(own) => (own, socket.cookie),
+            Err(why) => {
+                self.refuse(index, connection, why);
+                return Ok(());
+            }
+        };
         if client.offers.len() >= SOCKET_OFFERS_MAX {
             self.refuse_for_good(index, connection, own, OfferRefusal::TooMany);
             return Ok(());
@@ -220,20 +265,44 @@ impl Sockets {
         let mirror = own.mirrored();
         let fits = |o: &Offer| o.cookie != cookie;
         if mirror != own && self.offers.get(&mirror).is_some_and(fits) {
-            let theirs = self.offers.remove(&mirror).expect("just seen");
-            self.client(theirs.client).offers.remove(&theirs.connection);
+            let theirs = self.take_offer(&mirror).expect("just seen");
             self.bring_together(theirs, (index, connection, cookie), mirror);
             return Ok(());
         }
-        self.client(index).offers.insert(connection, own.clone());
-        let offer = Offer { client: index, connection, cookie };
-        self.between.wants(&own);
-        if let Some(stale) = self.offers.insert(own, offer) {
+        if let Some(stale) = self.take_offer(&own) {
             // The same addresses under another cookie: that socket is gone, and its process has not said so yet.
-            self.client(stale.client).offers.remove(&stale.connection);
             self.refuse(stale.client, stale.connection, OfferRefusal::NotConnected);
         }
+        let uid = self.clients[&index].uid;
+        if !self.offered.take(uid, 1, SOCKET_OFFERS_ALL_MAX as u64) {
+            self.refuse_for_good(index, connection, own, OfferRefusal::TooMany);
+            return Ok(());
+        }
+        self.client(index).offers.insert(connection, own.clone());
+        self.between.wants(&own);
+        self.offers.insert(own, Offer { client: index, connection, cookie });
         Ok(())
+    }
+
+    /// An offer stands no more.
+    fn take_offer(&mut self, own: &Endpoints) -> Option<Offer> {
+        let offer = self.offers.remove(own)?;
+        if let Some(client) = self.clients.get_mut(&offer.client) {
+            client.offers.remove(&offer.connection);
+            let uid = client.uid;
+            self.offered.give(uid, 1);
+        }
+        Some(offer)
+    }
+
+    /// Rings an eventfd that others hold too: never waits.
+    fn ring_fd(&self, bell: BorrowedFd<'_>) -> Result<(), rustix::io::Errno> {
+        self.means.as_ref().map_or(Ok(()), |means| means.ringer.ring(bell))
+    }
+
+    /// The client that a watch names, if it is one of that user: what stands in shared words is a claim.
+    fn watcher(&self, watch: Watch, uid: u32) -> Option<&Client> {
+        self.by_process.get(&watch.process).and_then(|i| self.clients.get(i)).filter(|client| client.uid == uid)
     }
 
     /// Both ends are there: a slot for them.
@@ -245,11 +314,11 @@ impl Sockets {
             Some(OfferRefusal::OtherUser)
         } else {
             let processes = clients.map(|i| self.clients[&i].process);
-            match self.slabs.take_slot(processes).zip(secret()) {
+            match self.slabs.take_slot(processes, users[0]).zip(secret()) {
                 Some(((slab, slot), secret)) => {
                     self.matches += 1;
                     let ends = [of_first.clone(), of_first.mirrored()];
-                    let link = slabs::Link::new(processes, ends, [first.cookie, second.2], secret);
+                    let link = slabs::Link::new(users[0], processes, ends, [first.cookie, second.2], secret);
                     self.slabs.set_link(slab, slot, link);
                     for end in 0..2usize {
                         let place = Place { slab, slot, end: end as u8 };
@@ -313,7 +382,7 @@ impl Sockets {
         // Between nodes a stream that fills the small ring is the kernel's.
         if self.client(index).ends.contains(&place)
             && !self.between.has(place)
-            && self.slabs.grow(place, Nanos::monotonic(), SOCKET_LARGE_BYTES_MAX)
+            && self.slabs.grow(place, Nanos::monotonic())
         {
             // Whoever waits for room there finds it in the other ring.
             self.wake(place);
@@ -335,8 +404,8 @@ impl Sockets {
 
     fn withdraw(&mut self, index: usize, connection: u64) {
         self.client(index).refused.remove(&connection);
-        if let Some(own) = self.client(index).offers.remove(&connection) {
-            self.offers.remove(&own);
+        if let Some(own) = self.client(index).offers.get(&connection).cloned() {
+            self.take_offer(&own);
         }
     }
 
@@ -355,34 +424,107 @@ fn secret() -> Option<u64> {
 mod tests {
     use super::*;
     use std::net::{TcpListener, TcpStream};
+    use vmmc_host::stream::claim;
+
+    /// A service with one client of this process's user, for each process that is wanted.
+    fn service(clients: usize) -> Option<(Sockets, Vec<Bells>)> {
+        let mut sockets = Sockets::default();
+        if let Err(why) = sockets.prepare() {
+            println!("SKIP {why}");
+            return None;
+        }
+        let uid = rustix::process::geteuid().as_raw();
+        let bells: Vec<Bells> = (0..clients).map(|_| Bells::create().unwrap()).collect();
+        for (index, bells) in bells.iter().enumerate() {
+            sockets.attach(index, std::process::id(), uid, bells.share().unwrap()).unwrap();
+        }
+        Some((sockets, bells))
+    }
+
+    fn pair() -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (one, listener.accept().unwrap().0)
+    }
+
+    fn offer(sockets: &mut Sockets, index: usize, connection: u64, socket: &TcpStream) -> Option<SocketNews> {
+        let call = SocketCall::Offer { connection, socket: claim(socket.as_fd()).unwrap() };
+        sockets.handle(Time::ZERO, index, call, Vec::new()).unwrap();
+        sockets.take_outbox().pop().map(|(_, news, _)| news)
+    }
 
     #[test]
     fn a_bell_that_comes_after_somebody_wanted_to_ring_it_rings() {
-        let mut sockets = Sockets::default();
-        let bells = Bells::create().unwrap();
-        sockets.attach(0, std::process::id(), 1000, bells.share().unwrap()).unwrap();
+        let Some((mut sockets, bells)) = service(1) else { return };
         let fd = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap();
-        assert!(!bells.arm(3), "nothing has happened when the loop goes to sleep");
+        assert!(!bells[0].arm(3), "nothing has happened when the loop goes to sleep");
         // What a peer does that has no bell yet; its message to the node overtakes the bell.
-        assert!(bells.mark(3, 7));
+        assert!(bells[0].mark(3, 7));
         let given = fd.try_clone().unwrap();
         sockets.handle(Time::ZERO, 0, SocketCall::Bell { bell: 3 }, vec![given]).unwrap();
         assert_eq!(rustix::io::read(&fd, &mut [0; 8]), Ok(8), "the loop would sleep on");
+        let again = sockets.handle(Time::ZERO, 0, SocketCall::Bell { bell: 3 }, vec![fd]);
+        assert_eq!(again, Err(Misbehaved), "each bell has one eventfd");
+    }
+
+    #[test]
+    fn bells_whose_write_waits_hold_nobody_up_and_nothing_else_is_written_to() {
+        let (done, wait) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let Some((mut sockets, bells)) = service(1) else { return done.send(()) };
+            let full = rustix::event::eventfd(0, rustix::event::EventfdFlags::empty()).unwrap();
+            rustix::io::write(&full, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+            let theirs = full.try_clone().unwrap();
+            sockets.handle(Time::ZERO, 0, SocketCall::Bell { bell: 0 }, vec![full]).unwrap();
+            // The counter is filled again, for the flag and the counter are everybody's.
+            rustix::io::read(&theirs, &mut [0; 8]).unwrap();
+            rustix::io::write(&theirs, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+            let process = sockets.clients[&0].process;
+            let uid = sockets.clients[&0].uid;
+            for token in 0..1000 {
+                bells[0].arm(0);
+                sockets.ring(Watch { process, bell: 0, token }, uid);
+            }
+            let (_read, write) = rustix::pipe::pipe().unwrap();
+            while rustix::fs::fcntl_setfl(&write, rustix::fs::OFlags::NONBLOCK).is_ok()
+                && rustix::io::write(&write, &[0; 4096]).is_ok()
+            {}
+            rustix::fs::fcntl_setfl(&write, rustix::fs::OFlags::empty()).unwrap();
+            let file = rustix::fs::memfd_create("file", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+            for fd in [write, file.try_clone().unwrap()] {
+                let said = sockets.handle(Time::ZERO, 0, SocketCall::Bell { bell: 1 }, vec![fd]);
+                assert_eq!(said, Err(Misbehaved));
+            }
+            assert_eq!(rustix::fs::fstat(&file).unwrap().st_size, 0);
+            done.send(())
+        });
+        wait.recv_timeout(std::time::Duration::from_secs(20)).expect("the service waits for a client");
+    }
+
+    #[test]
+    fn a_client_is_not_rung_for_the_words_of_another_user() {
+        let Some((mut sockets, bells)) = service(1) else { return };
+        let fd = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap();
+        sockets.handle(Time::ZERO, 0, SocketCall::Bell { bell: 0 }, vec![fd.try_clone().unwrap()]).unwrap();
+        rustix::io::read(&fd, &mut [0; 8]).unwrap();
+        let (process, uid) = (sockets.clients[&0].process, sockets.clients[&0].uid);
+        sockets.ring(Watch { process, bell: 0, token: 1 }, uid + 1);
+        assert!(!bells[0].any(0) && rustix::io::read(&fd, &mut [0; 8]).is_err());
+        sockets.ring(Watch { process, bell: 0, token: 1 }, uid);
+        assert!(bells[0].any(0) && rustix::io::read(&fd, &mut [0; 8]).is_ok());
     }
 
     #[test]
     fn a_peer_of_another_user_is_refused_and_the_list_says_so_until_the_connection_ends() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let two = listener.accept().unwrap().0;
-        let mut sockets = Sockets::default();
-        for (index, uid) in [(0, 1000), (1, 1001)] {
-            let bells = Bells::create().unwrap().share().unwrap();
-            sockets.attach(index, std::process::id(), uid, bells).unwrap();
+        let Some((mut sockets, _bells)) = service(2) else { return };
+        let (one, two) = pair();
+        if rustix::fs::fchown(&two, Some(rustix::fs::Uid::from_raw(54_321)), None).is_err() {
+            return println!("SKIP a socket of another user takes root");
         }
-        for (index, socket) in [(0, one.try_clone().unwrap()), (1, two.try_clone().unwrap())] {
-            let call = SocketCall::Offer { connection: 5 };
-            sockets.handle(Time::ZERO, index, call, vec![socket.into()]).unwrap();
+        sockets.client(1).uid = 54_321;
+        for (index, socket) in [(0, &one), (1, &two)] {
+            let call = SocketCall::Offer { connection: 5, socket: claim(socket.as_fd()).unwrap() };
+            sockets.handle(Time::ZERO, index, call, Vec::new()).unwrap();
         }
         let refused = |(_, news, _): &(usize, SocketNews, Vec<OwnedFd>)| {
             matches!(news, SocketNews::Refused { connection: 5, why: OfferRefusal::OtherUser })
@@ -394,5 +536,133 @@ mod tests {
             sockets.handle(Time::ZERO, index, SocketCall::Withdraw { connection: 5 }, Vec::new()).unwrap();
         }
         assert_eq!(sockets.list(None).1, 0);
+    }
+
+    #[test]
+    fn a_socket_is_claimed_by_its_user_by_root_or_by_whoever_is_seen_to_hold_it() {
+        let Some((mut sockets, _bells)) = service(1) else { return };
+        let (one, _two) = pair();
+        let me = rustix::process::geteuid();
+        sockets.take_outbox();
+        let refused = |news: Option<SocketNews>| match news {
+            Some(SocketNews::Refused { why, .. }) => Some(why),
+            None => None,
+            other => panic!("{other:?}"),
+        };
+        // This process is seen to hold what it claims, whoever it says it is.
+        sockets.client(0).uid = 54_321;
+        assert_eq!(refused(offer(&mut sockets, 0, 1, &one)), None);
+        sockets.handle(Time::ZERO, 0, SocketCall::Withdraw { connection: 1 }, Vec::new()).unwrap();
+        // Under another number it is not there: then the user decides.
+        let mut wrong = claim(one.as_fd()).unwrap();
+        wrong.descriptor = 1_000_000;
+        let say = |sockets: &mut Sockets, uid: u32, connection| {
+            sockets.client(0).uid = uid;
+            let call = SocketCall::Offer { connection, socket: wrong.clone() };
+            sockets.handle(Time::ZERO, 0, call, Vec::new()).unwrap();
+            let said = refused(sockets.take_outbox().pop().map(|(_, news, _)| news));
+            sockets.handle(Time::ZERO, 0, SocketCall::Withdraw { connection }, Vec::new()).unwrap();
+            said
+        };
+        assert_eq!(say(&mut sockets, 54_321, 2), Some(OfferRefusal::NotYours));
+        assert_eq!(say(&mut sockets, me.as_raw(), 3), None);
+        assert_eq!(say(&mut sockets, 0, 4), None);
+        wrong.cookie += 1;
+        let call = SocketCall::Offer { connection: 5, socket: wrong };
+        sockets.handle(Time::ZERO, 0, call, Vec::new()).unwrap();
+        assert_eq!(refused(sockets.take_outbox().pop().map(|(_, n, _)| n)), Some(OfferRefusal::NotConnected));
+        assert!(sockets.offers.is_empty() && sockets.client(0).offers.is_empty());
+    }
+
+    #[test]
+    fn only_the_user_of_a_connection_adopts_it_or_holds_it() {
+        let Some((mut sockets, _bells)) = service(3) else { return };
+        let (one, two) = pair();
+        offer(&mut sockets, 0, 1, &one);
+        let call = SocketCall::Offer { connection: 1, socket: claim(two.as_fd()).unwrap() };
+        sockets.handle(Time::ZERO, 1, call, Vec::new()).unwrap();
+        let place = sockets.take_outbox().iter().find_map(|(index, news, _)| match news {
+            SocketNews::Matched { place, .. } if *index == 0 => Some(*place),
+            _ => None,
+        });
+        let place = place.expect("both ends were offered");
+        let secret = sockets.slabs.link(place).unwrap().secret;
+        let cookie = vmmc_host::stream::cookie(one.as_fd()).unwrap();
+        let uid = sockets.clients[&2].uid;
+        for (stranger, allowed) in [(uid + 1, false), (uid, true)] {
+            sockets.client(2).uid = stranger;
+            let adopt = SocketCall::Adopt { connection: 9, cookie };
+            sockets.handle(Time::ZERO, 2, adopt, Vec::new()).unwrap();
+            sockets.handle(Time::ZERO, 2, SocketCall::Hold { places: vec![(place, secret)] }, Vec::new()).unwrap();
+            let news = sockets.take_outbox();
+            let adopted = news.iter().any(|(_, news, _)| matches!(news, SocketNews::Adopted { place: Some(_), .. }));
+            let slab = news.iter().any(|(_, news, _)| matches!(news, SocketNews::Slab { .. }));
+            assert_eq!([adopted, slab, sockets.clients[&2].ends.contains(&place)], [allowed; 3]);
+        }
+        // Wild claims of somebody who holds nothing change nothing.
+        let Some(link) = sockets.slabs.link(place) else { panic!("it stands") };
+        let before = link.holders[0].processes().collect::<Vec<_>>();
+        let stranger = Bells::create().unwrap();
+        sockets.attach(7, std::process::id(), uid + 1, stranger.share().unwrap()).unwrap();
+        for call in [
+            SocketCall::Release { place },
+            SocketCall::LetGo { place },
+            SocketCall::Grow { place },
+            SocketCall::Ring { place },
+            SocketCall::Ended { place },
+        ] {
+            sockets.handle(Time::ZERO, 7, call, Vec::new()).unwrap();
+        }
+        let after = sockets.slabs.link(place).unwrap();
+        assert_eq!(after.holders[0].processes().collect::<Vec<_>>(), before);
+        assert!(after.released == [false; 2] && sockets.orphans.is_empty());
+    }
+
+    #[test]
+    fn a_process_that_holds_an_end_ten_thousand_times_is_one_holder() {
+        let Some((mut sockets, _bells)) = service(2) else { return };
+        let (one, two) = pair();
+        offer(&mut sockets, 0, 1, &one);
+        offer(&mut sockets, 1, 1, &two);
+        let place = *sockets.clients[&0].ends.iter().next().unwrap();
+        let secret = sockets.slabs.link(place).unwrap().secret;
+        for _ in 0..20 {
+            let places = vec![(place, secret); SOCKET_PLACES_MAX];
+            sockets.handle(Time::ZERO, 0, SocketCall::Hold { places }, Vec::new()).unwrap();
+        }
+        assert_eq!(sockets.slabs.link(place).unwrap().holders[place.end as usize].processes().count(), 1);
+        assert!(sockets.take_outbox().len() < 10, "and nobody is told twice");
+        let places = vec![(place, secret); SOCKET_PLACES_MAX + 1];
+        let too_many = sockets.handle(Time::ZERO, 0, SocketCall::Hold { places }, Vec::new());
+        assert_eq!(too_many, Err(Misbehaved));
+        for _ in 0..20 * SOCKET_PLACES_MAX + 1 {
+            sockets.handle(Time::ZERO, 0, SocketCall::LetGo { place }, Vec::new()).unwrap();
+        }
+        assert_eq!(sockets.orphans.len(), 1);
+        for _ in 0..100 {
+            sockets.handle(Time::ZERO, 0, SocketCall::Hold { places: vec![(place, secret)] }, Vec::new()).unwrap();
+            sockets.handle(Time::ZERO, 0, SocketCall::LetGo { place }, Vec::new()).unwrap();
+        }
+        assert_eq!(sockets.orphans.len(), 1, "an end that is let go again and again is remembered once");
+    }
+
+    #[test]
+    fn a_process_that_ends_takes_its_slabs_and_bells_along() {
+        let Some((mut sockets, _bells)) = service(2) else { return };
+        let (one, two) = pair();
+        offer(&mut sockets, 0, 1, &one);
+        offer(&mut sockets, 1, 1, &two);
+        let process = sockets.clients[&1].process;
+        let place = *sockets.clients[&1].ends.iter().next().unwrap();
+        for index in 0..2 {
+            let place = *sockets.clients[&index].ends.iter().next().unwrap();
+            sockets.handle(Time::ZERO, index, SocketCall::Release { place }, Vec::new()).unwrap();
+        }
+        sockets.take_outbox();
+        sockets.gone(1, Time::ZERO);
+        let told: Vec<SocketNews> = sockets.take_outbox().into_iter().map(|(_, news, _)| news).collect();
+        assert!(told.contains(&SocketNews::PeerGone { process }), "{told:?}");
+        assert!(told.contains(&SocketNews::SlabGone { slab: place.slab }), "{told:?}");
+        assert!(sockets.clients[&0].slabs.is_empty() && sockets.slabs.links().count() == 0);
     }
 }

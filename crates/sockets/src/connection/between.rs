@@ -46,7 +46,7 @@ impl Joined {
     }
 
     fn own_node_died(&self, context: &Context) -> bool {
-        self.sign.as_ref().is_some_and(|sign| !sign.is_there()) || context.node().was_lost_after(self.at)
+        context.node().was_lost_after(self.at)
     }
 
     /// A sleeper looks whether its node is alive.

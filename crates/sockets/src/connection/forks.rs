@@ -133,7 +133,7 @@ mod tests {
         let slot = Slab::create(Shape { slots: 1, small_bytes: 4096, large_bytes: 4096 }).unwrap().slot(0).unwrap();
         slot.words().ends[0].holders.store(1, Ordering::SeqCst);
         let connection = Connection::new(0);
-        connection.join(&context, Meeting { place: Place { slab: 1, slot: 0, end: 0 }, slot, peer: None, sign: None });
+        connection.join(&context, Meeting { place: Place { slab: 1, slot: 0, end: 0 }, slot, peer: None });
         (context, connection)
     }
 

@@ -15,8 +15,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{Ordering, fence};
 use vmmc_host::stream::messages::OfferRefusal;
 use vmmc_host::stream::{
-    EndWords, Flags, cookie, has_no_delay, mark_upgraded, needs_kernel, reset, shut_down, tcp_progress, thread_id,
-    wait_socket,
+    EndWords, Flags, claim, cookie, has_no_delay, mark_upgraded, needs_kernel, reset, shut_down, tcp_progress,
+    thread_id, wait_socket,
 };
 use vmmc_host::{Deadline, Nanos};
 
@@ -77,9 +77,10 @@ impl Connection {
             return self.pin_to_kernel(context, fd, Bypass::KernelOnly);
         }
         self.no_delay.store(has_no_delay(fd), Ordering::Relaxed);
-        let (Some(own), Ok(cookie)) = (self.own.upgrade(), cookie(fd)) else { return };
-        self.cookie.store(cookie, Ordering::Relaxed);
-        match context.node().offer(context.settings(), &own, fd) {
+        let Ok(claim) = claim(fd) else { return self.settle_for(Bypass::NotTcp) };
+        let Some(own) = self.own.upgrade() else { return };
+        self.cookie.store(claim.cookie, Ordering::Relaxed);
+        match context.node().offer(context.settings(), &own, claim) {
             Some(number) => {
                 self.offer.store(number, Ordering::Relaxed);
                 self.offered_after.store(carried.max(1), Ordering::Relaxed);
@@ -170,7 +171,7 @@ impl Connection {
 
     /// From here on the shared words rule.
     pub(crate) fn join(&self, context: &Context, meeting: Meeting) {
-        let Meeting { place, slot, peer, sign } = meeting;
+        let Meeting { place, slot, peer } = meeting;
         let core = Upgraded::new(slot, place.end as usize, self.early.clone());
         if context.settings().between_always {
             core.always_by_ring();
@@ -179,7 +180,6 @@ impl Connection {
             core,
             place,
             peer,
-            sign,
             reads: Default::default(),
             writes: Default::default(),
             looks: Default::default(),

@@ -5,8 +5,7 @@
 use super::{Connection, Joined, Socket};
 use crate::context::Context;
 use crate::limits::{
-    ALONE_SLICE_MAX, BLIND_SLICE, BLIND_SLICES, CAREFUL_SLICE, LOOK_TIME, PENDING_SLICE, SHARED_SLEEP_SLICE,
-    SHARED_SLEEP_SLICE_MAX, SLEEP_SLICE, SLEEP_SLICE_MAX,
+    CAREFUL_SLICE, KERNEL_SLICE_MAX, LOOK_TIME, PENDING_SLICE, SHARED_SLEEP_SLICE_MAX, SLEEP_SLICE, SLEEP_SLICE_MAX,
 };
 use crate::patience::Patience;
 use crate::types::Waited;
@@ -29,7 +28,7 @@ impl Connection {
                 deadline,
                 CAREFUL_SLICE,
                 || Phase::Steady,
-                || SLEEP_SLICE_MAX,
+                || KERNEL_SLICE_MAX,
             );
         };
         let into = joined.core.incoming();
@@ -62,7 +61,7 @@ impl Connection {
                 deadline,
                 CAREFUL_SLICE,
                 || Phase::Steady,
-                || SLEEP_SLICE_MAX,
+                || KERNEL_SLICE_MAX,
             );
         };
         joined.look_after(context, self, fd);
@@ -70,7 +69,7 @@ impl Connection {
         let by_kernel = || !out.announced().in_ring() || joined.core.owes();
         if by_kernel() {
             let phase = || joined.phase_or_end(if by_kernel() { Phase::Steady } else { Phase::EndsAt(0) });
-            return wait_kernel(context, fd, PollFlags::OUT, deadline, CAREFUL_SLICE, phase, || SLEEP_SLICE_MAX);
+            return wait_kernel(context, fd, PollFlags::OUT, deadline, CAREFUL_SLICE, phase, || KERNEL_SLICE_MAX);
         }
         let ready = || {
             joined.core.looks_writable() || {
@@ -113,28 +112,14 @@ impl Joined {
             if (context.settings().is_interrupted)() {
                 return Waited::Interrupted;
             }
-            let sign = self.sign.as_ref().filter(|sign| sign.is_there());
-            let restartable = left.is_none();
-            let slice = self.slice(slept, sign.is_some(), restartable).min(most);
-            // The first sleep is alone on its word: threads that sleep for a short time all over the machine do not meet on the node's.
-            let watched = sign.filter(|_| slept > 0);
-            let ended = word.sleep(left.map_or(slice, |left| left.min(slice)), restartable, watched);
-            let node_died = sign.is_some_and(|sign| !sign.is_there());
-            match ended {
+            let slice = self.slice(slept).min(most);
+            match word.sleep(left.map_or(slice, |left| left.min(slice)), left.is_none()) {
                 Err(Errno::INTR) => {
                     return if ready() { Waited::Ready } else { Waited::Interrupted };
                 }
-                _ if node_died => {
-                    slept = 0;
-                    self.watch_node(context);
-                    self.ask_kernel(fd);
-                }
                 Err(Errno::TIMEDOUT) => {
                     slept += 1;
-                    // After most blind slices there is nothing to ask: the node would have said so.
-                    if slept == 1 || slice != BLIND_SLICE || slept % BLIND_SLICES == 0 {
-                        self.ask_kernel(fd);
-                    }
+                    self.ask_kernel(fd);
                     self.ask_other_node(context);
                     self.watch_node(context);
                 }
@@ -152,12 +137,12 @@ impl Joined {
             let done = self.core.give_back(thread_id(), &Socket(fd));
             connection.pass_on(context, self);
             if !done {
-                return SHARED_SLEEP_SLICE;
+                return SLEEP_SLICE;
             }
         }
         // Only what is in the ring can be asked for, and nobody rings a thread that waits in the kernel.
         let in_kernel = self.core.goes_by_ring_soon() && !self.core.incoming().reads_ring();
-        if in_kernel { BLIND_SLICE } else { SLEEP_SLICE_MAX }
+        if in_kernel { SLEEP_SLICE_MAX } else { KERNEL_SLICE_MAX }
     }
 
     /// Asks the kernel about the other end.
@@ -166,16 +151,12 @@ impl Joined {
         self.core.follow_hints(&Socket(fd));
     }
 
-    /// How long to sleep after so many sleeps in vain. A node that lives tells of deaths, unless the holder is one that it does not know.
-    fn slice(&self, slept: u32, node_lives: bool, ends_with_node: bool) -> Duration {
+    /// How long to sleep after so many sleeps in vain.
+    fn slice(&self, slept: u32) -> Duration {
         let shared = self.core.other().holders.load(Ordering::Relaxed) > 1;
         let careful = self.core.careful.load(Ordering::Relaxed) != 0 || self.core.waits_for_the_rest();
-        let first = if careful || shared { SHARED_SLEEP_SLICE } else { SLEEP_SLICE };
-        if node_lives && !careful && slept > 0 {
-            return if ends_with_node { SLEEP_SLICE_MAX } else { BLIND_SLICE };
-        }
-        let max = if careful || shared { SHARED_SLEEP_SLICE_MAX } else { ALONE_SLICE_MAX };
-        first.saturating_mul(1 << slept.min(16)).min(max)
+        let max = if careful || shared { SHARED_SLEEP_SLICE_MAX } else { SLEEP_SLICE_MAX };
+        SLEEP_SLICE.saturating_mul(1 << slept.min(16)).min(max)
     }
 
     /// The core from which news is expected, plus one. News of another node comes by ours, which may well need this core.

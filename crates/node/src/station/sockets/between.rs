@@ -12,7 +12,8 @@
 //! address that its own end has as its peer's. So that address leads to the other node, and not to somebody who has the same numbers elsewhere. A connection belongs to a
 //! session of the engine, and ends with it. Source: docs/sockets.md.
 
-use super::{Offer, Sockets, secret, slabs};
+use super::holders::Holders;
+use super::{Client, Offer, Sockets, secret, slabs};
 use crate::limits::{BETWEEN_ASKS_MAX, BETWEEN_LINKS_MAX, BETWEEN_TURN};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -365,12 +366,11 @@ impl Sockets {
             self.speak(now, engine, id);
             return;
         };
-        self.offers.remove(&own);
-        self.client(client).offers.remove(&connection);
+        self.take_offer(&own);
         self.matches += 1;
         let process = self.clients[&client].process;
         if let Some(link) = self.slabs.link(place) {
-            link.holders[place.end as usize] = vec![process];
+            link.holders[place.end as usize] = Holders::of(process);
         }
         self.introduce(client, NODE, place.slab);
         self.client(client).ends.insert(place);
@@ -387,19 +387,19 @@ impl Sockets {
         offer: &Offer,
         end: usize,
     ) -> Option<u64> {
-        let process = self.clients.get(&offer.client)?.process;
+        let Client { process, uid, .. } = *self.clients.get(&offer.client)?;
         let secret = secret()?;
         self.between.last += 1;
         let id = self.between.last;
         let token = self.between.take_token(id)?;
-        let Some((slab, number)) = self.slabs.take_slot([process, NODE]) else {
+        let Some((slab, number)) = self.slabs.take_slot([process, NODE], uid) else {
             self.between.by_token[token as usize] = None;
             self.between.free_tokens.push(token);
             return None;
         };
         let of = |mine, other| if end == 0 { [mine, other] } else { [other, mine] };
         let ends = if end == 0 { [own.clone(), own.mirrored()] } else { [own.mirrored(), own.clone()] };
-        let link = slabs::Link::new(of(process, NODE), ends, of32(end, offer.cookie), secret);
+        let link = slabs::Link::new(uid, of(process, NODE), ends, of32(end, offer.cookie), secret);
         self.slabs.set_link(slab, number, link);
         let place = Place { slab, slot: number, end: end as u8 };
         let slot = self.slabs.slot(place)?;
@@ -595,25 +595,30 @@ impl Sockets {
 
     /// Wakes whom a message concerns.
     fn wake_for(&self, place: Place, wakes: Wakes) {
-        let Some(slot) = self.slabs.slot(place) else { return };
+        let Some((slot, uid)) = self.slabs.slot(place).zip(self.slabs.user(place.slab)) else { return };
         let (end, words) = (place.end as usize, slot.words());
         if wakes.receiver {
             words.directions[1 - end].receiver_sleep.wake();
-            self.ring_all(&words.directions[1 - end], |d| &d.receiver_watch);
+            self.ring_all(uid, &words.directions[1 - end], |d| &d.receiver_watch);
         }
         if wakes.sender {
             words.directions[end].sender_sleep.wake();
-            self.ring_all(&words.directions[end], |d| &d.sender_watch);
+            self.ring_all(uid, &words.directions[end], |d| &d.sender_watch);
         }
     }
 
-    fn ring_all(&self, direction: &DirectionWords, of: impl Fn(&DirectionWords) -> &[std::sync::atomic::AtomicU64; 4]) {
+    fn ring_all(
+        &self,
+        uid: u32,
+        direction: &DirectionWords,
+        of: impl Fn(&DirectionWords) -> &[std::sync::atomic::AtomicU64; 4],
+    ) {
         for watch in of(direction).iter().filter_map(|word| Watch::from_word(word.load(Ordering::Relaxed))) {
-            let Some(client) = self.by_process.get(&watch.process).and_then(|i| self.clients.get(i)) else { continue };
+            let Some(client) = self.watcher(watch, uid) else { continue };
             if client.bells.mark(watch.bell, watch.token) {
                 if let Some(fd) = &client.bell_fds[watch.bell as usize] {
-                    // A full counter is a bell that rings already.
-                    let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
+                    // It was seen to be an eventfd when it came.
+                    let _ = self.ring_fd(fd.as_fd());
                 }
             }
         }

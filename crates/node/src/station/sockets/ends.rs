@@ -4,63 +4,97 @@
 //! that the node does not know of can hold an end without harm.
 
 use super::{Client, Sockets};
+
 use crate::limits::{SOCKET_HINTS, SOCKET_ORPHAN_TIME};
-use std::os::fd::{AsFd, OwnedFd};
+use std::collections::HashMap;
+use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 use vmmc_host::process::ProcessWatch;
+use vmmc_host::stream::Watch;
 use vmmc_host::stream::messages::{Place, SocketNews};
-use vmmc_host::stream::{Watch, endpoints};
 use vmmc_nic::Time;
 
 /// An end that a holder has left without a word: killed, or in the middle of an exec.
+#[derive(Debug)]
 pub(super) struct Orphan {
-    place: Place,
     /// Of the link: the slot may serve another connection by now.
     secret: u64,
     since: Time,
     /// Hints given.
     hints: usize,
-    process: u32,
     pid: u32,
     watch: Option<std::sync::Arc<ProcessWatch>>,
+}
+
+/// All of them, by place and process: one that lets an end go again and again is one.
+#[derive(Debug, Default)]
+pub(super) struct Orphans {
+    all: HashMap<(Place, u32), Orphan>,
+    /// When the first of them needs something, or earlier.
+    due: Option<Time>,
+}
+
+impl Orphan {
+    fn due(&self) -> Time {
+        self.since + SOCKET_HINTS.get(self.hints).copied().unwrap_or(SOCKET_ORPHAN_TIME)
+    }
+}
+
+impl Orphans {
+    fn add(&mut self, place: Place, process: u32, orphan: Orphan) {
+        let due = orphan.due();
+        self.due = Some(self.due.map_or(due, |first| first.min(due)));
+        self.all.insert((place, process), orphan);
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
 }
 
 impl Sockets {
     /// A process inherited ends by fork: it knows their secrets because it inherited the mapping.
     pub(super) fn hold(&mut self, index: usize, places: &[(Place, u64)]) {
-        let process = self.client(index).process;
         for &(place, secret) in places {
-            if let Some(link) = self.slabs.link(place).filter(|link| link.secret == secret) {
-                link.holders[place.end as usize].push(process);
-                let peers = link.holders[1 - place.end as usize].clone();
-                self.not_dead(place);
-                self.client(index).ends.insert(place);
-                for peer in peers {
-                    self.introduce_both(index, peer);
-                }
+            let known = self.slabs.link(place).is_some_and(|link| link.secret == secret);
+            if known {
+                self.add_holder(index, place);
             }
         }
     }
 
-    /// A socket that came from elsewhere, in the hand of its new holder: that is proof enough.
-    pub(super) fn adopt(&mut self, index: usize, connection: u64, socket: &OwnedFd) {
-        let place = endpoints_cookie(socket).and_then(|cookie| self.by_cookie.get(&cookie).copied());
-        let process = self.client(index).process;
-        let link = place.and_then(|p| self.slabs.link(p).map(|link| (p, link)));
-        let Some((place, link)) = link else {
+    /// A socket that came from elsewhere, in the hand of its new holder, of whom only its user is asked: who is of the same user could have it anyway.
+    pub(super) fn adopt(&mut self, index: usize, connection: u64, cookie: u64) {
+        let place = self.by_cookie.get(&cookie).copied().filter(|&place| self.add_holder(index, place));
+        let Some(place) = place else {
             return self.tell(index, SocketNews::Adopted { connection, place: None, peer: 0 }, Vec::new());
         };
-        link.holders[place.end as usize].push(process);
-        let peers = link.holders[1 - place.end as usize].clone();
-        self.not_dead(place);
-        let pid = self.client(index).pid;
+        let (process, pid) = (self.clients[&index].process, self.clients[&index].pid);
         // The same process under another program: it is still counted once, and its exec is over.
-        self.orphans.retain(|o| o.place != place || o.pid != pid);
-        self.client(index).ends.insert(place);
+        self.orphans.all.retain(|(of, _), orphan| *of != place || orphan.pid != pid);
         self.introduce(index, process, place.slab);
-        peers.iter().for_each(|&peer| self.introduce_both(index, peer));
-        let peer = peers.first().copied().unwrap_or(0);
-        self.tell(index, SocketNews::Adopted { connection, place: Some(place), peer }, Vec::new());
+        let peer = self.slabs.link(place).and_then(|l| l.holders[1 - place.end as usize].processes().next());
+        self.tell(index, SocketNews::Adopted { connection, place: Some(place), peer: peer.unwrap_or(0) }, Vec::new());
+    }
+
+    /// Counts a process among the holders of an end. False: it is of another user, or there are too many.
+    fn add_holder(&mut self, index: usize, place: Place) -> bool {
+        let (process, uid) = (self.clients[&index].process, self.clients[&index].uid);
+        let Some(link) = self.slabs.link(place).filter(|link| link.user == uid) else { return false };
+        let Some(new) = link.holders[place.end as usize].add(process) else { return false };
+        if new {
+            let peers: Vec<u32> = link.holders[1 - place.end as usize].processes().collect();
+            self.not_dead(place);
+            self.client(index).ends.insert(place);
+            peers.into_iter().for_each(|peer| self.introduce_both(index, peer));
+        }
+        true
     }
 
     /// Two processes get each other's bells.
@@ -77,16 +111,15 @@ impl Sockets {
         let process = self.client(index).process;
         let Some(link) = self.slabs.link(place) else { return };
         let holders = &mut link.holders[place.end as usize];
-        remove_one(holders, process);
         // It may hold the end a second time, when it passed the descriptor to itself.
-        if holders.contains(&process) {
+        if !holders.remove_one(process) {
             return;
         }
         let (last, secret) = (holders.is_empty(), link.secret);
         let pid = self.client(index).pid;
         if self.client(index).ends.remove(&place) && last {
             // Not at once: the child of a fork says that it holds the end about when its parent lets go of it.
-            self.orphans.push(Orphan { place, secret, since: now, hints: 1, process, pid, watch: None });
+            self.orphans.add(place, process, Orphan { secret, since: now, hints: 1, pid, watch: None });
         }
     }
 
@@ -96,7 +129,7 @@ impl Sockets {
         let process = self.client(index).process;
         let Some(link) = self.slabs.link(place) else { return };
         let end = place.end as usize;
-        if !link.holders[end].contains(&process) {
+        if !link.holders[end].contains(process) {
             return;
         }
         link.holders[end].clear();
@@ -117,18 +150,18 @@ impl Sockets {
 
     /// Wakes whoever waits at an end.
     pub(super) fn wake(&self, place: Place) {
-        if let Some(slot) = self.slabs.slot(place) {
-            slot.wake_end(place.end as usize, |watch| self.ring(watch));
+        if let Some((slot, uid)) = self.slabs.slot(place).zip(self.slabs.user(place.slab)) {
+            slot.wake_end(place.end as usize, |watch| self.ring(watch, uid));
         }
     }
 
-    fn ring(&self, watch: Watch) {
-        let Some(client) = self.by_process.get(&watch.process).and_then(|i| self.clients.get(i)) else { return };
+    pub(super) fn ring(&self, watch: Watch, uid: u32) {
+        let Some(client) = self.watcher(watch, uid) else { return };
         client.bells.mark_surely(watch.bell, watch.token);
         // Whether the loop sleeps or not: whoever asked may have taken its announcement already.
         if let Some(fd) = &client.bell_fds[watch.bell as usize] {
-            // A full counter is a bell that rings already.
-            let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
+            // It was seen to be an eventfd when it came.
+            let _ = self.ring_fd(fd.as_fd());
         }
     }
 
@@ -136,37 +169,48 @@ impl Sockets {
     pub(in crate::station) fn gone(&mut self, index: usize, now: Time) {
         let Some(client) = self.clients.remove(&index) else { return };
         self.by_process.remove(&client.process);
-        let Client { process, pid, offers, ends, watch, .. } = client;
+        let Client { process, pid, uid, offers, ends, watch, .. } = client;
         for own in offers.values() {
             self.offers.remove(own);
+            self.offered.give(uid, 1);
         }
-        for other in self.clients.values_mut() {
-            other.peers.remove(&process);
+        let peers = self.clients.iter_mut().filter_map(|(&i, other)| other.peers.remove(&process).then_some(i));
+        for peer in peers.collect::<Vec<usize>>() {
+            self.tell(peer, SocketNews::PeerGone { process }, Vec::new());
         }
         let watch = watch.map(std::sync::Arc::new);
         for place in ends {
             let Some(link) = self.slabs.link(place) else { continue };
-            link.holders[place.end as usize].retain(|&h| h != process);
+            link.holders[place.end as usize].remove(process);
             let secret = link.secret;
             // Its bell has gone with it, and may have rung.
             self.ring_link(place);
-            self.orphans.push(Orphan { place, secret, since: now, hints: 0, process, pid, watch: watch.clone() });
+            self.orphans.add(place, process, Orphan { secret, since: now, hints: 0, pid, watch: watch.clone() });
         }
-        self.slabs.forget_unused(process);
+        self.forget_unused(process);
         self.serve_orphans(now);
+    }
+
+    /// Lets slabs go that a process which has ended shared with others, once no connection is in them; the others unmap them.
+    fn forget_unused(&mut self, process: u32) {
+        for (slab, other) in self.slabs.forget_unused(process) {
+            let Some(index) = self.by_process.get(&other).copied() else { continue };
+            if self.client(index).slabs.remove(&slab) {
+                self.tell(index, SocketNews::SlabGone { slab }, Vec::new());
+            }
+        }
     }
 
     /// Tells the peers of orphaned ends to ask their kernel; forgets ends that nobody claims.
     pub(in crate::station) fn serve_orphans(&mut self, now: Time) {
         let mut orphans = std::mem::take(&mut self.orphans);
-        orphans.retain_mut(|orphan| {
-            if self.slabs.link(orphan.place).is_none_or(|link| link.secret != orphan.secret) {
+        orphans.all.retain(|&(place, process), orphan| {
+            if self.slabs.link(place).is_none_or(|link| link.secret != orphan.secret) {
                 return false;
             }
             let ended = orphan.watch.as_ref().is_none_or(|w| w.has_ended());
             if orphan.hints < SOCKET_HINTS.len() && now.since(orphan.since) >= SOCKET_HINTS[orphan.hints] {
                 orphan.hints += 1;
-                let place = orphan.place;
                 let last = self.slabs.link(place).is_some_and(|l| l.holders[place.end as usize].is_empty());
                 if last {
                     self.hint(place, ended);
@@ -175,17 +219,17 @@ impl Sockets {
             let over = now.since(orphan.since) >= SOCKET_ORPHAN_TIME;
             let keep = orphan.hints < SOCKET_HINTS.len() || !(ended || over);
             if !keep {
-                self.bury_orphan(orphan.place, orphan.process);
+                self.bury_orphan(place, process);
             }
             keep
         });
-        self.orphans.append(&mut orphans);
+        orphans.due = orphans.all.values().map(Orphan::due).min();
+        self.orphans = orphans;
     }
 
     /// When [`serve_orphans`](Self::serve_orphans) has something to do.
     pub(in crate::station) fn next_orphan(&self) -> Option<Time> {
-        let next = |o: &Orphan| o.since + SOCKET_HINTS.get(o.hints).copied().unwrap_or(SOCKET_ORPHAN_TIME);
-        self.orphans.iter().map(next).min()
+        self.orphans.due
     }
 
     /// Somebody holds an end after all.
@@ -220,17 +264,6 @@ impl Sockets {
             // Somebody unknown may still have it mapped and believe in it.
             self.slabs.abandon(place);
         }
-        self.slabs.forget_unused(process);
-    }
-}
-
-fn endpoints_cookie(socket: &OwnedFd) -> Option<u64> {
-    // A connection half of which has ended is upgraded all the same.
-    endpoints(socket.as_fd()).map(|(_, cookie)| cookie).ok().or_else(|| vmmc_host::stream::cookie(socket.as_fd()).ok())
-}
-
-fn remove_one(holders: &mut Vec<u32>, process: u32) {
-    if let Some(at) = holders.iter().position(|&h| h == process) {
-        holders.swap_remove(at);
+        self.forget_unused(process);
     }
 }

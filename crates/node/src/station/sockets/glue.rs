@@ -24,7 +24,7 @@ impl Station {
         fds: Vec<OwnedFd>,
     ) -> Result<(), Refusal> {
         let done = match call {
-            SocketCall::Attach { version } => self.attach_sockets(index, version, fds)?,
+            SocketCall::Attach { version } => self.attach_sockets(now, index, version, fds)?,
             _ if !self.is_sockets_client(index) => return Err(invalid("the first call about sockets is Attach")),
             call => self.sockets.handle(now, index, call, fds),
         };
@@ -37,6 +37,7 @@ impl Station {
 
     fn attach_sockets(
         &mut self,
+        now: Time,
         index: usize,
         version: u32,
         mut fds: Vec<OwnedFd>,
@@ -50,11 +51,16 @@ impl Station {
             );
             return Err(refusal(RefusalCode::Version, message));
         }
-        let connection = self.connections[index].as_mut().expect("the caller serves this connection");
+        let connection = self.connections[index].as_ref().expect("the caller serves this connection");
         if connection.process.is_some() || connection.sockets || fds.len() != 1 {
             return Ok(Err(Misbehaved));
         }
         let who = connection.who;
+        if let Err(why) = self.sockets.prepare() {
+            let message = why.to_string();
+            self.note(now, message.clone());
+            return Err(refusal(RefusalCode::NotStarted, message));
+        }
         let bells = fds.pop().expect("one, as seen above");
         let attached = self.sockets.attach(index, who.pid, who.uid, bells);
         if attached.is_ok() {

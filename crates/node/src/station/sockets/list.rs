@@ -70,8 +70,8 @@ impl Sockets {
 
     fn describe(&self, link: &Link, slot: &Slot, end: usize) -> SocketInfo {
         let pid = |end: usize| {
-            let holder = link.holders[end].first()?;
-            self.by_process.get(holder).and_then(|i| self.clients.get(i)).map(|c| c.pid)
+            let holder = link.holders[end].processes().next()?;
+            self.by_process.get(&holder).and_then(|i| self.clients.get(i)).map(|c| c.pid)
         };
         let words = slot.words();
         let (out, into) = (&words.directions[end], &words.directions[1 - end]);

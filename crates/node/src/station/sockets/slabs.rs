@@ -2,8 +2,11 @@
 //!
 //! Invariant: a slab belongs to one pair of processes for its whole life; a slot is free, or has a link, never both.
 
+use super::holders::Holders;
+use super::quota::Quota;
 use crate::limits::{
-    SOCKET_LARGE_IDLE, SOCKET_LARGE_RING_BYTES, SOCKET_RING_BYTES, SOCKET_SLAB_SLOTS_MAX, SOCKET_SLAB_SLOTS_MIN,
+    SOCKET_LARGE_BYTES_MAX, SOCKET_LARGE_IDLE, SOCKET_LARGE_LOOK, SOCKET_LARGE_RING_BYTES, SOCKET_RING_BYTES,
+    SOCKET_SLAB_SLOTS_MAX, SOCKET_SLAB_SLOTS_MIN, SOCKET_SLOTS_MAX,
 };
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -19,21 +22,33 @@ pub(super) struct Slabs {
     /// By pair of processes, the smaller id first.
     pairs: HashMap<[u32; 2], Vec<u64>>,
     last: u64,
+    /// Slots that have memory, whether a connection is in them or not.
+    slots: Quota,
+    /// Bytes of large rings.
+    large: Quota,
+    /// When large rings that rest were looked for last.
+    looked: Option<Nanos>,
 }
 
 struct Record {
     slab: Slab,
     pair: [u32; 2],
+    /// Of both processes.
+    user: u32,
+    /// Large rings of slots that were abandoned: they keep their memory.
+    abandoned: u64,
     free: Vec<u32>,
     links: HashMap<u32, Link>,
 }
 
 /// An upgraded connection.
 pub(super) struct Link {
+    /// Of both ends, or of the one that is here.
+    pub(super) user: u32,
     pub(super) endpoints: [Endpoints; 2],
     pub(super) cookies: [u64; 2],
     /// Processes that are known to hold each end.
-    pub(super) holders: [Vec<u32>; 2],
+    pub(super) holders: [Holders; 2],
     pub(super) released: [bool; 2],
     /// Stands in the slot, too; there it is a claim.
     pub(super) secret: u64,
@@ -49,14 +64,25 @@ struct Large {
 }
 
 impl Link {
-    pub(super) fn new(processes: [u32; 2], endpoints: [Endpoints; 2], cookies: [u64; 2], secret: u64) -> Link {
-        Link { endpoints, cookies, holders: processes.map(|p| vec![p]), released: [false; 2], secret, large: [None; 2] }
+    pub(super) fn new(
+        user: u32,
+        processes: [u32; 2],
+        endpoints: [Endpoints; 2],
+        cookies: [u64; 2],
+        secret: u64,
+    ) -> Link {
+        let holders = processes.map(Holders::of);
+        Link { user, endpoints, cookies, holders, released: [false; 2], secret, large: [None; 2] }
+    }
+
+    fn large_bytes(&self) -> u64 {
+        self.large.iter().flatten().count() as u64 * SOCKET_LARGE_RING_BYTES
     }
 }
 
 impl Slabs {
-    /// A free slot that a pair of processes shares; none when memory is short.
-    pub(super) fn take_slot(&mut self, mut pair: [u32; 2]) -> Option<(u64, u32)> {
+    /// A free slot that a pair of processes of a user shares; none when memory is short, or the user has its share.
+    pub(super) fn take_slot(&mut self, mut pair: [u32; 2], user: u32) -> Option<(u64, u32)> {
         pair.sort_unstable();
         let of_pair = self.pairs.entry(pair).or_default();
         for &id in of_pair.iter() {
@@ -67,11 +93,18 @@ impl Slabs {
         }
         let slots = (SOCKET_SLAB_SLOTS_MIN << of_pair.len().min(16)).min(SOCKET_SLAB_SLOTS_MAX);
         let shape = Shape { slots, small_bytes: SOCKET_RING_BYTES, large_bytes: SOCKET_LARGE_RING_BYTES };
-        let slab = Slab::create(shape).ok()?;
+        if !self.slots.take(user, u64::from(slots), SOCKET_SLOTS_MAX) {
+            return None;
+        }
+        let Ok(slab) = Slab::create(shape) else {
+            self.slots.give(user, u64::from(slots));
+            return None;
+        };
         self.last += 1;
         of_pair.push(self.last);
         let free = (1..slots).rev().collect();
-        self.slabs.insert(self.last, Record { slab, pair, free, links: HashMap::new() });
+        let record = Record { slab, pair, user, abandoned: 0, free, links: HashMap::new() };
+        self.slabs.insert(self.last, record);
         Some((self.last, 0))
     }
 
@@ -90,29 +123,37 @@ impl Slabs {
         Some((slab.share().ok()?, slab.shape()))
     }
 
-    /// Gives the direction from an end its large ring, so that all of them together have `most` bytes; false: there is no room for it, or it has it already.
-    pub(super) fn grow(&mut self, place: Place, now: Nanos, most: u64) -> bool {
+    /// The user whose processes share a slab.
+    pub(super) fn user(&self, slab: u64) -> Option<u32> {
+        self.slabs.get(&slab).map(|record| record.user)
+    }
+
+    /// Gives the direction from an end its large ring; false: there is no room for it, or it has it already.
+    pub(super) fn grow(&mut self, place: Place, now: Nanos) -> bool {
+        self.grow_within(place, now, SOCKET_LARGE_BYTES_MAX)
+    }
+
+    /// The same, so that all of them together have `most` bytes.
+    fn grow_within(&mut self, place: Place, now: Nanos, most: u64) -> bool {
         let direction = usize::from(place.end);
-        if self.link(place).is_none_or(|link| link.large[direction].is_some()) {
-            return false;
-        }
-        if self.large_bytes() + SOCKET_LARGE_RING_BYTES > most {
+        let Some(link) = self.link(place).filter(|link| link.large[direction].is_none()) else { return false };
+        let user = link.user;
+        if !self.large.take(user, SOCKET_LARGE_RING_BYTES, most) {
+            if self.looked.is_some_and(|looked| now.since(looked) < SOCKET_LARGE_LOOK) {
+                return false;
+            }
+            self.looked = Some(now);
             self.take_back_idle(now);
-            if self.large_bytes() + SOCKET_LARGE_RING_BYTES > most {
+            if !self.large.take(user, SOCKET_LARGE_RING_BYTES, most) {
                 return false;
             }
         }
         let granted = self.slot(place).is_some_and(|slot| slot.grant_large(direction).is_ok());
-        if let Some(link) = self.link(place).filter(|_| granted) {
-            link.large[direction] = Some(Large { tail: 0, seen: now });
+        match self.link(place).filter(|_| granted) {
+            Some(link) => link.large[direction] = Some(Large { tail: 0, seen: now }),
+            None => self.large.give(user, SOCKET_LARGE_RING_BYTES),
         }
         granted
-    }
-
-    /// Bytes of all large rings; a slot that was abandoned keeps its own, and is not counted.
-    fn large_bytes(&self) -> u64 {
-        let links = self.slabs.values().flat_map(|record| record.links.values());
-        links.map(|link| link.large.iter().flatten().count() as u64 * SOCKET_LARGE_RING_BYTES).sum()
     }
 
     /// Takes large rings back in which nothing has moved since the last look, long enough ago.
@@ -128,6 +169,7 @@ impl Slabs {
                     } else if now.since(large.seen) >= SOCKET_LARGE_IDLE && slot.take_large_back(direction, thread_id())
                     {
                         link.large[direction] = None;
+                        self.large.give(link.user, SOCKET_LARGE_RING_BYTES);
                     }
                 }
             }
@@ -154,6 +196,7 @@ impl Slabs {
                 if let Some(slot) = record.slab.slot(place.slot) {
                     (0..2).filter(|&d| link.large[d].is_some()).for_each(|d| slot.release_large(d));
                 }
+                self.large.give(link.user, link.large_bytes());
                 record.free.push(place.slot);
             }
         }
@@ -162,16 +205,19 @@ impl Slabs {
     /// The connection has ended somehow, and somebody may still have the slot in use: it is not used again.
     pub(super) fn abandon(&mut self, place: Place) {
         if let Some(record) = self.slabs.get_mut(&place.slab) {
-            record.links.remove(&place.slot);
+            record.abandoned += record.links.remove(&place.slot).map_or(0, |link| link.large_bytes());
         }
     }
 
-    /// A process has ended: no new connection will use its slabs; those without connections are let go.
-    pub(super) fn forget_unused(&mut self, process: u32) {
-        let pairs = &mut self.pairs;
+    /// A process has ended: no new connection will use its slabs; those without connections are let go. Gives them, each with the other process.
+    pub(super) fn forget_unused(&mut self, process: u32) -> Vec<(u64, u32)> {
+        let (pairs, mut gone) = (&mut self.pairs, Vec::new());
         self.slabs.retain(|id, record| {
             let keep = !record.pair.contains(&process) || !record.links.is_empty();
             if !keep {
+                gone.push((*id, if record.pair[0] == process { record.pair[1] } else { record.pair[0] }));
+                self.slots.give(record.user, u64::from(record.slab.shape().slots));
+                self.large.give(record.user, record.abandoned);
                 if let Some(of_pair) = pairs.get_mut(&record.pair) {
                     of_pair.retain(|s| s != id);
                 }
@@ -179,6 +225,7 @@ impl Slabs {
             keep
         });
         pairs.retain(|pair, slabs| !slabs.is_empty() || !pair.contains(&process));
+        gone
     }
 
     /// All connections and their memory.
@@ -195,17 +242,19 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
+    const USER: u32 = 1000;
+
     fn link(number: u16) -> Link {
         let of = |port: u16| std::net::SocketAddr::from(([127, 0, 0, 1], port));
         let one = Endpoints { network: 0, local: of(number), remote: of(7) };
-        Link::new([1, 2], [one.clone(), one.mirrored()], [u64::from(number), 1], 5)
+        Link::new(USER, [1, 2], [one.clone(), one.mirrored()], [u64::from(number), 1], 5)
     }
 
     #[test]
     fn large_rings_are_bounded_and_those_that_rest_are_taken_back() {
         let mut slabs = Slabs::default();
         let places = [1, 2, 3].map(|number| {
-            let (slab, slot) = slabs.take_slot([1, 2]).unwrap();
+            let (slab, slot) = slabs.take_slot([1, 2], USER).unwrap();
             slabs.set_link(slab, slot, link(number));
             Place { slab, slot, end: 0 }
         });
@@ -214,24 +263,43 @@ mod tests {
             slot.words().directions[0].tail.store(to, Ordering::Relaxed);
             slot
         };
-        let (start, most) = (Nanos::monotonic(), 2 * SOCKET_LARGE_RING_BYTES);
-        assert!(slabs.grow(places[0], start, most) && slabs.grow(places[1], start, most));
-        assert!(!slabs.grow(places[0], start, most), "it has it");
-        assert!(!slabs.grow(places[2], start, most), "both are fresh");
+        let (start, most) = (Nanos::monotonic(), 4 * SOCKET_LARGE_RING_BYTES);
+        assert!(slabs.grow_within(places[0], start, most) && slabs.grow_within(places[1], start, most));
+        assert!(!slabs.grow_within(places[0], start, most), "it has it");
+        assert!(!slabs.grow_within(places[2], start, most), "both are fresh");
         let later = |ms: u64| start + (SOCKET_LARGE_IDLE + Duration::from_millis(ms));
         // One moves, the other holds bytes that nobody has read.
         tail(&slabs, 0, 99);
         tail(&slabs, 1, 99);
-        assert!(!slabs.grow(places[2], later(1), most), "both have moved");
+        assert!(!slabs.grow_within(places[2], later(1), most), "both have moved");
         let read = |slabs: &Slabs, i: usize, to: u64| {
             tail(slabs, i, to).words().directions[0].head.store(to, Ordering::Relaxed)
         };
         read(&slabs, 0, 200);
-        assert!(!slabs.grow(places[2], later(2000), most), "one has moved, the other is not empty");
+        assert!(!slabs.grow_within(places[2], later(2000), most), "one has moved, the other is not empty");
         read(&slabs, 1, 99);
-        assert!(slabs.grow(places[2], later(2500), most), "the second one rests");
+        assert!(slabs.grow_within(places[2], later(2500), most), "the second one rests");
         assert!(!tail(&slabs, 1, 99).words().directions[0].may_grow());
         slabs.free(places[0]);
-        assert!(slabs.grow(places[1], later(2500), most), "a connection has ended");
+        assert!(slabs.grow_within(places[1], later(2500), most), "a connection has ended");
+    }
+    #[test]
+    fn slots_and_large_rings_are_divided_among_users_and_given_back() {
+        let mut slabs = Slabs::default();
+        let per_pair = u64::from(SOCKET_SLAB_SLOTS_MIN);
+        slabs.slots.take(USER, SOCKET_SLOTS_MAX / 2 - per_pair, SOCKET_SLOTS_MAX);
+        let (slab, slot) = slabs.take_slot([1, 2], USER).unwrap();
+        assert!(slabs.take_slot([1, 3], USER).is_none(), "it has its half");
+        slabs.take_slot([4, 5], USER + 1).expect("others find something");
+        slabs.set_link(slab, slot, link(1));
+        let (place, now) = (Place { slab, slot, end: 0 }, Nanos::monotonic());
+        let most = 2 * SOCKET_LARGE_RING_BYTES;
+        assert!(slabs.grow_within(place, now, most));
+        assert!(!slabs.grow_within(Place { end: 1, ..place }, now, most), "it has its half");
+        slabs.abandon(place);
+        assert!(!slabs.large.take(USER, SOCKET_LARGE_RING_BYTES, most), "what is abandoned has memory still");
+        assert_eq!(slabs.forget_unused(1), [(slab, 2)]);
+        assert!(slabs.large.take(USER, SOCKET_LARGE_RING_BYTES, most));
+        assert!(slabs.take_slot([1, 3], USER).is_some());
     }
 }

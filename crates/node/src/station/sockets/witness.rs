@@ -1,0 +1,65 @@
+//! Whose socket is it: the kernel's word about what a client claims.
+//!
+//! A client says which connected socket it has. It is believed if the kernel knows the socket under the same cookie, connected, and
+//!
+//! * it belongs to the client's user, or
+//! * the client is root, or
+//! * it belongs to somebody else, and the kernel shows it among the client's descriptors: a server that accepted as root and then became a user has such sockets.
+//!
+//! Invariant: nobody claims a connection of another user. What two processes of one user claim of each other's they could have had anyway. Source: docs/sockets.md.
+
+use super::Client;
+use std::fmt;
+use vmmc_host::stream::messages::{OfferRefusal, SocketClaim};
+use vmmc_host::stream::{Endpoints, KernelSocket, SocketDiag};
+
+/// Asks the kernel.
+#[derive(Debug)]
+pub(super) struct Witness {
+    diag: SocketDiag,
+    /// Network namespace in which it sees.
+    network: u64,
+}
+
+/// Why there is no witness: nobody's connections are upgraded.
+#[derive(Debug)]
+pub(super) struct NoWitness(rustix::io::Errno);
+
+impl fmt::Display for NoWitness {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let errno = self.0;
+        write!(
+            f,
+            "the kernel does not tell of TCP sockets ({errno}); it needs CONFIG_INET_DIAG and CONFIG_INET_TCP_DIAG, or `modprobe tcp_diag`"
+        )
+    }
+}
+
+impl Witness {
+    /// One that was seen to see.
+    pub(super) fn new() -> Result<Witness, NoWitness> {
+        let mut diag = SocketDiag::open().map_err(NoWitness)?;
+        diag.test().map_err(NoWitness)?;
+        Ok(Witness { diag, network: vmmc_host::stream::network_here().map_err(NoWitness)? })
+    }
+
+    /// The connection that a client claims to have one end of.
+    pub(super) fn connection(&mut self, client: &Client, claim: &SocketClaim) -> Result<Endpoints, OfferRefusal> {
+        let found = self.diag.find(claim).map_err(|_| OfferRefusal::MemoryShort)?;
+        let found = found.filter(|found| found.established).ok_or(OfferRefusal::NotConnected)?;
+        let own = found.uid == client.uid || client.uid == 0;
+        if !own && !is_held(client, claim.descriptor, &found) {
+            return Err(OfferRefusal::NotYours);
+        }
+        let [local, remote] = [claim.local, claim.remote]
+            .map(|address| std::net::SocketAddr::new(address.ip().to_canonical(), address.port()));
+        Ok(Endpoints { network: self.network, local, remote })
+    }
+}
+
+/// Whether the client has the socket under that number. Its process must live on behind the look: another one may have its id by then.
+fn is_held(client: &Client, descriptor: i32, socket: &KernelSocket) -> bool {
+    let link = std::fs::read_link(format!("/proc/{}/fd/{descriptor}", client.pid));
+    let there = link.is_ok_and(|link| link.as_os_str() == format!("socket:[{}]", socket.inode).as_str());
+    there && client.watch.as_ref().is_some_and(|watch| !watch.has_ended())
+}
