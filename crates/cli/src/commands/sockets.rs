@@ -13,8 +13,8 @@ use vmmc_host::stream::messages::SocketInfo;
 /// Runs the command.
 pub(crate) fn run(sockets: &Sockets) -> Result<(), Failure> {
     let session = attach(&sockets.which.name)?;
-    let (before, start) = (session.sockets()?.0, Instant::now());
-    let (mut list, mut total) = (before.clone(), before.len() as u64);
+    let ((before, before_total), start) = (session.sockets()?, Instant::now());
+    let (mut list, mut total) = (before.clone(), before_total);
     if sockets.rate_ms > 0 {
         std::thread::sleep(Duration::from_millis(sockets.rate_ms));
         (list, total) = session.sockets()?;
