@@ -8,7 +8,8 @@ use vmmc_node::{Embedded, KeySource, NodeConfig};
 use vmmc_utlb::trace::{Format, Op, Record, read};
 
 const PAGE: usize = 4096;
-const SENDS: usize = 300;
+/// More than a ring has room for, so that part of a trace is in its file and part in the ring.
+const SENDS: usize = 1500;
 const FETCHES: usize = 40;
 
 /// Sends and fetches; with `VMMC_TEST_CHILDREN` it does so in two children besides.
@@ -27,6 +28,19 @@ fn recorded_program() {
     if std::env::var_os("VMMC_TEST_CHILDREN").is_some() {
         let children: Vec<_> = (0..2).map(|_| role().env_remove("VMMC_TEST_CHILDREN").spawn().unwrap()).collect();
         children.into_iter().for_each(|mut child| assert!(child.wait().unwrap().success()));
+    }
+    if let Some(end) = std::env::var_os("VMMC_TEST_END") {
+        // Other threads still have their rings, and nothing is freed.
+        let other = std::thread::scope(|scope| scope.spawn(|| import.send(0, &memory[..16])).join().unwrap());
+        other.unwrap();
+        std::mem::forget((import, user, export, owner, node));
+        match end.to_str().unwrap() {
+            "exit" => std::process::exit(0),
+            "return" => {}
+            "kill" => rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL).unwrap(),
+            end => unreachable!("{end}"),
+        }
+        return;
     }
     drop((import, user, export));
     if let Some(code) = std::env::var_os("VMMC_TEST_EXIT") {
@@ -94,6 +108,22 @@ fn its_exit_code_is_the_programs() {
     std::fs::remove_file(out).unwrap();
     let killed = record(&file("none"), &["sh", "-c", "kill -9 $$"], &[]);
     assert_eq!(killed.status.code(), Some(128 + 9));
+}
+
+#[test]
+fn no_way_to_end_loses_a_record() {
+    let (own, out) = (own_program(), file("ends.vmmc"));
+    let own: Vec<&str> = own.iter().map(String::as_str).collect();
+    for (end, code) in [("exit", 0), ("return", 0), ("kill", 128 + 9)] {
+        let output = record(&out, &own, &[("VMMC_TEST_END", end)]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(code), "{end}: {said}");
+        assert!(!said.contains("cut"), "{end}: {said}");
+        let records = records(&out);
+        assert_eq!(records.len(), SENDS + FETCHES + 1, "{end}");
+        assert!(records.windows(2).all(|pair| pair[0].time_ns <= pair[1].time_ns), "{end}: by time");
+        std::fs::remove_file(&out).unwrap();
+    }
 }
 
 #[test]

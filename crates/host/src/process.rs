@@ -49,6 +49,13 @@ pub fn terminate(pid: u32) -> bool {
     pid.is_some_and(|pid| rustix::process::kill_process(pid, Signal::TERM).is_ok())
 }
 
+/// Has `f` called when this process ends by `exit` or by returning from `main`; false if the table for that is full. It runs while other threads still do, and
+/// perhaps inside a signal handler: it must not wait for them.
+pub fn at_exit(f: extern "C" fn()) -> bool {
+    // SAFETY: `f` is a function of this program or library, which registers with its own handle, so it is called before the library is unloaded.
+    unsafe { libc::atexit(f) == 0 }
+}
+
 /// Has the kernel kill the process that `command` starts as soon as the calling thread ends: start it from a thread that lives as long as this process. The child's own
 /// children are not covered; they come to the nearest subreaper.
 pub fn die_with_this_thread(command: &mut Command) {

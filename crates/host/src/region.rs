@@ -144,6 +144,17 @@ impl Region {
         Region::map_checked(fd, len, Protection::ReadWrite)
     }
 
+    /// Makes a region of zeros in a new file of this user's, for what must outlive this process. No part of it is reserved. Whoever may write the file can also
+    /// shorten it under us: it belongs into a folder of the user's own.
+    pub fn create_in_file(path: &std::path::Path, len: u64) -> Result<Region, RegionError> {
+        check_size(len)?;
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(path, flags, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)
+            .map_err(|errno| RegionError::System { call: "open", errno })?;
+        rustix::fs::ftruncate(&fd, len).map_err(|errno| RegionError::System { call: "ftruncate", errno })?;
+        Region::map_checked(fd, len, Protection::ReadWrite)
+    }
+
     /// Reserves memory for a part of a region that was made without.
     pub fn reserve(&self, offset: u64, len: u64) -> Result<(), RegionError> {
         self.check(offset, len).map_err(|_| RegionError::Size { len })?;

@@ -116,6 +116,8 @@ pub use pins::PinOptions;
 pub use redirection::{Redirection, RedirectionReport};
 pub use session::{Limits, NodeIdentity, Session, SessionBuilder};
 pub use stats::SessionStats;
+#[doc(hidden)]
+pub use trace::{LeftBehind, left_behind};
 pub use transfer::Transfer;
 pub use vmmc_host::adopt::CallerMemory;
 pub use vmmc_host::control::{Access, NodeInfo, NotMapped, Refusal, RefusalCode};

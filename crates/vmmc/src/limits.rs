@@ -47,6 +47,10 @@ pub const PINNED_EDGED_BYTES_MIN: usize = 16 << 10;
 pub const TRACE_BUFFER_BYTES: usize = 64 << 10;
 /// Records of a thread that wait to be written: what fits beside the program's own data into a small cache.
 pub const TRACE_RING_RECORDS: usize = 1024;
+/// Threads that record at a time without waiting for each other: twice the lanes of a process. Further ones write each record to the file at once.
+pub const TRACE_RINGS_MAX: usize = 2 * LANES;
+/// Programs that a recorded process runs one after the other, each in the place of the one before; a further one takes the place of the first in the trace.
+pub const TRACE_PROGRAMS_MAX: u32 = 1000;
 /// Times that a transfer tries again when mappings change under it, before it copies.
 pub const PIN_TRIES: u32 = 3;
 /// Starts of memory that was found unfit for pinning and need not be looked at again.

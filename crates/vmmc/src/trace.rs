@@ -5,33 +5,44 @@
 //!  thread ──record──▶ its ring ──┴──▶ in the order of time, to the file
 //! ```
 //!
-//! Invariant: a trace file is complete whenever no session of the process is alive; a process that is killed leaves one that counts as cut. Records of a thread are in the
+//! Invariant: a trace file is complete whenever no session of the process is alive, and after `exit` and the return from `main`, whatever is still alive then. A process that
+//! is killed, or ends by `_exit`, leaves a file that counts as cut and lacks at most [`TRACE_RING_RECORDS`] records of each thread; `vmmc trace record` adds those from the
+//! rings, which it keeps in a file ([`rings`]), so it loses nothing. Records of a thread are in the
 //! order in which they were made, those of several threads in the order of their times, which come from the clock that all processes of the machine share. A record costs a look at
-//! the processor's counter and three stores: no lock, no system call, and what it becomes in the file is made of many at once.
+//! the processor's counter and four stores: no lock, no system call, and what it becomes in the file is made of many at once.
 
-use crate::limits::{TRACE_BUFFER_BYTES, TRACE_RING_RECORDS};
+mod rings;
+
+pub use rings::{LeftBehind, left_behind};
+
+use crate::limits::{TRACE_BUFFER_BYTES, TRACE_PROGRAMS_MAX};
+#[cfg(any(test, doc))]
+use crate::limits::TRACE_RING_RECORDS;
+use rings::{Pace, Raw, Ring, Rings};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{BufWriter, Seek, SeekFrom};
+use std::io::{BufWriter, Seek, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Once};
 use vmmc_host::{Nanos, Ticks};
-use vmmc_utlb::{Op, OwnWriter, Pages, Process, Record};
+use vmmc_utlb::{Op, OwnWriter, Pages, Record};
 
 /// Name of the environment variable that names the file; `%p` in it becomes the process id.
 const FILE_VARIABLE: &str = "VMMC_TRACE";
 /// Name of the environment variable that, set to `pinned`, leaves all others than lookups of pinned memory out.
 const ONLY_VARIABLE: &str = "VMMC_TRACE_ONLY";
 
-/// By number.
-const OPS: [Op; 4] = [Op::Send, Op::Fetch, Op::Export, Op::Unmap];
+/// Set: the rings are kept in a file beside the trace, with this ending, for whoever finishes the trace of a process that was killed.
+const RINGS_VARIABLE: &str = "VMMC_TRACE_RINGS";
 
 /// A trace that is being written.
 pub(crate) struct Tracer {
     /// No other tracer of this process has it.
     number: u64,
+    /// The process that made it; in a child of a fork nothing is recorded, for the file is the parent's.
+    pid: u32,
     clock: Ticks,
     writer: Mutex<Writer>,
     /// Only what the tables of pinned memory saw.
@@ -40,6 +51,7 @@ pub(crate) struct Tracer {
 
 struct Writer {
     stream: OwnWriter<BufWriter<File>>,
+    memory: Rings,
     /// Of all threads that record, or did.
     rings: Vec<Arc<Ring>>,
     /// What is taken out of the rings at a time.
@@ -52,45 +64,6 @@ struct Writer {
     failed: bool,
 }
 
-/// Ticks, address, and `op << 48 | process << 32 | length`.
-type Raw = [u64; 3];
-
-/// Records of one thread. Only that thread stores to slots and `made`; only who has the writer's lock takes.
-struct Ring {
-    slots: Box<[[AtomicU64; 3]]>,
-    made: AtomicU64,
-    taken: AtomicU64,
-}
-
-impl Ring {
-    fn new() -> Ring {
-        let slots = (0..TRACE_RING_RECORDS).map(|_| Default::default()).collect();
-        Ring { slots, made: AtomicU64::new(0), taken: AtomicU64::new(0) }
-    }
-
-    /// Whether there was room.
-    #[inline]
-    fn push(&self, raw: Raw) -> bool {
-        let made = self.made.load(Ordering::Relaxed);
-        if made - self.taken.load(Ordering::Acquire) >= TRACE_RING_RECORDS as u64 {
-            return false;
-        }
-        let slot = &self.slots[made as usize % TRACE_RING_RECORDS];
-        slot.iter().zip(raw).for_each(|(place, word)| place.store(word, Ordering::Relaxed));
-        self.made.store(made + 1, Ordering::Release);
-        true
-    }
-
-    fn take_all(&self, raw: &mut Vec<Raw>) {
-        let made = self.made.load(Ordering::Acquire);
-        for at in self.taken.load(Ordering::Relaxed)..made {
-            let slot = &self.slots[at as usize % TRACE_RING_RECORDS];
-            raw.push([0, 1, 2].map(|word: usize| slot[word].load(Ordering::Relaxed)));
-        }
-        self.taken.store(made, Ordering::Release);
-    }
-}
-
 thread_local! {
     /// Rings of this thread by tracer, the one used last at the end.
     static RINGS: RefCell<Vec<(u64, Arc<Ring>)>> = const { RefCell::new(Vec::new()) };
@@ -98,6 +71,7 @@ thread_local! {
 
 /// Traces of this process by file: several sessions write to one.
 static TRACERS: Mutex<Option<HashMap<PathBuf, Arc<Tracer>>>> = Mutex::new(None);
+static TRACERS_MADE: AtomicU64 = AtomicU64::new(0);
 
 impl Tracer {
     /// The one into this file, or the one that the environment asks for.
@@ -118,30 +92,39 @@ impl Tracer {
     }
 
     fn open(path: &Path, only_pinned: bool) -> std::io::Result<Arc<Tracer>> {
+        static AT_EXIT: Once = Once::new();
         let mut all = TRACERS.lock().expect("no panic while the lock is held");
         let all = all.get_or_insert_with(HashMap::new);
-        if let Some(known) = all.get(path) {
+        let pid = std::process::id();
+        if let Some(known) = all.get(path).filter(|known| known.pid == pid) {
             return Ok(known.clone());
         }
-        let file = BufWriter::with_capacity(TRACE_BUFFER_BYTES, File::create(path)?);
+        let (path, name) = (unused(path), path);
+        let file = BufWriter::with_capacity(TRACE_BUFFER_BYTES, File::create(&path)?);
         let stream = OwnWriter::new(file)?;
         let clock = Ticks::of_machine();
         let then = (clock.now(), Nanos::monotonic().0);
-        let writer = Writer { stream, rings: Vec::new(), raw: Vec::new(), then, ended: None, failed: false };
-        let tracer = Arc::new(Tracer { number: all.len() as u64, clock, writer: Mutex::new(writer), only_pinned });
-        all.insert(path.to_path_buf(), tracer.clone());
+        let kept = std::env::var(RINGS_VARIABLE).ok().map(|ending| path.with_extension(ending));
+        let memory = Rings::new(kept.as_deref(), then).map_err(std::io::Error::other)?;
+        let (rings, raw) = (Vec::new(), Vec::new());
+        let mut writer = Writer { stream, memory, rings, raw, then, ended: None, failed: false };
+        // At least the head is there from the beginning.
+        writer.drain(clock);
+        let number = TRACERS_MADE.fetch_add(1, Ordering::Relaxed);
+        let tracer = Arc::new(Tracer { number, pid, clock, writer: Mutex::new(writer), only_pinned });
+        all.insert(name.to_path_buf(), tracer.clone());
+        AT_EXIT.call_once(|| {
+            vmmc_host::process::at_exit(complete_all);
+        });
         Ok(tracer)
     }
 
     /// A transfer or an end of pinning.
     #[inline(never)]
     pub(crate) fn record(&self, process: u32, op: Op, address: u64, len: u64) {
-        if len > u64::from(u32::MAX) {
-            return self.record_long(process, op, address, len);
-        }
-        let raw = [self.clock.now(), address, (op as u64) << 48 | u64::from(process as u16) << 32 | len];
-        // While a thread ends, its last transfers may find its ring gone: they are left out.
-        let _ = RINGS.try_with(|rings| {
+        let Ok(short) = u32::try_from(len) else { return self.record_long(process, op, address, len) };
+        let raw = rings::raw(self.clock.now(), process, op, address, short);
+        let done = RINGS.try_with(|rings| {
             if let Some((_, ring)) = rings.borrow().last().filter(|(number, _)| *number == self.number) {
                 if ring.push(raw) {
                     return;
@@ -149,6 +132,10 @@ impl Tracer {
             }
             self.record_slowly(rings, raw);
         });
+        if done.is_err() {
+            // The thread ends, and its ring has gone already.
+            self.record_at_once(raw);
+        }
     }
 
     /// A record tells lengths of 32 bits.
@@ -170,16 +157,41 @@ impl Tracer {
                 rings.swap(at, last);
             }
             None => {
-                let ring = Arc::new(Ring::new());
-                self.lock().rings.push(ring.clone());
+                if self.is_parents() {
+                    return;
+                }
+                let mut writer = self.lock();
+                let Some(ring) = writer.memory.claim().map(Arc::new) else {
+                    drop(writer);
+                    return self.record_at_once(raw);
+                };
+                writer.rings.push(ring.clone());
+                drop(writer);
                 rings.push((self.number, ring));
             }
         }
         let (_, ring) = rings.last().expect("just put there");
         if !ring.push(raw) {
+            if self.is_parents() {
+                return;
+            }
             self.lock().drain(self.clock);
             assert!(ring.push(raw), "a ring that was emptied has room, and nobody else puts anything in");
         }
+    }
+
+    /// More threads record than there are rings, or this one is at its end.
+    #[cold]
+    fn record_at_once(&self, raw: Raw) {
+        if !self.is_parents() {
+            let mut writer = self.lock();
+            writer.raw.push(raw);
+            writer.drain(self.clock);
+        }
+    }
+
+    fn is_parents(&self) -> bool {
+        self.pid != std::process::id()
     }
 
     fn lock(&self) -> MutexGuard<'_, Writer> {
@@ -193,50 +205,89 @@ impl Tracer {
 
     /// A session has ended: the file is complete, until another one goes on.
     pub(crate) fn pause(&self) {
-        let mut writer = self.lock();
-        writer.drain(self.clock);
-        if writer.ended.is_none() && !writer.failed {
-            match writer.stream.end() {
-                Ok(bytes) => writer.ended = Some(bytes),
-                Err(_) => writer.failed = true,
-            }
+        if !self.is_parents() {
+            self.lock().complete(self.clock);
         }
     }
+}
+
+/// The process ends, perhaps in the middle of a record, or of a drain: what cannot be had is left to the rings.
+extern "C" fn complete_all() {
+    let Ok(all) = TRACERS.try_lock() else { return };
+    for tracer in all.iter().flatten().map(|(_, tracer)| tracer).filter(|tracer| !tracer.is_parents()) {
+        if let Ok(mut writer) = tracer.writer.try_lock() {
+            writer.complete(tracer.clock);
+        }
+    }
+}
+
+/// A process that starts another program in its own place keeps its number: what the first one recorded stays.
+fn unused(path: &Path) -> PathBuf {
+    if std::env::var_os(RINGS_VARIABLE).is_none() || !path.exists() {
+        return path.to_path_buf();
+    }
+    let (stem, ending) = (path.file_stem().unwrap_or_default(), path.extension().unwrap_or_default());
+    let name = |n: u32| format!("{}-{n}.{}", stem.to_string_lossy(), ending.to_string_lossy());
+    let unused = (1..=TRACE_PROGRAMS_MAX).map(|n| path.with_file_name(name(n))).find(|path| !path.exists());
+    unused.unwrap_or_else(|| path.to_path_buf())
 }
 
 impl Writer {
     /// Writes what is in the rings. Times between two drains lie between their times as their ticks lie between their ticks.
     fn drain(&mut self, clock: Ticks) {
-        let (then, now) = (self.then, (clock.now(), Nanos::monotonic().0));
-        let pace = (u128::from(now.1 - then.1) << 32) / u128::from(now.0.saturating_sub(then.0).max(1));
+        let now = (clock.now(), Nanos::monotonic().0);
+        let pace = Pace::between(self.then, now);
         self.then = now;
         let mut raw = std::mem::take(&mut self.raw);
-        self.rings.retain(|ring| {
-            // Asked first: a thread that has ended puts nothing in any more.
-            let goes_on = Arc::strong_count(ring) > 1;
-            ring.take_all(&mut raw);
-            goes_on
-        });
+        // Asked first: a thread that has ended puts nothing in any more.
+        let goes_on: Vec<bool> = self.rings.iter().map(|ring| Arc::strong_count(ring) > 1).collect();
+        let taken: Vec<u64> = self.rings.iter().map(|ring| ring.read_all(&mut raw)).collect();
         raw.sort_by_key(|raw| raw[0]);
-        for [ticks, address, rest] in raw.drain(..) {
-            let since = (u128::from(ticks.saturating_sub(then.0)) * pace) >> 32;
-            self.push(&Record {
-                time_ns: then.1 + since as u64,
-                process: Process((rest >> 32) as u16),
-                op: OPS[(rest >> 48) as usize],
-                address,
-                len_bytes: rest as u32,
-            });
+        for record in raw.drain(..).filter_map(|raw| pace.record(raw)) {
+            self.push(&record);
         }
         self.raw = raw;
+        let stream = self.stream.stream();
+        let bytes = stream.flush().and_then(|()| stream.stream_position());
+        self.failed |= bytes.is_err();
+        let bytes = bytes.unwrap_or(0).saturating_sub(self.ended.unwrap_or(0) as u64);
+        if !self.failed {
+            self.memory.commit(self.rings.iter().map(|ring| &**ring).zip(taken.iter().copied()), bytes, now);
+        } else {
+            // Room for what comes; the file counts as far as it was committed.
+            self.rings.iter().zip(&taken).for_each(|(ring, made)| ring.forget(*made));
+        }
+        let mut goes_on = goes_on.into_iter();
+        let memory = &mut self.memory;
+        self.rings.retain(|ring| {
+            let stays = goes_on.next().unwrap_or(true);
+            if !stays {
+                memory.give_back(ring);
+            }
+            stays
+        });
+    }
+
+    /// Writes what is in the rings, and the end.
+    fn complete(&mut self, clock: Ticks) {
+        self.drain(clock);
+        if self.ended.is_none() && !self.failed {
+            match self.stream.end() {
+                Ok(bytes) => self.ended = Some(bytes),
+                Err(_) => self.failed = true,
+            }
+        }
     }
 
     fn push(&mut self, record: &Record) {
         if self.failed {
             return;
         }
-        let back =
-            self.ended.take().map_or(Ok(0), |bytes| self.stream.stream().seek(SeekFrom::Current(-(bytes as i64))));
+        let back = self.ended.take().map_or(Ok(()), |bytes| {
+            let stream = self.stream.stream();
+            let at = stream.seek(SeekFrom::Current(-(bytes as i64)))?;
+            stream.get_ref().set_len(at)
+        });
         self.failed = back.is_err() || self.stream.push(record).is_err();
     }
 }
