@@ -11,7 +11,8 @@
 
 use crate::abi::{COMMANDS, COMPLETIONS, NOTIFICATIONS, PAIRS};
 pub use crate::handshake::{enter_lane, fence, leave_lane, set_gate};
-use crate::limits::{EXPORTS_PER_PROCESS_MAX, LANES};
+use crate::limits::{EXPORTS_PER_PROCESS_MAX, LANES, METERS};
+use crate::meters::Meter;
 use crate::region::{PAGE_BYTES, Protection, Region, RegionError};
 use crate::ring::{Consumer, Producer, RegionWords, Shape};
 use std::os::fd::OwnedFd;
@@ -24,11 +25,14 @@ const NODE_SLEEPING: u64 = LINE;
 const NOTIFICATIONS_LOST: u64 = 2 * LINE;
 const EVENTS_SENT: u64 = 3 * LINE;
 const PIN_COUNTERS: u64 = 4 * LINE;
+const METERS_USED: u64 = 5 * LINE;
+const METERS_EPOCH: u64 = 5 * LINE + 8;
 const LANES_AT: u64 = 4096;
 const COMMANDS_AT: u64 = LANES_AT + LANES as u64 * LINE;
 const COMPLETIONS_AT: u64 = COMMANDS_AT + ring_bytes(COMMANDS);
 const NOTIFICATIONS_AT: u64 = COMPLETIONS_AT + ring_bytes(COMPLETIONS);
-const ATTACH_BYTES: u64 = NOTIFICATIONS_AT + ring_bytes(NOTIFICATIONS);
+const METERS_AT: u64 = NOTIFICATIONS_AT + ring_bytes(NOTIFICATIONS);
+const ATTACH_BYTES: u64 = METERS_AT + (METERS as u64 + 1) * LINE;
 const GATE_BYTES: u64 = EXPORTS_PER_PROCESS_MAX as u64 * 8;
 const BELL_BYTES: u64 = PAGE_BYTES as u64;
 const PAIR_AT: u64 = LINE;
@@ -136,6 +140,26 @@ impl AttachArea {
     pub fn lane(&self, index: usize) -> &AtomicU64 {
         assert!(index < LANES);
         self.at(LANES_AT + index as u64 * LINE)
+    }
+
+    /// Meter `index`; see [`crate::meters`].
+    ///
+    /// # Panics
+    /// If `index` is above [`METERS`].
+    #[inline]
+    pub fn meter(&self, index: u16) -> Meter<'_> {
+        assert!(usize::from(index) <= METERS);
+        Meter::new(self.0.words(METERS_AT + u64::from(index) * LINE, 6).expect("the layout lies in the area"))
+    }
+
+    /// Meters of imports that were ever used.
+    pub(crate) fn meters_used(&self) -> &AtomicU64 {
+        self.at(METERS_USED)
+    }
+
+    /// Odd while meters are emptied.
+    pub(crate) fn meters_epoch(&self) -> &AtomicU64 {
+        self.at(METERS_EPOCH)
     }
 
     /// Whether any thread of the process is inside a mapped transfer of an import for which `is_one` holds.

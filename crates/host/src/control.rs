@@ -511,6 +511,43 @@ pub struct PeerInfo {
     pub counters: Vec<(String, u64)>,
 }
 
+/// What was moved, in operations and bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Default)]
+pub struct Moved {
+    /// Sends.
+    pub sends: u64,
+    /// Their bytes.
+    pub send_bytes: u64,
+    /// Fetches.
+    pub fetches: u64,
+    /// Their bytes.
+    pub fetch_bytes: u64,
+    /// Atomic operations, counters of sends included.
+    pub atomics: u64,
+}
+
+impl Moved {
+    /// Adds; a sum that has no room stays at the largest number, for the parts are claims.
+    pub fn add(&mut self, other: Moved) {
+        let sum = |a: &mut u64, b: u64| *a = a.saturating_add(b);
+        sum(&mut self.sends, other.sends);
+        sum(&mut self.send_bytes, other.send_bytes);
+        sum(&mut self.fetches, other.fetches);
+        sum(&mut self.fetch_bytes, other.fetch_bytes);
+        sum(&mut self.atomics, other.atomics);
+    }
+
+    /// Bytes of sends and fetches.
+    pub fn bytes(&self) -> u64 {
+        self.send_bytes.saturating_add(self.fetch_bytes)
+    }
+
+    /// Operations of all kinds.
+    pub fn operations(&self) -> u64 {
+        self.sends.saturating_add(self.fetches).saturating_add(self.atomics)
+    }
+}
+
 /// One attached process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Default)]
 pub struct ProcessInfo {
@@ -530,6 +567,10 @@ pub struct ProcessInfo {
     pub commands: u64,
     /// Pages of its own memory that are pinned.
     pub pinned: u64,
+    /// What it moved by copies within the node; its own claim.
+    pub mapped: Moved,
+    /// Name of its program, as the kernel knows it.
+    pub program: String,
     /// Counters by name of its address translation; what it counts itself is its own claim.
     pub counters: Vec<(String, u64)>,
 }
@@ -570,6 +611,10 @@ pub struct ImportInfo {
     pub rights: u8,
     /// Path in a word: `mapped`, `engine`, `network`.
     pub path: String,
+    /// Name of the export, as far as this node knows it.
+    pub name: Option<String>,
+    /// What went through it. Of a mapped one this is the claim of its process, of others what the node took.
+    pub moved: Moved,
 }
 
 /// Encodes a message.

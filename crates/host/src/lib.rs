@@ -35,12 +35,14 @@ pub mod clock;
 pub mod control;
 #[cfg(not(loom))]
 mod copy;
+pub mod counters;
 #[cfg(not(loom))]
 pub mod fork;
 pub mod handshake;
 pub mod limits;
 #[cfg(not(loom))]
 pub mod memory;
+pub mod meters;
 #[cfg(not(loom))]
 pub mod pages;
 #[cfg(not(loom))]

@@ -22,6 +22,10 @@ pub const INTERRUPT_SLICE: std::time::Duration = std::time::Duration::from_milli
 pub const PAIR_SLOTS: usize = 128;
 /// Lanes (hazard words) of a process: threads that can be inside a mapped transfer at one time without sharing a lane.
 pub const LANES: usize = 256;
+/// Meters of a process: one for each lane, and 1024 for pairs of a lane and an import (64 KiB). What finds none free is counted for its lane only.
+pub const METERS: usize = LANES + 1024;
+/// Times that meters are read again because an import was given back meanwhile.
+pub const METER_READS_MAX: u32 = 4;
 /// Exports of one process. Each has one gate word.
 pub const EXPORTS_PER_PROCESS_MAX: usize = 4096;
 /// Regions of one process that the node maps.

@@ -457,7 +457,7 @@ impl Region {
     ///
     /// # Panics
     /// As for [`word`](Self::word).
-    #[cfg(not(loom))]
+    #[inline]
     pub(crate) fn words(&self, offset: u64, count: usize) -> Result<&[AtomicU64], OutOfBounds> {
         self.check(offset, count as u64 * 8)?;
         assert_eq!(offset % 8, 0, "misaligned words");

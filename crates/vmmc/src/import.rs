@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use vmmc_host::abi::{GateState, RawNotification};
-use vmmc_host::control::{Answer, Call, Grant, NotMapped, Owner, What, timeout_ms};
+use vmmc_host::control::{Answer, Call, Grant, Moved, NotMapped, Owner, What, timeout_ms};
 use vmmc_host::handshake::fence;
 use vmmc_host::{Deadline, Protection, Region, RegionError};
 use vmmc_nic::{ExportId, OpError, Rights};
@@ -257,6 +257,12 @@ impl Import {
             redirectable: shared.redirectable,
             broken: self.broken().map(|e| e.to_string()),
         }
+    }
+
+    /// What this process moved through it by copies of its own; nothing if it is not mapped. What stores through a [`Binding`](crate::Binding) moved is not counted, nor what
+    /// threads moved that came when all 1,024 counters of the session were taken; [`Session::stats`] has those too.
+    pub fn moved(&self) -> Moved {
+        self.mapped.as_ref().map(Mapped::moved).unwrap_or_default()
     }
 
     /// Why it cannot be used any more, if so.

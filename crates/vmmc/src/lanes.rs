@@ -6,8 +6,6 @@
 use crate::limits::SHARED_LANE;
 use std::cell::Cell;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
-use vmmc_host::limits::LANES;
 
 const UNASSIGNED: u32 = u32::MAX;
 
@@ -61,45 +59,12 @@ fn assign() -> u32 {
     LANE.get()
 }
 
-/// Counters of the transfers that one lane carried. Only the lane's thread writes them (or whoever holds the lock of the shared lane), so plain loads and stores
-/// count right; a line of its own keeps them out of other threads' way.
-#[derive(Default)]
-#[repr(align(64))]
-pub(crate) struct LaneCounters {
-    pub(crate) sends: Count,
-    pub(crate) send_bytes: Count,
-    pub(crate) fetches: Count,
-    pub(crate) fetch_bytes: Count,
-    pub(crate) atomics: Count,
-}
-
-/// A counter with one writer at a time.
-#[derive(Default)]
-pub(crate) struct Count(AtomicU64);
-
-impl Count {
-    #[inline]
-    pub(crate) fn add(&self, n: u64) {
-        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
-    }
-
-    pub(crate) fn value(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-/// Counters of all lanes.
-pub(crate) fn counters() -> Box<[LaneCounters; LANES]> {
-    let counters: Box<[LaneCounters]> = (0..LANES).map(|_| LaneCounters::default()).collect();
-    let Ok(counters) = counters.try_into() else { unreachable!("there are LANES of them") };
-    counters
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::collections::HashSet;
     use std::sync::{Arc, Barrier};
+    use vmmc_host::limits::LANES;
 
     #[test]
     fn threads_alive_at_once_have_different_lanes_until_they_run_out() {

@@ -120,7 +120,7 @@ pub use stats::SessionStats;
 pub use trace::{LeftBehind, left_behind};
 pub use transfer::Transfer;
 pub use vmmc_host::adopt::CallerMemory;
-pub use vmmc_host::control::{Access, NodeInfo, NotMapped, Refusal, RefusalCode};
+pub use vmmc_host::control::{Access, Moved, NodeInfo, NotMapped, Refusal, RefusalCode};
 pub use vmmc_host::wait::{Patience, patience, set_patience, with_patience};
 pub use vmmc_host::{Attachment, Deadline, Nanos, Region};
 pub use vmmc_nic::{ExportId, Rights};

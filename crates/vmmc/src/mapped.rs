@@ -4,16 +4,18 @@
 //! Invariant: bytes move only between [`enter_lane`] with an open gate and [`leave_lane`], so a revocation that has seen gate closed and lane empty is final.
 //! Source: DESIGN §3 "same node", [SHRIMP §2] for the mapping that does the work.
 
-use crate::lanes::{self, LaneCounters};
+use crate::lanes;
 use crate::limits::SHARED_LANE;
 use crate::peers::Peer;
 use crate::trace::Tracer;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use vmmc_host::abi::{GateState, RawNotification, gate_state, gate_word};
 use vmmc_host::area::{enter_lane, leave_lane};
+use vmmc_host::control::Moved;
 use vmmc_host::fork::ForkWord;
-use vmmc_host::limits::{LANES, STORE_TRIAL_BYTES_MIN};
+use vmmc_host::limits::{LANES, METERS, STORE_TRIAL_BYTES_MIN};
+use vmmc_host::meters::{FIRST_OF_IMPORTS, Meter, of_lane};
 use vmmc_host::region::OutOfBounds;
 use vmmc_host::stores::{Store, Stores};
 use vmmc_host::{AttachArea, Nanos, Region};
@@ -28,7 +30,8 @@ pub(crate) const GONE: u64 = 2;
 pub(crate) struct Hot {
     state: ForkWord,
     pub(crate) area: AttachArea,
-    pub(crate) counters: Box<[LaneCounters; LANES]>,
+    /// Meters that no import has.
+    meters: Mutex<Meters>,
     /// What records transfers, if they are to be recorded.
     tracer: Option<(u32, Arc<Tracer>)>,
     /// Guards [`SHARED_LANE`].
@@ -44,8 +47,17 @@ pub(crate) struct Mapped {
     generation: u32,
     open: u64,
     import: u64,
+    /// By lane: its meter of this import, 0 before the first transfer. Only the lane's thread touches a place.
+    meters: Box<[AtomicU16; LANES]>,
     /// How long copies are stored best. Apart from what all sends read.
     stores: Box<Stores>,
+}
+
+/// Meters of imports to give out.
+struct Meters {
+    free: Vec<u16>,
+    /// How many were ever given out.
+    used: u16,
 }
 
 /// Why a mapped transfer did not happen.
@@ -67,7 +79,8 @@ impl Hot {
     pub(crate) fn new(area: AttachArea, state: ForkWord, process: u32, tracer: Option<Arc<Tracer>>) -> Hot {
         state.word().store(ALIVE, Ordering::Release);
         let tracer = tracer.map(|tracer| (process, tracer));
-        Hot { state, area, counters: lanes::counters(), tracer, shared: Mutex::new(()) }
+        let meters = Mutex::new(Meters { free: Vec::new(), used: 0 });
+        Hot { state, area, meters, tracer, shared: Mutex::new(()) }
     }
 
     /// [`ALIVE`], [`GONE`], or 0 in a forked child.
@@ -96,6 +109,18 @@ impl Hot {
         self.state.word().store(GONE, Ordering::Release);
     }
 
+    /// A meter for what a lane moves through an import: one of their own, or that of the lane if all are taken.
+    #[cold]
+    fn assign_meter(&self, lane: u32, import: u64) -> u16 {
+        let mut meters = self.meters.lock().expect("no panic while the lock is held");
+        let fresh = (usize::from(meters.used) < METERS - LANES).then_some(FIRST_OF_IMPORTS + meters.used);
+        let Some(meter) = meters.free.pop().or(fresh) else { return of_lane(lane) };
+        self.area.meter(meter).assign(import);
+        meters.used = meters.used.max(meter - FIRST_OF_IMPORTS + 1);
+        self.area.use_meters(meters.used);
+        meter
+    }
+
     #[cold]
     fn fault(&self) -> Fault {
         if self.state() == GONE { Fault::Gone } else { Fault::Forked }
@@ -120,13 +145,14 @@ impl Mapped {
             generation,
             open: gate_word(generation, GateState::Open),
             import,
+            meters: Box::new([const { AtomicU16::new(0) }; LANES]),
             stores: Box::default(),
         })
     }
 
     /// Runs a transfer with the lane announced and the gate seen open.
     #[inline(always)]
-    fn through<R>(&self, transfer: impl FnOnce(&LaneCounters) -> R) -> Result<R, Fault> {
+    fn through<R>(&self, transfer: impl FnOnce(Meter<'_>) -> R) -> Result<R, Fault> {
         let lane = lanes::current();
         if lane == SHARED_LANE {
             return self.through_shared(transfer);
@@ -135,7 +161,7 @@ impl Mapped {
     }
 
     #[inline(always)]
-    fn inside<R>(&self, lane: u32, transfer: impl FnOnce(&LaneCounters) -> R) -> Result<R, Fault> {
+    fn inside<R>(&self, lane: u32, transfer: impl FnOnce(Meter<'_>) -> R) -> Result<R, Fault> {
         let hot = &*self.hot;
         if hot.state() != ALIVE {
             return Err(hot.fault());
@@ -147,15 +173,37 @@ impl Mapped {
             leave_lane(word);
             return Err(Fault::Gate(gate_state(seen, self.generation)));
         }
-        let result = transfer(&hot.counters[lane as usize]);
+        let result = transfer(self.meter(lane));
         leave_lane(word);
         Ok(result)
     }
 
     #[cold]
-    fn through_shared<R>(&self, transfer: impl FnOnce(&LaneCounters) -> R) -> Result<R, Fault> {
+    fn through_shared<R>(&self, transfer: impl FnOnce(Meter<'_>) -> R) -> Result<R, Fault> {
         let _turn = self.hot.shared.lock().expect("transfers do not panic");
         self.inside(SHARED_LANE, transfer)
+    }
+
+    #[inline(always)]
+    fn meter(&self, lane: u32) -> Meter<'_> {
+        let place = &self.meters[lane as usize];
+        let mut index = place.load(Ordering::Relaxed);
+        if index == 0 {
+            index = self.hot.assign_meter(lane, self.import);
+            place.store(index, Ordering::Relaxed);
+        }
+        self.hot.area.meter(index)
+    }
+
+    /// What went through it, but for what threads moved that found no meter free.
+    pub(crate) fn moved(&self) -> Moved {
+        let mut all = Moved::default();
+        self.own_meters().for_each(|index| all.add(self.hot.area.meter(index).moved()));
+        all
+    }
+
+    fn own_meters(&self) -> impl Iterator<Item = u16> + Clone {
+        self.meters.iter().map(|place| place.load(Ordering::Relaxed)).filter(|index| *index >= FIRST_OF_IMPORTS)
     }
 
     #[inline(always)]
@@ -171,22 +219,20 @@ impl Mapped {
     /// Deliberate update.
     #[inline]
     pub(crate) fn send(&self, offset: u64, data: &[u8]) -> Result<(), Fault> {
-        self.through(|count| {
+        self.through(|count: Meter<'_>| {
             self.store(data.len() as u64, |how| self.region.write_by(how, offset, data))?;
             self.hot.trace(Op::Send, data.as_ptr() as usize, data.len() as u64);
-            count.sends.add(1);
-            count.send_bytes.add(data.len() as u64);
+            count.sent(data.len() as u64);
             Ok(())
         })?
     }
 
     /// Deliberate update from a region.
     pub(crate) fn send_region(&self, offset: u64, from: &Region, from_offset: u64, len: u64) -> Result<(), Fault> {
-        self.through(|count| {
+        self.through(|count: Meter<'_>| {
             self.store(len, |how| from.copy_to_by(how, from_offset, &self.region, offset, len))?;
             self.hot.trace(Op::Send, from.address() + from_offset as usize, len);
-            count.sends.add(1);
-            count.send_bytes.add(len);
+            count.sent(len);
             Ok(())
         })?
     }
@@ -212,22 +258,20 @@ impl Mapped {
     /// Remote fetch.
     #[inline]
     pub(crate) fn fetch(&self, offset: u64, into: &mut [u8]) -> Result<(), Fault> {
-        self.through(|count| {
+        self.through(|count: Meter<'_>| {
             self.region.read(offset, into)?;
             self.hot.trace(Op::Fetch, into.as_ptr() as usize, into.len() as u64);
-            count.fetches.add(1);
-            count.fetch_bytes.add(into.len() as u64);
+            count.fetched(into.len() as u64);
             Ok(())
         })?
     }
 
     /// Remote fetch into a region.
     pub(crate) fn fetch_region(&self, offset: u64, to: &Region, to_offset: u64, len: u64) -> Result<(), Fault> {
-        self.through(|count| {
+        self.through(|count: Meter<'_>| {
             self.region.copy_to(offset, to, to_offset, len)?;
             self.hot.trace(Op::Fetch, to.address() + to_offset as usize, len);
-            count.fetches.add(1);
-            count.fetch_bytes.add(len);
+            count.fetched(len);
             Ok(())
         })?
     }
@@ -235,9 +279,9 @@ impl Mapped {
     /// An operation on an aligned word.
     #[inline]
     pub(crate) fn atomic(&self, offset: u64, operation: impl FnOnce(&AtomicU64) -> u64) -> Result<u64, Fault> {
-        self.through(|count| {
+        self.through(|count: Meter<'_>| {
             let old = operation(self.region.word(offset)?);
-            count.atomics.add(1);
+            count.atomic();
             Ok(old)
         })?
     }
@@ -257,5 +301,20 @@ impl Mapped {
 
     pub(crate) fn region(&self) -> &Region {
         &self.region
+    }
+}
+
+/// What it counted stays counted for the process.
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        let hot = &*self.hot;
+        if hot.state() == 0 || self.own_meters().next().is_none() {
+            return;
+        }
+        let lane = lanes::current();
+        let _turn = (lane == SHARED_LANE).then(|| hot.shared.lock().expect("transfers do not panic"));
+        let mut meters = hot.meters.lock().expect("no panic while the lock is held");
+        hot.area.fold_meters(self.own_meters(), lane);
+        meters.free.extend(self.own_meters());
     }
 }

@@ -1,9 +1,9 @@
 //! Counters of a session.
 //!
-//! Invariant: nothing that is lost goes uncounted. Counters of mapped transfers are kept by lane, so counting costs the sender no shared cache line.
+//! Invariant: nothing that is lost goes uncounted. Counters of mapped transfers are meters ([`vmmc_host::meters`]), so counting costs the sender no shared cache line, and the
+//! node sees them.
 
 use crate::core::Core;
-use crate::lanes::LaneCounters;
 use serde::Serialize;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -77,23 +77,23 @@ pub struct SessionStats {
 impl Core {
     pub(crate) fn stats(&self) -> SessionStats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let lanes = |which: fn(&LaneCounters) -> u64| self.hot.counters.iter().map(which).fold(0, u64::wrapping_add);
+        let mapped = self.hot.area.moved(|_, _| ());
         let (own, hub) = (&self.counters, self.hub.counts());
         let pins = self.pins.counters();
         SessionStats {
-            sends_mapped: lanes(|l| l.sends.value()),
-            send_bytes_mapped: lanes(|l| l.send_bytes.value()),
+            sends_mapped: mapped.sends,
+            send_bytes_mapped: mapped.send_bytes,
             sends_inline: read(&own.sends_inline),
             sends_direct: read(&own.sends_direct),
             requests_direct: read(&own.requests_direct),
             sends_staged: read(&own.sends_staged),
             sends_registered: read(&own.sends_registered),
             send_bytes_engine: read(&own.send_bytes),
-            fetches_mapped: lanes(|l| l.fetches.value()),
-            fetch_bytes_mapped: lanes(|l| l.fetch_bytes.value()),
+            fetches_mapped: mapped.fetches,
+            fetch_bytes_mapped: mapped.fetch_bytes,
             fetches_engine: read(&own.fetches),
             fetch_bytes_engine: read(&own.fetch_bytes),
-            atomics_mapped: lanes(|l| l.atomics.value()),
+            atomics_mapped: mapped.atomics,
             atomics_engine: read(&own.atomics),
             notifications_sent: read(&own.notified),
             notifications_lost_sending: read(&own.notify_lost),
@@ -112,6 +112,20 @@ impl Core {
             pinned_pages: pins.pages,
             sleeps: read(&self.waiting.sleeps),
             calls: read(&self.control.calls),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::SessionStats;
+
+    #[test]
+    fn every_counter_of_a_session_is_explained() {
+        let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/counters.md")).unwrap();
+        let stats = serde_json::to_value(SessionStats::default()).unwrap();
+        for name in stats.as_object().unwrap().keys() {
+            assert!(page.contains(&format!("| `{name}` | ")), "docs/counters.md does not explain {name}");
         }
     }
 }

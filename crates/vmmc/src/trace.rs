@@ -15,9 +15,9 @@ mod rings;
 
 pub use rings::{LeftBehind, left_behind};
 
-use crate::limits::{TRACE_BUFFER_BYTES, TRACE_PROGRAMS_MAX};
 #[cfg(any(test, doc))]
 use crate::limits::TRACE_RING_RECORDS;
+use crate::limits::{TRACE_BUFFER_BYTES, TRACE_PROGRAMS_MAX};
 use rings::{Pace, Raw, Ring, Rings};
 use std::cell::RefCell;
 use std::collections::HashMap;

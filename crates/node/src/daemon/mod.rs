@@ -211,7 +211,7 @@ impl Daemon {
                 worked |= self.take_connections(now);
                 if let Some(metrics) = &self.metrics {
                     let station = &self.runner.station;
-                    worked |= metrics.answer(|| station.describe(now, true, false));
+                    worked |= metrics.answer(|| station.describe(now, true, true));
                 }
                 if self.launcher.is_concerned() {
                     self.launcher.reap(&mut self.runner.station, now);

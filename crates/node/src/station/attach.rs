@@ -81,7 +81,8 @@ impl Station {
         let watch = if own { None } else { ProcessWatch::open(pid) };
         let bell = (own && self.config.embedded).then(|| receiver.as_fd().try_clone_to_owned()).transpose()?;
         let given = vec![area.share()?, own_bell, receiver_fd(&receiver)?, doorbell.try_clone()?, theirs.into_fd()];
-        Ok((Parts { area, gates, wake, doorbell, events, watch, notify_bell, bell_readers, bell }, given))
+        let program = program_of(pid);
+        Ok((Parts { program, area, gates, wake, doorbell, events, watch, notify_bell, bell_readers, bell }, given))
     }
 
     fn watch_process(&self, process: &Process, index: usize) -> rustix::io::Result<()> {
@@ -124,6 +125,7 @@ impl Station {
         self.attached.retain(|&i| i != index);
         self.by_slot[process.id.slot()] = None;
         self.unwatch_process(&process);
+        self.counters.mapped_ended.add(process.area.moved(|_, _| ()));
         self.engine.detach(now, process.id);
         self.revocations.retain(|r| r.number != connection.number);
         for link in std::mem::take(&mut process.links) {
@@ -203,6 +205,13 @@ impl Station {
             }
         }
     }
+}
+
+/// Name of a program, as the kernel knows it; empty if it cannot be seen.
+fn program_of(pid: u32) -> String {
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    // A program calls itself what it likes, and terminals obey control characters.
+    name.trim().chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
 fn receiver_fd(receiver: &WakeReceiver) -> std::io::Result<OwnedFd> {

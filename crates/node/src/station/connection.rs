@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use vmmc_host::abi::{COOKIE_SEND_FAILED, Completion};
 use vmmc_host::channel::{ChannelError, PeerCredentials};
-use vmmc_host::control::{NodeEvent, Refusal, encode};
+use vmmc_host::control::{Moved, NodeEvent, Refusal, encode};
 use vmmc_host::process::ProcessWatch;
 use vmmc_host::ring::{Consumer, Producer, RegionWords};
 use vmmc_host::wait::WakeSender;
@@ -192,6 +192,8 @@ pub(super) struct Process {
     pub(super) stalled_at: Option<u64>,
     pub(super) wake_due: bool,
     pub(super) commands_taken: u64,
+    /// Name of its program when it attached.
+    pub(super) program: String,
     pub(super) revocations: usize,
     /// Pages of its own that transfers under way use, by cookie. Bounded by the engine's bound on operations; a process that uses a cookie twice harms its own data.
     pub(super) in_use: Vec<(u64, Pages)>,
@@ -207,6 +209,8 @@ pub(super) struct ImportRecord {
     pub(super) path: Path,
     /// The importer stores through its mapping whenever it likes.
     pub(super) bound: bool,
+    /// What the engine took for it.
+    pub(super) moved: Moved,
 }
 
 /// Way of an import's transfers.
@@ -219,6 +223,7 @@ pub(super) enum Path {
 
 /// What [`Process::new`] needs from outside.
 pub(super) struct Parts {
+    pub(super) program: String,
     pub(super) area: AttachArea,
     pub(super) gates: Gates,
     pub(super) wake: WakeSender,
@@ -254,9 +259,29 @@ impl Process {
             stalled_at: None,
             wake_due: false,
             commands_taken: 0,
+            program: parts.program,
             revocations: 0,
             in_use: Vec::new(),
             pins_owed: 0,
+        }
+    }
+
+    /// The engine took an operation on an import: bytes sent, bytes fetched, or neither for an atomic one.
+    #[inline]
+    pub(super) fn count(&mut self, import: u64, sent: Option<u64>, fetched: Option<u64>) {
+        let import = ImportId::from_u64(import);
+        let record = self.imports.get_mut(import.slot as usize).and_then(Option::as_mut);
+        let Some(moved) = record.filter(|record| record.id == import).map(|record| &mut record.moved) else { return };
+        match (sent, fetched) {
+            (Some(bytes), _) => {
+                moved.sends += 1;
+                moved.send_bytes = moved.send_bytes.saturating_add(bytes);
+            }
+            (None, Some(bytes)) => {
+                moved.fetches += 1;
+                moved.fetch_bytes = moved.fetch_bytes.saturating_add(bytes);
+            }
+            (None, None) => moved.atomics += 1,
         }
     }
 

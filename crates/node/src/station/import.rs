@@ -17,7 +17,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 use vmmc_host::PairRing;
 use vmmc_host::control::Owner as HostOwner;
-use vmmc_host::control::{Answer, Call, Grant, NodeEvent, NotMapped, Refusal, RefusalCode, What};
+use vmmc_host::control::{Answer, Call, Grant, Moved, NodeEvent, NotMapped, Refusal, RefusalCode, What};
 use vmmc_nic::{
     ExportId, Exporter, ImportGrant, ImportId, ImportSpec, ImportTarget, NodeName, NodeSpec, Owner, ProcessId, Rights,
     Time,
@@ -109,7 +109,13 @@ impl Station {
             }
         };
         let process = self.attached_process(index)?;
-        process.remember_import(ImportRecord { id: granted.import, export: granted.export, path, bound: false });
+        process.remember_import(ImportRecord {
+            id: granted.import,
+            export: granted.export,
+            path,
+            bound: false,
+            moved: Moved::default(),
+        });
         Ok((grant, fds))
     }
 

@@ -3,13 +3,16 @@
 //! Invariant: it fits a control message; lists are cut where they would not, and a counter says by how much.
 
 use super::Station;
-use super::connection::{Path, Process};
+use super::connection::{ImportRecord, Path, Process};
 use super::translation::Table;
 use crate::limits::{INFO_BYTES_MAX, INFO_LIST_MAX};
+use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use vmmc_host::area::PIN_COUNTER_NAMES;
-use vmmc_host::control::{Answer, ExportInfo, ImportInfo, NodeInfo, PeerInfo as HostPeerInfo, ProcessInfo, encode};
-use vmmc_nic::{PeerInfo, PeerState, ProcessId, Time};
+use vmmc_host::control::{
+    Answer, ExportInfo, ImportInfo, Moved, NodeInfo, PeerInfo as HostPeerInfo, ProcessInfo, encode,
+};
+use vmmc_nic::{ExportId, ImportId, PeerInfo, PeerState, ProcessId, Time};
 
 impl Station {
     pub(super) fn info(&self, now: Time, index: usize, details: bool) -> Answer {
@@ -44,11 +47,13 @@ impl Station {
         if details && owner {
             self.add_details(&mut info, None, true);
         }
-        while encode(&info).len() > INFO_BYTES_MAX && (info.notes.pop().is_some() || info.peers.pop().is_some()) {}
+        while encode(&info).len() > INFO_BYTES_MAX && (shorten(&mut info)) {}
         info
     }
 
     fn all_counters(&self) -> Vec<(String, u64)> {
+        let mut mapped = self.counters.mapped_ended;
+        self.attached_processes().for_each(|process| mapped.add(process.area.moved(|_, _| ())));
         let own = [
             ("process_cpu_us", process_cpu_us()),
             ("commands", self.counters.commands),
@@ -76,16 +81,25 @@ impl Station {
             ("translation_tables_out", self.memory.tables_swapped().0),
             ("translation_tables_in", self.memory.tables_swapped().1),
             ("exports", self.exports.iter().flatten().count() as u64),
+            ("mapped_sends", mapped.sends),
+            ("mapped_send_bytes", mapped.send_bytes),
+            ("mapped_fetches", mapped.fetches),
+            ("mapped_fetch_bytes", mapped.fetch_bytes),
+            ("mapped_atomics", mapped.atomics),
         ];
         let own = own.into_iter().map(|(name, n)| (name.to_string(), n));
         let engine = self.engine.stats().iter().map(|(name, n)| (format!("engine_{name}"), n));
         own.chain(engine).chain(self.transport_counters.iter().cloned()).collect()
     }
 
+    /// All attached processes.
+    fn attached_processes(&self) -> impl Iterator<Item = &Process> {
+        self.attached.iter().filter_map(|&i| self.connections[i].as_ref()?.process.as_ref())
+    }
+
     /// Over the tables of all attached processes.
     fn sum(&self, which: impl Fn(&Table) -> u64) -> u64 {
-        let processes = self.attached.iter().filter_map(|&i| self.connections[i].as_ref()?.process.as_ref());
-        processes.filter_map(|process| self.memory.table(process.id)).map(which).sum()
+        self.attached_processes().filter_map(|process| self.memory.table(process.id)).map(which).sum()
     }
 
     fn process_infos(&self) -> Vec<ProcessInfo> {
@@ -100,6 +114,8 @@ impl Station {
                 imports: process.imports.iter().flatten().count() as u32,
                 region_bytes: self.memory.bytes(process.id),
                 commands: process.commands_taken,
+                mapped: process.area.moved(|_, _| ()),
+                program: process.program.clone(),
                 pinned: self.memory.table(process.id).map_or(0, Table::pages),
                 counters: self.memory.table(process.id).map_or_else(Vec::new, |table| pin_counters(process, table)),
             })
@@ -123,7 +139,21 @@ impl Station {
         });
         let imports = self.engine.imports().filter(|i| own(i.process));
         let imports = imports.chain(self.engine.imports().filter(|i| others && !own(i.process)));
+        let names: HashMap<ExportId, String> =
+            self.engine.exports().filter_map(|export| Some((export.export, export.name?))).collect();
+        let mut claimed: HashMap<(ProcessId, u64), Moved> = HashMap::new();
+        for process in self.attached_processes().filter(|process| others || own(process.id)) {
+            process.area.moved(|import, moved| claimed.entry((process.id, import)).or_default().add(moved));
+        }
         let imports = imports.map(|i| ImportInfo {
+            name: i.node.is_none().then(|| names.get(&i.export).cloned()).flatten(),
+            moved: match self.record_of(i.process, i.import) {
+                Some(record) if record.path == Path::Mapped => {
+                    claimed.get(&(i.process, i.import.to_u64())).copied().unwrap_or_default()
+                }
+                Some(record) => record.moved,
+                None => Moved::default(),
+            },
             import: i.import.to_u64(),
             process: i.process.0,
             export: i.export.to_u64(),
@@ -137,18 +167,25 @@ impl Station {
         while encode(info).len() > INFO_BYTES_MAX && (info.imports.pop().is_some() | info.exports.pop().is_some()) {}
     }
 
-    fn path_of(&self, process: ProcessId, import: vmmc_nic::ImportId) -> &'static str {
-        let index = self.by_slot.get(process.slot()).copied().flatten();
-        let record = index
-            .and_then(|i| self.connections[i].as_ref()?.process.as_ref())
-            .and_then(|p| p.imports.get(import.slot as usize).copied().flatten());
-        match record.filter(|r| r.id == import).map(|r| r.path) {
+    fn record_of(&self, process: ProcessId, import: ImportId) -> Option<ImportRecord> {
+        let index = self.by_slot.get(process.slot()).copied().flatten()?;
+        let process = self.connections[index].as_ref()?.process.as_ref()?;
+        process.imports.get(import.slot as usize).copied().flatten().filter(|record| record.id == import)
+    }
+
+    fn path_of(&self, process: ProcessId, import: ImportId) -> &'static str {
+        match self.record_of(process, import).map(|record| record.path) {
             Some(Path::Mapped) => "mapped",
             Some(Path::Engine) => "engine",
             Some(Path::Network) => "network",
             None => "unknown",
         }
     }
+}
+
+/// What is known the least about goes first.
+fn shorten(info: &mut NodeInfo) -> bool {
+    info.notes.pop().is_some() || info.peers.pop().is_some() || info.processes.pop().is_some()
 }
 
 /// What a process says of its pinning, and what the node knows.

@@ -49,7 +49,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use vmmc_host::area;
 use vmmc_host::channel::ChannelError;
-use vmmc_host::control::{NodeEvent, Refusal, RefusalCode};
+use vmmc_host::control::{Moved, NodeEvent, Refusal, RefusalCode};
 use vmmc_host::wait::Direct;
 use vmmc_host::{Channel, Region};
 use vmmc_nic::{ClusterKey, Command, Config, Engine, ImportId, Lent, NodeName, PeerTableFull, Source, Time, Transmit};
@@ -136,6 +136,8 @@ struct Counters {
     sleeps: u64,
     peers_up: u64,
     peers_down: u64,
+    /// What processes that have ended moved by copies within the node, as they said.
+    mapped_ended: Moved,
 }
 
 /// One node without transport.
@@ -427,9 +429,12 @@ impl Station {
         let process = connection.process.as_mut().filter(|process| process.may_pass_ring())?;
         let transmit = match *what {
             Direct::Send { import, offset, data } => {
-                let (import, source) = (ImportId::from_u64(import), Source::Inline(data));
+                let source = Source::Inline(data);
+                let (number, import) = (import, ImportId::from_u64(import));
                 let plain = Command::Send { import, offset, source, notify: false, counter: None, completion: None };
-                self.engine.send_now(now, process.id, plain, buf, send)?
+                let transmit = self.engine.send_now(now, process.id, plain, buf, send)?;
+                process.count(number, Some(data.len() as u64), None);
+                transmit
             }
             Direct::Request(raw) => rings::ask_now(process, &mut self.engine, &mut self.memory, now, raw, buf, send)?,
         };

@@ -156,9 +156,15 @@ fn own_range(raw: &RawCommand, process: ProcessId, memory: &mut Memory) -> Resul
     Ok(region)
 }
 
-/// Pages of a transfer under way are not taken from the process.
+/// The engine took a command: it is counted, and pages of a transfer under way are not taken from the process.
 #[inline]
 fn hold(process: &mut Process, raw: &RawCommand) {
+    match raw.op {
+        Op::Send => process.count(raw.import, Some(raw.len), None),
+        Op::Fetch => process.count(raw.import, None, Some(raw.len)),
+        Op::FetchAdd | Op::CompareSwap | Op::Swap => process.count(raw.import, None, None),
+        Op::Flush | Op::Unknown => {}
+    }
     if raw.region == ADDRESSES && raw.flags & flags::INLINE == 0 && matches!(raw.op, Op::Send | Op::Fetch) {
         if let Some(pages) = Pages::of_bytes(raw.region_offset, raw.len) {
             process.in_use.push((raw.cookie, pages));

@@ -133,7 +133,12 @@ impl Rings {
     }
 
     /// What was in the rings up to `made` each is in the file, which has so many bytes now.
-    pub(super) fn commit<'a>(&mut self, taken: impl Iterator<Item = (&'a Ring, u64)> + Clone, bytes: u64, now: (u64, u64)) {
+    pub(super) fn commit<'a>(
+        &mut self,
+        taken: impl Iterator<Item = (&'a Ring, u64)> + Clone,
+        bytes: u64,
+        now: (u64, u64),
+    ) {
         let turn = 1 - self.turn;
         self.note(turn, bytes, now);
         taken.clone().for_each(|(ring, made)| ring.word(TAKEN_AT + turn * 8).store(made, Ordering::Relaxed));

@@ -1,7 +1,7 @@
 //! What sessions and nodes tell about themselves.
 
 use crate::nodes::{LONG, Nodes, Place, join, join_with};
-use vmmc::{NotMapped, Rights, SendOptions};
+use vmmc::{Moved, NotMapped, Path, Rights, SendOptions};
 
 pub(crate) fn the_path_is_explained(nodes: &dyn Nodes) {
     let j = join(nodes, Place::Mapped, 4096);
@@ -66,4 +66,42 @@ pub(crate) fn nodes_answer_pings_and_questions(nodes: &dyn Nodes) {
     assert!(session.node_info(false).unwrap().exports.is_empty());
     session.add_peer(&["127.0.0.1:9"]).unwrap();
     assert!(session.add_peer(&["not an address"]).is_err());
+}
+
+pub(crate) fn the_node_sees_what_went_through_each_import(nodes: &dyn Nodes) {
+    for place in Place::ALL {
+        let j = join(nodes, place, 8192);
+        let memory = [7u8; 100];
+        let before = j.user.node_info(true).unwrap();
+        // The lanes of two threads, and one import besides that nothing goes through.
+        let reach = || {
+            let import = j.user.import_id(j.export.id());
+            if place == Place::Network { import.node(&nodes.name(0)) } else { import }.open().unwrap()
+        };
+        let idle = reach();
+        std::thread::scope(|scope| {
+            scope.spawn(|| (0..5).for_each(|_| j.import.send(0, &memory).unwrap())).join().unwrap();
+        });
+        (0..3).for_each(|_| j.import.send(0, &memory[..8]).unwrap());
+        (0..2).for_each(|_| j.import.fetch(0, &mut [0; 16]).unwrap());
+        j.import.flush().unwrap();
+        let moved = Moved { sends: 8, send_bytes: 524, fetches: 2, fetch_bytes: 32, atomics: 0 };
+        let info = j.user.node_info(true).unwrap();
+        let import = info.imports.iter().find(|import| import.moved != Moved::default()).unwrap();
+        assert_eq!(import.moved, moved, "{place:?}");
+        assert_eq!(info.imports.iter().filter(|import| import.moved != Moved::default()).count(), 1, "{place:?}");
+        let mapped = j.import.explain().path == Path::Mapped;
+        let claimed = if mapped { moved } else { Moved::default() };
+        assert_eq!((j.import.moved(), idle.moved()), (claimed, Moved::default()), "{place:?}");
+        let process = info.processes.iter().find(|process| process.process == import.process).unwrap();
+        assert_eq!(process.mapped, claimed, "{place:?}");
+        assert_eq!(import.name.as_deref(), j.export.name().filter(|_| place != Place::Network), "{place:?}");
+        // What an import that is given back moved stays counted, and its successor starts at nothing.
+        let sum = |info: &vmmc::NodeInfo| info.counters.iter().find(|(name, _)| name == "mapped_send_bytes").unwrap().1;
+        assert_eq!(sum(&info) - sum(&before), claimed.send_bytes, "{place:?}");
+        drop(j.import);
+        let again = reach();
+        let after = j.user.node_info(true).unwrap();
+        assert_eq!((sum(&after), again.moved()), (sum(&info), Moved::default()), "{place:?}");
+    }
 }

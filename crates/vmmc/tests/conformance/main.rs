@@ -91,6 +91,7 @@ macro_rules! suite {
                 errors: when_the_other_node_ends_imports_are_told,
                 control: the_path_is_explained,
                 control: what_happened_is_counted,
+                control: the_node_sees_what_went_through_each_import,
                 control: nodes_answer_pings_and_questions,
                 threads: threads_share_a_session,
                 threads: more_threads_than_lanes_still_move_data,

@@ -3,7 +3,9 @@
 use crate::testing::{Raw, World};
 use std::sync::atomic::Ordering;
 use vmmc_host::abi::{GateState, Op, RawCommand, RawNotification, flags, gate_word};
+use vmmc_host::area::PIN_COUNTER_NAMES;
 use vmmc_host::control::{Access, Answer, CONTROL_VERSION, Call, NodeEvent, NotMapped, RefusalCode, What, rights};
+use vmmc_host::counters::{NODE, PEER, PINNING, find};
 use vmmc_host::wait::WakeSender;
 use vmmc_host::{GateTable, PairRing, Protection, Region};
 use vmmc_nic::OpError;
@@ -288,4 +290,21 @@ fn a_node_describes_itself() {
     assert!(info.counters.iter().any(|(name, n)| name == "control_calls" && *n > 0));
     b.call(Call::Stop).unwrap();
     assert!(world.borrow().stations[0].stop_requested());
+}
+
+#[test]
+fn every_counter_has_its_words() {
+    let world = World::new(2, None);
+    let (mut a, mut b) = (Raw::attach(&world, 0), Raw::attach(&world, 1));
+    a.export("x");
+    b.import(Some("n0"), "x", ALL);
+    let Ok(Answer::Info(info)) = b.call(Call::Info { details: true }) else { panic!("no description") };
+    let peers = info.peers.iter().flat_map(|peer| &peer.counters).map(|(name, _)| (name, PEER));
+    let all: Vec<_> = info.counters.iter().map(|(name, _)| (name, NODE)).chain(peers).collect();
+    assert!(all.len() > NODE.len() / 2 + PEER.len() && !info.peers.is_empty());
+    for (name, table) in all {
+        assert!(find(table, name).is_some(), "{name} has no words in vmmc_host::counters");
+    }
+    let names = PIN_COUNTER_NAMES.iter();
+    assert!(names.clone().all(|name| find(PINNING, name).is_some()), "{names:?}");
 }
