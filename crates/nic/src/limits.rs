@@ -21,6 +21,8 @@ pub const IMPORTS_PER_PROCESS_MAX: usize = 32_768;
 pub const GRANTS_MAX: usize = 131_072;
 /// Peers known: 4 times the promised 64 nodes.
 pub const PEERS_MAX: usize = 256;
+/// Peers for which there is room whatever addresses processes ask: the promised 64 nodes, told by the driver.
+pub const PEERS_CONFIGURED_KEPT: usize = 64;
 /// Addresses of one peer: two networks with two interfaces each.
 pub const PATHS_MAX: usize = 4;
 /// Imports of this node that wait for an answer.

@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 use vmmc_host::Channel;
 use vmmc_host::channel::{ChannelError, node_socket_name};
 use vmmc_host::control::{
-    Access, Answer, CONTROL_VERSION, Call, PageRun, PinRun, Refusal, RefusalCode, Reply, Request, What, decode, encode,
-    rights,
+    Access, Answer, CONTROL_VERSION, Call, Owner, PageRun, PinRun, Refusal, RefusalCode, Reply, Request, What, decode,
+    encode, rights,
 };
 use vmmc_host::stream::messages::SocketCall;
 use vmmc_host::wait::Deadline;
@@ -287,7 +287,14 @@ fn a_user_that_takes_all_it_gets_locks_nobody_out() {
             for call in 0..120u16 {
                 let node = (call % 3 == 0).then(|| format!("127.9.{at}.{}:9", call + 1));
                 let what = What::Name(format!("nobody-{at}-{call}"));
-                let call = Call::Import { node, what, rights: rights::READ, wait: true, timeout_ms: 20_000 };
+                let call = Call::Import {
+                    node,
+                    what,
+                    owner: Owner::default(),
+                    rights: rights::READ,
+                    wait: true,
+                    timeout_ms: 20_000,
+                };
                 let _ = channel.try_send(&encode(&Request { serial: 2, call }), &[]);
             }
         }
@@ -360,6 +367,12 @@ fn a_descriptor_whose_closing_waits_holds_up_nobody() {
             drop(socket);
             let answer = channel.receive(Deadline::after(Duration::from_secs(3)));
             assert!(answer.is_ok(), "no answer: {answer:?}");
+            // And some that nobody reads: what comes before them ends the connection.
+            let channel = connect(0, &name).unwrap();
+            let socket = wild::connection(true).unwrap();
+            let _ = channel.try_send(&[0xff; 40], &[]);
+            let _ = channel.try_send(&bytes, &[socket.as_fd()]);
+            drop(socket);
         }
     });
 }
@@ -511,6 +524,7 @@ fn call(noise: &mut Noise, ids: &[u64]) -> Call {
         9..=11 => Call::Import {
             node: node(noise),
             what: if noise.one_in(2) { What::Id(id(noise)) } else { What::Name(name(noise)) },
+            owner: noise.pick(&[Owner::OwnOrRoot, Owner::Any, Owner::User(HONEST), Owner::User(u32::MAX)]),
             rights: noise.next() as u8 % 8,
             wait: noise.one_in(2),
             timeout_ms: if noise.one_in(8) { noise.next() } else { noise.next() % 3_000 },

@@ -9,7 +9,7 @@ use crate::event::{ByteRange, Event, PingBy, RedirectReport};
 use crate::ids::{Cookie, ExportId, ImportId, ProcessId, RedirectId, RegionId, RegionRef};
 use crate::limits::{
     ACCESS_USERS_MAX, EXPORT_NAME_BYTES_MAX, EXPORTS_MAX, IMPORTS_PER_PROCESS_MAX, IMPORTS_WAITING_MAX,
-    LENGTH_BYTES_MAX, PINGS_MAX, PROCESSES_MAX,
+    LENGTH_BYTES_MAX, PEERS_CONFIGURED_KEPT, PEERS_MAX, PINGS_MAX, PROCESSES_MAX,
 };
 use crate::local::in_bounds;
 use crate::redirect::{Redirector, Wanted, redirect_id};
@@ -350,6 +350,11 @@ impl Engine {
                 let found =
                     self.peers.iter().position(|peer| peer.as_ref().is_some_and(|peer| peer.path_of(*addr).is_some()));
                 found.map(|index| index as u16).or_else(|| {
+                    // The node's own peers, told by its driver, have room of their own.
+                    let others = self.peers.iter().flatten().filter(|peer| !peer.configured).count();
+                    if others >= PEERS_MAX - PEERS_CONFIGURED_KEPT {
+                        return None;
+                    }
                     let (index, mtu) = (self.add_peer_entry(None, false)?, self.mtu_of(*addr));
                     self.peer_mut(index)?.add_path(*addr, mtu);
                     Some(index)

@@ -44,6 +44,8 @@ pub(super) struct Launcher {
 
 struct Supervisor {
     pid: Pid,
+    /// Whose.
+    uid: u32,
     service: String,
     /// What it says when it fails.
     words: Option<ChildStderr>,
@@ -139,6 +141,12 @@ impl Launcher {
         if self.running.len() >= SUPERVISORS_MAX {
             return Err((ServiceRefusal::TooMany, format!("{SUPERVISORS_MAX} jobs run here already")));
         }
+        // As the station divides its tables: who is neither root nor we has at most as many as are free.
+        let own = self.running.iter().filter(|s| s.uid == wanted.uid).count();
+        if wanted.uid != self.uid && wanted.uid != 0 && own + 2 > SUPERVISORS_MAX - self.running.len() {
+            let detail = format!("the user has {own} jobs here, its share of {SUPERVISORS_MAX}");
+            return Err((ServiceRefusal::TooMany, detail));
+        }
         let mut command = Command::new(program);
         command.args(["supervise", "--node", &self.node]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).current_dir("/");
@@ -160,7 +168,12 @@ impl Launcher {
             .spawn()
             .map_err(|e| (ServiceRefusal::Failed, format!("{} cannot be executed: {e}", program.display())))?;
         let pid = Pid::from_child(&child);
-        self.running.push(Supervisor { pid, service: wanted.name.clone(), words: child.stderr.take() });
+        self.running.push(Supervisor {
+            pid,
+            uid: wanted.uid,
+            service: wanted.name.clone(),
+            words: child.stderr.take(),
+        });
         Ok(())
     }
 

@@ -119,6 +119,12 @@ impl Station {
         Ok(())
     }
 
+    /// Nodes that are asked by address.
+    #[cfg(test)]
+    pub(crate) fn called_by_address(&self) -> usize {
+        self.called.len()
+    }
+
     /// A call to an address has ended.
     pub(super) fn uncall(&mut self, uid: u32, address: SocketAddr) {
         if let Some(calls) = self.called.get_mut(&(uid, address)) {

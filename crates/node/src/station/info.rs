@@ -164,7 +164,11 @@ impl Station {
         });
         info.exports = exports.take(INFO_LIST_MAX).collect();
         info.imports = imports.take(INFO_LIST_MAX).collect();
-        while encode(info).len() > INFO_BYTES_MAX && (info.imports.pop().is_some() | info.exports.pop().is_some()) {}
+        // A part at a time: each look costs as much as the whole description.
+        while encode(info).len() > INFO_BYTES_MAX && !(info.imports.is_empty() && info.exports.is_empty()) {
+            info.imports.truncate(info.imports.len() * 3 / 4);
+            info.exports.truncate(info.exports.len() * 3 / 4);
+        }
     }
 
     fn record_of(&self, process: ProcessId, import: ImportId) -> Option<ImportRecord> {

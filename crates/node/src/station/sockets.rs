@@ -402,6 +402,17 @@ impl Sockets {
         self.refuse(index, connection, why);
     }
 
+    /// Open offers of a user, and all.
+    pub(super) fn open_offers(&self, uid: u32) -> (u64, u64) {
+        let own = self.clients.values().filter(|client| client.uid == uid).map(|client| client.offers.len());
+        (own.sum::<usize>() as u64, self.offers.len() as u64)
+    }
+
+    /// An offer of a user that has its share: it may come later.
+    pub(super) fn refuse_offer(&mut self, index: usize, connection: u64) {
+        self.refuse(index, connection, OfferRefusal::TooMany);
+    }
+
     fn withdraw(&mut self, index: usize, connection: u64) {
         self.client(index).refused.remove(&connection);
         if let Some(own) = self.client(index).offers.get(&connection).cloned() {

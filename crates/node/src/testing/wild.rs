@@ -183,7 +183,6 @@ pub(crate) fn connection(lingers: bool) -> Option<OwnedFd> {
     let ours = TcpStream::connect(listener.local_addr().ok()?).ok()?;
     if lingers {
         // The peer stays in the queue of a listener that nobody closes while the test runs.
-        rustix::net::sockopt::set_socket_send_buffer_size(&ours, 4096).ok()?;
         ours.set_nonblocking(true).ok()?;
         while (&ours).write(&[0; 1 << 16]).is_ok() {}
         ours.set_nonblocking(false).ok()?;

@@ -6,6 +6,7 @@ use super::Misbehaved;
 use crate::limits::SOCKET_LAST_WORDS_MAX;
 use crate::station::closers;
 use crate::station::refusal::{invalid, refusal};
+use crate::station::shares::Table;
 use crate::station::{Readable, Station};
 use std::os::fd::OwnedFd;
 use vmmc_host::Channel;
@@ -26,6 +27,10 @@ impl Station {
         let done = match call {
             SocketCall::Attach { version } => self.attach_sockets(now, index, version, fds)?,
             _ if !self.is_sockets_client(index) => return Err(invalid("the first call about sockets is Attach")),
+            SocketCall::Offer { connection } if !self.may_offer(index) => {
+                self.sockets.refuse_offer(index, connection);
+                Ok(())
+            }
             call => self.sockets.handle(now, index, call, fds),
         };
         if done == Err(Misbehaved) {
@@ -87,6 +92,13 @@ impl Station {
                 return;
             }
         }
+    }
+
+    /// Whether the user of a client has its share of the open offers.
+    fn may_offer(&self, index: usize) -> bool {
+        let Some(uid) = self.connections[index].as_ref().map(|c| c.who.uid) else { return false };
+        let (own, total) = self.sockets.open_offers(uid);
+        self.shares.check_count(uid, Table::Sockets, own, total).is_ok()
     }
 
     fn is_sockets_client(&self, index: usize) -> bool {

@@ -223,6 +223,64 @@ fn a_process_that_collects_no_completions_is_no_longer_served_and_loses_none() {
 }
 
 #[test]
+fn a_call_that_waits_since_before_the_attach_is_counted_once() {
+    let world = World::new(1, None);
+    let (theirs, ours) = Channel::pair().unwrap();
+    {
+        let mut world = world.borrow_mut();
+        let now = world.now;
+        world.stations[0].accept(now, theirs).unwrap();
+    }
+    // Nobody answers from there.
+    let ping = Call::Ping { node: "10.9.9.9:9".into(), timeout_ms: 20 };
+    ours.try_send(&encode(&Request { serial: 77, call: ping.clone() }), &[]).unwrap();
+    let pump = world.clone();
+    let over = Rc::new(move || pump.borrow_mut().step());
+    over();
+    let mut raw = Raw::over(ours, over);
+    assert_eq!(raw.answer(77).unwrap_err().code, RefusalCode::TimedOut);
+    // Its count is where it was: the next calls wait too.
+    for _ in 0..3 {
+        assert_eq!(raw.call(ping.clone()).unwrap_err().code, RefusalCode::TimedOut);
+    }
+    assert!(world.borrow().stations[0].called_by_address() == 0);
+}
+
+#[test]
+fn importers_that_come_and_go_do_not_fill_the_queue_of_one_that_collects_nothing() {
+    let world = World::new(1, None);
+    let mut check = honest(&world, "honest");
+    let mut exporter = Raw::attach(&world, 0);
+    exporter.export("x");
+    for _ in 0..2 * crate::limits::OUTBOX_FDS_MAX {
+        let mut importer = Raw::attach(&world, 0);
+        let (grant, _) = importer.import(None, "x", rights::READ | rights::WRITE);
+        assert!(grant.pair);
+    }
+    check();
+    // It is still there, and what it is told is of two kinds in turn.
+    exporter.call(Call::Info { details: false }).unwrap();
+    assert!(matches!(exporter.event().0, vmmc_host::control::NodeEvent::Pair { .. }));
+    assert!(matches!(exporter.event().0, vmmc_host::control::NodeEvent::PairGone { .. }));
+}
+
+#[test]
+fn an_export_with_very_many_imports_ends_in_turns() {
+    let world = World::new(1, None);
+    let (mut owner, mut many) = (Raw::attach(&world, 0), Raw::attach(&world, 0));
+    let (export, _memory) = owner.export("x");
+    let count = 3 * crate::limits::EVENTS_PER_TURN;
+    (0..count).for_each(|_| _ = many.import(None, "x", rights::WRITE));
+    owner.ask(Call::Unexport { export, moving: false });
+    world.borrow_mut().step();
+    assert!(world.borrow().stations[0].engine().has_events(), "all were handed out at once");
+    (0..count).for_each(|_| {
+        let event = many.event().0;
+        assert!(matches!(event, vmmc_host::control::NodeEvent::ImportBroken { .. }), "{event:?}");
+    });
+}
+
+#[test]
 fn a_connection_that_does_not_attach_is_closed() {
     let world = World::new(1, None);
     let (theirs, ours) = Channel::pair().unwrap();
