@@ -404,6 +404,9 @@ pub(crate) struct NodeOptions {
     /// In plain mode too, start processes for other nodes: then everybody who can send packets to this node can run programs as its user
     #[arg(long, requires = "plain")]
     pub(crate) plain_run: bool,
+    /// In plain mode, believe other nodes whose process asks: then everybody who can send packets to this node is any user [default: they import what is exported to anyone]
+    #[arg(long, requires = "plain")]
+    pub(crate) plain_trust_users: bool,
     /// Leave TCP connections between programs under `vmmc exec` with the kernel when the other end is on another node
     #[arg(long)]
     pub(crate) no_sockets_between: bool,

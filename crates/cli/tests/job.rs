@@ -231,7 +231,7 @@ fn a_job_finds_its_ranks(launcher: &Launcher) {
         println!("SKIP jobs of {}: it is not installed ({})", launcher.program, launcher.package);
         return;
     }
-    let (a, b) = (common::Node::start("mpi-a", &["--plain"]), common::Node::start("mpi-b", &["--plain"]));
+    let [a, b] = ["mpi-a", "mpi-b"].map(|name| common::Node::start(name, &["--plain", "--plain-trust-users"]));
     let program = std::env::current_exe().expect("the test has a program");
     let on = |node: &common::Node, ranks: &str| -> Vec<String> {
         let node = format!("VMMC_NODE={}", node.name);

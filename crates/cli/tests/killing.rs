@@ -129,8 +129,8 @@ fn a_killed_receiver_is_an_error_for_senders_and_its_name_is_free_at_once() {
 
 #[test]
 fn a_killed_receiver_on_another_node_is_an_error_too() {
-    let a = Node::start("far-a", &["--plain"]);
-    let b = Node::start("far-b", &["--plain", "--peer", &a.address]);
+    let a = Node::start("far-a", &["--plain", "--plain-trust-users"]);
+    let b = Node::start("far-b", &["--plain", "--plain-trust-users", "--peer", &a.address]);
     let session = attach(&a.name);
     let mut random = Random(3);
     for _ in 0..rounds() / 3 {
@@ -169,8 +169,9 @@ fn a_killed_daemon_is_an_error_and_a_new_one_takes_its_place() {
 
 #[test]
 fn an_unreachable_node_is_an_error_within_the_stated_time() {
-    let a = Node::start("lost-a", &["--plain", "--peer-timeout-ms", "2000"]);
-    let b = Node::start("lost-b", &["--plain", "--peer", &a.address, "--peer-timeout-ms", "2000"]);
+    let a = Node::start("lost-a", &["--plain", "--plain-trust-users", "--peer-timeout-ms", "2000"]);
+    let b =
+        Node::start("lost-b", &["--plain", "--plain-trust-users", "--peer", &a.address, "--peer-timeout-ms", "2000"]);
     let (near, far) = (attach(&a.name), attach(&b.name));
     let _export = far.export(65_536).name("victim").create().expect("there is memory");
     let import = near.import("victim").node(&b.address).rights(Rights::ALL).wait(PATIENCE).open().expect("it exports");

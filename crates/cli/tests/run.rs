@@ -361,7 +361,7 @@ fn a_node_that_starts_no_processes_says_so() {
 
 #[test]
 fn a_node_in_plain_mode_starts_nothing_for_others_unless_it_was_told_to() {
-    let (near, far) = (Node::start("near", &["--plain"]), Node::start("far", &["--plain"]));
+    let (near, far) = (Node::start("near", &["--plain", "--plain-trust-users"]), Node::start("far", &["--plain"]));
     let told = Node::start("told", &["--plain", "--plain-run"]);
     let folder = common::Folder::new();
     let hosts = folder.file("hosts");
@@ -379,7 +379,8 @@ fn a_node_in_plain_mode_starts_nothing_for_others_unless_it_was_told_to() {
 
 #[test]
 fn a_node_that_is_given_twice_and_a_rank_that_is_not_there_are_errors() {
-    let (near, far) = (Node::start("near", &["--plain"]), Node::start("far", &["--plain", "--plain-run"]));
+    let (near, far) =
+        (Node::start("near", &["--plain", "--plain-trust-users"]), Node::start("far", &["--plain", "--plain-run"]));
     let folder = common::Folder::new();
     let hosts = folder.file("hosts");
     std::fs::write(&hosts, format!("{0}\n{0}\n", far.address)).expect("the folder can be written");

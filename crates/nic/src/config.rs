@@ -35,6 +35,8 @@ pub struct Config {
     pub peer_timeout: Duration,
     /// Time between signs of life while imports exist.
     pub keepalive: Duration,
+    /// Whether peers are believed whose process asks. If not, as is wise in plain mode, where anybody can say anything, they may only import what is exported to anyone.
+    pub trust_users: bool,
     /// Whether the driver takes messages of other drivers ([`poll_message`](crate::Engine::poll_message)); peers are told.
     pub messages: bool,
 }
@@ -51,6 +53,7 @@ impl Config {
             recv_buffer_bytes: 1 << 20,
             peer_timeout: Duration::from_secs(5),
             keepalive: Duration::from_secs(1),
+            trust_users: true,
             messages: false,
         }
     }

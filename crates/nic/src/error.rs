@@ -182,6 +182,11 @@ pub enum ImportError {
         /// Who asked.
         uid: u32,
     },
+    /// The exporter's node does not know who asks: it is in plain mode.
+    #[error(
+        "its node is in plain mode, where nobody vouches for who asks: export it to anyone, give both nodes the cluster key, or start its node with --plain-trust-users"
+    )]
+    NobodyVouches,
     /// The export does not offer those rights.
     #[error("{wanted} wanted but the export allows {allowed}; ask for less")]
     NoRight {
@@ -257,6 +262,7 @@ impl ImportError {
             ImportError::NotStarted(_) => 13,
             ImportError::NoSession { .. } => 14,
             ImportError::OtherOwner { .. } => 15,
+            ImportError::NobodyVouches => 16,
         }
     }
 
@@ -294,6 +300,7 @@ impl ImportError {
             11 => ImportError::Cancelled,
             12 => ImportError::BadRequest,
             13 => ImportError::NotStarted(ServiceRefusal::from_code(u16::try_from(a).ok()?)?),
+            16 => ImportError::NobodyVouches,
             14 => ImportError::NoSession { after_ms: a, hint: RejectReason::from_code(u16::try_from(b).ok()?)? },
             15 => ImportError::OtherOwner { owner: u32::try_from(a).ok()? },
             _ => return None,

@@ -147,6 +147,8 @@ pub(crate) struct Tables {
     pub(crate) inline: InlinePool,
     pub(crate) events: VecDeque<Event>,
     pub(crate) takes_messages: bool,
+    /// Peers are believed whose process asks.
+    pub(crate) trusts_users: bool,
     /// Messages that came. The driver takes them after each datagram, and no datagram makes more than the receive window of them due.
     pub(crate) messages: VecDeque<(Via, Box<[u8]>)>,
     pub(crate) stats: Stats,
@@ -440,6 +442,15 @@ impl Tables {
             return Err(ImportError::NoRight { wanted: rights, allowed: export.rights });
         }
         Ok(())
+    }
+
+    /// As [`permit`](Self::permit), for a process of another node, whose user is that node's word.
+    pub(crate) fn permit_remote(&self, key: Key, uid: u32, rights: Rights) -> Result<(), ImportError> {
+        let for_anyone = self.exports.get(key).is_some_and(|export| export.access == crate::rights::Access::Anyone);
+        if !self.trusts_users && !for_anyone {
+            return Err(ImportError::NobodyVouches);
+        }
+        self.permit(key, uid, rights)
     }
 
     /// Answers a waiting import with an error; the import never existed for its process.

@@ -344,6 +344,48 @@ fn nodes_that_do_not_fit_together_say_why() {
 }
 
 #[test]
+fn without_trust_in_users_other_nodes_import_only_what_is_for_anyone() {
+    for trust in [false, true] {
+        let mut world = World::new(21);
+        world.add(|config| config.trust_users = trust);
+        world.add(|config| config.trust_users = trust);
+        let (ours, owner) = (world.process(0), world.process(1));
+        let now = world.now;
+        for (region, name, access) in
+            [(1, "mine", Access::SameUser), (2, "listed", Access::Users(vec![1_000])), (3, "open", Access::Anyone)]
+        {
+            let at = world.region(1, owner, region, 64);
+            let spec = ExportSpec { access, ..common::export_spec(at.region, 64, name) };
+            world.nodes[1].engine.export(now, owner, spec).expect("exported");
+        }
+        for name in ["mine", "listed", "open"] {
+            world.start_import(0, ours, 1, name, false);
+            let answer = world.import_answer(0).map(|grant| grant.len);
+            let expected = if trust || name == "open" { Ok(64) } else { Err(ImportError::NobodyVouches) };
+            assert_eq!(answer, expected, "{name}, trust {trust}");
+        }
+        // One that waits for its name is judged alike.
+        world.start_import(0, ours, 1, "later", true);
+        world.settle();
+        let at = world.region(1, owner, 4, 64);
+        world.export(1, at, "later");
+        assert_eq!(world.import_answer(0).is_ok(), trust);
+        // Processes of one node are known to it.
+        let neighbour = world.process(1);
+        let spec = ImportSpec {
+            node: None,
+            what: ImportTarget::Name("mine".into()),
+            rights: Rights::ALL,
+            wait: false,
+            deadline: world.now + Duration::from_secs(1),
+        };
+        let now = world.now;
+        world.nodes[1].engine.import(now, neighbour, spec, Cookie(5));
+        world.import_answer(1).expect("the kernel vouches for it");
+    }
+}
+
+#[test]
 fn a_second_node_of_one_name_is_refused_while_the_first_lives() {
     let (mut world, ours, _, import) = connected(9, 1, true);
     let twin = Config::new(NodeName::parse("node0").expect("a name"));

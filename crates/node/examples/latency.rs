@@ -23,7 +23,7 @@ const BOTH: u8 = rights::READ | rights::WRITE;
 
 fn config(name: &str, sealed: bool) -> NodeConfig {
     let key = if sealed { KeySource::Given([5; 32]) } else { KeySource::Plain };
-    NodeConfig::new(name).listen(SocketAddr::from(([127, 0, 0, 1], 0))).key(key)
+    NodeConfig::new(name).listen(SocketAddr::from(([127, 0, 0, 1], 0))).key(key).plain_trust_users()
 }
 
 fn main() {

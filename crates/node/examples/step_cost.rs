@@ -21,7 +21,8 @@ fn cpu_ns() -> u64 {
 fn main() {
     let key = if std::env::args().any(|a| a == "--sealed") { KeySource::Given([5; 32]) } else { KeySource::Plain };
     let node = |name: &str| {
-        let mut config = NodeConfig::new(name).listen("127.0.0.1:0".parse().unwrap()).key(key.clone());
+        let mut config =
+            NodeConfig::new(name).listen("127.0.0.1:0".parse().unwrap()).key(key.clone()).plain_trust_users();
         config.keeper = false;
         config
     };

@@ -151,6 +151,9 @@ pub struct NodeConfig {
     pub launcher: Option<PathBuf>,
     /// Whether a daemon in plain mode starts processes for other nodes too. Then everybody who can send it packets can have it start processes as its user.
     pub plain_run: bool,
+    /// In plain mode: whether other nodes are believed whose process asks. Then everybody who can send packets here is any user; else other nodes may only import what is
+    /// exported to anyone.
+    pub plain_trust_users: bool,
     /// Where a daemon shows its counters to Prometheus (`http://ADDR/metrics`), to everybody who can connect. None: nowhere.
     pub metrics: Option<SocketAddr>,
     /// Daemons with a key: whether stream sockets of programs under `vmmc exec` are upgraded when the other end is on another node that does so too.
@@ -185,6 +188,7 @@ impl NodeConfig {
             log_file: None,
             launcher: None,
             plain_run: false,
+            plain_trust_users: false,
             metrics: None,
             sockets_between: true,
             keeper: true,
@@ -229,6 +233,13 @@ impl NodeConfig {
         self
     }
 
+    /// Believes other nodes, in plain mode too, whose process asks: for wires and machines where everybody who can send packets may be any user.
+    #[must_use]
+    pub fn plain_trust_users(mut self) -> NodeConfig {
+        self.plain_trust_users = true;
+        self
+    }
+
     /// What its processes may pin together, pages.
     pub(crate) fn pinned_pages(&self) -> usize {
         let pages = self.pinned_pages_max.and_then(|pages| usize::try_from(pages).ok());
@@ -237,7 +248,7 @@ impl NodeConfig {
 
     /// The options of `vmmc node run` and `vmmcd`:
     /// `--name N`, `--as N`, `--listen A`, `--peer A[,A]`, `--key-file F`, `--plain`, `--serve WHOM`, `--linger-s N`, `--peer-timeout-ms N`, `--pinned-pages N`, `--utlb-entries N`, `--utlb-ways N`,
-    /// `--utlb-no-offset`, `--utlb-prefetch N`, `--utlb-tables N`, `--detach`, `--log-level LEVEL`, `--log-file FILE`, `--launcher FILE`, `--no-run`, `--plain-run`, `--metrics A`,
+    /// `--utlb-no-offset`, `--utlb-prefetch N`, `--utlb-tables N`, `--detach`, `--log-level LEVEL`, `--log-file FILE`, `--launcher FILE`, `--no-run`, `--plain-run`, `--plain-trust-users`, `--metrics A`,
     /// `--no-sockets-between`.
     pub fn from_args(args: impl IntoIterator<Item = String>) -> Result<NodeConfig, BadOption> {
         let mut config = NodeConfig { handle_signals: true, ..NodeConfig::default() };
@@ -297,6 +308,7 @@ impl NodeConfig {
                 "--metrics" => config.metrics = Some(address(&option, &value()?)?),
                 "--no-run" => config.launcher = None,
                 "--plain-run" => config.plain_run = true,
+                "--plain-trust-users" => config.plain_trust_users = true,
                 "--no-sockets-between" => config.sockets_between = false,
                 _ => return Err(BadOption::Unknown { option }),
             }
@@ -359,6 +371,7 @@ impl NodeConfig {
         args.extend(self.detach.then(|| "--detach".to_string()));
         args.extend(self.launcher.is_none().then(|| "--no-run".to_string()));
         args.extend(self.plain_run.then(|| "--plain-run".to_string()));
+        args.extend(self.plain_trust_users.then(|| "--plain-trust-users".to_string()));
         args.extend((!self.sockets_between).then(|| "--no-sockets-between".to_string()));
         args
     }
@@ -369,7 +382,7 @@ impl NodeConfig {
 pub enum BadOption {
     /// Not an option of ours.
     #[error(
-        "unknown option {option:?}; there are --name, --as, --listen, --peer, --key-file, --plain, --serve, --linger-s, --peer-timeout-ms, --pinned-pages, --utlb-entries, --utlb-ways, --utlb-no-offset, --utlb-prefetch, --utlb-tables, --detach, --log-level, --log-file, --launcher, --no-run, --plain-run, --metrics, --no-sockets-between"
+        "unknown option {option:?}; there are --name, --as, --listen, --peer, --key-file, --plain, --serve, --linger-s, --peer-timeout-ms, --pinned-pages, --utlb-entries, --utlb-ways, --utlb-no-offset, --utlb-prefetch, --utlb-tables, --detach, --log-level, --log-file, --launcher, --no-run, --plain-run, --plain-trust-users, --metrics, --no-sockets-between"
     )]
     Unknown {
         /// What was given.
@@ -430,6 +443,7 @@ mod tests {
         config.known_as = Some("alpha".into());
         (config.log_level, config.log_file) = (Some(LogLevel::Warn), Some("/tmp/log".into()));
         config.sockets_between = false;
+        config.plain_trust_users = true;
         config.serve = Serve::Users(vec![1001, 1002]);
         config.utlb = UtlbConfig {
             cache: CacheShape::new(1024, 4, false).expect("powers of two"),

@@ -62,11 +62,14 @@ impl Runner {
         let input = Arc::new(input);
         let network = Network::bind(&config.listen, input.clone())
             .map_err(|(address, e)| RunError::Bind { address, why: e.to_string() })?;
+        // Who may have processes started here by anybody's word has decided to believe it.
+        let trust_users = key.is_some() || config.plain_trust_users || config.plain_run;
         let station = StationConfig {
             name,
             local_name: config.name.clone(),
             key,
             serve: config.serve.clone(),
+            trust_users,
             listen: network.addresses(),
             recv_buffer_bytes: network.receive_budget_bytes(),
             peer_timeout: config.peer_timeout.max(PEER_TIMEOUT_MIN),

@@ -20,7 +20,7 @@ const VMMCD: &str = env!("CARGO_BIN_EXE_vmmcd");
 
 fn config(test: &str) -> NodeConfig {
     let name = format!("test-{test}-{}", std::process::id());
-    NodeConfig::new(&name).listen("127.0.0.1:0".parse().unwrap()).key(KeySource::Plain)
+    NodeConfig::new(&name).listen("127.0.0.1:0".parse().unwrap()).key(KeySource::Plain).plain_trust_users()
 }
 
 fn connect(config: &NodeConfig) -> Result<Channel, ChannelError> {

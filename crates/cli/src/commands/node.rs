@@ -59,6 +59,7 @@ fn config(options: &NodeOptions) -> Result<NodeConfig, Failure> {
     let own = || PathBuf::from("/proc/self/exe");
     config.launcher = (!options.no_run).then(|| options.launcher.clone().unwrap_or_else(own));
     config.plain_run = options.plain_run;
+    config.plain_trust_users = options.plain_trust_users;
     config.sockets_between = !options.no_sockets_between;
     config.metrics = options.metrics;
     config.linger = options.linger_s.map(Duration::from_secs);
@@ -88,17 +89,34 @@ fn start(options: &NodeOptions) -> Result<(), Failure> {
         if runs(name) { Failure::NodeExists(e.to_string()) } else { Failure::new(e) }
     })?;
     let info = attach(name)?.node_info(false)?;
-    crate::output(&format!("{}\n", line(&info)))
+    crate::output(&format!("{}\n{}", line(&info), plain_warning(&config)))
+}
+
+/// What a node in plain mode is open to.
+fn plain_warning(config: &NodeConfig) -> &'static str {
+    match (&config.key, config.plain_run, config.plain_trust_users) {
+        (KeySource::Plain, true, _) => {
+            "plain mode: whoever can send packets to it, also from this machine, can run programs as its user\n"
+        }
+        (KeySource::Plain, false, true) => {
+            "plain mode: whoever can send packets to it, also from this machine, can import what any user has exported\n"
+        }
+        (KeySource::Plain, false, false) => {
+            "plain mode: whoever can send packets to it, also from this machine, can import what is exported to anyone, and nothing else; see --plain-trust-users\n"
+        }
+        _ => "",
+    }
 }
 
 fn run_here(options: &NodeOptions, detach: bool) -> Result<(), Failure> {
     let config = NodeConfig { handle_signals: true, detach, ..config(options)? };
+    let warning = plain_warning(&config);
     let ready = |running: vmmc_node::Running| {
         if !detach {
             let addresses: Vec<String> = running.addresses.iter().map(ToString::to_string).collect();
             let text = format!("node {:?} serves processes, and peers on {}\n", running.name, addresses.join(", "));
             // Whoever started us may not listen; the node serves all the same.
-            let _ = crate::output(&text);
+            let _ = crate::output(&format!("{text}{warning}"));
         }
     };
     vmmc_node::run_with(config, ready)

@@ -40,7 +40,7 @@ pub(crate) struct Attached {
 pub(crate) fn temporary_node(order: &NodeOrder) -> Result<NodeConfig, TaskError> {
     let loopback = SocketAddr::from(([127, 0, 0, 1], 0));
     let key = order.key.map_or(KeySource::Plain, KeySource::Given);
-    let config = NodeConfig::new(&order.name).listen(loopback).key(key);
+    let config = NodeConfig::new(&order.name).listen(loopback).key(key).plain_trust_users();
     if order.peer.is_empty() {
         return Ok(config);
     }

@@ -132,7 +132,7 @@ impl Engine {
         config.recv_packet_bytes_max = config.recv_packet_bytes_max.clamp(PACKET_BYTES_MIN, PACKET_BYTES_MAX);
         config.recv_buffer_bytes = config.recv_buffer_bytes.clamp(2 * PACKET_BYTES_MIN, 1 << 30);
         let (proof, cookies) = (Proof::new(config.key.as_ref()), Cookies::new(rng.seed()));
-        let tables = Tables { takes_messages: config.messages, ..Tables::default() };
+        let tables = Tables { takes_messages: config.messages, trusts_users: config.trust_users, ..Tables::default() };
         Engine {
             config,
             rng,

@@ -148,7 +148,7 @@ impl Session {
         rights: Rights,
         tables: &mut Tables,
     ) -> Result<Key, ImportError> {
-        tables.permit(key, uid, rights)?;
+        tables.permit_remote(key, uid, rights)?;
         if tables.grants.len() >= GRANTS_MAX {
             return Err(ImportError::TableFull { max: GRANTS_MAX as u64 });
         }

@@ -69,8 +69,8 @@ impl Drop for Served {
 fn processes_of_two_daemons_talk() {
     for plain in [false, true] {
         let key = if plain { KeySource::Plain } else { KeySource::Given([9; 32]) };
-        let a = Served::start("a", |c| c.key(key.clone()));
-        let b = Served::start("b", |c| c.key(key.clone()));
+        let a = Served::start("a", |c| c.key(key.clone()).plain_trust_users());
+        let b = Served::start("b", |c| c.key(key.clone()).plain_trust_users());
         let (mut owner, mut importer) = (a.attach(), b.attach());
         let (_, memory) = owner.export("x");
         let (grant, _) = importer.import(Some(&a.address.to_string()), "x", rights::READ | rights::WRITE);

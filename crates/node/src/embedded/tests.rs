@@ -13,10 +13,10 @@ fn loopback() -> SocketAddr {
 
 fn pair(keys: [KeySource; 2], keeper: bool) -> (Embedded, Embedded) {
     let [first, second] = keys;
-    let mut a = NodeConfig::new("a").listen(loopback()).key(first);
+    let mut a = NodeConfig::new("a").listen(loopback()).key(first).plain_trust_users();
     a.keeper = keeper;
     let a = Embedded::start(a).unwrap();
-    let mut b = NodeConfig::new("b").listen(loopback()).peer(&a.addresses()).key(second);
+    let mut b = NodeConfig::new("b").listen(loopback()).peer(&a.addresses()).key(second).plain_trust_users();
     b.keeper = keeper;
     (a, Embedded::start(b).unwrap())
 }
@@ -204,6 +204,26 @@ fn plain_and_sealed_nodes_refuse_each_other_and_say_so() {
 }
 
 #[test]
+fn a_plain_node_believes_nobodys_user_unless_it_is_told_to() {
+    let start = |name: &str| NodeConfig::new(name).listen(loopback()).key(KeySource::Plain);
+    let a = Embedded::start(start("a")).unwrap();
+    let b = Embedded::start(start("b").peer(&a.addresses())).unwrap();
+    let mut owner = Raw::stepped(a.attach().unwrap());
+    owner.export("x");
+    let mut importer = Raw::stepped(b.attach().unwrap());
+    let serial = importer.ask(Raw::import_call(Some("a"), "x", rights::READ));
+    let (answer, _) = wait(&|| owner.pump(), || {
+        importer.pump();
+        importer.channel.try_receive().ok()
+    });
+    let reply: vmmc_host::control::Reply = vmmc_host::control::decode(&answer).unwrap();
+    assert_eq!(reply.serial, serial);
+    let refusal = reply.result.unwrap_err();
+    assert_eq!(refusal.code, RefusalCode::NotPermitted);
+    assert!(refusal.message.contains("--plain-trust-users"), "{}", refusal.message);
+}
+
+#[test]
 fn nodes_with_different_keys_do_not_talk() {
     let (a, b) = pair([KeySource::Given([1; 32]), KeySource::Given([2; 32])], true);
     let mut owner = Raw::stepped(a.attach().unwrap());
@@ -217,8 +237,13 @@ fn nodes_with_different_keys_do_not_talk() {
         wait: false,
         timeout_ms: 500,
     });
-    let code = refusal.unwrap_err().code;
-    assert!(matches!(code, RefusalCode::TimedOut | RefusalCode::Unreachable), "{code:?}");
+    let refusal = refusal.unwrap_err();
+    assert_eq!(refusal.code, RefusalCode::Unreachable);
+    let says = |text: &str| refusal.message.contains(text);
+    assert!(says("do not open with this node's cluster key") && says(&a.addresses()[0].to_string()), "{refusal:?}");
+    // And so does the node, of each peer.
+    let Ok(Answer::Info(info)) = importer.call(Call::Info { details: false }) else { panic!("no description") };
+    assert!(info.peers.iter().any(|peer| peer.hint.contains("cluster key")), "{:?}", info.peers);
 }
 
 #[test]

@@ -65,6 +65,8 @@ pub struct StationConfig {
     pub key: Option<ClusterKey>,
     /// Which users of the machine it serves.
     pub serve: Serve,
+    /// Whether peers are believed whose process asks; see [`Config::trust_users`].
+    pub trust_users: bool,
     /// Own addresses, told to peers and shown to processes.
     pub listen: Vec<SocketAddr>,
     /// Bytes that may be under way to this node from each peer: what its sockets can hold.
@@ -90,6 +92,7 @@ impl StationConfig {
             name,
             key: None,
             serve: Serve::ByOwner,
+            trust_users: true,
             listen: Vec::new(),
             recv_buffer_bytes: defaults.recv_buffer_bytes,
             peer_timeout: defaults.peer_timeout,
@@ -211,6 +214,7 @@ impl Station {
         let mut engine = Config::new(config.name.clone());
         engine.key = config.key.clone();
         engine.listen = config.listen.clone();
+        engine.trust_users = config.trust_users;
         engine.recv_buffer_bytes = config.recv_buffer_bytes;
         engine.peer_timeout = config.peer_timeout;
         // In plain mode anybody on the wire could say that he has the other end.

@@ -51,7 +51,7 @@ pub(super) fn import(error: &ImportError, what: &str, node: &str) -> Refusal {
     let code = match error {
         ImportError::NoSuchExport | ImportError::OtherOwner { .. } => RefusalCode::UnknownName,
         ImportError::StaleExport { .. } => RefusalCode::Stale,
-        ImportError::NotPermitted { .. } => RefusalCode::NotPermitted,
+        ImportError::NotPermitted { .. } | ImportError::NobodyVouches => RefusalCode::NotPermitted,
         ImportError::NoRight { .. } => RefusalCode::NoRight,
         ImportError::TimedOut { .. } => RefusalCode::TimedOut,
         ImportError::UnknownNode => RefusalCode::UnknownNode,

@@ -61,7 +61,7 @@ impl Embedded {
     }
 
     fn start_with(sealed: bool) -> Embedded {
-        let keyed = |config: NodeConfig| if sealed { config } else { config.key(KeySource::Plain) };
+        let keyed = |config: NodeConfig| if sealed { config } else { config.key(KeySource::Plain).plain_trust_users() };
         let start = |config| vmmc_node::Embedded::start(keyed(config));
         let a = start(config(&unique("a"))).expect("node a starts");
         let b = start(config(&unique("b")).peer(&a.addresses())).expect("node b starts");
