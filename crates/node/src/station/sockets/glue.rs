@@ -27,7 +27,7 @@ impl Station {
         let done = match call {
             SocketCall::Attach { version } => self.attach_sockets(now, index, version, fds)?,
             _ if !self.is_sockets_client(index) => return Err(invalid("the first call about sockets is Attach")),
-            SocketCall::Offer { connection } if !self.may_offer(index) => {
+            SocketCall::Offer { connection, .. } if !self.may_offer(index) => {
                 self.sockets.refuse_offer(index, connection);
                 Ok(())
             }
