@@ -691,6 +691,8 @@ impl Upgraded {
     pub(crate) fn end_sending(&self, me: u32) -> Tell {
         let Some(_locked) = self.lock_out(me) else { return Tell::default() };
         if !self.outgoing().announced().in_ring() {
+            // Nor by a holder that begins to enter the ring now and dies over it: the end is the kernel's.
+            self.own().pinned.store(1, Ordering::SeqCst);
             return Tell::default();
         }
         self.outgoing().sender_flags.fetch_or(Flags::END, Ordering::SeqCst);

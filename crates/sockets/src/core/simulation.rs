@@ -666,7 +666,10 @@ impl World {
     /// Whether end `e` has all that it will ever get.
     fn is_done(&self, e: usize) -> bool {
         let over = self.sides[1 - e].shut || !self.is_held(1 - e);
-        let whole = self.sides[e].got == self.sides[1 - e].sent || self.sides[1 - e].lost;
+        // Somebody was killed while reading copies away, and then the other end ended: a reset, for nobody can count what is left of them.
+        let copies = self.slot.words().directions[1 - e].copies.load(Ordering::SeqCst);
+        let uncounted = copies & DirectionWords::READS_COPIES != 0 && self.wires[1 - e].ended.get();
+        let whole = self.sides[e].got == self.sides[1 - e].sent || self.sides[1 - e].lost || uncounted;
         !self.is_held(e) || whole && self.sides[e].heard_end == over
     }
 
