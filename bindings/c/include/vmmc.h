@@ -872,7 +872,7 @@ typedef struct vmmc_stats {
      */
     uint64_t notifications_lost_in_queue;
     /**
-     * Notifications for exports that had ended.
+     * Notifications for exports that had ended, and those that their sender could not have caused.
      */
     uint64_t notifications_stale;
     /**

@@ -425,6 +425,10 @@ pub enum NodeEvent {
     Pair {
         /// The notifying process.
         process: u32,
+        /// Its user.
+        uid: u32,
+        /// Whether that is the user of the process that is told.
+        same_user: bool,
     },
     /// The notifying process has gone; what is in its ring is still valid.
     PairGone {

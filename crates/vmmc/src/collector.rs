@@ -3,6 +3,7 @@
 //! Invariant: one thread at a time. The events socket is read before the notification rings, so a ring that was announced is looked at; a ring is never read by two.
 
 use crate::core::{Core, count};
+use crate::hub::Notifier;
 use crate::imports::Broken;
 use crate::limits::NOTIFICATIONS_A_TURN;
 use std::os::fd::OwnedFd;
@@ -30,6 +31,7 @@ pub(crate) struct Collector {
 /// The notification ring from one process of this node.
 struct Pair {
     process: u32,
+    from: Notifier,
     ring: PairRing,
     consumer: Consumer<RegionWords>,
     /// Its count of lost notifications at our last look.
@@ -62,7 +64,7 @@ impl Collector {
         for _ in 0..NOTIFICATIONS_A_TURN {
             let Some(notification) = RawNotification::pop(&mut self.notifications) else { break };
             any = true;
-            core.hub.deliver(notification);
+            core.hub.deliver(Notifier::Node, notification);
         }
         for pair in &mut self.pairs {
             any |= pair.take_turn(core);
@@ -105,9 +107,11 @@ impl Collector {
 
     fn handle(&mut self, core: &Core, event: NodeEvent, mut fds: Vec<OwnedFd>) {
         match event {
-            NodeEvent::Pair { process } => {
+            NodeEvent::Pair { process, uid, same_user } => {
                 if let Some(Ok(ring)) = fds.pop().map(PairRing::open) {
-                    self.pairs.push(Pair { process, consumer: ring.consumer(), ring, lost_seen: 0, gone: false });
+                    let from = Notifier::Process { uid, same_user };
+                    let consumer = ring.consumer();
+                    self.pairs.push(Pair { process, from, consumer, ring, lost_seen: 0, gone: false });
                 }
             }
             NodeEvent::PairGone { process } => {
@@ -128,7 +132,7 @@ impl Pair {
         for _ in 0..NOTIFICATIONS_A_TURN {
             let Some(notification) = RawNotification::pop(&mut self.consumer) else { break };
             any = true;
-            core.hub.deliver(notification);
+            core.hub.deliver(self.from, notification);
         }
         if any {
             let lost = self.ring.lost().load(Ordering::Relaxed);

@@ -5,7 +5,7 @@
 
 use crate::core::Core;
 use crate::error::{AccessError, CallError, ExportError, UnexportError, WaitError};
-use crate::hub::Taker;
+use crate::hub::{Allows, Taker};
 use crate::memory::{Piece, Source};
 use crate::notification::{HandlerGuard, Notification};
 use crate::session::Session;
@@ -116,7 +116,7 @@ impl ExportBuilder {
             offset: piece.offset,
             len: piece.len,
             rights: self.rights.bits(),
-            access: self.access,
+            access: self.access.clone(),
             notify: self.notify,
             redirectable: self.redirectable,
             mappable: self.mappable,
@@ -126,7 +126,8 @@ impl ExportBuilder {
             Ok(_) => return Err(ExportError::Call { name: label, error: core.wrong_answer("to an export") }),
             Err(error) => return Err(ExportError::Call { name: label, error }),
         };
-        core.hub.open(export);
+        let notify = self.notify && self.rights.contains(Rights::WRITE) && self.mappable && !self.redirectable;
+        core.hub.open(export, Allows { len: piece.len, notify, access: self.access });
         let id = ExportId::from_u64(export);
         Ok(Export { core, id, name: self.name, notify: self.notify, piece: Some(piece) })
     }

@@ -1,7 +1,7 @@
 //! Where notifications queue in the process until somebody takes them.
 //!
 //! Invariant: a notification is in at most one queue, taken at most once, and every one that came is counted as taken, queued, lost or stale; those of one sender stay
-//! in order. Source: [NT §3.1] notifications can be blocked and unblocked, for all buffers and for one.
+//! in order. A process that writes into its ring what its import would not let it say is not believed. Source: [NT §3.1] notifications can be blocked and unblocked, for all buffers and for one.
 
 use crate::limits::{NOTIFICATIONS_EARLY_MAX, NOTIFICATIONS_MAX, NOTIFICATIONS_PER_EXPORT_MAX};
 use crate::notification::Notification;
@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::{Mutex, MutexGuard};
 use vmmc_host::abi::RawNotification;
+use vmmc_host::control::Access;
 use vmmc_nic::ExportId;
 
 /// Who takes.
@@ -18,6 +19,37 @@ pub(crate) enum Taker {
     Any,
     /// The oldest one of this export.
     Export(u64),
+}
+
+/// Who says that data has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Notifier {
+    /// The node, which has checked it.
+    Node,
+    /// A process of this node, by its own word. The node vouches for its user.
+    Process { uid: u32, same_user: bool },
+}
+
+/// What an export allows, to know a notification that nobody could have caused by sending to it.
+#[derive(Clone, Debug)]
+pub(crate) struct Allows {
+    pub(crate) len: u64,
+    /// Whether importers may notify at all: by a mapping for writing.
+    pub(crate) notify: bool,
+    pub(crate) access: Access,
+}
+
+impl Allows {
+    fn admits(&self, from: Notifier, notification: &RawNotification) -> bool {
+        let Notifier::Process { uid, same_user } = from else { return true };
+        let user = match &self.access {
+            Access::SameUser => same_user,
+            Access::Anyone => true,
+            Access::Users(users) => users.contains(&uid),
+        };
+        let in_bounds = notification.offset.checked_add(notification.len).is_some_and(|end| end <= self.len);
+        user && self.notify && in_bounds
+    }
 }
 
 /// The queues.
@@ -32,14 +64,14 @@ struct State {
     arrivals: u64,
     blocked: bool,
     /// For exports that we do not know yet.
-    early: VecDeque<RawNotification>,
+    early: VecDeque<(Notifier, RawNotification)>,
     /// Readable while something is queued, once an event loop has asked for it.
     event: Option<OwnedFd>,
     counts: Counts,
 }
 
-#[derive(Default)]
 struct Queue {
+    allows: Allows,
     waiting: VecDeque<(u64, RawNotification)>,
     blocked: bool,
     /// Handlers that take this export's notifications and no others.
@@ -57,13 +89,14 @@ pub(crate) struct Counts {
 
 impl Hub {
     /// An export begins; takes what came for it before we knew it.
-    pub(crate) fn open(&self, export: u64) {
+    pub(crate) fn open(&self, export: u64, allows: Allows) {
         let mut state = self.lock();
-        state.exports.insert(export, Queue::default());
-        let (mine, others) = std::mem::take(&mut state.early).into_iter().partition(|n| n.export == export);
+        let queue = Queue { allows, waiting: VecDeque::new(), blocked: false, handlers: 0 };
+        state.exports.insert(export, queue);
+        let (mine, others) = std::mem::take(&mut state.early).into_iter().partition(|(_, n)| n.export == export);
         state.early = others;
-        let mine: VecDeque<RawNotification> = mine;
-        mine.into_iter().for_each(|n| state.enqueue(n));
+        let mine: VecDeque<(Notifier, RawNotification)> = mine;
+        mine.into_iter().for_each(|(from, n)| state.enqueue(from, n));
     }
 
     /// An export has ended; what is queued for it is gone.
@@ -78,17 +111,17 @@ impl Hub {
     }
 
     /// A notification came.
-    pub(crate) fn deliver(&self, notification: RawNotification) {
+    pub(crate) fn deliver(&self, from: Notifier, notification: RawNotification) {
         let mut state = self.lock();
         state.counts.received += 1;
         if state.exports.contains_key(&notification.export) {
-            return state.enqueue(notification);
+            return state.enqueue(from, notification);
         }
         if state.early.len() == NOTIFICATIONS_EARLY_MAX {
             state.early.pop_front();
             state.counts.stale += 1;
         }
-        state.early.push_back(notification);
+        state.early.push_back((from, notification));
     }
 
     /// The oldest notification that this taker may have.
@@ -160,9 +193,13 @@ impl Hub {
 }
 
 impl State {
-    fn enqueue(&mut self, notification: RawNotification) {
+    fn enqueue(&mut self, from: Notifier, notification: RawNotification) {
         let full = self.order.len() >= NOTIFICATIONS_MAX;
         let Some(queue) = self.exports.get_mut(&notification.export) else { return };
+        if !queue.allows.admits(from, &notification) {
+            self.counts.stale += 1;
+            return;
+        }
         if full || queue.waiting.len() >= NOTIFICATIONS_PER_EXPORT_MAX {
             self.counts.lost += 1;
             return;
@@ -195,12 +232,48 @@ mod tests {
         RawNotification { export, offset, len: 8, last_word: 0 }
     }
 
+    fn anybody() -> Allows {
+        Allows { len: 1 << 20, notify: true, access: Access::Anyone }
+    }
+
+    #[test]
+    fn what_a_process_could_not_have_caused_is_not_believed() {
+        let hub = Hub::default();
+        let (kin, stranger) =
+            (Notifier::Process { uid: 7, same_user: true }, Notifier::Process { uid: 8, same_user: false });
+        let allows = |access, notify| Allows { len: 100, notify, access };
+        hub.open(1, allows(Access::SameUser, true));
+        hub.open(2, allows(Access::Users(vec![8]), true));
+        hub.open(3, allows(Access::Anyone, false));
+        let cases = [
+            (kin, note(1, 92), true),
+            (stranger, note(1, 0), false),
+            (stranger, note(2, 0), true),
+            (kin, note(2, 0), false),
+            (kin, note(3, 0), false),
+            (kin, note(1, 93), false),
+            (kin, note(1, u64::MAX), false),
+            (Notifier::Node, note(1, 0), true),
+        ];
+        let mut refused = 0;
+        for (from, notification, believed) in cases {
+            hub.deliver(from, notification);
+            assert_eq!(hub.take(Taker::Any).is_some(), believed, "{from:?}: {notification:?}");
+            refused += u64::from(!believed);
+        }
+        // Nor is one that came before its export was known.
+        hub.deliver(stranger, note(4, 0));
+        hub.open(4, allows(Access::SameUser, true));
+        assert!(hub.take(Taker::Any).is_none());
+        assert_eq!(hub.counts().stale, refused + 1);
+    }
+
     #[test]
     fn notifications_of_any_export_come_in_order_of_arrival() {
         let hub = Hub::default();
-        hub.open(1);
-        hub.open(2);
-        [(1, 10), (2, 20), (1, 11)].into_iter().for_each(|(e, o)| hub.deliver(note(e, o)));
+        hub.open(1, anybody());
+        hub.open(2, anybody());
+        [(1, 10), (2, 20), (1, 11)].into_iter().for_each(|(e, o)| hub.deliver(Notifier::Node, note(e, o)));
         assert_eq!(hub.take(Taker::Export(2)).unwrap().offset, 20);
         assert_eq!(hub.take(Taker::Any).unwrap().offset, 10);
         assert_eq!(hub.take(Taker::Any).unwrap().offset, 11);
@@ -211,10 +284,10 @@ mod tests {
     #[test]
     fn blocked_ones_queue_and_come_after_unblocking() {
         let hub = Hub::default();
-        hub.open(1);
-        hub.open(2);
+        hub.open(1, anybody());
+        hub.open(2, anybody());
         hub.block(Taker::Export(1), true);
-        [(1, 10), (2, 20)].into_iter().for_each(|(e, o)| hub.deliver(note(e, o)));
+        [(1, 10), (2, 20)].into_iter().for_each(|(e, o)| hub.deliver(Notifier::Node, note(e, o)));
         assert_eq!(hub.take(Taker::Any).unwrap().offset, 20);
         assert!(hub.take(Taker::Any).is_none() && hub.take(Taker::Export(1)).is_none());
         hub.block(Taker::Export(1), false);
@@ -227,9 +300,9 @@ mod tests {
     #[test]
     fn an_export_with_a_handler_is_left_to_it() {
         let hub = Hub::default();
-        hub.open(1);
+        hub.open(1, anybody());
         hub.handler(Taker::Export(1), true);
-        hub.deliver(note(1, 10));
+        hub.deliver(Notifier::Node, note(1, 10));
         assert!(hub.take(Taker::Any).is_none());
         assert!(hub.take(Taker::Export(1)).is_some());
     }
@@ -237,10 +310,10 @@ mod tests {
     #[test]
     fn overflow_is_counted_and_harms_one_export_only() {
         let hub = Hub::default();
-        hub.open(1);
-        hub.open(2);
-        (0..NOTIFICATIONS_PER_EXPORT_MAX as u64 + 5).for_each(|i| hub.deliver(note(1, i)));
-        hub.deliver(note(2, 0));
+        hub.open(1, anybody());
+        hub.open(2, anybody());
+        (0..NOTIFICATIONS_PER_EXPORT_MAX as u64 + 5).for_each(|i| hub.deliver(Notifier::Node, note(1, i)));
+        hub.deliver(Notifier::Node, note(2, 0));
         assert_eq!(hub.counts().lost, 5);
         assert!(hub.take(Taker::Export(2)).is_some());
         assert_eq!(hub.take(Taker::Any).unwrap().offset, 0, "the oldest are kept");
@@ -249,12 +322,12 @@ mod tests {
     #[test]
     fn one_that_comes_before_its_export_is_known_waits_for_it() {
         let hub = Hub::default();
-        hub.deliver(note(9, 1));
-        hub.deliver(note(8, 2));
-        hub.open(9);
+        hub.deliver(Notifier::Node, note(9, 1));
+        hub.deliver(Notifier::Node, note(8, 2));
+        hub.open(9, anybody());
         assert_eq!(hub.take(Taker::Any).unwrap().offset, 1);
         assert!(hub.take(Taker::Any).is_none());
-        (0..NOTIFICATIONS_EARLY_MAX as u64).for_each(|i| hub.deliver(note(7, i)));
+        (0..NOTIFICATIONS_EARLY_MAX as u64).for_each(|i| hub.deliver(Notifier::Node, note(7, i)));
         assert_eq!(hub.counts().stale, 1, "the one for 8");
     }
 }

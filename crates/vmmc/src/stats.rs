@@ -50,7 +50,7 @@ pub struct SessionStats {
     pub notifications_lost_in_rings: u64,
     /// Notifications lost in this process because an export's queue was full.
     pub notifications_lost_in_queue: u64,
-    /// Notifications for exports that had ended.
+    /// Notifications for exports that had ended, and those that their sender could not have caused.
     pub notifications_stale: u64,
     /// Transfers from and to pinned memory of the caller's.
     pub pin_transfers: u64,

@@ -361,7 +361,7 @@ impl Process {
 
     /// Tells the process something unasked. `events_sent` grows with what has really gone out, so a process that sees it grow finds the message.
     pub(super) fn tell(&mut self, event: &NodeEvent, fds: Vec<OwnedFd>) -> Result<(), Gone> {
-        let about = if let NodeEvent::Pair { process } = event { Some(*process) } else { None };
+        let about = if let NodeEvent::Pair { process, .. } = event { Some(*process) } else { None };
         let sent = self.events.send_about(about, encode(event), fds)?;
         self.count_events(sent);
         Ok(())

@@ -209,7 +209,11 @@ impl Station {
         let ring = PairRing::create().map_err(short)?;
         let (theirs, ours) = (ring.share().map_err(short)?, ring.share().map_err(short)?);
         exporter.links[link].ring = Some(ring);
-        self.tell(owner, &NodeEvent::Pair { process: importer.0 }, vec![theirs]);
+        let user_at = |index: usize| self.connections[index].as_ref().map(|connection| connection.who.uid);
+        let index = self.by_slot.get(importer.slot()).copied().flatten();
+        let uid = index.and_then(user_at).unwrap_or(u32::MAX);
+        let same_user = user_at(owner) == Some(uid);
+        self.tell(owner, &NodeEvent::Pair { process: importer.0, uid, same_user }, vec![theirs]);
         Ok(ours)
     }
 

@@ -33,7 +33,11 @@ fn an_importer_maps_the_region_and_sees_an_open_gate() {
     assert_eq!(word, gate_word(grant.gate_generation, GateState::Open));
 
     let (event, ring) = a.event();
-    assert_eq!((event, a.area.events_sent().load(Ordering::SeqCst)), (NodeEvent::Pair { process: b.id }, 1));
+    let uid = rustix::process::geteuid().as_raw();
+    assert_eq!(
+        (event, a.area.events_sent().load(Ordering::SeqCst)),
+        (NodeEvent::Pair { process: b.id, uid, same_user: true }, 1)
+    );
     let note = RawNotification { export, offset: 1, len: 2, last_word: 3 };
     let (ours, theirs) =
         (PairRing::open(fds.remove(2)).unwrap(), PairRing::open(ring.into_iter().next().unwrap()).unwrap());
