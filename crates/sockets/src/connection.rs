@@ -13,6 +13,7 @@ mod watches;
 
 use crate::context::Context;
 use crate::core::{Early, Kernel, Receiving, Sending, Tell, Upgraded};
+use crate::known::Known;
 use crate::ledger::Entry;
 use crate::node::{Meeting, Peer};
 use crate::patience::{KernelLooks, Patience};
@@ -21,7 +22,7 @@ use rustix::io::Errno;
 use std::io::{IoSlice, IoSliceMut};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
-use std::sync::{Arc, Mutex, OnceLock, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use vmmc_host::Nanos;
 use vmmc_host::stream::messages::Place;
 use vmmc_host::stream::{End, Phase, Watch, core, thread_id};
@@ -46,10 +47,10 @@ pub struct Connection {
     no_delay: AtomicBool,
     /// Kernel calls under way, until the upgrade counts them in shared memory.
     early: Arc<Early>,
-    matched: Mutex<Option<Meeting>>,
+    matched: Known<Option<Meeting>>,
     upgraded: OnceLock<Joined>,
     entry: OnceLock<Entry>,
-    watches: Mutex<Vec<Registration>>,
+    watches: Known<Vec<Registration>>,
     /// Upgraded elsewhere, and nobody could tell where: no byte of it can be had in order.
     broken: AtomicBool,
     /// Generation, plus one, of the process whose client knows that it goes to another node.
@@ -239,10 +240,10 @@ impl Connection {
             cookie: AtomicU64::new(0),
             no_delay: AtomicBool::new(false),
             early: Arc::default(),
-            matched: Mutex::new(None),
+            matched: Known::new(None),
             upgraded: OnceLock::new(),
             entry: OnceLock::new(),
-            watches: Mutex::new(Vec::new()),
+            watches: Known::new(Vec::new()),
             broken: AtomicBool::new(false),
             followed: AtomicUsize::new(0),
             generation: AtomicUsize::new(generation),

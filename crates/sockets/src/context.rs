@@ -15,8 +15,8 @@ use rustix::event::PollFlags;
 use rustix::io::Errno;
 use std::cell::Cell;
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use vmmc_host::stream::{forget_thread_id, is_marked_upgraded};
 use vmmc_host::{Deadline, Nanos};
 
@@ -126,15 +126,6 @@ fn patiently<T>(look: impl Fn() -> Option<T>) -> Option<T> {
         deadline.left(Nanos::monotonic())?;
         std::thread::sleep(FORK_PAUSE);
     }
-}
-
-/// A lock that others hold for a moment; none after [`FORK_PATIENCE`].
-pub(crate) fn lock_patiently<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
-    patiently(|| match mutex.try_lock() {
-        Ok(guard) => Some(guard),
-        Err(TryLockError::Poisoned(guard)) => Some(guard.into_inner()),
-        Err(TryLockError::WouldBlock) => None,
-    })
 }
 
 impl Context {

@@ -185,7 +185,8 @@ impl Upgraded {
     pub(crate) fn send(&self, me: u32, kernel: &impl Kernel, from: &[IoSlice<'_>]) -> (Sending, Tell) {
         let Some(_locked) = self.lock_out(me) else {
             let lent = self.room.held_by(me);
-            return (if lent { Sending::Failed(Errno::DEADLK) } else { Sending::Full }, Tell::default());
+            // Below a signal handler that interrupted a send here, which must end first.
+            return (Sending::Failed(if lent { Errno::DEADLK } else { Errno::INTR }), Tell::default());
         };
         let out = self.outgoing();
         if out.announced().pending {

@@ -5,16 +5,15 @@
 //!
 //! Invariant: the count is never below the number of processes of ours that may use the socket; a killed one never leaves it, and then the socket stays with the kernel.
 
-use crate::context::lock_patiently;
+use crate::known::{Held, Known};
 use crate::limits::LEDGER_ENTRIES;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard};
 use vmmc_host::Region;
 
 /// Gives out entries; inherited by fork, so parent and child never give out the same one: the index is shared, too.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
-    page: Mutex<Option<Region>>,
+    page: Known<Option<Region>>,
 }
 
 /// The count of one connection.
@@ -27,7 +26,7 @@ pub(crate) struct Entry {
 impl Ledger {
     /// A new entry of count 1; none when memory is short.
     pub(crate) fn entry(&self) -> Option<Entry> {
-        let mut page = lock_patiently(&self.page)?;
+        let mut page = self.page.lock()?;
         for _ in 0..2 {
             if let Some(region) = page.as_ref() {
                 let next: &AtomicU64 = region.word(0).ok()?;
@@ -46,8 +45,8 @@ impl Ledger {
 
 impl Ledger {
     /// Keeps others out for the length of a fork, so that the child finds it free.
-    pub(crate) fn hold(&self) -> Option<MutexGuard<'_, Option<Region>>> {
-        lock_patiently(&self.page)
+    pub(crate) fn hold(&self) -> Option<Held<'_, Option<Region>>> {
+        self.page.lock()
     }
 }
 

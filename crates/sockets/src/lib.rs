@@ -24,6 +24,7 @@
 mod connection;
 mod context;
 mod core;
+mod known;
 mod ledger;
 pub mod limits;
 mod node;

@@ -4,6 +4,7 @@
 
 use crate::connection::Connection;
 use crate::context::Settings;
+use crate::known::{Held, Known};
 use crate::limits::{ADOPT_PAUSE, ADOPT_TIME, BETWEEN_LIST_MAX, HOLD_BATCH, LOCK_TRIES, NEWS_BATCH, NODE_RETRY};
 use crate::types::Bypass;
 use rustix::event::{EventfdFlags, eventfd};
@@ -11,7 +12,7 @@ use rustix::io::Errno;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, RwLock, Weak};
+use std::sync::{Arc, OnceLock, RwLock, RwLockWriteGuard, Weak};
 use vmmc_host::channel::{ChannelError, node_socket_name};
 use vmmc_host::control::{Answer, CONTROL_VERSION, Call, RefusalCode, Reply, Request, decode, encode};
 use vmmc_host::stream::messages::{OfferRefusal, Place, SocketCall, SocketClaim, SocketNews};
@@ -41,7 +42,7 @@ pub(crate) struct Node {
     other_version: AtomicBool,
     /// Connections to other nodes are among ours.
     has_between: AtomicBool,
-    link: Mutex<Link>,
+    link: Known<Link>,
 }
 
 /// Another process (or this one), as far as it can be rung.
@@ -100,15 +101,18 @@ fn ring_fd(fd: &OwnedFd) {
 }
 
 impl Node {
-    fn lock(&self) -> Option<MutexGuard<'_, Link>> {
-        self.link.try_lock().ok()
+    fn lock(&self) -> Option<Held<'_, Link>> {
+        self.link.try_lock()
     }
 
     /// Like [`lock`](Self::lock), for what should not get lost: waits for others a little, and not for this very thread below a signal handler.
-    fn lock_patiently(&self) -> Option<MutexGuard<'_, Link>> {
+    fn lock_patiently(&self) -> Option<Held<'_, Link>> {
         for _ in 0..LOCK_TRIES {
             if let Some(link) = self.lock() {
                 return Some(link);
+            }
+            if self.link.is_mine() {
+                return None;
             }
             std::thread::yield_now();
         }
@@ -333,14 +337,14 @@ impl Node {
         let deadline = Deadline::after(ADOPT_TIME);
         // Others hold the lock for a message or two; not to know is no answer here.
         let number = {
-            let mut link = self.link.lock().ok()?;
+            let mut link = self.link.lock()?;
             self.connect(&mut link, settings)?;
             link.last_number += 1;
             let number = link.last_number;
             self.say(&mut link, SocketCall::Adopt { connection: number, cookie }, &[]).then_some(number)?
         };
         loop {
-            let mut link = self.link.lock().ok()?;
+            let mut link = self.link.lock()?;
             self.read_news(&mut link);
             if let Some(answer) = link.adopted.remove(&number) {
                 return answer;
@@ -510,7 +514,7 @@ impl Node {
                 link.adopted.insert(connection, meeting);
             }
             (SocketNews::PeerGone { process }, _) => {
-                if let Ok(mut peers) = self.peers.write() {
+                if let Some(mut peers) = self.peers_to_change() {
                     peers.remove(&process);
                 }
             }
@@ -530,13 +534,25 @@ impl Node {
     }
 
     fn add_peer(&self, peer: Peer) {
-        if let Ok(mut peers) = self.peers.write() {
+        if let Some(mut peers) = self.peers_to_change() {
             peers.entry(peer.process).or_insert_with(|| Arc::new(peer));
         }
     }
 
+    /// Others read them for a moment; this very thread may, below a signal handler. A peer that is not known is rung by the node.
+    fn peers_to_change(&self) -> Option<RwLockWriteGuard<'_, HashMap<u32, Arc<Peer>>>> {
+        for _ in 0..LOCK_TRIES {
+            if let Ok(peers) = self.peers.try_write() {
+                return Some(peers);
+            }
+            std::thread::yield_now();
+        }
+        None
+    }
+
     fn peer(&self, process: u32) -> Option<Arc<Peer>> {
-        self.peers.read().ok()?.get(&process).cloned()
+        // With the lock of the link, under which alone they change.
+        self.peers.try_read().ok()?.get(&process).cloned()
     }
 
     fn meeting(&self, link: &Link, place: Place, peer: u32) -> Option<Meeting> {

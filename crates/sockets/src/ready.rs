@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use vmmc_host::Nanos;
-use vmmc_host::stream::Bells;
+use vmmc_host::stream::{Bells, Watch};
 
 /// More event loops watch the connection than its area has room for, or the token is too large.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -81,6 +81,11 @@ impl ReadySet {
     /// Takes the tokens of all connections to which something happened; some may be stale.
     pub fn take(&self, each: &mut dyn FnMut(u32)) {
         self.bells().take(self.bell, each);
+    }
+
+    /// Has the loop look at a token of its own, and wakes it if it sleeps. Takes no lock.
+    pub fn mark(&self, token: u32) {
+        self.node.mark_own(Watch { process: 0, bell: self.bell, token });
     }
 
     /// Whether something happened. A few loads.

@@ -5,11 +5,11 @@
 //! connection that was on its way into shared memory when the fork happened stays with the kernel in the child, and in the parent until the child has let it go.
 
 use super::{Connection, Joined, Registration, Stage};
-use crate::context::{Context, lock_patiently};
+use crate::context::Context;
+use crate::known::Held;
 use crate::ledger::Ledger;
 use crate::node::Meeting;
 use crate::types::Bypass;
-use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 use vmmc_host::Region;
 use vmmc_host::stream::messages::Place;
@@ -18,15 +18,15 @@ use vmmc_host::stream::messages::Place;
 #[derive(Debug)]
 pub struct Forking<'a> {
     counted: Vec<Counted<'a>>,
-    _ledger: Option<MutexGuard<'a, Option<Region>>>,
+    _ledger: Option<Held<'a, Option<Region>>>,
 }
 
 #[derive(Debug)]
 struct Counted<'a> {
     connection: &'a Connection,
     by: By,
-    _watches: Option<MutexGuard<'a, Vec<Registration>>>,
-    _matched: Option<MutexGuard<'a, Option<Meeting>>>,
+    _watches: Option<Held<'a, Vec<Registration>>>,
+    _matched: Option<Held<'a, Option<Meeting>>>,
 }
 
 /// Where a process more was counted.
@@ -42,7 +42,7 @@ impl<'a> Forking<'a> {
     pub(crate) fn count(ledger: &'a Ledger, open: impl Iterator<Item = &'a Connection>) -> Forking<'a> {
         let counted = open.filter_map(|connection| {
             let by = connection.count_for_child(ledger)?;
-            let (watches, matched) = (lock_patiently(&connection.watches), lock_patiently(&connection.matched));
+            let (watches, matched) = (connection.watches.lock(), connection.matched.lock());
             Some(Counted { connection, by, _watches: watches, _matched: matched })
         });
         Forking { counted: counted.collect(), _ledger: ledger.hold() }
@@ -52,6 +52,10 @@ impl<'a> Forking<'a> {
     pub(crate) fn inherit(self, context: &Context) -> Vec<(Place, u64)> {
         let all: Vec<(&Connection, By)> = self.counted.iter().map(|one| (one.connection, one.by)).collect();
         drop(self);
+        all.iter().for_each(|(connection, _)| {
+            connection.watches.keep_in_child();
+            connection.matched.keep_in_child();
+        });
         all.iter().for_each(|(connection, by)| connection.inherit(context, *by));
         all.iter().filter_map(|(connection, _)| connection.place()).collect()
     }
@@ -166,9 +170,9 @@ mod tests {
     fn the_child_of_a_fork_finds_the_locks_of_its_connections_free() {
         let (context, connection) = upgraded();
         let forking = context.before_fork(std::iter::once(&*connection));
-        assert!(connection.watches.try_lock().is_err() && connection.matched.try_lock().is_err());
+        assert!(connection.watches.try_lock().is_none() && connection.matched.try_lock().is_none());
         context.after_fork_child(forking);
-        assert!(connection.watches.try_lock().is_ok() && connection.matched.try_lock().is_ok());
+        assert!(connection.watches.try_lock().is_some() && connection.matched.try_lock().is_some());
     }
 
     #[test]

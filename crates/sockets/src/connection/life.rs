@@ -3,9 +3,10 @@
 //! Invariant: both ends join only while their sockets are established, and the node saw each established before: so at one instant both were, and the mirror
 //! image of a live connection is its other end.
 
-use super::{Connection, Joined, Socket, Stage};
+use super::{Connection, Joined, Registration, Socket, Stage};
 use crate::context::Context;
 use crate::core::{Tell, Upgraded, WayBack};
+use crate::known::Held;
 use crate::limits::{BACK_AT_CLOSE, BACK_PATIENCE, BACK_PAUSE};
 use crate::node::{Meeting, Verdict, refuse};
 use crate::offers::Offers;
@@ -100,7 +101,7 @@ impl Connection {
         }
         match verdict {
             Verdict::Matched(meeting) => {
-                let Ok(mut matched) = self.matched.lock() else { return false };
+                let Some(mut matched) = self.matched.lock() else { return false };
                 *matched = Some(meeting);
                 let to = Stage::Matched as u8;
                 let turn = |from: Stage| {
@@ -134,7 +135,8 @@ impl Connection {
         if self.early.receives.load(Ordering::SeqCst) > 1 {
             return;
         }
-        let Some(mut matched) = self.matched.try_lock().ok() else { return };
+        // Whoever has either, maybe this very thread below a signal handler, joins or lets it be; else a later call does.
+        let (Some(mut matched), Some(watches)) = (self.matched.try_lock(), self.watches.try_lock()) else { return };
         let between = |meeting: &Meeting| meeting.slot.words().between.load(Ordering::Relaxed) != 0;
         if matched.as_ref().is_some_and(between) && self.early.receives.load(Ordering::SeqCst) > 0 {
             // What is announced comes after the bytes that would wake it.
@@ -154,7 +156,7 @@ impl Connection {
             return self.settle_for(Bypass::Shared);
         }
         meeting.slot.words().ends[meeting.place.end as usize].holders.store(1, Ordering::SeqCst);
-        self.join(context, meeting);
+        self.join_watched(context, meeting, watches);
     }
 
     /// Upgraded elsewhere, and nobody can tell where its bytes are: it ends here, as a dropped connection does.
@@ -171,6 +173,12 @@ impl Connection {
 
     /// From here on the shared words rule.
     pub(crate) fn join(&self, context: &Context, meeting: Meeting) {
+        if let Some(watches) = self.watches.lock() {
+            self.join_watched(context, meeting, watches);
+        }
+    }
+
+    fn join_watched(&self, context: &Context, meeting: Meeting, mut watches: Held<'_, Vec<Registration>>) {
         let Meeting { place, slot, peer } = meeting;
         let core = Upgraded::new(slot, place.end as usize, self.early.clone());
         if context.settings().between_always {
@@ -185,14 +193,20 @@ impl Connection {
             looks: Default::default(),
             at: Nanos::monotonic(),
         };
-        let mut watches = self.watches.lock().unwrap_or_else(|e| e.into_inner());
         if self.upgraded.set(joined).is_err() {
             return;
         }
         // See `plain_call`: calls that it counted are seen from here on.
         fence(Ordering::SeqCst);
-        self.stage.store(Stage::Joined as u8, Ordering::Release);
+        let before = Stage::of(self.stage.swap(Stage::Joined as u8, Ordering::AcqRel));
         let joined = self.upgraded.get().expect("set above");
+        if before == Stage::Closed {
+            // By a signal handler just now, or another thread.
+            self.stage.store(Stage::Closed as u8, Ordering::Release);
+            joined.core.own().attached.store(EndWords::NO, Ordering::Release);
+            joined.core.own().holders.store(0, Ordering::SeqCst);
+            return context.node().release(joined.place);
+        }
         joined.publish_core();
         joined.core.own().attached.store(EndWords::YES, Ordering::SeqCst);
         if joined.core.is_between() {
@@ -235,7 +249,7 @@ impl Connection {
                 context.node().withdraw(self.offer.load(Ordering::Relaxed));
             }
             Stage::Matched => {
-                if let Some(meeting) = self.matched.lock().ok().and_then(|mut m| m.take()) {
+                if let Some(meeting) = self.matched.lock().and_then(|mut m| m.take()) {
                     refuse(&meeting);
                     context.node().release(meeting.place);
                 }
@@ -283,7 +297,7 @@ impl Connection {
             }
             Stage::Matched => {
                 self.settle_for(why);
-                if let Some(meeting) = self.matched.lock().ok().and_then(|mut m| m.take()) {
+                if let Some(meeting) = self.matched.lock().and_then(|mut m| m.take()) {
                     refuse(&meeting);
                     context.node().release(meeting.place);
                 }

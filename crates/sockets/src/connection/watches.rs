@@ -7,8 +7,8 @@ use crate::limits::WATCHERS_MAX;
 use crate::node::Node;
 use crate::ready::TooMany;
 use crate::types::Interest;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
-use std::sync::{Arc, MutexGuard};
 use vmmc_host::stream::Watch;
 
 /// One event loop that follows a connection.
@@ -23,12 +23,9 @@ pub(crate) struct Registration {
 }
 
 impl Connection {
-    fn watches(&self) -> MutexGuard<'_, Vec<Registration>> {
-        self.watches.lock().unwrap_or_else(|e| e.into_inner())
-    }
-
     pub(crate) fn watch(&self, node: &Arc<Node>, bell: u32, token: u32, interest: Interest) -> Result<(), TooMany> {
-        let mut watches = self.watches();
+        // Below a signal handler that interrupted one of these: nobody can follow it now.
+        let mut watches = self.watches.lock().ok_or(TooMany)?;
         if watches.len() >= WATCHERS_MAX {
             return Err(TooMany);
         }
@@ -44,7 +41,7 @@ impl Connection {
     }
 
     pub(crate) fn change_watch(&self, node: &Arc<Node>, bell: u32, interest: Interest) {
-        let mut watches = self.watches();
+        let Some(mut watches) = self.watches.lock() else { return };
         let of_set = |w: &&mut Registration| Arc::ptr_eq(&w.node, node) && w.bell == bell;
         let Some(registration) = watches.iter_mut().find(of_set) else { return };
         let before = std::mem::replace(&mut registration.interest, interest);
@@ -61,7 +58,7 @@ impl Connection {
     }
 
     pub(crate) fn unwatch(&self, node: &Arc<Node>, bell: u32) {
-        let mut watches = self.watches();
+        let Some(mut watches) = self.watches.lock() else { return };
         let Some(at) = watches.iter().position(|w| Arc::ptr_eq(&w.node, node) && w.bell == bell) else { return };
         let mut registration = watches.swap_remove(at);
         if let Some(joined) = self.upgraded.get() {

@@ -42,7 +42,7 @@ impl Loan {
 impl Upgraded {
     /// A receive of a thread that the lock is kept from: it has a loan, or was interrupted within a receive.
     pub(super) fn while_lent(&self, me: u32, loan: &Loan) -> Receiving {
-        if loan.held_by(me) { Receiving::Failed(Errno::DEADLK) } else { Receiving::Empty }
+        Receiving::Failed(if loan.held_by(me) { Errno::DEADLK } else { Errno::INTR })
     }
 
     /// Lends free room of the ring, at most `most` bytes; an error is what else is to be done, as for a send.
@@ -51,7 +51,7 @@ impl Upgraded {
             return Err(Sending::Failed(Errno::INVAL));
         }
         let Some(locked) = self.lock_out(me) else {
-            return Err(if self.room.held_by(me) { Sending::Failed(Errno::DEADLK) } else { Sending::Full });
+            return Err(Sending::Failed(if self.room.held_by(me) { Errno::DEADLK } else { Errno::INTR }));
         };
         let out = self.outgoing();
         if out.announced().pending {
