@@ -63,6 +63,12 @@ impl<T: Resource> Arena<T> {
         Some(index)
     }
 
+    /// Another hold of an object that is held, with descriptors or without.
+    pub(crate) fn keep(&'static self, held: &Pin<T>) -> Option<Pin<T>> {
+        self.counted(held.index)?.word.fetch_add(1, AcqRel);
+        Some(Pin { arena: self, index: held.index, value: held.value })
+    }
+
     /// One more descriptor refers to it.
     pub(crate) fn add_descriptor(&'static self, index: Index) {
         if let Some(counted) = self.counted(index) {

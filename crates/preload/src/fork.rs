@@ -11,8 +11,9 @@ use crate::reason::Reason;
 use crate::set::{self, Set};
 use crate::table::{self, CONNECTIONS, Entry, SETS};
 use crate::tcp::{self, Held};
-use libc::{c_char, c_int, c_long, pid_t};
-use std::cell::RefCell;
+use libc::{c_char, c_int, c_long, pid_t, sigset_t};
+use std::cell::Cell;
+use std::ptr::null_mut;
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 use vmmc_sockets::{Connection, Forking};
 
@@ -23,11 +24,37 @@ static OWNER: AtomicI32 = AtomicI32::new(0);
 struct InProgress {
     core: Option<Forking<'static>>,
     connections: Vec<Held>,
-    sets: Vec<Pin<Set>>,
+    /// Each with whether the fork took its lock: a section of this very thread may have it, which the fork's signal handler interrupted.
+    sets: Vec<(Pin<Set>, bool)>,
+    making: bool,
+    /// Signals that were let through before the fork.
+    signals: sigset_t,
 }
 
 thread_local! {
-    static FORKING: RefCell<Option<InProgress>> = const { RefCell::new(None) };
+    /// A box, from before a fork until after it. No handler runs meanwhile.
+    static FORKING: Cell<*mut InProgress> = const { Cell::new(null_mut()) };
+}
+
+fn in_progress() -> Option<Box<InProgress>> {
+    let forking = FORKING.replace(null_mut());
+    // SAFETY: `before` put a box there, and it is taken once.
+    (!forking.is_null()).then(|| unsafe { Box::from_raw(forking) })
+}
+
+fn block_signals() -> sigset_t {
+    // SAFETY: all zero is an empty set; both sets are ours.
+    unsafe {
+        let (mut all, mut before): (sigset_t, sigset_t) = (std::mem::zeroed(), std::mem::zeroed());
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+        before
+    }
+}
+
+fn let_signals_through(before: &sigset_t) {
+    // SAFETY: the set is ours.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before, null_mut()) };
 }
 
 /// Registers the handlers of fork.
@@ -64,47 +91,68 @@ pub(crate) fn borrowed_memory() -> bool {
 
 unsafe extern "C" fn before() {
     let _inside = Inside::enter();
-    set::MAKING.take();
-    let (connections, sets): (Vec<Held>, Vec<Pin<Set>>) = (CONNECTIONS.each().collect(), SETS.each().collect());
-    sets.iter().for_each(|set| set.members.take());
+    let signals = block_signals();
+    let making = set::MAKING.take();
+    let connections: Vec<Held> = CONNECTIONS.each().collect();
+    let sets = SETS.each().map(|set| {
+        let taken = set.members.take();
+        (set, taken)
+    });
+    let sets: Vec<(Pin<Set>, bool)> = sets.collect();
     let core = own::context_if_made().map(|context| {
         let open = connections.iter().filter_map(|held| held.connection());
         // SAFETY: a connection lives as long as its object is pinned, and the pins outlive what refers to it: `InProgress` drops `core` first, and the handlers below use
         // it up before they let go of the pins.
         context.before_fork(open.map(|connection| unsafe { &*std::ptr::from_ref::<Connection>(connection) }))
     });
-    FORKING.with(|place| place.replace(Some(InProgress { core, connections, sets })));
+    FORKING.set(Box::into_raw(Box::new(InProgress { core, connections, sets, making, signals })));
 }
 
 unsafe extern "C" fn in_parent() {
     let _inside = Inside::enter();
-    let Some(InProgress { core, connections, sets }) = FORKING.with(RefCell::take) else { return };
+    let Some(forking) = in_progress() else { return };
+    let InProgress { core, connections, sets, making, signals } = *forking;
     if let (Some(context), Some(core)) = (own::context_if_made(), core) {
         context.after_fork_parent(core);
     }
-    sets.iter().for_each(|set| set.members.give_back());
-    set::MAKING.give_back();
+    sets.iter().filter(|(_, taken)| *taken).for_each(|(set, _)| set.members.give_back());
+    if making {
+        set::MAKING.give_back();
+    }
     connections.iter().for_each(|connection| connection.share());
+    drop((connections, sets));
+    let_signals_through(&signals);
 }
 
 unsafe extern "C" fn in_child() {
     let _inside = Inside::enter();
     OWNER.store(own_pid(), Relaxed);
-    let Some(InProgress { core, connections, sets }) = FORKING.with(RefCell::take) else { return };
+    vmmc_host::stream::forget_thread_id();
+    let Some(forking) = in_progress() else { return };
+    let InProgress { core, connections, sets, making, signals } = *forking;
     if let (Some(context), Some(core)) = (own::context_if_made(), core) {
         context.after_fork_child(core);
     }
-    for set in &sets {
-        set.members.give_back();
+    for (set, taken) in &sets {
+        if *taken {
+            set.members.give_back();
+        } else {
+            set.members.keep_in_child();
+        }
         set.inherit();
     }
-    set::MAKING.give_back();
+    if making {
+        set::MAKING.give_back();
+    } else {
+        set::MAKING.keep_in_child();
+    }
     connections.iter().for_each(|connection| connection.share());
     // Calls in progress, ours among them, are forgotten all at once.
     connections.into_iter().for_each(std::mem::forget);
     sets.into_iter().for_each(std::mem::forget);
     CONNECTIONS.forget_calls();
     SETS.forget_calls();
+    let_signals_through(&signals);
 }
 
 /// Another program is started with what is not marked close-on-exec. If it is one of ours, it goes on with upgraded connections, and counts as a holder from now on;

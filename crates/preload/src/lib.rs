@@ -23,6 +23,7 @@ mod lend;
 mod limits;
 mod lock;
 mod members;
+mod memory;
 mod options;
 mod own;
 mod passing;

@@ -37,3 +37,9 @@ pub(crate) const DEAF_SLICE_NS: u64 = 10_000_000;
 pub(crate) const SEEN_ROOM_BYTES: u32 = 2048;
 /// What a send counts for beside its bytes: the kernel keeps more than them.
 pub(crate) const SEEN_SEND_BYTES: u32 = 256;
+/// Largest block of the library's own memory that is kept for the next allocation; larger ones are mappings. Nothing that a connection needs is as large.
+pub(crate) const MEMORY_BLOCK_MAX: usize = 32 << 10;
+/// Memory that is mapped at a time for blocks: few mappings, and pages that are not used yet cost nothing.
+pub(crate) const MEMORY_CHUNK: usize = 1 << 20;
+/// Bells that polls left for the next poll of any thread: a process has 16, and event loops need some.
+pub(crate) const SPARE_BELLS: usize = 4;

@@ -1,8 +1,12 @@
 //! The connections of one epoll set.
 //!
-//! Invariant: a member in use is registered in the kernel's set under its token. `queued` says that it is in the queue, once. A member that the program took out while
+//! Invariant: a member in use is registered in the kernel's set under its token and generation. `queued` says that it is in the queue, once. A member that the program took out while
 //! its bytes went by the ring stays registered, asleep, until the connection closes or goes back to the kernel: event loops that take out and put in at every request
 //! would pay two system calls for it.
+//!
+//! The kernel's registration belongs to a descriptor number and an open file, and outlives the number if the file stays open, in a fork, in a message, below a call of another thread. So
+//! a token ends with its registration: when its descriptor goes, that is taken out of the kernel's set, or, if the file may stay open elsewhere, made the program's own, with the program's
+//! data, as TCP has it. What the kernel had said before of an earlier generation is nobody's event.
 
 use crate::arena::Index;
 use crate::readiness::{self, INPUT, OUTPUT};
@@ -12,6 +16,7 @@ use crate::table::CONNECTIONS;
 use crate::tcp::{Held, Tcp, borrowed};
 use libc::{c_int, epoll_event};
 use std::collections::VecDeque;
+use std::ptr::null_mut;
 use std::sync::OnceLock;
 use vmmc_sockets::limits::TOKENS_MAX;
 use vmmc_sockets::{Direction, Medium, ReadySet, State};
@@ -21,10 +26,12 @@ const ONE_SHOT: u32 = libc::EPOLLONESHOT as u32;
 const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
 /// Bits that say how, not what.
 const MANNER: u32 = EDGE | ONE_SHOT | EXCLUSIVE | libc::EPOLLWAKEUP as u32;
-/// Bits of our data that hold the token; the others are the mark.
-const TOKEN_BITS: u32 = 24;
-/// The bell's token.
-const BELL: u64 = (1 << TOKEN_BITS) - 1;
+/// Bits of our data that hold the token, and its generation above them; the others are the mark.
+const KEY_BITS: u32 = 24;
+const TOKEN_BITS: u32 = 16;
+/// The bell's place: of the last token, which no connection gets.
+const BELL: u64 = (1 << KEY_BITS) - 1;
+const _: () = assert!(TOKENS_MAX as u64 == 1 << TOKEN_BITS);
 
 /// What marks data as ours among the program's: random, so that a program's own value is mistaken for it once in 2^40.
 fn mark() -> u64 {
@@ -35,12 +42,44 @@ fn mark() -> u64 {
         if unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) } != 8 {
             bytes = [0xa5; 8];
         }
-        u64::from_ne_bytes(bytes) >> TOKEN_BITS << TOKEN_BITS
+        u64::from_ne_bytes(bytes) >> KEY_BITS << KEY_BITS
     })
+}
+
+/// Chooses the mark, before a signal handler could interrupt that.
+pub(crate) fn load() {
+    mark();
+}
+
+/// How a descriptor ceases to be that of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Leaves {
+    /// It is closed.
+    Closes,
+    /// It stays open, as something that is nothing to us.
+    Stays,
+}
+
+/// A descriptor that is about to cease to be that of a connection.
+pub(crate) struct Going<'a> {
+    pub(crate) fd: c_int,
+    /// A descriptor of the set.
+    pub(crate) epfd: Option<c_int>,
+    pub(crate) set: Index,
+    pub(crate) tcp: &'a Tcp,
+    pub(crate) leaves: Leaves,
+    /// Another descriptor of the connection in this process.
+    pub(crate) heir: Option<c_int>,
+    /// The kernel's set is a parent's, too: what is registered there is not ours to change.
+    pub(crate) inherited: bool,
 }
 
 struct Member {
     used: bool,
+    /// Changes with each connection that gets the token.
+    generation: u8,
+    /// Registered under another descriptor than the program's, which it has closed.
+    moved: bool,
     /// Registered in the kernel, but not in the set as the program sees it.
     asleep: bool,
     /// May be reported: false after a one-shot event until the program renews it.
@@ -63,7 +102,8 @@ pub(crate) struct Members {
     /// Which set it is, once it had a member.
     set: Option<Index>,
     all: Vec<Member>,
-    free: Vec<u32>,
+    /// The one that was free for longest comes first.
+    free: VecDeque<u32>,
     queue: VecDeque<u32>,
     rings: usize,
     /// Number of the wait whose answer is being made.
@@ -73,7 +113,7 @@ pub(crate) struct Members {
 impl Members {
     /// None.
     pub(crate) const fn new() -> Members {
-        Members { set: None, all: Vec::new(), free: Vec::new(), queue: VecDeque::new(), rings: 0, wait: 0 }
+        Members { set: None, all: Vec::new(), free: VecDeque::new(), queue: VecDeque::new(), rings: 0, wait: 0 }
     }
 
     /// The data under which the bell is registered.
@@ -147,8 +187,9 @@ impl Members {
         self.set = Some(set);
         let mut event = event;
         if let Some(token) = tcp.token(set) {
-            if self.all[token as usize].asleep && self.all[token as usize].fd == fd {
-                self.all[token as usize].asleep = false;
+            let member = &mut self.all[token as usize];
+            if (member.asleep || member.moved) && member.fd == fd {
+                (member.asleep, member.moved) = (false, false);
                 return self.modify(epfd, set, fd, tcp, event, Some(ready));
             }
             if self.all[token as usize].fd != fd {
@@ -163,8 +204,11 @@ impl Members {
             // SAFETY: as above.
             return unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, &raw mut event) };
         };
+        let generation = self.all[token as usize].generation.wrapping_add(1);
         let member = Member {
             used: true,
+            generation,
+            moved: false,
             asleep: false,
             armed: true,
             queued: self.all[token as usize].queued,
@@ -180,11 +224,11 @@ impl Members {
             // Such a registration cannot be changed later.
             tcp.leave(fd, Reason::ManySets);
         }
-        event.u64 = mark() | u64::from(token);
+        event.u64 = member.key(token);
         // SAFETY: as above.
         let result = unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, &raw mut event) };
         if result < 0 {
-            self.free.push(token);
+            self.free.push_back(token);
             return result;
         }
         self.all[token as usize] = member;
@@ -223,7 +267,7 @@ impl Members {
             return crate::errno::fail(libc::EINVAL) as c_int;
         }
         if !member.in_ring {
-            let mut event = epoll_event { events: event.events, u64: mark() | u64::from(token) };
+            let mut event = epoll_event { events: event.events, u64: member.key(token) };
             // SAFETY: as above.
             let result = unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, fd, &raw mut event) };
             if result < 0 {
@@ -244,7 +288,7 @@ impl Members {
     /// EPOLL_CTL_DEL.
     pub(crate) fn remove(&mut self, epfd: c_int, set: Index, fd: c_int, tcp: &Held, ready: Option<&ReadySet>) -> c_int {
         // SAFETY: the kernel ignores the event.
-        let kernel = || unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut()) };
+        let kernel = || unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, null_mut()) };
         let known = tcp.token(set).filter(|token| self.all[*token as usize].fd == fd);
         let Some(token) = known else { return kernel() };
         let member = &mut self.all[token as usize];
@@ -260,11 +304,29 @@ impl Members {
         result
     }
 
-    /// The connection closes.
-    pub(crate) fn close(&mut self, set: Index, tcp: &Tcp, ready: Option<&ReadySet>) {
-        if let Some(token) = tcp.token(set) {
-            self.forget(token, set, tcp, ready);
+    /// Whether a connection is in it under this descriptor.
+    pub(crate) fn is_under(&self, set: Index, fd: c_int, tcp: &Tcp) -> bool {
+        tcp.token(set).is_some_and(|token| self.all[token as usize].fd == fd)
+    }
+
+    /// A descriptor of a connection goes; it is still open.
+    pub(crate) fn going(&mut self, going: &Going<'_>, ready: Option<&ReadySet>) {
+        let Some(token) = going.tcp.token(going.set) else { return };
+        let member = &mut self.all[token as usize];
+        if member.fd != going.fd && going.heir.is_some() {
+            return;
         }
+        if going.inherited {
+            // The parent's kernel set goes on reporting it: the token is never another's here.
+            (member.used, member.events) = (false, 0);
+            self.rings -= usize::from(std::mem::take(&mut member.in_ring));
+            return going.tcp.remove_set(going.set);
+        }
+        match going.heir.filter(|_| member.in_ring && !member.asleep) {
+            Some(heir) => return member.move_to(going, heir, token),
+            None => member.hand_over(going),
+        }
+        self.forget(token, going.set, going.tcp, ready);
     }
 
     fn forget(&mut self, token: u32, set: Index, tcp: &Tcp, ready: Option<&ReadySet>) {
@@ -275,7 +337,7 @@ impl Members {
         let member = &mut self.all[token as usize];
         self.rings -= usize::from(member.in_ring);
         (member.used, member.in_ring) = (false, false);
-        self.free.push(token);
+        self.free.push_back(token);
     }
 
     /// The set goes: its members are in it no more, nor in the next one that gets its place. Without `ready` the bits stay as they are.
@@ -290,17 +352,19 @@ impl Members {
     }
 
     fn token(&mut self) -> Option<u32> {
-        if let Some(token) = self.free.pop() {
+        if let Some(token) = self.free.pop_front() {
             return Some(token);
         }
         let token = self.all.len() as u32;
-        if token >= TOKENS_MAX {
+        if token >= TOKENS_MAX - 1 {
             return None;
         }
         let none = Index(0);
         let (used, asleep, armed, queued, in_ring) = (false, false, false, false, false);
         self.all.push(Member {
             used,
+            generation: 0,
+            moved: false,
             asleep,
             armed,
             queued,
@@ -312,9 +376,15 @@ impl Members {
             data: 0,
             registered: 0,
         });
-        // Queueing never allocates: waiting does not.
+        // Queueing never allocates: waiting does not. Nor does giving a token back.
         self.queue.reserve(self.all.len() - self.queue.len());
+        self.free.reserve(self.all.len() - self.free.len());
         Some(token)
+    }
+
+    /// The answer of another wait is made.
+    pub(crate) fn begin(&mut self) {
+        self.wait += 1;
     }
 
     /// Looks at what is in the queue once and writes events behind the first `found`; says how many there are then.
@@ -387,10 +457,10 @@ impl Members {
             // SAFETY: the caller's promise.
             let event = unsafe { events.add(at).read() };
             let data = event.u64;
-            let event = if data >> TOKEN_BITS << TOKEN_BITS != mark() {
+            let event = if data >> KEY_BITS << KEY_BITS != mark() {
                 Some(event)
             } else {
-                self.of_kernel((data & BELL) as u32, event.events)
+                self.of_kernel((data as u32) & (TOKENS_MAX - 1), (data >> TOKEN_BITS) as u8, event.events)
             };
             if let Some(event) = event {
                 // SAFETY: `kept <= at`.
@@ -402,8 +472,9 @@ impl Members {
     }
 
     /// The kernel said something about a member: an event for the program, or none.
-    fn of_kernel(&mut self, token: u32, bits: u32) -> Option<epoll_event> {
-        let member = self.all.get_mut(token as usize).filter(|member| member.used)?;
+    fn of_kernel(&mut self, token: u32, generation: u8, bits: u32) -> Option<epoll_event> {
+        let of_it = |member: &&mut Member| member.used && member.generation == generation;
+        let member = self.all.get_mut(token as usize).filter(of_it)?;
         let tcp = CONNECTIONS.pin(member.connection)?;
         let connection = tcp.connection()?;
         if !connection.is_plain() {
@@ -427,12 +498,40 @@ impl Members {
 }
 
 impl Member {
+    /// The data under which it is registered.
+    fn key(&self, token: u32) -> u64 {
+        mark() | u64::from(self.generation) << TOKEN_BITS | u64::from(token)
+    }
+
+    /// The descriptor under which it is registered goes, and another one of the connection stays: the ring is told of under that one. TCP has it under the number that is gone, until both are.
+    fn move_to(&mut self, going: &Going<'_>, heir: c_int, token: u32) {
+        let Some(epfd) = going.epfd else { return };
+        let mut event = epoll_event { events: self.registered, u64: self.key(token) };
+        // SAFETY: the event is ours.
+        unsafe {
+            real::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, self.fd, null_mut());
+            real::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, heir, &raw mut event);
+        }
+        (self.fd, self.moved) = (heir, true);
+    }
+
+    /// The registration ends, or becomes the program's own if the file may stay open without this descriptor.
+    fn hand_over(&self, going: &Going<'_>) {
+        let Some(epfd) = going.epfd else { return };
+        let stays = going.heir.is_some() || going.leaves == Leaves::Stays || going.tcp.is_shared();
+        let manner_only = if self.armed { self.events } else { self.events & MANNER };
+        let mut event = epoll_event { events: manner_only, u64: self.data };
+        let op = if stays && !self.asleep { libc::EPOLL_CTL_MOD } else { libc::EPOLL_CTL_DEL };
+        // SAFETY: as above. What the kernel refuses is not there.
+        unsafe { real::epoll_ctl(epfd, op, self.fd, &raw mut event) };
+    }
+
     /// Brings the kernel's registration in line with where the directions are. Once upgraded it stays ours, also when the bytes go back to the kernel.
     fn register(&mut self, epfd: c_int, token: u32, state: &State) {
         let output = if readiness::kernel_part(state) & OUTPUT != 0 { OUTPUT & libc::EPOLLOUT as u32 } else { 0 };
         let wanted = (INPUT & !(libc::EPOLLRDNORM as u32)) | output | EDGE;
         if wanted != self.registered {
-            let mut event = epoll_event { events: wanted, u64: mark() | u64::from(token) };
+            let mut event = epoll_event { events: wanted, u64: self.key(token) };
             // SAFETY: the event is ours.
             if unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, self.fd, &raw mut event) } == 0 {
                 self.registered = wanted;

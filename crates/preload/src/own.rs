@@ -19,6 +19,9 @@ static SETTINGS: OnceLock<Settings> = OnceLock::new();
 /// Reads the environment while it is what `vmmc exec` made it: nginx, for one, clears it.
 pub(crate) fn load() {
     settings();
+    // Made here and not at its first use, which a signal handler could interrupt.
+    context();
+    crate::members::load();
 }
 
 fn settings() -> &'static Settings {

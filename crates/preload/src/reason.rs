@@ -85,7 +85,7 @@ pub(crate) fn ended(description: &Description) {
         (false, Some(reason)) => format!("on kernel TCP: {reason}"),
         (false, None) => "on kernel TCP".to_string(),
     };
-    let mut ended = ENDED.lock();
+    let Some(mut ended) = ENDED.lock() else { return };
     match ended.iter_mut().find(|(known, _)| *known == text) {
         Some((_, count)) => *count += 1,
         None => ended.push((text, 1)),
@@ -95,7 +95,7 @@ pub(crate) fn ended(description: &Description) {
 /// What was counted, a line for each reason.
 pub(crate) fn report() -> String {
     let mut out = String::new();
-    for (text, count) in ENDED.lock().iter() {
+    for (text, count) in ENDED.lock().iter().flat_map(|ended| ended.iter()) {
         let _ = writeln!(out, "vmmc: {count:>10} connections {text}");
     }
     for (reason, text) in TEXTS {

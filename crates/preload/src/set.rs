@@ -11,7 +11,7 @@ use crate::clock::{Limit, now_ns};
 use crate::errno::{self, Kept};
 use crate::limits::{DEAF_SLICE_NS, KERNEL_LOOK_NS, SPIN_MAX};
 use crate::lock::Lock;
-use crate::members::Members;
+use crate::members::{Going, Leaves, Members};
 use crate::own::{self, Inside};
 use crate::real;
 use crate::reason::Reason;
@@ -20,17 +20,27 @@ use crate::tcp::{Held, Tcp};
 use libc::{c_int, epoll_event, sigset_t};
 use std::os::fd::AsRawFd;
 use std::ptr::{null, null_mut};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
 use vmmc_sockets::ReadySet;
 
 /// An epoll set.
 pub(crate) struct Set {
     /// The members that are connections.
     pub(crate) members: Lock<Members>,
+    /// What signal handlers left to the section that they interrupted: a list of boxes, the last one first.
+    left: AtomicPtr<Left>,
+    /// Its own index.
+    own: AtomicU32,
+    /// A descriptor of the set: the last one that was used.
+    epfd: AtomicI32,
     /// The bell and the bits; null until the first connection comes. A box.
     ready: AtomicPtr<ReadySet>,
     /// Threads that sleep in it.
     sleepers: AtomicU32,
+    /// Connections with a direction in the ring, as counted last.
+    rings: AtomicU32,
+    /// Whether the kernel's events come first the next time that both are asked: neither is always first, for some programs take the order for that of arrival.
+    kernel_first: AtomicBool,
     /// When the kernel was last asked.
     looked_ns: AtomicU64,
     /// It is in another set, or something waits for it as for a descriptor: its connections stay with the kernel.
@@ -43,8 +53,13 @@ impl Resource for Set {
     fn fresh() -> Set {
         Set {
             members: Lock::new(Members::new()),
+            left: AtomicPtr::new(null_mut()),
+            own: AtomicU32::new(0),
+            epfd: AtomicI32::new(-1),
             ready: AtomicPtr::new(null_mut()),
             sleepers: AtomicU32::new(0),
+            rings: AtomicU32::new(0),
+            kernel_first: AtomicBool::new(false),
             looked_ns: AtomicU64::new(0),
             nested: AtomicBool::new(false),
             inherited: AtomicBool::new(false),
@@ -58,15 +73,18 @@ impl Resource for Set {
             // SAFETY: `ready` made the box; nobody refers to this object any more.
             let ready = unsafe { Box::from_raw(ready) };
             if self.inherited.load(Relaxed) {
-                self.members.lock().remove_all(None);
+                self.with(|members| members.remove_all(None));
                 // The parent's: taking connections out of it would take them out of the parent's.
                 std::mem::forget(ready);
             } else {
-                self.members.lock().remove_all(Some(&ready));
+                self.with(|members| members.remove_all(Some(&ready)));
             }
         }
-        *self.members.lock() = Members::new();
+        // Whoever is in a section of it holds it, so it has not ended.
+        self.with(|members| *members = Members::new());
+        self.epfd.store(-1, Relaxed);
         self.sleepers.store(0, Relaxed);
+        self.rings.store(0, Relaxed);
         self.looked_ns.store(0, Relaxed);
         self.nested.store(false, Relaxed);
         self.inherited.store(false, Relaxed);
@@ -79,6 +97,91 @@ impl Resource for Set {
             self.end();
         }
         whole
+    }
+}
+
+/// What a signal handler could not do, for its own thread was in a section of the set.
+enum Left {
+    /// epoll_ctl.
+    Control { op: c_int, epfd: c_int, fd: c_int, event: epoll_event, tcp: Held, next: *mut Left },
+    /// A descriptor of this connection goes, and the kernel knows.
+    Gone { fd: c_int, tcp: Held, next: *mut Left },
+    /// The set is nested from now on.
+    Nested { next: *mut Left },
+}
+
+impl Left {
+    fn next(&mut self) -> &mut *mut Left {
+        match self {
+            Left::Control { next, .. } | Left::Gone { next, .. } | Left::Nested { next } => next,
+        }
+    }
+}
+
+impl Set {
+    /// Runs a section on the members, and then what signal handlers left meanwhile. None: this very thread is in such a section, below a signal handler, which has to leave what it
+    /// wants to it.
+    pub(crate) fn with<R>(&self, section: impl FnOnce(&mut Members) -> R) -> Option<R> {
+        let result = section(&mut *self.members.lock()?);
+        if !self.left.load(Relaxed).is_null() {
+            self.do_what_is_left();
+        }
+        Some(result)
+    }
+
+    /// Leaves something to the section that this signal handler interrupted.
+    #[cold]
+    fn leave_to_section(&self, left: Left) {
+        let left = Box::into_raw(Box::new(left));
+        let mut first = self.left.load(Relaxed);
+        loop {
+            // SAFETY: ours until the exchange.
+            *unsafe { &mut *left }.next() = first;
+            match self.left.compare_exchange_weak(first, left, Release, Relaxed) {
+                Ok(_) => return,
+                Err(now) => first = now,
+            }
+        }
+    }
+
+    #[cold]
+    fn do_what_is_left(&self) {
+        let kept = Kept::now();
+        let (mut last_first, mut in_order) = (self.left.swap(null_mut(), Acquire), null_mut::<Left>());
+        while !last_first.is_null() {
+            // SAFETY: a box of `leave_to_section`, which the exchange made ours.
+            let next = unsafe { &mut *last_first }.next();
+            let rest = std::mem::replace(next, in_order);
+            in_order = std::mem::replace(&mut last_first, rest);
+        }
+        while !in_order.is_null() {
+            // SAFETY: as above.
+            let mut left = unsafe { Box::from_raw(in_order) };
+            in_order = *left.next();
+            match *left {
+                Left::Control { op, epfd, fd, event, ref tcp, .. } => {
+                    self.control(op, epfd, fd, event, tcp);
+                }
+                Left::Gone { fd, ref tcp, .. } => self.going(fd, tcp, None, Leaves::Closes, None),
+                Left::Nested { .. } => self.send_back(),
+            }
+        }
+        drop(kept);
+    }
+
+    /// Which set it is.
+    fn index(&self) -> Index {
+        Index(self.own.load(Relaxed))
+    }
+
+    /// A descriptor of it.
+    fn descriptor(&self) -> Option<c_int> {
+        let own = Entry::Set(self.index());
+        let last = self.epfd.load(Relaxed);
+        if table::entry(last) == own {
+            return Some(last);
+        }
+        table::known(0, c_int::MAX).find(|(_, entry)| *entry == own).map(|(fd, _)| fd)
     }
 }
 
@@ -96,12 +199,15 @@ impl Set {
     #[cold]
     fn make_ready(&self, epfd: c_int) -> Option<&ReadySet> {
         // One thread makes it; and whoever the bell wakes in the kernel at once needs this lock to look.
-        let _members = self.members.lock();
-        if self.has_bell() {
-            return self.ready(epfd);
-        }
-        self.ready.store(Box::into_raw(hang_bell(epfd)?), Release);
-        self.ready(epfd)
+        let made = self.with(|_| {
+            if self.has_bell() {
+                return true;
+            }
+            let bell = hang_bell(epfd).map(Box::into_raw);
+            bell.inspect(|bell| self.ready.store(*bell, Release));
+            bell.is_some()
+        });
+        if made == Some(true) { self.ready(epfd) } else { None }
     }
 
     /// A wait in the child of a fork: its peers ring the parent, whose bell it is. The connections go back to the kernel, which both hear; what comes by the ring until then the
@@ -110,23 +216,24 @@ impl Set {
     fn take_over(&self, epfd: c_int) {
         // Says how the node calls this process, without which nobody can ring it.
         own::context().poll();
-        let mut members = self.members.lock();
-        if self.inherited.load(Relaxed) {
-            if let Some(ready) = hang_bell(epfd).filter(|ready| members.watch_all(ready)) {
-                // The old one is the parent's, and another thread may look at it: it stays.
-                self.ready.store(Box::into_raw(ready), Release);
-                self.inherited.store(false, Relaxed);
+        self.with(|members| {
+            if self.inherited.load(Relaxed) {
+                if let Some(ready) = hang_bell(epfd).filter(|ready| members.watch_all(ready)) {
+                    // The old one is the parent's, and another thread may look at it: it stays.
+                    self.ready.store(Box::into_raw(ready), Release);
+                    self.inherited.store(false, Relaxed);
+                }
+                // What came before nobody told.
+                members.enqueue_all();
             }
-            // What came before nobody told.
-            members.enqueue_all();
-        }
-        drop(members);
+        });
         self.nest();
     }
 
     /// How long to sleep at most.
     fn nap(&self, limit: Limit) -> Limit {
-        let deaf = self.inherited.load(Relaxed) && (own::context().has_between() || self.members.lock().reads_ring());
+        let deaf = self.inherited.load(Relaxed)
+            && (own::context().has_between() || self.with(|members| members.reads_ring()) == Some(true));
         if deaf { limit.at_most(DEAF_SLICE_NS) } else { limit.nap() }
     }
 
@@ -135,14 +242,21 @@ impl Set {
         if self.nested.swap(true, Relaxed) {
             return;
         }
-        let mut members = self.members.lock();
-        for (fd, connection) in members.connections() {
-            if let Some(tcp) = CONNECTIONS.pin(connection) {
-                tcp.leave(fd, Reason::Nested);
+        self.send_back();
+    }
+
+    fn send_back(&self) {
+        let done = self.with(|members| {
+            for (fd, connection) in members.connections() {
+                if let Some(tcp) = CONNECTIONS.pin(connection) {
+                    tcp.leave(fd, Reason::Nested);
+                }
             }
+            members.enqueue_all();
+        });
+        if done.is_none() {
+            self.leave_to_section(Left::Nested { next: null_mut() });
         }
-        members.enqueue_all();
-        drop(members);
         // What is in rings now the kernel does not know: whoever waits for the set looks into it once.
         self.wake();
     }
@@ -178,6 +292,10 @@ pub(crate) fn created(fd: c_int) -> c_int {
         let _kept = Kept::now();
         let _making = MAKING.lock();
         if let Some(index) = SETS.insert() {
+            if let Some(set) = SETS.pin(index) {
+                set.own.store(index.0, Relaxed);
+                set.epfd.store(fd, Relaxed);
+            }
             table::put(fd, Entry::Set(index));
         }
     }
@@ -205,13 +323,10 @@ pub(crate) unsafe fn control(epfd: c_int, op: c_int, fd: c_int, event: *mut epol
     let _inside = Inside::enter();
     // SAFETY: the caller's promise: a valid event, or null.
     let event = unsafe { event.as_ref() }.copied();
+    let none = epoll_event { events: 0, u64: 0 };
     let result = match (op, event) {
-        (libc::EPOLL_CTL_ADD, Some(event)) => add(&set, epfd, fd, &tcp, event),
-        (libc::EPOLL_CTL_MOD, Some(event)) => {
-            let ready = set.ready(epfd);
-            set.members.lock().modify(epfd, set.index(), fd, &tcp, event, ready)
-        }
-        (libc::EPOLL_CTL_DEL, _) => remove(&set, epfd, fd, &tcp),
+        (libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD, Some(event)) => set.control(op, epfd, fd, event, &tcp),
+        (libc::EPOLL_CTL_DEL, _) => set.control(op, epfd, fd, none, &tcp),
         _ => kernel(),
     };
     if op != libc::EPOLL_CTL_DEL && set.sleepers.load(Relaxed) > 0 {
@@ -232,42 +347,85 @@ impl Set {
     }
 }
 
-fn add(set: &crate::arena::Pin<Set>, epfd: c_int, fd: c_int, tcp: &Held, event: epoll_event) -> c_int {
-    if set.nested.load(Relaxed) {
-        tcp.leave(fd, Reason::Nested);
+impl Set {
+    /// epoll_ctl for a connection.
+    fn control(&self, op: c_int, epfd: c_int, fd: c_int, event: epoll_event, tcp: &Held) -> c_int {
+        if op == libc::EPOLL_CTL_ADD && self.nested.load(Relaxed) {
+            tcp.leave(fd, Reason::Nested);
+        }
+        self.epfd.store(epfd, Relaxed);
+        let (own, ready) = (self.index(), self.ready(epfd));
+        if ready.is_none() && !self.members.is_mine() && op == libc::EPOLL_CTL_ADD {
+            tcp.leave(fd, Reason::ManySets);
+            let mut event = event;
+            // SAFETY: the event is ours.
+            return unsafe { real::epoll_ctl(epfd, op, fd, &raw mut event) };
+        }
+        let done = self.with(|members| match (op, ready) {
+            (libc::EPOLL_CTL_ADD, Some(ready)) => members.add(epfd, own, fd, tcp, event, ready),
+            (libc::EPOLL_CTL_MOD, _) => members.modify(epfd, own, fd, tcp, event, ready),
+            _ => members.remove(epfd, own, fd, tcp, ready),
+        });
+        done.unwrap_or_else(|| {
+            // Whether it fails nobody can tell yet; in order it comes after what was interrupted.
+            if let Some(tcp) = CONNECTIONS.pin(tcp.index()) {
+                self.leave_to_section(Left::Control { op, epfd, fd, event, tcp, next: null_mut() });
+            }
+            0
+        })
     }
-    let Some(ready) = set.ready(epfd) else {
-        tcp.leave(fd, Reason::ManySets);
-        let mut event = event;
-        // SAFETY: the event is ours.
-        return unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, &raw mut event) };
-    };
-    set.members.lock().add(epfd, set.index(), fd, tcp, event, ready)
+
+    /// A descriptor of a connection that is in the set is about to go. `epfd`: a descriptor of the set; none where the kernel knows already.
+    fn going(&self, fd: c_int, tcp: &Held, epfd: Option<c_int>, leaves: Leaves, heir: Option<c_int>) {
+        let ready = self.ready.load(Acquire);
+        let inherited = self.inherited.load(Relaxed);
+        // SAFETY: see `Set::ready`.
+        let ready = unsafe { ready.as_ref() }.filter(|_| !inherited);
+        let going = Going { fd, epfd, set: self.index(), tcp, leaves, heir, inherited };
+        let done = self.with(|members| members.going(&going, ready));
+        if done.is_some() || going.heir.is_some() {
+            return;
+        }
+        // While the number is still this connection's.
+        if let Some(epfd) = epfd.filter(|_| !inherited && !tcp.is_shared() && leaves == Leaves::Closes) {
+            // SAFETY: the kernel ignores the event.
+            unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, null_mut()) };
+        }
+        if let Some(tcp) = CONNECTIONS.keep(tcp) {
+            self.leave_to_section(Left::Gone { fd, tcp, next: null_mut() });
+        }
+    }
 }
 
-fn remove(set: &crate::arena::Pin<Set>, epfd: c_int, fd: c_int, tcp: &Held) -> c_int {
-    let ready = set.ready(epfd);
-    set.members.lock().remove(epfd, set.index(), fd, tcp, ready)
+/// Whether a set has the connection under this descriptor.
+pub(crate) fn holds(fd: c_int, tcp: &Held) -> bool {
+    tcp.sets().any(|index| {
+        let set = SETS.pin(index);
+        set.is_some_and(|set| set.with(|members| members.is_under(index, fd, tcp)) == Some(true))
+    })
 }
 
-/// The last descriptor of a connection that is in a set is about to go.
-pub(crate) fn closing(set_index: Index, tcp: &Tcp) {
-    let Some(set) = SETS.pin(set_index) else { return };
-    let ready = set.ready.load(Acquire);
-    // SAFETY: see `Set::ready`.
-    let ready = unsafe { ready.as_ref() };
+/// A descriptor of a connection is about to go.
+pub(crate) fn going(fd: c_int, tcp: &Held, leaves: Leaves, heir: Option<c_int>) {
     let _inside = Inside::enter();
-    let ready = if set.inherited.load(Relaxed) { None } else { ready };
-    set.members.lock().close(set_index, tcp, ready);
+    for index in tcp.sets() {
+        if let Some(set) = SETS.pin(index) {
+            set.going(fd, tcp, set.descriptor(), leaves, heir);
+        }
+    }
 }
 
 /// The connection may be ready for a reason that its bell did not ring for.
 pub(crate) fn look_again(tcp: &Tcp) {
     for index in tcp.sets() {
         let (Some(set), Some(token)) = (SETS.pin(index), tcp.token(index)) else { continue };
-        set.members.lock().enqueue(token);
-        if set.sleepers.load(Relaxed) > 0 {
-            set.wake();
+        let ready = set.ready.load(Acquire);
+        // SAFETY: see `Set::ready`.
+        match unsafe { ready.as_ref() }.filter(|_| !set.inherited.load(Relaxed)) {
+            Some(ready) => ready.mark(token),
+            None => {
+                set.with(|members| members.enqueue(token));
+            }
         }
     }
 }
@@ -308,6 +466,10 @@ pub(crate) fn wait(request: &Request<'_>, limit: impl FnOnce() -> Limit) -> Opti
     if request.max <= 0 || request.events.is_null() {
         return None;
     }
+    if set.members.is_mine() {
+        // Below a signal handler: the wait that it interrupted must end first.
+        return Some(errno::fail(libc::EINTR) as c_int);
+    }
     let _inside = Inside::enter();
     Some(wait_in(&set, request, limit()))
 }
@@ -320,7 +482,7 @@ pub(crate) unsafe fn woken(request: &Request<'_>, n: c_int, limit: impl FnOnce()
     let Some(set) = table::set(request.epfd).filter(|_| n > 0) else { return n };
     let _inside = Inside::enter();
     // SAFETY: the caller's promise.
-    let kept = unsafe { set.members.lock().translate(request.events, 0, n as usize) };
+    let Some(kept) = set.with(|members| unsafe { members.translate(request.events, 0, n as usize) }) else { return n };
     // Nothing for the program: it waits on, and its limit begins once more.
     if kept > 0 { kept as c_int } else { wait_in(&set, request, limit()) }
 }
@@ -332,9 +494,18 @@ fn wait_in(set: &Set, request: &Request<'_>, limit: Limit) -> c_int {
             set.take_over(request.epfd);
             ready = set.ready(request.epfd).unwrap_or(ready);
         }
-        let (mut found, rings) = set.collect(request, 0, ready);
+        let due = set.must_look();
+        let mut first = 0;
+        if due && set.rings.load(Relaxed) > 0 && set.kernel_first.fetch_xor(true, Relaxed) {
+            set.with(Members::begin);
+            first = match set.look(request, 0, Limit::Now, ready) {
+                Ok(first) => first,
+                Err(code) => return errno::fail(code) as c_int,
+            };
+        }
+        let (mut found, rings) = set.collect(request, first, ready);
         // A wait that will sleep asks the kernel then.
-        let look = (found == 0 && limit == Limit::Now) || set.must_look();
+        let look = (found == 0 && limit == Limit::Now) || (due && first == 0);
         if rings > 0 && look && found < request.max as usize {
             found = match set.look(request, found, Limit::Now, ready) {
                 Ok(found) => found,
@@ -360,7 +531,12 @@ fn wait_in(set: &Set, request: &Request<'_>, limit: Limit) -> c_int {
             }
         }
         set.sleepers.fetch_add(1, SeqCst);
-        let slept = if ready.arm() { Ok(0) } else { set.look(request, 0, set.nap(limit), ready) };
+        // Another thread may have found something before it could know that somebody sleeps.
+        let slept = if ready.arm() || set.with(|members| members.is_queued()) != Some(false) {
+            Ok(0)
+        } else {
+            set.look(request, 0, set.nap(limit), ready)
+        };
         ready.disarm();
         set.sleepers.fetch_sub(1, SeqCst);
         if slept == Ok(0) && own::context().has_between() {
@@ -384,11 +560,18 @@ fn wait_in(set: &Set, request: &Request<'_>, limit: Limit) -> c_int {
 impl Set {
     /// Events of connections that may be ready, behind those found already. Says how many there are then, and how many connections use rings.
     fn collect(&self, request: &Request<'_>, found: usize, ready: &ReadySet) -> (usize, usize) {
-        let mut members = self.members.lock();
-        ready.take(&mut |token| members.enqueue(token));
-        // SAFETY: the program promised room for `max` events.
-        let found = unsafe { members.collect(request.epfd, request.events, found, request.max as usize) };
-        (found, members.rings())
+        let collected = self.with(|members| {
+            ready.take(&mut |token| members.enqueue(token));
+            if found == request.max as usize {
+                return (found, members.rings());
+            }
+            // SAFETY: the program promised room for `max` events.
+            let found = unsafe { members.collect(request.epfd, request.events, found, request.max as usize) };
+            (found, members.rings())
+        });
+        let (found, rings) = collected.unwrap_or((found, 0));
+        self.rings.store(rings as u32, Relaxed);
+        (found, rings)
     }
 
     /// Asks the kernel, and then the connections about which it said something.
@@ -398,15 +581,17 @@ impl Set {
             return Err(errno::current());
         }
         self.looked_ns.store(now_ns(), Relaxed);
-        let mut members = self.members.lock();
-        // SAFETY: the kernel wrote `n` events behind those found before, within the room.
-        let mut found = unsafe { members.translate(request.events, found, n as usize) };
-        ready.take(&mut |token| members.enqueue(token));
-        if found < request.max as usize {
-            // SAFETY: as in `collect`.
-            found = unsafe { members.collect(request.epfd, request.events, found, request.max as usize) };
-        }
-        Ok(found)
+        let looked = self.with(|members| {
+            // SAFETY: the kernel wrote `n` events behind those found before, within the room.
+            let mut found = unsafe { members.translate(request.events, found, n as usize) };
+            ready.take(&mut |token| members.enqueue(token));
+            if found < request.max as usize {
+                // SAFETY: as in `collect`.
+                found = unsafe { members.collect(request.epfd, request.events, found, request.max as usize) };
+            }
+            found
+        });
+        Ok(looked.unwrap_or(found))
     }
 
     /// Asks the kernel for a while, if connections go to other nodes: what comes from there would have to wake this thread.
@@ -431,7 +616,7 @@ impl Set {
             ready.returned();
         }
         // Whoever waits for the set as for a descriptor hears of rings only by its bell.
-        if self.nested.load(Relaxed) && (self.members.lock().is_queued() || ready.arm()) {
+        if self.nested.load(Relaxed) && (self.with(|members| members.is_queued()) != Some(false) || ready.arm()) {
             self.wake();
         }
         if self.sleepers.load(SeqCst) > 0 && ready.arm() {

@@ -6,10 +6,12 @@
 use crate::arena::{Index, Pin, Resource};
 use crate::config::config;
 use crate::limits::SETS_OF_A_CONNECTION;
+use crate::members::Leaves;
 use crate::own::{self, Inside};
 use crate::real;
 use crate::reason::{self, Reason};
 use crate::seen::Seen;
+use crate::set;
 use crate::table::{self, CONNECTIONS, Entry};
 use libc::{c_int, socklen_t};
 use std::os::fd::BorrowedFd;
@@ -209,12 +211,10 @@ impl Tcp {
     }
 
     /// The last descriptor of this process is about to go.
-    fn close(&self, fd: c_int) {
-        for set in self.sets().collect::<Vec<_>>() {
-            crate::set::closing(set, self);
-        }
+    fn close(&self, fd: c_int, dissolves: bool) {
         let Some(connection) = self.connection() else { return };
-        let how = if !connection.is_plain() && lingers_zero(fd) { Close::Reset } else { Close::Orderly };
+        let reset = dissolves || !connection.is_plain() && lingers_zero(fd);
+        let how = if reset { Close::Reset } else { Close::Orderly };
         let _inside = Inside::enter();
         if config().verbose {
             reason::ended(&connection.describe());
@@ -246,11 +246,36 @@ pub(crate) fn report_open() {
 
 /// The program closes or replaces a descriptor of a connection, which is still open. To be followed by the release of `entry`.
 pub(crate) fn closing(fd: c_int, entry: Entry) {
+    ends(fd, entry, Leaves::Closes, false);
+}
+
+/// The program dissolves a connection (connect to AF_UNSPEC), which is a reset for its peer, or hands it to somebody whose calls we do not see; the descriptor stays. To be followed by
+/// the release of `entry`.
+pub(crate) fn stays(fd: c_int, entry: Entry, dissolves: bool) {
+    ends(fd, entry, Leaves::Stays, dissolves);
+}
+
+fn ends(fd: c_int, entry: Entry, leaves: Leaves, dissolves: bool) {
     let Entry::Connection(index) = entry else { return };
     let Some(pin) = CONNECTIONS.pin(index) else { return };
-    if CONNECTIONS.descriptors(index) == 1 {
-        pin.close(fd);
+    let last = CONNECTIONS.descriptors(index) == 1;
+    if pin.sets().next().is_some() {
+        let heir = if last { None } else { another(index, fd) };
+        if heir.is_some() && set::holds(fd, &pin) {
+            // The kernel's set goes on with a number that the program has given up; only the kernel can follow that.
+            pin.leave(fd, Reason::ManySets);
+        }
+        set::going(fd, &pin, leaves, heir);
     }
+    if last && (leaves == Leaves::Closes || dissolves) {
+        pin.close(fd, dissolves);
+    }
+}
+
+/// Another descriptor of a connection.
+fn another(index: Index, fd: c_int) -> Option<c_int> {
+    let own = Entry::Connection(index);
+    table::known(0, c_int::MAX).find(|(other, entry)| *other != fd && *entry == own).map(|(other, _)| other)
 }
 
 /// An option of a socket.

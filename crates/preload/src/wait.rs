@@ -5,7 +5,7 @@
 
 use crate::clock::Limit;
 use crate::errno;
-use crate::limits::{FOR_EVER, POLL_SLICE_MS, SPIN_MAX};
+use crate::limits::{FOR_EVER, POLL_SLICE_MS, SPARE_BELLS, SPIN_MAX};
 use crate::own::{self, Inside};
 use crate::readiness::{self, INPUT, OUTPUT};
 use crate::reason::{self, Reason};
@@ -14,9 +14,12 @@ use crate::{real, table};
 use libc::{c_int, c_short, nfds_t, pollfd, sigset_t, timespec};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
-use std::cell::RefCell;
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::ptr::null;
+use std::ptr::{null, null_mut};
+use std::sync::atomic::{
+    AtomicPtr,
+    Ordering::{AcqRel, Relaxed},
+};
 use vmmc_host::{Deadline, Nanos};
 use vmmc_sockets::{ReadySet, Waited};
 
@@ -101,9 +104,28 @@ pub(crate) fn is_ring(fd: c_int) -> bool {
     }
 }
 
-thread_local! {
-    /// The bell of this thread's waits; taken while one is under way, so that a wait in a signal handler makes its own.
-    static BELL: RefCell<Option<ReadySet>> = const { RefCell::new(None) };
+/// Bells of waits that are over, as boxes: taken while a wait is under way, so that a wait in a signal handler, or of another thread, takes another one or makes its own.
+static SPARE: [AtomicPtr<ReadySet>; SPARE_BELLS] = [const { AtomicPtr::new(null_mut()) }; SPARE_BELLS];
+
+/// A bell of an earlier wait. After a fork it would ring in the parent.
+fn spare_bell() -> Option<Box<ReadySet>> {
+    let taken = SPARE.iter().find_map(|place| {
+        let bell = place.swap(null_mut(), AcqRel);
+        // SAFETY: `keep_bell` put a box here, which the exchange made ours.
+        (!bell.is_null()).then(|| unsafe { Box::from_raw(bell) })
+    });
+    taken.filter(|bell| bell.is_of(own::context()))
+}
+
+fn keep_bell(bell: Box<ReadySet>) {
+    if bell.is_scarce() {
+        return;
+    }
+    let bell = Box::into_raw(bell);
+    if !SPARE.iter().any(|place| place.compare_exchange(null_mut(), bell, AcqRel, Relaxed).is_ok()) {
+        // SAFETY: as it was a moment ago.
+        drop(unsafe { Box::from_raw(bell) });
+    }
 }
 
 /// One connection that is waited for.
@@ -123,10 +145,7 @@ pub(crate) fn wait(fds: &mut [pollfd], limit: Limit, mask: Option<&sigset_t>) ->
             return found;
         }
     }
-    let bell = BELL.with(|bell| bell.try_borrow_mut().ok().and_then(|mut bell| bell.take()));
-    // After a fork it would ring in the parent.
-    let bell = bell.filter(|bell| bell.is_of(own::context()));
-    let Some(bell) = bell.or_else(|| own::context().ready_set().ok()) else {
+    let Some(bell) = spare_bell().or_else(|| own::context().ready_set().ok().map(Box::new)) else {
         reason::count(Reason::Full);
         return slices(fds, limit, mask);
     };
@@ -142,10 +161,7 @@ pub(crate) fn wait(fds: &mut [pollfd], limit: Limit, mask: Option<&sigset_t>) ->
     let result = if all { with_bell(fds, &mut watched, &bell, limit, mask) } else { slices(fds, limit, mask) };
     let kept = errno::Kept::now();
     watched.iter().filter_map(|one| one.tcp.connection()).for_each(|connection| bell.remove(connection));
-    BELL.with(|place| match place.try_borrow_mut() {
-        Ok(mut place) if !bell.is_scarce() => *place = Some(bell),
-        _ => drop(bell),
-    });
+    keep_bell(bell);
     drop(kept);
     result
 }

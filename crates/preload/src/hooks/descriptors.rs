@@ -39,6 +39,17 @@ pub(super) fn forget(fd: c_int) {
     drop(kept);
 }
 
+/// A descriptor ceases to be a connection, and its peer sees a reset.
+pub(super) fn dissolve(fd: c_int) {
+    let kept = Kept::now();
+    if table::connection(fd).is_some() {
+        let entry = table::take(fd);
+        tcp::stays(fd, entry, true);
+        entry.release();
+    }
+    drop(kept);
+}
+
 hook! { fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     close_all(first, last, flags)
 } }
@@ -180,7 +191,9 @@ hook! { fn fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE {
     if let Some(connection) = table::connection(fd) {
         connection.leave(fd, Reason::StandardStream);
         drop(connection);
-        table::take(fd).release();
+        let entry = table::take(fd);
+        tcp::stays(fd, entry, false);
+        entry.release();
     }
     real::fdopen(fd, mode)
 } }

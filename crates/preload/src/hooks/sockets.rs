@@ -14,7 +14,7 @@ hook! { fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
     let family = if addr.is_null() || (len as usize) < size_of::<libc::sa_family_t>() { -1 } else { c_int::from((*addr).sa_family) };
     if family == libc::AF_UNSPEC {
         // Dissolves the connection; what comes next is another one.
-        super::descriptors::forget(fd);
+        super::descriptors::dissolve(fd);
     }
     let result = real::connect(fd, addr, len);
     let under_way = result == 0 || matches!(crate::errno::current(), libc::EINPROGRESS | libc::EINTR);

@@ -1,0 +1,77 @@
+//! Programs whose connections are offered at once, or at random moments, so that all that they do happens in rings: signal handlers, and connections that carry a page and close.
+//!
+//! Invariant: a program that hangs is killed at its limit, and the test fails.
+
+mod common;
+
+use common::{By, PAIRS, World, finish_within, have, port, text};
+use std::process::Command;
+use std::time::Duration;
+
+/// When connections are offered.
+const OFFERS: [&str; 3] = ["usual", "at-once", "random:7"];
+
+/// A command under `vmmc exec --offer`.
+fn offered(world: &World, when: &str, words: &[&str]) -> Command {
+    let mut command = world.command(By::Exec, words);
+    command.env("VMMC_OFFER", when);
+    command
+}
+
+#[test]
+fn a_signal_handler_closes_accepts_sends_receives_and_shuts_down_whatever_it_interrupts() {
+    if !have("cc", "gcc") {
+        return;
+    }
+    let world = World::new();
+    let (source, binary) = (concat!(env!("CARGO_MANIFEST_DIR"), "/tests/signals.c"), world.folder.join("signals"));
+    let binary = binary.to_str().expect("ASCII");
+    world.run(By::Itself, &["cc", "-std=gnu11", "-O2", "-w", "-o", binary, source]);
+    for when in OFFERS {
+        let output = finish_within(Duration::from_secs(60), offered(&world, when, &[binary, "200"]));
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && text(&output) == "fine\n", "{when}: {}{said}", text(&output));
+    }
+}
+
+#[test]
+fn haproxy_hands_on_pages_of_connections_that_close() {
+    if !have("haproxy", "haproxy") || !have("nginx", "nginx") || !have("wrk", "wrk") {
+        return;
+    }
+    let world = World::new();
+    let folder = world.folder.display();
+    let (front, back) = (port(), port());
+    let write = |name: &str, content: &str| {
+        let path = world.folder.join(name);
+        std::fs::write(&path, content).expect("writable");
+        path.to_str().expect("ASCII").to_string()
+    };
+    let page: String = (0..80_000u32).map(|n| char::from(b'a' + (n % 23) as u8)).collect();
+    write("page", &page);
+    let user = if rustix::process::geteuid().is_root() { "user root;" } else { "" };
+    let nginx = write(
+        "nginx.conf",
+        &format!(
+            "{user} worker_processes 1; daemon off; pid {folder}/pid; error_log {folder}/error.log;
+            events {{ worker_connections 512; }}
+            http {{ access_log off; sendfile on; server {{ listen 127.0.0.1:{back} backlog=512; root {folder}; }} }}"
+        ),
+    );
+    let haproxy = write(
+        "haproxy.cfg",
+        &format!(
+            "global\n nbthread 2\n maxconn 1000\ndefaults\n mode http\n timeout connect 20s\n timeout client 40s\n timeout server 40s\n option httpclose\n\
+             frontend f\n bind 127.0.0.1:{front}\n default_backend b\nbackend b\n server s 127.0.0.1:{back}\n"
+        ),
+    );
+    for (proxy_by, others_by) in PAIRS {
+        let _nginx = world.server(others_by, &["nginx", "-c", &nginx], back);
+        let _haproxy = world.server(proxy_by, &["haproxy", "-f", &haproxy], front);
+        let url = format!("http://127.0.0.1:{front}/page");
+        let asks = ["wrk", "-c", "20", "-t", "2", "-d", "3", "-H", "Connection: close", &url];
+        let printed = world.run(others_by, &asks);
+        let complaint = printed.contains("Socket errors") || printed.contains("Non-2xx");
+        assert!(!complaint && printed.contains("requests in"), "{proxy_by:?} {others_by:?}: {printed}");
+    }
+}
