@@ -375,6 +375,7 @@ fn without_trust_in_users_other_nodes_import_only_what_is_for_anyone() {
         let spec = ImportSpec {
             node: None,
             what: ImportTarget::Name("mine".into()),
+            owner: vmmc_nic::Owner::Any,
             rights: Rights::ALL,
             wait: false,
             deadline: world.now + Duration::from_secs(1),
