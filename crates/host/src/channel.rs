@@ -346,6 +346,11 @@ pub fn node_socket_name(uid: u32, node: &str) -> String {
     format!("vmmc/{uid}/{node}")
 }
 
+/// Who listens under the name of a user's node; none: nobody does, or it takes no connection now. Anybody can take an abstract name, so who does not look believes a stranger.
+pub fn holder_of_node(uid: u32, node: &str) -> Option<PeerCredentials> {
+    Channel::try_connect(&node_socket_name(uid, node)).ok()?.peer().ok()
+}
+
 /// Nodes that listen in this network namespace, or are about to: (user id, name), from the kernel's list of Unix sockets.
 pub fn listening_nodes() -> Vec<(u32, String)> {
     let text = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();

@@ -16,14 +16,14 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use vmmc_host::Channel;
-use vmmc_host::channel::{ChannelError, node_socket_name};
+use vmmc_host::channel::{ChannelError, Listener, node_socket_name};
 use vmmc_host::control::{
     Access, Answer, CONTROL_VERSION, Call, Owner, PageRun, PinRun, Refusal, RefusalCode, Reply, Request, What, decode,
     encode, rights,
 };
 use vmmc_host::stream::messages::SocketCall;
 use vmmc_host::wait::Deadline;
-use vmmc_node::{KeySource, NodeConfig, Serve};
+use vmmc_node::{KeySource, NodeConfig, RunError, Serve, StartError};
 use wild::{HONEST, HOSTILE, Noise, Watched, as_user, become_user, can_be_others};
 
 const VMMCD: &str = env!("CARGO_BIN_EXE_vmmcd");
@@ -218,6 +218,29 @@ fn a_private_node_serves_its_user_and_root_and_tells_others_what_to_do() {
         stopper.stop();
         thread.join().unwrap();
     }
+}
+
+#[test]
+fn a_start_under_a_name_that_a_stranger_holds_says_who_it_is() {
+    if !can_be_others() {
+        return;
+    }
+    let name = format!("held-{}", std::process::id());
+    let stranger = as_user(HOSTILE, || Listener::bind(&node_socket_name(HONEST, &name)).unwrap());
+    let config = NodeConfig::new(&name).listen("127.0.0.1:0".parse().unwrap()).key(KeySource::Plain);
+    let why = format!("process {} of user {HOSTILE}", std::process::id());
+    as_user(HONEST, || {
+        let error = vmmc_node::Daemon::start(config.clone()).map(drop).unwrap_err();
+        assert!(matches!(error, RunError::NameHeld { uid: HONEST, holder: HOSTILE, .. }), "{error}");
+        assert!(error.to_string().contains(&why), "{error}");
+        // In the background too, where a stranger must not be taken for the node that was started.
+        match vmmc_node::start_detached(std::path::Path::new(VMMCD), &config) {
+            Err(StartError::Execute { why, .. }) => println!("SKIP: another user cannot run the daemon: {why}"),
+            other => assert!(matches!(&other, Err(StartError::Ended { said, .. }) if said.contains(&why)), "{other:?}"),
+        }
+    });
+    drop(stranger);
+    as_user(HONEST, || vmmc_node::Daemon::start(config).map(drop)).unwrap();
 }
 
 #[test]

@@ -52,6 +52,10 @@ fn connect(uid: u32, node: &str, deadline: Deadline) -> Result<Channel, ChannelE
         Err(ChannelError::NoListener { .. }) if uid != 0 => {
             Channel::connect_until(&node_socket_name(0, node), deadline)
         }
+        // A stranger has taken the name of our node: that keeps nobody from the system's.
+        Ok(stranger) if uid != 0 && stranger.peer().is_ok_and(|who| who.uid != uid && who.uid != 0) => {
+            Ok(Channel::connect_until(&node_socket_name(0, node), deadline).unwrap_or(stranger))
+        }
         other => other,
     }
 }

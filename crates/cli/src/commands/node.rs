@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use vmmc::{AttachError, NodeInfo};
-use vmmc_host::channel::listening_nodes;
+use vmmc_host::channel::{holder_of_node, listening_nodes};
 use vmmc_host::control::ProcessInfo;
 use vmmc_node::{KeySource, NodeConfig, UtlbConfig};
 use vmmc_utlb::CacheShape;
@@ -33,7 +33,9 @@ fn own_uid() -> u32 {
 }
 
 fn runs(name: &str) -> bool {
-    listening_nodes().contains(&(own_uid(), name.to_string()))
+    // A stranger may have the name: that is no node of ours, and the start says so.
+    let is_ours = || holder_of_node(own_uid(), name).is_none_or(|who| who.uid == own_uid());
+    listening_nodes().contains(&(own_uid(), name.to_string())) && is_ours()
 }
 
 fn config(options: &NodeOptions) -> Result<NodeConfig, Failure> {

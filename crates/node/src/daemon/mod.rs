@@ -23,7 +23,7 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use vmmc_host::channel::{ChannelError, Listener, node_socket_name};
+use vmmc_host::channel::{ChannelError, Listener, holder_of_node, node_socket_name};
 use vmmc_host::process::OpenFiles;
 use vmmc_host::wait::{WakeReceiver, WakeSender, Yields, wake_pair};
 use vmmc_nic::{BadNodeName, PeerTableFull, Time};
@@ -57,6 +57,20 @@ pub enum RunError {
         name: String,
         /// The user.
         uid: u32,
+    },
+    /// Somebody else listens under the name of the user's node.
+    #[error(
+        "the name of node {name:?} of user {uid} is held by process {pid} of user {holder}, which is no node of user {uid}; choose another name (`--name`), or have that process ended"
+    )]
+    NameHeld {
+        /// The name.
+        name: String,
+        /// The user whose node was to start.
+        uid: u32,
+        /// The user who has the name.
+        holder: u32,
+        /// Its process.
+        pid: u32,
     },
     /// No key.
     #[error(transparent)]
@@ -140,7 +154,13 @@ impl Daemon {
         vmmc_nic::NodeName::parse(&config.name)?;
         let uid = rustix::process::geteuid().as_raw();
         let listener = Listener::reserve(&node_socket_name(uid, &config.name)).map_err(|e| match e {
-            ChannelError::NameTaken { .. } => RunError::NameTaken { name: config.name.clone(), uid },
+            ChannelError::NameTaken { .. } => {
+                let name = config.name.clone();
+                match holder_of_node(uid, &name).filter(|who| who.uid != uid) {
+                    Some(who) => RunError::NameHeld { name, uid, holder: who.uid, pid: who.pid },
+                    None => RunError::NameTaken { name, uid },
+                }
+            }
             other => RunError::Channel(other),
         })?;
         let mut runner = Runner::start(&config, false)?;

@@ -8,8 +8,7 @@ use std::io::Read;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
-use vmmc_host::Channel;
-use vmmc_host::channel::{listening_nodes, node_socket_name};
+use vmmc_host::channel::{holder_of_node, listening_nodes};
 use vmmc_host::process::{Apart, plain_environment, start_apart};
 
 /// Why a daemon did not start.
@@ -55,16 +54,16 @@ pub fn start_detached(binary: &Path, config: &NodeConfig) -> Result<(), StartErr
         .spawn()
         .map_err(|e| StartError::Execute { binary: binary.display().to_string(), why: e.to_string() })?;
     let uid = rustix::process::geteuid().as_raw();
-    let name = node_socket_name(uid, &config.name);
     let start = Instant::now();
     loop {
-        if Channel::connect(&name).is_ok() {
+        let holder = holder_of_node(uid, &config.name);
+        if holder.is_some_and(|who| who.uid == uid) {
             return Ok(());
         }
         // A failure to ask counts as "still running": the deadline ends that.
         let ended = matches!(child.try_wait(), Ok(Some(_)));
-        // Ended because another one has the name? That one serves, or will soon.
-        if ended && !listening_nodes().contains(&(uid, config.name.clone())) {
+        // Ended because another one has the name? That one serves, or will soon, unless it is a stranger.
+        if ended && (holder.is_some() || !listening_nodes().contains(&(uid, config.name.clone()))) {
             return Err(StartError::Ended { name: config.name, said: last_words(&mut child) });
         }
         if start.elapsed() >= START_TIME {
