@@ -71,8 +71,12 @@ pub(crate) fn tcp_pair() -> (TcpStream, TcpStream) {
 
 /// A connection between two contexts that is in the ring in both directions.
 pub(crate) fn upgraded_pair(a: &Arc<Context>, b: &Arc<Context>) -> (Stream, Stream) {
+    upgrade(a, b, tcp_pair())
+}
+
+/// The same of two ends that are there.
+pub(crate) fn upgrade(a: &Arc<Context>, b: &Arc<Context>, (one, two): (TcpStream, TcpStream)) -> (Stream, Stream) {
     use std::io::{Read, Write};
-    let (one, two) = tcp_pair();
     let (one, two) = (Stream::new(a, one), Stream::new(b, two));
     let start = std::time::Instant::now();
     while [&one, &two].iter().any(|s| {

@@ -1,0 +1,315 @@
+//! A hostile user of the sockets service beside an honest pair: wild but well-formed messages with wild descriptors, and noise in the words of its own connections.
+//!
+//! The node is a process of its own. Honest exchanges have a deadline, and their content is looked at; so are the node's memory and descriptors. `SEED=n` replays a run, and
+//! `VMMC_HOSTILE_SECONDS=n` lets it take longer.
+//!
+//! Invariant: what one user does changes nothing for another one.
+
+mod common;
+#[path = "../../node/src/testing/wild.rs"]
+#[allow(dead_code, reason = "shared with the tests of other crates")]
+mod wild;
+
+use common::{settings, tcp_pair, upgrade, upgraded_pair};
+use rustix::event::EventfdFlags;
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use vmmc_host::Channel;
+use vmmc_host::channel::node_socket_name;
+use vmmc_host::control::{Answer, CONTROL_VERSION, Call, Reply, Request, decode, encode};
+use vmmc_host::stream::messages::{Place, SocketCall, SocketClaim, SocketNews};
+use vmmc_host::stream::{BELLS, Bells, Slab, Watch, claim};
+use vmmc_node::{Daemon, KeySource, NodeConfig, Serve};
+use vmmc_sockets::{Context, Settings};
+use wild::{HONEST, HOSTILE, Noise, Watched, become_user, can_be_others, descriptor, hostile_time, seed};
+
+/// An honest exchange that takes longer was held up; one in fifty may be, by the machine.
+const SLOW: Duration = Duration::from_millis(250);
+const TOO_SLOW: Duration = Duration::from_secs(5);
+/// What a hostile user may cost the node: memory that no client has mapped, and descriptors.
+const COST_KIB_MAX: u64 = 128 << 10;
+const COST_DESCRIPTORS_MAX: usize = 1_000;
+/// Messages of one hostile connection.
+const MESSAGES: usize = 60;
+
+#[test]
+#[ignore = "a role of the other test"]
+fn child_process() {
+    let Ok(name) = std::env::var("VMMC_TEST_NODE") else { return };
+    let mut config = NodeConfig::new(&name).listen("127.0.0.1:0".parse().unwrap()).key(KeySource::Plain);
+    config.serve = Serve::Any;
+    let daemon = Daemon::start(config).unwrap();
+    println!("listens");
+    daemon.run().unwrap();
+}
+
+fn start_node(name: &str) -> Watched {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "child_process", "--ignored", "--nocapture", "--test-threads=1"])
+        .env("VMMC_TEST_NODE", name)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap().contains("listens")), "the node starts");
+    Watched(child)
+}
+
+fn context(node: &str) -> Arc<Context> {
+    Arc::new(Context::new(Settings { node_uid: 0, ..settings(node) }))
+}
+
+/// What the honest pair shows of itself: a claim that others may repeat.
+type Shown = Mutex<Option<SocketClaim>>;
+
+/// Exchanges over a connection that stays, and over new ones that must still be upgraded. To be called by a thread that is the honest user.
+fn honest(node: &str, over: &AtomicBool, shown: &Shown) {
+    let (a, b) = (context(node), context(node));
+    let (one, two) = upgraded_pair(&a, &b);
+    // Connections that others claim before they are offered.
+    let next = || {
+        let pair = tcp_pair();
+        *shown.lock().unwrap() = claim(pair.0.as_fd()).ok();
+        pair
+    };
+    let mut claimed = next();
+    let (mut times, mut count) = (Vec::new(), 0u64);
+    while !over.load(Ordering::SeqCst) || count < 50 {
+        let start = Instant::now();
+        count += 1;
+        let mut got = [0; 8];
+        (&one).write_all(&count.to_le_bytes()).unwrap();
+        (&two).read_exact(&mut got).unwrap();
+        assert_eq!(u64::from_le_bytes(got), count, "foreign bytes");
+        if count % 16 == 0 {
+            let (three, four) = upgrade(&a, &b, claimed);
+            claimed = next();
+            (&three).write_all(&[7; 100_000]).unwrap();
+            drop(three);
+            let mut rest = Vec::new();
+            (&four).read_to_end(&mut rest).unwrap();
+            assert!(rest == [7; 100_000], "{} bytes", rest.len());
+        }
+        times.push(start.elapsed());
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    let slow = times.iter().filter(|time| **time > SLOW).count();
+    let worst = times.iter().max().unwrap();
+    println!("{} honest exchanges, {slow} slow, the worst {worst:?}", times.len());
+    assert!(slow <= 1 + times.len() / 50, "{slow} of {} exchanges were held up", times.len());
+    assert!(*worst < TOO_SLOW, "an exchange took {worst:?}");
+}
+
+/// A descriptor of some kind; none whose closing waits, for it is this thread that closes it.
+fn some_descriptor(noise: &mut Noise) -> OwnedFd {
+    loop {
+        match descriptor(noise) {
+            ("a connection that lingers", _) => {}
+            (_, fd) => return fd,
+        }
+    }
+}
+
+/// A client that says whatever the dice say.
+struct Client {
+    channel: Channel,
+    _bells: Bells,
+    slabs: HashMap<u64, Slab>,
+    places: Vec<Place>,
+    processes: Vec<u32>,
+}
+
+impl Client {
+    fn attach(node: &str, noise: &mut Noise) -> Option<Client> {
+        let channel = Channel::connect(&node_socket_name(0, node)).ok()?;
+        let bells = Bells::create().ok()?;
+        let given = if noise.one_in(8) { some_descriptor(noise) } else { bells.share().ok()? };
+        let client =
+            Client { channel, _bells: bells, slabs: HashMap::new(), places: Vec::new(), processes: Vec::new() };
+        client.say(SocketCall::Attach { version: CONTROL_VERSION }, &[given.as_fd()]);
+        Some(client)
+    }
+
+    /// Whether the node would hear it.
+    fn say(&self, call: SocketCall, fds: &[BorrowedFd<'_>]) -> bool {
+        self.channel.try_send(&encode(&Request { serial: 1, call: Call::Sockets(call) }), fds).is_ok()
+    }
+
+    /// Takes what the node has said.
+    fn hear(&mut self) {
+        while let Ok((bytes, mut fds)) = self.channel.try_receive() {
+            let Ok(Reply { result: Ok(Answer::Sockets(news)), .. }) = decode(&bytes) else { continue };
+            match news {
+                SocketNews::Attached { process } | SocketNews::Peer { process } => self.processes.push(process),
+                SocketNews::Slab { slab, shape } => {
+                    self.slabs.extend(fds.pop().and_then(|fd| Slab::map(fd, shape).ok()).map(|mapped| (slab, mapped)));
+                }
+                SocketNews::Matched { place, .. } => self.places.push(place),
+                _ => {}
+            }
+        }
+    }
+
+    /// Noise in the words of its own connections, and of all others in the same memory.
+    fn scribble(&self, noise: &mut Noise) {
+        let Some(slab) = self.slabs.values().next() else { return };
+        let Some(slot) = slab.slot(noise.next() as u32 % slab.shape().slots) else { return };
+        let words = slot.words();
+        let direction = &words.directions[noise.below(2)];
+        let process = if noise.one_in(2) { noise.pick(&[1, u32::MAX]) } else { noise.next() as u32 };
+        let near = self.processes.last().map_or(process, |own| own.wrapping_sub(noise.next() as u32 % 20));
+        let watch =
+            Watch { process: noise.pick(&[process, near]), bell: noise.next() as u32, token: noise.next() as u32 };
+        let long: [&AtomicU64; 5] =
+            [&direction.tail, &direction.head, &direction.head_seen, &direction.ring_began, &direction.copies];
+        noise.pick(&long).store(noise.number(), Ordering::SeqCst);
+        let watches = if noise.one_in(2) { &direction.receiver_watch } else { &direction.sender_watch };
+        watches[noise.below(4)].store(watch.to_word(), Ordering::SeqCst);
+        let short = [
+            &direction.sender_flags,
+            &direction.receiver_flags,
+            &direction.sender_lock,
+            &direction.receiver_lock,
+            &direction.large_granted,
+            &direction.kernel_sends,
+            &words.between,
+            &words.broken,
+            &words.ends[0].holders,
+            &words.ends[1].hint,
+        ];
+        noise.pick(&short).store(noise.number() as u32, Ordering::SeqCst);
+        words.secret.store(noise.next(), Ordering::Relaxed);
+    }
+
+    fn place(&self, noise: &mut Noise) -> Place {
+        match self.places.get(noise.below(self.places.len() + 1)) {
+            Some(place) => *place,
+            None => Place { slab: noise.number() % 64, slot: noise.next() as u32 % 40, end: noise.next() as u8 % 3 },
+        }
+    }
+
+    fn call(&self, noise: &mut Noise, claims: &[SocketClaim]) -> SocketCall {
+        let place = self.place(noise);
+        let connection = noise.next() % 20;
+        match noise.below(14) {
+            0 | 1 => SocketCall::Bell { bell: noise.next() as u32 % (BELLS + 2) },
+            2..=4 => {
+                let mut socket = claims[noise.below(claims.len())].clone();
+                match noise.below(8) {
+                    0 => socket.cookie = noise.number(),
+                    1 => socket.interface = noise.next() as u32,
+                    2 => std::mem::swap(&mut socket.local, &mut socket.remote),
+                    3 => socket.local = "[::ffff:1.2.3.4]:5".parse().unwrap(),
+                    _ => {}
+                }
+                SocketCall::Offer { connection, socket }
+            }
+            5 => SocketCall::Withdraw { connection },
+            6 => SocketCall::Adopt { connection, cookie: claims[noise.below(claims.len())].cookie },
+            7 => {
+                let secret = self.slabs.get(&place.slab).and_then(|slab| slab.slot(place.slot));
+                let secret = secret.map_or(noise.next(), |slot| slot.words().secret.load(Ordering::Relaxed));
+                SocketCall::Hold { places: vec![(place, secret); noise.pick(&[1, 1, 2, 500, 600])] }
+            }
+            8 => SocketCall::LetGo { place },
+            9 => SocketCall::Release { place },
+            10 | 11 => SocketCall::Grow { place },
+            12 => SocketCall::Ring { place },
+            _ => SocketCall::Ended { place },
+        }
+    }
+}
+
+fn full_counter() -> Option<OwnedFd> {
+    let fd = rustix::event::eventfd(0, EventfdFlags::empty()).ok()?;
+    rustix::io::write(&fd, &(u64::MAX - 1).to_ne_bytes()).ok().map(|_| fd)
+}
+
+/// Two clients with connections between them, and what they say until they are let go.
+fn hostile_round(node: &str, noise: &mut Noise, shown: &Shown) -> usize {
+    let pairs: Vec<(TcpStream, TcpStream)> = (0..3).map(|_| tcp_pair()).collect();
+    let mut claims: Vec<SocketClaim> =
+        pairs.iter().flat_map(|(one, two)| [claim(one.as_fd()), claim(two.as_fd())]).filter_map(Result::ok).collect();
+    for claim in &mut claims {
+        // The other users of this test are threads of this process, which does hold these.
+        claim.descriptor = -1;
+    }
+    claims.extend(shown.lock().unwrap().clone().map(|theirs| SocketClaim { descriptor: -1, ..theirs }));
+    let mut clients: Vec<Client> = (0..2).filter_map(|_| Client::attach(node, noise)).collect();
+    let mut said = 0;
+    for step in 0..MESSAGES {
+        for client in &mut clients {
+            client.hear();
+            client.scribble(noise);
+            let call = match step {
+                0..3 => {
+                    SocketCall::Offer { connection: 100 + step as u64, socket: claims[2 * step + said % 2].clone() }
+                }
+                _ => client.call(noise, &claims),
+            };
+            let is_bell = matches!(call, SocketCall::Bell { .. });
+            let own: Vec<OwnedFd> = match noise.below(16) {
+                0 => (0..1 + noise.below(3)).map(|_| some_descriptor(noise)).collect(),
+                1..6 if is_bell => full_counter().into_iter().collect(),
+                _ if is_bell => rustix::event::eventfd(0, EventfdFlags::empty()).into_iter().collect(),
+                _ => Vec::new(),
+            };
+            let fds: Vec<BorrowedFd<'_>> = own.iter().map(AsFd::as_fd).collect();
+            let heard = client.say(call, if step < 3 { &[] } else { &fds });
+            if !heard {
+                *client = match Client::attach(node, noise) {
+                    Some(new) => new,
+                    None => return said,
+                };
+            }
+            said += 1;
+        }
+        if noise.one_in(8) {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+    said
+}
+
+#[test]
+fn wild_messages_with_wild_descriptors_hold_no_honest_pair_up() {
+    if !can_be_others() {
+        return;
+    }
+    let name = format!("sockwild{}", std::process::id());
+    let mut node = start_node(&name);
+    let (memory, descriptors) = (node.memory_kib(), node.descriptors());
+    let (over, shown) = (AtomicBool::new(false), Shown::default());
+    let seed = seed();
+    std::thread::scope(|scope| {
+        let pair = scope.spawn(|| {
+            become_user(HONEST);
+            honest(&name, &over, &shown);
+        });
+        let wild = scope.spawn(|| {
+            become_user(HOSTILE);
+            let (mut noise, start) = (Noise(seed), Instant::now());
+            let (mut rounds, mut said) = (0, 0);
+            while start.elapsed() < hostile_time() {
+                said += hostile_round(&name, &mut noise, &shown);
+                rounds += 1;
+            }
+            println!("{said} wild messages in {rounds} rounds");
+        });
+        let ended = wild.join();
+        over.store(true, Ordering::SeqCst);
+        pair.join().unwrap();
+        ended.unwrap();
+    });
+    assert!(node.is_alive(), "the node has ended");
+    let cost = node.memory_kib().saturating_sub(memory);
+    let more = node.descriptors().saturating_sub(descriptors);
+    println!("the node has {cost} KiB and {more} descriptors more than at the start");
+    assert!(cost < COST_KIB_MAX && more < COST_DESCRIPTORS_MAX, "{cost} KiB and {more} descriptors");
+}
