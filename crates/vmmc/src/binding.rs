@@ -62,18 +62,20 @@ impl Binding<'_> {
     /// Stores bytes; the last one becomes visible last. After the export's end the bytes reach nobody.
     ///
     /// # Errors
-    /// [`AccessError::OutOfBounds`].
+    /// [`AccessError::OutOfBounds`]; [`AccessError::Forked`].
     #[inline]
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<(), AccessError> {
+        self.import.shared.core.must_be_here()?;
         Ok(self.region().write(offset, data)?)
     }
 
     /// Loads bytes.
     ///
     /// # Errors
-    /// [`AccessError::OutOfBounds`].
+    /// [`AccessError::OutOfBounds`]; [`AccessError::Forked`].
     #[inline]
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), AccessError> {
+        self.import.shared.core.must_be_here()?;
         Ok(self.region().read(offset, into)?)
     }
 
@@ -83,6 +85,7 @@ impl Binding<'_> {
     /// [`AccessError`].
     #[inline]
     pub fn word(&self, offset: u64) -> Result<&AtomicU64, AccessError> {
+        self.import.shared.core.must_be_here()?;
         if offset % 8 != 0 {
             return Err(AccessError::Misaligned { offset });
         }

@@ -40,16 +40,18 @@ impl Buffer {
     /// Copies bytes out.
     ///
     /// # Errors
-    /// [`AccessError::OutOfBounds`].
+    /// [`AccessError::OutOfBounds`]; [`AccessError::Forked`].
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), AccessError> {
+        self.core.must_be_here()?;
         self.piece.read(offset, into)
     }
 
     /// Copies bytes in.
     ///
     /// # Errors
-    /// [`AccessError::OutOfBounds`].
+    /// [`AccessError::OutOfBounds`]; [`AccessError::Forked`].
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<(), AccessError> {
+        self.core.must_be_here()?;
         self.piece.write(offset, data)
     }
 
@@ -58,6 +60,7 @@ impl Buffer {
     /// # Errors
     /// [`AccessError`].
     pub fn word(&self, offset: u64) -> Result<&AtomicU64, AccessError> {
+        self.core.must_be_here()?;
         self.piece.word(offset)
     }
 

@@ -5,7 +5,7 @@
 
 use crate::collector::Collector;
 use crate::control::{Answered, Control};
-use crate::error::CallError;
+use crate::error::{AccessError, CallError};
 use crate::hub::Hub;
 use crate::imports::Imports;
 use crate::limits::{NAP_MAX, NAP_MIN, STEPPED_SLICE};
@@ -189,6 +189,12 @@ impl Core {
     /// Whether this is a child of the process that attached: it must touch nothing that the parent shares with the node.
     pub(crate) fn is_forked(&self) -> bool {
         !matches!(self.hot.state(), ALIVE | GONE)
+    }
+
+    /// Refuses to reach memory that the parent shares with others.
+    #[inline]
+    pub(crate) fn must_be_here(&self) -> Result<(), AccessError> {
+        if self.is_forked() { Err(AccessError::Forked { parent: self.pid }) } else { Ok(()) }
     }
 
     pub(crate) fn call_error(&self, end: End, waited: Duration) -> CallError {

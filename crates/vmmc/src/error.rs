@@ -439,6 +439,14 @@ pub enum AccessError {
         /// The offset.
         offset: u64,
     },
+    /// The memory belongs to the session of the parent process.
+    #[error(
+        "this memory is shared by the session that process {parent} attached before a fork; attach in the child to get one of its own"
+    )]
+    Forked {
+        /// The process that attached.
+        parent: u32,
+    },
 }
 
 /// Why a wait for a word or a notification ended without it.

@@ -164,16 +164,18 @@ impl Export {
     /// Copies bytes out. If importers store meanwhile, old and new bytes may be mixed.
     ///
     /// # Errors
-    /// [`AccessError::OutOfBounds`].
+    /// [`AccessError::OutOfBounds`]; [`AccessError::Forked`].
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), AccessError> {
+        self.core.must_be_here()?;
         self.piece().read(offset, into)
     }
 
     /// Copies bytes in; the last one becomes visible last.
     ///
     /// # Errors
-    /// [`AccessError::OutOfBounds`].
+    /// [`AccessError::OutOfBounds`]; [`AccessError::Forked`].
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<(), AccessError> {
+        self.core.must_be_here()?;
         self.piece().write(offset, data)
     }
 
@@ -183,6 +185,7 @@ impl Export {
     /// [`AccessError`].
     #[inline]
     pub fn word(&self, offset: u64) -> Result<&AtomicU64, AccessError> {
+        self.core.must_be_here()?;
         self.piece().word(offset)
     }
 

@@ -228,6 +228,7 @@ impl Kind for AccessError {
         match self {
             AccessError::OutOfBounds { .. } => ErrorKind::OutOfBounds,
             AccessError::Misaligned { .. } => ErrorKind::Misaligned,
+            AccessError::Forked { .. } => ErrorKind::Forked,
         }
     }
 }

@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
-use vmmc::{Rights, SendOptions, Session, TransferError, WaitError};
+use vmmc::{AccessError, BindOptions, Rights, SendOptions, Session, TransferError, WaitError};
 use vmmc_node::{KeySource, NodeConfig};
 
 const LONG: Duration = Duration::from_secs(30);
@@ -173,18 +173,36 @@ fn a_forked_child_finds_the_session_unusable() {
     let _daemon = Role::start("node", &node);
     let session = attach(&node);
     let export = session.export(4096).name("parents").create().unwrap();
-    let mapped = session.import("parents").open().unwrap();
+    let mapped = session.import("parents").rights(Rights::ALL).open().unwrap();
     let served = session.import("parents").rights(Rights::WRITE).open().unwrap();
     let spare = (session.export(4096).notify(true).create().unwrap(), session.import("parents").open().unwrap());
     let buffer = session.buffer(4096).unwrap();
+    let bound = session.import("parents").open().unwrap();
+    let binding = bound.bind(BindOptions::default()).unwrap();
     let handler = spare.0.on_notification(|_| {}).unwrap();
     // SAFETY: the child runs only the calls below, which take no lock that another thread could hold at the fork (they fail before), and leaves by _exit.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let forked = |result: Result<(), TransferError>| matches!(result, Err(TransferError::Forked { .. }));
+        let not_here = |result: Result<(), AccessError>| matches!(result, Err(AccessError::Forked { .. }));
         let all = forked(mapped.send(0, b"child"))
             && forked(served.send(0, b"child"))
             && forked(served.flush())
+            && forked(mapped.fetch(0, &mut [0; 4]))
+            && forked(mapped.fetch_add(0, 1).map(drop))
+            && forked(mapped.compare_swap(0, 0, 1).map(drop))
+            && forked(mapped.swap(0, 1).map(drop))
+            && forked(mapped.send_with(0, b"child", SendOptions::notify()))
+            && not_here(export.write(0, b"child"))
+            && not_here(export.read(0, &mut [0; 4]))
+            && not_here(export.word(0).map(drop))
+            && export.wait_word(0, |_| true).is_err()
+            && not_here(buffer.write(0, b"child"))
+            && not_here(buffer.read(0, &mut [0; 4]))
+            && not_here(buffer.word(0).map(drop))
+            && not_here(binding.write(0, b"child"))
+            && not_here(binding.read(0, &mut [0; 4]))
+            && not_here(binding.word(0).map(drop))
             && session.node_info(false).is_err();
         // What the child drops is only its own view.
         drop((handler, spare, buffer));
