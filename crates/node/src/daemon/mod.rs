@@ -7,6 +7,7 @@
 mod counters;
 mod launcher;
 mod metrics;
+mod rights;
 mod start;
 
 use crate::config::NodeConfig;
@@ -164,6 +165,8 @@ impl Daemon {
             other => RunError::Channel(other),
         })?;
         let mut runner = Runner::start(&config, false)?;
+        // The key has been read and ports are bound; no thread has been started.
+        rights::keep_few(&config);
         let (bell, ringer) = wake_pair().map_err(RunError::Channel)?;
         let stop = Arc::new(AtomicBool::new(false));
         if config.handle_signals {
