@@ -95,9 +95,12 @@ pub(crate) fn become_user(uid: u32) {
     set_thread_res_uid(user, user, user).unwrap();
 }
 
+/// What it is, and how it is made.
+type Kind = (&'static str, fn(&mut Noise) -> Option<OwnedFd>);
+
 /// A descriptor of some kind, and which. What cannot be made here is something else instead.
 pub(crate) fn descriptor(noise: &mut Noise) -> (&'static str, OwnedFd) {
-    let kinds: [(&'static str, fn(&mut Noise) -> Option<OwnedFd>); 24] = [
+    let kinds: [Kind; 24] = [
         ("sealed memory", |n| memory(n, true, MemfdFlags::ALLOW_SEALING)),
         ("sealed memory, private", |n| {
             let fd = memory(n, true, MemfdFlags::ALLOW_SEALING)?;
