@@ -7,6 +7,7 @@ mod install;
 mod man;
 mod man_statuses;
 mod python;
+mod reference;
 mod steps;
 mod tidy;
 

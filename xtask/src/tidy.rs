@@ -3,7 +3,7 @@
 //! Invariant: a rule that fails names file, line and what to do. Source: ARCHITECTURE.md, "invariants".
 
 use crate::Outcome::{self, Failed, Passed};
-use crate::root;
+use crate::{reference, root};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -62,6 +62,7 @@ pub(crate) fn check() -> Outcome {
     let files = rust_files();
     files.iter().for_each(|file| sources(file, &mut complaints));
     documents(&mut complaints);
+    reference::check(&mut complaints);
     if complaints.is_empty() {
         return Passed(format!("{} source files", files.len()));
     }
