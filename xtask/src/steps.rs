@@ -51,6 +51,7 @@ pub(crate) fn all() -> Vec<Step> {
         step("examples", "the tutorial, each with real processes", examples),
         step("c-library", "the C library: installed, examples built with pkg-config and CMake, run", crate::c::check),
         step("python", "the Python package: pip install, tests, tutorial, stubs", crate::python::check),
+        step("first-hour", "what the documents tell users to type, typed in a fresh home", crate::first_hour::check),
         step("demo", "the main job", demo),
         step("fuzz", "every decoder, bounded", fuzz),
         step("msrv", "the minimum supported compiler", msrv),

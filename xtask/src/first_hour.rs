@@ -1,0 +1,309 @@
+//! What a document tells a user to type works, because this types it.
+//!
+//! ```text
+//!   docs/*.md ── marked blocks ──▶ files and one session of bash, in a fresh home, with nodes of its own
+//! ```
+//!
+//! A mark is a comment before a block: `typed`, `typed in DIR`, `typed last`, with `, needs COMMAND, packages` at its end where it cannot run everywhere; `file PATH`
+//! for text to put into a file; `not typed: REASON`. `needs packages` is a package index in reach.
+//!
+//! Invariant: every console block of the documents is typed or says why not. What is typed is the document's text; only the profile is the check's own, so that
+//! nothing is built a second time (`--full` leaves that away too). Nothing outside of the target folder changes, and no process stays.
+
+use crate::Outcome::{self, Failed, Passed, Skipped};
+use crate::install::built_folder;
+use crate::steps::{PROFILE, build, log_text, run, succeeds};
+use crate::{man, root, target_folder};
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// In the order in which somebody would read them.
+const DOCUMENTS: &[&str] = &["docs/installing.md", "docs/c.md", "docs/python.md", "README.md", "docs/running.md"];
+/// Marks of blocks that carry none in their document: document, beginning of the first command, mark.
+const MARKS: &[(&str, &str, &str)] = &[
+    ("README.md", "cargo run --release -- demo", "not typed: the step `demo`, and this check itself"),
+    ("README.md", "cargo build --release && cargo build --release --example 08_job", "typed in ~/vmmc"),
+    ("README.md", "cargo build --release", "not typed: crates/preload/tests run redis under `vmmc exec`"),
+    (
+        "docs/running.md",
+        "vmmc run -n 4 -- ./program",
+        "not typed: the program is the reader's; crates/cli/tests run others",
+    ),
+    // Two machines, typed over namespaces by crates/cli/tests/two_machines.rs.
+    ("docs/running.md", "vmmc node start --listen", "not typed: two_machines.rs"),
+    ("docs/running.md", "ssh ", "not typed: two_machines.rs"),
+    ("docs/running.md", "vmmc run --hosts", "not typed: two_machines.rs"),
+    ("docs/running.md", "vmmc node log", "not typed: crates/cli/tests read logs; the second command does not end"),
+];
+/// What is typed instead, without `--full`: the same, with the profile that the other steps have built.
+const INSTEAD: &[(&str, &str)] = &[
+    ("cargo xtask install --prefix", "$XTASK install --profile $PROFILE --no-build --prefix"),
+    ("cargo xtask install-c --prefix", "$XTASK install-c --profile $PROFILE --no-build --prefix"),
+    ("cargo xtask install --uninstall", "$XTASK install --uninstall"),
+    ("cargo install --locked --path crates/cli", "install -D $BUILT/vmmc ~/.cargo/bin/vmmc"),
+    ("cargo build --release --package vmmc-preload", "true"),
+    ("cargo build --release && cargo build --release --example 08_job --package vmmc", "true"),
+    ("target/release/", "$BUILT/"),
+    (
+        "pip install ./bindings/python",
+        "pip install --config-settings=build-args=\"--profile $PROFILE\" ./bindings/python",
+    ),
+];
+
+/// A marked block.
+struct Block {
+    /// Document and line.
+    place: String,
+    what: What,
+    /// Its lines.
+    text: Vec<String>,
+}
+
+enum What {
+    /// Commands after `$ `, in a folder.
+    Typed { folder: String, needs: Vec<String>, last: bool },
+    /// A file of this name.
+    File(String),
+}
+
+/// The step.
+pub(crate) fn check() -> Outcome {
+    if !succeeds(Command::new("bash").arg("--version")) {
+        return Skipped("no bash here".into());
+    }
+    match try_check() {
+        Ok(note) => Passed(note),
+        Err(why) => Failed(why),
+    }
+}
+
+fn try_check() -> Result<String, String> {
+    let full = std::env::args().any(|word| word == "--full");
+    let mut blocks = Vec::new();
+    for name in DOCUMENTS {
+        let text = fs::read_to_string(root().join(name)).map_err(|e| format!("{name}: {e}"))?;
+        blocks.extend(parse(name, &text)?);
+    }
+    build()?;
+    let home = target_folder().join("xtask/first-hour");
+    let _ = fs::remove_dir_all(&home);
+    fs::create_dir_all(&home).map_err(|e| format!("{}: {e}", home.display()))?;
+    let outcome = type_all(&home, &blocks, full);
+    let _ = fs::remove_dir_all(&home);
+    outcome
+}
+
+fn type_all(home: &Path, blocks: &[Block], full: bool) -> Result<String, String> {
+    std::os::unix::fs::symlink(root(), home.join("vmmc")).map_err(|e| e.to_string())?;
+    let packages = fs::create_dir_all(home.join("probe")).is_ok()
+        && succeeds(
+            Command::new("python3")
+                .args(["-m", "pip", "download", "-q", "--no-deps", "-d"])
+                .arg(home.join("probe"))
+                .arg("mypy-extensions"),
+        );
+    let there = |need: &String| {
+        if need == "packages" { packages } else { succeeds(Command::new("bash").args(["-c", need])) }
+    };
+    let (mut script, mut last, mut typed, mut skipped) = (String::from("set -euo pipefail\n"), String::new(), 0, 0);
+    for block in blocks {
+        match &block.what {
+            What::File(path) => {
+                let path = expand(home, path);
+                fs::create_dir_all(path.parent().unwrap_or(home)).map_err(|e| e.to_string())?;
+                fs::write(&path, block.text.join("\n") + "\n").map_err(|e| format!("{}: {e}", path.display()))?;
+            }
+            What::Typed { folder, needs, last: at_the_end } => {
+                if let Some(need) = needs.iter().find(|need| !there(need)) {
+                    println!("   SKIP {}: needs {need}", block.place);
+                    skipped += 1;
+                    continue;
+                }
+                typed += 1;
+                let script = if *at_the_end { &mut last } else { &mut script };
+                let _ = writeln!(script, "cd {folder}; echo '== {}'", block.place);
+                for line in commands(&block.text) {
+                    let _ = writeln!(
+                        script,
+                        "echo '$ '{}\n{}",
+                        quote(&line),
+                        if full { line.clone() } else { instead(&line) }
+                    );
+                }
+            }
+        }
+    }
+    // What was installed is complete before it is taken away, and afterwards nothing of it is left.
+    script.push_str("cd; echo '== the installed tree'\ntest -x ~/.local/lib/vmmc/libvmmc_preload.so\n");
+    script.push_str("if command -v systemd-analyze >/dev/null; then systemd-analyze verify ~/.local/lib/systemd/system/*.service ~/.local/share/systemd/user/*.service; else echo SKIP units: no systemd-analyze; fi\n");
+    if full {
+        script.push_str("test -z \"$(find ~/.local -size +15M -print)\"\n");
+    }
+    script.push_str("cp -r ~/.local/share/man ~/pages\nvmmc node stop >/dev/null 2>&1 || true\n");
+    script.push_str(&last);
+    script.push_str("cd; echo '== nothing is left'\nif [ -e ~/.local ]; then find ~/.local; exit 1; fi\n");
+    // Beside the home, where it can be looked at afterwards.
+    let path = home.with_extension("sh");
+    fs::write(&path, script).map_err(|e| e.to_string())?;
+    let outcome = run("first-hour", session(home, &path));
+    // A failure in the middle leaves a node; under another user's rights than root's nothing else ends it.
+    let mut stop = Command::new(built_folder(PROFILE).join("vmmc"));
+    let _ = stop.args(["node", "stop", "--name", &node()]).output();
+    let log = log_text("first-hour");
+    log.lines().filter(|line| line.starts_with("SKIP")).for_each(|line| println!("   {line}"));
+    if let Failed(why) = outcome {
+        let at = log.lines().rfind(|line| line.starts_with("== ")).unwrap_or("== the start");
+        return Err(format!("{}: {why}", &at[3..]));
+    }
+    let pages = references(&home.join("pages"))?;
+    Ok(format!("{typed} blocks typed, {skipped} skipped; {pages} references between man pages lead somewhere"))
+}
+
+/// A session of bash in a fresh home. As root it is a pid namespace, so that whatever a block has started ends with it.
+fn session(home: &Path, script: &Path) -> Command {
+    let isolate = ["--pid", "--fork", "--kill-child", "--mount-proc"];
+    let isolated = succeeds(Command::new("unshare").args(isolate).arg("true"));
+    let mut command = Command::new(if isolated { "unshare" } else { "bash" });
+    if isolated {
+        command.args(isolate).arg("bash");
+    }
+    let before = PathBuf::from(std::env::var_os("HOME").unwrap_or_default());
+    let kept = |name: &str, folder: &str| std::env::var_os(name).map_or_else(|| before.join(folder), PathBuf::from);
+    command.arg(script).current_dir(home).env("HOME", home).env("VMMC_NODE", node());
+    // The toolchain and what it has downloaded are those of the user; what it installs goes into the fresh home.
+    command.env("CARGO_HOME", kept("CARGO_HOME", ".cargo")).env("RUSTUP_HOME", kept("RUSTUP_HOME", ".rustup"));
+    command.env("PYENV_ROOT", kept("PYENV_ROOT", ".pyenv")).env("CARGO_INSTALL_ROOT", home.join(".cargo"));
+    command.env("PIP_CACHE_DIR", target_folder().join("xtask/pip-cache")).env("CARGO_TARGET_DIR", target_folder());
+    // A build of the same profile may have put another file in this program's place.
+    let own = std::env::current_exe().unwrap_or_default();
+    let own = own.to_string_lossy().trim_end_matches(" (deleted)").to_string();
+    command.env("XTASK", own).env("BUILT", built_folder(PROFILE)).env("PROFILE", PROFILE);
+    command.env("CARGO_PROFILE_DEV_DEBUG", "0");
+    for name in ["XDG_CONFIG_HOME", "VMMC_BIN", "VMMC_PRELOAD", "PKG_CONFIG_PATH", "LD_LIBRARY_PATH", "PYTHONPATH"] {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// A node of this check's own.
+fn node() -> String {
+    format!("first-hour-{}", std::process::id())
+}
+
+fn expand(home: &Path, path: &str) -> PathBuf {
+    path.strip_prefix("~/").map_or_else(|| PathBuf::from(path), |rest| home.join(rest))
+}
+
+/// Marked blocks of a document; a console block without a mark is an error.
+fn parse(name: &str, text: &str) -> Result<Vec<Block>, String> {
+    let mut blocks = Vec::new();
+    let mut mark = None;
+    let mut lines = text.lines().enumerate();
+    while let Some((at, line)) = lines.next() {
+        let place = format!("{name}:{}", at + 1);
+        if let Some(said) = line.strip_prefix("<!-- ").and_then(|rest| rest.strip_suffix(" -->")) {
+            mark = Some(said);
+        } else if let Some(kind) = line.strip_prefix("```").filter(|kind| !kind.is_empty()) {
+            let text: Vec<String> =
+                lines.by_ref().map(|(_, line)| line).take_while(|line| *line != "```").map(str::to_string).collect();
+            let first = commands(&text).into_iter().next().unwrap_or_default();
+            let known = MARKS.iter().find(|(document, start, _)| *document == name && first.starts_with(start));
+            match mark.take().or(known.map(|(_, _, mark)| *mark)) {
+                Some(said) => blocks.extend(what(said).map(|what| Block { place, what, text })),
+                None if kind == "console" => {
+                    return Err(format!("{place}: mark it `<!-- typed -->` or `<!-- not typed: REASON -->`"));
+                }
+                None => {}
+            }
+        } else if !line.is_empty() {
+            mark = None;
+        }
+    }
+    Ok(blocks)
+}
+
+/// What a mark says; None: leave the block alone.
+fn what(mark: &str) -> Option<What> {
+    if let Some(path) = mark.strip_prefix("file ") {
+        return Some(What::File(path.to_string()));
+    }
+    let rest = mark.strip_prefix("typed")?;
+    let (place, needs) = rest.split_once(", needs ").unwrap_or((rest, ""));
+    let place = place.trim();
+    let last = place.starts_with("last");
+    let folder = place.trim_start_matches("last").trim().strip_prefix("in ").unwrap_or("~");
+    let needs = needs.split(", ").filter(|need| !need.is_empty()).map(str::to_string).collect();
+    Some(What::Typed { folder: folder.to_string(), needs, last })
+}
+
+/// The commands of a block, those over several lines in one piece; other lines are what they print.
+fn commands(text: &[String]) -> Vec<String> {
+    let mut commands: Vec<String> = Vec::new();
+    for line in text {
+        if let Some(command) = line.strip_prefix("$ ") {
+            commands.push(command.to_string());
+        } else if let (Some(rest), Some(command)) = (line.strip_prefix("> "), commands.last_mut()) {
+            let _ = write!(command, "\n{rest}");
+        }
+    }
+    commands
+}
+
+fn instead(line: &str) -> String {
+    INSTEAD.iter().fold(line.to_string(), |line, (from, to)| line.replace(from, to))
+}
+
+fn quote(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "'\\''"))
+}
+
+/// Every page that an installed page names is installed too; gives the number of references.
+fn references(pages: &Path) -> Result<usize, String> {
+    let mut count = 0;
+    for folder in fs::read_dir(pages).map_err(|e| format!("{}: {e}", pages.display()))?.flatten() {
+        for page in fs::read_dir(folder.path()).map_err(|e| e.to_string())?.flatten() {
+            let text = fs::read_to_string(page.path()).map_err(|e| format!("{}: {e}", page.path().display()))?;
+            for (name, section) in man::references(&text) {
+                count += 1;
+                if !pages.join(format!("man{section}/{name}.{section}")).exists() {
+                    return Err(format!("{} names {name}({section}), which is not installed", page.path().display()));
+                }
+            }
+        }
+    }
+    if count > 100 { Ok(count) } else { Err(format!("only {count} references between man pages were found")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_say_what_is_done_with_a_block() {
+        let text = "<!-- typed in ~/x, needs cc --version, packages -->\n```console\n$ one \\\n> two\nprinted\n$ three\n```\n\n<!-- file ~/y/z -->\n```c\nint x;\n```\n<!-- not typed: dangerous -->\n```console\n$ rm\n```\n```text\nleft\n```\n";
+        let blocks = parse("d.md", text).expect("well marked");
+        assert_eq!(blocks.len(), 2);
+        let What::Typed { folder, needs, last } = &blocks[0].what else { panic!("a typed block") };
+        assert_eq!((folder.as_str(), needs.len(), *last), ("~/x", 2, false));
+        assert_eq!(commands(&blocks[0].text), ["one \\\ntwo", "three"]);
+        assert!(matches!(&blocks[1].what, What::File(path) if path == "~/y/z"));
+        assert_eq!(blocks[1].text, ["int x;"]);
+    }
+
+    #[test]
+    fn a_console_block_without_a_mark_is_an_error() {
+        let Err(why) = parse("d.md", "text\n\n```console\n$ one\n```\n") else { panic!("refused") };
+        assert!(why.starts_with("d.md:3: mark it"), "{why}");
+    }
+
+    #[test]
+    fn all_documents_are_marked() {
+        for name in DOCUMENTS {
+            let text = fs::read_to_string(root().join(name)).expect("a document");
+            let blocks = parse(name, &text).unwrap_or_else(|why| panic!("{why}"));
+            assert!(!blocks.is_empty() || *name == "docs/running.md", "{name} has nothing to type");
+        }
+    }
+}
