@@ -74,3 +74,8 @@ fn with_text(error: &CallError, text: String) -> Failure {
         _ => Failure::Failed(text),
     }
 }
+
+/// An export as lists show it: its name, or its id as errors spell it.
+fn name_or_id(name: Option<&str>, export: u64) -> String {
+    name.map_or_else(|| vmmc::ExportId::from_u64(export).to_string(), String::from)
+}

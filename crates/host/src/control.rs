@@ -326,6 +326,8 @@ pub struct Grant {
     pub pair: bool,
     /// The exporting process on its node, as [`Answer::Attached`] told it there; 0 for an export on another node.
     pub exporter: u32,
+    /// Its process id in the system; 0 for an export on another node.
+    pub exporter_pid: u32,
     /// With [`Grant::mapped`]: index of the export's gate in the gate table of the exporter. Gate slots are the node's choice and are used again.
     pub gate: u32,
     /// With [`Grant::mapped`]: generation of that gate. The gate is open while its word equals `gate_word(gate_generation, Open)`. It counts uses of the gate

@@ -41,7 +41,7 @@ pub enum OpError {
         size: u64,
     },
     /// The import does not carry that right.
-    #[error("this import lacks the {needed} right; import with it")]
+    #[error("this import lacks the right {needed}; import it with the rights that it has and this one")]
     NoRight {
         /// What it takes.
         needed: Rights,
@@ -188,7 +188,7 @@ pub enum ImportError {
     )]
     NobodyVouches,
     /// The export does not offer those rights.
-    #[error("{wanted} wanted but the export allows {allowed}; ask for less")]
+    #[error("the rights {} were asked for, and the export offers {}; import it with the latter, or export it with more", wanted.words(), allowed.words())]
     NoRight {
         /// Asked for.
         wanted: Rights,

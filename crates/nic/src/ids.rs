@@ -69,12 +69,33 @@ macro_rules! slot_id {
             }
         }
 
+        /// `12.3`: slot and generation, the only way in which an id is written.
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 write!(f, "{}.{}", self.slot, self.generation)
             }
         }
     };
+}
+
+/// The inverse of its `Display`.
+impl std::str::FromStr for ExportId {
+    type Err = BadExportId;
+    fn from_str(text: &str) -> Result<ExportId, BadExportId> {
+        let parts = text.split_once('.').and_then(|(slot, generation)| {
+            let digits = |part: &str| part.bytes().all(|b| b.is_ascii_digit()).then(|| part.parse().ok()).flatten();
+            Some(ExportId { slot: digits(slot)?, generation: digits(generation)? })
+        });
+        parts.ok_or_else(|| BadExportId { text: text.chars().take(32).collect() })
+    }
+}
+
+/// Text that is no export id.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{text:?} is not an export id; write it as it is shown, for example 12.3")]
+pub struct BadExportId {
+    /// What was offered, cut when longer than an id can be.
+    pub text: String,
 }
 
 slot_id! {
@@ -147,6 +168,15 @@ pub struct BadNodeName {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_export_id_is_read_as_it_is_written() {
+        let id = ExportId { slot: 12, generation: 3 };
+        assert_eq!((id.to_string().as_str(), "12.3".parse()), ("12.3", Ok(id)));
+        for text in ["", "12", "#12.3", "12.", ".3", "+1.2", "1.2.3", "4294967296.0", "0x1.2"] {
+            assert!(text.parse::<ExportId>().is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn ids_survive_the_trip_through_a_number() {

@@ -46,6 +46,15 @@ impl Rights {
         Rights { bits: self.bits | other.bits }
     }
 
+    /// The set in a sentence: `read, write and atomic`.
+    pub fn words(self) -> String {
+        let names = self.to_string();
+        match names.rsplit_once('+') {
+            Some((first, last)) => format!("{} and {last}", first.replace('+', ", ")),
+            None => names,
+        }
+    }
+
     /// Whether there is none.
     pub const fn is_empty(self) -> bool {
         self.bits == 0
@@ -146,7 +155,7 @@ impl fmt::Display for ImportTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ImportTarget::Name(name) => write!(f, "{name:?}"),
-            ImportTarget::Id(id) => write!(f, "#{id}"),
+            ImportTarget::Id(id) => id.fmt(f),
         }
     }
 }

@@ -179,7 +179,7 @@ pub enum PlaceError {
         len: usize,
     },
     /// This memory, or any memory of this process.
-    #[error("the memory cannot be pinned: {why}; send it with `send` or `send_pinned`")]
+    #[error("the memory cannot be pinned: {why}; send it as any other memory")]
     Unpinnable {
         /// Why.
         why: String,
@@ -236,7 +236,7 @@ pub enum UnexportError {
     },
     /// Its memory had to be moved, but other exports or buffers use the same pages.
     #[error(
-        "unexport {export}: an importer may still reach its pages, and they cannot be moved because {users} other export(s) or buffer(s) use them; end those first, then `unexport_moving`"
+        "unexport {export}: an importer may still reach its pages, and they cannot be moved because {users} other export(s) or buffer(s) use them; end those first, then unexport by moving"
     )]
     Shared {
         /// The export.
@@ -281,7 +281,7 @@ impl ExportError {
     }
 }
 
-/// Why data did not move: sends, fetches, atomics, flushes. `import` is the name of the import as in `"frames" on b`.
+/// Why data did not move: sends, fetches, atomics, flushes. `import` is the name of the import as in `"frames" (export 12.3 of process 77 on node a)`.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum TransferError {
     /// The exporter took the export back.
@@ -355,7 +355,10 @@ pub enum TransferError {
         import: String,
     },
     /// The import does not carry the right.
-    #[error("import {import} has the rights {granted} and this needs {needed}; import with `.rights({needed})`")]
+    #[error(
+        "import {import} has the rights {granted}, and this needs {needed}; import it with the rights {all}",
+        granted = granted.words(), needed = needed.words(), all = granted.union(*needed).words()
+    )]
     NoRight {
         /// The import.
         import: String,
@@ -393,7 +396,7 @@ pub enum TransferError {
         after_ms: u64,
     },
     /// No memory for staging could be had from system or node.
-    #[error("import {import}: no staging memory ({error}); free memory, or send from a registered `Buffer`")]
+    #[error("import {import}: no staging memory ({error}); free memory, or send from a registered buffer")]
     Staging {
         /// The import.
         import: String,
@@ -469,7 +472,7 @@ pub enum WaitError {
         node: String,
     },
     /// The export does not allow notifications.
-    #[error("{what}: the export was made without `.notify(true)`, so none can come")]
+    #[error("{what}: the export does not allow notifications, so none can come; export it with notifications")]
     NotAllowed {
         /// What was waited for.
         what: String,
@@ -539,7 +542,7 @@ pub enum RedirectError {
 pub enum BindError {
     /// Plain stores reach other memory only through a mapping.
     #[error(
-        "import {import} cannot be bound for automatic update: {why}; use `send`, or a mappable export on this node imported with read and write"
+        "import {import} cannot be bound for automatic update: {why}; send to it, or use a mappable export on this node imported with read and write"
     )]
     NotMapped {
         /// The import.
@@ -548,7 +551,10 @@ pub enum BindError {
         why: NotMapped,
     },
     /// A binding stores, so it needs the write right.
-    #[error("import {import} has the rights {granted} and a binding needs read+write; import with both")]
+    #[error(
+        "import {import} has the rights {granted}, and a binding needs read and write; import it with the rights {all}",
+        granted = granted.words(), all = granted.union(Rights::READ | Rights::WRITE).words()
+    )]
     NoRight {
         /// The import.
         import: String,
@@ -571,4 +577,21 @@ pub enum BindError {
 /// Milliseconds for messages.
 pub(crate) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    /// C and Python give the same texts, so they name no call of one language.
+    #[test]
+    fn no_message_speaks_rust() {
+        let source = include_str!("error.rs");
+        let messages: Vec<&str> = source.split("#[error(").skip(1).filter_map(|rest| rest.split(")]").next()).collect();
+        assert!(messages.len() > 50);
+        for message in messages {
+            let text: String = message.split('"').skip(1).step_by(2).collect();
+            for word in ["`.", "::", "(&", "Option", "Rights", "`Buffer", "&mut", "unwrap"] {
+                assert!(!text.contains(word), "{word} in {text}");
+            }
+        }
+    }
 }

@@ -21,7 +21,7 @@ pub enum Path {
 /// Why an import goes the way it goes. `Display` gives a paragraph for people, `Serialize` fields for programs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Explanation {
-    /// The import, as in `"frames" on b`.
+    /// The import, as in `"frames" (export 12.3 of process 77 on node a)`.
     pub import: String,
     /// Node of the export.
     pub node: String,
@@ -99,11 +99,11 @@ impl fmt::Display for Explanation {
 fn advice(why: NotMapped) -> Option<&'static str> {
     Some(match why {
         NotMapped::OtherNode => return None,
-        NotMapped::Redirectable => "export without `.redirectable(true)`",
+        NotMapped::Redirectable => "export it without redirection",
         NotMapped::SharesPages => "export memory that the library allocates, or whole pages",
         NotMapped::NoReadRight => "import with the read right too",
         NotMapped::RightsNotExpressible => "import with the write right too",
-        NotMapped::NotAllowed => "export without `.mappable(false)`",
+        NotMapped::NotAllowed => "export it as mappable",
     })
 }
 

@@ -16,6 +16,24 @@ use vmmc_host::{Deadline, Region};
 use vmmc_nic::{ExportId, Rights};
 
 /// Memory that others may import. Dropping it ends the export.
+///
+/// ```
+/// # let node = vmmc_node::Embedded::start(vmmc_node::NodeConfig::new("doc-export").key(vmmc_node::KeySource::Plain))?;
+/// # let session = vmmc::Session::over(node.attach()?)?;
+/// let export = session.export(4096).name("board").notify(true).create()?;
+/// let import = session.import("board").open()?;
+/// import.send_with(8, b"hello", vmmc::SendOptions::notify())?;
+/// let news = export.wait_notification()?;
+/// assert_eq!((news.offset, news.len), (8, 5));
+/// let mut text = [0; 5];
+/// export.read(8, &mut text)?;
+/// assert_eq!(&text, b"hello");
+/// export.unexport()?; // from here on no byte arrives
+/// assert!(import.send(8, b"late").is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Source: [NT §3.1] exported receive buffers; notifications [NT §2].
 pub struct Export {
     core: Arc<Core>,
     id: ExportId,
@@ -214,7 +232,7 @@ impl Export {
         let start = self.core.waiting.waiter.now();
         self.core.wait_word(deadline, look).map_err(|end| {
             let waited = self.core.waiting.waiter.now().since(start);
-            self.core.wait_error(end, &format!("wait for the word at {offset} of export {}", self.id), waited)
+            self.core.wait_error(end, &format!("wait for the word at {offset} of export {}", self.label()), waited)
         })
     }
 
@@ -304,7 +322,10 @@ impl Export {
     }
 
     fn label(&self) -> String {
-        self.name.as_ref().map_or_else(|| self.id.to_string(), |name| format!("{name:?}"))
+        match &self.name {
+            Some(name) => format!("{name:?} ({} on node {})", self.id, self.core.identity.name),
+            None => format!("{} on node {}", self.id, self.core.identity.name),
+        }
     }
 
     fn end(&mut self, moving: bool) -> Result<Revocation, UnexportError> {

@@ -24,6 +24,23 @@ use vmmc_nic::{ExportId, OpError, Rights};
 /// A proxy receive buffer: access to another process's export. Dropping it gives the import back, after its posted sends have arrived (or one second).
 ///
 /// All calls can be made from any thread. Errors of sends that had already returned are told by the next call on the import, at the latest by [`flush`](Import::flush).
+///
+/// ```
+/// # let node = vmmc_node::Embedded::start(vmmc_node::NodeConfig::new("doc-import").key(vmmc_node::KeySource::Plain))?;
+/// # let session = vmmc::Session::over(node.attach()?)?;
+/// use vmmc::{Rights, SendOptions};
+/// let export = session.export(4096).name("queue").create()?;
+/// let import = session.import("queue").rights(Rights::ALL).open()?;
+/// import.send(64, b"first")?;                                 // deliberate update
+/// import.send_with(128, b"next", SendOptions::counter(0))?;   // and a word counts it
+/// let mut back = [0; 5];
+/// import.fetch(64, &mut back)?;                               // remote fetch
+/// assert_eq!((&back, import.fetch_add(0, 1)?), (b"first", 1));
+/// import.flush()?; // errors of sends that had returned are told now
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Source: [NT §3.1] import; [SHRIMP §2] deliberate update.
 pub struct Import {
     /// Present if the transfers are copies by the caller.
     pub(crate) mapped: Option<Mapped>,
@@ -42,7 +59,7 @@ pub(crate) struct Shared {
     sealed: bool,
     owner: u32,
     node: String,
-    /// As in `"frames" on b`.
+    /// As in `"frames" (export 12.3 of process 77 on node a)`.
     pub(crate) label: String,
     pub(crate) not_mapped: Option<NotMapped>,
     pub(crate) trouble: Arc<Trouble>,
@@ -140,6 +157,10 @@ impl ImportBuilder {
     /// [`ImportError`]; [`ImportError::refusal`] tells the kind.
     pub fn open(self) -> Result<Import, ImportError> {
         let label = self.label();
+        let asked = match &self.node {
+            Some(node) => format!("{label} of node {node}"),
+            None => label.clone(),
+        };
         let core = self.session.core().clone();
         let timeout = self.wait.unwrap_or_else(|| core.timeout());
         let call = Call::Import {
@@ -156,22 +177,18 @@ impl ImportBuilder {
                 let import = grant.import;
                 Import::granted(core.clone(), label.clone(), grant, fds).map_err(|error| {
                     core.tell(Call::Unimport { import });
-                    ImportError::Map { what: label, error }
+                    ImportError::Map { what: asked, error }
                 })
             }
-            Ok(_) => Err(ImportError::Call { what: label, error: core.wrong_answer("to an import") }),
-            Err(error) => Err(ImportError::Call { what: label, error }),
+            Ok(_) => Err(ImportError::Call { what: asked, error: core.wrong_answer("to an import") }),
+            Err(error) => Err(ImportError::Call { what: asked, error }),
         }
     }
 
     fn label(&self) -> String {
-        let what = match &self.what {
+        match &self.what {
             What::Name(name) => format!("{name:?}"),
             What::Id(id) => ExportId::from_u64(*id).to_string(),
-        };
-        match &self.node {
-            Some(node) => format!("{what} on {node}"),
-            None => what,
         }
     }
 }
@@ -183,6 +200,7 @@ impl Import {
             Ok(()) => Some(map(&core, &grant, rights, fds)?),
             Err(_) => None,
         };
+        let label = full_label(&label, &grant);
         let trouble = Arc::new(Trouble::default());
         core.imports.add(grant.import, &trouble);
         let shared = Shared {
@@ -361,8 +379,22 @@ impl Import {
 
     /// Adds to an aligned word; gives the old value.
     ///
+    /// Needs [`Rights::ATOMIC`] ([`TransferError::NoRight`] else), which an import has only if it asks for it: `.rights(Rights::ALL)`.
+    ///
     /// # Errors
     /// [`TransferError`].
+    ///
+    /// ```
+    /// # let node = vmmc_node::Embedded::start(vmmc_node::NodeConfig::new("doc-fetch-add").key(vmmc_node::KeySource::Plain))?;
+    /// # let session = vmmc::Session::over(node.attach()?)?;
+    /// use vmmc::{Rights, TransferError};
+    /// let export = session.export(4096).name("tickets").create()?;
+    /// let import = session.import("tickets").rights(Rights::ALL).open()?;
+    /// assert_eq!((import.fetch_add(0, 2)?, import.fetch_add(0, 1)?), (0, 2));
+    /// let narrow = session.import("tickets").open()?; // read and write, as always
+    /// assert!(matches!(narrow.fetch_add(0, 1), Err(TransferError::NoRight { .. })));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[inline]
     pub fn fetch_add(&self, offset: u64, value: u64) -> Result<u64, TransferError> {
         self.shared.check_word(offset)?;
@@ -375,6 +407,8 @@ impl Import {
     }
 
     /// Stores `new` in an aligned word if it is `expected`; gives the old value.
+    ///
+    /// Needs [`Rights::ATOMIC`] ([`TransferError::NoRight`] else), which an import has only if it asks for it: `.rights(Rights::ALL)`.
     ///
     /// # Errors
     /// [`TransferError`].
@@ -391,6 +425,8 @@ impl Import {
     }
 
     /// Stores `new` in an aligned word; gives the old value.
+    ///
+    /// Needs [`Rights::ATOMIC`] ([`TransferError::NoRight`] else), which an import has only if it asks for it: `.rights(Rights::ALL)`.
     ///
     /// # Errors
     /// [`TransferError`].
@@ -423,6 +459,13 @@ impl Import {
         fence();
         mapped.look().map_err(|fault| self.shared.fault(fault))
     }
+}
+
+/// What was asked for, and what it is.
+fn full_label(asked: &str, grant: &Grant) -> String {
+    let (id, node) = (ExportId::from_u64(grant.export), &grant.node);
+    let process = if grant.exporter_pid == 0 { String::new() } else { format!(" of process {}", grant.exporter_pid) };
+    format!("{asked} (export {id}{process} on node {node})")
 }
 
 /// Maps what the grant gives.

@@ -2,11 +2,11 @@
 //!
 //! Invariant: the import that is made to be explained is given back at once.
 
-use super::attach;
+use super::{attach, name_or_id};
 use crate::args::Explain;
 use crate::failure::Failure;
 use crate::report::table;
-use vmmc::{Rights, Session};
+use vmmc::{ImportBuilder, RefusalCode, Rights, Session};
 
 /// Runs the command.
 pub(crate) fn run(explain: &Explain) -> Result<(), Failure> {
@@ -23,14 +23,18 @@ pub(crate) fn run(explain: &Explain) -> Result<(), Failure> {
 }
 
 fn one(session: &Session, node: Option<&String>, export: &str, json: bool) -> Result<(), Failure> {
-    let open = |rights: Rights| {
-        let builder = session.import(export).any_owner().rights(rights);
+    let open = |by: &dyn Fn() -> ImportBuilder, rights: Rights| {
+        let builder = by().any_owner().rights(rights);
         node.into_iter().fold(builder, |builder, node| builder.node(node)).open()
     };
-    let import = match open(Rights::READ.union(Rights::WRITE)) {
-        Ok(import) => import,
-        Err(e) if e.refusal() == Some(vmmc::RefusalCode::NoRight) => open(Rights::READ)?,
-        Err(e) => return Err(e.into()),
+    let widest = |by: &dyn Fn() -> ImportBuilder| match open(by, Rights::READ | Rights::WRITE) {
+        Err(e) if e.refusal() == Some(RefusalCode::NoRight) => open(by, Rights::READ),
+        other => other,
+    };
+    // What is nobody's name may be an id, as lists and errors write it.
+    let import = match (widest(&|| session.import(export)), export.parse()) {
+        (Err(e), Ok(id)) if e.refusal() == Some(RefusalCode::UnknownName) => widest(&|| session.import_id(id))?,
+        (other, _) => other?,
     };
     let explanation = import.explain();
     if json { crate::output_json(&explanation) } else { crate::output(&format!("{explanation}\n")) }
@@ -59,7 +63,7 @@ fn paths(session: &Session, from: Option<&str>, json: bool) -> Result<(), Failur
     };
     let lines: Vec<Vec<String>> = imports
         .iter()
-        .map(|i| vec![format!("#{:x}", i.export), i.node.clone(), i.path.clone(), why(&i.path).into()])
+        .map(|i| vec![name_or_id(i.name.as_deref(), i.export), i.node.clone(), i.path.clone(), why(&i.path).into()])
         .collect();
     crate::output(&table::align(&["import of", "node", "path", "because"], &lines, 4))
 }

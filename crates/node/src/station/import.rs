@@ -89,6 +89,7 @@ impl Station {
             mapped: Err(NotMapped::OtherNode),
             pair: false,
             exporter: 0,
+            exporter_pid: 0,
             gate: 0,
             gate_generation: 0,
             sealed: true,
@@ -101,6 +102,7 @@ impl Station {
             }
             Exporter::Local { process, .. } => {
                 grant.exporter = process.0;
+                grant.exporter_pid = self.pid_of(*process);
                 grant.mapped = self.may_map(&granted);
                 match grant.mapped {
                     Err(_) => (Path::Engine, Vec::new()),

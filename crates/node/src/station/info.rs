@@ -171,6 +171,12 @@ impl Station {
         }
     }
 
+    /// Process id in the system; 0 if it has gone or cannot be seen.
+    pub(super) fn pid_of(&self, process: ProcessId) -> u32 {
+        let index = self.by_slot.get(process.slot()).copied().flatten();
+        index.and_then(|index| self.connections[index].as_ref()).map_or(0, |connection| connection.who.pid)
+    }
+
     fn record_of(&self, process: ProcessId, import: ImportId) -> Option<ImportRecord> {
         let index = self.by_slot.get(process.slot()).copied().flatten()?;
         let process = self.connections[index].as_ref()?.process.as_ref()?;

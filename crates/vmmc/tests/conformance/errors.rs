@@ -35,6 +35,12 @@ pub(crate) fn missing_rights_are_named(nodes: &dyn Nodes) {
             Err(TransferError::NoRight { needed, .. }) => assert_eq!(needed, right),
             other => panic!("{place:?}: {other:?}"),
         };
+        let both = with(Rights::READ | Rights::WRITE);
+        let said = both.fetch_add(0, 1).unwrap_err().to_string();
+        assert!(said.contains("import it with the rights read, write and atomic"), "{said}");
+        let all = with(Rights::READ | Rights::WRITE | Rights::ATOMIC);
+        all.send(0, &[0; 8]).unwrap();
+        assert_eq!(all.fetch_add(0, 1), Ok(0), "{place:?}: who does what it says has all that it needs");
         let reader = with(Rights::READ);
         needs(reader.send(0, b"x"), Rights::WRITE);
         needs(reader.send_with(0, b"x", SendOptions::notify()), Rights::WRITE);
