@@ -29,7 +29,7 @@
 //! **Promises.** Every wait has a deadline (5 s unless set otherwise), and every failure an error that names the thing, the numbers and the next step. Once
 //! [`Export::unexport`] has returned no further byte arrives. A dead process, daemon or node is an error within a second (unreachable nodes: five), never a hang. Memory is
 //! reserved when it is exported, so a shortage is an error then and never a signal later. What order data becomes visible in is written down in
-//! `docs/memory-model.md`, with the test that holds each promise. All handles can be used from any thread.
+//! [`memory_model`], with the test that holds each promise. All handles can be used from any thread.
 //!
 //! **Does not.** It copies no memory behind your back after a call has returned, other than what the call says. It takes no signals, and needs no async runtime. A child of
 //! a fork cannot use its parent's session (it gets an error); it attaches anew. Data that is still on its way when the process ends does not arrive: [`Import::flush`].
@@ -59,9 +59,17 @@
 //! | decide late where data goes | [`Export::redirect`] |
 //! | store without calls | [`Import::bind`] |
 //! | run as one of many | [`job::Job`], [`job::Launch`] |
+//! | see what happens | [`Session::stats`], [`Import::moved`], [`Session::node_info`], [`counters`] |
 //! | take memory back | [`Export::unexport`], [`Revocation`] |
 
 #![forbid(unsafe_code)]
+
+#[cfg(doc)]
+#[doc = include_str!("../../../docs/counters.md")]
+pub mod counters {}
+#[cfg(doc)]
+#[doc = include_str!("../../../docs/memory-model.md")]
+pub mod memory_model {}
 
 mod attach;
 mod binding;

@@ -35,6 +35,19 @@ pub(crate) const NODE_VARIABLE: &str = "VMMC_NODE";
 const DEFAULT_NODE: &str = "default";
 
 /// An attachment to a node. Clones are the same attachment; it ends with the last clone and the last export, import and buffer made with it.
+///
+/// ```
+/// # let node = vmmc_node::Embedded::start(vmmc_node::NodeConfig::new("doc-session").key(vmmc_node::KeySource::Plain))?;
+/// # let session = vmmc::Session::over(node.attach()?)?;
+/// let export = session.export(4096).name("words").create()?;
+/// session.import("words").open()?.send(0, b"one")?;
+/// assert_eq!(session.stats().sends_mapped, 1);
+/// let info = session.node_info(true)?; // what the node says of everybody
+/// assert_eq!(info.exports[0].name.as_deref(), Some("words"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Source: [NT §3.1] export and import through a node; which waits it has is told in [`SessionBuilder::timeout`].
 #[derive(Clone)]
 pub struct Session {
     core: Arc<Core>,
@@ -302,6 +315,14 @@ impl Session {
     }
 
     /// Exports new memory of `len` bytes, zeroed and reserved. It starts on a page, so importers of this node can map it.
+    ///
+    /// ```
+    /// # let node = vmmc_node::Embedded::start(vmmc_node::NodeConfig::new("doc-session-export").key(vmmc_node::KeySource::Plain))?;
+    /// # let session = vmmc::Session::over(node.attach()?)?;
+    /// let export = session.export(1 << 20).name("pixels").notify(true).create()?;
+    /// assert_eq!((export.len(), export.name()), (1 << 20, Some("pixels")));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn export(&self, len: u64) -> ExportBuilder {
         ExportBuilder::new(self.clone(), Source::New(len))
     }
@@ -318,6 +339,18 @@ impl Session {
     }
 
     /// Imports by name.
+    ///
+    /// ```
+    /// # let node = vmmc_node::Embedded::start(vmmc_node::NodeConfig::new("doc-session-import").key(vmmc_node::KeySource::Plain))?;
+    /// # let session = vmmc::Session::over(node.attach()?)?;
+    /// use std::time::Duration;
+    /// use vmmc::Rights;
+    /// let export = session.export(4096).name("later").create()?;
+    /// // The name of an export that somebody will make; with the right for atomic operations.
+    /// let import = session.import("later").rights(Rights::ALL).wait(Duration::from_secs(5)).open()?;
+    /// assert_eq!(import.export_id(), export.id());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn import(&self, name: &str) -> ImportBuilder {
         ImportBuilder::new(self.clone(), What::Name(name.to_string()))
     }
