@@ -511,6 +511,32 @@ typedef struct vmmc_import_options {
 } vmmc_import_options;
 
 /**
+ * What a process moved through an import by copies of its own.
+ */
+typedef struct vmmc_moved {
+    /**
+     * Sends.
+     */
+    uint64_t sends;
+    /**
+     * Their bytes.
+     */
+    uint64_t send_bytes;
+    /**
+     * Fetches.
+     */
+    uint64_t fetches;
+    /**
+     * Their bytes.
+     */
+    uint64_t fetch_bytes;
+    /**
+     * Atomic operations, counters of sends included.
+     */
+    uint64_t atomics;
+} vmmc_moved;
+
+/**
  * Choices for one send.
  */
 typedef struct vmmc_send_options {
@@ -1119,6 +1145,12 @@ enum vmmc_status vmmc_import_open_id(const struct vmmc_session *session,
 enum vmmc_status vmmc_import_free(struct vmmc_import *import);
 
 /**
+ * What this process moved through it by copies of its own; nothing if it is not mapped. docs/counters.md says what is not counted.
+ */
+enum vmmc_status vmmc_import_moved(const struct vmmc_import *import,
+                                   struct vmmc_moved *moved);
+
+/**
  * Bytes.
  */
 enum vmmc_status vmmc_import_len(const struct vmmc_import *import, uint64_t *len);
@@ -1196,7 +1228,8 @@ enum vmmc_status vmmc_import_fetch(const struct vmmc_import *import,
                                    size_t len);
 
 /**
- * Adds to an aligned 64-bit word of the export; gives the old value. Needs VMMC_ATOMIC.
+ * Adds to an aligned 64-bit word of the export; gives the old value. Needs the right VMMC_ATOMIC, which an import has only if its options ask
+ * for it: `rights = VMMC_READ | VMMC_WRITE | VMMC_ATOMIC`.
  */
 enum vmmc_status vmmc_import_fetch_add(const struct vmmc_import *import,
                                        uint64_t offset,
@@ -1204,7 +1237,8 @@ enum vmmc_status vmmc_import_fetch_add(const struct vmmc_import *import,
                                        uint64_t *old);
 
 /**
- * Stores `desired` in an aligned 64-bit word of the export if it is `expected`; gives the old value. Needs VMMC_ATOMIC.
+ * Stores `desired` in an aligned 64-bit word of the export if it is `expected`; gives the old value. Needs the right VMMC_ATOMIC, which an import has only if its options ask
+ * for it: `rights = VMMC_READ | VMMC_WRITE | VMMC_ATOMIC`.
  */
 enum vmmc_status vmmc_import_compare_swap(const struct vmmc_import *import,
                                           uint64_t offset,
@@ -1213,9 +1247,13 @@ enum vmmc_status vmmc_import_compare_swap(const struct vmmc_import *import,
                                           uint64_t *old);
 
 /**
- * Stores a value in an aligned 64-bit word of the export; gives the old value. Needs VMMC_ATOMIC.
+ * Stores a value in an aligned 64-bit word of the export; gives the old value. Needs the right VMMC_ATOMIC, which an import has only if its options ask
+ * for it: `rights = VMMC_READ | VMMC_WRITE | VMMC_ATOMIC`.
  */
-enum vmmc_status vmmc_import_swap(const struct vmmc_import *import, uint64_t offset, uint64_t value, uint64_t *old);
+enum vmmc_status vmmc_import_swap(const struct vmmc_import *import,
+                                  uint64_t offset,
+                                  uint64_t value,
+                                  uint64_t *old);
 
 /**
  * Returns when all that this process sent before to the export's node is in memory there, or with the error of an earlier send that failed after it had

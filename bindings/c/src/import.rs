@@ -152,6 +152,33 @@ pub extern "C" fn vmmc_import_free(import: *mut vmmc_import) -> vmmc_status {
     call(|| handle::free(import))
 }
 
+/// What a process moved through an import by copies of its own.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub struct vmmc_moved {
+    /// Sends.
+    pub sends: u64,
+    /// Their bytes.
+    pub send_bytes: u64,
+    /// Fetches.
+    pub fetches: u64,
+    /// Their bytes.
+    pub fetch_bytes: u64,
+    /// Atomic operations, counters of sends included.
+    pub atomics: u64,
+}
+
+/// What this process moved through it by copies of its own; nothing if it is not mapped. docs/counters.md says what is not counted.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vmmc_import_moved(import: *const vmmc_import, moved: *mut vmmc_moved) -> vmmc_status {
+    let read = || {
+        let vmmc::Moved { sends, send_bytes, fetches, fetch_bytes, atomics } = get(import)?.moved();
+        Ok(vmmc_moved { sends, send_bytes, fetches, fetch_bytes, atomics })
+    };
+    // SAFETY: pointers are as the header asks.
+    unsafe { give(moved, "moved", read) }
+}
+
 /// Bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_import_len(import: *const vmmc_import, len: *mut u64) -> vmmc_status {
@@ -288,7 +315,8 @@ pub unsafe extern "C" fn vmmc_import_fetch(
     })
 }
 
-/// Adds to an aligned 64-bit word of the export; gives the old value. Needs VMMC_ATOMIC.
+/// Adds to an aligned 64-bit word of the export; gives the old value. Needs the right VMMC_ATOMIC, which an import has only if its options ask
+/// for it: `rights = VMMC_READ | VMMC_WRITE | VMMC_ATOMIC`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_import_fetch_add(
     import: *const vmmc_import,
@@ -300,7 +328,8 @@ pub unsafe extern "C" fn vmmc_import_fetch_add(
     unsafe { give(old, "old", || Ok(get(import)?.fetch_add(offset, value)?)) }
 }
 
-/// Stores `desired` in an aligned 64-bit word of the export if it is `expected`; gives the old value. Needs VMMC_ATOMIC.
+/// Stores `desired` in an aligned 64-bit word of the export if it is `expected`; gives the old value. Needs the right VMMC_ATOMIC, which an import has only if its options ask
+/// for it: `rights = VMMC_READ | VMMC_WRITE | VMMC_ATOMIC`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_import_compare_swap(
     import: *const vmmc_import,
@@ -313,7 +342,8 @@ pub unsafe extern "C" fn vmmc_import_compare_swap(
     unsafe { give(old, "old", || Ok(get(import)?.compare_swap(offset, expected, desired)?)) }
 }
 
-/// Stores a value in an aligned 64-bit word of the export; gives the old value. Needs VMMC_ATOMIC.
+/// Stores a value in an aligned 64-bit word of the export; gives the old value. Needs the right VMMC_ATOMIC, which an import has only if its options ask
+/// for it: `rights = VMMC_READ | VMMC_WRITE | VMMC_ATOMIC`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_import_swap(
     import: *const vmmc_import,

@@ -116,6 +116,12 @@ impl Import {
         self.import().rights().bits()
     }
 
+    /// What this process moved through it by copies of its own, as a dict; all 0 if it is not mapped.
+    #[getter]
+    fn moved<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        from_json(py, &to_json(&self.import().moved()))
+    }
+
     /// Id of the export behind it.
     #[getter]
     fn export_id(&self) -> u64 {

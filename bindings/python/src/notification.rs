@@ -31,7 +31,8 @@ impl From<vmmc::Notification> for Notification {
 impl Notification {
     fn __repr__(&self) -> String {
         let Notification { export_id, offset, len, last_word } = self;
-        format!("Notification(export_id={export_id:#x}, offset={offset}, len={len}, last_word={last_word:#x})")
+        let export = vmmc::ExportId::from_u64(*export_id);
+        format!("Notification(export {export}, offset={offset}, len={len}, last_word={last_word:#x})")
     }
 }
 

@@ -218,6 +218,9 @@ class Import:
     def rights(self) -> int:
         """Rights granted, as vmmc.Rights."""
     @property
+    def moved(self) -> dict[str, int]:
+        """What this process moved through it by copies of its own; all 0 if it is not mapped."""
+    @property
     def export_id(self) -> int:
         """Id of the export behind it."""
     @property
@@ -294,11 +297,20 @@ class Import:
     def fetch_pinned(self, offset: int, into: _Bytes, *, timeout: float | None = None) -> None:
         """Fetches into any writable object without a copy on the way; pins as send_pinned does."""
     def fetch_add(self, offset: int, value: int, *, timeout: float | None = None) -> int:
-        """Adds to an aligned 64-bit word; gives the old value."""
+        """Adds to an aligned 64-bit word; gives the old value.
+
+        Needs Rights.ATOMIC, which an import has only if it asks for it: rights=Rights.ALL.
+        """
     def compare_swap(self, offset: int, expected: int, desired: int, *, timeout: float | None = None) -> int:
-        """Stores a value in an aligned 64-bit word if it is the expected one; gives the old value."""
+        """Stores a value in an aligned 64-bit word if it is the expected one; gives the old value.
+
+        Needs Rights.ATOMIC, which an import has only if it asks for it: rights=Rights.ALL.
+        """
     def swap(self, offset: int, value: int, *, timeout: float | None = None) -> int:
-        """Stores a value in an aligned 64-bit word; gives the old value."""
+        """Stores a value in an aligned 64-bit word; gives the old value.
+
+        Needs Rights.ATOMIC, which an import has only if it asks for it: rights=Rights.ALL.
+        """
     def gather(self, offset: int, pieces: Sequence[_Bytes], *, timeout: float | None = None) -> None:
         """Sends several objects to consecutive places."""
     def gather_from(
