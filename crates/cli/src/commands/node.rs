@@ -2,7 +2,7 @@
 //!
 //! Invariant: `stop` returns when the name is free again, `start` when processes can attach.
 
-use super::{attach, try_attach};
+use super::{attach, name_or_id, try_attach};
 use crate::args::{Node, NodeOptions, Which};
 use crate::failure::Failure;
 use crate::limits::NODE_WAIT;
@@ -180,18 +180,33 @@ fn describe(info: &NodeInfo) -> String {
     }
     let processes = info.processes.iter().map(|p| {
         let numbers = [u64::from(p.exports), u64::from(p.imports), p.commands].map(|n| n.to_string());
-        [vec![p.pid.to_string(), p.uid.to_string()], numbers.to_vec(), vec![units::size(p.region_bytes)]].concat()
+        let who = vec![p.pid.to_string(), p.program.clone(), p.uid.to_string()];
+        [who, numbers.to_vec(), vec![units::size(p.mapped.bytes()), units::size(p.region_bytes)]].concat()
     });
-    section(&mut out, &["process", "user", "exports", "imports", "commands", "memory"], processes, 1);
+    section(
+        &mut out,
+        &["process", "program", "user", "exports", "imports", "commands", "mapped", "memory"],
+        processes,
+        2,
+    );
     let exports = info.exports.iter().map(|e| {
-        let name = e.name.clone().unwrap_or_else(|| format!("#{:x}", e.export));
+        let name = name_or_id(e.name.as_deref(), e.export);
         vec![name, rights(e.rights), units::size(e.len), e.importers.to_string()]
     });
     section(&mut out, &["export", "rights", "bytes", "importers"], exports, 2);
     let imports = info.imports.iter().map(|i| {
-        vec![format!("#{:x}", i.export), i.node.clone(), i.path.clone(), rights(i.rights), units::size(i.len)]
+        vec![
+            name_or_id(i.name.as_deref(), i.export),
+            i.node.clone(),
+            i.path.clone(),
+            rights(i.rights),
+            info.processes.iter().find(|p| p.process == i.process).map_or("?".into(), |p| p.pid.to_string()),
+            i.moved.operations().to_string(),
+            units::size(i.moved.bytes()),
+            units::size(i.len),
+        ]
     });
-    section(&mut out, &["import of", "node", "path", "rights", "bytes"], imports, 4);
+    section(&mut out, &["import of", "node", "path", "rights", "process", "operations", "moved", "bytes"], imports, 4);
     if !info.notes.is_empty() {
         out.push_str(&format!("\n{}\n", info.notes.join("\n")));
     }

@@ -2,10 +2,12 @@
 //!
 //! Invariant: every counter that the node has is shown; none is renamed.
 
-use super::attach;
+use super::{attach, name_or_id};
 use crate::args::Stats;
 use crate::failure::Failure;
 use crate::report::table;
+use vmmc::Moved;
+use vmmc_host::counters::MOVED;
 
 /// Runs the command.
 pub(crate) fn run(stats: &Stats) -> Result<(), Failure> {
@@ -18,17 +20,34 @@ pub(crate) fn run(stats: &Stats) -> Result<(), Failure> {
         let peers: Vec<serde_json::Value> = info.peers.iter().map(peer).collect();
         return crate::output_json(&serde_json::json!({
             "node": info.name, "uptime_ms": info.uptime_ms, "counters": map(&info.counters), "peers": peers,
-            "processes": info.processes.iter().map(|p| serde_json::json!({"process": p.process, "pid": p.pid, "counters": map(&p.counters)})).collect::<Vec<_>>(),
+            "imports": info.imports,
+            "processes": info.processes.iter().map(|p| serde_json::json!({"process": p.process, "pid": p.pid, "program": p.program, "mapped": p.mapped, "counters": map(&p.counters)})).collect::<Vec<_>>(),
         }));
     }
     let line = |whose: &str, (name, value): &(String, u64)| vec![whose.to_string(), name.clone(), value.to_string()];
     let mut lines: Vec<Vec<String>> = info.counters.iter().map(|c| line(&info.name, c)).collect();
     for process in &info.processes {
-        lines.extend(process.counters.iter().map(|c| line(&format!("process {}", process.pid), c)));
+        let whose = format!("process {} {}", process.pid, process.program);
+        lines.extend(moved("mapped_", &process.mapped).iter().map(|c| line(&whose, c)));
+        lines.extend(process.counters.iter().map(|c| line(&whose, c)));
+    }
+    for import in &info.imports {
+        let pid = info.processes.iter().find(|p| p.process == import.process).map_or(0, |p| p.pid);
+        let whose = format!("import of {} by process {pid}", name_or_id(import.name.as_deref(), import.export));
+        lines.extend(moved("", &import.moved).iter().map(|c| line(&whose, c)));
     }
     for peer in &info.peers {
         let whose = if peer.name.is_empty() { &peer.address } else { &peer.name };
         lines.extend(peer.counters.iter().map(|c| line(&format!("peer {whose}"), c)));
     }
     crate::output(&table::align(&["of", "counter", "value"], &lines, 2))
+}
+
+/// What was moved, as counters; nothing if nothing was.
+fn moved(before: &str, moved: &Moved) -> Vec<(String, u64)> {
+    if *moved == Moved::default() {
+        return Vec::new();
+    }
+    let values = [moved.sends, moved.send_bytes, moved.fetches, moved.fetch_bytes, moved.atomics];
+    MOVED.iter().zip(values).map(|(counter, value)| (format!("{before}{}", counter.name), value)).collect()
 }
