@@ -519,7 +519,7 @@ pub(crate) struct Ping {
 #[derive(Args, Debug)]
 pub(crate) struct Top {
     /// Only this node [default: all of this user's on this machine]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", env = "VMMC_NODE")]
     pub(crate) name: Option<String>,
     /// Time between two looks, milliseconds
     #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(100..=60_000))]

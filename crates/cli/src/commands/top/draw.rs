@@ -3,6 +3,8 @@
 //! Invariant: drawing reads a view and changes nothing.
 
 use super::sample::{NodeView, View};
+use super::screen::{Keys, Screen, Sort};
+use crate::commands::name_or_id;
 use crate::report::units;
 use ratatui::Frame;
 use ratatui::Terminal;
@@ -10,39 +12,79 @@ use ratatui::backend::TestBackend;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Modifier, Style};
 use ratatui::text::Line;
-use ratatui::widgets::{Row, Table};
+use ratatui::widgets::{Block, Clear, Paragraph, Row, Table};
+use vmmc_host::control::{ImportInfo, ProcessInfo};
 
-/// Draws a view; the details are those of one node, which the keys choose if there are keys.
-pub(super) fn draw(frame: &mut Frame<'_>, view: &View, chosen: usize, keys: bool) {
+/// Draws a view, as the screen's choices want it.
+pub(super) fn draw(frame: &mut Frame<'_>, view: &View, screen: &Screen) {
     let nodes = u16::try_from(view.nodes.len()).unwrap_or(u16::MAX).clamp(1, 8);
     let rest = Constraint::Min(2);
     let areas = Layout::vertical([Constraint::Length(1), Constraint::Length(nodes + 2), rest, rest, rest, rest]);
-    let [title, overview, peers, processes, exports, imports] = areas.areas(frame.area());
-    let node = view.nodes.get(chosen).map_or("none runs", |node| &node.info.name);
-    let keys = if keys { " · arrows choose one, q ends" } else { "" };
-    let text = format!("vmmc top · {} nodes of this user, below: {node}{keys}", view.nodes.len());
+    let [title, overview, peers, processes, imports, exports] = areas.areas(frame.area());
+    let node = view.nodes.get(screen.chosen).map_or("none runs", |node| &node.info.name);
+    let inverted = if screen.inverted { ", inverted" } else { "" };
+    let keys = if screen.keys { " · ? help, q ends" } else { "" };
+    let count = view.nodes.len();
+    let (plural, sort) = (if count == 1 { "" } else { "s" }, screen.sort.words());
+    let text = format!("vmmc top · {count} node{plural} · below: {node}, by {sort}{inverted}{keys}");
     frame.render_widget(Line::styled(text, Style::new().add_modifier(Modifier::BOLD)), title);
-    nodes_table(frame, overview, view, chosen);
-    if let Some(node) = view.nodes.get(chosen) {
+    nodes_table(frame, overview, view, screen.chosen);
+    if let Some(node) = view.nodes.get(screen.chosen) {
         peers_table(frame, peers, node);
-        processes_table(frame, processes, node);
+        processes_table(frame, processes, node, screen);
+        imports_table(frame, imports, node, screen);
         exports_table(frame, exports, node);
-        imports_table(frame, imports, node);
+    }
+    if screen.help {
+        help(frame);
     }
 }
 
+/// The keys, and what the columns mean, over everything else.
+fn help(frame: &mut Frame<'_>) {
+    let mut lines = vec![
+        "up, down, tab   choose the node whose details are shown".to_string(),
+        "i               invert the order".to_string(),
+        "? or h          show or hide this help".to_string(),
+        "q or escape     end".to_string(),
+        String::new(),
+    ];
+    lines.extend(Sort::ALL.iter().map(|(key, _, words)| format!("{key}               sort by {words}")));
+    lines.extend(
+        [
+            "",
+            "mapped    bytes that processes copied into and out of memory of this node's",
+            "          other processes, as they say; no node has a part in that",
+            "commands  what the engine took from processes: transfers by other paths",
+            "out, in   UDP datagrams to and from other nodes",
+            "",
+            "docs/counters.md explains every number.",
+        ]
+        .map(String::from),
+    );
+    let all = frame.area();
+    let size = (78.min(all.width), (lines.len() as u16 + 2).min(all.height));
+    let area = Rect::new((all.width - size.0) / 2, (all.height - size.1) / 2, size.0, size.1);
+    let lines: Vec<Line<'_>> = lines.into_iter().map(Line::from).collect();
+    frame.render_widget(Clear, area);
+    frame.render_widget(Paragraph::new(lines).block(Block::bordered().title(" vmmc top ")), area);
+}
+
 /// The same as text, with the details of the first node.
-pub(super) fn text(view: &View, (width, height): (u16, u16)) -> Result<String, std::io::Error> {
+pub(super) fn text(view: &View, size: (u16, u16)) -> Result<String, std::io::Error> {
+    let mut lines = lines(view, &Screen::default(), size)?;
+    lines.dedup_by(|a, b| a.is_empty() && b.is_empty());
+    Ok(lines.join("\n").trim_end().to_string() + "\n")
+}
+
+fn lines(view: &View, screen: &Screen, (width, height): (u16, u16)) -> Result<Vec<String>, std::io::Error> {
     let mut terminal = Terminal::new(TestBackend::new(width, height))?;
-    terminal.draw(|frame| draw(frame, view, 0, false))?;
-    let buffer = terminal.backend().buffer();
-    let lines = buffer.content().chunks(usize::from(width)).map(|cells| {
+    terminal.draw(|frame| draw(frame, view, screen))?;
+    let lines = terminal.backend().buffer().content().chunks(usize::from(width)).map(|cells| {
         let line: String = cells.iter().map(|cell| cell.symbol()).collect();
         line.trim_end().to_string()
     });
-    let mut lines: Vec<String> = lines.collect();
-    lines.dedup_by(|a, b| a.is_empty() && b.is_empty());
-    Ok(lines.join("\n").trim_end().to_string() + "\n")
+    Ok(lines.collect())
 }
 
 fn table(
@@ -65,7 +107,7 @@ fn table(
 }
 
 fn per_second(rate: f64) -> String {
-    format!("{}/s", units::size(rate as u64))
+    units::rate(rate)
 }
 
 fn count(rate: f64) -> String {
@@ -82,14 +124,15 @@ fn nodes_table(frame: &mut Frame<'_>, area: Rect, view: &View, chosen: usize) {
             info.processes.len().to_string(),
             info.exports.len().to_string(),
             info.imports.len().to_string(),
+            per_second(node.rate("mapped_send_bytes") + node.rate("mapped_fetch_bytes")),
             count(node.rate("commands")),
             per_second(node.rate("udp_bytes_out")),
             per_second(node.rate("udp_bytes_in")),
             count(node.rate("engine_retransmits")),
         ]
     };
-    let header = ["node", "pid", "engine", "procs", "exports", "imports", "commands", "out", "in", "resent"];
-    let widths = [28, 8, 8, 6, 8, 8, 11, 14, 14, 8];
+    let header = ["node", "pid", "engine", "procs", "exports", "imports", "mapped", "commands", "out", "in", "resent"];
+    let widths = [24, 8, 8, 6, 8, 8, 14, 11, 14, 14, 8];
     table(frame, area, &header, &widths, view.nodes.iter().map(row).collect(), Some(chosen));
 }
 
@@ -113,39 +156,193 @@ fn peers_table(frame: &mut Frame<'_>, area: Rect, node: &NodeView) {
     table(frame, area, &header, &widths, node.info.peers.iter().map(row).collect(), None);
 }
 
-fn processes_table(frame: &mut Frame<'_>, area: Rect, node: &NodeView) {
-    let row = |process: &vmmc_host::control::ProcessInfo| {
-        let command = std::fs::read_to_string(format!("/proc/{}/comm", process.pid)).unwrap_or_default();
-        vec![
+fn processes_table(frame: &mut Frame<'_>, area: Rect, node: &NodeView, screen: &Screen) {
+    let row = |process: &ProcessInfo| {
+        let rate = node.process_rates.get(&process.process).copied().unwrap_or_default();
+        let keys = Keys {
+            rate: rate.bytes,
+            operations: rate.operations,
+            bytes: process.mapped.bytes(),
+            name: process.program.clone(),
+            process: process.pid,
+        };
+        let cells = vec![
             process.pid.to_string(),
             process.uid.to_string(),
+            process.program.clone(),
+            per_second(rate.bytes),
+            count(rate.operations),
+            units::size(process.mapped.bytes()),
+            process.commands.to_string(),
             process.exports.to_string(),
             process.imports.to_string(),
-            process.commands.to_string(),
             units::size(process.region_bytes),
-            command.trim().to_string(),
-        ]
+        ];
+        (keys, cells)
     };
-    let header = ["process", "user", "exports", "imports", "commands", "memory", "program"];
-    table(frame, area, &header, &[9, 7, 8, 8, 12, 10, 30], node.info.processes.iter().map(row).collect(), None);
+    let mut rows: Vec<_> = node.info.processes.iter().map(row).collect();
+    screen.order(&mut rows);
+    let header =
+        ["process", "user", "program", "mapped", "operations", "in all", "commands", "exports", "imports", "memory"];
+    let rows = rows.into_iter().map(|(_, cells)| cells).collect();
+    table(frame, area, &header, &[9, 7, 17, 14, 14, 11, 11, 8, 8, 11], rows, None);
 }
 
 fn exports_table(frame: &mut Frame<'_>, area: Rect, node: &NodeView) {
     let row = |export: &vmmc_host::control::ExportInfo| {
-        let name = export.name.clone().unwrap_or_else(|| format!("#{:x}", export.export));
+        let name = name_or_id(export.name.as_deref(), export.export);
         vec![name, units::size(export.len), node.pid_of(export.process), export.importers.to_string()]
     };
     let header = ["export", "bytes", "process", "importers"];
     table(frame, area, &header, &[60, 12, 9, 10], node.info.exports.iter().map(row).collect(), None);
 }
 
-fn imports_table(frame: &mut Frame<'_>, area: Rect, node: &NodeView) {
-    let row = |import: &vmmc_host::control::ImportInfo| {
-        let of =
-            node.info.exports.iter().find(|export| export.export == import.export && import.node == node.info.name);
-        let name = of.and_then(|export| export.name.clone()).unwrap_or_else(|| format!("#{:x}", import.export));
-        vec![name, import.node.clone(), import.path.clone(), units::size(import.len), node.pid_of(import.process)]
+fn imports_table(frame: &mut Frame<'_>, area: Rect, node: &NodeView, screen: &Screen) {
+    let row = |import: &ImportInfo| {
+        let rate = node.import_rates.get(&(import.process, import.import)).copied().unwrap_or_default();
+        let process = node.process(import.process);
+        let keys = Keys {
+            rate: rate.bytes,
+            operations: rate.operations,
+            bytes: import.moved.bytes(),
+            name: name_or_id(import.name.as_deref(), import.export),
+            process: process.map_or(0, |process| process.pid),
+        };
+        let cells = vec![
+            keys.name.clone(),
+            import.node.clone(),
+            import.path.clone(),
+            node.pid_of(import.process),
+            process.map_or_else(String::new, |process| process.program.clone()),
+            per_second(rate.bytes),
+            count(rate.operations),
+            units::size(import.moved.bytes()),
+            units::size(import.len),
+        ];
+        (keys, cells)
     };
-    let header = ["import of", "node", "path", "bytes", "process"];
-    table(frame, area, &header, &[48, 24, 9, 12, 9], node.info.imports.iter().map(row).collect(), None);
+    let mut rows: Vec<_> = node.info.imports.iter().map(row).collect();
+    screen.order(&mut rows);
+    let header = ["import of", "node", "path", "process", "program", "moved", "operations", "in all", "bytes"];
+    let rows = rows.into_iter().map(|(_, cells)| cells).collect();
+    table(frame, area, &header, &[26, 16, 8, 9, 16, 14, 14, 11, 11], rows, None);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::commands::top::sample::Rate;
+    use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+    use std::collections::HashMap;
+    use vmmc::{Moved, NodeInfo};
+    use vmmc_host::control::ExportInfo;
+
+    /// Two nodes; on the first one a process that copies much and one that copies little.
+    fn view() -> View {
+        let moved = |send_bytes| Moved { sends: 3, send_bytes, ..Moved::default() };
+        let process = |process, pid, program: &str, bytes| ProcessInfo {
+            process,
+            pid,
+            program: program.into(),
+            mapped: moved(bytes),
+            ..ProcessInfo::default()
+        };
+        let import = |import, process, name: Option<&str>, bytes| ImportInfo {
+            import,
+            process,
+            export: 3 << 32 | 12,
+            node: "a".into(),
+            path: "mapped".into(),
+            name: name.map(String::from),
+            moved: moved(bytes),
+            len: 4096,
+            ..ImportInfo::default()
+        };
+        let info = NodeInfo {
+            name: "a".into(),
+            processes: vec![process(1, 100, "small", 9 << 30), process(2, 200, "large", 10)],
+            imports: vec![import(1, 1, Some("frames"), 9 << 30), import(1, 2, None, 10)],
+            exports: vec![ExportInfo { export: 5, len: 4096, process: 1, ..ExportInfo::default() }],
+            ..NodeInfo::default()
+        };
+        let slow = Rate { bytes: 1000.0, operations: 7000.0 };
+        let fast = Rate { bytes: 12_500_000_000.0, operations: 5.0 };
+        let first = NodeView {
+            info,
+            rates: HashMap::from([("mapped_send_bytes".to_string(), 12_500_000_000.0)]),
+            peer_rates: HashMap::new(),
+            process_rates: HashMap::from([(1, slow), (2, fast)]),
+            import_rates: HashMap::from([((1, 1), slow), ((2, 1), fast)]),
+        };
+        let second = NodeView {
+            info: NodeInfo { name: "b".into(), ..NodeInfo::default() },
+            rates: HashMap::new(),
+            peer_rates: HashMap::new(),
+            process_rates: HashMap::new(),
+            import_rates: HashMap::new(),
+        };
+        View { nodes: vec![first, second] }
+    }
+
+    fn press(screen: &mut Screen, code: KeyCode) -> bool {
+        screen.press(KeyEvent::new(code, KeyModifiers::NONE), 2)
+    }
+
+    /// The line of the screen on which the first of these words stands before the second in the column of programs.
+    fn first_program(lines: &[String]) -> &str {
+        let at = lines.iter().position(|line| line.starts_with("process")).expect("a head");
+        lines[at + 1].split_whitespace().nth(2).expect("a program")
+    }
+
+    #[test]
+    fn rates_of_mapped_transfers_are_shown_by_process_and_import() {
+        let text = text(&view(), (132, 50)).unwrap();
+        let line = |words: &[&str]| text.lines().any(|line| words.iter().all(|word| line.contains(word)));
+        let rate = per_second(12_500_000_000.0);
+        assert!(rate.contains("GB/s"), "{rate}");
+        assert!(line(&["200", "large", &rate, "5/s"]), "{text}");
+        assert!(line(&["12.3", "mapped", "200", "large", &rate]), "an export without a name is its id: {text}");
+        assert!(
+            line(&["frames", "a", "100", "small", "7000/s", "9.00 GiB"]) || line(&["frames", "100", "small", "7000/s"])
+        );
+        assert!(!text.contains("help"), "text has no keys: {text}");
+    }
+
+    #[test]
+    fn keys_sort_invert_choose_help_and_end() {
+        let (view, mut screen) = (view(), Screen::live());
+        let mut first = |keys: &str| {
+            keys.chars().for_each(|key| assert!(!press(&mut screen, KeyCode::Char(key))));
+            first_program(&lines(&view, &screen, (132, 50)).unwrap()).to_string()
+        };
+        assert_eq!(first(""), "large");
+        assert_eq!(first("o"), "small");
+        assert_eq!(first("r"), "large");
+        assert_eq!(first("b"), "small");
+        assert_eq!(first("n"), "large");
+        assert_eq!(first("p"), "small");
+        assert_eq!(first("i"), "large");
+        assert_eq!(first("?x"), "large");
+        let page = lines(&view, &screen, (132, 50)).unwrap().join("\n");
+        for (key, _, words) in Sort::ALL {
+            assert!(page.contains(&format!("{key}               sort by {words}")), "{page}");
+        }
+        assert!(!press(&mut screen, KeyCode::Esc) && !screen.help, "escape closes the help first");
+        press(&mut screen, KeyCode::Down);
+        let page = lines(&view, &screen, (132, 50)).unwrap();
+        assert!(page[0].contains("below: b, by process id, inverted"), "{}", page[0]);
+        press(&mut screen, KeyCode::Tab);
+        assert_eq!(screen.chosen, 0);
+        assert!(press(&mut screen, KeyCode::Char('q')));
+    }
+
+    #[test]
+    fn small_terminals_are_drawn_too() {
+        let mut screen = Screen::live();
+        press(&mut screen, KeyCode::Char('?'));
+        for size in [(1, 1), (20, 3), (80, 24), (300, 100)] {
+            lines(&view(), &screen, size).unwrap();
+            lines(&View::default(), &screen, size).unwrap();
+        }
+    }
 }

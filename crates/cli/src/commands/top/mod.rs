@@ -4,15 +4,17 @@
 
 mod draw;
 mod sample;
+mod screen;
 
 use crate::args::Top;
 use crate::failure::Failure;
-use ratatui::crossterm::event::{Event, KeyCode, KeyEventKind, KeyModifiers, poll, read};
+use ratatui::crossterm::event::{Event, poll, read};
 use sample::{Sampler, View};
+use screen::Screen;
 use std::time::{Duration, Instant};
 
 /// Size of the text that `--once` prints.
-const TEXT_SIZE: (u16, u16) = (120, 60);
+const TEXT_SIZE: (u16, u16) = (132, 60);
 
 /// Runs the command.
 pub(crate) fn run(top: &Top) -> Result<(), Failure> {
@@ -32,28 +34,21 @@ pub(crate) fn run(top: &Top) -> Result<(), Failure> {
 
 fn live(terminal: &mut ratatui::DefaultTerminal, sampler: &mut Sampler, interval: Duration) -> Result<(), Failure> {
     let mut view = View::default();
-    let mut chosen = 0usize;
+    let mut screen = Screen::live();
     let mut next = Instant::now();
     loop {
         if Instant::now() >= next {
             view = sampler.look()?;
             next = Instant::now() + interval;
         }
-        chosen = chosen.min(view.nodes.len().saturating_sub(1));
-        terminal.draw(|frame| draw::draw(frame, &view, chosen, true))?;
+        screen.chosen = screen.chosen.min(view.nodes.len().saturating_sub(1));
+        terminal.draw(|frame| draw::draw(frame, &view, &screen))?;
         if !poll(next.saturating_duration_since(Instant::now()))? {
             continue;
         }
         let Event::Key(key) = read()? else { continue };
-        if key.kind != KeyEventKind::Press {
-            continue;
-        }
-        match key.code {
-            KeyCode::Char('q') | KeyCode::Esc => return Ok(()),
-            KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return Ok(()),
-            KeyCode::Down | KeyCode::Tab => chosen += 1,
-            KeyCode::Up => chosen = chosen.saturating_sub(1),
-            _ => {}
+        if screen.press(key, view.nodes.len()) {
+            return Ok(());
         }
     }
 }

@@ -6,9 +6,9 @@ use crate::commands::attach;
 use crate::failure::Failure;
 use std::collections::HashMap;
 use std::time::Instant;
-use vmmc::{NodeInfo, Session};
+use vmmc::{Moved, NodeInfo, Session};
 use vmmc_host::channel::listening_nodes;
-use vmmc_host::control::PeerInfo;
+use vmmc_host::control::{ImportInfo, PeerInfo, ProcessInfo};
 
 /// One look at all nodes.
 #[derive(Default)]
@@ -23,6 +23,24 @@ pub(super) struct NodeView {
     pub(super) rates: HashMap<String, f64>,
     /// The same for each peer, by address.
     pub(super) peer_rates: HashMap<String, HashMap<String, f64>>,
+    /// What processes copied within the node in a second, by the node's number of the process.
+    pub(super) process_rates: HashMap<u32, Rate>,
+    /// What went through imports, by process and import.
+    pub(super) import_rates: HashMap<(u32, u64), Rate>,
+}
+
+/// What moved in a second.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Rate {
+    pub(super) bytes: f64,
+    pub(super) operations: f64,
+}
+
+impl Rate {
+    fn between(before: Moved, now: Moved, seconds: f64) -> Rate {
+        let rate = |before: u64, now: u64| now.saturating_sub(before) as f64 / seconds.max(1e-3);
+        Rate { bytes: rate(before.bytes(), now.bytes()), operations: rate(before.operations(), now.operations()) }
+    }
 }
 
 impl NodeView {
@@ -31,10 +49,14 @@ impl NodeView {
         self.rates.get(counter).copied().unwrap_or(0.0)
     }
 
+    /// What the node says of a process.
+    pub(super) fn process(&self, process: u32) -> Option<&ProcessInfo> {
+        self.info.processes.iter().find(|info| info.process == process)
+    }
+
     /// Process id, for people, of what the node counts as this process.
     pub(super) fn pid_of(&self, process: u32) -> String {
-        let found = self.info.processes.iter().find(|info| info.process == process);
-        found.map_or_else(|| "?".into(), |info| info.pid.to_string())
+        self.process(process).map_or_else(|| "?".into(), |info| info.pid.to_string())
     }
 
     /// Change of a peer's counter in a second.
@@ -91,16 +113,27 @@ impl Sampler {
         let last = self.last.insert(name.to_string(), (now, info.clone()));
         let last = last.filter(|(_, before)| before.pid == info.pid && before.uptime_ms <= info.uptime_ms);
         let (mut rates, mut peer_rates) = (HashMap::new(), HashMap::new());
+        let (mut process_rates, mut import_rates) = (HashMap::new(), HashMap::new());
         if let Some((then, before)) = last {
             let seconds = now.duration_since(then).as_secs_f64();
             rates = rates_between(&before.counters, &info.counters, seconds);
+            for process in &info.processes {
+                let was = before.processes.iter().find(|other| other.process == process.process);
+                let was = was.map_or_else(Moved::default, |was| was.mapped);
+                process_rates.insert(process.process, Rate::between(was, process.mapped, seconds));
+            }
+            for import in &info.imports {
+                let same = |other: &&ImportInfo| (other.process, other.import) == (import.process, import.import);
+                let was = before.imports.iter().find(same).map_or_else(Moved::default, |was| was.moved);
+                import_rates.insert((import.process, import.import), Rate::between(was, import.moved, seconds));
+            }
             for peer in &info.peers {
                 if let Some(was) = before.peers.iter().find(|other| other.address == peer.address) {
                     peer_rates.insert(peer.address.clone(), rates_between(&was.counters, &peer.counters, seconds));
                 }
             }
         }
-        Ok(NodeView { info, rates, peer_rates })
+        Ok(NodeView { info, rates, peer_rates, process_rates, import_rates })
     }
 }
 
@@ -116,6 +149,14 @@ fn rates_between(before: &[(String, u64)], now: &[(String, u64)], seconds: f64) 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_rate_of_what_moved_is_one_of_bytes_and_operations() {
+        let moved = |sends, fetch_bytes| Moved { sends, fetch_bytes, ..Moved::default() };
+        let rate = Rate::between(moved(10, 1000), moved(30, 5000), 2.0);
+        assert_eq!(rate, Rate { bytes: 2000.0, operations: 10.0 });
+        assert_eq!(Rate::between(moved(10, 1000), moved(0, 0), 2.0), Rate::default());
+    }
 
     #[test]
     fn a_rate_is_a_difference_over_time_and_never_negative() {
