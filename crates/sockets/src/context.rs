@@ -6,7 +6,7 @@
 use crate::connection::{Connection, Forking};
 use crate::ledger::Ledger;
 use crate::limits::{FORK_PATIENCE, FORK_PAUSE, GENERATIONS, LOCK_TRIES, OFFER_AFTER_BYTES, OFFER_AFTER_EXCHANGES};
-use crate::node::Node;
+use crate::node::{Adoption, Node};
 use crate::offer_policy::OfferPolicy;
 use crate::offers::{Dice, Offers};
 use crate::ready::ReadySet;
@@ -176,7 +176,8 @@ impl Context {
     }
 
     /// Follows a connected TCP socket that came from another program or descriptor message (exec, `SCM_RIGHTS`). The socket itself says whether it is upgraded: then
-    /// the node tells where, and this process joins; if nobody can tell, the connection ends here, for its bytes could not be had in order. If it is not
+    /// the node tells where, and this process joins; if nobody can tell, the connection ends here, for its bytes could not be had in order; and it stays
+    /// with the kernel if it is another user's, who brought it back there. If it is not
     /// upgraded it stays with the kernel, for others may hold it.
     pub fn adopt(&self, fd: BorrowedFd<'_>) -> Arc<Connection> {
         let connection = Connection::new(self.generation());
@@ -185,8 +186,9 @@ impl Context {
             return connection;
         }
         match self.node().adopt(&self.settings, fd) {
-            Some(meeting) => connection.join(self, meeting),
-            None => connection.give_up(fd),
+            Some(Adoption::Met(meeting)) => connection.join(self, meeting),
+            Some(Adoption::Kernel) => connection.pin_to_kernel(self, fd, Bypass::Shared),
+            Some(Adoption::Unknown) | None => connection.give_up(fd),
         }
         connection
     }
@@ -196,12 +198,12 @@ impl Context {
     pub fn inherit(&self, fd: BorrowedFd<'_>) -> Arc<Connection> {
         let connection = Connection::new(self.generation());
         match self.node().adopt(&self.settings, fd) {
-            Some(meeting) => {
+            Some(Adoption::Met(meeting)) => {
                 let end = &meeting.slot.words().ends[meeting.place.end as usize];
                 end.holders.fetch_add(1, Ordering::SeqCst);
                 connection.join(self, meeting);
             }
-            None => connection.cannot_follow(),
+            _ => connection.cannot_follow(),
         }
         connection
     }

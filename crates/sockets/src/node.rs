@@ -59,7 +59,7 @@ struct Link {
     serial: u64,
     slabs: HashMap<u64, Slab>,
     waiting: HashMap<u64, Weak<Connection>>,
-    adopted: HashMap<u64, Option<Meeting>>,
+    adopted: HashMap<u64, Adoption>,
     last_number: u64,
     /// Upgraded connections to other nodes, which do not survive the loss of ours.
     between: Vec<Weak<Connection>>,
@@ -71,6 +71,16 @@ pub(crate) struct Meeting {
     pub(crate) place: Place,
     pub(crate) slot: Slot,
     pub(crate) peer: Option<Arc<Peer>>,
+}
+
+/// What the node said about a socket from elsewhere.
+#[derive(Debug)]
+pub(crate) enum Adoption {
+    Met(Meeting),
+    /// It is another user's connection, and was brought back to the kernel before it was passed on.
+    Kernel,
+    /// It does not know it.
+    Unknown,
 }
 
 /// What the node said about an offer.
@@ -332,7 +342,7 @@ impl Node {
     }
 
     /// Asks where a socket from elsewhere that is upgraded goes on; waits for the answer.
-    pub(crate) fn adopt(&self, settings: &Settings, fd: BorrowedFd<'_>) -> Option<Meeting> {
+    pub(crate) fn adopt(&self, settings: &Settings, fd: BorrowedFd<'_>) -> Option<Adoption> {
         let cookie = vmmc_host::stream::cookie(fd).ok()?;
         let deadline = Deadline::after(ADOPT_TIME);
         // Others hold the lock for a message or two; not to know is no answer here.
@@ -347,7 +357,7 @@ impl Node {
             let mut link = self.link.lock()?;
             self.read_news(&mut link);
             if let Some(answer) = link.adopted.remove(&number) {
-                return answer;
+                return Some(answer);
             }
             link.channel.as_ref()?;
             deadline.left(Nanos::monotonic())?;
@@ -509,9 +519,13 @@ impl Node {
                     connection.settle(Verdict::Refused(why));
                 }
             }
-            (SocketNews::Adopted { connection, place, peer }, _) => {
-                let meeting = place.and_then(|place| self.meeting(link, place, peer));
-                link.adopted.insert(connection, meeting);
+            (SocketNews::Adopted { connection, place, other_user, peer }, _) => {
+                let adoption = match place.and_then(|place| self.meeting(link, place, peer)) {
+                    Some(meeting) => Adoption::Met(meeting),
+                    None if other_user => Adoption::Kernel,
+                    None => Adoption::Unknown,
+                };
+                link.adopted.insert(connection, adoption);
             }
             (SocketNews::PeerGone { process }, _) => {
                 if let Some(mut peers) = self.peers_to_change() {

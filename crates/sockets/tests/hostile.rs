@@ -155,7 +155,7 @@ fn claims_on_the_connections_of_others_have_no_effect() {
     let (stranger, _peer) = tcp_pair();
     let cookie = vmmc_host::stream::cookie(stranger.as_fd()).unwrap();
     liar.say(SocketCall::Adopt { connection: 4, cookie }, &[]);
-    assert_eq!(liar.hear(), Some(SocketNews::Adopted { connection: 4, place: None, peer: 0 }));
+    assert_eq!(liar.hear(), Some(SocketNews::Adopted { connection: 4, place: None, other_user: false, peer: 0 }));
     // The slot is still theirs: a new connection of the pair gets another one.
     let (three, four) = upgraded_pair(&a, &b);
     let mut got = [0; 3];

@@ -7,7 +7,7 @@
 
 mod common;
 #[path = "../../node/src/testing/wild.rs"]
-#[allow(dead_code, reason = "shared with the tests of other crates")]
+#[allow(dead_code, clippy::type_complexity, reason = "shared with the tests of other crates")]
 mod wild;
 
 use common::{settings, tcp_pair, upgrade, upgraded_pair};
@@ -26,8 +26,8 @@ use vmmc_host::control::{Answer, CONTROL_VERSION, Call, Reply, Request, decode, 
 use vmmc_host::stream::messages::{Place, SocketCall, SocketClaim, SocketNews};
 use vmmc_host::stream::{BELLS, Bells, Slab, Watch, claim};
 use vmmc_node::{Daemon, KeySource, NodeConfig, Serve};
-use vmmc_sockets::{Context, Settings};
-use wild::{HONEST, HOSTILE, Noise, Watched, become_user, can_be_others, descriptor, hostile_time, seed};
+use vmmc_sockets::{Bypass, Context, Received, Settings, Take};
+use wild::{HONEST, HOSTILE, Noise, Watched, as_user, become_user, can_be_others, descriptor, hostile_time, seed};
 
 /// An honest exchange that takes longer was held up; one in fifty may be, by the machine.
 const SLOW: Duration = Duration::from_millis(250);
@@ -312,4 +312,39 @@ fn wild_messages_with_wild_descriptors_hold_no_honest_pair_up() {
     let more = node.descriptors().saturating_sub(descriptors);
     println!("the node has {cost} KiB and {more} descriptors more than at the start");
     assert!(cost < COST_KIB_MAX && more < COST_DESCRIPTORS_MAX, "{cost} KiB and {more} descriptors");
+}
+
+#[test]
+fn a_connection_that_is_passed_to_another_user_goes_on_by_the_kernel() {
+    if !can_be_others() {
+        return;
+    }
+    let name = format!("sockpassed{}", std::process::id());
+    let _node = start_node(&name);
+    let (one, two) = as_user(HONEST, || {
+        let (a, b) = (context(&name), context(&name));
+        let (one, two) = upgraded_pair(&a, &b);
+        (&one).write_all(b"from before, ").unwrap();
+        // What the library does before a descriptor goes out in a message.
+        two.connection().pin_to_kernel(&b, two.socket().as_fd(), Bypass::Leaked);
+        two.connection().passed();
+        (&one).write_all(b"and after").unwrap();
+        (one, two)
+    });
+    as_user(HOSTILE, || {
+        let c = context(&name);
+        let socket = two.socket();
+        let adopted = c.adopt(socket.as_fd());
+        assert!(adopted.is_plain(), "its memory is another user's");
+        let mut got = [0; 22];
+        let mut buffers = [std::io::IoSliceMut::new(&mut got)];
+        match adopted.recv(&c, socket.as_fd(), &mut buffers, Take::Take) {
+            Received::Kernel(call) => drop(call),
+            other => panic!("{other:?}"),
+        }
+        socket.set_read_timeout(Some(TOO_SLOW)).unwrap();
+        { socket }.read_exact(&mut got).unwrap();
+        assert_eq!(&got, b"from before, and after");
+    });
+    drop(one);
 }

@@ -146,8 +146,10 @@ pub enum SocketNews {
     Adopted {
         /// Number of the question.
         connection: u64,
-        /// Where the socket's bytes go; none: it is not upgraded.
+        /// Where the socket's bytes go; none: it is not upgraded, or not for this process.
         place: Option<Place>,
+        /// The connection is another user's: whoever passed it on has brought it back to the kernel.
+        other_user: bool,
         /// Who has the other end.
         peer: u32,
     },

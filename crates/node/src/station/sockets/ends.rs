@@ -71,16 +71,21 @@ impl Sockets {
 
     /// A socket that came from elsewhere, in the hand of its new holder, of whom only its user is asked: who is of the same user could have it anyway.
     pub(super) fn adopt(&mut self, index: usize, connection: u64, cookie: u64) {
-        let place = self.by_cookie.get(&cookie).copied().filter(|&place| self.add_holder(index, place));
-        let Some(place) = place else {
-            return self.tell(index, SocketNews::Adopted { connection, place: None, peer: 0 }, Vec::new());
+        let known = self.by_cookie.get(&cookie).copied();
+        let uid = self.clients[&index].uid;
+        let other_user = known.is_some_and(|place| self.slabs.user(place.slab).is_some_and(|user| user != uid));
+        let Some(place) = known.filter(|&place| self.add_holder(index, place)) else {
+            let news = SocketNews::Adopted { connection, place: None, other_user, peer: 0 };
+            return self.tell(index, news, Vec::new());
         };
         let (process, pid) = (self.clients[&index].process, self.clients[&index].pid);
         // The same process under another program: it is still counted once, and its exec is over.
         self.orphans.all.retain(|(of, _), orphan| *of != place || orphan.pid != pid);
         self.introduce(index, process, place.slab);
         let peer = self.slabs.link(place).and_then(|l| l.holders[1 - place.end as usize].processes().next());
-        self.tell(index, SocketNews::Adopted { connection, place: Some(place), peer: peer.unwrap_or(0) }, Vec::new());
+        let peer = peer.unwrap_or(0);
+        let news = SocketNews::Adopted { connection, place: Some(place), other_user: false, peer };
+        self.tell(index, news, Vec::new());
     }
 
     /// Counts a process among the holders of an end. False: it is of another user, or there are too many.
