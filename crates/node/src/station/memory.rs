@@ -5,7 +5,8 @@
 
 use super::translation::{ADDRESS_SPACE, Place, Table, Translations, are_one_kind};
 use crate::config::UtlbConfig;
-use crate::limits::{AWAITED_BYTES_MAX, PINS_PER_CALL_MAX, TOUCHED_MAX};
+use crate::limits::{AWAITED_BYTES_MAX, PINS_PER_CALL_MAX, TABLES_BEYOND_PAGES_MAX, TOUCHED_MAX};
+use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use vmmc_host::control::{PageRun, PinRun};
@@ -69,6 +70,10 @@ pub(super) enum MemoryError {
         "{count} pages from page {page:#x} on leave the address space or the table of indices, or exceed {PINS_PER_CALL_MAX} in one call; split the call"
     )]
     BadRun { page: u64, count: u64 },
+    #[error(
+        "the pinned addresses lie in {tables} areas of 2 MiB, and the memory that this process has registered allows {max}; pin memory that lies together"
+    )]
+    Spread { tables: u64, max: u64 },
     #[error(transparent)]
     Region(#[from] RegionError),
 }
@@ -195,7 +200,21 @@ impl Memory {
             new += pages.iter().filter(|page| !self.translations.has(table, *page)).count() as u64;
         }
         unpin.iter().try_for_each(|run| pages(*run).map(drop))?;
+        self.check_spread(process, pin)?;
         Ok(new)
+    }
+
+    /// Checks that the tables for what is to be pinned are no more than the memory of the process allows: one page at many addresses would take a table for each.
+    fn check_spread(&self, process: ProcessId, pin: &[PinRun]) -> Result<(), MemoryError> {
+        let Some(memory) = self.of(process) else { return Ok(()) };
+        let new: BTreeSet<u64> = pin
+            .iter()
+            .filter_map(|run| pages(run.pages).ok())
+            .flat_map(|pages| memory.table.tables_wanted(pages))
+            .collect();
+        let tables = memory.table.tables() + new.len() as u64;
+        let max = memory.bytes / PAGE_BYTES as u64 + TABLES_BEYOND_PAGES_MAX;
+        if new.is_empty() || tables <= max { Ok(()) } else { Err(MemoryError::Spread { tables, max }) }
     }
 
     /// Installs translations that [`check_pins`](Self::check_pins) has found good.

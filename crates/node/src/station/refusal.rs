@@ -116,6 +116,7 @@ pub(super) fn memory(error: &MemoryError) -> Refusal {
         MemoryError::InUse { .. } => RefusalCode::Busy,
         MemoryError::NoSuchPages { .. } => RefusalCode::OutOfBounds,
         MemoryError::BadRun { .. } => RefusalCode::Invalid,
+        MemoryError::Spread { .. } => RefusalCode::TableFull,
         MemoryError::Region(RegionError::MemoryShort { .. }) => RefusalCode::MemoryShort,
         MemoryError::Region(_) => RefusalCode::BadRegion,
     };

@@ -97,6 +97,21 @@ impl Table {
         self.pages
     }
 
+    /// Second-level tables.
+    pub(super) fn tables(&self) -> u64 {
+        self.table.second_levels() as u64
+    }
+
+    /// Second-level tables that these pages need and that are not there; none for indices.
+    pub(super) fn tables_wanted(&self, pages: Pages) -> impl Iterator<Item = u64> {
+        let first = pages.first().number();
+        let end = if first >= INDEX_PAGES { first } else { first + pages.count() };
+        let numbers = (first..end).map(|page| Page::new(page).map_or(u64::MAX, HierarchicalTable::second_level));
+        let mut last = None;
+        let numbers = numbers.filter(move |number| last.replace(*number) != Some(*number));
+        numbers.filter(|number| self.table.table_of(HierarchicalTable::first_page(*number)).is_none())
+    }
+
     fn has(&self, page: Page) -> bool {
         match index(page) {
             Some(index) => self.own.has(index),

@@ -236,3 +236,28 @@ fn an_index_that_lies_is_nobodys_memory() {
     memory.region.read(0, &mut got).unwrap();
     assert!(got.iter().all(|byte| *byte == 0), "zeros");
 }
+
+#[test]
+fn one_page_at_many_addresses_takes_no_table_for_each() {
+    let world = World::new(1, None);
+    let mut evil = Raw::attach(&world, 0);
+    let page = evil.register(PAGE);
+    // Each address in a table of its own.
+    let spread = |from: u64, count: u64| -> Vec<PinRun> {
+        (from..from + count).map(|i| PinRun { pages: run(i * 512, 1), region: page.id, at: 0 }).collect()
+    };
+    let allowed = crate::limits::TABLES_BEYOND_PAGES_MAX + 1;
+    let call = |pin| Call::Pin { unpin: Vec::new(), pin };
+    assert_eq!(evil.call(call(spread(0, allowed))), Ok(Answer::Done));
+    for count in [1, 2_000] {
+        let refusal = evil.call(call(spread(allowed, count))).unwrap_err();
+        assert_eq!(refusal.code, RefusalCode::TableFull, "{refusal}");
+    }
+    // What lies in tables that are there needs none.
+    let beside = PinRun { pages: run(7, 1), region: page.id, at: 0 };
+    assert_eq!(evil.call(call(vec![beside])), Ok(Answer::Done));
+    // Whoever has the pages may have the tables.
+    let more = evil.register(3_000 * PAGE);
+    let pin = (0..2_000).map(|i| PinRun { pages: run((allowed + i) * 512, 1), region: more.id, at: i as u32 });
+    assert_eq!(evil.call(call(pin.collect())), Ok(Answer::Done));
+}
