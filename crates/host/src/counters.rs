@@ -72,6 +72,7 @@ pub const NODE: &[Counter] = &[
     counter("engine_refused", "Transfers refused at this node: no such grant, out of bounds, or without the right."),
     counter("engine_hellos_out", "Hellos sent."),
     counter("engine_hellos_in", "Hellos received."),
+    counter("engine_cookies_out", "Hellos without a cookie that were answered with one."),
     counter("engine_hellos_limited", "Hellos not answered because too many came."),
     counter("engine_rejects", "Handshakes refused, here or there."),
     counter("engine_sessions", "Sessions that began."),
