@@ -395,6 +395,9 @@ pub(crate) struct NodeOptions {
     /// Neither encrypt nor authenticate what nodes send each other: for trusted wires only
     #[arg(long)]
     pub(crate) plain: bool,
+    /// What to seal packets with: aegis-128l, aes-256-gcm, or any of them that the other node takes too
+    #[arg(long, value_name = "CIPHER", default_value = "any", conflicts_with = "plain")]
+    pub(crate) cipher: vmmc_node::Ciphers,
     /// Which users may use the node beside its own and root: any, own (nobody else), or user ids [default: root's node serves any, others own]
     #[arg(long, value_name = "any|own|UID[,UID]", default_value = "by-owner", hide_default_value = true)]
     pub(crate) serve: vmmc_node::Serve,

@@ -505,6 +505,8 @@ pub struct PeerInfo {
     pub paths: Vec<String>,
     /// State in a word: `up`, `connecting`, `down`.
     pub state: String,
+    /// What its packets are sealed with; empty: there is no session, or it is plain.
+    pub cipher: String,
     /// Why there is probably no session, in words; empty: nothing is known. Nobody vouches for it.
     pub hint: String,
     /// Smoothed round trip time, ns.

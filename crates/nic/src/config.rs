@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use crate::cipher::Ciphers;
 use crate::ids::NodeName;
 
 /// The key all nodes of a cluster share. It never appears in debug output.
@@ -23,6 +24,8 @@ pub struct Config {
     pub name: NodeName,
     /// `None`: plain mode, for trusted wires only.
     pub key: Option<ClusterKey>,
+    /// What its packets may be sealed with, if there is a key.
+    pub ciphers: Ciphers,
     /// Own addresses, told to peers as further paths to this node; may be empty.
     pub listen: Vec<SocketAddr>,
     /// UDP payload bytes per packet, unless [`set_path_mtu`](crate::Engine::set_path_mtu) says otherwise.
@@ -47,6 +50,7 @@ impl Config {
         Config {
             name,
             key: None,
+            ciphers: Ciphers::Any,
             listen: Vec::new(),
             path_mtu_bytes: 1_472,
             recv_packet_bytes_max: crate::limits::PACKET_BYTES_MAX,

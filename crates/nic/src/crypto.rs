@@ -1,4 +1,4 @@
-//! Handshake and seal, both from libraries: Noise NNpsk0 by `snow`, AEGIS-128L (draft-irtf-cfrg-aegis-aead) by `aegis`.
+//! Handshake and seal, both from libraries: Noise NNpsk0 by `snow`, AEGIS-128L (draft-irtf-cfrg-aegis-aead) by `aegis`, AES-256-GCM (NIST SP 800-38D) by `aws-lc-rs`.
 //!
 //! Invariant: a key seals each packet number once. After `KEY_PACKETS` packets both sides move to
 //! the next key by Noise's own rekeying rule, without a message: the packet number says which.
@@ -6,9 +6,10 @@
 use aegis::aegis128l::Aegis128L;
 use snow::params::{CipherChoice, DHChoice, HashChoice, NoiseParams};
 use snow::resolvers::{CryptoResolver, DefaultResolver};
-use snow::types::{Cipher, Dh, Hash, Random};
+use snow::types::{Cipher as NoiseCipher, Dh, Hash, Random};
 use snow::{Builder, HandshakeState};
 
+use crate::cipher::Cipher;
 use crate::config::ClusterKey;
 use crate::limits::KEY_PACKETS;
 use crate::rng::Rng;
@@ -19,7 +20,8 @@ const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
 pub(crate) const HANDSHAKE_OVERHEAD: usize = 48;
 /// Bytes an AEAD seal adds.
 const TAG_BYTES: usize = 16;
-const KEY_BYTES: usize = 16;
+const AEGIS_BYTES: usize = 16;
+/// Of AEGIS.
 const NONCE_BYTES: usize = 16;
 /// Bytes of the plain mode's checksum.
 const CHECKSUM_BYTES: usize = 8;
@@ -33,6 +35,8 @@ pub(crate) struct Handshake(HandshakeState);
 pub(crate) struct Seals {
     pub(crate) send: Seal,
     pub(crate) receive: Seal,
+    /// None: plain.
+    pub(crate) cipher: Option<Cipher>,
 }
 
 impl Handshake {
@@ -59,10 +63,10 @@ impl Handshake {
     }
 
     /// After both messages: the keys of this side.
-    pub(crate) fn finish(mut self, initiator: bool) -> Seals {
+    pub(crate) fn finish(mut self, initiator: bool, cipher: Cipher) -> Seals {
         let (first, second) = self.0.dangerously_get_raw_split();
         let (send, receive) = if initiator { (first, second) } else { (second, first) };
-        Seals { send: Seal::aead(send), receive: Seal::aead(receive) }
+        Seals { send: Seal::aead(send, cipher), receive: Seal::aead(receive, cipher), cipher: Some(cipher) }
     }
 }
 
@@ -93,7 +97,7 @@ impl CryptoResolver for Seeded {
     fn resolve_hash(&self, choice: &HashChoice) -> Option<Box<dyn Hash>> {
         self.inner.resolve_hash(choice)
     }
-    fn resolve_cipher(&self, choice: &CipherChoice) -> Option<Box<dyn Cipher>> {
+    fn resolve_cipher(&self, choice: &CipherChoice) -> Option<Box<dyn NoiseCipher>> {
         self.inner.resolve_cipher(choice)
     }
 }
@@ -123,10 +127,9 @@ pub(crate) struct Keys {
 }
 
 impl Seal {
-    /// `half`: this direction's half of what the handshake gives; its first bytes are the key.
-    fn aead(half: [u8; 32]) -> Seal {
-        let current = Key(std::array::from_fn(|i| half[i]));
-        Seal::Aead(Keys { epoch: 0, current, previous: None })
+    /// `half`: this direction's half of what the handshake gives; the key, or its first bytes.
+    fn aead(half: [u8; 32], cipher: Cipher) -> Seal {
+        Seal::Aead(Keys { epoch: 0, current: Key::new(cipher, half), previous: None })
     }
 
     /// Bytes a sealed packet has behind its body.
@@ -194,9 +197,9 @@ impl Keys {
 
     /// Noise's REKEY: encrypt zeros with the largest nonce.
     fn next(&self) -> Key {
-        let mut next = [0; KEY_BYTES];
-        let _tag = self.current.seal(u64::MAX, &[], &mut next);
-        Key(next)
+        let mut next = [0; 32];
+        let _tag = self.current.seal(u64::MAX, &[], &mut next[..self.current.bytes()]);
+        Key::new(self.current.cipher(), next)
     }
 
     fn open(&mut self, number: u64, packet: &mut [u8]) -> Option<usize> {
@@ -220,29 +223,102 @@ impl Keys {
     }
 }
 
-/// A key of AEGIS-128L. There is nothing to prepare for it: whoever seals seldom pays no more than whoever seals often.
-struct Key([u8; KEY_BYTES]);
+/// A key of either cipher. The branch between them goes the same way for all packets of a session.
+enum Key {
+    /// There is nothing to prepare for it: whoever seals seldom pays no more than whoever seals often.
+    Aegis([u8; AEGIS_BYTES]),
+    #[cfg(feature = "aes-256-gcm")]
+    Aes(Box<aes::Key>),
+}
 
 impl Key {
-    #[inline]
-    fn cipher(&self, number: u64) -> Aegis128L<TAG_BYTES> {
-        let mut nonce = [0; NONCE_BYTES];
-        nonce[8..].copy_from_slice(&number.to_be_bytes());
-        Aegis128L::new(&self.0, &nonce)
+    fn new(cipher: Cipher, bytes: [u8; 32]) -> Key {
+        match cipher {
+            #[cfg(feature = "aes-256-gcm")]
+            Cipher::Aes256Gcm => Key::Aes(Box::new(aes::Key::new(&bytes))),
+            // Without the feature a node neither offers nor takes the other one.
+            _ => Key::Aegis(std::array::from_fn(|i| bytes[i])),
+        }
+    }
+
+    fn cipher(&self) -> Cipher {
+        match self {
+            Key::Aegis(_) => Cipher::Aegis128L,
+            #[cfg(feature = "aes-256-gcm")]
+            Key::Aes(_) => Cipher::Aes256Gcm,
+        }
+    }
+
+    /// Bytes of such a key.
+    fn bytes(&self) -> usize {
+        match self {
+            Key::Aegis(_) => AEGIS_BYTES,
+            #[cfg(feature = "aes-256-gcm")]
+            Key::Aes(_) => 32,
+        }
     }
 
     /// Encrypts `body` in place and gives the tag, which covers `header` too.
     #[inline]
     fn seal(&self, number: u64, header: &[u8], body: &mut [u8]) -> [u8; TAG_BYTES] {
-        self.cipher(number).encrypt_in_place(body, header)
+        match self {
+            Key::Aegis(key) => aegis(key, number).encrypt_in_place(body, header),
+            #[cfg(feature = "aes-256-gcm")]
+            Key::Aes(key) => key.seal(number, header, body),
+        }
     }
 
     /// Checks and decrypts a body with its tag in place; gives the length without the tag.
     #[inline]
     fn open(&self, number: u64, header: &[u8], body: &mut [u8]) -> Option<usize> {
-        let (body, tag) = body.split_last_chunk_mut::<TAG_BYTES>()?;
-        self.cipher(number).decrypt_in_place(body, tag, header).ok()?;
-        Some(body.len())
+        match self {
+            Key::Aegis(key) => {
+                let (body, tag) = body.split_last_chunk_mut::<TAG_BYTES>()?;
+                aegis(key, number).decrypt_in_place(body, tag, header).ok()?;
+                Some(body.len())
+            }
+            #[cfg(feature = "aes-256-gcm")]
+            Key::Aes(key) => key.open(number, header, body),
+        }
+    }
+}
+
+#[inline]
+fn aegis(key: &[u8; AEGIS_BYTES], number: u64) -> Aegis128L<TAG_BYTES> {
+    let mut nonce = [0; NONCE_BYTES];
+    nonce[8..].copy_from_slice(&number.to_be_bytes());
+    Aegis128L::new(key, &nonce)
+}
+
+/// AES-256-GCM, by `aws-lc-rs`.
+#[cfg(feature = "aes-256-gcm")]
+mod aes {
+    use super::TAG_BYTES;
+    use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+
+    pub(super) struct Key(LessSafeKey);
+
+    impl Key {
+        pub(super) fn new(bytes: &[u8; 32]) -> Key {
+            Key(LessSafeKey::new(UnboundKey::new(&AES_256_GCM, bytes).expect("the cipher has keys of 32 bytes")))
+        }
+
+        pub(super) fn seal(&self, number: u64, header: &[u8], body: &mut [u8]) -> [u8; TAG_BYTES] {
+            let tag = self.0.seal_in_place_separate_tag(nonce(number), Aad::from(header), body);
+            let tag = tag.expect("a datagram is far shorter than what the cipher takes");
+            tag.as_ref().try_into().expect("a tag has 16 bytes")
+        }
+
+        pub(super) fn open(&self, number: u64, header: &[u8], body: &mut [u8]) -> Option<usize> {
+            Some(self.0.open_in_place(nonce(number), Aad::from(header), body).ok()?.len())
+        }
+    }
+
+    /// A key seals each packet number once: see the page of the module above.
+    fn nonce(number: u64) -> Nonce {
+        let mut nonce = [0; NONCE_LEN];
+        nonce[NONCE_LEN - 8..].copy_from_slice(&number.to_be_bytes());
+        Nonce::assume_unique_for_key(nonce)
     }
 }
 
@@ -284,7 +360,12 @@ pub(crate) fn checksum(bytes: &[u8]) -> u64 {
 mod tests {
     use super::*;
 
-    fn pair() -> (Seals, Seals) {
+    /// Those that this build has.
+    fn ciphers() -> impl Iterator<Item = Cipher> {
+        Cipher::ALL.into_iter().filter(|cipher| cipher.is_built())
+    }
+
+    fn pair(cipher: Cipher) -> (Seals, Seals) {
         let (key, mut rng) = (ClusterKey([7; 32]), Rng::new([1; 32]));
         let mut initiator = Handshake::initiate(&key, b"p", &mut rng);
         let mut responder = Handshake::respond(&key, b"p", &mut rng);
@@ -293,7 +374,7 @@ mod tests {
         assert_eq!(responder.read(&first, &mut payload), Some(5));
         responder.write(b"welcome", &mut second);
         assert_eq!(initiator.read(&second, &mut payload), Some(7));
-        (initiator.finish(true), responder.finish(false))
+        (initiator.finish(true, cipher), responder.finish(false, cipher))
     }
 
     fn exchange(from: &mut Seal, to: &mut Seal, number: u64) -> bool {
@@ -304,14 +385,16 @@ mod tests {
 
     #[test]
     fn both_sides_agree_on_keys_across_changes() {
-        let (mut a, mut b) = pair();
-        assert!(exchange(&mut a.send, &mut b.receive, 0));
-        assert!(exchange(&mut b.send, &mut a.receive, 0));
-        let mut late = vec![3; 200];
-        let late_len = a.send.seal(KEY_PACKETS - 1, &mut late, 100, (0, 0));
-        assert!(exchange(&mut a.send, &mut b.receive, KEY_PACKETS));
-        assert_eq!(b.receive.open(KEY_PACKETS - 1, &mut late[..late_len]), Some(100));
-        assert!(exchange(&mut a.send, &mut b.receive, 2 * KEY_PACKETS + 5));
+        for cipher in ciphers() {
+            let (mut a, mut b) = pair(cipher);
+            assert!(exchange(&mut a.send, &mut b.receive, 0));
+            assert!(exchange(&mut b.send, &mut a.receive, 0));
+            let mut late = vec![3; 200];
+            let late_len = a.send.seal(KEY_PACKETS - 1, &mut late, 100, (0, 0));
+            assert!(exchange(&mut a.send, &mut b.receive, KEY_PACKETS));
+            assert_eq!(b.receive.open(KEY_PACKETS - 1, &mut late[..late_len]), Some(100));
+            assert!(exchange(&mut a.send, &mut b.receive, 2 * KEY_PACKETS + 5));
+        }
     }
 
     #[test]
@@ -325,26 +408,39 @@ mod tests {
         let tag = cipher.encrypt_in_place(&mut body, b"");
         assert_eq!(u128::from_be_bytes(body), 0xc1c0_e58b_d913_006f_eba0_0f4b_3cc3_594e);
         assert_eq!(u128::from_be_bytes(tag), 0xabe0_ece8_0c24_868a_226a_35d1_6bda_e37a);
-        let key = Key([9; KEY_BYTES]);
-        for len in [0, 1, 46, 1400, 65_000] {
-            let mut sealed = vec![5; len];
-            let tag = key.seal(7, b"header", &mut sealed);
-            sealed.extend_from_slice(&tag);
-            let opened = |key: &Key, number, header: &[u8]| {
-                let mut packet = sealed.clone();
-                key.open(number, header, &mut packet).map(|len| packet[..len].to_vec())
-            };
-            assert_eq!(opened(&key, 7, b"header"), Some(vec![5; len]));
-            assert_eq!(opened(&key, 8, b"header"), None, "another number");
-            assert_eq!(opened(&key, 7, b"Header"), None, "another header");
-            assert_eq!(opened(&Key([8; KEY_BYTES]), 7, b"header"), None, "another key");
+        for cipher in ciphers() {
+            let (key, other) = (Key::new(cipher, [9; 32]), Key::new(cipher, [8; 32]));
+            assert_eq!(key.cipher(), cipher);
+            for len in [0, 1, 46, 1400, 65_000] {
+                let mut sealed = vec![5; len];
+                let tag = key.seal(7, b"header", &mut sealed);
+                sealed.extend_from_slice(&tag);
+                let opened = |key: &Key, number, header: &[u8]| {
+                    let mut packet = sealed.clone();
+                    key.open(number, header, &mut packet).map(|len| packet[..len].to_vec())
+                };
+                assert_eq!(opened(&key, 7, b"header"), Some(vec![5; len]));
+                assert_eq!(opened(&key, 8, b"header"), None, "another number");
+                assert_eq!(opened(&key, 7, b"Header"), None, "another header");
+                assert_eq!(opened(&other, 7, b"header"), None, "another key");
+            }
+            assert_eq!(key.open(7, b"header", &mut [0; TAG_BYTES - 1]), None, "shorter than a tag");
         }
-        assert_eq!(key.open(7, b"header", &mut [0; TAG_BYTES - 1]), None, "shorter than a tag");
+    }
+
+    #[test]
+    #[cfg(feature = "aes-256-gcm")]
+    fn the_other_seal_is_that_of_the_standard() {
+        // Test case 14 of the GCM specification: key, nonce and text of zeros.
+        let mut body = [0; 16];
+        let tag = Key::new(Cipher::Aes256Gcm, [0; 32]).seal(0, b"", &mut body);
+        assert_eq!(u128::from_be_bytes(body), 0xcea7_403d_4d60_6b6e_074e_c5d3_baf3_9d18);
+        assert_eq!(u128::from_be_bytes(tag), 0xd0d1_c8a7_9999_6bf0_265b_98b5_d48a_b919);
     }
 
     #[test]
     fn a_wrong_key_or_a_damaged_packet_does_not_open() {
-        let (mut a, mut b) = pair();
+        let (mut a, mut b) = pair(ciphers().last().expect("there is one"));
         for sealed in [true, false] {
             let (mut plain_a, mut plain_b) = (Seal::Plain, Seal::Plain);
             let (from, to) = if sealed { (&mut a.send, &mut b.receive) } else { (&mut plain_a, &mut plain_b) };

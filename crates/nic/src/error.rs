@@ -342,6 +342,9 @@ pub enum RejectReason {
         "its packets do not open with this node's cluster key and this node's not with its key; give both nodes the same key file (docs/running.md, cluster key)"
     )]
     OtherKey,
+    /// It takes no cipher that this node takes.
+    #[error("it takes no cipher that this node takes; start both with --cipher and one of them, or any")]
+    NoCommonCipher,
 }
 
 impl RejectReason {
@@ -354,6 +357,7 @@ impl RejectReason {
             RejectReason::DuplicateName => 4,
             RejectReason::PeerTableFull => 5,
             RejectReason::OtherKey => 6,
+            RejectReason::NoCommonCipher => 7,
         }
     }
 
@@ -366,6 +370,7 @@ impl RejectReason {
             4 => RejectReason::DuplicateName,
             5 => RejectReason::PeerTableFull,
             6 => RejectReason::OtherKey,
+            7 => RejectReason::NoCommonCipher,
             _ => return None,
         })
     }

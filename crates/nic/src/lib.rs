@@ -61,6 +61,7 @@
 pub mod fuzzing;
 pub mod limits;
 
+mod cipher;
 mod command;
 mod config;
 mod congestion;
@@ -85,6 +86,7 @@ mod tables;
 mod time;
 mod wire;
 
+pub use cipher::{BadCipher, Cipher, Ciphers};
 pub use command::{AtomicOp, Command, Dma, Source};
 pub use config::{ClusterKey, Config};
 pub use engine::{Engine, Lent, PeerRef, Transmit};

@@ -7,6 +7,7 @@ use crate::log::LogLevel;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
+use vmmc_nic::Ciphers;
 use vmmc_utlb::CacheShape;
 use vmmc_utlb::limits::{ENTRIES_MAX, PREFETCH_MAX, WAYS_MAX};
 
@@ -151,6 +152,8 @@ pub struct NodeConfig {
     pub launcher: Option<PathBuf>,
     /// Whether a daemon in plain mode starts processes for other nodes too. Then everybody who can send it packets can have it start processes as its user.
     pub plain_run: bool,
+    /// What packets may be sealed with, if there is a key. Both ends must agree.
+    pub ciphers: Ciphers,
     /// In plain mode: whether other nodes are believed whose process asks. Then everybody who can send packets here is any user; else other nodes may only import what is
     /// exported to anyone.
     pub plain_trust_users: bool,
@@ -189,6 +192,7 @@ impl NodeConfig {
             launcher: None,
             plain_run: false,
             plain_trust_users: false,
+            ciphers: Ciphers::Any,
             metrics: None,
             sockets_between: true,
             keeper: true,
@@ -248,7 +252,7 @@ impl NodeConfig {
 
     /// The options of `vmmc node run` and `vmmcd`:
     /// `--name N`, `--as N`, `--listen A`, `--peer A[,A]`, `--key-file F`, `--plain`, `--serve WHOM`, `--linger-s N`, `--peer-timeout-ms N`, `--pinned-pages N`, `--utlb-entries N`, `--utlb-ways N`,
-    /// `--utlb-no-offset`, `--utlb-prefetch N`, `--utlb-tables N`, `--detach`, `--log-level LEVEL`, `--log-file FILE`, `--launcher FILE`, `--no-run`, `--plain-run`, `--plain-trust-users`, `--metrics A`,
+    /// `--utlb-no-offset`, `--utlb-prefetch N`, `--utlb-tables N`, `--detach`, `--log-level LEVEL`, `--log-file FILE`, `--launcher FILE`, `--no-run`, `--plain-run`, `--plain-trust-users`, `--cipher C`, `--metrics A`,
     /// `--no-sockets-between`.
     pub fn from_args(args: impl IntoIterator<Item = String>) -> Result<NodeConfig, BadOption> {
         let mut config = NodeConfig { handle_signals: true, ..NodeConfig::default() };
@@ -308,6 +312,14 @@ impl NodeConfig {
                 "--metrics" => config.metrics = Some(address(&option, &value()?)?),
                 "--no-run" => config.launcher = None,
                 "--plain-run" => config.plain_run = true,
+                "--cipher" => {
+                    let given = value()?;
+                    config.ciphers = given.parse().map_err(|_| BadOption::BadValue {
+                        option: option.clone(),
+                        value: given,
+                        wanted: "give aegis-128l, aes-256-gcm or any".into(),
+                    })?;
+                }
                 "--plain-trust-users" => config.plain_trust_users = true,
                 "--no-sockets-between" => config.sockets_between = false,
                 _ => return Err(BadOption::Unknown { option }),
@@ -371,6 +383,9 @@ impl NodeConfig {
         args.extend(self.detach.then(|| "--detach".to_string()));
         args.extend(self.launcher.is_none().then(|| "--no-run".to_string()));
         args.extend(self.plain_run.then(|| "--plain-run".to_string()));
+        if self.ciphers != Ciphers::Any {
+            args.extend(["--cipher".to_string(), self.ciphers.to_string()]);
+        }
         args.extend(self.plain_trust_users.then(|| "--plain-trust-users".to_string()));
         args.extend((!self.sockets_between).then(|| "--no-sockets-between".to_string()));
         args
@@ -382,7 +397,7 @@ impl NodeConfig {
 pub enum BadOption {
     /// Not an option of ours.
     #[error(
-        "unknown option {option:?}; there are --name, --as, --listen, --peer, --key-file, --plain, --serve, --linger-s, --peer-timeout-ms, --pinned-pages, --utlb-entries, --utlb-ways, --utlb-no-offset, --utlb-prefetch, --utlb-tables, --detach, --log-level, --log-file, --launcher, --no-run, --plain-run, --plain-trust-users, --metrics, --no-sockets-between"
+        "unknown option {option:?}; there are --name, --as, --listen, --peer, --key-file, --plain, --serve, --linger-s, --peer-timeout-ms, --pinned-pages, --utlb-entries, --utlb-ways, --utlb-no-offset, --utlb-prefetch, --utlb-tables, --detach, --log-level, --log-file, --launcher, --no-run, --plain-run, --plain-trust-users, --cipher, --metrics, --no-sockets-between"
     )]
     Unknown {
         /// What was given.
@@ -444,6 +459,7 @@ mod tests {
         (config.log_level, config.log_file) = (Some(LogLevel::Warn), Some("/tmp/log".into()));
         config.sockets_between = false;
         config.plain_trust_users = true;
+        config.ciphers = Ciphers::Only(vmmc_nic::Cipher::Aes256Gcm);
         config.serve = Serve::Users(vec![1001, 1002]);
         config.utlb = UtlbConfig {
             cache: CacheShape::new(1024, 4, false).expect("powers of two"),

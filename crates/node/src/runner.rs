@@ -20,7 +20,7 @@ use std::time::Duration;
 use vmmc_host::Nanos;
 use vmmc_host::fork::Owner;
 use vmmc_host::wait::Direct;
-use vmmc_nic::{NodeName, Time};
+use vmmc_nic::{Ciphers, NodeName, Time};
 
 /// A station and its sockets.
 pub(crate) struct Runner {
@@ -58,6 +58,11 @@ impl Runner {
             if embedded { config.known_as.clone().unwrap_or(config.name.clone()) } else { config.cluster_name() };
         let name = NodeName::parse(&name)?;
         let key = cluster_key(&config.key)?;
+        if let Ciphers::Only(cipher) = config.ciphers {
+            if !cipher.is_built() {
+                return Err(RunError::NoCipher { cipher });
+            }
+        }
         let input = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| RunError::system("epoll_create1", e))?;
         let input = Arc::new(input);
         let network = Network::bind(&config.listen, input.clone())
@@ -70,6 +75,7 @@ impl Runner {
             key,
             serve: config.serve.clone(),
             trust_users,
+            ciphers: config.ciphers,
             listen: network.addresses(),
             recv_buffer_bytes: network.receive_budget_bytes(),
             peer_timeout: config.peer_timeout.max(PEER_TIMEOUT_MIN),

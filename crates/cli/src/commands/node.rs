@@ -56,6 +56,7 @@ fn config(options: &NodeOptions) -> Result<NodeConfig, Failure> {
         Some(file) => KeySource::File(file.clone()),
         None => KeySource::Default,
     };
+    config.ciphers = options.cipher;
     config.serve = options.serve.clone();
     // By the kernel's name for it: it is found also when the file has been replaced since.
     let own = || PathBuf::from("/proc/self/exe");
@@ -171,9 +172,18 @@ fn describe(info: &NodeInfo) -> String {
     let peers = info.peers.iter().map(|p| {
         let name = if p.name.is_empty() { "?".to_string() } else { p.name.clone() };
         let rtt = if p.rtt_ns == 0 { String::new() } else { units::time(p.rtt_ns as f64) };
-        vec![name, p.address.clone(), p.state.clone(), rtt, units::size(p.window_bytes), units::size(p.in_flight_bytes)]
+        let cipher = if p.cipher.is_empty() { "-".to_string() } else { p.cipher.clone() };
+        vec![
+            name,
+            p.address.clone(),
+            p.state.clone(),
+            cipher,
+            rtt,
+            units::size(p.window_bytes),
+            units::size(p.in_flight_bytes),
+        ]
     });
-    section(&mut out, &["peer", "address", "state", "rtt", "window", "in flight"], peers, 3);
+    section(&mut out, &["peer", "address", "state", "cipher", "rtt", "window", "in flight"], peers, 4);
     for peer in info.peers.iter().filter(|p| !p.hint.is_empty()) {
         let name = if peer.name.is_empty() { "?" } else { &peer.name };
         out.push_str(&format!("no session with {name} at {}, probably because {}\n", peer.address, peer.hint));

@@ -7,6 +7,7 @@
 use std::net::SocketAddr;
 
 use super::Engine;
+use crate::cipher::{Cipher, Offer};
 use crate::crypto::{HANDSHAKE_OVERHEAD, Handshake, Seal, Seals, checksum};
 use crate::error::{PeerDownReason, RejectReason};
 use crate::limits::{
@@ -85,7 +86,13 @@ impl Engine {
             packet_bytes_max: self.config.recv_packet_bytes_max as u32,
             listen: self.config.listen.clone(),
             messages: self.config.messages,
+            ciphers: self.offer(),
         }
+    }
+
+    /// What this node can seal with.
+    fn offer(&self) -> Offer {
+        if self.config.key.is_some() { Offer::of(self.config.ciphers) } else { Offer::default() }
     }
 
     pub(super) fn send_loose(&mut self, to: SocketAddr, datagram: Box<[u8]>) {
@@ -285,6 +292,10 @@ impl Engine {
         if introduction.name == self.config.name {
             return self.refuse(from, remote, handshake, RejectReason::DuplicateName);
         }
+        let cipher = self.offer().common(introduction.ciphers);
+        if cipher.is_none() && handshake.is_some() {
+            return self.refuse(from, remote, handshake, RejectReason::NoCommonCipher);
+        }
         let index = self.find_peer(&introduction.name, from, &introduction.listen);
         let mut current = SessionRef::default();
         if let Some(index) = index {
@@ -310,7 +321,7 @@ impl Engine {
         } else if self.peers_full() {
             return self.refuse(from, remote, handshake, RejectReason::PeerTableFull);
         }
-        self.welcome(now, from, remote, hello, introduction, handshake, current);
+        self.welcome(now, from, remote, hello, introduction, (handshake, cipher), current);
     }
 
     /// Whether a handshake of this side goes before the peer's.
@@ -370,7 +381,7 @@ impl Engine {
         remote: SessionRef,
         hello: &[u8],
         introduction: Introduction,
-        handshake: Option<Handshake>,
+        (handshake, cipher): (Option<Handshake>, Option<Cipher>),
         current: SessionRef,
     ) {
         while self.pending.len() >= PENDING_SESSIONS_MAX {
@@ -378,14 +389,14 @@ impl Engine {
             self.drop_pending(SessionRef { slot, id });
         }
         let Some(local) = self.new_slot(Use::Free) else { return };
-        let answer = Welcome::Accept { session: local, current, introduction: self.introduction() };
+        let answer = Welcome::Accept { session: local, current, cipher, introduction: self.introduction() };
         let (reply, handshake) = welcome_datagram(remote, &answer, handshake);
         let pending = Pending {
             created: now,
             remote,
             hello: hello.into(),
             reply: reply.clone(),
-            seals: seals(handshake, false),
+            seals: seals(handshake.zip(cipher), false),
             introduction,
         };
         self.slots[usize::from(local.slot)].used = Use::Pending(Box::new(pending));
@@ -420,8 +431,16 @@ impl Engine {
         match Welcome::read(&mut Reader::new(&payload)) {
             None => self.tables.stats.malformed += 1,
             Some(Welcome::Refuse(reason)) => self.attempt_rejected(now, index, reason),
-            Some(Welcome::Accept { session, current, introduction }) => {
-                self.accepted(now, from, index, session, current, introduction);
+            Some(Welcome::Accept { session, current, cipher, introduction }) => {
+                let offered = match cipher {
+                    Some(cipher) => self.offer().has(cipher),
+                    None => self.config.key.is_none(),
+                };
+                if offered {
+                    self.accepted(now, from, index, session, current, cipher, introduction);
+                } else {
+                    self.attempt_rejected(now, index, RejectReason::NoCommonCipher);
+                }
             }
         }
     }
@@ -446,6 +465,7 @@ impl Engine {
         }
     }
 
+    #[allow(clippy::too_many_arguments)] // what a welcome says
     fn accepted(
         &mut self,
         now: Time,
@@ -453,6 +473,7 @@ impl Engine {
         index: u16,
         remote: SessionRef,
         current: SessionRef,
+        cipher: Option<Cipher>,
         introduction: Introduction,
     ) {
         if introduction.name == self.config.name {
@@ -476,7 +497,7 @@ impl Engine {
             let why = if same_life { PeerDownReason::Reset } else { PeerDownReason::Restarted };
             self.end_session(now, index, why);
         }
-        let seals = seals(attempt.handshake, true);
+        let seals = seals(attempt.handshake.zip(cipher), true);
         self.begin(now, from, index, local, remote, true, seals, &introduction);
         if let Some(session) = self.peer_mut(index).and_then(|peer| peer.session.as_deref_mut()) {
             if let Some(sample) = round_trip {
@@ -570,10 +591,10 @@ enum Verdict {
     Taken,
 }
 
-fn seals(handshake: Option<Handshake>, initiator: bool) -> Seals {
+fn seals(handshake: Option<(Handshake, Cipher)>, initiator: bool) -> Seals {
     match handshake {
-        Some(handshake) => handshake.finish(initiator),
-        None => Seals { send: Seal::Plain, receive: Seal::Plain },
+        Some((handshake, cipher)) => handshake.finish(initiator, cipher),
+        None => Seals { send: Seal::Plain, receive: Seal::Plain, cipher: None },
     }
 }
 

@@ -39,6 +39,7 @@ impl Engine {
             held_bytes,
             sealed: self.config.key.is_some(),
             hint: peer.hint,
+            cipher: session.and_then(|session| session.seals.cipher),
             incarnation: session.map_or(0, |session| session.incarnation),
             stats: session.map(|session| session.stats).unwrap_or_default(),
         }

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::packet::SessionRef;
 use super::{Reader, Writer};
+use crate::cipher::{Cipher, Offer};
 use crate::error::RejectReason;
 use crate::ids::NodeName;
 use crate::limits::{LISTEN_ADDRESSES_MAX, PACKET_BYTES_MAX, PACKET_BYTES_MIN};
@@ -25,10 +26,14 @@ pub(crate) struct Introduction {
     pub(crate) listen: Vec<SocketAddr>,
     /// Its driver takes messages.
     pub(crate) messages: bool,
+    /// What it can seal packets with; nothing in plain mode.
+    pub(crate) ciphers: Offer,
 }
 
-/// Bit of an introduction's last byte; an introduction without that byte has none set.
+/// Bit of an introduction's last byte.
 const TAKES_MESSAGES: u8 = 1;
+/// The bits above it: ciphers.
+const CIPHERS_AT: u32 = 1;
 
 impl Introduction {
     pub(crate) fn write(&self, out: &mut Writer<'_>) {
@@ -40,7 +45,7 @@ impl Introduction {
         for addr in self.listen.iter().take(LISTEN_ADDRESSES_MAX) {
             write_addr(addr, out);
         }
-        out.u8(if self.messages { TAKES_MESSAGES } else { 0 });
+        out.u8((u8::from(self.messages) * TAKES_MESSAGES) | (self.ciphers.0 << CIPHERS_AT));
     }
 
     pub(crate) fn read(reader: &mut Reader<'_>) -> Option<Introduction> {
@@ -57,8 +62,9 @@ impl Introduction {
         }
         let listen = (0..count).map(|_| read_addr(reader)).collect::<Option<Vec<_>>>()?;
         let packet_bytes_max = packet_bytes_max.min(PACKET_BYTES_MAX as u32);
-        let messages = reader.u8().unwrap_or(0) & TAKES_MESSAGES != 0;
-        Some(Introduction { name, incarnation, budget_bytes, packet_bytes_max, listen, messages })
+        let flags = reader.u8()?;
+        let (messages, ciphers) = (flags & TAKES_MESSAGES != 0, Offer(flags >> CIPHERS_AT));
+        Some(Introduction { name, incarnation, budget_bytes, packet_bytes_max, listen, messages, ciphers })
     }
 }
 
@@ -70,6 +76,8 @@ pub(crate) enum Welcome {
         session: SessionRef,
         /// The session the responder has with the initiator already; id 0: none.
         current: SessionRef,
+        /// What both sides seal packets with; none in plain mode.
+        cipher: Option<Cipher>,
         introduction: Introduction,
     },
     Refuse(RejectReason),
@@ -78,12 +86,13 @@ pub(crate) enum Welcome {
 impl Welcome {
     pub(crate) fn write(&self, out: &mut Writer<'_>) {
         match self {
-            Welcome::Accept { session, current, introduction } => {
+            Welcome::Accept { session, current, cipher, introduction } => {
                 out.u8(0);
                 for reference in [session, current] {
                     out.u16(reference.slot);
                     out.u64(reference.id);
                 }
+                out.u8(cipher.map_or(0, Cipher::code));
                 introduction.write(out);
             }
             Welcome::Refuse(reason) => {
@@ -98,6 +107,10 @@ impl Welcome {
             0 => Welcome::Accept {
                 session: SessionRef { slot: reader.u16()?, id: reader.u64()? },
                 current: SessionRef { slot: reader.u16()?, id: reader.u64()? },
+                cipher: match reader.u8()? {
+                    0 => None,
+                    code => Some(Cipher::from_code(code)?),
+                },
                 introduction: Introduction::read(reader)?,
             },
             1 => Welcome::Refuse(RejectReason::from_code(reader.u16()?)?),
@@ -141,6 +154,7 @@ mod tests {
             packet_bytes_max: 1_472,
             listen: vec!["[2001:db8::1]:9".parse().expect("an address"); LISTEN_ADDRESSES_MAX],
             messages: true,
+            ciphers: Offer(3),
         }
     }
 
@@ -149,6 +163,7 @@ mod tests {
         let welcome = Welcome::Accept {
             session: SessionRef { slot: 1, id: 2 },
             current: SessionRef::default(),
+            cipher: Some(Cipher::Aes256Gcm),
             introduction: introduction(),
         };
         let mut buf = [0; HELLO_BYTES_MAX];
@@ -156,12 +171,8 @@ mod tests {
         welcome.write(&mut writer);
         let len = writer.len();
         assert_eq!(Welcome::read(&mut Reader::new(&buf[..len])), Some(welcome));
-        for cut in 0..len - 1 {
+        for cut in 0..len {
             assert_eq!(Welcome::read(&mut Reader::new(&buf[..cut])), None);
         }
-        let Some(Welcome::Accept { introduction: old, .. }) = Welcome::read(&mut Reader::new(&buf[..len - 1])) else {
-            panic!("an introduction without its last byte is one of a node that takes no messages");
-        };
-        assert_eq!(old, Introduction { messages: false, ..introduction() });
     }
 }

@@ -49,6 +49,14 @@ pub enum RunError {
     /// A name that is none.
     #[error(transparent)]
     Name(#[from] BadNodeName),
+    /// A cipher that this build does not have.
+    #[error(
+        "this build has no {cipher}; build with the feature aes-256-gcm (`cargo build --release --features aes-256-gcm`), or use --cipher any"
+    )]
+    NoCipher {
+        /// Which.
+        cipher: vmmc_nic::Cipher,
+    },
     /// The user has a node of this name already.
     #[error(
         "node {name:?} of user {uid} runs already; use it, stop it with `vmmc node stop --name {name}`, or choose another name"

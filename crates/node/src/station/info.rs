@@ -238,6 +238,7 @@ fn peer(peer: &PeerInfo) -> HostPeerInfo {
         address: active.map_or_else(String::new, |p| p.addr.to_string()),
         paths: peer.paths.iter().map(|p| p.addr.to_string()).collect(),
         state: state.to_string(),
+        cipher: peer.cipher.map_or_else(String::new, |cipher| cipher.to_string()),
         hint: peer.hint.map_or_else(String::new, |hint| hint.to_string()),
         rtt_ns: peer.rtt.map_or(0, |rtt| rtt.as_nanos() as u64),
         window_bytes: peer.window_bytes as u64,

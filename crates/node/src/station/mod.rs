@@ -52,7 +52,9 @@ use vmmc_host::channel::ChannelError;
 use vmmc_host::control::{Moved, NodeEvent, Refusal, RefusalCode};
 use vmmc_host::wait::Direct;
 use vmmc_host::{Channel, Region};
-use vmmc_nic::{ClusterKey, Command, Config, Engine, ImportId, Lent, NodeName, PeerTableFull, Source, Time, Transmit};
+use vmmc_nic::{
+    Ciphers, ClusterKey, Command, Config, Engine, ImportId, Lent, NodeName, PeerTableFull, Source, Time, Transmit,
+};
 
 /// Settings of a station.
 #[derive(Clone, Debug)]
@@ -63,6 +65,8 @@ pub struct StationConfig {
     pub local_name: String,
     /// Cluster key; none: plain mode.
     pub key: Option<ClusterKey>,
+    /// What its packets may be sealed with.
+    pub ciphers: Ciphers,
     /// Which users of the machine it serves.
     pub serve: Serve,
     /// Whether peers are believed whose process asks; see [`Config::trust_users`].
@@ -93,6 +97,7 @@ impl StationConfig {
             key: None,
             serve: Serve::ByOwner,
             trust_users: true,
+            ciphers: Ciphers::Any,
             listen: Vec::new(),
             recv_buffer_bytes: defaults.recv_buffer_bytes,
             peer_timeout: defaults.peer_timeout,
@@ -215,6 +220,7 @@ impl Station {
         engine.key = config.key.clone();
         engine.listen = config.listen.clone();
         engine.trust_users = config.trust_users;
+        engine.ciphers = config.ciphers;
         engine.recv_buffer_bytes = config.recv_buffer_bytes;
         engine.peer_timeout = config.peer_timeout;
         // In plain mode anybody on the wire could say that he has the other end.
