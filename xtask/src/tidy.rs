@@ -5,6 +5,7 @@
 use crate::Outcome::{self, Failed, Passed};
 use crate::{reference, root};
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -62,6 +63,7 @@ pub(crate) fn check() -> Outcome {
     let files = rust_files();
     files.iter().for_each(|file| sources(file, &mut complaints));
     documents(&mut complaints);
+    named_tests(&files, &mut complaints);
     reference::check(&mut complaints);
     if complaints.is_empty() {
         return Passed(format!("{} source files", files.len()));
@@ -152,6 +154,34 @@ fn sources(path: &Path, complaints: &mut Vec<String>) {
     if is_root && !may && !shown.starts_with("xtask") && !text.contains("#![forbid(unsafe_code)]") {
         complaints.push(format!("{shown}: lacks #![forbid(unsafe_code)]"));
     }
+}
+
+/// Documents that name the test behind each promise.
+const PROMISES: &[&str] = &["PROMISES.md", "docs/security.md"];
+/// Words of a name that is taken for a test's: names of counters and options are shorter.
+const TEST_NAME_WORDS: usize = 4;
+
+/// What a promise names as its test must be there: a function, or a file.
+fn named_tests(files: &[PathBuf], complaints: &mut Vec<String>) {
+    let functions: BTreeSet<String> = files.iter().flat_map(|path| functions_of(path)).collect();
+    for document in PROMISES {
+        let text = std::fs::read_to_string(root().join(document)).unwrap_or_default();
+        for quoted in text.split('`').skip(1).step_by(2) {
+            let is_name = quoted.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+            if is_name && quoted.split('_').count() >= TEST_NAME_WORDS && !functions.contains(quoted) {
+                complaints.push(format!("{document}: there is no test {quoted}"));
+            }
+            if quoted.starts_with("crates/") && quoted.ends_with(".rs") && !root().join(quoted).exists() {
+                complaints.push(format!("{document}: there is no file {quoted}"));
+            }
+        }
+    }
+}
+
+fn functions_of(path: &Path) -> Vec<String> {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let named = |rest: &str| rest.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').next().map(str::to_string);
+    text.split("fn ").skip(1).filter_map(named).collect()
 }
 
 /// Links between documents must lead somewhere.
