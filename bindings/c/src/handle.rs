@@ -8,7 +8,8 @@ use crate::{binding, buffer, export, import, job, launch, node, notification, pi
 use std::marker::PhantomData;
 use std::ops::Deref;
 
-/// What a handle can stand for.
+/// What a handle can stand for. A job is larger than the others; a process has one, in a table of a few hundred.
+#[allow(clippy::large_enum_variant)]
 pub(crate) enum Object {
     Session(session::Object),
     Export(export::Object),
