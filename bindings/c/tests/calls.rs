@@ -345,3 +345,25 @@ fn handlers_explanations_and_counters_tell() {
     must(vmmc_export_free(memory));
     must(vmmc_session_free(session));
 }
+
+#[test]
+fn what_went_through_an_import_is_told_and_a_missing_right_is_advised_in_words() {
+    let session = attach("c-moved");
+    let export = export(session, 4096, c"moved", 0);
+    let narrow = import(session, c"moved", 0);
+    must(send(narrow, 0, b"12345678"));
+    let mut moved = vmmc_moved::default();
+    let mut old = 0;
+    // SAFETY: the places are ours.
+    unsafe {
+        must(vmmc_import_moved(narrow, &mut moved));
+        assert_eq!((moved.sends, moved.send_bytes, moved.fetches, moved.atomics), (1, 8, 0, 0));
+        assert_eq!(vmmc_import_moved(narrow, null_mut()), VMMC_INVALID);
+        assert_eq!(vmmc_import_fetch_add(narrow, 0, 1, &mut old), VMMC_NO_RIGHT);
+    }
+    let said = message();
+    assert!(said.contains("import it with the rights read, write and atomic"), "{said}");
+    must(vmmc_import_free(narrow));
+    must(vmmc_export_free(export));
+    must(vmmc_session_free(session));
+}
