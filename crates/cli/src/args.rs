@@ -17,12 +17,28 @@ use std::time::Duration;
 
 /// Virtual memory-mapped communication: memory moves between processes and between machines.
 #[derive(Parser, Debug)]
-#[command(name = "vmmc", version, after_help = EXIT_CODES, arg_required_else_help = true)]
+#[command(name = "vmmc", version, after_help = START_HERE, arg_required_else_help = true)]
 pub(crate) struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub(crate) command: Command,
 }
+
+/// What `vmmc --help` adds: where to begin.
+const START_HERE: &str = concat!(
+    "Start here:
+  vmmc doctor                  whether this machine has what it takes
+  vmmc demo                    see memory move
+  vmmc run -n 4 -- ./program   four processes that share memory
+  vmmc exec -- redis-server    a program as it is, with faster TCP on this machine
+  vmmc node start --listen 0.0.0.0:4791
+                               a node that other machines reach
+
+`vmmc COMMAND --help` has the options; VMMC_NODE names the node for all of them.
+
+",
+    crate::exit_codes!()
+);
 
 /// What to do.
 #[derive(Subcommand, Debug)]

@@ -5,14 +5,22 @@
 use std::process::ExitCode;
 
 /// What `--help` says about exit codes. Kept beside [`Failure::code`].
-pub(crate) const EXIT_CODES: &str = "Exit codes:
+pub(crate) const EXIT_CODES: &str = crate::exit_codes!();
+
+/// The text, for other constants to contain.
+#[macro_export]
+macro_rules! exit_codes {
+    () => {
+        "Exit codes:
   0  done
   1  failed
   2  wrong usage
   3  no such node runs (or it is of another version)
   4  a node of that name runs already
   5  timed out, or the other node cannot be reached
-  6  a check did not hold (wrong checksum, target missed with --check, failing seed)";
+  6  a check did not hold (wrong checksum, target missed with --check, failing seed)"
+    };
+}
 
 /// Exit code when a program was found and cannot be executed, as shells have it.
 pub(crate) const CANNOT_EXECUTE: u8 = 126;

@@ -15,6 +15,16 @@ fn help_names_every_command_and_exit_code() {
         assert!(help.contains(&format!("\n  {command} ")), "{command} is not in the help:\n{help}");
     }
     assert!(help.contains("Exit codes:") && !help.contains("worker"));
+    // What it tells a newcomer to type is there.
+    let lines = help.lines().skip_while(|line| *line != "Start here:").skip(1);
+    let typed: Vec<&str> =
+        lines.take_while(|line| !line.is_empty()).filter_map(|l| l.trim().strip_prefix("vmmc ")).collect();
+    assert_eq!(typed.len(), 5, "{help}");
+    for line in typed {
+        let command = line.split(' ').next().expect("a word");
+        assert!(ok(&[command, "--help"]).contains("Usage:"), "{line}");
+    }
+    assert!(ok(&["node", "--help"]).contains("\n  run "), "a node in the foreground is not hidden");
     assert!(ok(&["bench", "--help"]).contains("same-node"));
 }
 

@@ -44,7 +44,10 @@ pub(crate) fn run(log: &NodeLog) -> Result<(), Failure> {
     let failed = |e: std::io::Error| Failure::new(format!("{}: {e}", path.display()));
     let mut file = File::open(&path).map_err(failed)?;
     crate::output(&last_lines(&path, &mut file, log.lines as usize).map_err(failed)?)?;
-    while log.follow {
+    if !log.follow {
+        return Ok(());
+    }
+    loop {
         std::thread::sleep(LOG_LOOK);
         let mut text = Vec::new();
         file.read_to_end(&mut text).map_err(failed)?;
@@ -55,7 +58,6 @@ pub(crate) fn run(log: &NodeLog) -> Result<(), Failure> {
         }
         crate::output(&String::from_utf8_lossy(&text))?;
     }
-    Ok(())
 }
 
 /// The file that has taken this one's name.
