@@ -28,6 +28,7 @@ mod options;
 mod own;
 mod passing;
 mod pieces;
+mod probe;
 mod program;
 mod readiness;
 mod real;

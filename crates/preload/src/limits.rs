@@ -43,3 +43,5 @@ pub(crate) const MEMORY_BLOCK_MAX: usize = 32 << 10;
 pub(crate) const MEMORY_CHUNK: usize = 1 << 20;
 /// Bells that polls left for the next poll of any thread: a process has 16, and event loops need some.
 pub(crate) const SPARE_BELLS: usize = 4;
+/// Bytes that MSG_PEEK with MSG_WAITALL waits for in a ring: the smallest one holds no more, and a ring grows only when it is read or full.
+pub(crate) const PEEK_ALL_MAX: usize = 32 << 10;

@@ -5,7 +5,7 @@
 use crate::own::{self, Inside};
 use crate::reason::Reason;
 use crate::tcp::{Held, borrowed};
-use crate::{real, table};
+use crate::{probe, real, table};
 use libc::{c_int, c_ulong, c_void, socklen_t};
 use std::sync::atomic::Ordering::Relaxed;
 use vmmc_sockets::{Connection, Direction, Medium, Shutdown};
@@ -41,6 +41,14 @@ pub(crate) unsafe fn getsockopt(
 ) -> c_int {
     // SAFETY: the caller's promise.
     let result = unsafe { real::getsockopt(fd, level, name, value, len) };
+    if result == 0
+        && matches!((level, name), (libc::SOL_SOCKET, libc::SO_ERROR) | (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT))
+    {
+        if let Some(number) = own_answer(fd, name) {
+            // SAFETY: the kernel has just written so many bytes there.
+            unsafe { answer(number, value, len) };
+        }
+    }
     if result == 0 && level == libc::IPPROTO_TCP && name == libc::TCP_NODELAY {
         if let Some(tcp) = table::connection(fd).filter(|tcp| !tcp.is_plain()) {
             // Underneath it is on, so that no doorbell waits; the program sees its own.
@@ -50,13 +58,30 @@ pub(crate) unsafe fn getsockopt(
             };
             let set = c_int::from(set);
             // SAFETY: the kernel has just written so many bytes there.
-            unsafe {
-                let n = (*len as usize).min(size_of::<c_int>());
-                std::ptr::copy_nonoverlapping((&raw const set).cast::<u8>(), value.cast::<u8>(), n);
-            }
+            unsafe { answer(set, value, len) };
         }
     }
     result
+}
+
+/// What an option of an upgraded connection is to the program, where the kernel's answer is not it.
+fn own_answer(fd: c_int, name: c_int) -> Option<c_int> {
+    let tcp = table::connection(fd).filter(|tcp| !tcp.is_plain() && !Inside::here())?;
+    let _inside = Inside::enter();
+    match name {
+        libc::SO_ERROR => Some(tcp.connection()?.take_error(own::context(), borrowed(fd))?.raw_os_error()),
+        _ => Some(tcp.not_sent.load(Relaxed) as c_int),
+    }
+}
+
+/// # Safety
+/// Value and length are as getsockopt has just left them.
+unsafe fn answer(number: c_int, value: *mut c_void, len: *mut socklen_t) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let n = (*len as usize).min(size_of::<c_int>());
+        std::ptr::copy_nonoverlapping((&raw const number).cast::<u8>(), value.cast::<u8>(), n);
+    }
 }
 
 /// setsockopt.
@@ -68,7 +93,8 @@ pub(crate) unsafe fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *co
         // SAFETY: the caller's promise.
         return unsafe { real::setsockopt(fd, level, name, value, len) };
     };
-    let number = if value.is_null() || (len as usize) < size_of::<c_int>() {
+    let fits = len as usize >= size_of::<c_int>() && probe::readable(value.cast::<c_int>());
+    let number = if !fits {
         0
     } else {
         // SAFETY: the caller's promise: so many bytes are there.
@@ -77,8 +103,16 @@ pub(crate) unsafe fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *co
     if let Some(reason) = only_kernel(level, name, number) {
         tcp.leave(fd, reason);
     }
+    if level == libc::IPPROTO_TCP && name == libc::TCP_NOTSENT_LOWAT && !Inside::here() {
+        if fits {
+            tcp.not_sent.store(number as u32, Relaxed);
+        }
+        if fits && !tcp.is_plain() {
+            return 0;
+        }
+    }
     let no_delay = level == libc::IPPROTO_TCP && name == libc::TCP_NODELAY;
-    if no_delay && !tcp.is_plain() && number == 0 {
+    if no_delay && fits && !tcp.is_plain() && number == 0 {
         tcp.no_delay.store(0, Relaxed);
         return 0;
     }
@@ -93,6 +127,7 @@ pub(crate) unsafe fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *co
 fn remember(tcp: &Held, level: c_int, name: c_int, number: c_int) {
     match (level, name) {
         (libc::IPPROTO_TCP, libc::TCP_NODELAY) => tcp.no_delay.store(i8::from(number != 0), Relaxed),
+        (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => tcp.low_water.store(number.max(1) as u32, Relaxed),
         (libc::SOL_SOCKET, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO) => tcp.forget_timeouts(),
         _ => {}
     }
@@ -141,17 +176,20 @@ pub(crate) unsafe fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_in
             }
             kernel()
         }
-        libc::FIONREAD if connection.medium(Direction::Receive) == Medium::Ring => match integer() {
-            Some(place) => {
-                *place = connection.available_bytes().min(c_int::MAX as usize) as c_int;
-                0
-            }
-            None => crate::errno::fail(libc::EFAULT) as c_int,
-        },
-        libc::TIOCOUTQ => {
+        libc::FIONREAD if connection.medium(Direction::Receive) == Medium::Ring => {
+            // The kernel knows whether the place is there.
             let result = kernel();
             if let (0, Some(place)) = (result, integer()) {
-                *place = place.saturating_add(connection.unsent_bytes().min(c_int::MAX as usize) as c_int);
+                *place = connection.available_bytes().min(c_int::MAX as usize) as c_int;
+            }
+            result
+        }
+        // What is in a ring with room has arrived, and so have the kernel's last bytes, whose acknowledgement may be late. A full one is a receiver that takes no more.
+        libc::TIOCOUTQ if connection.medium(Direction::Send) == Medium::Ring => {
+            let result = kernel();
+            if let (0, Some(place)) = (result, integer()) {
+                let full = !connection.state(own::context(), borrowed(fd)).writable;
+                *place = if full { connection.unsent_bytes().min(c_int::MAX as usize) as c_int } else { 0 };
             }
             result
         }

@@ -5,6 +5,7 @@
 use crate::clock::Limit;
 use crate::errno;
 use crate::own;
+use crate::probe;
 use crate::real;
 use crate::wait::{is_ring, wait};
 use libc::{c_int, c_short, fd_set, pollfd, sigset_t, timespec, timeval};
@@ -44,7 +45,11 @@ impl Sets {
     }
 
     fn any_ring(&self, n: c_int) -> bool {
-        own::active() && (0..n).any(|fd| (0..3).any(|which| self.has(which, fd)) && is_ring(fd))
+        let bytes = (n.max(0) as usize).div_ceil(64) * 8;
+        let there = |set: &*mut fd_set| set.is_null() || probe::readable_bytes(set.cast(), bytes);
+        own::active()
+            && self.0.iter().all(there)
+            && (0..n).any(|fd| (0..3).any(|which| self.has(which, fd)) && is_ring(fd))
     }
 
     /// Writes the answer; says how many bits it has.

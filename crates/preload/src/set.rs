@@ -13,6 +13,7 @@ use crate::limits::{DEAF_SLICE_NS, KERNEL_LOOK_NS, SPIN_MAX};
 use crate::lock::Lock;
 use crate::members::{Going, Leaves, Members};
 use crate::own::{self, Inside};
+use crate::probe;
 use crate::real;
 use crate::reason::Reason;
 use crate::table::{self, CONNECTIONS, Entry, SETS};
@@ -322,7 +323,7 @@ pub(crate) unsafe fn control(epfd: c_int, op: c_int, fd: c_int, event: *mut epol
     let Some(tcp) = table::connection(fd) else { return kernel() };
     let _inside = Inside::enter();
     // SAFETY: the caller's promise: a valid event, or null.
-    let event = unsafe { event.as_ref() }.copied();
+    let event = if probe::readable(event) { unsafe { event.as_ref() }.copied() } else { None };
     let none = epoll_event { events: 0, u64: 0 };
     let result = match (op, event) {
         (libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD, Some(event)) => set.control(op, epfd, fd, event, &tcp),

@@ -17,7 +17,7 @@ use libc::{c_int, socklen_t};
 use std::os::fd::BorrowedFd;
 use std::ptr::null_mut;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI8, AtomicPtr, AtomicU8, AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicI8, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering::*};
 use std::time::Duration;
 use vmmc_host::Deadline;
 use vmmc_sockets::{Bypass, Close, Connection};
@@ -44,6 +44,10 @@ pub(crate) struct Tcp {
     nonblocking: AtomicI8,
     /// TCP_NODELAY as the program set it: 0 no, 1 yes, -1 it did not since the connection was made.
     pub(crate) no_delay: AtomicI8,
+    /// SO_RCVLOWAT as the program set it; 1 unless it did.
+    pub(crate) low_water: AtomicU32,
+    /// TCP_NOTSENT_LOWAT as the program set it; underneath an upgraded connection bears its mark there.
+    pub(crate) not_sent: AtomicU32,
     /// Other processes have the socket too and may change what we remember of it.
     shared: AtomicBool,
     /// SO_RCVTIMEO and SO_SNDTIMEO in microseconds, 0 for none, or [`UNKNOWN`].
@@ -61,6 +65,8 @@ impl Resource for Tcp {
             left: AtomicU8::new(0),
             nonblocking: AtomicI8::new(-1),
             no_delay: AtomicI8::new(-1),
+            low_water: AtomicU32::new(1),
+            not_sent: AtomicU32::new(0),
             shared: AtomicBool::new(false),
             timeouts_us: [const { AtomicU64::new(UNKNOWN) }; 2],
             seen: Seen::new(),
@@ -78,6 +84,8 @@ impl Resource for Tcp {
         self.left.store(0, Relaxed);
         self.nonblocking.store(-1, Relaxed);
         self.no_delay.store(-1, Relaxed);
+        self.low_water.store(1, Relaxed);
+        self.not_sent.store(0, Relaxed);
         self.shared.store(false, Relaxed);
         self.forget_timeouts();
         self.seen.reset();

@@ -3,14 +3,15 @@
 //! Invariant: a byte of a connection goes through the kernel or through the ring, never both. Waiting happens here or in the kernel's call, as the program asked.
 
 use crate::errno::{self, fail};
-use crate::limits::COPY_BYTES;
+use crate::limits::{COPY_BYTES, PEEK_ALL_MAX, POLL_SLICE_MS};
 use crate::own::{self, Inside};
 use crate::pieces::Cursor;
 use crate::reason::{self, Reason};
 use crate::tcp::{Held, Side, borrowed};
-use crate::{passing, real, set, table};
+use crate::{passing, probe, real, set, table};
 use libc::{c_int, c_uint, c_void, iovec, msghdr, off64_t, size_t, ssize_t};
 use rustix::io::Errno;
+use std::sync::atomic::Ordering::Relaxed;
 use vmmc_host::Deadline;
 use vmmc_sockets::{After, Connection, Direction, Received, Sent, Take, Waited};
 
@@ -57,6 +58,9 @@ pub(crate) fn receive(fd: c_int, pieces: &[iovec], flags: c_int, kernel: impl Fn
     if flags & libc::MSG_TRUNC != 0 {
         return discard(&tcp, connection, fd, pieces, flags).result();
     }
+    if cannot_be(pieces) {
+        return fail(libc::EFAULT);
+    }
     receive_on(&tcp, connection, fd, pieces, flags, kernel).result()
 }
 
@@ -72,6 +76,9 @@ fn receive_on(
     let context = own::context();
     let take = if flags & libc::MSG_PEEK != 0 { Take::Peek } else { Take::Take };
     let all = flags & libc::MSG_WAITALL != 0 && take == Take::Take;
+    let waits = flags & libc::MSG_DONTWAIT == 0;
+    let peek_all = flags & libc::MSG_WAITALL != 0 && take == Take::Peek && waits && !tcp.is_nonblocking(fd);
+    let least = if take == Take::Take && waits { tcp.low_water.load(Relaxed) } else { 1 } as usize;
     let mut cursor = Cursor::new(pieces);
     let mut moved = 0;
     let mut deadline = None;
@@ -81,9 +88,17 @@ fn receive_on(
         let asked = window.len();
         let received = |n: usize| seen.inspect(|(seen, edge)| seen.received(*edge, n, asked));
         match connection.recv(context, borrowed(fd), window.as_filled(), take) {
+            Received::Done(n)
+                if peek_all && (1..asked.min(PEEK_ALL_MAX)).contains(&n) && !has_ended(connection, fd) =>
+            {
+                // Seldom asked for, and nobody rings for a part of it.
+                if !pause() {
+                    return Outcome::Done(n);
+                }
+            }
             Received::Done(n) => {
                 moved += n;
-                if n == 0 || !all || cursor.advance(n) {
+                if n == 0 || cursor.advance(n) || !all && moved >= least {
                     return Outcome::Done(moved);
                 }
             }
@@ -91,13 +106,13 @@ fn receive_on(
                 received(n);
                 set::look_again(tcp);
                 moved += n;
-                if !all || cursor.advance(n) {
+                if cursor.advance(n) || !all && moved >= least {
                     return Outcome::Done(moved);
                 }
             }
             Received::Failed(error) => return partial(moved, error.raw_os_error()),
             Received::Empty => {
-                if cursor.is_empty() {
+                if cursor.is_empty() && flags & libc::MSG_DONTWAIT == 0 {
                     return Outcome::Done(moved);
                 }
                 if let Some(end) = self::wait(tcp, connection, fd, flags, &mut deadline) {
@@ -141,6 +156,16 @@ fn receive_on(
     }
 }
 
+fn has_ended(connection: &Connection, fd: c_int) -> bool {
+    connection.state(own::context(), borrowed(fd)).read_hangup
+}
+
+/// Sleeps for a moment; false: a signal ended it.
+fn pause() -> bool {
+    // SAFETY: no descriptors, and a time in milliseconds.
+    unsafe { real::poll(std::ptr::null_mut(), 0, POLL_SLICE_MS) == 0 }
+}
+
 /// Waits for bytes, if the program may wait; an error number ends its call.
 pub(crate) fn wait(
     tcp: &Held,
@@ -180,7 +205,16 @@ pub(crate) fn send(fd: c_int, pieces: &[iovec], flags: c_int, kernel: impl Fn() 
         tcp.leave(fd, reason);
         return in_kernel(&tcp, connection, fd, Direction::Send, kernel);
     }
+    if cannot_be(pieces) {
+        return fail(libc::EFAULT);
+    }
     send_on(&tcp, connection, fd, pieces, flags, kernel).result()
+}
+
+/// Whether a piece lies where no memory can be.
+#[inline]
+fn cannot_be(pieces: &[iovec]) -> bool {
+    pieces.iter().any(|piece| !probe::is_plausible(piece.iov_base.cast(), piece.iov_len.min(1)))
 }
 
 /// Why a send with these flags is the kernel's.
@@ -286,17 +320,20 @@ fn in_kernel(
 pub(crate) unsafe fn receive_message(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
     // SAFETY: the caller's promise.
     let kernel = |flags| unsafe { real::recvmsg(fd, msg, flags) };
-    // SAFETY: the caller's promise: a message header, or null, which the kernel refuses.
-    let Some(message) = (unsafe { msg.as_mut() }) else { return kernel(flags) };
-    let Some(pieces) = message_pieces(message) else { return kernel(flags) };
     let Some(tcp) = table::connection(fd) else {
         let n = kernel(flags);
-        if n >= 0 && message.msg_controllen > 0 {
-            // SAFETY: the kernel has just filled the message in.
+        // SAFETY: the kernel has just filled the message in.
+        if n >= 0 && unsafe { (*msg).msg_controllen } > 0 {
+            // SAFETY: as above.
             unsafe { passing::received(msg) };
         }
         return n;
     };
+    // SAFETY: the caller's promise: a message header, or what the kernel refuses.
+    let Some(message) = (if probe::readable(msg) { unsafe { msg.as_mut() } } else { None }) else {
+        return kernel(flags);
+    };
+    let Some(pieces) = message_pieces(message) else { return kernel(flags) };
     let Some(connection) = tcp.connection() else { return kernel(flags) };
     if flags & KERNEL_RECEIVE != 0 {
         return kernel(flags);
@@ -316,7 +353,9 @@ pub(crate) unsafe fn receive_message(fd: c_int, msg: *mut msghdr, flags: c_int) 
 
 /// The pieces of a message that has any.
 fn message_pieces<'a>(message: &msghdr) -> Option<&'a [iovec]> {
-    if message.msg_iov.is_null() || message.msg_iovlen > libc::UIO_MAXIOV as usize {
+    let count = message.msg_iovlen;
+    let there = || probe::readable_bytes(message.msg_iov.cast(), count * size_of::<iovec>());
+    if message.msg_iov.is_null() || count > libc::UIO_MAXIOV as usize || !there() {
         return None;
     }
     // SAFETY: the program's promise to sendmsg or recvmsg.
@@ -330,8 +369,8 @@ fn message_pieces<'a>(message: &msghdr) -> Option<&'a [iovec]> {
 pub(crate) unsafe fn send_message(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
     // SAFETY: the caller's promise.
     let kernel = || unsafe { real::sendmsg(fd, msg, flags) };
-    // SAFETY: the caller's promise.
-    let Some(message) = (unsafe { msg.as_ref() }) else { return kernel() };
+    // SAFETY: the caller's promise: a message header, or what the kernel refuses.
+    let Some(message) = (if probe::readable(msg) { unsafe { msg.as_ref() } } else { None }) else { return kernel() };
     let Some(tcp) = table::connection(fd) else {
         // SAFETY: the caller's promise.
         unsafe { passing::before_send(msg) };

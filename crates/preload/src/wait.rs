@@ -10,7 +10,7 @@ use crate::own::{self, Inside};
 use crate::readiness::{self, INPUT, OUTPUT};
 use crate::reason::{self, Reason};
 use crate::tcp::{Held, Side, borrowed};
-use crate::{real, table};
+use crate::{probe, real, table};
 use libc::{c_int, c_short, nfds_t, pollfd, sigset_t, timespec};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
@@ -81,7 +81,8 @@ pub(crate) unsafe fn has_ring(fds: *mut pollfd, count: nfds_t) -> bool {
 /// # Safety
 /// As poll.
 unsafe fn rings<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]> {
-    if fds.is_null() || count == 0 || !own::active() {
+    let bytes = (count as usize).saturating_mul(size_of::<pollfd>());
+    if fds.is_null() || count == 0 || !own::active() || !probe::readable_bytes(fds.cast(), bytes) {
         return None;
     }
     // SAFETY: the caller's promise: so many entries.

@@ -281,6 +281,11 @@ impl Connection {
         match sending {
             Sending::Done(bytes) => Sent::Done(bytes),
             Sending::Full => Sent::Full,
+            // TCP takes what is sent to an end that closed in order, and says so later: so does its socket, whose peer has gone.
+            Sending::Failed(Errno::PIPE) if joined.core.has_closed_in_order() => {
+                joined.core.outgoing().kernel_sends.fetch_add(1, Ordering::SeqCst);
+                Sent::Kernel(KernelCall { connection: self, direction: Direction::Send, counted: Counted::Joined })
+            }
             Sending::Failed(errno) => {
                 joined.end_if_broken(fd);
                 Sent::Failed(errno)
@@ -312,6 +317,10 @@ impl Connection {
         }
         self.pass_on(context, joined);
         match receiving {
+            // Its kernel would have told us by a reset.
+            Receiving::Done(0) if joined.core.takes_death_with_unread() && into.iter().any(|s| !s.is_empty()) => {
+                Received::Failed(Errno::CONNRESET)
+            }
             Receiving::Done(bytes) => {
                 let core = joined.peer_core();
                 if context.peer_core.load(Ordering::Relaxed) != core {

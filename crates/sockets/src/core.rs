@@ -730,6 +730,27 @@ impl Upgraded {
         self.kernel_end.load(Ordering::Relaxed) == RESET
     }
 
+    /// Whether the other end has closed, and neither side has ended in another way.
+    pub(crate) fn has_closed_in_order(&self) -> bool {
+        self.outgoing().receiver_flags.load(Ordering::Acquire) & Flags::CLOSED != 0
+            && self.incoming().sender_flags.load(Ordering::Acquire) & Flags::RESET == 0
+            && self.outgoing().sender_flags.load(Ordering::Relaxed) & Flags::END == 0
+            && !self.kernel_reset()
+            && !self.is_gone()
+    }
+
+    /// Whether the other end died with bytes unread that went by the ring, and that was not reported yet; it is from now on.
+    pub(crate) fn takes_death_with_unread(&self) -> bool {
+        let unread = || self.outgoing().announced().in_ring() && self.outgoing().available(self.slot.most_bytes()) > 0;
+        self.is_gone() && unread() && self.reset_told.swap(1, Ordering::Relaxed) == 0
+    }
+
+    /// Whether a reset was not reported yet; it is from now on.
+    pub(crate) fn takes_reset(&self) -> bool {
+        let reset = self.incoming().sender_flags.load(Ordering::Acquire) & Flags::RESET != 0 || self.kernel_reset();
+        reset && self.reset_told.swap(1, Ordering::Relaxed) == 0
+    }
+
     /// The same, and no call has reported it.
     pub(crate) fn owes_reset(&self) -> bool {
         self.kernel_reset() && !self.reset_was_told()

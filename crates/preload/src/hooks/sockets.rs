@@ -5,13 +5,14 @@
 
 use super::hook;
 use crate::errno::Kept;
+use crate::probe;
 use crate::real;
 use crate::table::{self, Entry};
 use crate::tcp;
 use libc::{c_int, c_void, sockaddr, socklen_t};
 
 hook! { fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
-    let family = if addr.is_null() || (len as usize) < size_of::<libc::sa_family_t>() { -1 } else { c_int::from((*addr).sa_family) };
+    let family = if (len as usize) < size_of::<libc::sa_family_t>() || !probe::readable(addr.cast::<libc::sa_family_t>()) { -1 } else { c_int::from((*addr).sa_family) };
     if family == libc::AF_UNSPEC {
         // Dissolves the connection; what comes next is another one.
         super::descriptors::dissolve(fd);

@@ -5,7 +5,7 @@
 
 use super::hook;
 use crate::transfer::{receive, receive_message, send_message};
-use crate::{real, table};
+use crate::{probe, real, table};
 use libc::{c_int, c_uint, c_void, iovec, mmsghdr, msghdr, off64_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
 
 /// One piece of memory, as the calls with several take it.
@@ -72,11 +72,12 @@ hook! { sleeps fn __recv_chk(fd: c_int, buf: *mut c_void, n: size_t, buf_len: si
 } }
 
 hook! { sleeps fn recvfrom(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> ssize_t {
-    // A stream's bytes carry no address: the kernel leaves `addr` alone on TCP and says length 0.
-    if !addr.is_null() && !len.is_null() && table::connection(fd).is_some() {
+    let n = receive(fd, &piece(buf, n), flags, || real::recvfrom(fd, buf, n, flags, addr, len));
+    // A stream's bytes carry no address: the kernel leaves `addr` alone on TCP and says length 0, of a call that succeeds.
+    if n >= 0 && !addr.is_null() && !len.is_null() && table::connection(fd).is_some() {
         *len = 0;
     }
-    receive(fd, &piece(buf, n), flags, || real::recvfrom(fd, buf, n, flags, addr, len))
+    n
 } }
 
 hook! { fn __recvfrom_chk(fd: c_int, buf: *mut c_void, n: size_t, buf_len: size_t, flags: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> ssize_t {
@@ -147,12 +148,13 @@ hook! { sleeps fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_
 
 hook! { sleeps fn sendmmsg(fd: c_int, msgs: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
     for at in 0..count.min(libc::UIO_MAXIOV as c_uint) {
-        let message = &mut *msgs.add(at as usize);
-        if table::connection(fd).is_none() && message.msg_hdr.msg_controllen == 0 {
+        let readable = probe::readable(msgs.add(at as usize));
+        if table::connection(fd).is_none() && (!readable || (*msgs.add(at as usize)).msg_hdr.msg_controllen == 0) {
             // Datagrams go in one call; descriptors in control messages must be looked at one by one.
             let rest = real::sendmmsg(fd, msgs.add(at as usize), count - at, flags);
             return if rest < 0 && at > 0 { at as c_int } else { rest + if rest < 0 { 0 } else { at as c_int } };
         }
+        let message = &mut *msgs.add(at as usize);
         let n = send_message(fd, &message.msg_hdr, flags);
         if n < 0 {
             return if at > 0 { at as c_int } else { -1 };

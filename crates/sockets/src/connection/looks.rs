@@ -57,6 +57,13 @@ impl Connection {
         }
     }
 
+    /// A reset that no call has reported, which this one does (`SO_ERROR`).
+    pub fn take_error(&self, context: &Context, fd: BorrowedFd<'_>) -> Option<Errno> {
+        let joined = self.upgraded.get()?;
+        self.state(context, fd);
+        joined.core.takes_reset().then_some(Errno::CONNRESET)
+    }
+
     /// Bytes in the ring that wait to be received.
     pub fn available_bytes(&self) -> usize {
         let Some(joined) = self.upgraded.get().filter(|joined| !joined.core.incoming().goes_back()) else { return 0 };

@@ -1,0 +1,93 @@
+//! Whether memory that the program names can be read: what is not there is the kernel's to refuse, with `EFAULT`.
+//!
+//! Only what is read here before a call is known to concern one of our connections is looked at: descriptor lists, message headers, addresses, option values. The bytes of a send or receive on a connection in a ring are not.
+//!
+//! Invariant: a look changes nothing. It is a call that copies a word from the program and then refuses what it was asked, so a page that is not there is an error, and not a signal.
+//! The last range that was found readable is not looked at again, so that programs which wait with one list pay once.
+
+use crate::real;
+use std::cell::Cell;
+
+/// Asks for a change of the signal mask that does not exist: the kernel reads the mask first.
+const NO_SUCH_CHANGE: usize = 99;
+const PAGE: usize = 4096;
+/// User memory ends below this.
+const END: usize = 1 << 47;
+
+thread_local! {
+    static LAST: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
+}
+
+/// Whether a value can be read there.
+pub(crate) fn readable<T>(at: *const T) -> bool {
+    readable_bytes(at.cast(), size_of::<T>())
+}
+
+/// Whether so many bytes can be read there.
+pub(crate) fn readable_bytes(at: *const u8, bytes: usize) -> bool {
+    let (first, end) = (at as usize, (at as usize).saturating_add(bytes));
+    if bytes == 0 {
+        return true;
+    }
+    if !is_plausible(at, bytes) {
+        return false;
+    }
+    if LAST.get() == (first, bytes) {
+        return true;
+    }
+    let mut word = first & !7;
+    while word < end {
+        if !can_read_word(word) {
+            return false;
+        }
+        word = (word & !(PAGE - 1)) + PAGE;
+    }
+    LAST.set((first, bytes));
+    true
+}
+
+/// Whether so many bytes may be there at all, without asking: neither the null page nor beyond the end.
+#[inline]
+pub(crate) fn is_plausible(at: *const u8, bytes: usize) -> bool {
+    let first = at as usize;
+    bytes == 0 || first >= PAGE && first.checked_add(bytes).is_some_and(|end| end <= END)
+}
+
+fn can_read_word(at: usize) -> bool {
+    let kept = crate::errno::Kept::now();
+    // SAFETY: the kernel reads eight bytes there, or fails; nothing is written and the mask stays.
+    let result = unsafe { real::syscall(libc::SYS_rt_sigprocmask, NO_SUCH_CHANGE, at, 0, 8, 0, 0) };
+    let fault = result < 0 && crate::errno::current() == libc::EFAULT;
+    drop(kept);
+    !fault
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_there_is_found_out_without_a_signal() {
+        let here = [7u64; 2000];
+        assert!(readable(&raw const here) && readable(&raw const here));
+        assert!(
+            !readable::<u64>(std::ptr::null()) && !readable(usize::MAX as *const u64) && !readable(8 as *const u64)
+        );
+        // SAFETY: new memory, of which the second page is then taken away.
+        unsafe {
+            let both = libc::mmap(
+                std::ptr::null_mut(),
+                2 * PAGE,
+                libc::PROT_READ,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            );
+            assert_ne!(both, libc::MAP_FAILED);
+            libc::mprotect(both.byte_add(PAGE), PAGE, libc::PROT_NONE);
+            let end = both.byte_add(PAGE - 8).cast::<u8>();
+            assert!(readable_bytes(end, 8) && !readable_bytes(end, 9));
+            libc::munmap(both, 2 * PAGE);
+        }
+    }
+}

@@ -1,0 +1,154 @@
+/* Probes of one call each, every one on a fresh connection whose bytes go by shared memory, if they can: with and without `vmmc exec` they print the same, but for the differences that docs/exec.md
+ * names. To add a probe add a line to PROBES. `p.a` and `p.b` are the ends, both in this process; nothing is unread when a probe begins. */
+#define _GNU_SOURCE
+#include "vmmc_sockets.h"
+#include <arpa/inet.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/select.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+struct pair { int a, b; };
+static char buf[100000], *nowhere;
+static volatile int pipes;
+static struct pair p;
+
+static void die(const char *what) { printf("FAILED %s: %s\n", what, strerror(errno)); fflush(stdout); _exit(1); }
+static void says(const char *call, long result)
+{
+    int error = errno;
+    if (result < 0) printf("  %s: %s\n", call, strerrorname_np(error)); else printf("  %s: %ld\n", call, result);
+}
+#define S(call) says(#call, (errno = 0, (long)(call)))
+static void on_pipe(int sig) { (void)sig; pipes++; }
+static void nap(void) { usleep(30000); }
+static int by_ring(int fd)
+{
+    const void *bytes;
+    struct pollfd entry = { fd, POLLIN, 0 };
+    if (poll(&entry, 1, 20000) != 1) die("nothing came");
+    ssize_t n = vmmc_sockets_peek(fd, &bytes);
+    return n > 0 && vmmc_sockets_consume(fd, 0) == 0;
+}
+static int moved, all;
+static void made(void)
+{
+    struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    socklen_t len = sizeof at;
+    int listener = socket(AF_INET, SOCK_STREAM, 0), loaded = dlsym(RTLD_DEFAULT, "vmmc_sockets_peek_v1") != NULL, good = 0;
+    if (bind(listener, (void *)&at, sizeof at) || listen(listener, 5) || getsockname(listener, (void *)&at, &len)) die("listen");
+    p.a = socket(AF_INET, SOCK_STREAM, 0);
+    if (connect(p.a, (void *)&at, len) || (p.b = accept(listener, 0, 0)) < 0) die("connect");
+    close(listener);
+    for (int i = 0; i < (loaded ? 20000 : 4) && good < 3; i++) {
+        int rings = 0;
+        if (send(p.a, "ping", 4, 0) != 4) die("send"); rings += by_ring(p.b); if (recv(p.b, buf, 4, MSG_WAITALL) != 4) die("recv");
+        if (send(p.b, "pong", 4, 0) != 4) die("send"); rings += by_ring(p.a); if (recv(p.a, buf, 4, MSG_WAITALL) != 4) die("recv");
+        good = rings == 2 ? good + 1 : 0;
+    }
+    all++; moved += good >= 3;
+}
+static int number(int fd, int level, int name) { int value = -77; socklen_t len = sizeof value; return getsockopt(fd, level, name, &value, &len) ? -1 : value; }
+static int set(int fd, int level, int name, int value) { return setsockopt(fd, level, name, &value, sizeof value); }
+static int request(int fd, unsigned long what) { int value = -77; return ioctl(fd, what, &value) ? -1 : value; }
+static int polled(int fd, int events) { struct pollfd entry = { fd, events, 0 }; int n = poll(&entry, 1, 50); return n < 0 ? -1 : entry.revents; }
+static int linger(int fd) { struct linger l = { 1, 0 }; return setsockopt(fd, SOL_SOCKET, SO_LINGER, &l, sizeof l); }
+static int unspec(int fd) { struct sockaddr none = { .sa_family = AF_UNSPEC }; return connect(fd, &none, sizeof none); }
+static int from(int fd, int flags) { struct sockaddr_in at; socklen_t len = 99; memset(&at, 7, sizeof at); long n = recvfrom(fd, buf, 9, flags, (void *)&at, &len); int kept = errno; printf("  length %d\n", (int)len); errno = kept; return n; }
+static long message(int fd, int flags, size_t size) { struct iovec v = { buf, size }; struct msghdr m = { .msg_iov = &v, .msg_iovlen = 1, .msg_name = buf + 500, .msg_namelen = 50, .msg_flags = 0x55 }; long n = recvmsg(fd, &m, flags); int kept = errno; if (n >= 0) printf("  name %d flags %x\n", (int)m.msg_namelen, m.msg_flags); errno = kept; return n; }
+static int watch(int fd, unsigned events, long data) { struct epoll_event e = { .events = events, .data.u64 = data }; int s = epoll_create1(0); return epoll_ctl(s, EPOLL_CTL_ADD, fd, &e) ? -1 : s; }
+static long event(int s) { struct epoll_event e[4]; int n = epoll_wait(s, e, 4, 50); for (int i = 0; i < n; i++) printf("  event %x data %ld\n", e[i].events, (long)e[i].data.u64); return n; }
+static int within(int fd, int ms) { struct timeval t = { 0, ms * 1000 }; return setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &t, sizeof t); }
+static void later(int fd, const char *text) { if (fork() == 0) { usleep(60000); send(fd, text, strlen(text), MSG_NOSIGNAL); _exit(0); } }
+
+#define PROBES \
+    X(nothing_there, S(recv(p.a, buf, 9, MSG_DONTWAIT)); S(polled(p.a, POLLIN | POLLOUT)); S(request(p.a, FIONREAD)); S(request(p.a, TIOCOUTQ))) \
+    X(zero_bytes, S(send(p.a, buf, 0, 0)); S(recv(p.b, buf, 0, MSG_DONTWAIT)); S(write(p.a, buf, 0)); S(read(p.b, buf, 0))) \
+    X(some_bytes, S(send(p.a, "hello", 5, 0)); S(request(p.b, FIONREAD)); S(recv(p.b, buf, 2, MSG_PEEK)); S(recv(p.b, buf, 3, 0)); S(recv(p.b, buf, 9, 0)); S(recv(p.b, buf, 9, MSG_DONTWAIT))) \
+    X(truncated, send(p.a, "hello", 5, 0); S(recv(p.b, 0, 3, MSG_TRUNC)); S(recv(p.b, buf, 9, MSG_DONTWAIT))) \
+    X(from_keeps_length_when_it_fails, S(from(p.b, MSG_DONTWAIT))) \
+    X(from_says_no_address, send(p.a, "hello", 5, 0); S(from(p.b, 0))) \
+    X(message, send(p.a, "hello", 5, 0); S(message(p.b, 0, 3)); S(message(p.b, MSG_PEEK, 9)); S(message(p.b, 0, 9)); S(message(p.b, MSG_DONTWAIT, 9))) \
+    X(wait_all, send(p.a, "one", 3, 0); later(p.a, "two"); S(recv(p.b, buf, 6, MSG_WAITALL))) \
+    X(wait_all_peek, send(p.a, "one", 3, 0); later(p.a, "two"); S(recv(p.b, buf, 6, MSG_WAITALL | MSG_PEEK)); S(recv(p.b, buf, 9, 0))) \
+    X(low_water, S(set(p.b, SOL_SOCKET, SO_RCVLOWAT, 5)); S(number(p.b, SOL_SOCKET, SO_RCVLOWAT)); within(p.b, 60); send(p.a, "abc", 3, 0); S(recv(p.b, buf, 9, 0)); send(p.a, "abcdef", 6, 0); S(recv(p.b, buf, 9, 0))) \
+    X(receive_timeout, S(within(p.b, 40)); S(recv(p.b, buf, 9, 0))) \
+    X(send_after_close, close(p.b); nap(); S(send(p.a, "x", 1, 0)); nap(); S(pipes); S(send(p.a, "x", 1, 0)); S(pipes); S(recv(p.a, buf, 9, 0))) \
+    X(send_nothing_after_close, close(p.b); nap(); S(send(p.a, "", 0, 0)); S(pipes)) \
+    X(quiet_send_after_close, close(p.b); nap(); S(send(p.a, "x", 1, MSG_NOSIGNAL)); nap(); S(send(p.a, "x", 1, MSG_NOSIGNAL)); S(pipes)) \
+    X(error_after_late_send, close(p.b); nap(); S(send(p.a, "x", 1, 0)); nap(); S(number(p.a, SOL_SOCKET, SO_ERROR)); S(number(p.a, SOL_SOCKET, SO_ERROR))) \
+    X(end, close(p.b); nap(); S(polled(p.a, POLLIN | POLLRDHUP)); S(recv(p.a, buf, 9, 0)); S(recv(p.a, buf, 9, 0)); S(number(p.a, SOL_SOCKET, SO_ERROR))) \
+    X(bytes_then_end, send(p.b, "last", 4, 0); close(p.b); nap(); S(recv(p.a, buf, 2, 0)); S(recv(p.a, buf, 9, 0)); S(recv(p.a, buf, 9, 0))) \
+    X(reset_by_unread, send(p.a, "unread", 6, 0); nap(); close(p.b); nap(); S(recv(p.a, buf, 9, 0)); S(recv(p.a, buf, 9, 0))) \
+    X(reset_by_linger, linger(p.b); close(p.b); nap(); S(recv(p.a, buf, 9, 0)); S(recv(p.a, buf, 9, 0)); S(send(p.a, "x", 1, MSG_NOSIGNAL))) \
+    X(reset_then_error, linger(p.b); close(p.b); nap(); S(number(p.a, SOL_SOCKET, SO_ERROR)); S(number(p.a, SOL_SOCKET, SO_ERROR)); S(recv(p.a, buf, 9, 0))) \
+    X(reset_then_send, linger(p.b); close(p.b); nap(); S(send(p.a, "x", 1, MSG_NOSIGNAL)); S(send(p.a, "x", 1, MSG_NOSIGNAL))) \
+    X(dissolved, S(unspec(p.b)); nap(); S(recv(p.a, buf, 9, 0)); S(recv(p.a, buf, 9, 0))) \
+    X(own_half_close, S(shutdown(p.a, SHUT_WR)); S(send(p.a, "x", 1, MSG_NOSIGNAL)); nap(); S(recv(p.b, buf, 9, 0)); S(send(p.b, "still", 5, 0)); S(recv(p.a, buf, 9, 0))) \
+    X(half_close_signal, shutdown(p.a, SHUT_WR); S(send(p.a, "x", 1, 0)); S(pipes)) \
+    X(peer_half_close, send(p.a, "last", 4, 0); shutdown(p.a, SHUT_WR); nap(); S(polled(p.b, POLLIN | POLLOUT | POLLRDHUP)); S(recv(p.b, buf, 9, 0)); S(recv(p.b, buf, 9, 0))) \
+    X(both_half_closes, shutdown(p.a, SHUT_WR); shutdown(p.b, SHUT_WR); nap(); S(polled(p.a, POLLIN)); S(recv(p.a, buf, 9, 0))) \
+    X(read_shut, S(shutdown(p.a, SHUT_RD)); S(recv(p.a, buf, 9, 0)); S(send(p.a, "x", 1, 0)); S(recv(p.b, buf, 9, 0))) \
+    X(shut_wrong, S(shutdown(p.a, 7)); S(shutdown(p.a, -1))) \
+    X(not_sent_mark, S(number(p.a, IPPROTO_TCP, TCP_NOTSENT_LOWAT)); S(set(p.a, IPPROTO_TCP, TCP_NOTSENT_LOWAT, 12345)); S(number(p.a, IPPROTO_TCP, TCP_NOTSENT_LOWAT))) \
+    X(no_delay, S(number(p.a, IPPROTO_TCP, TCP_NODELAY)); S(set(p.a, IPPROTO_TCP, TCP_NODELAY, 1)); S(number(p.a, IPPROTO_TCP, TCP_NODELAY)); S(set(p.a, IPPROTO_TCP, TCP_NODELAY, 0)); S(number(p.a, IPPROTO_TCP, TCP_NODELAY))) \
+    X(options, S(number(p.a, SOL_SOCKET, SO_TYPE)); S(number(p.a, SOL_SOCKET, SO_ACCEPTCONN)); S(number(p.a, SOL_SOCKET, SO_KEEPALIVE)); S(number(p.a, SOL_SOCKET, SO_PROTOCOL)); S(number(p.a, SOL_SOCKET, SO_DOMAIN)); S(number(p.a, SOL_SOCKET, SO_OOBINLINE))) \
+    X(unread_is_not_unsent, send(p.a, "hello", 5, 0); nap(); nap(); nap(); S(request(p.a, TIOCOUTQ)); S(request(p.b, FIONREAD))) \
+    X(nonblocking, S(fcntl(p.a, F_SETFL, O_NONBLOCK)); S(recv(p.a, buf, 9, 0)); S(read(p.a, buf, 9)); S(recv(p.a, buf, 9, MSG_WAITALL))) \
+    X(bad_pointers, S(send(p.a, (void *)8, 5, 0)); S(send(p.a, (void *)-9, 5, 0)); S(sendmsg(p.a, (void *)nowhere, 0)); S(recvmsg(p.a, (void *)nowhere, MSG_DONTWAIT)); S(setsockopt(p.a, IPPROTO_TCP, TCP_NODELAY, nowhere, 4)); S(ioctl(p.a, FIONREAD, nowhere))) \
+    X(bad_lists, S(poll((void *)nowhere, 2, 0)); S(ppoll((void *)nowhere, 2, 0, 0)); S(select(8, (void *)nowhere, 0, 0, 0)); S(connect(p.a, (void *)nowhere, 16)); S(epoll_ctl(epoll_create1(0), EPOLL_CTL_ADD, p.a, (void *)nowhere))) \
+    X(bad_pointers_of_others, int u = socket(AF_INET, SOCK_DGRAM, 0); S(sendmsg(u, (void *)nowhere, 0)); S(recvmsg(u, (void *)nowhere, MSG_DONTWAIT)); S(sendmmsg(u, (void *)nowhere, 2, 0)); S(recvmmsg(u, (void *)nowhere, 2, MSG_DONTWAIT, 0)); close(u)) \
+    X(bad_descriptor, S(send(-1, "x", 1, 0)); S(recv(999999, buf, 1, 0)); S(shutdown(-1, 0)); S(close(-1))) \
+    X(closed_descriptor, close(p.a); S(send(p.a, "x", 1, 0)); S(recv(p.a, buf, 1, 0)); S(close(p.a))) \
+    X(connected_again, struct sockaddr_in at = { .sin_family = AF_INET }; S(connect(p.a, (void *)&at, sizeof at)); S(listen(p.b, 3)); S(accept(p.a, 0, 0))) \
+    X(level, int s = watch(p.a, EPOLLIN, 5); S(event(s)); send(p.b, "x", 1, 0); S(event(s)); S(event(s)); recv(p.a, buf, 1, 0); S(event(s)); close(s)) \
+    X(edge, int s = watch(p.a, EPOLLIN | EPOLLET, 5); send(p.b, "x", 1, 0); S(event(s)); S(event(s)); send(p.b, "y", 1, 0); S(event(s)); close(s)) \
+    X(one_shot, int s = watch(p.a, EPOLLIN | EPOLLONESHOT, 5); send(p.b, "x", 1, 0); S(event(s)); S(event(s)); struct epoll_event e = { EPOLLIN | EPOLLONESHOT, { .u64 = 6 } }; S(epoll_ctl(s, EPOLL_CTL_MOD, p.a, &e)); S(event(s)); close(s)) \
+    X(level_output, int s = watch(p.a, EPOLLOUT, 5); S(event(s)); S(event(s)); close(s)) \
+    X(end_in_a_set, int s = watch(p.a, EPOLLIN | EPOLLRDHUP, 5); close(p.b); nap(); S(event(s)); S(event(s)); close(s)) \
+    X(close_without_del, int s = watch(p.a, EPOLLIN, 5); close(p.a); send(p.b, "x", 1, MSG_NOSIGNAL); nap(); S(event(s)); close(s)) \
+    X(close_of_a_copied_one, int s = watch(p.a, EPOLLIN, 5), copy = dup(p.a); close(p.a); send(p.b, "x", 1, 0); nap(); S(event(s) > 0); S(recv(copy, buf, 9, 0)); close(copy); S(event(s)); close(s)) \
+    X(reuse_after_close, int s = watch(p.a, EPOLLIN, 5); close(p.a); int old = p.b; made(); struct epoll_event e = { EPOLLIN, { .u64 = 6 } }; S(epoll_ctl(s, EPOLL_CTL_ADD, p.a, &e)); close(old); nap(); S(event(s)); send(p.b, "x", 1, 0); S(event(s)); close(s)) \
+    X(two_sets, int s = watch(p.a, EPOLLIN, 5), t = watch(p.a, EPOLLIN, 6); send(p.b, "x", 1, 0); S(event(s)); S(event(t)); close(s); S(event(t)); close(t)) \
+    X(nested, int s = watch(p.a, EPOLLIN, 5), t = watch(s, EPOLLIN, 6); send(p.b, "x", 1, 0); S(event(t)); S(event(s)); close(s); close(t)) \
+    X(exclusive, int s = watch(p.a, EPOLLIN | EPOLLEXCLUSIVE, 5); send(p.b, "x", 1, 0); S(event(s)); close(s)) \
+    X(set_errors, int s = watch(p.a, EPOLLIN, 5); struct epoll_event e = { EPOLLIN, { .u64 = 6 } }; S(epoll_ctl(s, EPOLL_CTL_ADD, p.a, &e)); S(epoll_ctl(s, EPOLL_CTL_MOD, p.b, &e)); S(epoll_ctl(s, EPOLL_CTL_DEL, p.b, &e)); S(epoll_ctl(s, EPOLL_CTL_DEL, p.a, 0)); S(epoll_ctl(s, EPOLL_CTL_DEL, p.a, 0)); S(epoll_ctl(s, 9, p.a, &e)); close(s)) \
+    X(killed_peer, pid_t c = fork(); if (c == 0) { close(p.a); pause(); } close(p.b); kill(c, SIGKILL); waitpid(c, 0, 0); nap(); S(recv(p.a, buf, 9, 0)); S(recv(p.a, buf, 9, 0))) \
+    X(killed_peer_with_unread, pid_t c = fork(); if (c == 0) { close(p.a); pause(); } close(p.b); send(p.a, "unread", 6, 0); nap(); kill(c, SIGKILL); waitpid(c, 0, 0); nap(); S(recv(p.a, buf, 9, 0)); S(recv(p.a, buf, 9, 0)))
+
+#define X(name, ...) static void name##_probe(void) { __VA_ARGS__; }
+PROBES
+#undef X
+#define X(name, ...) { #name, name##_probe },
+static const struct { const char *name; void (*run)(void); } probes[] = { PROBES };
+
+int main(void)
+{
+    setvbuf(stdout, 0, _IOLBF, 0);
+    nowhere = mmap(0, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    struct sigaction action = { .sa_handler = on_pipe };
+    sigaction(SIGPIPE, &action, 0);
+    for (size_t i = 0; i < sizeof probes / sizeof *probes; i++) {
+        made();
+        pipes = 0;
+        printf("%s\n", probes[i].name);
+        probes[i].run();
+        close(p.a); close(p.b);
+        while (waitpid(-1, 0, WNOHANG) > 0) {}
+    }
+    fprintf(stderr, "%d of %d connections moved\n", moved, all);
+    return 0;
+}
