@@ -135,7 +135,7 @@ mod tests {
         let node = AttachArea::open(process.share().unwrap()).unwrap();
         let (own, other) = (FIRST_OF_IMPORTS, FIRST_OF_IMPORTS + 1);
         process.use_meters(2);
-        [own, other].map(|index| process.meter(index).assign(77));
+        [own, other].iter().for_each(|index| process.meter(*index).assign(77));
         process.meter(own).sent(8);
         process.meter(other).fetched(100);
         process.meter(of_lane(3)).atomic();
