@@ -134,6 +134,6 @@ fn nothing_to_record_is_said() {
     assert!(output.status.code() == Some(1) && said.contains("attached to no node"), "{said}");
     let output = record(&out, &["/no/such/program"], &[]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(output.status.code() == Some(1) && said.contains("/no/such/program cannot be run"), "{said}");
+    assert!(output.status.code() == Some(127) && said.contains("/no/such/program cannot be executed"), "{said}");
     assert!(!out.exists());
 }
