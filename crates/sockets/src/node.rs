@@ -163,7 +163,10 @@ impl Node {
         }
         // A bell of which nobody hears is not rung, so its loop would sleep for ever.
         let mut link = self.lock_patiently().ok_or(Errno::AGAIN)?;
-        let told = link.channel.is_none() || self.send_bell(&mut link, bell);
+        // Whoever connected meanwhile has told it.
+        let told = link.channel.is_none()
+            || self.bells_told[bell as usize].load(Ordering::Acquire)
+            || self.send_bell(&mut link, bell);
         told.then_some(()).ok_or(Errno::AGAIN)
     }
 
