@@ -71,7 +71,7 @@ mod tests {
         let here = [7u64; 2000];
         assert!(readable(&raw const here) && readable(&raw const here));
         assert!(
-            !readable::<u64>(std::ptr::null()) && !readable(usize::MAX as *const u64) && !readable(8 as *const u64)
+            !readable::<u64>(std::ptr::null()) && !readable(usize::MAX as *const u64) && !readable(72 as *const u64)
         );
         // SAFETY: new memory, of which the second page is then taken away.
         unsafe {
