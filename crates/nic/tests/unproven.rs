@@ -122,6 +122,23 @@ fn what_was_said_before_changes_nothing_when_it_is_said_again() {
 }
 
 #[test]
+fn copies_of_a_node_make_other_keys_once_they_are_stirred() {
+    let hello = |fresh: Option<[u8; 32]>| {
+        let mut config = Config::new(NodeName::parse("copy").expect("a name"));
+        config.key = key();
+        let now = Time::from_nanos(1);
+        let mut engine = Engine::new(config, [3; 32], now);
+        fresh.into_iter().for_each(|fresh| engine.stir(fresh));
+        engine.add_peer(now, &[addr(0, 0)]).expect("room");
+        let mut buf = [0; 2_000];
+        let sent = engine.poll_transmit(now, &mut buf, &mut common::Memory::default()).expect("a hello");
+        buf[..sent.len].to_vec()
+    };
+    assert_eq!(hello(None), hello(None), "copies are alike");
+    assert_ne!(hello(Some([1; 32])), hello(Some([2; 32])));
+}
+
+#[test]
 fn junk_and_recorded_hellos_keep_no_new_session_away() {
     let mut world = World::new(6);
     world.add(|config| config.key = key());

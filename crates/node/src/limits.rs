@@ -263,3 +263,5 @@ pub const METRICS_TIME: Duration = Duration::from_secs(2);
 pub const METRICS_PAUSE: Duration = Duration::from_millis(50);
 /// Bytes of a request for metrics: its head, of which the first line matters.
 pub const METRICS_REQUEST_BYTES_MAX: usize = 8 << 10;
+/// Time between two draws of fresh randomness for the keys of later sessions: a few microseconds each, once a second.
+pub const STIR_EVERY: Duration = Duration::from_secs(1);

@@ -8,7 +8,7 @@ use crate::daemon::RunError;
 use crate::key::{cluster_key, random_bytes};
 use crate::limits::{
     CONTROL_FREQUENT_LOOKS, CONTROL_FREQUENT_STEPS, CONTROL_LOOK, CONTROL_LOOK_FIRST, CONTROL_LOOK_STEPS, DISARM_STEPS,
-    GOODBYE_TIME, OUTBOX_RETRY, PEER_TIMEOUT_MIN, SLEEP_MAX,
+    GOODBYE_TIME, OUTBOX_RETRY, PEER_TIMEOUT_MIN, SLEEP_MAX, STIR_EVERY,
 };
 use crate::network::Network;
 use crate::station::{ConnectionId, Station, StationConfig};
@@ -31,6 +31,7 @@ pub(crate) struct Runner {
     /// Readable when something has come: control sockets, doorbells, datagrams.
     input: Arc<OwnedFd>,
     looked_at_control: Time,
+    stirred_at: Time,
     /// Looks at control sockets that are still frequent, because one of the last brought something.
     frequent_looks: u32,
     /// Steps in vain since the last that was not.
@@ -98,6 +99,7 @@ impl Runner {
             network,
             input,
             looked_at_control: start,
+            stirred_at: start,
             frequent_looks: 0,
             vain: 0,
             idle_since: start,
@@ -131,6 +133,7 @@ impl Runner {
         if self.control_is_due(worked, now) {
             self.looked_at_control = now;
             self.frequent_looks = self.frequent_looks.saturating_sub(1);
+            self.stir(now);
             if self.station.poll_control(now) {
                 worked = true;
                 self.frequent_looks = CONTROL_FREQUENT_LOOKS;
@@ -183,6 +186,18 @@ impl Runner {
             }
         }
         true
+    }
+
+    /// Fresh randomness for the keys of later sessions: this node may be the copy of another, with all that it remembers.
+    fn stir(&mut self, now: Time) {
+        if now.since(self.stirred_at) < STIR_EVERY {
+            return;
+        }
+        self.stirred_at = now;
+        // Without it the keys are as random as the seed was.
+        if let Ok(fresh) = random_bytes() {
+            self.station.stir(fresh);
+        }
     }
 
     #[inline]

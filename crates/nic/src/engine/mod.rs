@@ -165,6 +165,13 @@ impl Engine {
         }
     }
 
+    /// Mixes fresh randomness into the engine's own. Copies of an engine, as in a copied virtual machine, would otherwise make the same keys; call it now and then.
+    pub fn stir(&mut self, fresh: [u8; 32]) {
+        let mut seed = self.rng.seed();
+        seed.iter_mut().zip(fresh).for_each(|(byte, fresh)| *byte ^= fresh);
+        self.rng = Rng::new(seed);
+    }
+
     /// Name of this node.
     pub fn name(&self) -> &NodeName {
         &self.config.name

@@ -555,6 +555,11 @@ impl Station {
         self.engine.set_path_mtu(address, bytes);
     }
 
+    /// Mixes fresh randomness into the engine's; see [`Engine::stir`].
+    pub fn stir(&mut self, fresh: [u8; 32]) {
+        self.engine.stir(fresh);
+    }
+
     /// Shows counters of the transport to processes that ask.
     pub fn set_transport_counters(&mut self, counters: Vec<(String, u64)>) {
         self.transport_counters = counters;
