@@ -84,7 +84,7 @@ fn what_root_had_open_and_in_its_environment_reaches_no_process_of_another_user(
     // As from a careless shell: a file open under a number, signals ignored, a narrow mask, a low bound, a secret variable.
     let start = "exec 33<\"$0\"; trap '' USR1 HUP; umask 077; ulimit -Sn 300; exec \"$@\"";
     let vmmc = env!("CARGO_BIN_EXE_vmmc");
-    let node = ["node", "start", "--name", &name, "--plain", "--linger-s", "120"];
+    let node = ["node", "start", "--name", &name, "--plain", "--linger-s", "120", "--log-level", "off"];
     let mut shell = Command::new("bash");
     shell.args(["-c", start, &secret, vmmc]).args(node).env("ROOTS_SECRET", "77").env("VMMC_TRACE", "/root/trace");
     let output = shell.stdin(Stdio::null()).output().expect("there is a shell");
