@@ -42,6 +42,7 @@ pub mod handshake;
 pub mod limits;
 #[cfg(not(loom))]
 pub mod memory;
+#[cfg(not(loom))]
 pub mod meters;
 #[cfg(not(loom))]
 pub mod pages;
