@@ -19,6 +19,12 @@ impl Nanos {
         Nanos(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64)
     }
 
+    /// The same as of the last tick of the kernel's timer, 1 to 10 ms ago: some nanoseconds to ask.
+    pub fn coarse() -> Nanos {
+        let t = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
+        Nanos(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64)
+    }
+
     /// Time that the processors have worked for this process.
     pub fn of_processors() -> Nanos {
         let t = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);

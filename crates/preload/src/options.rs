@@ -69,7 +69,7 @@ fn own_answer(fd: c_int, name: c_int) -> Option<c_int> {
     let tcp = table::connection(fd).filter(|tcp| !tcp.is_plain() && !Inside::here())?;
     let _inside = Inside::enter();
     match name {
-        libc::SO_ERROR => Some(tcp.connection()?.take_error(own::context(), borrowed(fd))?.raw_os_error()),
+        libc::SO_ERROR => tcp.connection()?.take_error(own::context(), borrowed(fd)),
         _ => Some(tcp.not_sent.load(Relaxed) as c_int),
     }
 }

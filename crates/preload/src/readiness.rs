@@ -41,7 +41,11 @@ pub(crate) fn bits_of(state: &State, fd: c_int, events: u32, seen: Option<&Seen>
         bits |= libc::EPOLLERR;
     }
     let kernel = events & (kernel_part(state));
-    let known = if kernel == 0 { Some(0) } else { seen.and_then(|seen| seen.known(kernel)) };
+    let known = match kernel {
+        _ if state.asks_kernel => None,
+        0 if state.rx == Medium::Ring && state.tx == Medium::Ring => Some(0),
+        _ => seen.and_then(|seen| seen.known(kernel)),
+    };
     let kernel = known.unwrap_or_else(|| {
         let bits = ask_kernel(fd, kernel);
         seen.inspect(|seen| seen.answer(bits));

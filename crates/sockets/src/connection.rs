@@ -136,6 +136,10 @@ impl Kernel for Socket<'_> {
     fn no_delay(&self) {
         vmmc_host::stream::set_no_delay(self.0);
     }
+
+    fn coarse_ns(&self) -> u64 {
+        Nanos::coarse().0
+    }
 }
 
 /// A system call on the kernel's socket that is about to be made. While it lives the direction stays in the kernel.
@@ -282,14 +286,11 @@ impl Connection {
             Sending::Done(bytes) => Sent::Done(bytes),
             Sending::Full => Sent::Full,
             // TCP takes what is sent to an end that closed in order, and says so later: so does its socket, whose peer has gone.
-            Sending::Failed(Errno::PIPE) if joined.core.has_closed_in_order() => {
+            Sending::Failed(Errno::PIPE) if joined.core.has_closed_in_order() && !joined.core.has_ended() => {
                 joined.core.outgoing().kernel_sends.fetch_add(1, Ordering::SeqCst);
                 Sent::Kernel(KernelCall { connection: self, direction: Direction::Send, counted: Counted::Joined })
             }
-            Sending::Failed(errno) => {
-                joined.end_if_broken(fd);
-                Sent::Failed(errno)
-            }
+            Sending::Failed(errno) => Sent::Failed(joined.failed(fd, errno)),
             Sending::Kernel => {
                 Sent::Kernel(KernelCall { connection: self, direction: Direction::Send, counted: Counted::Joined })
             }
@@ -317,9 +318,12 @@ impl Connection {
         }
         self.pass_on(context, joined);
         match receiving {
-            // Its kernel would have told us by a reset.
-            Receiving::Done(0) if joined.core.takes_death_with_unread() && into.iter().any(|s| !s.is_empty()) => {
-                Received::Failed(Errno::CONNRESET)
+            Receiving::Done(0) if joined.core.is_gone() && into.iter().any(|s| !s.is_empty()) => {
+                // It may have died with bytes unread, of which its kernel knew nothing.
+                match joined.core.reset() {
+                    Some(Errno::CONNRESET) => joined.core.takes_reset().map_or(Received::Done(0), Received::Failed),
+                    _ => Received::Done(0),
+                }
             }
             Receiving::Done(bytes) => {
                 let core = joined.peer_core();
@@ -336,10 +340,7 @@ impl Connection {
                 direction: Direction::Receive,
                 counted: Counted::Joined,
             }),
-            Receiving::Failed(errno) => {
-                joined.end_if_broken(fd);
-                Received::Failed(errno)
-            }
+            Receiving::Failed(errno) => Received::Failed(joined.failed(fd, errno)),
         }
     }
 

@@ -6,7 +6,8 @@
 //! [`receive`] and kernel calls. A change of medium happens under the lock of the sending end, with no kernel call of it under way, and only when the receiving end has
 //! followed the last one. Source: [NT §4]; docs/sockets.md.
 
-use crate::limits::{GROW_AGAIN_BYTES, PUBLISH_BYTES, SEND_BYTES_MAX, TAKE_BYTES};
+use crate::limits::{ASK_PAUSE_NS, ASK_PAUSE_NS_MAX, GROW_AGAIN_BYTES, PUBLISH_BYTES, SEND_BYTES_MAX, TAKE_BYTES};
+use crate::types::Close;
 use rustix::io::Errno;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
@@ -38,6 +39,10 @@ pub(crate) trait Kernel {
     fn now_ns(&self) -> u64 {
         vmmc_host::Nanos::monotonic().0
     }
+    /// The time as of some milliseconds ago, nanoseconds. A clock that stands still asks for nothing.
+    fn coarse_ns(&self) -> u64 {
+        0
+    }
     /// Processor time of this process so far, nanoseconds.
     fn cpu_ns(&self) -> u64 {
         vmmc_host::Nanos::of_processors().0
@@ -65,10 +70,15 @@ pub(crate) struct Upgraded {
     hints_seen: AtomicU32,
     /// The kernel's socket should be asked about the other end.
     pub(crate) ask_kernel: AtomicU32,
+    /// When it is to be asked unasked, and how long after that again, nanoseconds.
+    ask_at: AtomicU64,
+    ask_pause: AtomicU64,
     /// What it said: 0 open, 1 ended, 2 reset.
     kernel_end: AtomicU32,
     /// The other end has died.
     gone: AtomicU32,
+    /// When that was noticed, bytes were in the ring that it had not read.
+    unread_at_death: AtomicU32,
     /// The node says that all holders of the other end have died, and the kernel says "open": somebody unknown holds it, whose death the node will not see.
     pub(crate) careful: AtomicU32,
     /// The reset has been reported.
@@ -136,8 +146,11 @@ impl Upgraded {
             pinned: AtomicU32::new(0),
             hints_seen: AtomicU32::new(0),
             ask_kernel: AtomicU32::new(0),
+            ask_at: AtomicU64::new(0),
+            ask_pause: AtomicU64::new(0),
             kernel_end: AtomicU32::new(0),
             gone: AtomicU32::new(0),
+            unread_at_death: AtomicU32::new(0),
             careful: AtomicU32::new(0),
             reset_told: AtomicU32::new(0),
             grow_at: AtomicU64::new(0),
@@ -231,6 +244,9 @@ impl Upgraded {
     #[inline]
     fn send_by_ring(&self, kernel: &impl Kernel, from: &[IoSlice<'_>]) -> (Sending, Tell) {
         let out = self.outgoing();
+        if self.hinted() || self.is_time_to_ask(kernel) {
+            self.follow_hints(kernel);
+        }
         if let Some(errno) = self.send_error() {
             return (Sending::Failed(errno), Tell::default());
         }
@@ -292,18 +308,16 @@ impl Upgraded {
     /// Why no more bytes can be sent through the ring.
     #[inline]
     fn send_error(&self) -> Option<Errno> {
-        if self.outgoing().sender_flags.load(Ordering::Relaxed) & Flags::END != 0 {
-            return Some(Errno::PIPE);
+        let ended = self.has_ended();
+        let open = !ended
+            && self.outgoing().receiver_flags.load(Ordering::Relaxed) & (Flags::CLOSED | Flags::SHUT) == 0
+            && !self.kernel_reset()
+            && !self.is_gone();
+        if open {
+            return None;
         }
-        if self.outgoing().receiver_flags.load(Ordering::Relaxed) & Flags::CLOSED != 0
-            || self.kernel_end.load(Ordering::Relaxed) == RESET
-            || self.gone.load(Ordering::Relaxed) != 0
-        {
-            let reset = self.incoming().sender_flags.load(Ordering::Acquire) & Flags::RESET != 0;
-            let first = reset && self.reset_told.swap(1, Ordering::Relaxed) == 0;
-            return Some(if first { Errno::CONNRESET } else { Errno::PIPE });
-        }
-        None
+        let over = || ended || self.takes_no_more() || self.reset().is_some();
+        self.takes_reset().or_else(|| over().then_some(Errno::PIPE))
     }
 
     /// A kernel send; and, if both sides are ready for it, the last one.
@@ -467,6 +481,9 @@ impl Upgraded {
         let layout = into.layout();
         let head = into.head.load(Ordering::Relaxed);
         self.heard(|| kernel.now_ns());
+        if self.ask_pause.load(Ordering::Relaxed) != 0 {
+            self.ask_pause.store(0, Ordering::Relaxed);
+        }
         let (mut done, mut room) = (0, false);
         while done < available {
             let at = head.wrapping_add(done);
@@ -588,22 +605,42 @@ impl Upgraded {
             self.ask_kernel.store(1, Ordering::Relaxed);
         }
         let flags = into.sender_flags.load(Ordering::Acquire);
-        if flags == 0 && into.receiver_flags.load(Ordering::Relaxed) & Flags::SHUT == 0 {
+        let shut = into.receiver_flags.load(Ordering::Relaxed) & Flags::SHUT != 0;
+        if shut {
+            // What comes after the own end is answered by a reset, of which only the kernel tells.
+            self.ask_kernel.store(1, Ordering::Relaxed);
+        }
+        if flags == 0 || shut {
+            self.is_time_to_ask(kernel);
             self.follow_hints(kernel);
-            if self.kernel_end.load(Ordering::Relaxed) == 0 {
-                return self.nothing_came();
-            }
+        }
+        if flags == 0 && !shut && self.kernel_end.load(Ordering::Relaxed) == 0 {
+            return self.nothing_came();
         }
         // What was published before the end was announced counts.
         fence(Ordering::SeqCst);
         if into.available(self.slot.most_bytes()) > 0 {
             return Some(Receiving::Done(1));
         }
-        let reset = flags & Flags::RESET != 0 || self.kernel_end.load(Ordering::Relaxed) == RESET;
-        if reset && self.reset_told.swap(1, Ordering::Relaxed) == 0 {
-            return Some(Receiving::Failed(Errno::CONNRESET));
+        // A reset that came after the end is told to who sends.
+        match self.reset() {
+            Some(Errno::CONNRESET) => Some(self.takes_reset().map_or(Receiving::Done(0), Receiving::Failed)),
+            _ => Some(Receiving::Done(0)),
         }
-        Some(Receiving::Done(0))
+    }
+
+    /// Has the kernel asked now and then without a hint, for a node that is stopped or gone gives none.
+    /// Says whether it is time.
+    pub(crate) fn is_time_to_ask(&self, kernel: &impl Kernel) -> bool {
+        let now = kernel.coarse_ns();
+        let due = now >= self.ask_at.load(Ordering::Relaxed);
+        if due {
+            let pause = self.ask_pause.load(Ordering::Relaxed).clamp(ASK_PAUSE_NS, ASK_PAUSE_NS_MAX);
+            self.ask_at.store(now + pause, Ordering::Relaxed);
+            self.ask_pause.store(pause * 2, Ordering::Relaxed);
+            self.ask_kernel.store(1, Ordering::Relaxed);
+        }
+        due
     }
 
     /// Asks the kernel about the other end if somebody said that it is worth it.
@@ -615,7 +652,12 @@ impl Upgraded {
             return;
         }
         let in_ring = self.incoming().reads_ring();
-        let look = kernel.look();
+        let shut = self.incoming().receiver_flags.load(Ordering::Relaxed) & Flags::SHUT != 0;
+        let look = match kernel.look() {
+            // It may be the own end that the kernel speaks of.
+            End::Ended if shut && !kernel.peer_ended() => End::Open,
+            look => look,
+        };
         let over = match look {
             End::Open => false,
             End::Ended | End::Reset(_) => true,
@@ -644,7 +686,16 @@ impl Upgraded {
         let stays = !matches!(self.incoming().phase(), Phase::EndsAt(_));
         let unannounced = in_ring && stays && self.incoming().sender_flags.load(Ordering::Acquire) == 0;
         if over && (unannounced || dead) {
-            self.gone.store(1, Ordering::Relaxed);
+            let unread = self.outgoing().announced().in_ring() && self.outgoing().available(self.slot.most_bytes()) > 0;
+            if unread && self.kernel_end.load(Ordering::Relaxed) != RESET {
+                // Its kernel knew of nothing unread, and ended in order.
+                self.unread_at_death.store(1, Ordering::Relaxed);
+            }
+            self.gone.store(1, Ordering::Release);
+        }
+        if over && self.kernel_end.load(Ordering::Relaxed) == 0 {
+            // Not to be told yet: bytes come first, or a change of medium.
+            self.ask_kernel.store(1, Ordering::Relaxed);
         }
     }
 
@@ -700,18 +751,36 @@ impl Upgraded {
         Tell { receiver: true, sender: false }
     }
 
-    /// One holder less; the last one closes this end. True if it was the last.
-    pub(crate) fn let_go(&self, reset: bool) -> (bool, Tell) {
+    /// Whether the kernel is about to reset the connection at the close, for bytes of it are unread,
+    /// and the other end looks at the ring.
+    pub(crate) fn leaves_unread_in_kernel(&self, kernel: &impl Kernel) -> bool {
+        self.outgoing().announced().in_ring()
+            && !self.incoming().reads_ring()
+            && !self.expects_copies()
+            && kernel.look() == End::Bytes
+    }
+
+    /// One holder less; the last one closes this end, and is told how.
+    pub(crate) fn let_go(&self, how: Close) -> (Option<Close>, Tell) {
         if self.own().holders.fetch_sub(1, Ordering::SeqCst) != 1 {
-            return (false, Tell::default());
+            return (None, Tell::default());
         }
-        let unread = self.incoming().reads_ring() && self.incoming().available(self.slot.most_bytes()) > 0;
-        if self.outgoing().announced().in_ring() {
-            let flags = if reset || unread { Flags::END | Flags::RESET } else { Flags::END };
-            self.outgoing().sender_flags.fetch_or(flags, Ordering::SeqCst);
+        let into = self.incoming();
+        let in_ring = into.reads_ring() || into.announced().in_ring() && !into.goes_back();
+        let unread = in_ring && into.available(self.slot.most_bytes()) > 0;
+        let how = if unread { Close::Reset } else { how };
+        let out = self.outgoing();
+        if out.announced().in_ring() {
+            let ended = out.sender_flags.load(Ordering::Relaxed) & Flags::END != 0;
+            let flags = match how {
+                Close::Orderly => Flags::END,
+                Close::Reset if ended => Flags::RESET | Flags::RESET_AFTER_END,
+                Close::Reset => Flags::END | Flags::RESET,
+            };
+            out.sender_flags.fetch_or(flags, Ordering::SeqCst);
         }
         self.incoming().receiver_flags.fetch_or(Flags::CLOSED, Ordering::SeqCst);
-        (true, Tell { receiver: true, sender: true })
+        (Some(how), Tell { receiver: true, sender: true })
     }
 
     /// Whether this process is not the last holder.
@@ -725,30 +794,42 @@ impl Upgraded {
         self.own().holders.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok()
     }
 
+    /// Whether this end has ended its own direction.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.outgoing().sender_flags.load(Ordering::Relaxed) & Flags::END != 0
+    }
+
     /// Whether the kernel reported an end or a reset: 0, [`ENDED`] or [`RESET`].
     pub(crate) fn kernel_reset(&self) -> bool {
         self.kernel_end.load(Ordering::Relaxed) == RESET
     }
 
-    /// Whether the other end has closed, and neither side has ended in another way.
+    /// Whether the other end reads no more, and a kernel would answer what comes by a reset.
+    pub(crate) fn takes_no_more(&self) -> bool {
+        let reader = self.outgoing().receiver_flags.load(Ordering::Acquire);
+        let ended = || self.incoming().sender_flags.load(Ordering::Acquire) & Flags::END != 0;
+        reader & Flags::CLOSED != 0 || self.is_gone() || reader & Flags::SHUT != 0 && ended()
+    }
+
+    /// Whether that is all: the other end has closed or died in order, so its kernel's socket says
+    /// what follows.
     pub(crate) fn has_closed_in_order(&self) -> bool {
-        self.outgoing().receiver_flags.load(Ordering::Acquire) & Flags::CLOSED != 0
-            && self.incoming().sender_flags.load(Ordering::Acquire) & Flags::RESET == 0
-            && self.outgoing().sender_flags.load(Ordering::Relaxed) & Flags::END == 0
-            && !self.kernel_reset()
-            && !self.is_gone()
+        self.takes_no_more() && self.reset().is_none()
     }
 
-    /// Whether the other end died with bytes unread that went by the ring, and that was not reported yet; it is from now on.
-    pub(crate) fn takes_death_with_unread(&self) -> bool {
-        let unread = || self.outgoing().announced().in_ring() && self.outgoing().available(self.slot.most_bytes()) > 0;
-        self.is_gone() && unread() && self.reset_told.swap(1, Ordering::Relaxed) == 0
+    /// The reset that a kernel would have received, if any: `EPIPE` after the end, `ECONNRESET`
+    /// without one. Who dies with bytes unread resets the connection, as who closes so.
+    pub(crate) fn reset(&self) -> Option<Errno> {
+        let flags = self.incoming().sender_flags.load(Ordering::Acquire);
+        let died = self.unread_at_death.load(Ordering::Relaxed) != 0;
+        let after_end = flags & Flags::RESET_AFTER_END != 0 || died && flags & Flags::END != 0;
+        let reset = flags & Flags::RESET != 0 || self.kernel_reset() || died;
+        reset.then_some(if after_end { Errno::PIPE } else { Errno::CONNRESET })
     }
 
-    /// Whether a reset was not reported yet; it is from now on.
-    pub(crate) fn takes_reset(&self) -> bool {
-        let reset = self.incoming().sender_flags.load(Ordering::Acquire) & Flags::RESET != 0 || self.kernel_reset();
-        reset && self.reset_told.swap(1, Ordering::Relaxed) == 0
+    /// A reset that was not reported yet; it is from now on.
+    pub(crate) fn takes_reset(&self) -> Option<Errno> {
+        self.reset().filter(|_| self.reset_told.swap(1, Ordering::Relaxed) == 0)
     }
 
     /// The same, and no call has reported it.
@@ -761,8 +842,9 @@ impl Upgraded {
         self.kernel_end.load(Ordering::Relaxed) != 0
     }
     /// Whether the other end has died.
+    #[inline]
     pub(crate) fn is_gone(&self) -> bool {
-        self.gone.load(Ordering::Relaxed) != 0
+        self.gone.load(Ordering::Acquire) != 0
     }
 
     /// Whether a call has reported the reset.

@@ -79,6 +79,11 @@ pub const PENDING_SLICE: Duration = Duration::from_millis(1);
 pub const SLEEP_SLICE: Duration = Duration::from_millis(10);
 /// Longest slice: a thread that sleeps for hours takes some microseconds of a processor in a second.
 pub const SLEEP_SLICE_MAX: Duration = Duration::from_secs(1);
+/// Pause after which a call that finds nothing asks the kernel about the other end without a hint: as
+/// the first sleep, and doubling as sleeps do.
+pub const ASK_PAUSE_NS: u64 = SLEEP_SLICE.as_nanos() as u64;
+/// Longest such pause.
+pub const ASK_PAUSE_NS_MAX: u64 = SLEEP_SLICE_MAX.as_nanos() as u64;
 /// Slice of a sleep in the kernel while only the kernel can end it.
 pub const KERNEL_SLICE_MAX: Duration = Duration::from_secs(30);
 /// Longest slice when nobody knows who holds the other end, or several processes do: then the node does not see the last of them go.

@@ -154,6 +154,9 @@ pub struct State {
     pub hangup: bool,
     /// The connection was reset (`EPOLLERR`).
     pub error: Option<Errno>,
+    /// What the kernel's socket says of errors and hang-ups holds too: the other end has closed, so
+    /// sends go there, or only one of two ended directions is in the ring.
+    pub asks_kernel: bool,
     /// What carries bytes from the peer.
     pub rx: Medium,
     /// What carries bytes to the peer.

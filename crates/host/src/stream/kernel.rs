@@ -187,6 +187,17 @@ pub fn shut_down(fd: BorrowedFd<'_>) {
     let _ = rustix::net::shutdown(fd, rustix::net::Shutdown::Both);
 }
 
+/// Takes the error that the kernel has for a socket, which it would report once more.
+pub fn forget_error(fd: BorrowedFd<'_>) {
+    let _ = sockopt::socket_error(fd);
+}
+
+/// Makes the last close of a socket a reset.
+pub fn reset_at_close(fd: BorrowedFd<'_>) {
+    // One that is not connected has nobody to reset.
+    let _ = sockopt::set_socket_linger(fd, Some(std::time::Duration::ZERO));
+}
+
 /// Ends a connection at once: both ends, and whoever else holds this one, see a reset.
 pub fn reset(fd: BorrowedFd<'_>) {
     // One that has ended already needs no reset.

@@ -106,6 +106,8 @@ impl Flags {
     pub const END: u32 = 1;
     /// Sender: the connection was reset.
     pub const RESET: u32 = 2;
+    /// Sender: the reset came after the end, which the other end had seen by then.
+    pub const RESET_AFTER_END: u32 = 16;
     /// Receiver: takes no more bytes.
     pub const CLOSED: u32 = 1;
     /// Receiver: has ended its direction itself (`SHUT_RD`).

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use std::os::fd::BorrowedFd;
 use std::sync::Weak;
 use std::sync::atomic::Ordering;
-use vmmc_host::stream::{Flags, Watch, reset, thread_id};
+use vmmc_host::stream::{Flags, Watch, forget_error, reset, thread_id};
 use vmmc_host::{Deadline, Nanos};
 
 impl Joined {
@@ -66,12 +66,18 @@ impl Joined {
         }
     }
 
-    /// The other end should hear by the kernel, too, that nothing comes any more.
+    /// A call fails so. The other end of a connection that is cut off should hear by the kernel, too, that
+    /// nothing comes any more.
     #[cold]
-    pub(super) fn end_if_broken(&self, fd: BorrowedFd<'_>) {
+    pub(super) fn failed(&self, fd: BorrowedFd<'_>, errno: Errno) -> Errno {
         if self.core.is_broken() {
             reset(fd);
         }
+        if errno == Errno::CONNRESET {
+            // Told, so the kernel's socket, which has the same reset, tells it no more.
+            forget_error(fd);
+        }
+        errno
     }
 }
 
@@ -127,6 +133,7 @@ impl Connection {
             read_hangup: true,
             hangup: true,
             error: Some(Errno::CONNRESET).filter(|_| !core.reset_was_told()),
+            asks_kernel: false,
             rx: super::Medium::Ring,
             tx: super::Medium::Ring,
         }

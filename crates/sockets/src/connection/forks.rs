@@ -9,7 +9,7 @@ use crate::context::Context;
 use crate::known::Held;
 use crate::ledger::Ledger;
 use crate::node::Meeting;
-use crate::types::Bypass;
+use crate::types::{Bypass, Close};
 use std::sync::atomic::Ordering;
 use vmmc_host::Region;
 use vmmc_host::stream::messages::Place;
@@ -107,7 +107,7 @@ impl Connection {
     fn count_out(&self, context: &Context, by: By) {
         match (by, self.upgraded.get(), self.entry.get()) {
             (By::Holders, Some(joined), _) => {
-                let (_, tell) = joined.core.let_go(false);
+                let (_, tell) = joined.core.let_go(Close::Orderly);
                 self.tell(context, joined, tell);
             }
             (By::Ledger, _, Some(entry)) => entry.remove(),

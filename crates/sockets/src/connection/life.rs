@@ -261,9 +261,14 @@ impl Connection {
                 if joined.core.others_hold() {
                     context.node().let_go(joined.place);
                 }
-                let (last, tell) = joined.core.let_go(how == Close::Reset);
+                let unread = joined.core.leaves_unread_in_kernel(&Socket(fd));
+                let (how, tell) = joined.core.let_go(if unread { Close::Reset } else { how });
                 self.tell(context, joined, tell);
-                if last {
+                if how == Some(Close::Reset) {
+                    // The kernel knows nothing of bytes unread in the ring.
+                    vmmc_host::stream::reset_at_close(fd);
+                }
+                if how.is_some() {
                     joined.give_back_at_last(fd);
                     context.node().release(joined.place);
                 }
@@ -310,6 +315,12 @@ impl Connection {
 
     fn leave(&self, context: &Context, fd: BorrowedFd<'_>) {
         let Some(joined) = self.upgraded.get() else { return };
+        joined.core.ask_kernel.store(1, Ordering::Relaxed);
+        joined.core.follow_hints(&Socket(fd));
+        if joined.core.takes_no_more() || joined.core.reset().is_some() {
+            // Nobody is there to follow.
+            return;
+        }
         joined.core.pinned.store(1, Ordering::SeqCst);
         joined.core.incoming().receiver_flags.fetch_or(Flags::WANTS_KERNEL, Ordering::SeqCst);
         joined.core.follow(thread_id(), &Socket(fd));

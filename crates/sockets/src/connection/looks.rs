@@ -15,7 +15,7 @@ impl Connection {
         let core = &joined.core;
         joined.look_after(context, self, fd);
         core.follow(thread_id(), &Socket(fd));
-        if core.hinted() {
+        if core.hinted() || core.is_time_to_ask(&Socket(fd)) {
             core.follow_hints(&Socket(fd));
         }
         if core.owes() {
@@ -31,14 +31,17 @@ impl Connection {
         let peer = core.incoming().sender_flags.load(Ordering::Acquire);
         let own = core.outgoing().sender_flags.load(Ordering::Relaxed);
         let shut = core.incoming().receiver_flags.load(Ordering::Relaxed) & Flags::SHUT != 0;
-        let reset = peer & Flags::RESET != 0 || core.kernel_reset();
-        let read_hangup = rx == Medium::Ring && (peer & Flags::END != 0 || core.kernel_ended() || reset || shut);
+        let reset = core.reset();
+        let ended = own & Flags::END != 0 || shut;
+        let read_hangup =
+            rx == Medium::Ring && (peer & Flags::END != 0 || core.kernel_ended() || reset.is_some() || shut);
         State {
             readable: rx == Medium::Ring && core.looks_readable(),
             writable: tx == Medium::Ring && self.looks_writable(joined),
             read_hangup,
-            hangup: read_hangup && (own & Flags::END != 0 || reset || core.is_gone()),
-            error: reset.then_some(Errno::CONNRESET).filter(|_| !core.reset_was_told()),
+            hangup: read_hangup && (own & Flags::END != 0 || reset.is_some()),
+            error: reset.filter(|_| !core.reset_was_told()),
+            asks_kernel: core.has_closed_in_order() || rx != tx && (ended || read_hangup),
             rx,
             tx,
         }
@@ -57,11 +60,13 @@ impl Connection {
         }
     }
 
-    /// A reset that no call has reported, which this one does (`SO_ERROR`).
-    pub fn take_error(&self, context: &Context, fd: BorrowedFd<'_>) -> Option<Errno> {
+    /// What `SO_ERROR` is: a reset that no call has reported, which this one does, or 0 after that.
+    /// None: what the kernel says.
+    pub fn take_error(&self, context: &Context, fd: BorrowedFd<'_>) -> Option<i32> {
         let joined = self.upgraded.get()?;
         self.state(context, fd);
-        joined.core.takes_reset().then_some(Errno::CONNRESET)
+        joined.core.reset()?;
+        Some(joined.core.takes_reset().map_or(0, Errno::raw_os_error))
     }
 
     /// Bytes in the ring that wait to be received.
@@ -125,6 +130,7 @@ const PLAIN: State = State {
     read_hangup: false,
     hangup: false,
     error: None,
+    asks_kernel: false,
     rx: Medium::Kernel,
     tx: Medium::Kernel,
 };

@@ -11,6 +11,7 @@ pub mod between;
 mod wire;
 
 use super::{DirectionWords, EndWords, Flags, Kernel, Receiving, Sending, Tell, Upgraded, WayBack};
+use crate::types::Close;
 use rustix::io::Errno;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
@@ -207,8 +208,11 @@ impl Upgraded {
             pinned: copy(&self.pinned),
             hints_seen: copy(&self.hints_seen),
             ask_kernel: copy(&self.ask_kernel),
+            ask_at: AtomicU64::default(),
+            ask_pause: AtomicU64::default(),
             kernel_end: copy(&self.kernel_end),
             gone: copy(&self.gone),
+            unread_at_death: copy(&self.unread_at_death),
             careful: copy(&self.careful),
             reset_told: copy(&self.reset_told),
             grow_at: AtomicU64::default(),
@@ -549,7 +553,8 @@ impl World {
         side.processes[p].open = false;
         self.totals.closes += 1;
         if self.sides[e].attached {
-            let (last, tell) = self.sides[e].processes[p].core.let_go(false);
+            let (last, tell) = self.sides[e].processes[p].core.let_go(Close::Orderly);
+            let last = last.is_some();
             if last && self.is_held(e) {
                 return Err(format!("a close of end {e} is taken for the last one, and the end is held"));
             }

@@ -324,10 +324,10 @@ fn the_last_holder_closes_and_the_peer_reads_everything_first() {
     enter_ring(&mut world);
     world.send(0);
     world.ends[0].core.own().holders.store(2, Ordering::SeqCst);
-    assert!(!world.ends[0].core.let_go(false).0, "another process holds it");
+    assert!(world.ends[0].core.let_go(Close::Orderly).0.is_none(), "another process holds it");
     let mut buffer = [0; 1];
     world.receive(1);
-    assert!(world.ends[0].core.let_go(false).0);
+    assert_eq!(world.ends[0].core.let_go(Close::Orderly).0, Some(Close::Orderly));
     while world.ends[1].got < world.ends[0].sent {
         world.receive(1);
     }

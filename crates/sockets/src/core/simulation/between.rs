@@ -9,6 +9,7 @@
 
 use super::{Dice, ME, WIRE_BYTES_MORE, Wire, bytes};
 use crate::core::{Early, End, EndWords, Kernel, Receiving, Sending, Tell, Upgraded, WayBack};
+use crate::types::Close;
 use rustix::io::Errno;
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -485,7 +486,7 @@ impl World {
         }
         self.totals.closes += 1;
         if side.attached && !side.foreign {
-            side.core.let_go(false);
+            side.core.let_go(Close::Orderly);
             let owes = side.core.owes() && !side.core.give_back(ME, &self.socket(e));
             self.sides[e].rung = true;
             // A real one waits for a while.
