@@ -134,10 +134,19 @@ impl World {
             let output = Command::new("chown").arg(user).arg(&world.folder).output().expect("chown starts");
             assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         }
-        let output = world.vmmc(&[&["node", "start"], options].concat()).output();
+        world.start_node_with(options);
+        world
+    }
+
+    /// Starts the node again, after its death.
+    pub(crate) fn start_node(&self) {
+        self.start_node_with(&["--plain", "--listen", "127.0.0.1:0"]);
+    }
+
+    fn start_node_with(&self, options: &[&str]) {
+        let output = self.vmmc(&[&["node", "start"], options].concat()).output();
         let output = output.expect("the command starts");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        world
     }
 
     fn vmmc(&self, arguments: &[&str]) -> Command {
