@@ -3,7 +3,7 @@
 //! Invariant: a byte of a connection goes through the kernel or through the ring, never both. Waiting happens here or in the kernel's call, as the program asked.
 
 use crate::errno::{self, fail};
-use crate::limits::{COPY_BYTES, PEEK_ALL_MAX, POLL_SLICE_MS};
+use crate::limits::{COPY_BYTES, LEAVE_PATIENCE, PEEK_ALL_MAX, POLL_SLICE_MS};
 use crate::own::{self, Inside};
 use crate::pieces::Cursor;
 use crate::reason::{self, Reason};
@@ -12,8 +12,8 @@ use crate::{passing, probe, real, set, table};
 use libc::{c_int, c_uint, c_void, iovec, msghdr, off64_t, size_t, ssize_t};
 use rustix::io::Errno;
 use std::sync::atomic::Ordering::Relaxed;
-use vmmc_host::Deadline;
-use vmmc_sockets::{After, Connection, Direction, Received, Sent, Take, Waited};
+use vmmc_host::{Deadline, Nanos};
+use vmmc_sockets::{After, Connection, Direction, KernelCall, Received, Sent, Take, Waited};
 
 /// Flags with which a receive is the kernel's alone: they do not touch the stream's own bytes.
 const KERNEL_RECEIVE: c_int = libc::MSG_ERRQUEUE | libc::MSG_OOB;
@@ -104,6 +104,10 @@ fn receive_on(
             }
             Received::OfKernel(n) => {
                 received(n);
+                if !connection.is_read_from_kernel() {
+                    // If these were the last ones, the ring is followed now: the other end cannot leave it before.
+                    connection.state(context, borrowed(fd));
+                }
                 set::look_again(tcp);
                 moved += n;
                 if cursor.advance(n) || !all && moved >= least {
@@ -202,8 +206,8 @@ pub(crate) fn send(fd: c_int, pieces: &[iovec], flags: c_int, kernel: impl Fn() 
     let Some(tcp) = table::connection(fd) else { return kernel() };
     let Some(connection) = tcp.connection() else { return kernel() };
     if let Some(reason) = only_kernel(flags) {
-        tcp.leave(fd, reason);
-        return in_kernel(&tcp, connection, fd, Direction::Send, kernel);
+        stays_plain(&tcp, connection, fd, reason);
+        return in_kernel(&tcp, connection, fd, flags, reason, kernel);
     }
     if cannot_be(pieces) {
         return fail(libc::EFAULT);
@@ -215,6 +219,13 @@ pub(crate) fn send(fd: c_int, pieces: &[iovec], flags: c_int, kernel: impl Fn() 
 #[inline]
 fn cannot_be(pieces: &[iovec]) -> bool {
     pieces.iter().any(|piece| !probe::is_plausible(piece.iov_base.cast(), piece.iov_len.min(1)))
+}
+
+/// A connection that is not upgraded and asks for what only the kernel has is not upgraded later.
+fn stays_plain(tcp: &Held, connection: &Connection, fd: c_int, reason: Reason) {
+    if connection.is_plain() {
+        tcp.leave(fd, reason);
+    }
 }
 
 /// Why a send with these flags is the kernel's.
@@ -251,11 +262,7 @@ fn send_on(
                 }
             }
             Sent::Failed(error) => {
-                if moved == 0 && error == Errno::PIPE && flags & libc::MSG_NOSIGNAL == 0 {
-                    // SAFETY: to the calling thread, as the kernel does.
-                    unsafe { libc::raise(libc::SIGPIPE) };
-                }
-                return partial(moved, error.raw_os_error());
+                return if moved > 0 { Outcome::Done(moved) } else { Outcome::Kernel(send_failed(error, flags)) };
             }
             Sent::Full => {
                 if flags & libc::MSG_DONTWAIT != 0 || tcp.is_nonblocking(fd) {
@@ -291,26 +298,64 @@ fn send_on(
     }
 }
 
-/// A call that only the kernel can make, on a connection that is on its way back there.
+/// A call that only the kernel can make: the direction goes back there for good, and the call is made as soon as it is
+/// there. The peer may first have to follow into the ring, for which the call waits as it would for room; one that may
+/// not wait gives the peer a moment, so that a loop that tries again and again does not take the processor from it.
 fn in_kernel(
     tcp: &Held,
     connection: &Connection,
     fd: c_int,
-    direction: Direction,
+    flags: c_int,
+    reason: Reason,
     kernel: impl Fn() -> ssize_t,
 ) -> ssize_t {
     let _inside = Inside::enter();
-    match connection.kernel_call(direction) {
-        Some(call) => {
-            let n = kernel();
-            let kept = errno::current();
-            let _ = call.finish(as_result(n));
-            errno::set(kept);
-            n
+    let waits = flags & libc::MSG_DONTWAIT == 0 && !tcp.is_nonblocking(fd);
+    let mut deadline = None;
+    loop {
+        if let Some(call) = connection.kernel_call(Direction::Send) {
+            return made(call, &kernel);
         }
-        None if tcp.is_nonblocking(fd) => fail(libc::EAGAIN),
-        None => fail(libc::EINTR),
+        // A send of nothing fails as this call must, and leaves the ring if that can be.
+        match connection.send(own::context(), borrowed(fd), &[]) {
+            Sent::Kernel(call) => return made(call, &kernel),
+            Sent::Failed(error) => return send_failed(error, flags),
+            Sent::Done(_) | Sent::Full => {}
+        }
+        if tcp.has_no_reason_to_leave() {
+            tcp.leave(fd, reason);
+            continue;
+        }
+        let limit = || if waits { tcp.deadline(fd, Side::Send) } else { Some(Deadline::after(LEAVE_PATIENCE)) };
+        let until: Option<Deadline> = *deadline.get_or_insert_with(limit);
+        if until.is_some_and(|until| until.left(Nanos::monotonic()).is_none()) {
+            return fail(libc::EAGAIN);
+        }
+        if !pause() && waits {
+            return fail(libc::EINTR);
+        }
+        // Nobody may have told of the peer's death.
+        connection.kernel_event(borrowed(fd));
+        connection.state(own::context(), borrowed(fd));
     }
+}
+
+/// The program's own call, in a direction that is held in the kernel.
+fn made(call: KernelCall<'_>, kernel: impl Fn() -> ssize_t) -> ssize_t {
+    let n = kernel();
+    let kept = errno::current();
+    let _ = call.finish(as_result(n));
+    errno::set(kept);
+    n
+}
+
+/// Nothing was sent, for this reason.
+fn send_failed(error: Errno, flags: c_int) -> ssize_t {
+    if error == Errno::PIPE && flags & libc::MSG_NOSIGNAL == 0 {
+        // SAFETY: to the calling thread, as the kernel does.
+        unsafe { libc::raise(libc::SIGPIPE) };
+    }
+    fail(error.raw_os_error())
 }
 
 /// recvmsg.
@@ -379,8 +424,8 @@ pub(crate) unsafe fn send_message(fd: c_int, msg: *const msghdr, flags: c_int) -
     let (Some(connection), Some(pieces)) = (tcp.connection(), message_pieces(message)) else { return kernel() };
     let controls = message.msg_controllen > 0 && !message.msg_control.is_null();
     if let Some(reason) = only_kernel(flags).or(controls.then_some(Reason::Control)) {
-        tcp.leave(fd, reason);
-        return in_kernel(&tcp, connection, fd, Direction::Send, kernel);
+        stays_plain(&tcp, connection, fd, reason);
+        return in_kernel(&tcp, connection, fd, flags, reason, kernel);
     }
     send_on(&tcp, connection, fd, pieces, flags, kernel).result()
 }
@@ -397,11 +442,7 @@ pub(crate) unsafe fn sendfile(out: c_int, from: c_int, offset: *mut off64_t, n: 
     let inside = Inside::enter();
     if let Some(call) = connection.kernel_call(Direction::Send) {
         reason::count(Reason::NotYet);
-        let sent = kernel();
-        let kept = errno::current();
-        let _ = call.finish(as_result(sent));
-        errno::set(kept);
-        return sent;
+        return made(call, kernel);
     }
     drop(inside);
     // SAFETY: the caller's promise: null, or an offset.
@@ -482,10 +523,7 @@ pub(crate) unsafe fn splice(
     if let Some(tcp) = table::connection(to) {
         let Some(connection) = tcp.connection() else { return kernel() };
         // Bytes that were taken out of a pipe cannot be put back when the ring is full, so this direction is the kernel's.
-        if !connection.is_plain() {
-            tcp.leave(to, Reason::Splice);
-        }
-        return in_kernel(&tcp, connection, to, Direction::Send, kernel);
+        return if n == 0 { kernel() } else { in_kernel(&tcp, connection, to, 0, Reason::Splice, kernel) };
     }
     let Some(tcp) = table::connection(from) else { return kernel() };
     let Some(connection) = tcp.connection() else { return kernel() };

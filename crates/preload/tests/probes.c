@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,15 +45,21 @@ static int by_ring(int fd)
     return n > 0 && vmmc_sockets_consume(fd, 0) == 0;
 }
 static int moved, all;
-static void made(void)
+/* A new pair, over the kernel until it is used. */
+static void fresh(void)
 {
     struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
     socklen_t len = sizeof at;
-    int listener = socket(AF_INET, SOCK_STREAM, 0), loaded = dlsym(RTLD_DEFAULT, "vmmc_sockets_peek_v1") != NULL, good = 0;
+    int listener = socket(AF_INET, SOCK_STREAM, 0);
     if (bind(listener, (void *)&at, sizeof at) || listen(listener, 5) || getsockname(listener, (void *)&at, &len)) die("listen");
     p.a = socket(AF_INET, SOCK_STREAM, 0);
     if (connect(p.a, (void *)&at, len) || (p.b = accept(listener, 0, 0)) < 0) die("connect");
     close(listener);
+}
+static void made(void)
+{
+    int loaded = dlsym(RTLD_DEFAULT, "vmmc_sockets_peek_v1") != NULL, good = 0;
+    fresh();
     for (int i = 0; i < (loaded ? 20000 : 4) && good < 3; i++) {
         int rings = 0;
         if (send(p.a, "ping", 4, 0) != 4) die("send"); rings += by_ring(p.b); if (recv(p.b, buf, 4, MSG_WAITALL) != 4) die("recv");
@@ -73,6 +80,30 @@ static int watch(int fd, unsigned events, long data) { struct epoll_event e = { 
 static long event(int s) { struct epoll_event e[4]; int n = epoll_wait(s, e, 4, 50); for (int i = 0; i < n; i++) printf("  event %x data %ld\n", e[i].events, (long)e[i].data.u64); return n; }
 static int within(int fd, int ms) { struct timeval t = { 0, ms * 1000 }; return setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &t, sizeof t); }
 static void later(int fd, const char *text) { if (fork() == 0) { usleep(60000); send(fd, text, strlen(text), MSG_NOSIGNAL); _exit(0); } }
+static long spliced(int fd) { int ends[2]; if (pipe(ends) || write(ends[1], "piped", 5) != 5) return -2; long n = splice(ends[0], 0, fd, 0, 5, 0); int kept = errno; close(ends[0]); close(ends[1]); errno = kept; return n; }
+static void *reads_late(void *fd) { usleep(30000); return (void *)recv(*(int *)fd, buf, 9, MSG_DONTWAIT); }
+/* Urgent data, so many turns after the beginning, while the peer has not yet read what came last. */
+static void urgent_after(int turns)
+{
+    struct pair before = p;
+    pthread_t reader;
+    void *read;
+    fresh();
+    for (int i = 0; i < turns; i++) {
+        send(p.a, "ping", 4, 0); recv(p.b, buf, 4, MSG_WAITALL);
+        send(p.b, "pong", 4, 0); recv(p.a, buf, 4, MSG_WAITALL);
+        usleep(2000);
+    }
+    S(send(p.a, "last", 4, 0));
+    pthread_create(&reader, 0, reads_late, &p.b);
+    S(send(p.a, "!", 1, MSG_OOB));
+    pthread_join(reader, &read);
+    S((long)read);
+    nap();
+    S(recv(p.b, buf, 1, MSG_OOB));
+    close(p.a); close(p.b);
+    p = before;
+}
 
 #define PROBES \
     X(nothing_there, S(recv(p.a, buf, 9, MSG_DONTWAIT)); S(polled(p.a, POLLIN | POLLOUT)); S(request(p.a, FIONREAD)); S(request(p.a, TIOCOUTQ))) \
@@ -99,6 +130,10 @@ static void later(int fd, const char *text) { if (fork() == 0) { usleep(60000); 
     X(dissolved, S(unspec(p.b)); nap(); S(recv(p.a, buf, 9, 0)); S(recv(p.a, buf, 9, 0))) \
     X(own_half_close, S(shutdown(p.a, SHUT_WR)); S(send(p.a, "x", 1, MSG_NOSIGNAL)); nap(); S(recv(p.b, buf, 9, 0)); S(send(p.b, "still", 5, 0)); S(recv(p.a, buf, 9, 0))) \
     X(half_close_signal, shutdown(p.a, SHUT_WR); S(send(p.a, "x", 1, 0)); S(pipes)) \
+    X(urgent_after_half_close, shutdown(p.a, SHUT_WR); S(send(p.a, "!", 1, MSG_OOB)); S(pipes); S(spliced(p.a)); S(pipes)) \
+    X(urgent_after_reset, linger(p.b); close(p.b); nap(); S(send(p.a, "!", 1, MSG_OOB)); S(send(p.a, "!", 1, MSG_OOB | MSG_NOSIGNAL)); S(pipes)) \
+    X(splice_after_reset, linger(p.b); close(p.b); nap(); S(spliced(p.a)); S(spliced(p.a)); S(pipes)) \
+    X(urgent_before_the_peer_follows, for (int i = 0; i < 12; i++) urgent_after(i)) \
     X(peer_half_close, send(p.a, "last", 4, 0); shutdown(p.a, SHUT_WR); nap(); S(polled(p.b, POLLIN | POLLOUT | POLLRDHUP)); S(recv(p.b, buf, 9, 0)); S(recv(p.b, buf, 9, 0))) \
     X(both_half_closes, shutdown(p.a, SHUT_WR); shutdown(p.b, SHUT_WR); nap(); S(polled(p.a, POLLIN)); S(recv(p.a, buf, 9, 0))) \
     X(read_shut, S(shutdown(p.a, SHUT_RD)); S(recv(p.a, buf, 9, 0)); S(send(p.a, "x", 1, 0)); S(recv(p.b, buf, 9, 0))) \
