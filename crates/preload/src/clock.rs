@@ -2,7 +2,7 @@
 //!
 //! Invariant: a limit is fixed when the call begins; stale wake-ups wait for what is left.
 
-use crate::own;
+use crate::{own, probe};
 use libc::{c_int, timespec};
 
 /// Nanoseconds of the monotonic clock.
@@ -34,18 +34,24 @@ impl Limit {
         }
     }
 
-    /// From a time, null for none; `None` when it is not a time.
+    /// From a time of the program's, null for none; the error number where it is not there, or is not a time.
     ///
     /// # Safety
-    /// Null, or a valid pointer.
-    pub(crate) unsafe fn timespec(timeout: *const timespec) -> Option<Limit> {
-        // SAFETY: the caller's promise.
-        let Some(time) = (unsafe { timeout.as_ref() }) else { return Some(Limit::None) };
+    /// Null, a time, or memory that cannot be read.
+    pub(crate) unsafe fn timespec(timeout: *const timespec) -> Result<Limit, c_int> {
+        if timeout.is_null() {
+            return Ok(Limit::None);
+        }
+        if !probe::readable(timeout) {
+            return Err(libc::EFAULT);
+        }
+        // SAFETY: the caller's promise, and it can be read.
+        let time = unsafe { timeout.read_unaligned() };
         if time.tv_sec < 0 || !(0..1_000_000_000).contains(&time.tv_nsec) {
-            return None;
+            return Err(libc::EINVAL);
         }
         let ns = (time.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(time.tv_nsec as u64);
-        Some(if ns == 0 { Limit::Now } else { Limit::At(now_ns().saturating_add(ns)) })
+        Ok(if ns == 0 { Limit::Now } else { Limit::At(now_ns().saturating_add(ns)) })
     }
 
     /// What is left, as the kernel takes it; `None` for no limit.
@@ -111,7 +117,9 @@ mod tests {
         assert!((1..=60_000).contains(&Limit::millis(60_000).left_ms()));
         let bad = timespec { tv_sec: 0, tv_nsec: -1 };
         // SAFETY: a valid pointer.
-        assert_eq!(unsafe { Limit::timespec(&raw const bad) }, None);
+        assert_eq!(unsafe { Limit::timespec(&raw const bad) }, Err(libc::EINVAL));
+        // SAFETY: memory that cannot be read.
+        assert_eq!(unsafe { Limit::timespec(usize::MAX as *const timespec) }, Err(libc::EFAULT));
         assert!(Limit::At(1).is_over() && !Limit::None.is_over());
     }
 }

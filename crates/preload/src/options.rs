@@ -160,8 +160,9 @@ pub(crate) unsafe fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_in
         let _inside = Inside::enter();
         connection.state(own::context(), borrowed(fd));
     }
-    // SAFETY: for the requests below the program promised a pointer to an integer.
-    let integer = || unsafe { (argument as *mut c_int).as_mut() };
+    let place = argument as *mut c_int;
+    // SAFETY: for the requests below the program promised a pointer to an integer, and it can be read.
+    let integer = || probe::readable(place).then(|| unsafe { &mut *place });
     match request as c_ulong {
         libc::FIONBIO => {
             let result = kernel();

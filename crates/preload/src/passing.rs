@@ -4,7 +4,7 @@
 //! that is ours. Source: unix(7), SCM_RIGHTS.
 
 use crate::reason::Reason;
-use crate::{table, tcp};
+use crate::{probe, table, tcp};
 use libc::{c_int, msghdr};
 
 /// Looks through a message that is about to be sent.
@@ -41,16 +41,20 @@ pub(crate) unsafe fn received(msg: *const msghdr) {
 unsafe fn each(msg: *const msghdr, visit: impl Fn(c_int)) {
     // SAFETY: the caller's promise: a message header, or null, which the kernel refuses.
     let Some(message) = (unsafe { msg.as_ref() }) else { return };
-    if message.msg_control.is_null() || message.msg_controllen < size_of::<libc::cmsghdr>() {
+    let (control, bytes) = (message.msg_control.cast::<u8>().cast_const(), message.msg_controllen);
+    if bytes < size_of::<libc::cmsghdr>() || !probe::readable_bytes(control, bytes) {
         return;
     }
-    // SAFETY: the header says how long its control data is; the macros stay within it.
+    let end = control.wrapping_add(bytes);
+    // SAFETY: the header says how long its control data is, which can be read; the macros stay within it.
     unsafe {
         let mut header = libc::CMSG_FIRSTHDR(msg);
         while let Some(control) = header.as_ref() {
             if control.cmsg_level == libc::SOL_SOCKET && control.cmsg_type == libc::SCM_RIGHTS {
                 let data = libc::CMSG_DATA(header).cast::<c_int>();
                 let bytes = control.cmsg_len.saturating_sub(libc::CMSG_LEN(0) as usize);
+                // One that says it is longer than the whole is refused by the kernel.
+                let bytes = bytes.min((end as usize).saturating_sub(data as usize));
                 (0..bytes / size_of::<c_int>()).for_each(|at| visit(data.add(at).read_unaligned()));
             }
             header = libc::CMSG_NXTHDR(msg, header);

@@ -1,9 +1,11 @@
 //! Whether memory that the program names can be read: what is not there is the kernel's to refuse, with `EFAULT`.
 //!
-//! Only what is read here before a call is known to concern one of our connections is looked at: descriptor lists, message headers, addresses, option values. The bytes of a send or receive on a connection in a ring are not.
+//! What is read here instead of in the kernel is looked at: descriptor lists, message headers, lists of pieces, times,
+//! signal masks, addresses, option values. The bytes of a send or receive on a connection in a ring are not.
 //!
 //! Invariant: a look changes nothing. It is a call that copies a word from the program and then refuses what it was asked, so a page that is not there is an error, and not a signal.
-//! The last range that was found readable is not looked at again, so that programs which wait with one list pay once.
+//! The last ranges that were found readable are not looked at again, so that a program which waits and sends with the
+//! same lists pays once.
 
 use crate::real;
 use std::cell::Cell;
@@ -11,16 +13,24 @@ use std::cell::Cell;
 /// Asks for a change of the signal mask that does not exist: the kernel reads the mask first.
 const NO_SUCH_CHANGE: usize = 99;
 const PAGE: usize = 4096;
+/// Ranges that are remembered: what an event loop waits with, receives and sends with, and one more.
+const RANGES: usize = 4;
 /// User memory ends below this.
 const END: usize = 1 << 47;
 
 thread_local! {
-    static LAST: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
+    /// Ranges that can be read, the last one first.
+    static LAST: Cell<[(usize, usize); RANGES]> = const { Cell::new([(0, 0); RANGES]) };
 }
 
 /// Whether a value can be read there.
 pub(crate) fn readable<T>(at: *const T) -> bool {
     readable_bytes(at.cast(), size_of::<T>())
+}
+
+/// Whether a value can be read there, or none is given.
+pub(crate) fn readable_or_null<T>(at: *const T) -> bool {
+    at.is_null() || readable(at)
 }
 
 /// Whether so many bytes can be read there.
@@ -32,7 +42,8 @@ pub(crate) fn readable_bytes(at: *const u8, bytes: usize) -> bool {
     if !is_plausible(at, bytes) {
         return false;
     }
-    if LAST.get() == (first, bytes) {
+    let last = LAST.get();
+    if last.contains(&(first, bytes)) {
         return true;
     }
     let mut word = first & !7;
@@ -42,7 +53,7 @@ pub(crate) fn readable_bytes(at: *const u8, bytes: usize) -> bool {
         }
         word = (word & !(PAGE - 1)) + PAGE;
     }
-    LAST.set((first, bytes));
+    LAST.set([(first, bytes), last[0], last[1], last[2]]);
     true
 }
 

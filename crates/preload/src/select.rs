@@ -100,12 +100,21 @@ pub(crate) unsafe fn select(n: c_int, r: *mut fd_set, w: *mut fd_set, e: *mut fd
         // SAFETY: the caller's promise.
         return unsafe { real::select(n, r, w, e, timeout) };
     }
+    if !probe::readable_or_null(timeout) {
+        return errno::fail(libc::EFAULT) as c_int;
+    }
     // SAFETY: the caller's promise: null, or a time.
     let time = unsafe { timeout.as_mut() };
-    let spec = time.as_ref().map(|t| timespec { tv_sec: t.tv_sec, tv_nsec: t.tv_usec * 1000 });
+    // Microseconds may be more than a second here.
+    let spec = time.as_ref().map(|t| timespec {
+        tv_sec: t.tv_sec.saturating_add(t.tv_usec / 1_000_000),
+        tv_nsec: t.tv_usec % 1_000_000 * 1000,
+    });
     // SAFETY: null, or a time of ours.
-    let Some(limit) = (unsafe { Limit::timespec(spec.as_ref().map_or(std::ptr::null(), std::ptr::from_ref)) }) else {
-        return errno::fail(libc::EINVAL) as c_int;
+    let limit = unsafe { Limit::timespec(spec.as_ref().map_or(std::ptr::null(), std::ptr::from_ref)) };
+    let limit = match limit {
+        Ok(limit) => limit,
+        Err(code) => return errno::fail(code) as c_int,
     };
     let result = run(&sets, n, limit, None);
     if let (Some(time), Some(left)) = (time, limit.left()) {
@@ -128,14 +137,14 @@ pub(crate) unsafe fn pselect(
     mask: *const sigset_t,
 ) -> c_int {
     let sets = Sets([r, w, e]);
-    if !sets.any_ring(n) {
+    if !sets.any_ring(n) || !probe::readable_or_null(mask) {
         // SAFETY: the caller's promise.
         return unsafe { real::pselect(n, r, w, e, timeout, mask) };
     }
-    // SAFETY: the caller's promise: null, or a time and a mask.
+    // SAFETY: the caller's promise: null, a time, or what the kernel refuses; null, or a mask that can be read.
     match unsafe { (Limit::timespec(timeout), mask.as_ref()) } {
-        (Some(limit), mask) => run(&sets, n, limit, mask),
-        (None, _) => errno::fail(libc::EINVAL) as c_int,
+        (Ok(limit), mask) => run(&sets, n, limit, mask),
+        (Err(code), _) => errno::fail(code) as c_int,
     }
 }
 

@@ -462,9 +462,11 @@ impl Request<'_> {
 }
 
 /// epoll_wait, epoll_pwait and epoll_pwait2.
-pub(crate) fn wait(request: &Request<'_>, limit: impl FnOnce() -> Limit) -> Option<c_int> {
+pub(crate) fn wait(request: &Request<'_>, limit: impl FnOnce() -> Result<Limit, c_int>) -> Option<c_int> {
     let set = table::set(request.epfd).filter(|set| set.has_bell())?;
-    if request.max <= 0 || request.events.is_null() {
+    let mask = request.mask.map_or(null(), std::ptr::from_ref);
+    // What the kernel refuses.
+    if request.max <= 0 || request.events.is_null() || !probe::readable_or_null(mask) {
         return None;
     }
     if set.members.is_mine() {
@@ -472,20 +474,34 @@ pub(crate) fn wait(request: &Request<'_>, limit: impl FnOnce() -> Limit) -> Opti
         return Some(errno::fail(libc::EINTR) as c_int);
     }
     let _inside = Inside::enter();
-    Some(wait_in(&set, request, limit()))
+    let limit = match limit() {
+        Ok(limit) => limit,
+        Err(code) => return Some(errno::fail(code) as c_int),
+    };
+    // The first place stands for all.
+    if !probe::readable(request.events) {
+        let mut own = epoll_event { events: 0, u64: 0 };
+        let found = wait_in(&set, &Request { events: &raw mut own, max: 1, ..*request }, limit);
+        // As the kernel does when it has something to write.
+        return Some(if found > 0 { errno::fail(libc::EFAULT) as c_int } else { found });
+    }
+    Some(wait_in(&set, request, limit))
 }
 
 /// The kernel's own wait, begun on a set without a bell, gave `n`. If a connection came into the set meanwhile, what it says is not for the program as it stands.
 ///
 /// # Safety
 /// So many events are there.
-pub(crate) unsafe fn woken(request: &Request<'_>, n: c_int, limit: impl FnOnce() -> Limit) -> c_int {
+pub(crate) unsafe fn woken(request: &Request<'_>, n: c_int, limit: impl FnOnce() -> Result<Limit, c_int>) -> c_int {
     let Some(set) = table::set(request.epfd).filter(|_| n > 0) else { return n };
     let _inside = Inside::enter();
     // SAFETY: the caller's promise.
     let Some(kept) = set.with(|members| unsafe { members.translate(request.events, 0, n as usize) }) else { return n };
     // Nothing for the program: it waits on, and its limit begins once more.
-    if kept > 0 { kept as c_int } else { wait_in(&set, request, limit()) }
+    if kept > 0 {
+        return kept as c_int;
+    }
+    limit().map_or_else(|code| errno::fail(code) as c_int, |limit| wait_in(&set, request, limit))
 }
 
 fn wait_in(set: &Set, request: &Request<'_>, limit: Limit) -> c_int {

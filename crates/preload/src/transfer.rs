@@ -445,6 +445,9 @@ pub(crate) unsafe fn sendfile(out: c_int, from: c_int, offset: *mut off64_t, n: 
         return made(call, kernel);
     }
     drop(inside);
+    if !probe::readable_or_null(offset) {
+        return fail(libc::EFAULT);
+    }
     // SAFETY: the caller's promise: null, or an offset.
     unsafe { file_to_ring(&tcp, connection, out, from, offset.as_mut(), n) }
 }

@@ -44,12 +44,13 @@ pub(crate) unsafe fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_
 pub(crate) unsafe fn ppoll(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int {
     // SAFETY: the caller's promise.
     if let Some(fds) = unsafe { rings(fds, count) } {
-        // SAFETY: the caller's promise: null, or a time and a mask.
-        let (limit, mask) = unsafe { (Limit::timespec(timeout), mask.as_ref()) };
-        return match limit {
-            Some(limit) => wait(fds, limit, mask),
-            None => errno::fail(libc::EINVAL) as c_int,
-        };
+        // SAFETY: the caller's promise: null, a time, or what the kernel refuses.
+        match unsafe { Limit::timespec(timeout) } {
+            // SAFETY: the caller's promise: null, or a mask that can be read.
+            Ok(limit) if probe::readable_or_null(mask) => return wait(fds, limit, unsafe { mask.as_ref() }),
+            Ok(_) => {}
+            Err(code) => return errno::fail(code) as c_int,
+        }
     }
     // SAFETY: the caller's promise.
     unsafe { real::ppoll(fds, count, timeout, mask) }

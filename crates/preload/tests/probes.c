@@ -17,7 +17,9 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/select.h>
+#include <sys/sendfile.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -145,6 +147,15 @@ static void urgent_after(int turns)
     X(nonblocking, S(fcntl(p.a, F_SETFL, O_NONBLOCK)); S(recv(p.a, buf, 9, 0)); S(read(p.a, buf, 9)); S(recv(p.a, buf, 9, MSG_WAITALL))) \
     X(bad_pointers, S(send(p.a, (void *)8, 5, 0)); S(send(p.a, (void *)-9, 5, 0)); S(sendmsg(p.a, (void *)nowhere, 0)); S(recvmsg(p.a, (void *)nowhere, MSG_DONTWAIT)); S(setsockopt(p.a, IPPROTO_TCP, TCP_NODELAY, nowhere, 4)); S(ioctl(p.a, FIONREAD, nowhere))) \
     X(bad_lists, S(poll((void *)nowhere, 2, 0)); S(ppoll((void *)nowhere, 2, 0, 0)); S(select(8, (void *)nowhere, 0, 0, 0)); S(connect(p.a, (void *)nowhere, 16)); S(epoll_ctl(epoll_create1(0), EPOLL_CTL_ADD, p.a, (void *)nowhere))) \
+    X(bad_pieces, S(readv(p.a, (void *)nowhere, 2)); S(writev(p.a, (void *)nowhere, 2)); S(preadv2(p.a, (void *)nowhere, 2, -1, 0)); S(pwritev2(p.a, (void *)nowhere, 2, -1, 0)); S(writev(p.a, (void *)(nowhere - 8), 2))) \
+    X(bad_times, struct pollfd e = { p.a, POLLIN, 0 }; fd_set r; FD_ZERO(&r); FD_SET(p.a, &r); S(syscall(SYS_ppoll, &e, 1, nowhere, 0, 8)); S(syscall(SYS_pselect6, p.a + 1, &r, 0, 0, nowhere, 0)); S(epoll_pwait2(watch(p.a, EPOLLIN, 5), (void *)buf, 1, (void *)nowhere, 0))) \
+    X(bad_masks, struct pollfd e = { p.a, POLLIN, 0 }; fd_set r; struct timespec t = { 0, 0 }; void *m[2] = { nowhere, (void *)8 }; FD_ZERO(&r); FD_SET(p.a, &r); int s = watch(p.a, EPOLLIN, 5); S(syscall(SYS_ppoll, &e, 1, &t, nowhere, 8)); S(ppoll(&e, 1, &t, (void *)nowhere)); S(syscall(SYS_pselect6, p.a + 1, &r, 0, 0, &t, nowhere)); S(syscall(SYS_pselect6, p.a + 1, &r, 0, 0, &t, m)); S(pselect(p.a + 1, &r, 0, 0, &t, (void *)nowhere)); S(syscall(SYS_epoll_pwait, s, buf, 1, 0, nowhere, 8)); S(epoll_pwait(s, (void *)buf, 1, 0, (void *)nowhere)); close(s)) \
+    X(bad_places, int s = watch(p.a, EPOLLIN, 5); S(epoll_wait(s, (void *)nowhere, 1, 0)); send(p.b, "x", 1, 0); S(polled(p.a, POLLIN)); S(epoll_wait(s, (void *)nowhere, 1, 0)); S(event(s)); close(s); S(sendfile(p.a, 0, (void *)nowhere, 9)); S(recvfrom(p.a, buf, 9, 0, (void *)buf, (void *)nowhere)); S(recv(p.a, buf, 9, MSG_DONTWAIT)); S(ioctl(p.a, FIOASYNC, nowhere)); S(ioctl(p.a, FIONBIO, nowhere))) \
+    X(bad_length, socklen_t minus = -5; send(p.b, "x", 1, 0); S(recvfrom(p.a, buf, 9, 0, (void *)buf, &minus)); S(recv(p.a, buf, 9, MSG_DONTWAIT))) \
+    X(long_microseconds, struct timeval t = { 0, 1000001 }; fd_set r; FD_ZERO(&r); FD_SET(p.a, &r); send(p.b, "x", 1, 0); S(select(p.a + 1, &r, 0, 0, &t))) \
+    X(bad_controls_of_others, for (int family = AF_UNIX; family <= AF_INET; family++) { int u[2] = { socket(family, SOCK_DGRAM, 0) }; struct iovec v = { buf, 1 }; struct sockaddr_in at = { .sin_family = AF_INET, .sin_port = htons(9) }; struct msghdr m = { .msg_iov = &v, .msg_iovlen = 1, .msg_control = nowhere, .msg_controllen = 64 }; if (family == AF_INET) connect(u[0], (void *)&at, sizeof at); S(sendmsg(u[0], &m, 0)); close(u[0]); }) \
+    X(a_control_that_is_too_long, int u[2]; socketpair(AF_UNIX, SOCK_DGRAM, 0, u); struct iovec v = { buf, 1 }; union { struct cmsghdr h; char room[4096]; } *c = mmap(0, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0); munmap((char *)c + 4096, 4096); struct msghdr m = { .msg_iov = &v, .msg_iovlen = 1, .msg_control = c, .msg_controllen = 4096 }; c->h = (struct cmsghdr){ 1000000, SOL_SOCKET, SCM_RIGHTS }; S(sendmsg(u[0], &m, 0)); munmap(c, 4096); close(u[0]); close(u[1])) \
+    X(bad_times_of_others, int s = epoll_create1(0); S(epoll_pwait2(s, (void *)buf, 1, (void *)nowhere, 0)); S(syscall(SYS_epoll_pwait, s, buf, 1, 0, nowhere, 8)); S(syscall(SYS_ppoll, 0, 0, 0, nowhere, 8)); S(syscall(SYS_pselect6, 0, 0, 0, 0, 0, nowhere)); close(s)) \
     X(bad_pointers_of_others, int u = socket(AF_INET, SOCK_DGRAM, 0); S(sendmsg(u, (void *)nowhere, 0)); S(recvmsg(u, (void *)nowhere, MSG_DONTWAIT)); S(sendmmsg(u, (void *)nowhere, 2, 0)); S(recvmmsg(u, (void *)nowhere, 2, MSG_DONTWAIT, 0)); close(u)) \
     X(bad_descriptor, S(send(-1, "x", 1, 0)); S(recv(999999, buf, 1, 0)); S(shutdown(-1, 0)); S(close(-1))) \
     X(closed_descriptor, close(p.a); S(send(p.a, "x", 1, 0)); S(recv(p.a, buf, 1, 0)); S(close(p.a))) \

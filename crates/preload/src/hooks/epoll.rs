@@ -4,8 +4,8 @@
 
 use super::hook;
 use crate::clock::Limit;
+use crate::real;
 use crate::set::{self, Request};
-use crate::{errno, real};
 use libc::{c_int, epoll_event, sigset_t, timespec};
 use std::ptr::null;
 
@@ -27,17 +27,18 @@ hook! { fn epoll_wait(epfd: c_int, events: *mut epoll_event, max: c_int, timeout
 
 hook! { sleeps fn epoll_pwait(epfd: c_int, events: *mut epoll_event, max: c_int, timeout: c_int, mask: *const sigset_t) -> c_int {
     let request = Request { epfd, events, max, mask: mask.as_ref(), precise: false };
-    match set::wait(&request, || Limit::millis(timeout)) {
+    let limit = || Ok(Limit::millis(timeout));
+    match set::wait(&request, limit) {
         Some(result) => result,
-        None => set::woken(&request, real::epoll_pwait(epfd, events, max, timeout, mask), || Limit::millis(timeout)),
+        None => set::woken(&request, real::epoll_pwait(epfd, events, max, timeout, mask), limit),
     }
 } }
 
 hook! { sleeps fn epoll_pwait2(epfd: c_int, events: *mut epoll_event, max: c_int, timeout: *const timespec, mask: *const sigset_t) -> c_int {
-    let Some(limit) = Limit::timespec(timeout) else { return errno::fail(libc::EINVAL) as c_int };
     let request = Request { epfd, events, max, mask: mask.as_ref(), precise: true };
-    match set::wait(&request, || limit) {
+    let limit = || Limit::timespec(timeout);
+    match set::wait(&request, limit) {
         Some(result) => result,
-        None => set::woken(&request, real::epoll_pwait2(epfd, events, max, timeout, mask), || limit),
+        None => set::woken(&request, real::epoll_pwait2(epfd, events, max, timeout, mask), limit),
     }
 } }

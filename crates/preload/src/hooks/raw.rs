@@ -5,24 +5,24 @@
 
 use super::{descriptors, epoll, hook, programs, sockets, transfer, waiting};
 use crate::reason::{self, Reason};
-use crate::{fork, real, select, wait};
+use crate::{fork, probe, real, select, wait};
 use libc::{c_int, c_long, sigset_t};
 use std::ptr::null;
 
 /// Bytes of a signal mask as the kernel takes it; the C library's are longer.
 const MASK_BYTES: usize = 8;
 
-/// A mask that the kernel would take, as the C library's functions take it; `None`: not of the kernel's size.
+/// A mask that the kernel would take, as the C library's functions take it; `None`: not of the kernel's size, or not there.
 struct Mask(Option<sigset_t>);
 
 impl Mask {
     /// # Safety
-    /// Null, or a mask of so many bytes.
+    /// Null, a mask of so many bytes, or memory that cannot be read.
     unsafe fn new(at: usize, bytes: usize) -> Option<Mask> {
         if at == 0 {
             return Some(Mask(None));
         }
-        if bytes != MASK_BYTES {
+        if bytes != MASK_BYTES || !probe::readable_bytes(at as *const u8, bytes) {
             return None;
         }
         // SAFETY: all zero is an empty mask, whose first bytes are the kernel's; the caller's promise.
@@ -46,9 +46,13 @@ unsafe fn pointed_mask(at: usize) -> Option<Mask> {
     if at == 0 {
         return Some(Mask(None));
     }
-    // SAFETY: the caller's promise.
+    let at = at as *const [usize; 2];
+    if !probe::readable(at) {
+        return None;
+    }
+    // SAFETY: the caller's promise, and it can be read.
     unsafe {
-        let [mask, bytes] = *(at as *const [usize; 2]);
+        let [mask, bytes] = at.read_unaligned();
         Mask::new(mask, bytes)
     }
 }

@@ -5,7 +5,7 @@
 
 use super::hook;
 use crate::transfer::{receive, receive_message, send_message};
-use crate::{probe, real, table};
+use crate::{errno, probe, real, table};
 use libc::{c_int, c_uint, c_void, iovec, mmsghdr, msghdr, off64_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
 
 /// One piece of memory, as the calls with several take it.
@@ -13,12 +13,15 @@ fn piece(buf: *const c_void, n: size_t) -> [iovec; 1] {
     [iovec { iov_base: buf.cast_mut(), iov_len: n }]
 }
 
-/// The pieces of a vector call; none for a count that the kernel refuses, so that the kernel says so.
+/// The pieces of a vector call on a connection; none for a list that the kernel refuses, so that the kernel says so.
 ///
 /// # Safety
-/// As readv: `iov` points to `count` pieces.
-unsafe fn pieces<'a>(iov: *const iovec, count: c_int) -> Option<&'a [iovec]> {
-    if iov.is_null() || !(1..=libc::UIO_MAXIOV).contains(&count) {
+/// As readv: `iov` points to `count` pieces, or to memory that cannot be read.
+unsafe fn pieces<'a>(fd: c_int, iov: *const iovec, count: c_int) -> Option<&'a [iovec]> {
+    if !matches!(table::entry(fd), table::Entry::Connection(_)) || !(1..=libc::UIO_MAXIOV).contains(&count) {
+        return None;
+    }
+    if !probe::readable_bytes(iov.cast(), count as usize * size_of::<iovec>()) {
         return None;
     }
     // SAFETY: the caller's promise; the program does not change its array during its call.
@@ -45,14 +48,14 @@ hook! { sleeps fn __read_chk(fd: c_int, buf: *mut c_void, n: size_t, buf_len: si
 } }
 
 hook! { sleeps fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
-    match pieces(iov, count) {
+    match pieces(fd, iov, count) {
         Some(all) => receive(fd, all, 0, || real::readv(fd, iov, count)),
         None => real::readv(fd, iov, count),
     }
 } }
 
 hook! { sleeps fn preadv2(fd: c_int, iov: *const iovec, count: c_int, offset: off64_t, flags: c_int) -> ssize_t {
-    match pieces(iov, count) {
+    match pieces(fd, iov, count) {
         Some(all) if offset == -1 => receive(fd, all, nowait(flags), || real::preadv2(fd, iov, count, offset, flags)),
         _ => real::preadv2(fd, iov, count, offset, flags),
     }
@@ -74,8 +77,14 @@ hook! { sleeps fn __recv_chk(fd: c_int, buf: *mut c_void, n: size_t, buf_len: si
 hook! { sleeps fn recvfrom(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> ssize_t {
     let n = receive(fd, &piece(buf, n), flags, || real::recvfrom(fd, buf, n, flags, addr, len));
     // A stream's bytes carry no address: the kernel leaves `addr` alone on TCP and says length 0, of a call that succeeds.
-    if n >= 0 && !addr.is_null() && !len.is_null() && table::connection(fd).is_some() {
-        *len = 0;
+    if n >= 0 && !addr.is_null() && table::connection(fd).is_some() {
+        if !probe::readable(len) {
+            return errno::fail(libc::EFAULT);
+        }
+        if len.read_unaligned() as c_int <= -1 {
+            return errno::fail(libc::EINVAL);
+        }
+        len.write_unaligned(0);
     }
     n
 } }
@@ -117,14 +126,14 @@ hook! { sleeps fn write(fd: c_int, buf: *const c_void, n: size_t) -> ssize_t {
 } }
 
 hook! { sleeps fn writev(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
-    match pieces(iov, count) {
+    match pieces(fd, iov, count) {
         Some(all) => crate::transfer::send(fd, all, 0, || real::writev(fd, iov, count)),
         None => real::writev(fd, iov, count),
     }
 } }
 
 hook! { sleeps fn pwritev2(fd: c_int, iov: *const iovec, count: c_int, offset: off64_t, flags: c_int) -> ssize_t {
-    match pieces(iov, count) {
+    match pieces(fd, iov, count) {
         Some(all) if offset == -1 => crate::transfer::send(fd, all, nowait(flags), || real::pwritev2(fd, iov, count, offset, flags)),
         _ => real::pwritev2(fd, iov, count, offset, flags),
     }
