@@ -79,6 +79,12 @@ pub(crate) fn around(fork: impl FnOnce() -> c_long) -> c_long {
     }
 }
 
+/// The child of such a fork that does not return from it, but begins elsewhere, on a stack of its own.
+pub(crate) fn begins_elsewhere() {
+    // SAFETY: the handler, called once in the new process.
+    unsafe { in_child() }
+}
+
 fn own_pid() -> pid_t {
     // SAFETY: no arguments. A system call each time: the C library's is not cached either, and only ends and copies of connections ask.
     unsafe { libc::getpid() }

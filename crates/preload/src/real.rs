@@ -166,6 +166,7 @@ real! {
     aio_write c"aio_write64" (request: *mut aiocb) -> c_int;
     lio_listio c"lio_listio64" (mode: c_int, list: *const *mut aiocb, count: c_int, event: *mut sigevent) -> c_int;
     _Fork c"_Fork" () -> pid_t;
+    clone c"clone" (start: *const c_void, stack: *mut c_void, flags: c_int, argument: *mut c_void, parent_id: *mut pid_t, tls: *mut c_void, child_id: *mut pid_t) -> c_int;
     pthread_cancel c"pthread_cancel" (thread: pthread_t) -> c_int;
     syscall c"syscall" (number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long;
 }

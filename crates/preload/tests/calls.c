@@ -9,6 +9,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdarg.h>
@@ -161,13 +162,14 @@ static void case_send(void)
 {
     static const char *const names[] = { "write", "writev", "send", "sendto", "sendmsg", "sendmmsg", "pwritev2", "sendfile", "sendfile64 at",
         "splice", "dprintf", "vdprintf", "aio_write", "stream", "__write", "__send", "raw write", "raw writev", "raw sendto", "raw sendmsg", "raw sendmmsg",
-        "raw pwritev2", "raw sendfile", "pwrite" };
+        "raw pwritev2", "raw sendfile", "pwrite", "_IO_fdopen" };
     for (int form = 0; form < (int)(sizeof names / sizeof *names); form++) {
         struct pair p = made();
         char text[] = "bytes"; int pipes[2]; long n = -2; off64_t at = 2; FILE *stream;
         struct iovec pieces[2] = { { text, 2 }, { text + 2, 3 } };
         struct mmsghdr messages[2] = { { .msg_hdr = { .msg_iov = pieces, .msg_iovlen = 1 } }, { .msg_hdr = { .msg_iov = pieces + 1, .msg_iovlen = 1 } } };
         struct msghdr message = { .msg_iov = pieces, .msg_iovlen = 2 };
+        extern FILE *_IO_fdopen(int, const char *);
         extern ssize_t __write(int, const void *, size_t), __send(int, const void *, size_t, int);
         errno = 0;
         switch (form) {
@@ -195,6 +197,7 @@ static void case_send(void)
         case 21: n = RAW(SYS_pwritev2, p.a, pieces, 2, -1L, -1L, 0); break;
         case 22: n = RAW(SYS_sendfile, p.a, file_with("bytes"), NULL, five); break;
         case 23: n = pwrite(p.a, text, five, 0); break;
+        case 24: stream = _IO_fdopen(dup(p.a), "w"); n = fprintf(stream, "%s", text); fclose(stream); break;
         }
         says(names[form], n);
         if (n > 0) {
@@ -534,11 +537,17 @@ static void echo(int fd)
     char buffer[5000];
     for (ssize_t n; (n = read(fd, buffer, sizeof buffer)) > 0;) put(fd, buffer, n);
 }
+/* In a process made by clone, on a small stack of its own. */
+static int returns_after_echo(void *pair) { struct pair *p = pair; close(p->a); echo(p->b); return 0; }
+static int cloned(void *pair) { returns_after_echo(pair); _exit(0); }
+int __clone(int (*)(void *), void *, int, void *, ...);
+FILE *_IO_popen(const char *, const char *);
 static void *waiting_child(void *pid) { waitpid((pid_t)(long)pid, NULL, 0); return NULL; }
 static void case_programs(void)
 {
     static const char *const names[] = { "execl", "execl with many words", "execle", "execlp", "execv", "execve", "execvp", "execvpe", "fexecve", "execveat", "raw execve",
-        "raw execveat", "vfork and execl", "vfork and execle", "posix_spawn", "posix_spawnp", "system", "popen", "daemon", "_Fork", "fork", "fork twice", "raw clone", "execl of what is not there", "execle without us" };
+        "raw execveat", "vfork and execl", "vfork and execle", "posix_spawn", "posix_spawnp", "system", "popen", "daemon", "_Fork", "fork", "fork twice", "raw clone", "execl of what is not there", "execle without us", "clone", "__clone", "clone that returns", "raw clone3", "_IO_popen" };
+    static char stack[16 << 10] __attribute__((aligned(16)));
     char *nothing[] = { NULL };
     for (int form = 0; form < (int)(sizeof names / sizeof *names); form++) {
         struct pair p = made();
@@ -554,6 +563,10 @@ static void case_programs(void)
         if (form == 12 || form == 13) child = vfork();
         else if (form == 19) child = _Fork();
         else if (form == 22) child = RAW(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+        else if (form == 25 || form == 26) child = (form == 25 ? clone : __clone)(cloned, stack + sizeof stack, SIGCHLD, &p);
+        else if (form == 27) child = clone(returns_after_echo, stack + sizeof stack, SIGCHLD, &p);
+        else if (form == 28) { unsigned long how[8] = { 0, 0, 0, 0, SIGCHLD }; child = RAW(SYS_clone3, how, sizeof how); }
+        else if (form == 29) stream = _IO_popen(command, "r");
         else if (forks) child = fork();
         if (child == 0) {
             switch (form) {
@@ -572,7 +585,7 @@ static void case_programs(void)
             case 12: execl(program, program, "echo", fd, NULL); break;
             case 13: execle(program, program, "echo", fd, NULL, environ); break;
             case 18: if (daemon(1, 1)) die("daemon"); close(p.a); echo(p.b); _exit(0);
-            case 19: case 20: case 22: close(p.a); echo(p.b); _exit(0);
+            case 19: case 20: case 22: case 28: close(p.a); echo(p.b); _exit(0);
             case 21: close(p.a); if (fork()) _exit(0); echo(p.b); _exit(0);
             case 23: execl("/no/such/program", "x", NULL); close(p.a); echo(p.b); _exit(0);
             case 24: execle(program, program, "echo", fd, NULL, nothing); break;

@@ -2,8 +2,8 @@
 //!
 //! Invariant: each is the hook of the plain name. Source: the symbols of glibc that have no comment of their own, `nm -D libc.so.6`.
 
-use super::{descriptors, hook, sockets, transfer, waiting};
-use libc::{c_int, c_void, fd_set, nfds_t, pollfd, size_t, sockaddr, socklen_t, ssize_t, timeval};
+use super::{descriptors, hook, programs, sockets, transfer, waiting};
+use libc::{c_char, c_int, c_void, fd_set, nfds_t, pollfd, size_t, sockaddr, socklen_t, ssize_t, timeval};
 
 hook! { fn __read(fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t {
     transfer::read(fd, buf, n)
@@ -31,6 +31,14 @@ hook! { fn __dup2(from: c_int, to: c_int) -> c_int {
 
 hook! { fn __fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
     descriptors::fcntl(fd, command, argument)
+} }
+
+hook! { fn _IO_fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE {
+    descriptors::fdopen(fd, mode)
+} }
+
+hook! { fn _IO_popen(command: *const c_char, mode: *const c_char) -> *mut libc::FILE {
+    programs::popen(command, mode)
 } }
 
 hook! { fn __poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {

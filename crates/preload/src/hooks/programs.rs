@@ -7,6 +7,7 @@ use crate::program::Named;
 use crate::{cancel, fork, real, reason::Reason, table};
 use libc::{c_char, c_int, c_void, pid_t, pthread_t};
 use std::ffi::CStr;
+use std::ptr::null;
 
 type Words = *const *const c_char;
 
@@ -72,6 +73,42 @@ hook! { fn _Exit(code: c_int) -> ! {
 
 hook! { fn _Fork() -> pid_t {
     fork::around(|| real::_Fork().into()) as pid_t
+} }
+
+/// What a new process does first, where it does not return from clone.
+#[repr(C)]
+struct Start {
+    start: extern "C-unwind" fn(*mut c_void) -> c_int,
+    argument: *mut c_void,
+}
+
+/// The new process has a copy of its parent's memory, and so of what its parent prepared.
+extern "C-unwind" fn begin(start: *mut c_void) -> c_int {
+    // SAFETY: the address of the `Start` that `clone` below keeps on its stack.
+    let Start { start, argument } = unsafe { start.cast::<Start>().read() };
+    fork::begins_elsewhere();
+    let code = start(argument);
+    // The C library ends the process now, by the system call.
+    fork::before_exit();
+    code
+}
+
+// The C library's takes the last three from where all seven would lie, whether they were given or not.
+hook! { fn clone(start: Option<extern "C-unwind" fn(*mut c_void) -> c_int>, stack: *mut c_void, flags: c_int, argument: *mut c_void, parent_id: *mut pid_t, tls: *mut c_void, child_id: *mut pid_t) -> c_int {
+    let address = start.map_or(null(), |start| start as *const c_void);
+    match start {
+        // A process of its own; with the parent's memory it is a thread, or runs before an exec as a vfork does.
+        Some(start) if flags & libc::CLONE_VM == 0 && !stack.is_null() => {
+            let start = Start { start, argument };
+            let own = (&raw const start).cast_mut().cast();
+            fork::around(|| real::clone(begin as *const c_void, stack, flags, own, parent_id, tls, child_id).into()) as c_int
+        }
+        _ => real::clone(address, stack, flags, argument, parent_id, tls, child_id),
+    }
+} }
+
+hook! { fn __clone(start: Option<extern "C-unwind" fn(*mut c_void) -> c_int>, stack: *mut c_void, flags: c_int, argument: *mut c_void, parent_id: *mut pid_t, tls: *mut c_void, child_id: *mut pid_t) -> c_int {
+    clone(start, stack, flags, argument, parent_id, tls, child_id)
 } }
 
 hook! { fn pthread_cancel(thread: pthread_t) -> c_int {

@@ -57,6 +57,22 @@ unsafe fn pointed_mask(at: usize) -> Option<Mask> {
     }
 }
 
+/// Whether clone3 makes a process of its own on the same stack.
+///
+/// # Safety
+/// As the system call: so many bytes of arguments, or memory that cannot be read.
+unsafe fn forks(arguments: usize, bytes: usize) -> bool {
+    /// Words of the arguments' first version: flags are the first, the stack is the sixth.
+    const WORDS: usize = 8;
+    let at = arguments as *const [u64; WORDS];
+    if bytes < size_of::<[u64; WORDS]>() || !probe::readable(at) {
+        return false;
+    }
+    // SAFETY: the caller's promise, and it can be read.
+    let words = unsafe { at.read_unaligned() };
+    words[0] & libc::CLONE_VM as u64 == 0 && words[5] == 0
+}
+
 hook! { fn syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
     let fd = a as c_int;
     match number {
@@ -127,6 +143,8 @@ hook! { fn syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: us
         }
         // A process of its own on the same stack, as fork makes it.
         libc::SYS_clone if a as c_int & libc::CLONE_VM == 0 && b == 0 => fork::around(|| real::syscall(number, a, b, c, d, e, f)),
+        // The same, by a structure.
+        libc::SYS_clone3 if forks(a, b) => fork::around(|| real::syscall(number, a, b, c, d, e, f)),
         #[cfg(target_arch = "x86_64")]
         libc::SYS_fork => fork::around(|| real::syscall(number, a, b, c, d, e, f)),
         #[cfg(target_arch = "x86_64")]
