@@ -74,6 +74,22 @@ fn own_answer(fd: c_int, name: c_int) -> Option<c_int> {
     }
 }
 
+/// The error that a connection has, as `SO_ERROR` says it; it has it no more.
+pub(crate) fn take_error(fd: c_int) -> c_int {
+    let (mut error, mut len) = (0, size_of::<c_int>() as socklen_t);
+    // SAFETY: value and length are ours and fit together.
+    let known = unsafe { getsockopt(fd, libc::SOL_SOCKET, libc::SO_ERROR, (&raw mut error).cast(), &raw mut len) };
+    if known == 0 { error } else { 0 }
+}
+
+/// Whether the next receive of a connection in a ring would fail for an error of the connection.
+pub(crate) fn error_is_next(fd: c_int) -> bool {
+    let Some(tcp) = table::connection(fd).filter(|tcp| !tcp.is_plain()) else { return false };
+    let _inside = Inside::enter();
+    tcp.connection()
+        .is_some_and(|core| core.state(own::context(), borrowed(fd)).error.is_some() && core.available_bytes() == 0)
+}
+
 /// # Safety
 /// Value and length are as getsockopt has just left them.
 unsafe fn answer(number: c_int, value: *mut c_void, len: *mut socklen_t) {

@@ -78,6 +78,18 @@ static int linger(int fd) { struct linger l = { 1, 0 }; return setsockopt(fd, SO
 static int unspec(int fd) { struct sockaddr none = { .sa_family = AF_UNSPEC }; return connect(fd, &none, sizeof none); }
 static int from(int fd, int flags) { struct sockaddr_in at; socklen_t len = 99; memset(&at, 7, sizeof at); long n = recvfrom(fd, buf, 9, flags, (void *)&at, &len); int kept = errno; printf("  length %d\n", (int)len); errno = kept; return n; }
 static long message(int fd, int flags, size_t size) { struct iovec v = { buf, size }; struct msghdr m = { .msg_iov = &v, .msg_iovlen = 1, .msg_name = buf + 500, .msg_namelen = 50, .msg_flags = 0x55 }; long n = recvmsg(fd, &m, flags); int kept = errno; if (n >= 0) printf("  name %d flags %x\n", (int)m.msg_namelen, m.msg_flags); errno = kept; return n; }
+/* So many messages of two bytes each. */
+static long messages(int fd, int flags, int count, struct timespec *limit)
+{
+    static struct mmsghdr m[2000];
+    static struct iovec v[2000];
+    for (int i = 0; i < count; i++) { v[i] = (struct iovec){ buf + 2 * i, 2 }; m[i] = (struct mmsghdr){ { .msg_iov = &v[i], .msg_iovlen = 1 }, 77 }; }
+    long n = recvmmsg(fd, m, count, flags, limit);
+    int kept = errno;
+    for (int i = 0; i < n && i < 9; i++) printf("  length %u\n", m[i].msg_len);
+    errno = kept;
+    return n;
+}
 static int watch(int fd, unsigned events, long data) { struct epoll_event e = { .events = events, .data.u64 = data }; int s = epoll_create1(0); return epoll_ctl(s, EPOLL_CTL_ADD, fd, &e) ? -1 : s; }
 static long event(int s) { struct epoll_event e[4]; int n = epoll_wait(s, e, 4, 50); for (int i = 0; i < n; i++) printf("  event %x data %ld\n", e[i].events, (long)e[i].data.u64); return n; }
 static int within(int fd, int ms) { struct timeval t = { 0, ms * 1000 }; return setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &t, sizeof t); }
@@ -115,6 +127,12 @@ static void urgent_after(int turns)
     X(from_keeps_length_when_it_fails, S(from(p.b, MSG_DONTWAIT))) \
     X(from_says_no_address, send(p.a, "hello", 5, 0); S(from(p.b, 0))) \
     X(message, send(p.a, "hello", 5, 0); S(message(p.b, 0, 3)); S(message(p.b, MSG_PEEK, 9)); S(message(p.b, 0, 9)); S(message(p.b, MSG_DONTWAIT, 9))) \
+    X(messages, send(p.a, "hello", 5, 0); S(messages(p.b, MSG_DONTWAIT, 3, 0)); S(messages(p.b, MSG_DONTWAIT, 3, 0)); send(p.a, "hello", 5, 0); S(messages(p.b, MSG_WAITFORONE, 4, 0)); S(messages(p.b, 0, 0, 0)); S(messages(-1, 0, 0, 0))) \
+    X(messages_behind_the_end, send(p.a, "hello", 5, 0); shutdown(p.a, SHUT_WR); nap(); S(messages(p.b, 0, 5, 0)); S(messages(p.b, MSG_WAITFORONE, 2, 0)); S(messages(p.b, 0, 1500, 0) == 1500)) \
+    X(messages_and_a_reset, send(p.b, "hello", 5, 0); S(polled(p.a, POLLIN)); linger(p.b); close(p.b); nap(); S(messages(p.a, 0, 3, 0)); S(messages(p.a, 0, 2, 0)); S(messages(p.a, 0, 3, 0))) \
+    X(messages_and_a_time, struct timespec bad = { 0, -1 }, t = { 0, 30000000 }, none = { 0, 0 }; send(p.a, "hello", 5, 0); S(messages(p.b, 0, 3, &bad)); S(messages(p.b, MSG_DONTWAIT, 3, (void *)nowhere)); later(p.a, "more"); S(messages(p.b, 0, 9, &t)); S(t.tv_sec + t.tv_nsec); send(p.a, "hello", 5, 0); S(messages(p.b, MSG_DONTWAIT, 9, &none)); S(messages(p.b, 0, 1, &none))) \
+    X(messages_that_are_not_there, send(p.a, "hello", 5, 0); S(recvmmsg(p.b, (void *)nowhere, 2, 0, 0)); S(sendmmsg(p.a, (void *)nowhere, 2, 0))) \
+    X(a_message_that_does_not_fit, static char much[8 << 20]; struct iovec v[2] = { { much, sizeof much }, { "end", 3 } }; struct mmsghdr m[2] = { { { .msg_iov = v, .msg_iovlen = 1 } }, { { .msg_iov = v + 1, .msg_iovlen = 1 } } }; S(sendmmsg(p.a, m, 2, MSG_DONTWAIT)); S(m[0].msg_len < sizeof much)) \
     X(wait_all, send(p.a, "one", 3, 0); later(p.a, "two"); S(recv(p.b, buf, 6, MSG_WAITALL))) \
     X(wait_all_peek, send(p.a, "one", 3, 0); later(p.a, "two"); S(recv(p.b, buf, 6, MSG_WAITALL | MSG_PEEK)); S(recv(p.b, buf, 9, 0))) \
     X(low_water, S(set(p.b, SOL_SOCKET, SO_RCVLOWAT, 5)); S(number(p.b, SOL_SOCKET, SO_RCVLOWAT)); within(p.b, 60); send(p.a, "abc", 3, 0); S(recv(p.b, buf, 9, 0)); send(p.a, "abcdef", 6, 0); S(recv(p.b, buf, 9, 0))) \

@@ -4,8 +4,9 @@
 //! library's own call. Fortified forms check what the C library's would check, then are the plain call.
 
 use super::hook;
+use crate::clock::Limit;
 use crate::transfer::{receive, receive_message, send_message};
-use crate::{errno, probe, real, table};
+use crate::{errno, options, probe, real, table};
 use libc::{c_int, c_uint, c_void, iovec, mmsghdr, msghdr, off64_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
 
 /// One piece of memory, as the calls with several take it.
@@ -102,24 +103,57 @@ hook! { sleeps fn recvmmsg(fd: c_int, msgs: *mut mmsghdr, count: c_uint, flags: 
     if table::connection(fd).is_none() {
         return real::recvmmsg(fd, msgs, count, flags, timeout);
     }
-    // The timeout is looked at between messages only, as in the kernel; on a stream the first message returns what there is.
-    let mut flags = flags;
-    for at in 0..count.min(libc::UIO_MAXIOV as c_uint) {
-        let message = &mut *msgs.add(at as usize);
-        let n = receive_message(fd, &mut message.msg_hdr, flags & !libc::MSG_WAITFORONE);
-        if n < 0 || (n == 0 && at > 0) {
-            return if at > 0 { at as c_int } else { -1 };
+    receive_messages(fd, msgs, count, flags, timeout)
+} }
+
+/// recvmmsg on a connection: receives one after another, as in the kernel, which goes on behind the end of a stream and looks at the time between two messages only.
+///
+/// # Safety
+/// As recvmmsg.
+unsafe fn receive_messages(
+    fd: c_int,
+    msgs: *mut mmsghdr,
+    count: c_uint,
+    flags: c_int,
+    timeout: *mut timespec,
+) -> c_int {
+    // SAFETY: the program's promise: null, a time, or what the kernel refuses.
+    let limit = match unsafe { Limit::timespec(timeout) } {
+        Ok(limit) => limit,
+        Err(code) => return errno::fail(code) as c_int,
+    };
+    let pending = if flags & libc::MSG_ERRQUEUE == 0 { options::take_error(fd) } else { 0 };
+    if pending != 0 {
+        return errno::fail(pending) as c_int;
+    }
+    let mut each = flags & !libc::MSG_WAITFORONE;
+    let mut done = 0;
+    // An error that comes meanwhile is the next call's.
+    while done < count && (done == 0 || !options::error_is_next(fd)) {
+        let message = msgs.wrapping_add(done as usize);
+        // SAFETY: the program's promise: a message, or what the kernel refuses.
+        let n = unsafe { receive_message(fd, &raw mut (*message).msg_hdr, each) };
+        if n < 0 {
+            break;
         }
-        message.msg_len = n as c_uint;
-        if flags & libc::MSG_WAITFORONE != 0 {
-            flags |= libc::MSG_DONTWAIT;
-        }
-        if n == 0 {
-            return 1;
+        // SAFETY: the message was there.
+        unsafe { (*message).msg_len = n as c_uint };
+        done += 1;
+        each |= if flags & libc::MSG_WAITFORONE != 0 { libc::MSG_DONTWAIT } else { 0 };
+        // SAFETY: the message was there.
+        if limit.is_over() || unsafe { (*message).msg_hdr.msg_flags } & libc::MSG_OOB != 0 {
+            break;
         }
     }
-    count.min(libc::UIO_MAXIOV as c_uint) as c_int
-} }
+    if done == 0 && count > 0 {
+        return -1;
+    }
+    if let (1.., Some(left)) = (done, limit.left()) {
+        // SAFETY: not null, for there is a limit, and a time.
+        unsafe { timeout.write_unaligned(left) };
+    }
+    done as c_int
+}
 
 hook! { sleeps fn write(fd: c_int, buf: *const c_void, n: size_t) -> ssize_t {
     crate::transfer::send(fd, &piece(buf, n), 0, || real::write(fd, buf, n))
@@ -169,9 +203,25 @@ hook! { sleeps fn sendmmsg(fd: c_int, msgs: *mut mmsghdr, count: c_uint, flags: 
             return if at > 0 { at as c_int } else { -1 };
         }
         message.msg_len = n as c_uint;
+        if (n as usize) < total(&message.msg_hdr) {
+            // What comes next would follow a gap.
+            return at as c_int + 1;
+        }
     }
     count.min(libc::UIO_MAXIOV as c_uint) as c_int
 } }
+
+/// Bytes of a message that was sent.
+fn total(message: &msghdr) -> usize {
+    // SAFETY: the pieces could be read when it was sent.
+    let pieces = unsafe {
+        std::slice::from_raw_parts(
+            message.msg_iov,
+            if message.msg_iov.is_null() { 0 } else { message.msg_iovlen as usize },
+        )
+    };
+    pieces.iter().fold(0, |sum, piece| sum.saturating_add(piece.iov_len))
+}
 
 hook! { sleeps fn sendfile64(out: c_int, from: c_int, offset: *mut off64_t, n: size_t) -> ssize_t {
     crate::transfer::sendfile(out, from, offset, n)
