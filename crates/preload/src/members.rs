@@ -9,7 +9,7 @@
 //! data, as TCP has it. What the kernel had said before of an earlier generation is nobody's event.
 
 use crate::arena::Index;
-use crate::readiness::{self, INPUT, OUTPUT};
+use crate::readiness::{self, ALWAYS, INPUT, OUTPUT};
 use crate::real;
 use crate::reason::Reason;
 use crate::table::CONNECTIONS;
@@ -85,6 +85,11 @@ struct Member {
     /// May be reported: false after a one-shot event until the program renews it.
     armed: bool,
     queued: bool,
+    /// It is in the queue for what the kernel's set said only, which is this.
+    only_kernel: bool,
+    kernel_said: u32,
+    /// What held when it was judged last, since the program asked for it.
+    held: u32,
     /// The connection is upgraded: readiness is judged here, and the registration is ours.
     in_ring: bool,
     /// The wait in whose answer it was reported last: once in each.
@@ -157,11 +162,22 @@ impl Members {
     /// It may be ready.
     pub(crate) fn enqueue(&mut self, token: u32) {
         if let Some(member) = self.all.get_mut(token as usize) {
+            member.only_kernel = false;
             if member.used && !member.queued {
                 member.queued = true;
                 self.queue.push_back(token);
             }
         }
+    }
+
+    /// It may be ready, for the kernel's set said so.
+    fn enqueue_for_kernel(&mut self, token: u32, bits: u32) {
+        let member = &mut self.all[token as usize];
+        let only_kernel = member.only_kernel || !member.queued;
+        self.enqueue(token);
+        let member = &mut self.all[token as usize];
+        member.only_kernel = only_kernel;
+        member.kernel_said |= bits;
     }
 
     /// Any of them may be ready.
@@ -212,6 +228,9 @@ impl Members {
             asleep: false,
             armed: true,
             queued: self.all[token as usize].queued,
+            only_kernel: false,
+            kernel_said: 0,
+            held: 0,
             in_ring: false,
             reported: 0,
             fd,
@@ -276,6 +295,7 @@ impl Members {
             member.registered = event.events;
         }
         let before = readiness::interest(member.events);
+        member.held = 0;
         (member.events, member.data, member.armed) = (event.events, event.u64, true);
         let after = readiness::interest(event.events);
         if let (Some(connection), Some(ready)) = (tcp.connection().filter(|_| before != after), ready) {
@@ -368,6 +388,9 @@ impl Members {
             asleep,
             armed,
             queued,
+            only_kernel: false,
+            kernel_said: 0,
+            held: 0,
             in_ring,
             reported: 0,
             fd: -1,
@@ -429,6 +452,8 @@ impl Members {
     fn judge(&mut self, epfd: c_int, token: u32) -> u32 {
         let member = &mut self.all[token as usize];
         member.queued = false;
+        let only_kernel = std::mem::take(&mut member.only_kernel);
+        let kernel_said = std::mem::take(&mut member.kernel_said);
         if !member.used {
             return 0;
         }
@@ -444,7 +469,19 @@ impl Members {
         if member.asleep || !member.armed {
             return 0;
         }
-        readiness::bits_of(&state, member.fd, member.events & !MANNER, tcp.seen())
+        let asked = member.events & !MANNER;
+        if member.events & EDGE == 0 {
+            return readiness::bits_of(&state, member.fd, asked, tcp.seen());
+        }
+        // The end counts, whether it was asked for or not.
+        let holds = readiness::bits_of(&state, member.fd, asked | libc::EPOLLRDHUP as u32, tcp.seen());
+        let new = holds & !std::mem::replace(&mut member.held, holds) != 0;
+        // For bytes and room in a ring its bell rings. The kernel says of it only that it has ended, also when the bell rang
+        // for that; and once nothing can come any more every bell rings for the same.
+        let in_rings = state.rx == Medium::Ring && state.tx == Medium::Ring;
+        let urgent = kernel_said & asked & libc::EPOLLPRI as u32 != 0;
+        let again = in_rings && (only_kernel && !urgent || holds & ALWAYS != 0);
+        if new || !again { holds & (asked | ALWAYS) } else { 0 }
     }
 
     /// Turns the kernel's events behind the first `found` into the program's; says how many there are then.
@@ -484,7 +521,7 @@ impl Members {
             if !only_bytes || !certain {
                 connection.kernel_event(borrowed(member.fd));
             }
-            self.enqueue(token);
+            self.enqueue_for_kernel(token, bits);
             return None;
         }
         if member.asleep || !member.armed {

@@ -118,6 +118,8 @@ static void urgent_after(int turns)
     close(p.a); close(p.b);
     p = before;
 }
+static int armed(int s, int fd, unsigned events) { struct epoll_event e = { .events = events, .data.u64 = 6 }; return epoll_ctl(s, EPOLL_CTL_MOD, fd, &e); }
+static void drained(int fd) { for (int i = 0; i < 20; i++) { while (recv(fd, buf, sizeof buf, MSG_DONTWAIT) > 0) {} usleep(2000); } }
 
 #define PROBES \
     X(nothing_there, S(recv(p.a, buf, 9, MSG_DONTWAIT)); S(polled(p.a, POLLIN | POLLOUT)); S(request(p.a, FIONREAD)); S(request(p.a, TIOCOUTQ))) \
@@ -180,6 +182,11 @@ static void urgent_after(int turns)
     X(connected_again, struct sockaddr_in at = { .sin_family = AF_INET }; S(connect(p.a, (void *)&at, sizeof at)); S(listen(p.b, 3)); S(accept(p.a, 0, 0))) \
     X(level, int s = watch(p.a, EPOLLIN, 5); S(event(s)); send(p.b, "x", 1, 0); S(event(s)); S(event(s)); recv(p.a, buf, 1, 0); S(event(s)); close(s)) \
     X(edge, int s = watch(p.a, EPOLLIN | EPOLLET, 5); send(p.b, "x", 1, 0); S(event(s)); S(event(s)); send(p.b, "y", 1, 0); S(event(s)); close(s)) \
+    X(edge_of_an_end, int s = watch(p.a, EPOLLIN | EPOLLRDHUP | EPOLLET, 5); shutdown(p.b, SHUT_WR); nap(); S(event(s)); S(event(s)); close(s)) \
+    X(edge_of_an_old_end, shutdown(p.b, SHUT_WR); nap(); int s = watch(p.a, EPOLLIN | EPOLLRDHUP | EPOLLET, 5); S(event(s)); S(event(s)); S(armed(s, p.a, EPOLLIN | EPOLLET)); S(event(s)); S(event(s)); close(s)) \
+    X(edge_of_a_reset, int s = watch(p.a, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, 5); S(event(s)); linger(p.b); close(p.b); nap(); S(event(s)); S(event(s)); close(s)) \
+    X(edges_before_an_end, int s = watch(p.a, EPOLLIN | EPOLLET, 5); for (int i = 0; i < 5; i++) { send(p.b, "x", 1, 0); S(event(s)); S(event(s)); if (i % 2) S(recv(p.a, buf, 9, 0)); } close(p.b); nap(); S(event(s)); S(event(s)); S(recv(p.a, buf, 9, 0)); S(recv(p.a, buf, 9, 0)); close(s)) \
+    X(edges_of_room, int s = watch(p.a, EPOLLOUT | EPOLLET, 5); shutdown(p.b, SHUT_WR); nap(); S(event(s) > 0); for (int i = 0; i < 3; i++) { while (send(p.a, buf, sizeof buf, MSG_DONTWAIT) > 0) {} drained(p.b); S(event(s) > 0); } close(s)) \
     X(one_shot, int s = watch(p.a, EPOLLIN | EPOLLONESHOT, 5); send(p.b, "x", 1, 0); S(event(s)); S(event(s)); struct epoll_event e = { EPOLLIN | EPOLLONESHOT, { .u64 = 6 } }; S(epoll_ctl(s, EPOLL_CTL_MOD, p.a, &e)); S(event(s)); close(s)) \
     X(level_output, int s = watch(p.a, EPOLLOUT, 5); S(event(s)); S(event(s)); close(s)) \
     X(end_in_a_set, int s = watch(p.a, EPOLLIN | EPOLLRDHUP, 5); close(p.b); nap(); S(event(s)); S(event(s)); close(s)) \
