@@ -62,7 +62,8 @@ pub(crate) fn kernel_part(state: &State) -> u32 {
     input | output
 }
 
-fn ask_kernel(fd: c_int, events: u32) -> u32 {
+/// What poll says of the kernel's socket, of these bits and of errors and hang-ups.
+pub(crate) fn ask_kernel(fd: c_int, events: u32) -> u32 {
     let mut one = pollfd { fd, events: events as c_short, revents: 0 };
     // SAFETY: one entry, which is ours.
     let found = unsafe { real::poll(&raw mut one, 1, 0) };

@@ -8,12 +8,12 @@ use crate::own::{self, Inside};
 use crate::pieces::Cursor;
 use crate::reason::{self, Reason};
 use crate::tcp::{Held, Side, borrowed};
-use crate::{passing, probe, real, set, table};
+use crate::{passing, probe, readiness, real, set, table};
 use libc::{c_int, c_uint, c_void, iovec, msghdr, off64_t, size_t, ssize_t};
 use rustix::io::Errno;
 use std::sync::atomic::Ordering::Relaxed;
 use vmmc_host::{Deadline, Nanos};
-use vmmc_sockets::{After, Connection, Direction, KernelCall, Received, Sent, Take, Waited};
+use vmmc_sockets::{After, Connection, Direction, KernelCall, Medium, Received, Sent, Take, Waited};
 
 /// Flags with which a receive is the kernel's alone: they do not touch the stream's own bytes.
 const KERNEL_RECEIVE: c_int = libc::MSG_ERRQUEUE | libc::MSG_OOB;
@@ -79,6 +79,7 @@ fn receive_on(
     let waits = flags & libc::MSG_DONTWAIT == 0;
     let peek_all = flags & libc::MSG_WAITALL != 0 && take == Take::Peek && waits && !tcp.is_nonblocking(fd);
     let least = if take == Take::Take && waits { tcp.low_water.load(Relaxed) } else { 1 } as usize;
+    let enough = |moved: usize| !all && moved > 0 && moved >= least;
     let mut cursor = Cursor::new(pieces);
     let mut moved = 0;
     let mut deadline = None;
@@ -98,7 +99,8 @@ fn receive_on(
             }
             Received::Done(n) => {
                 moved += n;
-                if n == 0 || cursor.advance(n) || !all && moved >= least {
+                let over = n == 0 || cursor.advance(n);
+                if over || take == Take::Peek || !goes_on(connection, fd, enough(moved), Medium::Ring) {
                     return Outcome::Done(moved);
                 }
             }
@@ -110,11 +112,13 @@ fn receive_on(
                 }
                 set::look_again(tcp);
                 moved += n;
-                if cursor.advance(n) || !all && moved >= least {
+                let over = cursor.advance(n) || take == Take::Peek;
+                if over || !goes_on(connection, fd, enough(moved), Medium::Kernel) {
                     return Outcome::Done(moved);
                 }
             }
             Received::Failed(error) => return partial(moved, error.raw_os_error()),
+            Received::Empty if enough(moved) => return Outcome::Done(moved),
             Received::Empty => {
                 if cursor.is_empty() && flags & libc::MSG_DONTWAIT == 0 {
                     return Outcome::Done(moved);
@@ -130,7 +134,8 @@ fn receive_on(
                 if flags & libc::MSG_DONTWAIT == 0 && !tcp.is_nonblocking(fd) {
                     call.look(borrowed(fd));
                 }
-                let n = if own { window.receive(fd, flags & !libc::MSG_WAITALL) } else { kernel() };
+                let now = if enough(moved) { libc::MSG_DONTWAIT } else { 0 };
+                let n = if own { window.receive(fd, flags & !libc::MSG_WAITALL | now) } else { kernel() };
                 let kept = errno::current();
                 match as_result(n) {
                     Ok(n @ 1..) => received(n),
@@ -145,10 +150,12 @@ fn receive_on(
                 errno::set(kept);
                 match (after, n) {
                     (After::Retry, _) => {}
-                    (After::Return, 1..) if all => {
+                    (After::Return, 1..) if take == Take::Take => {
                         moved += n as usize;
-                        if cursor.advance(n as usize) {
-                            return Outcome::Done(moved);
+                        let over = cursor.advance(n as usize);
+                        if over || !goes_on(connection, fd, enough(moved), Medium::Kernel) {
+                            // The kernel's own answer, where it is that alone.
+                            return if own { Outcome::Done(moved) } else { Outcome::Kernel(n) };
                         }
                     }
                     (After::Return, 0..) if own => return Outcome::Done(moved + n as usize),
@@ -158,6 +165,27 @@ fn receive_on(
             }
         }
     }
+}
+
+/// Whether a receive that got less than it was asked for, by `way`, tries to get more.
+///
+/// Where the connection has just moved, bytes that came by both ways are one receive's: programs that
+/// were told of the end take a short receive for the last one. A reset is left for the next call.
+fn goes_on(connection: &Connection, fd: c_int, enough: bool, way: Medium) -> bool {
+    if enough && (connection.is_plain() || way == Medium::Ring && !connection.leaves_ring()) {
+        return false;
+    }
+    let state = connection.state(own::context(), borrowed(fd));
+    if state.error.is_some() {
+        return false;
+    }
+    let kernel = match state.rx {
+        Medium::Ring => 0,
+        Medium::Kernel => readiness::ask_kernel(fd, libc::EPOLLIN as u32),
+    };
+    let failed = kernel & libc::EPOLLERR as u32 != 0;
+    let there = kernel & libc::EPOLLIN as u32 != 0 || connection.available_bytes() > 0;
+    !failed && (there || !enough)
 }
 
 fn has_ended(connection: &Connection, fd: c_int) -> bool {

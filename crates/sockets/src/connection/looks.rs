@@ -6,7 +6,7 @@ use crate::types::{Bypass, Description, Medium, State};
 use rustix::io::Errno;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
-use vmmc_host::stream::{Flags, thread_id};
+use vmmc_host::stream::{Flags, Phase, thread_id};
 
 impl Connection {
     /// What could be done now. No system call unless the kernel's part is about to end, or somebody hinted that the other end is gone.
@@ -50,6 +50,14 @@ impl Connection {
     /// Whether what comes by the kernel is for the program, and only for it: the ring is neither read nor about to be, and no copies of what was in it are to be read away.
     pub fn is_read_from_kernel(&self) -> bool {
         self.upgraded.get().is_none_or(|joined| joined.core.is_read_from_kernel())
+    }
+
+    /// Whether bytes from the peer are read in the ring, and the next ones may come by the kernel.
+    pub fn leaves_ring(&self) -> bool {
+        self.upgraded.get().is_some_and(|joined| {
+            let into = joined.core.incoming();
+            !into.reads_ring() || into.phase() != Phase::Steady
+        })
     }
 
     /// Asks to be told of room when there is none.
