@@ -1,22 +1,12 @@
-//! Programs whose connections are offered at once, or at random moments, so that all that they do happens in rings: signal handlers, and connections that carry a page and close.
+//! Signal handlers that use connections, and connections that carry a page and close, with connections
+//! offered at once and at random moments too.
 //!
 //! Invariant: a program that hangs is killed at its limit, and the test fails.
 
 mod common;
 
-use common::{By, PAIRS, World, finish_within, have, port, text};
-use std::process::Command;
+use common::{AT_ONCE, By, PAIRS, RANDOM, World, finish_within, have, port, text};
 use std::time::Duration;
-
-/// When connections are offered.
-const OFFERS: [&str; 3] = ["usual", "at-once", "random:7"];
-
-/// A command under `vmmc exec --offer`.
-fn offered(world: &World, when: &str, words: &[&str]) -> Command {
-    let mut command = world.command(By::Exec, words);
-    command.env("VMMC_OFFER", when);
-    command
-}
 
 #[test]
 fn a_signal_handler_closes_accepts_sends_receives_and_shuts_down_whatever_it_interrupts() {
@@ -27,10 +17,10 @@ fn a_signal_handler_closes_accepts_sends_receives_and_shuts_down_whatever_it_int
     let (source, binary) = (concat!(env!("CARGO_MANIFEST_DIR"), "/tests/signals.c"), world.folder.join("signals"));
     let binary = binary.to_str().expect("ASCII");
     world.run(By::Itself, &["cc", "-std=gnu11", "-O2", "-w", "-o", binary, source]);
-    for when in OFFERS {
-        let output = finish_within(Duration::from_secs(60), offered(&world, when, &[binary, "200"]));
+    for by in [By::Exec, AT_ONCE, RANDOM] {
+        let output = finish_within(Duration::from_secs(60), world.command(by, &[binary, "200"]));
         let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success() && text(&output) == "fine\n", "{when}: {}{said}", text(&output));
+        assert!(output.status.success() && text(&output) == "fine\n", "{by:?}: {}{said}", text(&output));
     }
 }
 

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{By, World, finish, finish_within, have, skip, text};
+use common::{AT_ONCE, By, World, finish, finish_within, have, skip, text};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -87,15 +87,17 @@ fn compare(world: &World, words: &[&str], least: usize) {
     let Some(without) = results(world, By::Itself, words) else {
         return skip("these tests do not end on this machine without us either; what they printed is above");
     };
-    let with = results(world, By::Exec, words).expect("the tests end, as they do without");
     assert!(without.len() > least, "only {} tests were found", without.len());
-    let worse: Vec<_> = without
-        .iter()
-        .filter(|(name, result)| matches!(result.as_str(), "ok" | "skipped") && with.get(*name) != Some(result))
-        .map(|(name, result)| format!("{name}: {result} without, {:?} with", with.get(name)))
-        .collect();
-    println!("{} tests of CPython compared", without.len());
-    assert!(worse.is_empty(), "{worse:#?}");
+    for by in [By::Exec, AT_ONCE] {
+        let with = results(world, by, words).expect("the tests end, as they do without");
+        let worse: Vec<_> = without
+            .iter()
+            .filter(|(name, result)| matches!(result.as_str(), "ok" | "skipped") && with.get(*name) != Some(result))
+            .map(|(name, result)| format!("{name}: {result} without, {:?} with", with.get(name)))
+            .collect();
+        println!("{by:?}: {} tests of CPython compared", without.len());
+        assert!(worse.is_empty(), "{by:?}: {worse:#?}");
+    }
 }
 
 /// The Pythons of this machine that bring their own tests: the one in the search path and, if it is another one, the distribution's.

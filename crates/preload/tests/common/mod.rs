@@ -68,12 +68,26 @@ pub(crate) fn port() -> u16 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum By {
     Exec,
+    /// The same, with its connections offered at other moments than usual (`vmmc exec --offer`).
+    Offered(&'static str),
     Itself,
 }
 
 /// All ways to start a server and its client.
-pub(crate) const PAIRS: [(By, By); 4] =
-    [(By::Exec, By::Exec), (By::Exec, By::Itself), (By::Itself, By::Exec), (By::Itself, By::Itself)];
+pub(crate) const PAIRS: [(By, By); 7] = [
+    (By::Exec, By::Exec),
+    (By::Exec, By::Itself),
+    (By::Itself, By::Exec),
+    (By::Itself, By::Itself),
+    (AT_ONCE, AT_ONCE),
+    (AT_ONCE, RANDOM),
+    (RANDOM, RANDOM),
+];
+
+/// All that a program does on a connection happens in a ring.
+pub(crate) const AT_ONCE: By = By::Offered("at-once");
+/// A connection moves whatever the program is doing.
+pub(crate) const RANDOM: By = By::Offered("random:7");
 
 /// A node of a test, and a folder.
 pub(crate) struct World {
@@ -168,6 +182,7 @@ impl World {
     pub(crate) fn command(&self, by: By, words: &[&str]) -> Command {
         match by {
             By::Exec => self.vmmc(&[&["exec", "--"], words].concat()),
+            By::Offered(when) => self.vmmc(&[&["exec", "--offer", when, "--"], words].concat()),
             By::Itself => {
                 let mut command = self.starting(words[0].as_ref());
                 command.args(&words[1..]).stdin(Stdio::null());
