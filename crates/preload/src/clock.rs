@@ -2,8 +2,10 @@
 //!
 //! Invariant: a limit is fixed when the call begins; stale wake-ups wait for what is left.
 
+use crate::limits::DEAF_SLICE_NS;
 use crate::{own, probe};
 use libc::{c_int, timespec};
+use vmmc_sockets::ReadySet;
 
 /// Nanoseconds of the monotonic clock.
 pub(crate) fn now_ns() -> u64 {
@@ -84,6 +86,15 @@ impl Limit {
             return self;
         }
         self.at_most(vmmc_sockets::limits::BETWEEN_SLICE_MAX.as_nanos() as u64)
+    }
+
+    /// The same for a wait with a bell that peers may not ring yet.
+    pub(crate) fn nap_with(self, bell: &ReadySet) -> Limit {
+        if !bell.is_deaf() {
+            return self.nap();
+        }
+        own::context().poll();
+        if bell.is_deaf() { self.at_most(DEAF_SLICE_NS) } else { self.nap() }
     }
 
     /// The same, but not later than so long from now.

@@ -232,10 +232,10 @@ impl Set {
     }
 
     /// How long to sleep at most.
-    fn nap(&self, limit: Limit) -> Limit {
+    fn nap(&self, limit: Limit, ready: &ReadySet) -> Limit {
         let deaf = self.inherited.load(Relaxed)
             && (own::context().has_between() || self.with(|members| members.reads_ring()) == Some(true));
-        if deaf { limit.at_most(DEAF_SLICE_NS) } else { limit.nap() }
+        if deaf { limit.at_most(DEAF_SLICE_NS) } else { limit.nap_with(ready) }
     }
 
     /// It cannot be waited for here only: its connections go back to the kernel, now and later.
@@ -552,7 +552,7 @@ fn wait_in(set: &Set, request: &Request<'_>, limit: Limit) -> c_int {
         let slept = if ready.arm() || set.with(|members| members.is_queued()) != Some(false) {
             Ok(0)
         } else {
-            set.look(request, 0, set.nap(limit), ready)
+            set.look(request, 0, set.nap(limit, ready), ready)
         };
         ready.disarm();
         set.sleepers.fetch_sub(1, SeqCst);

@@ -120,7 +120,8 @@ fn spare_bell() -> Option<Box<ReadySet>> {
 }
 
 fn keep_bell(bell: Box<ReadySet>) {
-    if bell.is_scarce() {
+    // Another one may be heard of at once.
+    if bell.is_scarce() || bell.is_deaf() {
         return;
     }
     let bell = Box::into_raw(bell);
@@ -241,7 +242,7 @@ fn with_bell(
                 bell.disarm();
                 continue;
             }
-            n = ask(&mut kernel, limit.nap(), mask);
+            n = ask(&mut kernel, limit.nap_with(bell), mask);
             let kept = errno::Kept::now();
             bell.disarm();
             if n == 0 && between {

@@ -15,7 +15,7 @@ use crate::context::Context;
 use crate::core::{Early, Kernel, Receiving, Sending, Tell, Upgraded};
 use crate::known::Known;
 use crate::ledger::Entry;
-use crate::node::{Meeting, Peer};
+use crate::node::{Meeting, Peer, Seat};
 use crate::patience::{KernelLooks, Patience};
 use crate::types::{After, Bypass, Direction, Medium, Received, Sent, Take};
 use rustix::io::Errno;
@@ -24,7 +24,6 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, OnceLock, Weak};
 use vmmc_host::Nanos;
-use vmmc_host::stream::messages::Place;
 use vmmc_host::stream::{End, Phase, Watch, core, thread_id};
 
 pub use forks::Forking;
@@ -63,7 +62,7 @@ pub struct Connection {
 #[derive(Debug)]
 pub(crate) struct Joined {
     pub(crate) core: Upgraded,
-    pub(crate) place: Place,
+    pub(crate) seat: Seat,
     peer: Option<Arc<Peer>>,
     reads: Patience,
     writes: Patience,
@@ -280,7 +279,7 @@ impl Connection {
         self.tell(context, joined, tell);
         self.pass_on(context, joined);
         if joined.core.takes_wish_to_grow() {
-            context.node().grow(joined.place);
+            context.node().grow(&joined.seat);
         }
         match sending {
             Sending::Done(bytes) => Sent::Done(bytes),
@@ -456,7 +455,7 @@ impl Joined {
         let Some(watch) = Watch::from_word(word) else { return };
         match &self.peer {
             Some(peer) if peer.process == watch.process && peer.ring(watch) => {}
-            _ => context.node().ring_other(context.settings(), watch, self.place),
+            _ => context.node().ring_other(watch, self.peer.as_ref(), &self.seat),
         }
     }
 

@@ -14,7 +14,7 @@ use crate::types::Bypass;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use std::cell::Cell;
-use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use vmmc_host::stream::{forget_thread_id, is_marked_upgraded};
@@ -199,7 +199,7 @@ impl Context {
         let connection = Connection::new(self.generation());
         match self.node().adopt(&self.settings, fd) {
             Some(Adoption::Met(meeting)) => {
-                let end = &meeting.slot.words().ends[meeting.place.end as usize];
+                let end = &meeting.slot.words().ends[meeting.seat.place.end as usize];
                 end.holders.fetch_add(1, Ordering::SeqCst);
                 connection.join(self, meeting);
             }
@@ -211,6 +211,8 @@ impl Context {
     /// To be called before `fork` with all open connections. The thread that forks keeps the result, and ends it in the parent and in the child: what one fork counted is
     /// nothing to another one that a second thread makes at the same time.
     pub fn before_fork<'a>(&'a self, open: impl Iterator<Item = &'a Connection>) -> Forking<'a> {
+        // What the child does not know of its peers' bells it may never hear.
+        self.poll();
         self.gate.close();
         Forking::count(&self.ledger, open)
     }
@@ -241,7 +243,7 @@ impl Context {
 
     /// Takes what the node has said. Never waits.
     pub fn poll(&self) {
-        self.node().take_news(&self.settings);
+        self.node().take_news();
     }
 
     /// Whether connections to other nodes are upgraded: then a wait should end at least every [`BETWEEN_SLICE_MAX`](crate::limits::BETWEEN_SLICE_MAX), to
@@ -254,12 +256,6 @@ impl Context {
     /// Looks whether the node is alive, and tells the event loops of connections that do not survive it.
     pub fn look_after_node(&self) {
         self.node().look_after();
-    }
-
-    /// Descriptors that belong to the context. Some more may be of a parent before a fork.
-    pub fn own_fds(&self, each: &mut dyn FnMut(RawFd)) {
-        let last = self.generation.load(Ordering::Relaxed).min(GENERATIONS - 1);
-        self.nodes[..=last].iter().for_each(|node| node.own_fds(each));
     }
 
     /// A set for an event loop. A process has at most [`BELLS`](vmmc_host::stream::BELLS) of them at a time.

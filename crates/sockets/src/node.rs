@@ -1,6 +1,10 @@
 //! This process as a client of its node's sockets service.
 //!
 //! Invariant: nothing here waits but [`Node::adopt`], and that at most [`ADOPT_TIME`]. The lock is only tried: whoever finds it taken leaves the news to whoever has it.
+//!
+//! A node that was started anew counts processes, slabs and places from the beginning, and knows nothing of the
+//! connections of the one before, which go on. So what a node named belongs to a [`Session`]: it is said to no other
+//! node, and peers ring this process by the name that it had when they met.
 
 use crate::connection::Connection;
 use crate::context::Settings;
@@ -10,7 +14,7 @@ use crate::types::Bypass;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use std::collections::HashMap;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, RwLock, RwLockWriteGuard, Weak};
 use vmmc_host::channel::{ChannelError, node_socket_name};
@@ -20,17 +24,26 @@ use vmmc_host::stream::{BELLS, Bells, Slab, Slot, Watch};
 use vmmc_host::{Channel, Deadline, Nanos};
 
 /// The client of one process (a forked child gets one of its own).
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Node {
     bells: OnceLock<Bells>,
     bell_fds: [OnceLock<OwnedFd>; BELLS as usize],
     /// Which bells an event loop has: two loops would take each other's bits and arming.
     bells_taken: [AtomicBool; BELLS as usize],
-    /// Which of them the node that is connected has.
-    bells_told: [AtomicBool; BELLS as usize],
+    /// From which session on all peers have the eventfd of a bell: its number, [`AWAITED`] or [`UNHEARD`].
+    bells_heard: [AtomicU32; BELLS as usize],
+    /// The first session of which a connection is watched by a bell since its loop took it.
+    bells_watch: [AtomicU32; BELLS as usize],
+    /// As in the settings.
+    keep_fd: OnceLock<fn(OwnedFd) -> OwnedFd>,
+    /// The memory of the bells, for the node.
+    bells_fd: OnceLock<OwnedFd>,
+    /// Sessions so far.
+    sessions: AtomicU32,
+    /// The session in which the node was told of what this process inherited by a fork.
+    held: OnceLock<Arc<Session>>,
     /// Id of this process on its node; 0: not known yet.
     process: AtomicU32,
-    peers: RwLock<HashMap<u32, Arc<Peer>>>,
     news_seen: AtomicU64,
     /// Clock time before which no connection to the node is tried.
     retry_at: AtomicU64,
@@ -45,6 +58,30 @@ pub(crate) struct Node {
     link: Known<Link>,
 }
 
+/// The node was told of a bell, and has not said yet that it told the peers.
+const AWAITED: u32 = u32::MAX - 1;
+/// No node that is there was told of it.
+const UNHEARD: u32 = u32::MAX;
+
+/// What was agreed with one node, from the attach until it is lost; and longer for connections that were made meanwhile.
+#[derive(Debug, Default)]
+pub(crate) struct Session {
+    /// Of which [`Node`] it is: its address. A fork makes another one.
+    client: usize,
+    /// The first one is 1.
+    number: u32,
+    /// Id of this process there; 0: not known yet.
+    process: AtomicU32,
+    peers: RwLock<HashMap<u32, Arc<Peer>>>,
+}
+
+/// An end of a connection, as the node of that session knows it.
+#[derive(Clone, Debug)]
+pub(crate) struct Seat {
+    pub(crate) place: Place,
+    pub(crate) session: Arc<Session>,
+}
+
 /// Another process (or this one), as far as it can be rung.
 #[derive(Debug)]
 pub(crate) struct Peer {
@@ -56,7 +93,13 @@ pub(crate) struct Peer {
 #[derive(Debug, Default)]
 struct Link {
     channel: Option<Channel>,
+    /// Of the channel, or of the last one.
+    session: Arc<Session>,
+    /// The node has gone, and what it said last is being read.
+    is_ending: bool,
     serial: u64,
+    /// Bells of which the node is to say that it told the peers, by the number of the question.
+    bells_asked: HashMap<u64, u32>,
     slabs: HashMap<u64, Slab>,
     waiting: HashMap<u64, Weak<Connection>>,
     adopted: HashMap<u64, Adoption>,
@@ -68,7 +111,7 @@ struct Link {
 /// Where a connection goes on.
 #[derive(Clone, Debug)]
 pub(crate) struct Meeting {
-    pub(crate) place: Place,
+    pub(crate) seat: Seat,
     pub(crate) slot: Slot,
     pub(crate) peer: Option<Arc<Peer>>,
 }
@@ -99,15 +142,71 @@ impl Peer {
         if !self.bells.mark(watch.bell, watch.token) {
             return true;
         }
-        let Some(fd) = self.fds[watch.bell as usize].get() else { return false };
-        ring_fd(fd);
-        true
+        self.ring_bell(watch)
+    }
+
+    /// Wakes the event loop, whether it sleeps or not. False: its bell has not come yet.
+    fn ring_bell(&self, watch: Watch) -> bool {
+        self.fds[watch.bell as usize].get().is_some_and(ring_fd)
     }
 }
 
-fn ring_fd(fd: &OwnedFd) {
+/// False: the descriptor is not there, since somebody closed it who does not know of it.
+fn ring_fd(fd: &OwnedFd) -> bool {
     // A full counter is a bell that rings already.
-    let _ = rustix::io::write(fd, &1u64.to_ne_bytes());
+    !matches!(rustix::io::write(fd, &1u64.to_ne_bytes()), Err(Errno::BADF))
+}
+
+impl Session {
+    /// Id of this process; 0: not known yet.
+    pub(crate) fn process(&self) -> u32 {
+        self.process.load(Ordering::Acquire)
+    }
+
+    fn peer(&self, process: u32) -> Option<Arc<Peer>> {
+        self.peers.try_read().ok()?.get(&process).cloned()
+    }
+
+    fn add_peer(&self, peer: Peer) {
+        if let Some(mut peers) = self.peers_to_change() {
+            peers.entry(peer.process).or_insert_with(|| Arc::new(peer));
+        }
+    }
+
+    /// Others read them for a moment; this very thread may, below a signal handler. A peer that is not known is rung by the node.
+    fn peers_to_change(&self) -> Option<RwLockWriteGuard<'_, HashMap<u32, Arc<Peer>>>> {
+        for _ in 0..LOCK_TRIES {
+            if let Ok(peers) = self.peers.try_write() {
+                return Some(peers);
+            }
+            std::thread::yield_now();
+        }
+        None
+    }
+}
+
+impl Default for Node {
+    fn default() -> Node {
+        Node {
+            bells: OnceLock::new(),
+            bell_fds: [const { OnceLock::new() }; BELLS as usize],
+            bells_taken: Default::default(),
+            bells_heard: [const { AtomicU32::new(UNHEARD) }; BELLS as usize],
+            bells_watch: [const { AtomicU32::new(UNHEARD) }; BELLS as usize],
+            keep_fd: OnceLock::new(),
+            bells_fd: OnceLock::new(),
+            sessions: AtomicU32::new(0),
+            held: OnceLock::new(),
+            process: AtomicU32::new(0),
+            news_seen: AtomicU64::new(0),
+            retry_at: AtomicU64::new(0),
+            lost_at: AtomicU64::new(0),
+            answer_looks: AtomicU32::new(0),
+            other_version: AtomicBool::new(false),
+            has_between: AtomicBool::new(false),
+            link: Known::default(),
+        }
+    }
 }
 
 impl Node {
@@ -134,18 +233,30 @@ impl Node {
         Some(self.process.load(Ordering::Acquire)).filter(|&p| p != 0)
     }
 
-    /// The bells of this process.
+    /// The bells of this process, once an event loop or the node needed them.
     pub(crate) fn bells(&self) -> Option<&Bells> {
+        self.bells.get()
+    }
+
+    fn make_bells(&self, settings: &Settings) -> Option<&Bells> {
         if let Some(bells) = self.bells.get() {
             return Some(bells);
         }
         let bells = Bells::create().ok()?;
-        Some(self.bells.get_or_init(|| bells))
+        // Where the program cannot close it: each node needs it anew.
+        let fd = bells.share().ok()?;
+        bells.let_descriptor_go();
+        let made = self.bells.get_or_init(|| {
+            let _ = self.keep_fd.set(settings.keep_fd);
+            let _ = self.bells_fd.set((settings.keep_fd)(fd));
+            bells
+        });
+        Some(made)
     }
 
     /// A bell for an event loop: its number. `EMFILE` when each has a loop, `EAGAIN` when the node cannot be told of it now.
     pub(crate) fn take_bell(&self, settings: &Settings) -> Result<u32, Errno> {
-        self.bells().ok_or(Errno::NOMEM)?;
+        self.make_bells(settings).ok_or(Errno::NOMEM)?;
         let free = |i: &u32| !self.bells_taken[*i as usize].swap(true, Ordering::AcqRel);
         let bell = (0..BELLS).find(free).ok_or(Errno::MFILE)?;
         self.make_bell(settings, bell).inspect_err(|_| self.return_bell(bell))?;
@@ -158,16 +269,68 @@ impl Node {
             // Nobody else makes it, for the caller has taken it.
             let _ = self.bell_fds[bell as usize].set(fd);
         }
-        if self.bells_told[bell as usize].load(Ordering::Acquire) {
+        if self.bells_heard[bell as usize].load(Ordering::Acquire) != UNHEARD {
             return Ok(());
         }
         // A bell of which nobody hears is not rung, so its loop would sleep for ever.
         let mut link = self.lock_patiently().ok_or(Errno::AGAIN)?;
         // Whoever connected meanwhile has told it.
         let told = link.channel.is_none()
-            || self.bells_told[bell as usize].load(Ordering::Acquire)
-            || self.send_bell(&mut link, bell);
+            || self.bells_heard[bell as usize].load(Ordering::Acquire) != UNHEARD
+            || self.send_bell(&mut link, bell) && self.ask_for_bell(&mut link, bell);
         told.then_some(()).ok_or(Errno::AGAIN)
+    }
+
+    /// Peers may have met this process already. What the node answers to a question that follows the bell comes after it has told them: here, whether it knows a socket that cannot be.
+    fn ask_for_bell(&self, link: &mut Link, bell: u32) -> bool {
+        link.last_number += 1;
+        let number = link.last_number;
+        if !self.say(link, SocketCall::Adopt { connection: number, cookie: 0 }, &[]) {
+            return false;
+        }
+        link.bells_asked.insert(number, bell);
+        self.bells_heard[bell as usize].store(AWAITED, Ordering::Release);
+        true
+    }
+
+    /// Whether peers may not ring the bell yet, so that its loop has to look by itself.
+    #[inline]
+    pub(crate) fn is_deaf(&self, bell: u32) -> bool {
+        self.bells_watch[bell as usize].load(Ordering::Relaxed) < self.bells_heard[bell as usize].load(Ordering::Acquire)
+    }
+
+    /// A bell is about to watch a connection of that session. False: its peers will never have it.
+    pub(crate) fn may_watch(&self, bell: u32, session: &Session) -> bool {
+        let heard = self.bells_heard[bell as usize].load(Ordering::Acquire);
+        let may = heard == AWAITED || heard <= session.number;
+        if may {
+            self.bells_watch[bell as usize].fetch_min(session.number, Ordering::SeqCst);
+        }
+        may
+    }
+
+    /// Whether the node that named this end is there.
+    pub(crate) fn is_of_now(&self, seat: &Seat) -> bool {
+        self.process().is_some() && seat.session.number == self.sessions.load(Ordering::Acquire)
+    }
+
+    /// How this process is known to the peers of a connection.
+    pub(crate) fn session(&self, seat: &Seat) -> Option<Arc<Session>> {
+        let own = seat.session.client == self.address();
+        if own { Some(seat.session.clone()) } else { self.held.get().cloned() }
+    }
+
+    fn address(&self) -> usize {
+        std::ptr::from_ref(self).addr()
+    }
+
+    /// Says something about an end to the node that knows it; another one has given its place to somebody else.
+    fn say_of(&self, seat: &Seat, call: impl FnOnce(Place) -> SocketCall) {
+        let Some(session) = self.session(seat) else { return };
+        let Some(mut link) = self.lock_patiently() else { return };
+        if Arc::ptr_eq(&link.session, &session) {
+            self.say(&mut link, call(seat.place), &[]);
+        }
     }
 
     /// Gives a bell back.
@@ -175,6 +338,7 @@ impl Node {
         if let Some(bells) = self.bells.get() {
             bells.disarm(bell);
         }
+        self.bells_watch[bell as usize].store(UNHEARD, Ordering::Relaxed);
         self.bells_taken[bell as usize].store(false, Ordering::Release);
     }
 
@@ -206,37 +370,21 @@ impl Node {
         }
     }
 
-    /// Wakes an event loop of whatever process watches the other end. `place` is our end.
+    /// Wakes an event loop of whatever process watches the other end.
     #[cold]
-    pub(crate) fn ring_other(&self, settings: &Settings, watch: Watch, place: Place) {
-        if Some(watch.process) == self.process() {
+    pub(crate) fn ring_other(&self, watch: Watch, peer: Option<&Arc<Peer>>, seat: &Seat) {
+        let Some(session) = self.session(seat) else { return };
+        if watch.process == session.process() {
             return self.ring_own(watch);
         }
-        self.take_news(settings);
-        let peer = self.peers.try_read().ok().and_then(|peers| peers.get(&watch.process).cloned());
-        if peer.is_some_and(|peer| {
+        self.take_news();
+        let met = peer.filter(|peer| peer.process == watch.process).cloned();
+        let rings = |peer: Arc<Peer>| {
             peer.bells.mark_surely(watch.bell, watch.token);
-            peer.fds[watch.bell as usize].get().is_some_and(|fd| {
-                ring_fd(fd);
-                true
-            })
-        }) {
-            return;
-        }
-        if let Some(mut link) = self.lock_patiently() {
-            self.say(&mut link, SocketCall::Ring { place }, &[]);
-        }
-    }
-
-    /// Descriptors of this client.
-    pub(crate) fn own_fds(&self, each: &mut dyn FnMut(RawFd)) {
-        self.bell_fds.iter().filter_map(OnceLock::get).for_each(|fd| each(fd.as_raw_fd()));
-        if let Some(link) = self.lock() {
-            link.channel.iter().for_each(|c| each(c.as_fd().as_raw_fd()));
-        }
-        if let Ok(peers) = self.peers.try_read() {
-            let fds = peers.values().flat_map(|p| p.fds.iter().filter_map(OnceLock::get));
-            fds.for_each(|fd| each(fd.as_raw_fd()));
+            peer.ring_bell(watch)
+        };
+        if !met.is_some_and(rings) && !session.peer(watch.process).is_some_and(rings) {
+            self.say_of(seat, |place| SocketCall::Ring { place });
         }
     }
 
@@ -263,38 +411,27 @@ impl Node {
         }
     }
 
-    /// An end is not used any more.
-    pub(crate) fn release(&self, place: Place) {
-        // Without the lock the node keeps the slot until this process ends.
-        if let Some(mut link) = self.lock_patiently() {
-            self.say(&mut link, SocketCall::Release { place }, &[]);
-        }
+    /// An end is not used any more. If that is not said the node keeps the slot until this process ends.
+    pub(crate) fn release(&self, seat: &Seat) {
+        self.say_of(seat, |place| SocketCall::Release { place });
     }
 
-    /// The ring from this end was full.
+    /// The ring from this end was full. If that is not said the ring stays as it is until the next wish.
     #[cold]
-    pub(crate) fn grow(&self, place: Place) {
-        // Without the lock, or a node, the ring stays as it is until the next wish.
-        if let Some(mut link) = self.lock_patiently() {
-            self.say(&mut link, SocketCall::Grow { place }, &[]);
-        }
+    pub(crate) fn grow(&self, seat: &Seat) {
+        self.say_of(seat, |place| SocketCall::Grow { place });
     }
 
-    /// This process holds an end no more; others do.
-    pub(crate) fn let_go(&self, place: Place) {
-        // Without the lock the node believes that this process holds it, and the peer finds out by itself.
-        if let Some(mut link) = self.lock_patiently() {
-            self.say(&mut link, SocketCall::LetGo { place }, &[]);
-        }
+    /// This process holds an end no more; others do. If that is not said the peer finds out by itself.
+    pub(crate) fn let_go(&self, seat: &Seat) {
+        self.say_of(seat, |place| SocketCall::LetGo { place });
     }
 
-    /// The kernel says that the other end, on another node, has ended: is all here that it sent by the ring?
+    /// The kernel says that the other end, on another node, has ended: is all here that it sent by the ring? The
+    /// question is asked again with the next look at the kernel's socket; without a node the connection is broken.
     #[cold]
-    pub(crate) fn ask_for_the_rest(&self, place: Place) {
-        // Without the lock the question is asked again with the next look at the kernel's socket; without a node the connection is broken.
-        if let Some(mut link) = self.lock_patiently() {
-            self.say(&mut link, SocketCall::Ended { place }, &[]);
-        }
+    pub(crate) fn ask_for_the_rest(&self, seat: &Seat) {
+        self.say_of(seat, |place| SocketCall::Ended { place });
     }
 
     /// Remembers a connection to another node. False: not now.
@@ -338,8 +475,9 @@ impl Node {
     pub(crate) fn hold(&self, settings: &Settings, places: &[(Place, u64)]) {
         let Some(mut link) = self.lock_patiently() else { return };
         if self.connect(&mut link, settings).is_some() {
-            for places in places.chunks(HOLD_BATCH) {
-                self.say(&mut link, SocketCall::Hold { places: places.to_vec() }, &[]);
+            let mut batches = places.chunks(HOLD_BATCH);
+            if batches.all(|places| self.say(&mut link, SocketCall::Hold { places: places.to_vec() }, &[])) {
+                let _ = self.held.set(link.session.clone());
             }
         }
     }
@@ -393,7 +531,7 @@ impl Node {
     }
 
     /// Takes what the node has said.
-    pub(crate) fn take_news(&self, _settings: &Settings) {
+    pub(crate) fn take_news(&self) {
         if self.has_news() {
             if let Some(mut link) = self.lock() {
                 self.read_news(&mut link);
@@ -410,7 +548,8 @@ impl Node {
             return None;
         }
         self.retry_at.store((now + NODE_RETRY).0, Ordering::Relaxed);
-        let bells = self.bells()?.share().ok()?;
+        self.make_bells(settings)?;
+        let bells = self.bells_fd.get()?;
         self.other_version.store(false, Ordering::Relaxed);
         let channel = Channel::try_connect(&node_socket_name(settings.node_uid, &settings.node_name)).ok()?;
         let node_uid = channel.peer().ok()?.uid;
@@ -418,14 +557,19 @@ impl Node {
             return None;
         }
         link.channel = Some(Channel::from_fd((settings.keep_fd)(channel.into_fd())));
+        let number = self.sessions.fetch_add(1, Ordering::Relaxed) + 1;
+        link.session = Arc::new(Session { client: self.address(), number, ..Session::default() });
         let attach = SocketCall::Attach { version: CONTROL_VERSION };
         if !self.say(link, attach, &[bells.as_fd()]) {
             return None;
         }
-        self.bells_told.iter().for_each(|told| told.store(false, Ordering::Relaxed));
         if !(0..BELLS).all(|bell| self.send_bell(link, bell)) {
             self.lose(link, Bypass::NoNode);
             return None;
+        }
+        // Nobody can have met this process before the node knew of these.
+        for (heard, _) in self.bells_heard.iter().zip(&self.bell_fds).filter(|(_, fd)| fd.get().is_some()) {
+            let _ = heard.compare_exchange(UNHEARD, number, Ordering::SeqCst, Ordering::Relaxed);
         }
         self.answer_looks.store(1, Ordering::Relaxed);
         Some(())
@@ -434,9 +578,7 @@ impl Node {
     /// Tells the node of a bell, if it has been made. False: it could not be told.
     fn send_bell(&self, link: &mut Link, bell: u32) -> bool {
         let Some(fd) = self.bell_fds[bell as usize].get() else { return true };
-        let told = self.say(link, SocketCall::Bell { bell }, &[fd.as_fd()]);
-        self.bells_told[bell as usize].store(told, Ordering::Release);
-        told
+        self.say(link, SocketCall::Bell { bell }, &[fd.as_fd()])
     }
 
     /// Sends a message if it fits the socket now.
@@ -448,7 +590,11 @@ impl Node {
             Ok(()) => true,
             Err(ChannelError::WouldBlock | ChannelError::TooLarge { .. }) => false,
             Err(_) => {
-                self.lose(link, Bypass::NoNode);
+                // What it said before counts: it may have told of bells.
+                if !std::mem::replace(&mut link.is_ending, true) {
+                    self.read_news(link);
+                    self.lose(link, Bypass::NoNode);
+                }
                 false
             }
         }
@@ -457,10 +603,15 @@ impl Node {
     /// The node is gone, or of no use: upgraded connections go on by themselves, the others stay with the kernel.
     fn lose(&self, link: &mut Link, why: Bypass) {
         link.channel = None;
+        link.is_ending = false;
+        for (_, bell) in link.bells_asked.drain() {
+            self.bells_heard[bell as usize].store(UNHEARD, Ordering::Release);
+        }
         self.answer_looks.store(0, Ordering::Relaxed);
         self.other_version.store(why == Bypass::OtherVersion, Ordering::Relaxed);
         self.lost_at.store(Nanos::monotonic().0, Ordering::Release);
         link.between.drain(..).filter_map(|c| c.upgrade()).for_each(|c| c.ring_own_watches(self));
+        link.slabs.clear();
         self.process.store(0, Ordering::Release);
         for (_, connection) in link.waiting.drain() {
             if let Some(connection) = connection.upgrade() {
@@ -497,18 +648,19 @@ impl Node {
     fn take(&self, link: &mut Link, news: SocketNews, mut fds: Vec<OwnedFd>) {
         let fd = fds.pop();
         match (news, fd) {
-            (SocketNews::Attached { process }, _) => self.attached(process),
+            (SocketNews::Attached { process }, _) => self.attached(link, process),
             (SocketNews::Peer { process }, Some(fd)) => {
                 if let Ok(bells) = Bells::map(fd) {
                     bells.let_descriptor_go();
-                    self.add_peer(Peer { process, bells, fds: Default::default() });
+                    link.session.add_peer(Peer { process, bells, fds: Default::default() });
                 }
             }
             (SocketNews::PeerBell { process, bell }, Some(fd)) if bell < BELLS => {
-                let peer = self.peer(process);
-                let fd = vmmc_host::stream::move_high(fd);
-                if let Some(Err(_)) = peer.map(|p| p.fds[bell as usize].set(fd)) {
-                    // A second eventfd for a bell is one that we need not have.
+                // A second eventfd for a bell is one that we need not have.
+                let peer = link.session.peer(process).filter(|p| p.fds[bell as usize].get().is_none());
+                if let (Some(peer), Some(keep)) = (peer, self.keep_fd.get()) {
+                    // Where the program cannot close it, nor get its number for a file of its own.
+                    let _ = peer.fds[bell as usize].set(keep(fd));
                 }
             }
             (SocketNews::Slab { slab, shape }, Some(fd)) => {
@@ -522,8 +674,12 @@ impl Node {
                     connection.settle(Verdict::Refused(why));
                 }
             }
+            (SocketNews::Adopted { connection, .. }, _) if link.bells_asked.contains_key(&connection) => {
+                let bell = link.bells_asked.remove(&connection).expect("just seen");
+                self.bells_heard[bell as usize].store(link.session.number, Ordering::Release);
+            }
             (SocketNews::Adopted { connection, place, other_user, peer }, _) => {
-                let adoption = match place.and_then(|place| self.meeting(link, place, peer)) {
+                let adoption = match place.and_then(|place| Self::meeting(link, place, peer)) {
                     Some(meeting) => Adoption::Met(meeting),
                     None if other_user => Adoption::Kernel,
                     None => Adoption::Unknown,
@@ -531,7 +687,7 @@ impl Node {
                 link.adopted.insert(connection, adoption);
             }
             (SocketNews::PeerGone { process }, _) => {
-                if let Some(mut peers) = self.peers_to_change() {
+                if let Some(mut peers) = link.session.peers_to_change() {
                     peers.remove(&process);
                 }
             }
@@ -540,45 +696,25 @@ impl Node {
         }
     }
 
-    fn attached(&self, process: u32) {
+    fn attached(&self, link: &Link, process: u32) {
         self.answer_looks.store(0, Ordering::Relaxed);
+        link.session.process.store(process, Ordering::Release);
         self.process.store(process, Ordering::Release);
         if let Some(bells) = self.bells.get() {
             // Both ends may be in this process: then the peer is us.
-            let own = Peer { process, bells: bells.clone(), fds: Default::default() };
-            self.add_peer(own);
+            link.session.add_peer(Peer { process, bells: bells.clone(), fds: Default::default() });
         }
     }
 
-    fn add_peer(&self, peer: Peer) {
-        if let Some(mut peers) = self.peers_to_change() {
-            peers.entry(peer.process).or_insert_with(|| Arc::new(peer));
-        }
-    }
-
-    /// Others read them for a moment; this very thread may, below a signal handler. A peer that is not known is rung by the node.
-    fn peers_to_change(&self) -> Option<RwLockWriteGuard<'_, HashMap<u32, Arc<Peer>>>> {
-        for _ in 0..LOCK_TRIES {
-            if let Ok(peers) = self.peers.try_write() {
-                return Some(peers);
-            }
-            std::thread::yield_now();
-        }
-        None
-    }
-
-    fn peer(&self, process: u32) -> Option<Arc<Peer>> {
-        // With the lock of the link, under which alone they change.
-        self.peers.try_read().ok()?.get(&process).cloned()
-    }
-
-    fn meeting(&self, link: &Link, place: Place, peer: u32) -> Option<Meeting> {
+    fn meeting(link: &Link, place: Place, peer: u32) -> Option<Meeting> {
         let slot = link.slabs.get(&place.slab)?.slot(place.slot)?;
-        (place.end < 2).then(|| Meeting { place, slot, peer: self.peer(peer) })
+        let session = link.session.clone();
+        let peer = session.peer(peer);
+        (place.end < 2).then(|| Meeting { seat: Seat { place, session }, slot, peer })
     }
 
     fn matched(&self, link: &mut Link, number: u64, place: Place, peer: u32) {
-        let meeting = self.meeting(link, place, peer);
+        let meeting = Self::meeting(link, place, peer);
         let connection = link.waiting.remove(&number).and_then(|c| c.upgrade());
         match (meeting, connection) {
             (Some(meeting), Some(connection)) if connection.settle(Verdict::Matched(meeting.clone())) => {}
@@ -598,7 +734,7 @@ impl Node {
 /// Tells the other end not to wait for this one.
 pub(crate) fn refuse(meeting: &Meeting) {
     use vmmc_host::stream::EndWords;
-    meeting.slot.words().ends[meeting.place.end as usize].attached.store(EndWords::NO, Ordering::Release);
+    meeting.slot.words().ends[meeting.seat.place.end as usize].attached.store(EndWords::NO, Ordering::Release);
 }
 
 #[cfg(all(test, not(miri)))]
@@ -630,6 +766,8 @@ mod tests {
             let call = decode::<Request>(&message).unwrap().call;
             assert!(matches!(call, Call::Sockets(SocketCall::Bell { bell: told }) if told == bell), "{call:?}");
             assert_eq!(fds.len(), 1);
+            let call = decode::<Request>(&theirs.try_receive().expect("a question follows").0).unwrap().call;
+            assert!(matches!(call, Call::Sockets(SocketCall::Adopt { cookie: 0, .. })), "{call:?}");
             assert!(theirs.try_receive().is_err(), "once");
         }
     }

@@ -62,7 +62,7 @@ impl Joined {
     /// Asks the other node whether all is here, if somebody waits for that.
     pub(super) fn ask_other_node(&self, context: &Context) {
         if self.core.takes_question() {
-            context.node().ask_for_the_rest(self.place);
+            context.node().ask_for_the_rest(&self.seat);
         }
     }
 
@@ -147,7 +147,7 @@ impl Connection {
     pub(crate) fn ring_own_watches(&self, node: &Node) {
         let Some(joined) = self.upgraded.get() else { return };
         let words = joined.core.incoming().receiver_watch.iter().chain(&joined.core.outgoing().sender_watch);
-        let of_us = |watch: &Watch| Some(watch.process) == node.process();
+        let of_us = |watch: &Watch| node.session(&joined.seat).is_some_and(|s| s.process() == watch.process);
         let watches = words.filter_map(|word| Watch::from_word(word.load(Ordering::Relaxed)));
         watches.filter(of_us).for_each(|watch| node.ring_own(watch));
         joined.core.incoming().receiver_sleep.wake_all();

@@ -118,7 +118,7 @@ impl Connection {
     /// Where it is, and the proof that we have it mapped, if it is upgraded and open.
     fn place(&self) -> Option<(Place, u64)> {
         let secret = |joined: &Joined| joined.core.slot.words().secret.load(Ordering::Relaxed);
-        self.upgraded.get().filter(|_| self.stage() == Stage::Joined).map(|joined| (joined.place, secret(joined)))
+        self.upgraded.get().filter(|_| self.stage() == Stage::Joined).map(|joined| (joined.seat.place, secret(joined)))
     }
 }
 
@@ -126,6 +126,7 @@ impl Connection {
 mod tests {
     use super::*;
     use crate::context::Settings;
+    use crate::node::Seat;
     use crate::types::Close;
     use std::os::fd::AsFd;
     use std::sync::Arc;
@@ -137,7 +138,8 @@ mod tests {
         let slot = Slab::create(Shape { slots: 1, small_bytes: 4096, large_bytes: 4096 }).unwrap().slot(0).unwrap();
         slot.words().ends[0].holders.store(1, Ordering::SeqCst);
         let connection = Connection::new(0);
-        connection.join(&context, Meeting { place: Place { slab: 1, slot: 0, end: 0 }, slot, peer: None });
+        let seat = Seat { place: Place { slab: 1, slot: 0, end: 0 }, session: Default::default() };
+        connection.join(&context, Meeting { seat, slot, peer: None });
         (context, connection)
     }
 

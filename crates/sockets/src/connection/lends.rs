@@ -20,7 +20,7 @@ impl Connection {
         joined.publish_core();
         let lent = joined.core.lend_room(thread_id(), &Socket(fd), most as u64);
         if joined.core.takes_wish_to_grow() {
-            context.node().grow(joined.place);
+            context.node().grow(&joined.seat);
         }
         match lent {
             Ok(stretch) => Lent::Memory(stretch),

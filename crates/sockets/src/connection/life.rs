@@ -148,14 +148,14 @@ impl Connection {
         let fine = same
             && tcp_progress(fd).is_ok_and(|p| p.established)
             && self.entry.get().is_none_or(|e| e.alone())
-            && context.node().process().is_some()
+            && context.node().is_of_now(&meeting.seat)
             && mark_upgraded(fd).is_ok();
         if !fine {
             refuse(&meeting);
-            context.node().release(meeting.place);
+            context.node().release(&meeting.seat);
             return self.settle_for(Bypass::Shared);
         }
-        meeting.slot.words().ends[meeting.place.end as usize].holders.store(1, Ordering::SeqCst);
+        meeting.slot.words().ends[meeting.seat.place.end as usize].holders.store(1, Ordering::SeqCst);
         self.join_watched(context, meeting, watches);
     }
 
@@ -179,14 +179,14 @@ impl Connection {
     }
 
     fn join_watched(&self, context: &Context, meeting: Meeting, mut watches: Held<'_, Vec<Registration>>) {
-        let Meeting { place, slot, peer } = meeting;
-        let core = Upgraded::new(slot, place.end as usize, self.early.clone());
+        let Meeting { seat, slot, peer } = meeting;
+        let core = Upgraded::new(slot, seat.place.end as usize, self.early.clone());
         if context.settings().between_always {
             core.always_by_ring();
         }
         let joined = Joined {
             core,
-            place,
+            seat,
             peer,
             reads: Default::default(),
             writes: Default::default(),
@@ -205,7 +205,7 @@ impl Connection {
             self.stage.store(Stage::Closed as u8, Ordering::Release);
             joined.core.own().attached.store(EndWords::NO, Ordering::Release);
             joined.core.own().holders.store(0, Ordering::SeqCst);
-            return context.node().release(joined.place);
+            return context.node().release(&joined.seat);
         }
         joined.publish_core();
         joined.core.own().attached.store(EndWords::YES, Ordering::SeqCst);
@@ -251,7 +251,7 @@ impl Connection {
             Stage::Matched => {
                 if let Some(meeting) = self.matched.lock().and_then(|mut m| m.take()) {
                     refuse(&meeting);
-                    context.node().release(meeting.place);
+                    context.node().release(&meeting.seat);
                 }
             }
             Stage::Joined => {
@@ -259,7 +259,7 @@ impl Connection {
                 // The node first, while the slot is surely not used anew: it gives the peer a hint when all that it knows of have gone. Whether it hears or not, the
                 // count is ours alone to take back.
                 if joined.core.others_hold() {
-                    context.node().let_go(joined.place);
+                    context.node().let_go(&joined.seat);
                 }
                 let unread = joined.core.leaves_unread_in_kernel(&Socket(fd));
                 let (how, tell) = joined.core.let_go(if unread { Close::Reset } else { how });
@@ -270,7 +270,7 @@ impl Connection {
                 }
                 if how.is_some() {
                     joined.give_back_at_last(fd);
-                    context.node().release(joined.place);
+                    context.node().release(&joined.seat);
                 }
             }
             _ => {}
@@ -304,7 +304,7 @@ impl Connection {
                 self.settle_for(why);
                 if let Some(meeting) = self.matched.lock().and_then(|mut m| m.take()) {
                     refuse(&meeting);
-                    context.node().release(meeting.place);
+                    context.node().release(&meeting.seat);
                 }
             }
             Stage::Joined if why == Bypass::Leaked => self.hand_back(context, fd),
@@ -375,7 +375,7 @@ impl Connection {
         }
         match (self.upgraded.get(), self.entry.get()) {
             (Some(joined), _) if joined.core.others_hold() => {
-                context.node().let_go(joined.place);
+                context.node().let_go(&joined.seat);
                 joined.core.leave_to_others()
             }
             (None, Some(entry)) => {

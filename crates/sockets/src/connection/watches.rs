@@ -68,7 +68,11 @@ impl Connection {
 
     /// Writes a registration into the shared words, and marks its token: what happened before nobody told.
     pub(super) fn enter_watch(&self, node: &Node, joined: &Joined, registration: &mut Registration) {
-        let Some(process) = node.process() else { return };
+        let Some(session) = node.session(&joined.seat).filter(|s| s.process() != 0) else { return };
+        if !node.may_watch(registration.bell, &session) {
+            return;
+        }
+        let process = session.process();
         registration.word = Watch { process, bell: registration.bell, token: registration.token }.to_word();
         self.enter_words(node, joined, registration, registration.interest);
     }
