@@ -81,12 +81,14 @@ pub(crate) fn keep(fd: c_int) -> c_int {
     // SAFETY: the structure is ours.
     let known = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } == 0;
     let top = if known { limit.rlim_cur.min(OWN_TOP_MAX) as c_int } else { OWN_DESCRIPTORS * 2 };
+    // Those of a program with hundreds of peers lie below the others.
+    let places = [top - OWN_DESCRIPTORS, top / 4 * 3];
     // SAFETY: numbers only.
-    let moved = unsafe { real::fcntl(fd, libc::F_DUPFD_CLOEXEC, (top - OWN_DESCRIPTORS).max(3) as usize) };
-    if moved < 0 {
+    let move_to = |from: c_int| unsafe { real::fcntl(fd, libc::F_DUPFD_CLOEXEC, from.max(3) as usize) };
+    let Some(moved) = places.into_iter().map(move_to).find(|moved| *moved >= 0) else {
         table::put(fd, Entry::Own);
         return fd;
-    }
+    };
     // SAFETY: the number is ours; nobody else knows it.
     unsafe { real::close(fd) };
     table::put(moved, Entry::Own);

@@ -37,7 +37,10 @@ impl Ledger {
                     return Some(entry);
                 }
             }
-            *page = Some(Region::create(LEDGER_ENTRIES as u64 * 8).ok()?);
+            let new = Region::create(LEDGER_ENTRIES as u64 * 8).ok()?;
+            // Forks inherit the mapping; the program gets its number, and cannot close it.
+            new.let_descriptor_go();
+            *page = Some(new);
         }
         None
     }
