@@ -87,6 +87,8 @@ pub(crate) struct Upgraded {
     grow_at: AtomicU64,
     /// It should be asked now.
     wants_to_grow: AtomicU32,
+    /// The ring to the peer is full and nobody takes bytes out.
+    full: Full,
     /// Memory of the ring to the peer that a thread of this process fills in.
     pub(crate) room: Loan,
     /// Memory of the ring from the peer that a thread of this process looks at.
@@ -155,6 +157,7 @@ impl Upgraded {
             reset_told: AtomicU32::new(0),
             grow_at: AtomicU64::new(0),
             wants_to_grow: AtomicU32::new(0),
+            full: Full::default(),
             room: Loan::default(),
             view: Loan::default(),
             stores: Stores::default(),
@@ -228,7 +231,7 @@ impl Upgraded {
                 self.follow_hints(kernel);
                 self.send_by_ring(kernel, from)
             }
-            (Sending::Full, _) if self.is_crowded() && self.leave_ring(kernel, true) => {
+            (Sending::Full, _) if (self.is_crowded() || self.is_stuck()) && self.leave_ring(kernel, true) => {
                 out.kernel_sends.fetch_add(1, Ordering::SeqCst);
                 (Sending::Kernel, Tell { receiver: true, sender: false })
             }
@@ -434,7 +437,14 @@ impl Upgraded {
         let Some(_locked) = self.lock_in(me) else { return (self.while_lent(me, &self.view), Tell::default()) };
         loop {
             let other = match self.bytes_in_ring(kernel) {
-                Ok(available) => return self.take_from_ring(kernel, buffers, available, take),
+                Ok(available) => {
+                    let received = self.take_from_ring(kernel, buffers, available, take);
+                    if self.hinted() && self.owes() {
+                        // It may be the last call for long.
+                        self.give_back(me, kernel);
+                    }
+                    return received;
+                }
                 Err(Receiving::Kernel) if self.awaits_way_back() => Some(self.no_way_back_yet(kernel)),
                 Err(Receiving::Kernel) if self.begin_kernel_receive() => Some(Receiving::Kernel),
                 Err(Receiving::Kernel) => self.receive_from_kernel(kernel, buffers, take),
@@ -731,6 +741,7 @@ impl Upgraded {
         let ring_bytes = self.slot.ring_bytes(self.outgoing().layout().large);
         self.outgoing().free(ring_bytes, ring_bytes / 2) >= ring_bytes / 2
             || self.outgoing().may_grow()
+            || self.is_stuck()
             || self.outgoing().receiver_flags.load(Ordering::Relaxed) & Flags::CLOSED != 0
             || self.outgoing().sender_flags.load(Ordering::Relaxed) & Flags::END != 0
             || self.kernel_end.load(Ordering::Relaxed) == RESET
@@ -865,7 +876,7 @@ mod pace;
 pub mod simulation;
 pub(crate) use back::WayBack;
 use between::Between;
-use leave::Copies;
+use leave::{Copies, Full};
 pub(crate) use loans::Loan;
 
 #[cfg(test)]

@@ -51,6 +51,10 @@ pub const SEND_BYTES_MAX: u64 = 64 << 10;
 /// Bytes between two requests for a larger ring, should the node not have granted the first.
 pub const GROW_AGAIN_BYTES: u64 = 16 << 20;
 
+/// Time after which a full ring from which nobody takes a byte is left for the kernel: a reader that merely waits for its
+/// turn on a busy machine gets it, and this is what a program loses that writes more than a ring before it reads.
+pub const FULL_TIME_NS: u64 = 10_000_000;
+
 /// Longest wait without sleep. Between cores nothing was gained beyond 5 us, and a wake-up of a sleeper costs more than 20 us here.
 pub const LOOK_TIME: Duration = Duration::from_micros(20);
 /// Waits without sleep that fail in a row before some are skipped.

@@ -152,6 +152,29 @@ fn a_writer_whose_bytes_nobody_reads_gets_a_larger_ring() {
 }
 
 #[test]
+fn two_ends_that_both_write_before_they_read_do_not_stop_each_other_without_a_node() {
+    let mut node = TestNode::start();
+    let (a, b) = (node.context(), node.context());
+    let (one, two) = upgraded_pair(&a, &b);
+    node.stop();
+    // Far more than a ring that cannot grow has room for, and less than the kernel's buffers.
+    let data: Vec<u8> = (0..200_000u32).map(|i| ((i * 17) >> 3) as u8).collect();
+    let (done, waiting) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for mut stream in [&one, &two] {
+            stream.write_all(&data).unwrap();
+        }
+        for mut stream in [&one, &two] {
+            let mut got = vec![0; data.len()];
+            stream.read_exact(&mut got).unwrap();
+            assert!(got == data);
+        }
+        done.send(()).unwrap();
+    });
+    waiting.recv_timeout(Duration::from_secs(20)).expect("a write waits for a read that comes after it");
+}
+
+#[test]
 fn bytes_are_filled_in_and_looked_at_where_they_lie() {
     let node = TestNode::start();
     let (a, b) = (node.context(), node.context());

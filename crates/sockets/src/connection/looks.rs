@@ -6,6 +6,7 @@ use crate::types::{Bypass, Description, Medium, State};
 use rustix::io::Errno;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
+use vmmc_host::Nanos;
 use vmmc_host::stream::{Flags, Phase, thread_id};
 
 impl Connection {
@@ -64,6 +65,7 @@ impl Connection {
     fn looks_writable(&self, joined: &Joined) -> bool {
         joined.core.looks_writable() || {
             joined.core.outgoing().want_room();
+            joined.core.notice_full(Nanos::monotonic().0);
             joined.core.looks_writable()
         }
     }

@@ -74,6 +74,7 @@ impl Connection {
         let ready = || {
             joined.core.looks_writable() || {
                 out.want_room();
+                joined.core.notice_full(Nanos::monotonic().0);
                 joined.core.looks_writable()
             }
         };

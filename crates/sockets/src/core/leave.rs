@@ -10,10 +10,10 @@
 //! Invariant: from the byte of the kernel's stream at which the ring took over, [`copies_before`](vmmc_host::stream::Left::copies_before) the tail bytes of it are copies.
 
 use super::{Kernel, RESET, Upgraded};
-use crate::limits::{COPIES_LOOKS, PUBLISH_BYTES};
+use crate::limits::{COPIES_LOOKS, FULL_TIME_NS, PUBLISH_BYTES};
 use rustix::io::Errno;
 use std::io::{IoSlice, IoSliceMut};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use vmmc_host::stream::{DirectionWords, Flags, Left, Phase};
 
 /// What of the copies stands in front of the kernel's next byte for the receiving end.
@@ -27,7 +27,48 @@ pub(super) enum Copies {
     Amiss,
 }
 
+/// When a full ring was noticed.
+#[derive(Debug, Default)]
+pub(super) struct Full {
+    /// The head then.
+    head: AtomicU64,
+    /// The time, nanoseconds; 0: never.
+    since_ns: AtomicU64,
+    /// The head stood still for [`FULL_TIME_NS`].
+    stuck: AtomicU32,
+}
+
 impl Upgraded {
+    /// Sending end that has no room: a receiving end that takes nothing for so long may wait for us to go on, as a program does that writes before it reads. The kernel's
+    /// buffers take more than a ring, and there the direction goes with the next send.
+    pub(crate) fn notice_full(&self, now_ns: u64) {
+        let head = self.outgoing().head.load(Ordering::Acquire);
+        let full = &self.full;
+        if full.head.swap(head, Ordering::Relaxed) != head || full.since_ns.load(Ordering::Relaxed) == 0 {
+            full.since_ns.store(now_ns.max(1), Ordering::Relaxed);
+            full.stuck.store(0, Ordering::Relaxed);
+        } else if now_ns.saturating_sub(full.since_ns.load(Ordering::Relaxed)) >= FULL_TIME_NS {
+            full.stuck.store(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the next send finds the ring full and leaves it.
+    #[inline]
+    pub(super) fn is_stuck(&self) -> bool {
+        self.full.stuck.load(Ordering::Relaxed) != 0 && self.is_stuck_now()
+    }
+
+    #[cold]
+    fn is_stuck_now(&self) -> bool {
+        let out = self.outgoing();
+        !self.is_between()
+            && out.head.load(Ordering::Acquire) == self.full.head.load(Ordering::Relaxed)
+            && out.announced().in_ring()
+            && out.reached() == out.announced().number
+            && !out.goes_back()
+            && out.sender_flags.load(Ordering::Relaxed) & Flags::END == 0
+    }
+
     /// Announces that the kernel carries what comes next; `more`: the caller sends there at once. Otherwise there are no copies: who has read all that was sent, and closes,
     /// would leave them unread, which is a reset. False: the receiving end has not followed the last change yet, or wants
     /// what is in the ring by the kernel too. The caller has the lock.

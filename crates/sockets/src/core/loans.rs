@@ -82,7 +82,8 @@ impl Upgraded {
         let at = out.tail.load(Ordering::Relaxed);
         let room = self.slot.stretch(self.end, large, at, free.min(most));
         if room.len_bytes() == 0 {
-            return Err(Sending::Full);
+            let left = self.is_stuck() && self.leave_ring(kernel, false);
+            return Err(if left { Sending::Kernel } else { Sending::Full });
         }
         self.room.begin(me, room.len_bytes() as u64);
         std::mem::forget(locked);

@@ -217,6 +217,7 @@ impl Upgraded {
             reset_told: copy(&self.reset_told),
             grow_at: AtomicU64::default(),
             wants_to_grow: AtomicU32::default(),
+            full: Default::default(),
             room: Default::default(),
             view: Default::default(),
             stores: Default::default(),
@@ -662,6 +663,9 @@ impl World {
         }
         process.core.ask_kernel.store(1, Ordering::Relaxed);
         process.core.follow_hints(&self.socket(e));
+        if process.writer_sleeps {
+            [0, u64::MAX].into_iter().for_each(|now_ns| process.core.notice_full(now_ns));
+        }
         let (readable, writable) = (process.core.looks_readable(), process.core.looks_writable());
         let process = &mut self.sides[e].processes[p];
         process.reader_sleeps &= !readable;
