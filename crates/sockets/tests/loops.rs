@@ -87,6 +87,22 @@ fn bytes_room_and_ends_mark_a_token_and_ring_a_bell() {
 }
 
 #[test]
+fn a_shutdown_by_another_thread_is_told_to_whoever_waits_for_room_or_bytes() {
+    let node = TestNode::start();
+    let (a, b) = (node.context(), node.context());
+    let (one, _two) = upgraded_pair(&a, &b);
+    let set = a.ready_set().unwrap();
+    set.add(one.connection(), 5, Interest::WRITE).unwrap();
+    taken(&set);
+    one.shutdown(std::net::Shutdown::Write).unwrap();
+    assert_eq!(taken(&set), [5], "a send fails from now on");
+    set.change(one.connection(), Interest::READ);
+    taken(&set);
+    one.shutdown(std::net::Shutdown::Read).unwrap();
+    assert_eq!(taken(&set), [5], "a receive ends from now on");
+}
+
+#[test]
 fn a_loop_that_followed_a_connection_before_the_upgrade_hears_of_it_afterwards() {
     let node = TestNode::start();
     let (a, b) = (node.context(), node.context());

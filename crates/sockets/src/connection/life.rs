@@ -222,12 +222,17 @@ impl Connection {
         if how != Shutdown::Read {
             let tell = joined.core.end_sending(thread_id());
             self.tell(context, joined, tell);
+            // Another thread may wait for room, or a loop, and hears at once that there is none any more.
+            fence(Ordering::SeqCst);
+            joined.core.outgoing().sender_sleep.wake_all();
+            self.mark_own_watches(context.node());
             joined.give_back_at_last(fd);
             self.pass_on(context, joined);
         }
         if how != Shutdown::Write {
             joined.core.incoming().receiver_flags.fetch_or(Flags::SHUT, Ordering::SeqCst);
             joined.core.incoming().receiver_sleep.wake_all();
+            self.mark_own_watches(context.node());
         }
     }
 

@@ -66,6 +66,15 @@ impl Connection {
         }
     }
 
+    /// Has the event loops of this process look at the connection. The caller has passed a full fence.
+    pub(super) fn mark_own_watches(&self, node: &Node) {
+        // Below a signal handler that interrupted one that changes: its loop looks anyway.
+        let Some(watches) = self.watches.lock() else { return };
+        for watch in watches.iter().filter(|w| std::ptr::eq(&*w.node, node)).filter_map(|w| Watch::from_word(w.word)) {
+            node.mark_own(watch);
+        }
+    }
+
     /// Writes a registration into the shared words, and marks its token: what happened before nobody told.
     pub(super) fn enter_watch(&self, node: &Node, joined: &Joined, registration: &mut Registration) {
         let Some(session) = node.session(&joined.seat).filter(|s| s.process() != 0) else { return };
