@@ -9,6 +9,7 @@
 //! data, as TCP has it. What the kernel had said before of an earlier generation is nobody's event.
 
 use crate::arena::Index;
+use crate::limits::DEAF_SLICE_NS;
 use crate::readiness::{self, ALWAYS, INPUT, OUTPUT};
 use crate::real;
 use crate::reason::Reason;
@@ -18,7 +19,7 @@ use libc::{c_int, epoll_event};
 use std::collections::VecDeque;
 use std::ptr::null_mut;
 use std::sync::OnceLock;
-use vmmc_sockets::limits::TOKENS_MAX;
+use vmmc_sockets::limits::{FULL_TIME_NS, TOKENS_MAX};
 use vmmc_sockets::{Direction, Medium, ReadySet, State};
 
 const EDGE: u32 = libc::EPOLLET as u32;
@@ -90,6 +91,8 @@ struct Member {
     kernel_said: u32,
     /// What held when it was judged last, since the program asked for it.
     held: u32,
+    /// It is in the list of those whose rings are full.
+    full: bool,
     /// The connection is upgraded: readiness is judged here, and the registration is ours.
     in_ring: bool,
     /// The wait in whose answer it was reported last: once in each.
@@ -111,6 +114,10 @@ pub(crate) struct Members {
     free: VecDeque<u32>,
     queue: VecDeque<u32>,
     rings: usize,
+    /// Members that no bell rings for, until they are with the kernel, and what had happened when they were looked at.
+    unheard: Vec<(u32, u64)>,
+    /// Members whose rings are full, to which the kernel may be open before there is room.
+    full: Vec<u32>,
     /// Number of the wait whose answer is being made.
     wait: u64,
 }
@@ -118,7 +125,58 @@ pub(crate) struct Members {
 impl Members {
     /// None.
     pub(crate) const fn new() -> Members {
-        Members { set: None, all: Vec::new(), free: VecDeque::new(), queue: VecDeque::new(), rings: 0, wait: 0 }
+        Members {
+            set: None,
+            all: Vec::new(),
+            free: VecDeque::new(),
+            queue: VecDeque::new(),
+            rings: 0,
+            unheard: Vec::new(),
+            full: Vec::new(),
+            wait: 0,
+        }
+    }
+
+    /// How long to sleep at most for members that nobody tells of, nanoseconds.
+    pub(crate) fn look_after_ns(&self) -> Option<u64> {
+        match (self.unheard.is_empty(), self.full.is_empty()) {
+            (false, _) => Some(DEAF_SLICE_NS),
+            (true, false) => Some(FULL_TIME_NS),
+            (true, true) => None,
+        }
+    }
+
+    /// Members that no bell rings for may be ready.
+    #[inline]
+    pub(crate) fn look_at_unheard(&mut self) {
+        if !self.unheard.is_empty() {
+            self.look_at_some_unheard();
+        }
+    }
+
+    #[cold]
+    fn look_at_some_unheard(&mut self) {
+        for (token, seen) in std::mem::take(&mut self.unheard) {
+            let Some(tcp) = CONNECTIONS.pin(self.all[token as usize].connection) else { continue };
+            let Some(connection) = tcp.connection() else { continue };
+            // First: what came before is found by the look that follows.
+            let over = connection.is_with_kernel();
+            let now = connection.ring_changes();
+            if now != seen {
+                self.enqueue(token);
+            }
+            if !over {
+                self.unheard.push((token, now));
+            }
+        }
+    }
+
+    /// A sleep has lasted so long that full rings may be left.
+    pub(crate) fn look_at_full(&mut self) {
+        while let Some(token) = self.full.pop() {
+            self.all[token as usize].full = false;
+            self.enqueue(token);
+        }
     }
 
     /// The data under which the bell is registered.
@@ -231,6 +289,7 @@ impl Members {
             only_kernel: false,
             kernel_said: 0,
             held: 0,
+            full: self.all[token as usize].full,
             in_ring: false,
             reported: 0,
             fd,
@@ -255,6 +314,9 @@ impl Members {
             tcp.add_set(set, token) && ready.add(connection, token, readiness::interest(event.events)).is_ok();
         if !watched {
             tcp.leave(fd, Reason::ManySets);
+            if !connection.is_plain() {
+                self.unheard.push((token, connection.ring_changes()));
+            }
         }
         if !connection.is_plain() {
             self.enqueue(token);
@@ -354,6 +416,7 @@ impl Members {
         if let (Some(connection), Some(ready)) = (tcp.connection(), ready) {
             ready.remove(connection);
         }
+        self.unheard.retain(|(other, _)| *other != token);
         let member = &mut self.all[token as usize];
         self.rings -= usize::from(member.in_ring);
         (member.used, member.in_ring) = (false, false);
@@ -391,6 +454,7 @@ impl Members {
             only_kernel: false,
             kernel_said: 0,
             held: 0,
+            full: false,
             in_ring,
             reported: 0,
             fd: -1,
@@ -468,6 +532,10 @@ impl Members {
         member.register(epfd, token, &state);
         if member.asleep || !member.armed {
             return 0;
+        }
+        let full = state.tx == Medium::Ring && !state.writable && member.events & OUTPUT != 0;
+        if full && !std::mem::replace(&mut member.full, true) {
+            self.full.push(token);
         }
         let asked = member.events & !MANNER;
         if member.events & EDGE == 0 {

@@ -38,6 +38,7 @@ reasons! {
     Excluded "the port is excluded",
     Threads "read or written by threads of the C library (aio)",
     Full "a table is full",
+    OtherSet "in an epoll set that another process made, or for which descriptors are short",
 }
 
 static COUNTS: [AtomicU64; TEXTS.len()] = [const { AtomicU64::new(0) }; TEXTS.len()];
@@ -68,7 +69,7 @@ impl Reason {
             Reason::OutOfBand => Bypass::Urgent,
             Reason::IoUring => Bypass::IoUring,
             Reason::ManySets => Bypass::Watchers,
-            Reason::Passed | Reason::Exec | Reason::StandardStream | Reason::Threads => Bypass::Leaked,
+            Reason::Passed | Reason::Exec | Reason::OtherSet | Reason::StandardStream | Reason::Threads => Bypass::Leaked,
             Reason::Excluded => Bypass::Excluded,
             _ => Bypass::KernelOnly,
         }

@@ -219,7 +219,7 @@ impl Set {
         own::context().poll();
         self.with(|members| {
             if self.inherited.load(Relaxed) {
-                if let Some(ready) = hang_bell(epfd).filter(|ready| members.watch_all(ready)) {
+                if let Some(ready) = hang_bell(epfd).filter(|ready| !ready.is_silent() && members.watch_all(ready)) {
                     // The old one is the parent's, and another thread may look at it: it stays.
                     self.ready.store(Box::into_raw(ready), Release);
                     self.inherited.store(false, Relaxed);
@@ -235,7 +235,13 @@ impl Set {
     fn nap(&self, limit: Limit, ready: &ReadySet) -> Limit {
         let deaf = self.inherited.load(Relaxed)
             && (own::context().has_between() || self.with(|members| members.reads_ring()) == Some(true));
-        if deaf { limit.at_most(DEAF_SLICE_NS) } else { limit.nap_with(ready) }
+        if deaf {
+            return limit.at_most(DEAF_SLICE_NS);
+        }
+        match self.with(|members| members.look_after_ns()).flatten() {
+            Some(ns) => limit.nap_with(ready).at_most(ns),
+            None => limit.nap_with(ready),
+        }
     }
 
     /// It cannot be waited for here only: its connections go back to the kernel, now and later.
@@ -246,11 +252,19 @@ impl Set {
         self.send_back();
     }
 
+    /// Whoever waits for the set as for a descriptor hears of rings by its bell.
+    fn why_nested(&self) -> Reason {
+        let ready = self.ready.load(Acquire);
+        // SAFETY: see `ready`.
+        let silent = unsafe { ready.as_ref() }.is_some_and(ReadySet::is_silent);
+        if silent { Reason::OtherSet } else { Reason::Nested }
+    }
+
     fn send_back(&self) {
         let done = self.with(|members| {
             for (fd, connection) in members.connections() {
                 if let Some(tcp) = CONNECTIONS.pin(connection) {
-                    tcp.leave(fd, Reason::Nested);
+                    tcp.leave(fd, self.why_nested());
                 }
             }
             members.enqueue_all();
@@ -276,7 +290,8 @@ impl Set {
 
 /// A bell, in the kernel's set.
 fn hang_bell(epfd: c_int) -> Option<Box<ReadySet>> {
-    let ready = Box::new(own::context().ready_set().ok()?);
+    let context = own::context();
+    let ready = Box::new(context.ready_set().or_else(|_| context.silent_set()).ok()?);
     let mut event = epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: Members::bell_data() };
     // SAFETY: the event is ours; the bell lives as long as the box.
     let hung = unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, ready.bell().as_raw_fd(), &raw mut event) };
@@ -311,9 +326,11 @@ pub(crate) unsafe fn control(epfd: c_int, op: c_int, fd: c_int, event: *mut epol
     // SAFETY: the caller's promise.
     let kernel = || unsafe { real::epoll_ctl(epfd, op, fd, event) };
     let Some(set) = table::set(epfd) else {
-        if let Some(tcp) = table::connection(fd) {
-            // A set that we did not see being made.
-            tcp.leave(fd, Reason::ManySets);
+        if let Some(tcp) = table::connection(fd).filter(|_| op != libc::EPOLL_CTL_DEL) {
+            // A set that we did not see being made: it tells only of what the kernel has.
+            let kept = Kept::now();
+            tcp.leave(fd, Reason::OtherSet);
+            drop(kept);
         }
         return kernel();
     };
@@ -352,12 +369,12 @@ impl Set {
     /// epoll_ctl for a connection.
     fn control(&self, op: c_int, epfd: c_int, fd: c_int, event: epoll_event, tcp: &Held) -> c_int {
         if op == libc::EPOLL_CTL_ADD && self.nested.load(Relaxed) {
-            tcp.leave(fd, Reason::Nested);
+            tcp.leave(fd, self.why_nested());
         }
         self.epfd.store(epfd, Relaxed);
         let (own, ready) = (self.index(), self.ready(epfd));
         if ready.is_none() && !self.members.is_mine() && op == libc::EPOLL_CTL_ADD {
-            tcp.leave(fd, Reason::ManySets);
+            tcp.leave(fd, Reason::OtherSet);
             let mut event = event;
             // SAFETY: the event is ours.
             return unsafe { real::epoll_ctl(epfd, op, fd, &raw mut event) };
@@ -559,6 +576,9 @@ fn wait_in(set: &Set, request: &Request<'_>, limit: Limit) -> c_int {
         if slept == Ok(0) && own::context().has_between() {
             own::context().look_after_node();
         }
+        if slept == Ok(0) {
+            set.with(Members::look_at_full);
+        }
         match slept {
             Ok(0) if !limit.is_over() => {}
             Ok(0) => {
@@ -578,6 +598,7 @@ impl Set {
     /// Events of connections that may be ready, behind those found already. Says how many there are then, and how many connections use rings.
     fn collect(&self, request: &Request<'_>, found: usize, ready: &ReadySet) -> (usize, usize) {
         let collected = self.with(|members| {
+            members.look_at_unheard();
             ready.take(&mut |token| members.enqueue(token));
             if found == request.max as usize {
                 return (found, members.rings());

@@ -265,4 +265,12 @@ impl Context {
     pub fn ready_set(&self) -> Result<ReadySet, Errno> {
         ReadySet::new(self)
     }
+
+    /// A set that follows no connection, for a loop that looks by itself: only [`ReadySet::mark`] wakes it.
+    ///
+    /// # Errors
+    /// When descriptors are short.
+    pub fn silent_set(&self) -> Result<ReadySet, Errno> {
+        ReadySet::silent(self)
+    }
 }

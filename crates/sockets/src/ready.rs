@@ -5,13 +5,14 @@
 use crate::connection::Connection;
 use crate::context::Context;
 use crate::limits::TOKENS_MAX;
-use crate::node::Node;
+use crate::node::{Node, ring_fd};
 use crate::patience::{KernelLooks, Patience};
 use crate::types::Interest;
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use vmmc_host::Nanos;
 use vmmc_host::stream::{Bells, Watch};
@@ -25,26 +26,86 @@ pub struct TooMany;
 #[derive(Debug)]
 pub struct ReadySet {
     node: Arc<Node>,
-    bell: u32,
+    bell: Bell,
     patience: Patience,
     /// Of waits in the kernel, for connections to other nodes.
     looks: KernelLooks,
 }
 
+/// What wakes the loop.
+#[derive(Debug)]
+enum Bell {
+    /// Peers do, by one of the process's bells.
+    Of(u32),
+    /// Only this process does: the loop looks by itself.
+    Silent { fd: OwnedFd, marks: Marks },
+}
+
+/// Marked tokens of a loop that nobody else rings.
+#[derive(Debug)]
+struct Marks {
+    any: AtomicBool,
+    bits: Box<[AtomicU64]>,
+}
+
+impl Marks {
+    fn new() -> Marks {
+        let words = TOKENS_MAX as usize / 64;
+        Marks { any: AtomicBool::new(false), bits: (0..words).map(|_| AtomicU64::new(0)).collect() }
+    }
+
+    fn mark(&self, token: u32) {
+        let token = token % TOKENS_MAX;
+        self.bits[token as usize / 64].fetch_or(1 << (token % 64), Ordering::SeqCst);
+        self.any.store(true, Ordering::SeqCst);
+    }
+
+    fn take(&self, each: &mut dyn FnMut(u32)) {
+        if !self.any.swap(false, Ordering::SeqCst) {
+            return;
+        }
+        for (at, word) in (0u32..).zip(&self.bits) {
+            let mut bits = word.swap(0, Ordering::SeqCst);
+            while bits != 0 {
+                each(at * 64 + bits.trailing_zeros());
+                bits &= bits - 1;
+            }
+        }
+    }
+}
+
 impl ReadySet {
     pub(crate) fn new(context: &Context) -> Result<ReadySet, Errno> {
+        let bell = context.node().take_bell(context.settings())?;
+        Ok(ReadySet::with(context, Bell::Of(bell)))
+    }
+
+    pub(crate) fn silent(context: &Context) -> Result<ReadySet, Errno> {
+        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let fd = (context.settings().keep_fd)(fd);
+        Ok(ReadySet::with(context, Bell::Silent { fd, marks: Marks::new() }))
+    }
+
+    fn with(context: &Context, bell: Bell) -> ReadySet {
         let node = context.node().clone();
-        let bell = node.take_bell(context.settings())?;
-        Ok(ReadySet { node, bell, patience: Patience::default(), looks: KernelLooks::default() })
+        ReadySet { node, bell, patience: Patience::default(), looks: KernelLooks::default() }
     }
 
     fn bells(&self) -> &Bells {
         self.node.bells().expect("made with the set")
     }
 
+    /// Whether no peer rings it.
+    pub fn is_silent(&self) -> bool {
+        matches!(self.bell, Bell::Silent { .. })
+    }
+
     /// Becomes readable when the set is armed and something happens. Register it edge-triggered and do not read it.
     pub fn bell(&self) -> BorrowedFd<'_> {
-        self.node.bell_fd(self.bell)
+        match &self.bell {
+            Bell::Of(bell) => self.node.bell_fd(*bell),
+            Bell::Silent { fd, .. } => fd.as_fd(),
+        }
     }
 
     /// Whether it is this process's own; after a fork it is the parent's, who would be rung.
@@ -54,7 +115,7 @@ impl ReadySet {
 
     /// Whether sets are running short, so that this one should not be kept without need.
     pub fn is_scarce(&self) -> bool {
-        self.node.bells_are_scarce()
+        self.is_silent() || self.node.bells_are_scarce()
     }
 
     /// Follows a connection under a token of the caller's choice, below [`TOKENS_MAX`]. Look at its state once afterwards.
@@ -62,42 +123,57 @@ impl ReadySet {
     /// # Errors
     /// When the connection or the token cannot be followed.
     pub fn add(&self, connection: &Connection, token: u32, interest: Interest) -> Result<(), TooMany> {
-        if token >= TOKENS_MAX {
-            return Err(TooMany);
+        match self.bell {
+            Bell::Of(bell) if token < TOKENS_MAX => connection.watch(&self.node, bell, token, interest),
+            _ => Err(TooMany),
         }
-        connection.watch(&self.node, self.bell, token, interest)
     }
 
     /// Changes what is of interest.
     pub fn change(&self, connection: &Connection, interest: Interest) {
-        connection.change_watch(&self.node, self.bell, interest);
+        if let Bell::Of(bell) = self.bell {
+            connection.change_watch(&self.node, bell, interest);
+        }
     }
 
     /// Follows it no longer.
     pub fn remove(&self, connection: &Connection) {
-        connection.unwatch(&self.node, self.bell);
+        if let Bell::Of(bell) = self.bell {
+            connection.unwatch(&self.node, bell);
+        }
     }
 
     /// Takes the tokens of all connections to which something happened; some may be stale.
     pub fn take(&self, each: &mut dyn FnMut(u32)) {
-        self.bells().take(self.bell, each);
+        match &self.bell {
+            Bell::Of(bell) => self.bells().take(*bell, each),
+            Bell::Silent { marks, .. } => marks.take(each),
+        }
     }
 
     /// Has the loop look at a token of its own, and wakes it if it sleeps. Takes no lock.
     pub fn mark(&self, token: u32) {
-        self.node.mark_own(Watch { process: 0, bell: self.bell, token });
+        match &self.bell {
+            Bell::Of(bell) => self.node.mark_own(Watch { process: 0, bell: *bell, token }),
+            Bell::Silent { fd, marks } => {
+                marks.mark(token);
+                ring_fd(fd);
+            }
+        }
     }
 
     /// Whether something happened. A few loads.
     #[inline]
     pub fn any(&self) -> bool {
-        self.bells().any(self.bell)
+        match &self.bell {
+            Bell::Of(bell) => self.bells().any(*bell),
+            Bell::Silent { marks, .. } => marks.any.load(Ordering::SeqCst),
+        }
     }
 
     /// Waits without sleeping until something happens, for as long as that tends to pay and at most `max`; says whether something did.
     pub fn spin(&self, context: &Context, max: Duration) -> bool {
-        let bells = self.bells();
-        self.patience.look(context.peer_core.load(Ordering::Relaxed), max, || bells.any(self.bell))
+        self.patience.look(context.peer_core.load(Ordering::Relaxed), max, || self.any())
     }
 
     /// Before a sleep for connections of which some go to other nodes, whose bytes mostly come by the kernel: asks the kernel, by `ready`, for as long as that tends to pay.
@@ -114,22 +190,29 @@ impl ReadySet {
     /// the [news](Context::poll).
     #[inline]
     pub fn is_deaf(&self) -> bool {
-        self.node.is_deaf(self.bell)
+        matches!(self.bell, Bell::Of(bell) if self.node.is_deaf(bell))
     }
 
     /// Announces a sleep. True: something is there, do not sleep.
     pub fn arm(&self) -> bool {
-        self.bells().arm(self.bell)
+        match self.bell {
+            Bell::Of(bell) => self.bells().arm(bell),
+            Bell::Silent { .. } => self.any(),
+        }
     }
 
     /// Ends what [`arm`](Self::arm) began.
     pub fn disarm(&self) {
-        self.bells().disarm(self.bell);
+        if let Bell::Of(bell) = self.bell {
+            self.bells().disarm(bell);
+        }
     }
 }
 
 impl Drop for ReadySet {
     fn drop(&mut self) {
-        self.node.return_bell(self.bell);
+        if let Bell::Of(bell) = self.bell {
+            self.node.return_bell(bell);
+        }
     }
 }

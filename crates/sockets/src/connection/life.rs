@@ -16,7 +16,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{Ordering, fence};
 use vmmc_host::stream::messages::OfferRefusal;
 use vmmc_host::stream::{
-    EndWords, Flags, claim, cookie, has_no_delay, mark_upgraded, needs_kernel, reset, shut_down, tcp_progress,
+    EndWords, Flags, Phase, claim, cookie, has_no_delay, mark_upgraded, needs_kernel, reset, shut_down, tcp_progress,
     thread_id, wait_socket,
 };
 use vmmc_host::{Deadline, Nanos};
@@ -331,6 +331,35 @@ impl Connection {
         joined.core.follow(thread_id(), &Socket(fd));
         let (_, tell) = joined.core.return_to_kernel(thread_id(), &Socket(fd));
         self.tell(context, joined, tell);
+    }
+
+    /// Whether nothing comes by the ring any more of which the kernel does not tell, after
+    /// [`pin_to_kernel`](Self::pin_to_kernel): the ring is empty, and no send is under way that began before the peer
+    /// could know.
+    pub fn is_with_kernel(&self) -> bool {
+        let Some(joined) = self.upgraded.get() else { return true };
+        let into = joined.core.incoming();
+        if into.receiver_flags.load(Ordering::SeqCst) & Flags::WANTS_KERNEL == 0 {
+            return false;
+        }
+        fence(Ordering::SeqCst);
+        let sends = into.sender_lock.load(Ordering::SeqCst) != 0;
+        // A peer that could not be followed so far does not leave the ring either.
+        let followed = into.phase() == Phase::Steady && into.reached() == into.announced().number;
+        !sends && followed && (!into.reads_ring() || into.available(joined.core.slot.most_bytes()) == 0)
+    }
+
+    /// A number that changes when the other end does something by the ring, for whoever no bell rings for.
+    pub fn ring_changes(&self) -> u64 {
+        let Some(joined) = self.upgraded.get() else { return 0 };
+        let (into, out) = (joined.core.incoming(), joined.core.outgoing());
+        let words = [&into.tail, &out.head].map(|word| word.load(Ordering::Acquire));
+        let announced = into.announced();
+        let epoch = [announced.number as u64, u64::from(announced.pending)];
+        let flags = [&into.sender_flags, &out.receiver_flags, &joined.core.own().hint];
+        let flags = flags.map(|word| u64::from(word.load(Ordering::Acquire)));
+        let mix = |sum: u64, word| sum.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(word).rotate_left(23);
+        words.into_iter().chain(epoch).chain(flags).fold(1, mix)
     }
 
     /// Somebody will read and write the kernel's socket who does not know of the ring: what is in it goes back into the kernel, by the peer, and nobody uses it again. A peer that
