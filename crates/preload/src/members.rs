@@ -118,6 +118,8 @@ pub(crate) struct Members {
     unheard: Vec<(u32, u64)>,
     /// Members whose rings are full, to which the kernel may be open before there is room.
     full: Vec<u32>,
+    /// The set is in another one: the kernel's set must say what the program asked for, and nothing else.
+    nested: bool,
     /// Number of the wait whose answer is being made.
     wait: u64,
 }
@@ -133,6 +135,7 @@ impl Members {
             rings: 0,
             unheard: Vec::new(),
             full: Vec::new(),
+            nested: false,
             wait: 0,
         }
     }
@@ -241,6 +244,26 @@ impl Members {
     /// Any of them may be ready.
     pub(crate) fn enqueue_all(&mut self) {
         (0..self.all.len() as u32).for_each(|token| self.enqueue(token));
+    }
+
+    /// The set is in another one from now on.
+    pub(crate) fn nest(&mut self) {
+        self.nested = true;
+        self.enqueue_all();
+    }
+
+    /// Whether one of those that may be ready has something that the kernel's set does not know: those stay in the queue.
+    pub(crate) fn has_more_than_kernel(&mut self, epfd: c_int) -> bool {
+        for _ in 0..self.queue.len() {
+            let Some(token) = self.queue.pop_front() else { break };
+            let bits = self.judge(epfd, token);
+            let member = &mut self.all[token as usize];
+            member.held = 0;
+            if bits != 0 && !member.is_level_of_kernel() {
+                self.enqueue(token);
+            }
+        }
+        self.is_queued()
     }
 
     /// Whether any of them may be ready.
@@ -505,7 +528,7 @@ impl Members {
             found += 1;
             if member.events & ONE_SHOT != 0 {
                 member.armed = false;
-            } else if member.events & EDGE == 0 {
+            } else if member.events & EDGE == 0 && !member.is_level_of_kernel() {
                 self.enqueue(token);
             }
         }
@@ -529,7 +552,10 @@ impl Members {
         }
         let state = connection.state(crate::own::context(), borrowed(member.fd));
         self.rings += usize::from(!member.in_ring);
-        member.register(epfd, token, &state);
+        let kernels = self.nested
+            && (member.events & OUTPUT == 0 || state.tx == Medium::Kernel)
+            && (member.events & INPUT == 0 || connection.is_read_from_kernel());
+        member.register(epfd, token, &state, self.nested, kernels);
         if member.asleep || !member.armed {
             return 0;
         }
@@ -631,10 +657,22 @@ impl Member {
         unsafe { real::epoll_ctl(epfd, op, self.fd, &raw mut event) };
     }
 
-    /// Brings the kernel's registration in line with where the directions are. Once upgraded it stays ours, also when the bytes go back to the kernel.
-    fn register(&mut self, epfd: c_int, token: u32, state: &State) {
+    /// Whether the kernel's set says by itself that there is something, as long as there is.
+    fn is_level_of_kernel(&self) -> bool {
+        self.in_ring && self.registered & EDGE == 0
+    }
+
+    /// Brings the kernel's registration in line with where the directions are. Once upgraded it stays ours, also when the bytes go back to the kernel. In a set within
+    /// another it is what the program asked for, once it is the kernel's business alone: whoever waits for the set hears of nothing else.
+    fn register(&mut self, epfd: c_int, token: u32, state: &State, nested: bool, kernels: bool) {
         let output = if readiness::kernel_part(state) & OUTPUT != 0 { OUTPUT & libc::EPOLLOUT as u32 } else { 0 };
-        let wanted = (INPUT & !(libc::EPOLLRDNORM as u32)) | output | EDGE;
+        let output = if nested { output & self.events } else { output };
+        let wanted = match (kernels, self.asleep) {
+            (true, false) if self.events & ONE_SHOT != 0 => self.events & !MANNER | EDGE,
+            (true, false) if self.events & EDGE == 0 => self.events & !MANNER,
+            (true, true) => EDGE,
+            _ => (INPUT & !(libc::EPOLLRDNORM as u32)) | output | EDGE,
+        };
         if wanted != self.registered {
             let mut event = epoll_event { events: wanted, u64: self.key(token) };
             // SAFETY: the event is ours.

@@ -69,7 +69,9 @@ impl Reason {
             Reason::OutOfBand => Bypass::Urgent,
             Reason::IoUring => Bypass::IoUring,
             Reason::ManySets => Bypass::Watchers,
-            Reason::Passed | Reason::Exec | Reason::OtherSet | Reason::StandardStream | Reason::Threads => Bypass::Leaked,
+            Reason::Passed | Reason::Exec | Reason::OtherSet | Reason::StandardStream | Reason::Threads => {
+                Bypass::Leaked
+            }
             Reason::Excluded => Bypass::Excluded,
             _ => Bypass::KernelOnly,
         }

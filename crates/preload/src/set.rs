@@ -22,7 +22,7 @@ use libc::{c_int, epoll_event, sigset_t};
 use std::os::fd::AsRawFd;
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
-use vmmc_sockets::ReadySet;
+use vmmc_sockets::{Connection, ReadySet};
 
 /// An epoll set.
 pub(crate) struct Set {
@@ -44,8 +44,10 @@ pub(crate) struct Set {
     kernel_first: AtomicBool,
     /// When the kernel was last asked.
     looked_ns: AtomicU64,
-    /// It is in another set, or something waits for it as for a descriptor: its connections stay with the kernel.
+    /// Its connections stay with the kernel.
     nested: AtomicBool,
+    /// It is in another set, or something waits for it as for a descriptor, and must hear of what the program asked for and nothing else. Then it is nested, too.
+    within: AtomicBool,
     /// This process got it by fork; the bits are its parent's.
     inherited: AtomicBool,
 }
@@ -63,6 +65,7 @@ impl Resource for Set {
             kernel_first: AtomicBool::new(false),
             looked_ns: AtomicU64::new(0),
             nested: AtomicBool::new(false),
+            within: AtomicBool::new(false),
             inherited: AtomicBool::new(false),
         }
     }
@@ -88,6 +91,7 @@ impl Resource for Set {
         self.rings.store(0, Relaxed);
         self.looked_ns.store(0, Relaxed);
         self.nested.store(false, Relaxed);
+        self.within.store(false, Relaxed);
         self.inherited.store(false, Relaxed);
     }
 
@@ -164,7 +168,7 @@ impl Set {
                     self.control(op, epfd, fd, event, tcp);
                 }
                 Left::Gone { fd, ref tcp, .. } => self.going(fd, tcp, None, Leaves::Closes, None),
-                Left::Nested { .. } => self.send_back(),
+                Left::Nested { .. } => self.send_back(true),
             }
         }
         drop(kept);
@@ -228,7 +232,9 @@ impl Set {
                 members.enqueue_all();
             }
         });
-        self.nest();
+        if !self.nested.swap(true, Relaxed) {
+            self.send_back(false);
+        }
     }
 
     /// How long to sleep at most.
@@ -246,10 +252,10 @@ impl Set {
 
     /// It cannot be waited for here only: its connections go back to the kernel, now and later.
     pub(crate) fn nest(&self) {
-        if self.nested.swap(true, Relaxed) {
-            return;
+        if !self.within.swap(true, Relaxed) {
+            self.nested.store(true, Relaxed);
+            self.send_back(true);
         }
-        self.send_back();
     }
 
     /// Whoever waits for the set as for a descriptor hears of rings by its bell.
@@ -260,20 +266,45 @@ impl Set {
         if silent { Reason::OtherSet } else { Reason::Nested }
     }
 
-    fn send_back(&self) {
+    /// Its connections go back to the kernel, and so do those that come.
+    fn send_back(&self, within: bool) {
         let done = self.with(|members| {
             for (fd, connection) in members.connections() {
                 if let Some(tcp) = CONNECTIONS.pin(connection) {
                     tcp.leave(fd, self.why_nested());
                 }
             }
-            members.enqueue_all();
+            if within {
+                members.nest();
+            } else {
+                members.enqueue_all();
+            }
         });
         if done.is_none() {
-            self.leave_to_section(Left::Nested { next: null_mut() });
+            return self.leave_to_section(Left::Nested { next: null_mut() });
         }
-        // What is in rings now the kernel does not know: whoever waits for the set looks into it once.
-        self.wake();
+        if within {
+            self.tell_outer();
+        } else {
+            self.wake();
+        }
+    }
+
+    /// Whoever waits for the set as for a descriptor hears of rings by its bell only: it rings now if there is something
+    /// in one, and otherwise whoever puts something there rings it.
+    fn tell_outer(&self) {
+        let _kept = Kept::now();
+        let ready = self.ready.load(Acquire);
+        // SAFETY: see `ready`.
+        let Some(ready) = (unsafe { ready.as_ref() }) else { return };
+        let Some(epfd) = self.descriptor() else { return };
+        let more = self.with(|members| {
+            ready.take(&mut |token| members.enqueue(token));
+            members.has_more_than_kernel(epfd)
+        });
+        if more != Some(false) || self.sleepers.load(SeqCst) > 0 || ready.arm() {
+            self.wake();
+        }
     }
 
     /// Whether the kernel's set has events that the program must not see: once a connection was in it, for the bell stays and may ring late.
@@ -292,6 +323,12 @@ impl Set {
 fn hang_bell(epfd: c_int) -> Option<Box<ReadySet>> {
     let context = own::context();
     let ready = Box::new(context.ready_set().or_else(|_| context.silent_set()).ok()?);
+    // What it rang for was another loop's: a set within another must not look ready for it.
+    let mut count = 0u64;
+    let kept = Kept::now();
+    // SAFETY: eight bytes of ours; the bell never blocks.
+    unsafe { real::read(ready.bell().as_raw_fd(), (&raw mut count).cast(), size_of::<u64>()) };
+    drop(kept);
     let mut event = epoll_event { events: (libc::EPOLLIN | libc::EPOLLET) as u32, u64: Members::bell_data() };
     // SAFETY: the event is ours; the bell lives as long as the box.
     let hung = unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, ready.bell().as_raw_fd(), &raw mut event) };
@@ -379,18 +416,26 @@ impl Set {
             // SAFETY: the event is ours.
             return unsafe { real::epoll_ctl(epfd, op, fd, &raw mut event) };
         }
+        if self.within.load(Relaxed) {
+            // What is looked at below rings for nobody outside; `tell_outer` does, if there is something.
+            ready.inspect(|ready| ready.disarm());
+        }
         let done = self.with(|members| match (op, ready) {
             (libc::EPOLL_CTL_ADD, Some(ready)) => members.add(epfd, own, fd, tcp, event, ready),
             (libc::EPOLL_CTL_MOD, _) => members.modify(epfd, own, fd, tcp, event, ready),
             _ => members.remove(epfd, own, fd, tcp, ready),
         });
-        done.unwrap_or_else(|| {
+        let result = done.unwrap_or_else(|| {
             // Whether it fails nobody can tell yet; in order it comes after what was interrupted.
             if let Some(tcp) = CONNECTIONS.pin(tcp.index()) {
                 self.leave_to_section(Left::Control { op, epfd, fd, event, tcp, next: null_mut() });
             }
             0
-        })
+        });
+        if self.within.load(Relaxed) {
+            self.tell_outer();
+        }
+        result
     }
 
     /// A descriptor of a connection that is in the set is about to go. `epfd`: a descriptor of the set; none where the kernel knows already.
@@ -437,6 +482,11 @@ pub(crate) fn going(fd: c_int, tcp: &Held, leaves: Leaves, heir: Option<c_int>) 
 pub(crate) fn look_again(tcp: &Tcp) {
     for index in tcp.sets() {
         let (Some(set), Some(token)) = (SETS.pin(index), tcp.token(index)) else { continue };
+        let kernels = || tcp.connection().is_some_and(Connection::is_read_from_kernel);
+        if set.within.load(Relaxed) && kernels() {
+            // The kernel says all there is to say, and whoever waits for the set would be told of nothing.
+            continue;
+        }
         let ready = set.ready.load(Acquire);
         // SAFETY: see `Set::ready`.
         match unsafe { ready.as_ref() }.filter(|_| !set.inherited.load(Relaxed)) {
@@ -653,9 +703,8 @@ impl Set {
         if found > 0 && own::context().has_between() {
             ready.returned();
         }
-        // Whoever waits for the set as for a descriptor hears of rings only by its bell.
-        if self.nested.load(Relaxed) && (self.with(|members| members.is_queued()) != Some(false) || ready.arm()) {
-            self.wake();
+        if self.within.load(Relaxed) {
+            self.tell_outer();
         }
         if self.sleepers.load(SeqCst) > 0 && ready.arm() {
             self.wake();

@@ -92,6 +92,7 @@ static long messages(int fd, int flags, int count, struct timespec *limit)
 }
 static int watch(int fd, unsigned events, long data) { struct epoll_event e = { .events = events, .data.u64 = data }; int s = epoll_create1(0); return epoll_ctl(s, EPOLL_CTL_ADD, fd, &e) ? -1 : s; }
 static long event(int s) { struct epoll_event e[4]; int n = epoll_wait(s, e, 4, 50); for (int i = 0; i < n; i++) printf("  event %x data %ld\n", e[i].events, (long)e[i].data.u64); return n; }
+static void quiet(int s) { struct epoll_event e[4]; epoll_wait(s, e, 4, 50); }
 static int within(int fd, int ms) { struct timeval t = { 0, ms * 1000 }; return setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &t, sizeof t); }
 static void later(int fd, const char *text) { if (fork() == 0) { usleep(60000); send(fd, text, strlen(text), MSG_NOSIGNAL); _exit(0); } }
 static long spliced(int fd) { int ends[2]; if (pipe(ends) || write(ends[1], "piped", 5) != 5) return -2; long n = splice(ends[0], 0, fd, 0, 5, 0); int kept = errno; close(ends[0]); close(ends[1]); errno = kept; return n; }
@@ -195,6 +196,12 @@ static void drained(int fd) { for (int i = 0; i < 20; i++) { while (recv(fd, buf
     X(reuse_after_close, int s = watch(p.a, EPOLLIN, 5); close(p.a); int old = p.b; made(); struct epoll_event e = { EPOLLIN, { .u64 = 6 } }; S(epoll_ctl(s, EPOLL_CTL_ADD, p.a, &e)); close(old); nap(); S(event(s)); send(p.b, "x", 1, 0); S(event(s)); close(s)) \
     X(two_sets, int s = watch(p.a, EPOLLIN, 5), t = watch(p.a, EPOLLIN, 6); send(p.b, "x", 1, 0); S(event(s)); S(event(t)); close(s); S(event(t)); close(t)) \
     X(nested, int s = watch(p.a, EPOLLIN, 5), t = watch(s, EPOLLIN, 6); send(p.b, "x", 1, 0); S(event(t)); S(event(s)); close(s); close(t)) \
+    X(nested_with_nothing, int s = watch(p.a, EPOLLIN | EPOLLRDHUP, 5), t = watch(s, EPOLLIN, 6); S(event(t)); S(polled(s, POLLIN)); S(event(s)); S(event(t)); send(p.b, "x", 1, 0); S(event(t)); S(event(t)); S(event(s)); S(recv(p.a, buf, 9, 0)); S(event(t)); S(event(s)); send(p.b, "y", 1, 0); S(event(t)); S(event(s)); close(p.b); S(event(s)); S(recv(p.a, buf, 9, 0)); S(event(t)); S(event(s)); close(s); close(t)) \
+    X(nested_output, int s = watch(p.a, EPOLLOUT, 5), t = watch(s, EPOLLIN, 6); S(event(t)); S(event(s)); S(armed(s, p.a, EPOLLIN)); S(event(t)); S(event(s)); close(s); close(t)) \
+    X(nested_with_edges, int s = watch(p.a, EPOLLIN | EPOLLET, 5), t = watch(s, EPOLLIN | EPOLLET, 6); S(event(t)); send(p.b, "x", 1, 0); for (int i = 0; i < 3; i++) quiet(t), quiet(s); for (int i = 0; i < 4; i++) { send(p.b, "x", 1, 0); S(event(t)); S(event(t)); S(event(s)); S(event(s)); } close(s); close(t)) \
+    X(nested_once, int s = watch(p.a, EPOLLIN | EPOLLONESHOT, 5), t = watch(s, EPOLLIN, 6); for (int i = 0; i < 3; i++) { send(p.b, "x", 1, 0); S(event(t)); S(event(s)); S(event(t)); S(event(s)); S(armed(s, p.a, EPOLLIN | EPOLLONESHOT)); } S(event(t)); S(event(s)); close(s); close(t)) \
+    X(nested_before, int s = epoll_create1(0), t = watch(s, EPOLLIN, 6); struct epoll_event e = { EPOLLIN, { .u64 = 5 } }; S(epoll_ctl(s, EPOLL_CTL_ADD, p.a, &e)); S(event(t)); send(p.b, "x", 1, 0); S(event(t)); S(event(s)); S(recv(p.a, buf, 9, 0)); S(event(t)); close(s); close(t)) \
+    X(nested_with_bytes, send(p.b, "x", 1, 0); S(polled(p.a, POLLIN)); int s = watch(p.a, EPOLLIN, 5), t = watch(s, EPOLLIN, 6); S(event(t)); S(event(s)); S(event(t)); S(recv(p.a, buf, 9, 0)); send(p.b, "y", 1, 0); S(event(t)); S(event(s)); close(s); close(t)) \
     X(exclusive, int s = watch(p.a, EPOLLIN | EPOLLEXCLUSIVE, 5); send(p.b, "x", 1, 0); S(event(s)); close(s)) \
     X(set_errors, int s = watch(p.a, EPOLLIN, 5); struct epoll_event e = { EPOLLIN, { .u64 = 6 } }; S(epoll_ctl(s, EPOLL_CTL_ADD, p.a, &e)); S(epoll_ctl(s, EPOLL_CTL_MOD, p.b, &e)); S(epoll_ctl(s, EPOLL_CTL_DEL, p.b, &e)); S(epoll_ctl(s, EPOLL_CTL_DEL, p.a, 0)); S(epoll_ctl(s, EPOLL_CTL_DEL, p.a, 0)); S(epoll_ctl(s, 9, p.a, &e)); close(s)) \
     X(killed_peer, pid_t c = fork(); if (c == 0) { close(p.a); pause(); } close(p.b); kill(c, SIGKILL); waitpid(c, 0, 0); nap(); S(recv(p.a, buf, 9, 0)); S(recv(p.a, buf, 9, 0))) \

@@ -296,7 +296,8 @@ impl Node {
     /// Whether peers may not ring the bell yet, so that its loop has to look by itself.
     #[inline]
     pub(crate) fn is_deaf(&self, bell: u32) -> bool {
-        self.bells_watch[bell as usize].load(Ordering::Relaxed) < self.bells_heard[bell as usize].load(Ordering::Acquire)
+        self.bells_watch[bell as usize].load(Ordering::Relaxed)
+            < self.bells_heard[bell as usize].load(Ordering::Acquire)
     }
 
     /// A bell is about to watch a connection of that session. False: its peers will never have it.
