@@ -8,7 +8,7 @@ use crate::tcp::{Held, borrowed};
 use crate::{probe, real, table};
 use libc::{c_int, c_ulong, c_void, socklen_t};
 use std::sync::atomic::Ordering::Relaxed;
-use vmmc_sockets::{Connection, Direction, Medium, Shutdown};
+use vmmc_sockets::{Direction, Medium, Shutdown};
 
 /// shutdown.
 pub(crate) fn shutdown(fd: c_int, how: c_int) -> c_int {
@@ -50,15 +50,10 @@ pub(crate) unsafe fn getsockopt(
         }
     }
     if result == 0 && level == libc::IPPROTO_TCP && name == libc::TCP_NODELAY {
-        if let Some(tcp) = table::connection(fd).filter(|tcp| !tcp.is_plain()) {
-            // Underneath it is on, so that no doorbell waits; the program sees its own.
-            let set = match tcp.no_delay.load(Relaxed) {
-                -1 => tcp.connection().is_some_and(Connection::had_no_delay),
-                set => set == 1,
-            };
-            let set = c_int::from(set);
+        // Underneath it is on, so that no doorbell waits; the program sees its own.
+        if let Some(set) = table::connection(fd).and_then(|tcp| tcp.connection()?.no_delay()) {
             // SAFETY: the kernel has just written so many bytes there.
-            unsafe { answer(set, value, len) };
+            unsafe { answer(c_int::from(set), value, len) };
         }
     }
     result
@@ -70,7 +65,7 @@ fn own_answer(fd: c_int, name: c_int) -> Option<c_int> {
     let _inside = Inside::enter();
     match name {
         libc::SO_ERROR => tcp.connection()?.take_error(own::context(), borrowed(fd)),
-        _ => Some(tcp.not_sent.load(Relaxed) as c_int),
+        _ => tcp.connection()?.not_sent_limit().map(|limit| limit as c_int),
     }
 }
 
@@ -120,16 +115,13 @@ pub(crate) unsafe fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *co
         tcp.leave(fd, reason);
     }
     if level == libc::IPPROTO_TCP && name == libc::TCP_NOTSENT_LOWAT && !Inside::here() {
-        if fits {
-            tcp.not_sent.store(number as u32, Relaxed);
-        }
-        if fits && !tcp.is_plain() {
+        if fits && tcp.connection().is_some_and(|connection| connection.set_not_sent_limit(number as u32)) {
             return 0;
         }
     }
     let no_delay = level == libc::IPPROTO_TCP && name == libc::TCP_NODELAY;
     if no_delay && fits && !tcp.is_plain() && number == 0 {
-        tcp.no_delay.store(0, Relaxed);
+        tcp.connection().inspect(|connection| connection.set_no_delay(false));
         return 0;
     }
     // SAFETY: the caller's promise.
@@ -142,7 +134,9 @@ pub(crate) unsafe fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *co
 
 fn remember(tcp: &Held, level: c_int, name: c_int, number: c_int) {
     match (level, name) {
-        (libc::IPPROTO_TCP, libc::TCP_NODELAY) => tcp.no_delay.store(i8::from(number != 0), Relaxed),
+        (libc::IPPROTO_TCP, libc::TCP_NODELAY) => {
+            tcp.connection().inspect(|connection| connection.set_no_delay(number != 0));
+        }
         (libc::SOL_SOCKET, libc::SO_RCVLOWAT) => tcp.low_water.store(number.max(1) as u32, Relaxed),
         (libc::SOL_SOCKET, libc::SO_RCVTIMEO | libc::SO_SNDTIMEO) => tcp.forget_timeouts(),
         _ => {}

@@ -42,12 +42,8 @@ pub(crate) struct Tcp {
     left: AtomicU8,
     /// O_NONBLOCK: 0 no, 1 yes, -1 unknown.
     nonblocking: AtomicI8,
-    /// TCP_NODELAY as the program set it: 0 no, 1 yes, -1 it did not since the connection was made.
-    pub(crate) no_delay: AtomicI8,
     /// SO_RCVLOWAT as the program set it; 1 unless it did.
     pub(crate) low_water: AtomicU32,
-    /// TCP_NOTSENT_LOWAT as the program set it; underneath an upgraded connection bears its mark there.
-    pub(crate) not_sent: AtomicU32,
     /// Other processes have the socket too and may change what we remember of it.
     shared: AtomicBool,
     /// SO_RCVTIMEO and SO_SNDTIMEO in microseconds, 0 for none, or [`UNKNOWN`].
@@ -64,9 +60,7 @@ impl Resource for Tcp {
             connection: AtomicPtr::new(null_mut()),
             left: AtomicU8::new(0),
             nonblocking: AtomicI8::new(-1),
-            no_delay: AtomicI8::new(-1),
             low_water: AtomicU32::new(1),
-            not_sent: AtomicU32::new(0),
             shared: AtomicBool::new(false),
             timeouts_us: [const { AtomicU64::new(UNKNOWN) }; 2],
             seen: Seen::new(),
@@ -83,9 +77,7 @@ impl Resource for Tcp {
         }
         self.left.store(0, Relaxed);
         self.nonblocking.store(-1, Relaxed);
-        self.no_delay.store(-1, Relaxed);
         self.low_water.store(1, Relaxed);
-        self.not_sent.store(0, Relaxed);
         self.shared.store(false, Relaxed);
         self.forget_timeouts();
         self.seen.reset();

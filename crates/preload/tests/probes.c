@@ -58,10 +58,11 @@ static void fresh(void)
     if (connect(p.a, (void *)&at, len) || (p.b = accept(listener, 0, 0)) < 0) die("connect");
     close(listener);
 }
-static void made(void)
+static void warmed(void);
+static void made(void) { fresh(); warmed(); }
+static void warmed(void)
 {
     int loaded = dlsym(RTLD_DEFAULT, "vmmc_sockets_peek_v1") != NULL, good = 0;
-    fresh();
     for (int i = 0; i < (loaded ? 20000 : 4) && good < 3; i++) {
         int rings = 0;
         if (send(p.a, "ping", 4, 0) != 4) die("send"); rings += by_ring(p.b); if (recv(p.b, buf, 4, MSG_WAITALL) != 4) die("recv");
@@ -162,6 +163,8 @@ static void drained(int fd) { for (int i = 0; i < 20; i++) { while (recv(fd, buf
     X(read_shut, S(shutdown(p.a, SHUT_RD)); S(recv(p.a, buf, 9, 0)); S(send(p.a, "x", 1, 0)); S(recv(p.b, buf, 9, 0))) \
     X(shut_wrong, S(shutdown(p.a, 7)); S(shutdown(p.a, -1))) \
     X(not_sent_mark, S(number(p.a, IPPROTO_TCP, TCP_NOTSENT_LOWAT)); S(set(p.a, IPPROTO_TCP, TCP_NOTSENT_LOWAT, 12345)); S(number(p.a, IPPROTO_TCP, TCP_NOTSENT_LOWAT))) \
+    X(options_from_before, int old[2] = { p.a, p.b }, on = 1, limit = 777; fresh(); setsockopt(p.a, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on); setsockopt(p.b, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &limit, sizeof limit); warmed(); S(number(p.a, IPPROTO_TCP, TCP_NODELAY)); S(number(p.a, IPPROTO_TCP, TCP_NOTSENT_LOWAT)); S(number(p.b, IPPROTO_TCP, TCP_NODELAY)); S(number(p.b, IPPROTO_TCP, TCP_NOTSENT_LOWAT)); fflush(stdout); if (fork() == 0) { S(number(p.b, IPPROTO_TCP, TCP_NOTSENT_LOWAT)); S(set(p.b, IPPROTO_TCP, TCP_NOTSENT_LOWAT, 888)); S(set(p.b, IPPROTO_TCP, TCP_NODELAY, 1)); S(set(p.a, IPPROTO_TCP, TCP_NODELAY, 0)); char fds[2][9]; sprintf(fds[0], "%d", p.a); sprintf(fds[1], "%d", p.b); execl("/proc/self/exe", "probes", fds[0], fds[1], NULL); } wait(0); S(number(p.a, IPPROTO_TCP, TCP_NODELAY)); S(number(p.b, IPPROTO_TCP, TCP_NODELAY)); S(number(p.b, IPPROTO_TCP, TCP_NOTSENT_LOWAT)); close(old[0]); close(old[1])) \
+    X(options_of_a_listener, int old[2] = { p.a, p.b }, limit = 999; struct sockaddr_in at = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) }; socklen_t len = sizeof at; int l = socket(AF_INET, SOCK_STREAM, 0); bind(l, (void *)&at, sizeof at); setsockopt(l, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &limit, sizeof limit); setsockopt(l, IPPROTO_TCP, TCP_NODELAY, &limit, sizeof limit); listen(l, 5); getsockname(l, (void *)&at, &len); p.a = socket(AF_INET, SOCK_STREAM, 0); connect(p.a, (void *)&at, len); p.b = accept(l, 0, 0); close(l); warmed(); S(number(p.b, IPPROTO_TCP, TCP_NOTSENT_LOWAT)); S(number(p.b, IPPROTO_TCP, TCP_NODELAY)); S(number(p.a, IPPROTO_TCP, TCP_NOTSENT_LOWAT)); close(old[0]); close(old[1])) \
     X(no_delay, S(number(p.a, IPPROTO_TCP, TCP_NODELAY)); S(set(p.a, IPPROTO_TCP, TCP_NODELAY, 1)); S(number(p.a, IPPROTO_TCP, TCP_NODELAY)); S(set(p.a, IPPROTO_TCP, TCP_NODELAY, 0)); S(number(p.a, IPPROTO_TCP, TCP_NODELAY))) \
     X(options, S(number(p.a, SOL_SOCKET, SO_TYPE)); S(number(p.a, SOL_SOCKET, SO_ACCEPTCONN)); S(number(p.a, SOL_SOCKET, SO_KEEPALIVE)); S(number(p.a, SOL_SOCKET, SO_PROTOCOL)); S(number(p.a, SOL_SOCKET, SO_DOMAIN)); S(number(p.a, SOL_SOCKET, SO_OOBINLINE))) \
     X(unread_is_not_unsent, send(p.a, "hello", 5, 0); nap(); nap(); nap(); S(request(p.a, TIOCOUTQ)); S(request(p.b, FIONREAD))) \
@@ -213,9 +216,14 @@ PROBES
 #define X(name, ...) { #name, name##_probe },
 static const struct { const char *name; void (*run)(void); } probes[] = { PROBES };
 
-int main(void)
+int main(int count, char **words)
 {
     setvbuf(stdout, 0, _IOLBF, 0);
+    if (count == 3) {
+        p = (struct pair){ atoi(words[1]), atoi(words[2]) };
+        S(number(p.a, IPPROTO_TCP, TCP_NODELAY)); S(number(p.b, IPPROTO_TCP, TCP_NODELAY)); S(number(p.b, IPPROTO_TCP, TCP_NOTSENT_LOWAT));
+        return 0;
+    }
     nowhere = mmap(0, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     struct sigaction action = { .sa_handler = on_pipe };
     sigaction(SIGPIPE, &action, 0);

@@ -42,8 +42,6 @@ pub struct Connection {
     /// Bytes that it had carried when it was offered; 0 before.
     offered_after: AtomicU64,
     cookie: AtomicU64,
-    /// TCP_NODELAY when it was offered; later it is always set.
-    no_delay: AtomicBool,
     /// Kernel calls under way, until the upgrade counts them in shared memory.
     early: Arc<Early>,
     matched: Known<Option<Meeting>>,
@@ -241,7 +239,6 @@ impl Connection {
             offer: AtomicU64::new(0),
             offered_after: AtomicU64::new(0),
             cookie: AtomicU64::new(0),
-            no_delay: AtomicBool::new(false),
             early: Arc::default(),
             matched: Known::new(None),
             upgraded: OnceLock::new(),

@@ -176,9 +176,14 @@ pub fn mark_upgraded(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     if got == 0 { Ok(()) } else { Err(last_error()) }
 }
 
+/// The limit of unsent bytes that the program asked for, 0 for none; or the mark.
+pub fn not_sent_limit(fd: BorrowedFd<'_>) -> u32 {
+    number(fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT).unwrap_or(0) as u32
+}
+
 /// Whether some holder of the socket has marked it as upgraded.
 pub fn is_marked_upgraded(fd: BorrowedFd<'_>) -> bool {
-    number(fd, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT) == Ok(u64::from(MARK))
+    not_sent_limit(fd) == MARK
 }
 
 /// Ends both directions of a socket.

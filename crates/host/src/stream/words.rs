@@ -400,7 +400,11 @@ pub struct EndWords {
     /// Between nodes: what became of the other end's [`Flags::GIVE_BACK`]: [`EndWords::HEARD`], written by the node, and [`EndWords::GIVEN_BACK`]; and of this
     /// end's own: [`EndWords::GAVE_UP`].
     pub back: AtomicU32,
-    _pad: [u32; 6],
+    /// Private to the holders: `TCP_NODELAY` as the program has it; underneath it is set.
+    pub no_delay: AtomicU32,
+    /// Private to the holders: `TCP_NOTSENT_LOWAT` as the program has it; underneath the mark is there.
+    pub not_sent: AtomicU32,
+    _pad: [u32; 4],
 }
 
 impl EndWords {
@@ -418,7 +422,9 @@ impl EndWords {
     #[cfg(not(loom))]
     fn reset(&self) {
         let wishes = [&self.pinned, &self.soon, &self.ready, &self.wishes, &self.back];
-        for word in [&self.attached, &self.holders, &self.hint, &self.dead, &self.core].into_iter().chain(wishes) {
+        let options = [&self.no_delay, &self.not_sent];
+        let others = wishes.into_iter().chain(options);
+        for word in [&self.attached, &self.holders, &self.hint, &self.dead, &self.core].into_iter().chain(others) {
             word.store(0, Ordering::Relaxed);
         }
     }

@@ -16,8 +16,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{Ordering, fence};
 use vmmc_host::stream::messages::OfferRefusal;
 use vmmc_host::stream::{
-    EndWords, Flags, Phase, claim, cookie, has_no_delay, mark_upgraded, needs_kernel, reset, shut_down, tcp_progress,
-    thread_id, wait_socket,
+    EndWords, Flags, Phase, claim, cookie, has_no_delay, mark_upgraded, needs_kernel, not_sent_limit, reset, shut_down,
+    tcp_progress, thread_id, wait_socket,
 };
 use vmmc_host::{Deadline, Nanos};
 
@@ -60,9 +60,27 @@ impl Connection {
         }
     }
 
-    /// Whether TCP_NODELAY was set when it was offered: an upgraded socket has it always.
-    pub fn had_no_delay(&self) -> bool {
-        self.no_delay.load(Ordering::Relaxed)
+    /// `TCP_NODELAY` of an upgraded connection, as whoever holds this end set it: underneath it is on.
+    pub fn no_delay(&self) -> Option<bool> {
+        self.upgraded.get().map(|joined| joined.core.own().no_delay.load(Ordering::Relaxed) != 0)
+    }
+
+    /// Somebody who holds this end set it.
+    pub fn set_no_delay(&self, on: bool) {
+        if let Some(joined) = self.upgraded.get() {
+            joined.core.own().no_delay.store(u32::from(on), Ordering::Relaxed);
+        }
+    }
+
+    /// `TCP_NOTSENT_LOWAT` of an upgraded connection, as whoever holds this end set it: underneath its mark is there.
+    pub fn not_sent_limit(&self) -> Option<u32> {
+        self.upgraded.get().map(|joined| joined.core.own().not_sent.load(Ordering::Relaxed))
+    }
+
+    /// Somebody who holds this end set it; false: it is not upgraded.
+    pub fn set_not_sent_limit(&self, limit: u32) -> bool {
+        let upgraded = self.upgraded.get();
+        upgraded.inspect(|joined| joined.core.own().not_sent.store(limit, Ordering::Relaxed)).is_some()
     }
 
     #[cold]
@@ -77,7 +95,6 @@ impl Connection {
         if needs_kernel(fd) {
             return self.pin_to_kernel(context, fd, Bypass::KernelOnly);
         }
-        self.no_delay.store(has_no_delay(fd), Ordering::Relaxed);
         let Ok(claim) = claim(fd) else { return self.settle_for(Bypass::NotTcp) };
         let Some(own) = self.own.upgrade() else { return };
         self.cookie.store(claim.cookie, Ordering::Relaxed);
@@ -144,6 +161,8 @@ impl Connection {
         }
         let Some(meeting) = matched.take() else { return };
         drop(matched);
+        // As the program set them, before this connection or its listener was anything to us.
+        let (no_delay, not_sent) = (has_no_delay(fd), not_sent_limit(fd));
         let same = cookie(fd).is_ok_and(|c| c == self.cookie.load(Ordering::Relaxed));
         let fine = same
             && tcp_progress(fd).is_ok_and(|p| p.established)
@@ -155,7 +174,10 @@ impl Connection {
             context.node().release(&meeting.seat);
             return self.settle_for(Bypass::Shared);
         }
-        meeting.slot.words().ends[meeting.seat.place.end as usize].holders.store(1, Ordering::SeqCst);
+        let own = &meeting.slot.words().ends[meeting.seat.place.end as usize];
+        own.no_delay.store(u32::from(no_delay), Ordering::Relaxed);
+        own.not_sent.store(not_sent, Ordering::Relaxed);
+        own.holders.store(1, Ordering::SeqCst);
         self.join_watched(context, meeting, watches);
     }
 
