@@ -31,6 +31,7 @@ reasons! {
     LowWater "a low-water mark",
     Splice "splice, or sendfile from something that cannot be read at an offset",
     IoUring "the program uses io_uring",
+    KernelAio "the program uses the kernel's asynchronous input and output (io_submit)",
     Nested "an epoll set within another",
     ManySets "in several epoll sets",
     Passed "passed to another process",

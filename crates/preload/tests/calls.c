@@ -25,6 +25,7 @@
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
+#include <linux/aio_abi.h>
 #include <linux/sockios.h>
 #include <unistd.h>
 
@@ -736,11 +737,36 @@ static void case_forks(void)
     ended(p);
 }
 
+/* A loop that waits by the kernel's asynchronous input and output hears of bytes, for its connections stay there. */
+static void case_kernel_aio(void)
+{
+    aio_context_t context = 0;
+    SAYS(RAW(SYS_io_setup, 8, &context));
+    struct pair p = made();
+    char text[10] = "";
+    struct iocb poll_in = { .aio_fildes = p.b, .aio_lio_opcode = IOCB_CMD_POLL, .aio_buf = POLLIN };
+    struct iocb take = { .aio_fildes = p.b, .aio_lio_opcode = IOCB_CMD_PREAD, .aio_buf = (unsigned long)text, .aio_nbytes = 5 };
+    for (int i = 0; i < 3; i++) {
+        struct iocb *first[1] = { &poll_in }, *second[1] = { &take };
+        struct io_event event = { 0 };
+        struct timespec limit = { 2, 0 };
+        SAYS(RAW(SYS_io_submit, context, 1, first));
+        put(p.a, "bytes", 5);
+        SAYS(RAW(SYS_io_getevents, context, 1, 1, &event, &limit));
+        says("poll", event.res);
+        SAYS(RAW(SYS_io_submit, context, 1, second));
+        SAYS(RAW(SYS_io_getevents, context, 1, 1, &event, &limit));
+        printf("  got %lld %s\n", (long long)event.res, text);
+    }
+    ended(p);
+    SAYS(RAW(SYS_io_destroy, context));
+}
+
 static const struct { const char *name; void (*run)(void); } CASES[] = {
     { "send", case_send }, { "receive", case_receive }, { "requests", case_requests }, { "no_delay", case_no_delay }, { "low_water", case_low_water }, { "signals", case_signals },
     { "names_and_ends", case_names_and_ends }, { "timeouts", case_timeouts }, { "waiting", case_waiting }, { "sets", case_sets }, { "high_numbers", case_high_numbers },
     { "descriptors", case_descriptors }, { "programs", case_programs }, { "exits", case_exits }, { "cancel", case_cancel },
-    { "cancel_in_kernel", case_cancel_in_kernel }, { "forks", case_forks },
+    { "cancel_in_kernel", case_cancel_in_kernel }, { "forks", case_forks }, { "kernel_aio", case_kernel_aio },
 };
 
 int main(int count_of_words, char **words)

@@ -26,6 +26,7 @@ const CASES: &[(&str, usize)] = &[
     ("cancel", 0),
     ("cancel_in_kernel", 0),
     ("forks", 0),
+    ("kernel_aio", 1),
 ];
 
 #[test]

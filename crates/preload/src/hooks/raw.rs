@@ -1,9 +1,11 @@
 //! The hook of `syscall`, for programs that make socket calls by number.
 //!
-//! Invariant: a number that has a hook is that hook's call; io_uring is seen here, and from then on new connections stay with the kernel, because its
-//! requests name descriptors without passing by. Source: syscall(2).
+//! Invariant: a number that has a hook is that hook's call; io_uring and the kernel's asynchronous input and output are seen
+//! here, and from then on new connections stay with the kernel, because their requests name descriptors without passing
+//! by. Source: syscall(2).
 
 use super::{descriptors, epoll, hook, programs, sockets, transfer, waiting};
+use crate::own::Inside;
 use crate::reason::{self, Reason};
 use crate::{fork, probe, real, select, wait};
 use libc::{c_int, c_long, sigset_t};
@@ -55,6 +57,14 @@ unsafe fn pointed_mask(at: usize) -> Option<Mask> {
         let [mask, bytes] = at.read_unaligned();
         Mask::new(mask, bytes)
     }
+}
+
+/// The program has set up, if the result says so, what works on descriptors without passing a hook.
+fn stops(why: Reason, result: c_long) -> c_long {
+    if result >= 0 && !Inside::here() {
+        reason::stop_upgrading(why);
+    }
+    result
 }
 
 /// Whether clone3 makes a process of its own on the same stack.
@@ -134,13 +144,8 @@ hook! { fn syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: us
             Some(mask) => c_long::from(epoll::epoll_pwait2(fd, b as _, c as c_int, d as _, mask.as_ptr())),
             None => real::syscall(number, a, b, c, d, e, f),
         },
-        libc::SYS_io_uring_setup => {
-            let result = real::syscall(number, a, b, c, d, e, f);
-            if result >= 0 {
-                reason::stop_upgrading(Reason::IoUring);
-            }
-            result
-        }
+        libc::SYS_io_uring_setup => stops(Reason::IoUring, real::syscall(number, a, b, c, d, e, f)),
+        libc::SYS_io_setup => stops(Reason::KernelAio, real::syscall(number, a, b, c, d, e, f)),
         // A process of its own on the same stack, as fork makes it.
         libc::SYS_clone if a as c_int & libc::CLONE_VM == 0 && b == 0 => fork::around(|| real::syscall(number, a, b, c, d, e, f)),
         // The same, by a structure.
