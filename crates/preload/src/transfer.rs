@@ -120,10 +120,13 @@ fn receive_on(
             Received::Failed(error) => return partial(moved, error.raw_os_error()),
             Received::Empty if enough(moved) => return Outcome::Done(moved),
             Received::Empty => {
-                if cursor.is_empty() && flags & libc::MSG_DONTWAIT == 0 {
+                let end = self::wait(tcp, connection, fd, flags, &mut deadline);
+                // Who asks for nothing waits once, and is content with having waited.
+                let content = cursor.is_empty() && waits && !tcp.is_nonblocking(fd);
+                if content && matches!(end, None | Some(libc::EAGAIN)) {
                     return Outcome::Done(moved);
                 }
-                if let Some(end) = self::wait(tcp, connection, fd, flags, &mut deadline) {
+                if let Some(end) = end {
                     return partial(moved, end);
                 }
             }
@@ -551,10 +554,13 @@ pub(crate) unsafe fn splice(
 ) -> ssize_t {
     // SAFETY: the caller's promise.
     let kernel = || unsafe { real::splice(from, from_at, to, to_at, n, flags) };
+    if n == 0 {
+        return kernel();
+    }
     if let Some(tcp) = table::connection(to) {
         let Some(connection) = tcp.connection() else { return kernel() };
         // Bytes that were taken out of a pipe cannot be put back when the ring is full, so this direction is the kernel's.
-        return if n == 0 { kernel() } else { in_kernel(&tcp, connection, to, 0, Reason::Splice, kernel) };
+        return in_kernel(&tcp, connection, to, 0, Reason::Splice, kernel);
     }
     let Some(tcp) = table::connection(from) else { return kernel() };
     let Some(connection) = tcp.connection() else { return kernel() };

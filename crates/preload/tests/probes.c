@@ -120,12 +120,18 @@ static void urgent_after(int turns)
     close(p.a); close(p.b);
     p = before;
 }
+static long now_ms(void) { struct timespec t; clock_gettime(CLOCK_MONOTONIC, &t); return t.tv_sec * 1000 + t.tv_nsec / 1000000; }
+/* What a call says, and whether it took longer than so many ms. */
+#define lasts(call, ms) ({ long start = now_ms(), n = (call); int kept = errno; printf("  %s\n", now_ms() - start >= ms ? "waits" : "at once"); errno = kept; n; })
 static int armed(int s, int fd, unsigned events) { struct epoll_event e = { .events = events, .data.u64 = 6 }; return epoll_ctl(s, EPOLL_CTL_MOD, fd, &e); }
 static void drained(int fd) { for (int i = 0; i < 20; i++) { while (recv(fd, buf, sizeof buf, MSG_DONTWAIT) > 0) {} usleep(2000); } }
 
 #define PROBES \
     X(nothing_there, S(recv(p.a, buf, 9, MSG_DONTWAIT)); S(polled(p.a, POLLIN | POLLOUT)); S(request(p.a, FIONREAD)); S(request(p.a, TIOCOUTQ))) \
     X(zero_bytes, S(send(p.a, buf, 0, 0)); S(recv(p.b, buf, 0, MSG_DONTWAIT)); S(write(p.a, buf, 0)); S(read(p.b, buf, 0))) \
+    X(nothing_asked_of_nothing, struct iovec none[2] = { { buf, 0 }, { buf, 0 } }; S(within(p.a, 400)); S(lasts(recv(p.a, buf, 0, 0), 300)); S(lasts(recv(p.a, buf, 0, MSG_PEEK), 300)); S(lasts(message(p.a, 0, 0), 300)); S(lasts(read(p.a, buf, 0), 300)); S(lasts(readv(p.a, none, 2), 300)); S(recv(p.a, buf, 0, MSG_DONTWAIT)); later(p.b, "x"); S(within(p.a, 900)); S(lasts(recv(p.a, buf, 0, 0), 4000)); S(recv(p.a, buf, 9, 0)); fcntl(p.a, F_SETFL, O_NONBLOCK); S(recv(p.a, buf, 0, 0)); S(message(p.a, 0, 0)); S(read(p.a, buf, 0)); S(splice(p.a, 0, 1, 0, 0, 0))) \
+    X(nothing_asked_after_an_end, send(p.b, "x", 1, 0); S(polled(p.a, POLLIN)); S(recv(p.a, buf, 0, 0)); shutdown(p.b, SHUT_WR); nap(); S(recv(p.a, buf, 0, 0)); S(recv(p.a, buf, 9, 0)); S(recv(p.a, buf, 0, 0)); S(read(p.a, buf, 0))) \
+    X(nothing_asked_after_a_reset, linger(p.b); close(p.b); nap(); S(read(p.a, buf, 0)); S(recv(p.a, buf, 0, 0)); S(recv(p.a, buf, 0, 0))) \
     X(some_bytes, S(send(p.a, "hello", 5, 0)); S(request(p.b, FIONREAD)); S(recv(p.b, buf, 2, MSG_PEEK)); S(recv(p.b, buf, 3, 0)); S(recv(p.b, buf, 9, 0)); S(recv(p.b, buf, 9, MSG_DONTWAIT))) \
     X(truncated, send(p.a, "hello", 5, 0); S(recv(p.b, 0, 3, MSG_TRUNC)); S(recv(p.b, buf, 9, MSG_DONTWAIT))) \
     X(from_keeps_length_when_it_fails, S(from(p.b, MSG_DONTWAIT))) \

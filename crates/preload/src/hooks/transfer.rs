@@ -29,6 +29,11 @@ unsafe fn pieces<'a>(fd: c_int, iov: *const iovec, count: c_int) -> Option<&'a [
     Some(unsafe { std::slice::from_raw_parts(iov, count as usize) })
 }
 
+/// Whether a byte fits.
+fn has_room(pieces: &[iovec]) -> bool {
+    pieces.iter().any(|piece| piece.iov_len > 0)
+}
+
 /// What the fortified forms do when a buffer is smaller than the length given.
 fn check_fits(n: size_t, buf_len: size_t) {
     if n > buf_len {
@@ -39,24 +44,28 @@ fn check_fits(n: size_t, buf_len: size_t) {
     }
 }
 
+// A read of nothing is 0 at once, whatever holds for a socket; a receive of nothing is not.
 hook! { sleeps fn read(fd: c_int, buf: *mut c_void, n: size_t) -> ssize_t {
+    if n == 0 {
+        return real::read(fd, buf, n);
+    }
     receive(fd, &piece(buf, n), 0, || real::read(fd, buf, n))
 } }
 
 hook! { sleeps fn __read_chk(fd: c_int, buf: *mut c_void, n: size_t, buf_len: size_t) -> ssize_t {
     check_fits(n, buf_len);
-    receive(fd, &piece(buf, n), 0, || real::read(fd, buf, n))
+    read(fd, buf, n)
 } }
 
 hook! { sleeps fn readv(fd: c_int, iov: *const iovec, count: c_int) -> ssize_t {
-    match pieces(fd, iov, count) {
+    match pieces(fd, iov, count).filter(|all| has_room(all)) {
         Some(all) => receive(fd, all, 0, || real::readv(fd, iov, count)),
         None => real::readv(fd, iov, count),
     }
 } }
 
 hook! { sleeps fn preadv2(fd: c_int, iov: *const iovec, count: c_int, offset: off64_t, flags: c_int) -> ssize_t {
-    match pieces(fd, iov, count) {
+    match pieces(fd, iov, count).filter(|all| has_room(all)) {
         Some(all) if offset == -1 => receive(fd, all, nowait(flags), || real::preadv2(fd, iov, count, offset, flags)),
         _ => real::preadv2(fd, iov, count, offset, flags),
     }
