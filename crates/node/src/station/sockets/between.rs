@@ -217,14 +217,15 @@ impl Sockets {
     /// Asks the nodes that could have the other ends of offers.
     fn ask_others(&mut self, now: Time, engine: &mut Engine) -> bool {
         let mut any = false;
-        while let Some(own) = self.between.to_ask.pop_front() {
+        for _ in 0..BETWEEN_TURN {
+            let Some(own) = self.between.to_ask.pop_front() else { break };
+            any = true;
             if !self.offers.contains_key(&own) {
                 continue;
             }
             let peers: Vec<PeerRef> =
                 engine.message_peers().filter(|(_, at)| same(at.ip(), own.remote.ip())).map(|(p, _)| p).collect();
             for peer in peers {
-                any = true;
                 let message = addresses(Kind::Ask, 0, &own);
                 engine.send_message(now, peer, &[&message]);
             }
