@@ -240,6 +240,14 @@ pub const SOCKET_SLAB_SLOTS_MAX: u32 = 32;
 /// gone, and an exec closes them one by one.
 pub const SOCKET_HINTS: [Duration; 4] =
     [Duration::ZERO, Duration::from_millis(20), Duration::from_millis(200), Duration::from_secs(2)];
+/// Ends that are taken from processes which have ended, before rings and network have their turn: half a millisecond.
+pub const SOCKET_ENDS_PER_TURN: usize = 512;
+/// Ends of one such process before the next has its turn: one that held a few is not behind one that held all.
+pub const SOCKET_ENDS_PIECE: usize = 64;
+/// Ends without a holder that are looked at in a turn: each may wake its peer, which takes some microseconds.
+pub const SOCKET_ORPHANS_PER_TURN: usize = 64;
+/// Slabs that are let go in a turn: the kernel takes up to 2.2 MiB of each back.
+pub const SOCKET_SLABS_PER_TURN: usize = 4;
 /// Processes remembered whose library is of another version than the node.
 pub const SOCKET_STRANGERS_MAX: usize = 32;
 /// Messages read from a client of the sockets service that has gone: more than its socket holds.

@@ -9,7 +9,7 @@ use super::slab::Shape;
 use serde::{Deserialize, Serialize};
 
 /// A slot of a slab, and the end of the connection in it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Place {
     /// Id of the slab on its node; never used twice.
     pub slab: u64,

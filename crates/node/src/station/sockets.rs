@@ -683,4 +683,70 @@ mod tests {
         assert!(told.contains(&SocketNews::SlabGone { slab: place.slab }), "{told:?}");
         assert!(sockets.clients[&0].slabs.is_empty() && sockets.slabs.links().count() == 0);
     }
+
+    /// Connections between two clients that no socket stands behind; gives the places of their ends with the secrets.
+    fn connections(sockets: &mut Sockets, clients: [usize; 2], count: u64) -> Vec<(Place, u64)> {
+        let processes = clients.map(|i| sockets.clients[&i].process);
+        let uid = sockets.clients[&clients[0]].uid;
+        let mut all = Vec::new();
+        for number in 1..=count {
+            let (slab, slot) = sockets.slabs.take_slot(processes, uid).unwrap();
+            let at = |port: u64| std::net::SocketAddr::from(([127, 0, 0, 1], port as u16));
+            let own = Endpoints { network: 0, local: at(number), remote: at(60_000) };
+            let cookies = [2 * number, 2 * number + 1];
+            let link = slabs::Link::new(uid, processes, [own.clone(), own.mirrored()], cookies, number);
+            sockets.slabs.set_link(slab, slot, link);
+            for end in 0..2 {
+                let place = Place { slab, slot, end };
+                sockets.clients.get_mut(&clients[usize::from(end)]).unwrap().ends.insert(place);
+                sockets.by_cookie.insert(cookies[usize::from(end)], place);
+                all.push((place, number));
+            }
+        }
+        all
+    }
+
+    #[test]
+    fn ends_that_many_held_and_all_have_left_are_looked_at_once_and_in_turns() {
+        const HOLDERS: usize = 40;
+        let Some((mut sockets, _bells)) = service(2 + HOLDERS) else { return };
+        let places = connections(&mut sockets, [0, 1], 600);
+        for index in 2..2 + HOLDERS {
+            for places in places.chunks(SOCKET_PLACES_MAX) {
+                sockets.handle(Time::ZERO, index, SocketCall::Hold { places: places.to_vec() }, Vec::new()).unwrap();
+            }
+            sockets.take_outbox();
+        }
+        let start = Time::ZERO;
+        for index in 0..2 + HOLDERS {
+            sockets.gone(index, start);
+            assert!(sockets.orphans.len() <= places.len(), "an end is one orphan, however many held it");
+        }
+        // Each turn does its part; what it leaves makes the next one due at once.
+        let mut now = start;
+        let mut turns = 0;
+        while let Some(due) = sockets.next_orphan() {
+            let before = sockets.slabs.links().count();
+            now = now.max(due);
+            sockets.serve_orphans(now);
+            assert!(before - sockets.slabs.links().count() <= crate::limits::SOCKET_ORPHANS_PER_TURN);
+            turns += 1;
+            assert!(turns < 10_000, "it ends");
+        }
+        assert!(sockets.slabs.links().count() == 0 && sockets.by_cookie.is_empty());
+        assert!(now.since(start) >= crate::limits::SOCKET_ORPHAN_TIME, "this process, which held all, lives");
+        assert!(sockets.slabs.take_slot([1, 2], 7).is_some_and(|(_, slot)| slot == 0));
+    }
+
+    #[test]
+    fn the_ends_of_a_process_with_few_do_not_wait_behind_those_of_one_with_many() {
+        let Some((mut sockets, _bells)) = service(4) else { return };
+        connections(&mut sockets, [0, 1], 1_000);
+        let few = connections(&mut sockets, [2, 3], 1);
+        sockets.gone(0, Time::ZERO);
+        sockets.gone(2, Time::ZERO);
+        sockets.serve_orphans(Time::ZERO);
+        let link = sockets.slabs.link(few[0].0).unwrap();
+        assert!(link.holders[0].is_empty() && !link.holders[1].is_empty());
+    }
 }

@@ -5,33 +5,50 @@
 
 use super::{Client, Sockets};
 
-use crate::limits::{SOCKET_HINTS, SOCKET_ORPHAN_TIME};
-use std::collections::HashMap;
+use crate::limits::{
+    SOCKET_ENDS_PER_TURN, SOCKET_ENDS_PIECE, SOCKET_HINTS, SOCKET_ORPHAN_TIME, SOCKET_ORPHANS_PER_TURN,
+    SOCKET_SLABS_PER_TURN,
+};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vmmc_host::process::ProcessWatch;
 use vmmc_host::stream::Watch;
 use vmmc_host::stream::messages::{Place, SocketNews};
 use vmmc_nic::Time;
 
-/// An end that a holder has left without a word: killed, or in the middle of an exec.
+/// An end whose last known holder has left it without a word: killed, or in the middle of an exec.
 #[derive(Debug)]
-pub(super) struct Orphan {
+struct Orphan {
     /// Of the link: the slot may serve another connection by now.
     secret: u64,
     since: Time,
     /// Hints given.
     hints: usize,
-    pid: u32,
-    watch: Option<std::sync::Arc<ProcessWatch>>,
+    /// Who held it last.
+    process: u32,
+    watch: Option<Arc<ProcessWatch>>,
 }
 
-/// All of them, by place and process: one that lets an end go again and again is one.
+/// A process that has ended, and the ends that it held and that nobody has looked at since.
+#[derive(Debug)]
+struct Leaver {
+    process: u32,
+    since: Time,
+    watch: Option<Arc<ProcessWatch>>,
+    ends: Vec<Place>,
+}
+
+/// All of them: an end is in here once, whoever held it.
+///
+/// Invariant: `due` has one entry for each orphan, with its time.
 #[derive(Debug, Default)]
 pub(super) struct Orphans {
-    all: HashMap<(Place, u32), Orphan>,
-    /// When the first of them needs something, or earlier.
-    due: Option<Time>,
+    all: HashMap<Place, Orphan>,
+    due: BTreeSet<(Time, Place)>,
+    /// Served in turns, a piece of each at a time.
+    leavers: VecDeque<Leaver>,
 }
 
 impl Orphan {
@@ -41,10 +58,26 @@ impl Orphan {
 }
 
 impl Orphans {
-    fn add(&mut self, place: Place, process: u32, orphan: Orphan) {
-        let due = orphan.due();
-        self.due = Some(self.due.map_or(due, |first| first.min(due)));
-        self.all.insert((place, process), orphan);
+    /// The last holder of an end has left; what was known of it before is over.
+    fn add(&mut self, place: Place, orphan: Orphan) {
+        self.remove(place);
+        self.due.insert((orphan.due(), place));
+        self.all.insert(place, orphan);
+    }
+
+    /// The end has a holder again, or is not used any more.
+    fn remove(&mut self, place: Place) {
+        if let Some(orphan) = self.all.remove(&place) {
+            self.due.remove(&(orphan.due(), place));
+        }
+    }
+
+    /// Takes the one that needs something first, if its time has come.
+    fn take_due(&mut self, now: Time) -> Option<(Place, Orphan)> {
+        let first = self.due.first().copied().filter(|(due, _)| *due <= now)?;
+        self.due.remove(&first);
+        let (_, place) = first;
+        Some((place, self.all.remove(&place).expect("each entry has its orphan")))
     }
 
     #[cfg(test)]
@@ -78,9 +111,7 @@ impl Sockets {
             let news = SocketNews::Adopted { connection, place: None, other_user, peer: 0 };
             return self.tell(index, news, Vec::new());
         };
-        let (process, pid) = (self.clients[&index].process, self.clients[&index].pid);
-        // The same process under another program: it is still counted once, and its exec is over.
-        self.orphans.all.retain(|(of, _), orphan| *of != place || orphan.pid != pid);
+        let process = self.clients[&index].process;
         self.introduce(index, process, place.slab);
         let peer = self.slabs.link(place).and_then(|l| l.holders[1 - place.end as usize].processes().next());
         let peer = peer.unwrap_or(0);
@@ -96,6 +127,8 @@ impl Sockets {
         if new {
             let peers: Vec<u32> = link.holders[1 - place.end as usize].processes().collect();
             self.not_dead(place);
+            // Whoever left it before may be this one, under another program.
+            self.orphans.remove(place);
             self.client(index).ends.insert(place);
             peers.into_iter().for_each(|peer| self.introduce_both(index, peer));
         }
@@ -121,10 +154,9 @@ impl Sockets {
             return;
         }
         let (last, secret) = (holders.is_empty(), link.secret);
-        let pid = self.client(index).pid;
         if self.client(index).ends.remove(&place) && last {
             // Not at once: the child of a fork says that it holds the end about when its parent lets go of it.
-            self.orphans.add(place, process, Orphan { secret, since: now, hints: 1, pid, watch: None });
+            self.orphans.add(place, Orphan { secret, since: now, hints: 1, process, watch: None });
         }
     }
 
@@ -141,6 +173,7 @@ impl Sockets {
         link.released[end] = true;
         let (cookie, both) = (link.cookies[end], link.released == [true; 2]);
         self.by_cookie.remove(&cookie);
+        self.orphans.remove(place);
         if !self.release_between(place, false) && both {
             self.slabs.free(place);
         }
@@ -174,7 +207,7 @@ impl Sockets {
     pub(in crate::station) fn gone(&mut self, index: usize, now: Time) {
         let Some(client) = self.clients.remove(&index) else { return };
         self.by_process.remove(&client.process);
-        let Client { process, pid, uid, offers, ends, watch, .. } = client;
+        let Client { process, uid, offers, ends, watch, .. } = client;
         for own in offers.values() {
             self.offers.remove(own);
             self.offered.give(uid, 1);
@@ -183,58 +216,94 @@ impl Sockets {
         for peer in peers.collect::<Vec<usize>>() {
             self.tell(peer, SocketNews::PeerGone { process }, Vec::new());
         }
-        let watch = watch.map(std::sync::Arc::new);
-        for place in ends {
-            let Some(link) = self.slabs.link(place) else { continue };
-            link.holders[place.end as usize].remove(process);
-            let secret = link.secret;
-            // Its bell has gone with it, and may have rung.
-            self.ring_link(place);
-            self.orphans.add(place, process, Orphan { secret, since: now, hints: 0, pid, watch: watch.clone() });
-        }
-        self.forget_unused(process);
+        let (watch, ends) = (watch.map(Arc::new), ends.into_iter().collect());
+        self.orphans.leavers.push_back(Leaver { process, since: now, watch, ends });
+        self.slabs.retire(process);
         self.serve_orphans(now);
     }
 
-    /// Lets slabs go that a process which has ended shared with others, once no connection is in them; the others unmap them.
-    fn forget_unused(&mut self, process: u32) {
-        for (slab, other) in self.slabs.forget_unused(process) {
-            let Some(index) = self.by_process.get(&other).copied() else { continue };
-            if self.client(index).slabs.remove(&slab) {
-                self.tell(index, SocketNews::SlabGone { slab }, Vec::new());
+    /// Takes processes that have ended from the lists of holders: some ends of each, as many as a turn allows.
+    fn see_off(&mut self) {
+        let mut left = SOCKET_ENDS_PER_TURN;
+        while left > 0 {
+            let Some(mut leaver) = self.orphans.leavers.pop_front() else { return };
+            let rest = leaver.ends.len().saturating_sub(SOCKET_ENDS_PIECE);
+            left = left.saturating_sub(leaver.ends.len() - rest);
+            for place in leaver.ends.split_off(rest) {
+                self.leave(place, &leaver);
+            }
+            if !leaver.ends.is_empty() {
+                self.orphans.leavers.push_back(leaver);
             }
         }
     }
 
-    /// Tells the peers of orphaned ends to ask their kernel; forgets ends that nobody claims.
-    pub(in crate::station) fn serve_orphans(&mut self, now: Time) {
-        let mut orphans = std::mem::take(&mut self.orphans);
-        orphans.all.retain(|&(place, process), orphan| {
-            if self.slabs.link(place).is_none_or(|link| link.secret != orphan.secret) {
-                return false;
-            }
-            let ended = orphan.watch.as_ref().is_none_or(|w| w.has_ended());
-            if orphan.hints < SOCKET_HINTS.len() && now.since(orphan.since) >= SOCKET_HINTS[orphan.hints] {
-                orphan.hints += 1;
-                let last = self.slabs.link(place).is_some_and(|l| l.holders[place.end as usize].is_empty());
-                if last {
-                    self.hint(place, ended);
+    /// A process that held an end has ended.
+    fn leave(&mut self, place: Place, leaver: &Leaver) {
+        let Some(link) = self.slabs.link(place) else { return };
+        let holders = &mut link.holders[place.end as usize];
+        // It may have been let go meanwhile, or serve another connection.
+        if !holders.contains(leaver.process) {
+            return;
+        }
+        holders.remove(leaver.process);
+        let (last, secret) = (holders.is_empty(), link.secret);
+        // Its bell has gone with it, and may have rung.
+        self.ring_link(place);
+        if last {
+            let Leaver { process, since, ref watch, .. } = *leaver;
+            self.orphans.add(place, Orphan { secret, since, hints: 0, process, watch: watch.clone() });
+        }
+    }
+
+    /// Lets slabs go that a process which has ended shared with another, and that no connection is in any more; the other unmaps them. Some in a turn.
+    fn forget_idle(&mut self) {
+        for (slab, pair) in self.slabs.take_idle(SOCKET_SLABS_PER_TURN) {
+            for process in pair {
+                let Some(index) = self.by_process.get(&process).copied() else { continue };
+                if self.client(index).slabs.remove(&slab) {
+                    self.tell(index, SocketNews::SlabGone { slab }, Vec::new());
                 }
             }
-            let over = now.since(orphan.since) >= SOCKET_ORPHAN_TIME;
-            let keep = orphan.hints < SOCKET_HINTS.len() || !(ended || over);
-            if !keep {
-                self.bury_orphan(place, process);
+        }
+    }
+
+    /// Tells the peers of orphaned ends to ask their kernel; forgets ends that nobody claims. As much as a turn allows.
+    pub(in crate::station) fn serve_orphans(&mut self, now: Time) {
+        self.see_off();
+        // Each process is asked once.
+        let mut ended: HashMap<u32, bool> = HashMap::new();
+        for _ in 0..SOCKET_ORPHANS_PER_TURN {
+            let Some((place, mut orphan)) = self.orphans.take_due(now) else { break };
+            let alone = |link: &mut super::slabs::Link| {
+                link.secret == orphan.secret && link.holders[place.end as usize].is_empty()
+            };
+            if !self.slabs.link(place).is_some_and(alone) {
+                continue;
             }
-            keep
-        });
-        orphans.due = orphans.all.values().map(Orphan::due).min();
-        self.orphans = orphans;
+            let has_ended = || orphan.watch.as_ref().is_none_or(|watch| watch.has_ended());
+            let ended = *ended.entry(orphan.process).or_insert_with(has_ended);
+            if orphan.hints < SOCKET_HINTS.len() {
+                orphan.hints += 1;
+                self.hint(place, ended);
+            }
+            let over = now.since(orphan.since) >= SOCKET_ORPHAN_TIME;
+            if orphan.hints == SOCKET_HINTS.len() && (ended || over) {
+                self.bury_orphan(place);
+            } else {
+                self.orphans.add(place, orphan);
+            }
+        }
+        self.forget_idle();
     }
 
     /// When [`serve_orphans`](Self::serve_orphans) has something to do.
     pub(in crate::station) fn next_orphan(&self) -> Option<Time> {
-        self.orphans.due
+        if self.slabs.has_idle() {
+            return Some(Time::ZERO);
+        }
+        let leaver = self.orphans.leavers.front().map(|leaver| leaver.since);
+        leaver.or_else(|| self.orphans.due.first().map(|(due, _)| *due))
     }
 
     /// Somebody holds an end after all.
@@ -257,11 +326,8 @@ impl Sockets {
         self.wake(Place { end: 1 - place.end, ..place });
     }
 
-    fn bury_orphan(&mut self, place: Place, process: u32) {
+    fn bury_orphan(&mut self, place: Place) {
         let Some(link) = self.slabs.link(place) else { return };
-        if !link.holders[place.end as usize].is_empty() {
-            return;
-        }
         link.released[place.end as usize] = true;
         let (cookie, both) = (link.cookies[place.end as usize], link.released == [true; 2]);
         self.by_cookie.remove(&cookie);
@@ -269,6 +335,5 @@ impl Sockets {
             // Somebody unknown may still have it mapped and believe in it.
             self.slabs.abandon(place);
         }
-        self.forget_unused(process);
     }
 }

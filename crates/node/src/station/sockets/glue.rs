@@ -75,13 +75,24 @@ impl Station {
         Ok(attached)
     }
 
-    /// What a client said before it went, and nobody has read: that it let an end go must be known before it is taken for a holder that died.
+    /// What a client said before it went, and nobody has read: that it let an end go must be known before it is taken for a holder that died, and whoever it rang is to
+    /// wake. What it wanted for itself it does not want any more.
     pub(in crate::station) fn hear_out(&mut self, now: Time, index: usize, uid: u32, channel: &Channel) {
         for _ in 0..SOCKET_LAST_WORDS_MAX {
             let Ok(Received { bytes, fds, .. }) = channel.try_receive_all() else { return };
             let given = closers::sort(fds);
             let request = decode::<Request>(&bytes);
             let heard = match request {
+                Ok(Request {
+                    call:
+                        Call::Sockets(
+                            SocketCall::Hold { .. }
+                            | SocketCall::Offer { .. }
+                            | SocketCall::Adopt { .. }
+                            | SocketCall::Bell { .. },
+                        ),
+                    ..
+                }) => true,
                 Ok(Request { call: Call::Sockets(call), .. }) => {
                     self.sockets.handle(now, index, call, given.fds).is_ok()
                 }

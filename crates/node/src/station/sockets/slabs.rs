@@ -2,13 +2,14 @@
 //!
 //! Invariant: a slab belongs to one pair of processes for its whole life; a slot is free, or has a link, never both.
 
+use super::between::NODE;
 use super::holders::Holders;
 use super::quota::Quota;
 use crate::limits::{
     SOCKET_LARGE_BYTES_MAX, SOCKET_LARGE_IDLE, SOCKET_LARGE_LOOK, SOCKET_LARGE_RING_BYTES, SOCKET_RING_BYTES,
     SOCKET_SLAB_SLOTS_MAX, SOCKET_SLAB_SLOTS_MIN, SOCKET_SLOTS_MAX,
 };
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use vmmc_host::Nanos;
@@ -21,6 +22,10 @@ pub(super) struct Slabs {
     slabs: HashMap<u64, Record>,
     /// By pair of processes, the smaller id first.
     pairs: HashMap<[u32; 2], Vec<u64>>,
+    /// By process, the node itself aside.
+    of_process: HashMap<u32, HashSet<u64>>,
+    /// Those of processes that have ended, without connections: to be let go.
+    idle: VecDeque<u64>,
     last: u64,
     /// Slots that have memory, whether a connection is in them or not.
     slots: Quota,
@@ -35,6 +40,8 @@ struct Record {
     pair: [u32; 2],
     /// Of both processes.
     user: u32,
+    /// One of the pair has ended: no new connection comes in here.
+    retired: bool,
     /// Large rings of slots that were abandoned: they keep their memory.
     abandoned: u64,
     free: Vec<u32>,
@@ -80,6 +87,12 @@ impl Link {
     }
 }
 
+impl Record {
+    fn is_idle(&self) -> bool {
+        self.retired && self.links.is_empty()
+    }
+}
+
 impl Slabs {
     /// A free slot that a pair of processes of a user shares; none when memory is short, or the user has its share.
     pub(super) fn take_slot(&mut self, mut pair: [u32; 2], user: u32) -> Option<(u64, u32)> {
@@ -103,7 +116,10 @@ impl Slabs {
         self.last += 1;
         of_pair.push(self.last);
         let free = (1..slots).rev().collect();
-        let record = Record { slab, pair, user, abandoned: 0, free, links: HashMap::new() };
+        let record = Record { slab, pair, user, retired: false, abandoned: 0, free, links: HashMap::new() };
+        for process in pair.into_iter().filter(|process| *process != NODE) {
+            self.of_process.entry(process).or_default().insert(self.last);
+        }
         self.slabs.insert(self.last, record);
         Some((self.last, 0))
     }
@@ -198,6 +214,7 @@ impl Slabs {
                 }
                 self.large.give(link.user, link.large_bytes());
                 record.free.push(place.slot);
+                self.idle.extend(record.is_idle().then_some(place.slab));
             }
         }
     }
@@ -205,26 +222,42 @@ impl Slabs {
     /// The connection has ended somehow, and somebody may still have the slot in use: it is not used again.
     pub(super) fn abandon(&mut self, place: Place) {
         if let Some(record) = self.slabs.get_mut(&place.slab) {
-            record.abandoned += record.links.remove(&place.slot).map_or(0, |link| link.large_bytes());
+            if let Some(link) = record.links.remove(&place.slot) {
+                record.abandoned += link.large_bytes();
+                self.idle.extend(record.is_idle().then_some(place.slab));
+            }
         }
     }
 
-    /// A process has ended: no new connection will use its slabs; those without connections are let go. Gives them, each with the other process.
-    pub(super) fn forget_unused(&mut self, process: u32) -> Vec<(u64, u32)> {
-        let (pairs, mut gone) = (&mut self.pairs, Vec::new());
-        self.slabs.retain(|id, record| {
-            let keep = !record.pair.contains(&process) || !record.links.is_empty();
-            if !keep {
-                gone.push((*id, if record.pair[0] == process { record.pair[1] } else { record.pair[0] }));
-                self.slots.give(record.user, u64::from(record.slab.shape().slots));
-                self.large.give(record.user, record.abandoned);
-                if let Some(of_pair) = pairs.get_mut(&record.pair) {
-                    of_pair.retain(|s| s != id);
+    /// A process has ended: no new connection will use its slabs, and each is let go once it has none.
+    pub(super) fn retire(&mut self, process: u32) {
+        for id in self.of_process.remove(&process).unwrap_or_default() {
+            let Some(record) = self.slabs.get_mut(&id).filter(|record| !record.retired) else { continue };
+            record.retired = true;
+            self.pairs.remove(&record.pair);
+            self.idle.extend(record.is_idle().then_some(id));
+        }
+    }
+
+    /// Whether [`take_idle`](Self::take_idle) has some to give.
+    pub(super) fn has_idle(&self) -> bool {
+        !self.idle.is_empty()
+    }
+
+    /// Lets up to `most` slabs go that have no use any more: each is memory that the kernel takes back. Gives them with their processes.
+    pub(super) fn take_idle(&mut self, most: usize) -> Vec<(u64, [u32; 2])> {
+        let mut gone = Vec::new();
+        for id in self.idle.drain(..most.min(self.idle.len())) {
+            let Some(record) = self.slabs.remove(&id) else { continue };
+            self.slots.give(record.user, u64::from(record.slab.shape().slots));
+            self.large.give(record.user, record.abandoned);
+            for process in record.pair {
+                if let Some(slabs) = self.of_process.get_mut(&process) {
+                    slabs.remove(&id);
                 }
             }
-            keep
-        });
-        pairs.retain(|pair, slabs| !slabs.is_empty() || !pair.contains(&process));
+            gone.push((id, record.pair));
+        }
         gone
     }
 
@@ -298,7 +331,8 @@ mod tests {
         assert!(!slabs.grow_within(Place { end: 1, ..place }, now, most), "it has its half");
         slabs.abandon(place);
         assert!(!slabs.large.take(USER, SOCKET_LARGE_RING_BYTES, most), "what is abandoned has memory still");
-        assert_eq!(slabs.forget_unused(1), [(slab, 2)]);
+        slabs.retire(1);
+        assert_eq!(slabs.take_idle(9), [(slab, [1, 2])]);
         assert!(slabs.large.take(USER, SOCKET_LARGE_RING_BYTES, most));
         assert!(slabs.take_slot([1, 3], USER).is_some());
     }
