@@ -23,6 +23,8 @@ struct Post {
     id: RedirectId,
     cookie: Cookie,
     range: ByteRange,
+    /// `[range.start, open)` is redirected already; what has arrived beyond it is still to be copied.
+    open: u64,
     to: RegionRef,
     to_offset: u64,
     copied: IntervalSet,
@@ -43,6 +45,15 @@ pub(crate) struct Arrival {
     pub(crate) places: Vec<Place>,
     pub(crate) redirected_bytes: u64,
     pub(crate) done: Vec<(RedirectId, Cookie, RedirectReport)>,
+}
+
+/// What a redirection that covers more of its range needs.
+pub(crate) struct Advance {
+    /// To be copied, from the default buffer.
+    pub(crate) places: Vec<Place>,
+    pub(crate) cookie: Cookie,
+    /// Once it covers all of it.
+    pub(crate) report: Option<RedirectReport>,
 }
 
 /// A redirection to post.
@@ -97,8 +108,8 @@ impl Redirector {
     fn piece(&self, at: u64, end: u64) -> (u64, Option<usize>) {
         let mut next = end;
         for (index, post) in self.posts.iter().enumerate() {
-            if post.range.start <= at && at < post.range.end {
-                return (end.min(post.range.end), Some(index));
+            if post.range.start <= at && at < post.open {
+                return (end.min(post.open), Some(index));
             }
             if post.range.start > at {
                 next = next.min(post.range.start);
@@ -111,7 +122,7 @@ impl Redirector {
         let default: Vec<ByteRange> = {
             let mut rest = IntervalSet::default();
             rest.insert(start, end);
-            self.posts.iter().for_each(|post| rest.remove(post.range.start, post.range.end));
+            self.posts.iter().for_each(|post| rest.remove(post.range.start, post.open));
             rest.ranges().to_vec()
         };
         // One piece more than there is room for is refused before anything is copied.
@@ -123,7 +134,7 @@ impl Redirector {
             self.arrived.insert(piece.start, piece.end);
         }
         for post in &mut self.posts {
-            let (from, to) = (start.max(post.range.start), end.min(post.range.end));
+            let (from, to) = (start.max(post.range.start), end.min(post.open));
             if from >= to {
                 continue;
             }
@@ -154,21 +165,44 @@ impl Redirector {
         }
     }
 
-    /// Posts a checked redirection; gives what had arrived and must be copied, and the report when
-    /// that was all.
-    pub(crate) fn post(&mut self, wanted: Wanted) -> (Vec<ByteRange>, Option<RedirectReport>) {
+    /// Posts a checked redirection; [`advance`](Self::advance) makes it cover its range.
+    pub(crate) fn post(&mut self, wanted: Wanted) {
         let Wanted { id, cookie, range, to, to_offset } = wanted;
-        let arrived = self.arrived.within(range.start, range.end);
-        self.arrived.remove(range.start, range.end);
-        let mut copied = IntervalSet::default();
-        arrived.iter().for_each(|piece| copied.insert(piece.start, piece.end));
-        let post = Post { id, cookie, range, to, to_offset, copied, redirected: IntervalSet::default() };
-        let report = post.report();
-        if report.complete {
-            return (arrived, Some(report));
+        let (copied, redirected) = (IntervalSet::default(), IntervalSet::default());
+        self.posts.push(Post { id, cookie, range, open: range.start, to, to_offset, copied, redirected });
+    }
+
+    /// Has a redirection cover more of its range, so that up to `bytes` that had arrived are to be copied. Until it covers a place, what comes there goes to the default
+    /// buffer, to be copied later. None: it is unknown.
+    pub(crate) fn advance(&mut self, id: RedirectId, bytes: u64) -> Option<Advance> {
+        let index = self.posts.iter().position(|post| post.id == id)?;
+        let post = &mut self.posts[index];
+        let (from, end) = (post.open, post.range.end);
+        let mut left = bytes;
+        post.open = end;
+        for piece in self.arrived.within(from, end) {
+            if piece.len() > left {
+                post.open = piece.start + left;
+                break;
+            }
+            left -= piece.len();
         }
-        self.posts.push(post);
-        (arrived, None)
+        let copies = self.arrived.within(from, post.open);
+        self.arrived.remove(from, post.open);
+        copies.iter().for_each(|piece| post.copied.insert(piece.start, piece.end));
+        let place = |piece: &ByteRange| Place {
+            start: piece.start,
+            len: piece.len(),
+            to: post.to,
+            to_offset: post.to_offset + (piece.start - post.range.start),
+        };
+        let places = copies.iter().map(place).collect();
+        let report = (post.open == end).then(|| post.report());
+        let cookie = post.cookie;
+        if report.as_ref().is_some_and(|report| report.complete) {
+            self.posts.remove(index);
+        }
+        Some(Advance { places, cookie, report })
     }
 
     pub(crate) fn report(&self, id: RedirectId) -> Option<RedirectReport> {
@@ -225,8 +259,9 @@ mod tests {
     fn a_redirection_during_arrival_is_split_and_says_so() {
         let mut redirector = Redirector::default();
         redirector.arrive(0, 40, DEFAULT, 0).expect("room");
-        let (copies, report) = redirector.post(wanted(10, 100));
-        assert_eq!((copies, report), (vec![range(10, 40)], None));
+        redirector.post(wanted(10, 100));
+        let first = redirector.advance(wanted(10, 100).id, 1_000).expect("posted");
+        assert_eq!(first.report.map(|report| (report.copied, report.complete)), Some((vec![range(10, 40)], false)));
         let arrival = redirector.arrive(40, 80, DEFAULT, 0).expect("room");
         assert_eq!(arrival.places.len(), 2);
         assert_eq!((arrival.places[0].to, arrival.places[0].to_offset), (NEW, 1_030));
@@ -236,6 +271,34 @@ mod tests {
         assert_eq!(report.redirected, [range(40, 100)]);
         assert!(report.complete);
         assert_eq!(redirector.arrived(), [range(0, 10), range(100, 120)]);
+    }
+
+    #[test]
+    fn what_arrives_while_a_redirection_is_made_is_copied_or_goes_there_and_never_both() {
+        let mut redirector = Redirector::default();
+        redirector.arrive(0, 100, DEFAULT, 0).map(|_| ()).expect("room");
+        redirector.post(wanted(10, 200));
+        let id = wanted(10, 200).id;
+        let step = |redirector: &mut Redirector| {
+            let advance = redirector.advance(id, 50).expect("posted");
+            let places: Vec<_> = advance.places.iter().map(|p| (p.start, p.len, p.to_offset)).collect();
+            (places, advance.report)
+        };
+        assert_eq!(step(&mut redirector), (vec![(10, 50, 1_000)], None));
+        // On both sides of where it has come to.
+        let arrival = redirector.arrive(50, 100, DEFAULT, 0).expect("room");
+        let places: Vec<_> = arrival.places.iter().map(|p| (p.start, p.len, p.to)).collect();
+        assert_eq!(places, [(50, 10, NEW), (60, 90, DEFAULT)]);
+        assert!(redirector.check(range(190, 210)).is_err(), "all of its range is taken");
+        assert_eq!(step(&mut redirector), (vec![(60, 50, 1_050)], None));
+        let (places, report) = step(&mut redirector);
+        let report = report.expect("it covers its range");
+        assert_eq!(places, [(110, 40, 1_100)]);
+        assert_eq!((report.copied, report.redirected), (vec![range(10, 50), range(60, 150)], vec![range(50, 60)]));
+        assert!(!report.complete);
+        let rest = redirector.arrive(150, 50, DEFAULT, 0).expect("room");
+        assert!(rest.places.iter().all(|place| place.to == NEW) && rest.done[0].2.complete);
+        assert_eq!(redirector.arrived(), [range(0, 10)]);
     }
 
     #[test]

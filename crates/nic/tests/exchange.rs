@@ -564,7 +564,8 @@ fn incoming_data_goes_where_the_receiver_redirects_it() {
     world.send(0, ours, import, 0, &[1; 200], 1);
     assert!(world.completion(0, 1).is_ok());
     let common::Node { engine, memory: dma, .. } = &mut world.nodes[1];
-    let id = engine.redirect(now, owner, export, 100, 300, place.region, 0, Cookie(5), dma).expect("posted");
+    let posted = engine.redirect(now, owner, export, 100, 300, place.region, 0, Cookie(5), dma).expect("posted");
+    let (id, Some(_)) = posted else { panic!("so little is copied at once") };
     assert!(!engine.redirect_report(owner, id).expect("there").complete);
     for index in 1..3 {
         world.send(0, ours, import, index * 200, &[index as u8 + 1; 200], 1 + index);
@@ -578,6 +579,60 @@ fn incoming_data_goes_where_the_receiver_redirects_it() {
     let bytes = world.bytes(1, place);
     assert!(bytes[..100] == [1; 100] && bytes[100..300] == [2; 200] && bytes[300] == 0);
     assert!(world.bytes(1, memory)[400..600] == [3; 200]);
+}
+
+/// Counts what is copied from memory to memory.
+struct Counted<'a>(&'a mut dyn Dma, u64);
+
+impl Dma for Counted<'_> {
+    fn deposit(&mut self, to: RegionRef, offset: u64, data: &[u8]) {
+        self.0.deposit(to, offset, data);
+    }
+
+    fn gather(&mut self, from: RegionRef, offset: u64, into: &mut [u8]) {
+        self.0.gather(from, offset, into);
+    }
+
+    fn copy(&mut self, from: RegionRef, from_offset: u64, to: RegionRef, to_offset: u64, len: u64) {
+        self.1 += len;
+        self.0.copy(from, from_offset, to, to_offset, len);
+    }
+
+    fn atomic(&mut self, to: RegionRef, offset: u64, op: AtomicOp) -> u64 {
+        self.0.atomic(to, offset, op)
+    }
+}
+
+#[test]
+fn a_redirection_of_much_that_has_arrived_copies_a_piece_at_a_time() {
+    let mut world = World::pair(17, true);
+    let (ours, owner) = (world.process(0), world.process(1));
+    let len: u64 = 5 << 20;
+    let memory = world.region(1, owner, 1, len as usize);
+    let place = world.region(1, owner, 2, len as usize);
+    let source = world.region(0, ours, 5, len as usize);
+    world.fill(0, source, |index| (index / 1_000) as u8);
+    let now = world.now;
+    let mut spec = export_spec(memory.region, len, "redirectable");
+    spec.redirectable = true;
+    let export = world.nodes[1].engine.export(now, owner, spec).expect("exported");
+    let import = world.import(0, ours, 1, "redirectable").import;
+    world.send_region(0, source, import, len, 1);
+    assert_eq!(world.completion(0, 1), Ok(len));
+    let common::Node { engine, memory: dma, .. } = &mut world.nodes[1];
+    let mut counted = Counted(dma, 0);
+    let posted = engine.redirect(now, owner, export, 0, len, place.region, 0, Cookie(5), &mut counted);
+    let (id, mut report) = posted.expect("posted");
+    let mut steps = 1;
+    while report.is_none() {
+        assert!(counted.1 <= steps * limits::LOCAL_PIECE_BYTES, "{} bytes in {steps} steps", counted.1);
+        report = engine.advance_redirect(now, owner, id, &mut counted).expect("there");
+        steps += 1;
+    }
+    assert_eq!((steps, counted.1), (5, len));
+    assert!(report.expect("seen").complete && engine.redirect_report(owner, id).is_err());
+    world.wait_for(1, |event| matches!(event, Event::RedirectDone { .. }));
+    assert_eq!(world.bytes(1, place), world.bytes(0, source));
 }
 
 #[test]

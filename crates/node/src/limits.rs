@@ -60,6 +60,8 @@ pub const CONTROL_WORK_ATTACH: usize = 16;
 pub const CONTROL_WORK_MAP: usize = 4;
 /// Bytes of a message that are read, and perhaps repeated in an answer, for the price of one.
 pub const CONTROL_WORK_BYTES: usize = 1 << 10;
+/// Bytes that are copied for the price of one.
+pub const CONTROL_WORK_COPIED_BYTES: u64 = 64 << 10;
 /// Pages that are pinned or given up for the price of one.
 pub const CONTROL_WORK_PAGES: u64 = 256;
 /// Events of the engine that are handed out before the rest has its turn: one export that ends breaks tens of thousands of imports.

@@ -54,7 +54,9 @@ impl Cluster {
             engine.redirect(now, pid, id, offset, len, to, target_offset, redirect_cookie(key), port)
         });
         match result {
-            Some(Ok(id)) => {
+            // Its ranges are shorter than what is copied at once.
+            Some(Ok((id, report))) => {
+                assert!(report.is_some(), "{key} covers its range");
                 self.redirects_made += 1;
                 self.model.redirects[key].id = Some(id);
                 self.judge.see(&mut self.model, &Seen::RedirectPosted { redirect: key });

@@ -9,10 +9,10 @@ use crate::event::{ByteRange, Event, PingBy, RedirectReport};
 use crate::ids::{Cookie, ExportId, ImportId, ProcessId, RedirectId, RegionId, RegionRef};
 use crate::limits::{
     ACCESS_USERS_MAX, EXPORT_NAME_BYTES_MAX, EXPORTS_MAX, IMPORTS_PER_PROCESS_MAX, IMPORTS_WAITING_MAX,
-    LENGTH_BYTES_MAX, PEERS_CONFIGURED_KEPT, PEERS_MAX, PINGS_MAX, PROCESSES_MAX,
+    LENGTH_BYTES_MAX, LOCAL_PIECE_BYTES, PEERS_CONFIGURED_KEPT, PEERS_MAX, PINGS_MAX, PROCESSES_MAX,
 };
 use crate::local::in_bounds;
-use crate::redirect::{Redirector, Wanted, redirect_id};
+use crate::redirect::{Advance, Redirector, Wanted, redirect_id};
 use crate::rights::{Access, ExportSpec, Exporter, ImportGrant, ImportSpec, ImportTarget, NodeSpec};
 use crate::slab::{Key, Slab};
 use crate::tables::{Export, Import, Lead, Process, Wait, WaitAt, WaitFor, Waiter};
@@ -496,8 +496,9 @@ impl Engine {
     }
 
     /// Posts a redirection: incoming data of `[offset, offset + len)` of a redirectable export goes
-    /// to `to` at `to_offset`. What had arrived is copied now. [`Event::RedirectDone`] comes when the
-    /// whole range has arrived, at once if it had.
+    /// to `to` at `to_offset`. What had arrived is copied now, up to [`LOCAL_PIECE_BYTES`]; if there is more there is no report yet, and the rest is for
+    /// [`advance_redirect`](Self::advance_redirect), to be called again and again until it gives one. [`Event::RedirectDone`] comes when the whole range has arrived,
+    /// at once if it had.
     ///
     /// # Errors
     /// [`RedirectError`]; nothing has changed then.
@@ -513,12 +514,12 @@ impl Engine {
         to_offset: u64,
         cookie: Cookie,
         dma: &mut dyn Dma,
-    ) -> Result<RedirectId, RedirectError> {
+    ) -> Result<(RedirectId, Option<RedirectReport>), RedirectError> {
         self.now = now;
         let serial = self.redirects.wrapping_add(1);
         let entry = self.tables.exports.get_mut(export.to_u64()).filter(|entry| entry.owner == process);
         let entry = entry.ok_or(RedirectError::NoSuchExport { export })?;
-        let (memory, base, size) = (entry.memory, entry.offset, entry.len);
+        let size = entry.len;
         let redirector = entry.redirector.as_deref_mut().ok_or(RedirectError::NotRedirectable { export })?;
         if len == 0 || in_bounds(offset, len, size).is_err() || to_offset.checked_add(len).is_none() {
             return Err(RedirectError::OutOfBounds { offset, len, size });
@@ -528,14 +529,37 @@ impl Engine {
         self.redirects = serial;
         let id = redirect_id(export, serial);
         let to = RegionRef { process, region: to };
-        let (arrived, report) = redirector.post(Wanted { id, cookie, range, to, to_offset });
-        for piece in arrived {
-            dma.copy(memory, base + piece.start, to, to_offset + (piece.start - offset), piece.len());
+        redirector.post(Wanted { id, cookie, range, to, to_offset });
+        let report = self.advance_redirect(now, process, id, dma)?;
+        Ok((id, report))
+    }
+
+    /// Goes on with a redirection that does not cover its range yet; the report once it does.
+    ///
+    /// # Errors
+    /// [`RedirectError::NoSuchRedirect`].
+    pub fn advance_redirect(
+        &mut self,
+        now: Time,
+        process: ProcessId,
+        redirect: RedirectId,
+        dma: &mut dyn Dma,
+    ) -> Result<Option<RedirectReport>, RedirectError> {
+        self.now = now;
+        let gone = RedirectError::NoSuchRedirect { redirect };
+        let (key, _) =
+            self.tables.exports.in_slot(redirect.slot).filter(|(_, export)| export.owner == process).ok_or(gone)?;
+        let export = self.tables.exports.get_mut(key).ok_or(gone)?;
+        let (memory, base) = (export.memory, export.offset);
+        let redirector = export.redirector.as_deref_mut().ok_or(gone)?;
+        let Advance { places, cookie, report } = redirector.advance(redirect, LOCAL_PIECE_BYTES).ok_or(gone)?;
+        for place in places {
+            dma.copy(memory, base + place.start, place.to, place.to_offset, place.len);
         }
-        if let Some(report) = report {
-            self.tables.events.push_back(Event::RedirectDone { process, cookie, redirect: id, report });
+        if let Some(report) = report.clone().filter(|report| report.complete) {
+            self.tables.events.push_back(Event::RedirectDone { process, cookie, redirect, report });
         }
-        Ok(id)
+        Ok(report)
     }
 
     /// Withdraws a redirection; what comes later goes to the default buffer again.

@@ -170,7 +170,10 @@ impl Station {
             Call::Import { .. } => return self.import(now, index, serial, call).map(|()| None),
             Call::Bind { import } => self.bind(index, import),
             Call::Unimport { import } => self.unimport(now, index, import),
-            Call::Redirect { .. } => self.redirect(now, index, call),
+            Call::Redirect { .. } => match self.redirect(now, index, serial, call)? {
+                Some(answer) => Ok(answer),
+                None => return Ok(None),
+            },
             Call::RedirectReport { redirect } => self.redirect_report(index, redirect),
             Call::CancelRedirect { redirect } => self.cancel_redirect(now, index, redirect),
             Call::Consume { export, offset, len } => self.consume(index, export, offset, len),

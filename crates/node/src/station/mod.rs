@@ -170,6 +170,7 @@ pub struct Station {
     called: HashMap<(u32, SocketAddr), usize>,
     pins: pins::Pins,
     revocations: Vec<Revocation>,
+    redirecting: redirection::Redirecting,
     /// Connections to close at the next opportunity: they misbehaved, or are gone.
     dying: Vec<usize>,
     /// All control sockets, doorbells and watches.
@@ -241,6 +242,7 @@ impl Station {
             called: HashMap::new(),
             pins: pins::Pins::new(config.pinned_pages_max),
             revocations: Vec::new(),
+            redirecting: redirection::Redirecting::default(),
             dying: Vec::new(),
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("epoll_create1"))?,
             uid: rustix::process::geteuid().as_raw(),
@@ -355,6 +357,7 @@ impl Station {
         if !self.revocations.is_empty() {
             worked |= self.serve_revocations(now);
         }
+        worked |= self.serve_redirections(now);
         if !self.pins.is_idle() {
             worked |= self.serve_pins(now);
         }
@@ -512,7 +515,7 @@ impl Station {
         area::fence();
         let mut ready = false;
         self.each_process(|process, progress| ready |= process.is_ready(progress));
-        ready |= self.sockets.prepare_sleep_between() || self.engine.has_events();
+        ready |= self.sockets.prepare_sleep_between() || self.engine.has_events() || !self.redirecting.is_idle();
         ready
     }
 

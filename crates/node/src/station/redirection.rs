@@ -1,15 +1,52 @@
 //! Transfer redirection [NT §3.1]: from the words of a process to the engine's, and its report back.
 //!
-//! Invariant: the destination lies in memory of the same process before the engine hears of it.
+//! Invariant: the destination lies in memory of the same process before the engine hears of it. What had arrived is copied a piece at a time, processes in turns; the answer
+//! comes when all of it is copied.
 
 use super::Station;
 use super::refusal::{self, refusal as refuse};
 use super::shares::Table;
+use crate::limits::CONTROL_WORK_COPIED_BYTES;
+use std::collections::VecDeque;
 use vmmc_host::control::{Answer, Call, Redirection, Refusal, RefusalCode};
+use vmmc_nic::limits::LOCAL_PIECE_BYTES;
 use vmmc_nic::{ByteRange, Cookie, ExportId, ProcessId, RedirectId, RedirectReport, RegionId, RegionRef, Time};
 
+/// A redirection that does not cover its range yet, and the call that waits for it.
+struct Waiting {
+    index: usize,
+    /// Of the connection: the index may belong to another one by now.
+    number: u64,
+    serial: u64,
+    redirect: RedirectId,
+}
+
+/// All of them, by process: bounded by the shares of redirections.
+#[derive(Default)]
+pub(super) struct Redirecting(VecDeque<(ProcessId, VecDeque<Waiting>)>);
+
+impl Redirecting {
+    pub(super) fn is_idle(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn add(&mut self, process: ProcessId, waiting: Waiting) {
+        match self.0.iter_mut().find(|(id, _)| *id == process) {
+            Some((_, all)) => all.push_back(waiting),
+            None => self.0.push_back((process, VecDeque::from([waiting]))),
+        }
+    }
+}
+
 impl Station {
-    pub(super) fn redirect(&mut self, now: Time, index: usize, call: Call) -> Result<Answer, Refusal> {
+    /// None: the answer comes when what had arrived is copied.
+    pub(super) fn redirect(
+        &mut self,
+        now: Time,
+        index: usize,
+        serial: u64,
+        call: Call,
+    ) -> Result<Option<Answer>, Refusal> {
         let Call::Redirect { export, offset, len, region, region_offset, cookie } = call else {
             unreachable!("called for redirections only");
         };
@@ -24,7 +61,7 @@ impl Station {
             .engine
             .redirect(now, id, export, offset, len, to, region_offset, cookie, &mut self.memory)
             .map_err(|e| refusal::redirect(&e));
-        let redirect = match redirect {
+        let (redirect, report) = match redirect {
             Ok(redirect) => redirect,
             Err(refusal) => {
                 self.give_share(index, Table::Redirections, 1);
@@ -34,15 +71,47 @@ impl Station {
         if let Some(record) = self.export_record(export) {
             record.redirects += 1;
         }
-        // A redirection whose bytes had all come is complete, and the engine may have forgotten it: then all of it was copied.
-        let all = RedirectReport {
-            range: Some(ByteRange { start: offset, end: offset + len }),
-            copied: vec![ByteRange { start: offset, end: offset + len }],
-            redirected: Vec::new(),
-            complete: true,
-        };
-        let report = self.engine.redirect_report(id, redirect).unwrap_or(all);
-        Ok(Answer::Redirected { redirect: redirect.to_u64(), report: description(&report) })
+        let copied = report.as_ref().map_or(LOCAL_PIECE_BYTES, |r| r.copied.iter().map(|range| range.len()).sum());
+        self.charge(index, (copied / CONTROL_WORK_COPIED_BYTES) as usize);
+        match report {
+            Some(report) => Ok(Some(redirected(redirect, &report))),
+            None => {
+                let number = self.connections[index].as_ref().map_or(0, |connection| connection.number);
+                self.redirecting.add(id, Waiting { index, number, serial, redirect });
+                Ok(None)
+            }
+        }
+    }
+
+    /// Counts work for the user of a connection beyond what its message said.
+    fn charge(&mut self, index: usize, work: usize) {
+        if let Some(connection) = &self.connections[index] {
+            *self.turn.entry(connection.who.uid).or_default() += work;
+        }
+    }
+
+    /// Copies a piece for the process whose turn it is.
+    pub(super) fn serve_redirections(&mut self, now: Time) -> bool {
+        let Some((process, mut all)) = self.redirecting.0.pop_front() else { return false };
+        if let Some(first) = all.front() {
+            let answer = match self.engine.advance_redirect(now, process, first.redirect, &mut self.memory) {
+                Ok(None) => None,
+                Ok(Some(report)) => Some(Ok(redirected(first.redirect, &report))),
+                // Withdrawn meanwhile, or its export has gone.
+                Err(why) => Some(Err(refusal::redirect(&why))),
+            };
+            if let Some(answer) = answer {
+                let is_there = self.connections[first.index].as_ref().is_some_and(|c| c.number == first.number);
+                if is_there {
+                    self.reply(first.index, first.serial, answer, Vec::new());
+                }
+                all.pop_front();
+            }
+        }
+        if !all.is_empty() {
+            self.redirecting.0.push_back((process, all));
+        }
+        true
     }
 
     pub(super) fn redirect_report(&mut self, index: usize, redirect: u64) -> Result<Answer, Refusal> {
@@ -75,6 +144,10 @@ impl Station {
         let done = self.engine.consume(id, ExportId::from_u64(export), offset, len);
         done.map(|()| Answer::Done).map_err(|e| refusal::redirect(&e))
     }
+}
+
+fn redirected(redirect: RedirectId, report: &RedirectReport) -> Answer {
+    Answer::Redirected { redirect: redirect.to_u64(), report: description(report) }
 }
 
 /// The engine's report with what has not come spelled out.

@@ -74,6 +74,7 @@ macro_rules! suite {
                 notifications: a_wait_ends_at_its_deadline,
                 redirections: before_arrival_nothing_is_copied,
                 redirections: after_arrival_all_is_copied,
+                redirections: after_much_has_arrived_all_of_it_is_copied,
                 redirections: in_the_middle_the_report_tells_the_parts,
                 redirections: a_cancelled_one_lets_data_go_to_the_export,
                 redirections: consumed_data_counts_as_not_arrived,

@@ -41,6 +41,23 @@ pub(crate) fn after_arrival_all_is_copied(nodes: &dyn Nodes) {
     }
 }
 
+pub(crate) fn after_much_has_arrived_all_of_it_is_copied(nodes: &dyn Nodes) {
+    const LEN: usize = 5 << 20;
+    for place in Place::THROUGH_ENGINES {
+        let j = join_with(nodes, place, LEN as u64, |e| e.redirectable(true));
+        let buffer = j.owner.buffer(LEN as u64).unwrap();
+        let data = pattern(LEN - 1000, 7);
+        j.import.send(0, &data).unwrap();
+        j.import.flush().unwrap();
+        let redirection = j.export.redirect(0..LEN as u64, &buffer, 0).unwrap();
+        j.import.send(LEN as u64 - 1000, &[9; 1000]).unwrap();
+        let report = redirection.wait().unwrap();
+        let expected = (&[(0, LEN as u64 - 1000)][..], &[(LEN as u64 - 1000, 1000)][..]);
+        assert_eq!((&report.copied[..], &report.redirected[..]), expected, "{place:?}");
+        assert!(bytes(&buffer, 0, LEN - 1000) == data && bytes(&buffer, LEN - 1000, 1000) == [9; 1000], "{place:?}");
+    }
+}
+
 pub(crate) fn in_the_middle_the_report_tells_the_parts(nodes: &dyn Nodes) {
     for place in Place::THROUGH_ENGINES {
         let (j, buffer) = redirectable(nodes, place);
