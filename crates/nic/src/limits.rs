@@ -2,6 +2,12 @@
 
 use std::time::Duration;
 
+/// Whether somebody who holds `own` of a table, of which `total` of `max` are taken, may take another entry: only while it then holds no more than is still free. So one
+/// that takes all it gets leaves half for the others, `k` of them leave one part in `k + 1`, and nothing is set aside for those who do not come.
+pub(crate) fn share_allows(own: usize, total: usize, max: usize) -> bool {
+    own + 2 <= max.saturating_sub(total)
+}
+
 /// Bytes in a node name: fits a DNS label, so host names can serve.
 pub const NODE_NAME_BYTES_MAX: usize = 63;
 /// Bytes in the name of an export: one length byte on the wire.
@@ -17,7 +23,7 @@ pub const PROCESSES_MAX: usize = 256;
 pub const EXPORTS_MAX: usize = 16_384;
 /// Imports of one process: 10,000s per node are promised.
 pub const IMPORTS_PER_PROCESS_MAX: usize = 32_768;
-/// Grants to remote importers, all nodes together: some MiB at most.
+/// Grants to remote importers, all nodes together: some MiB at most. One user of one node has half of them; see [`share_allows`].
 pub const GRANTS_MAX: usize = 131_072;
 /// Peers known: 4 times the promised 64 nodes.
 pub const PEERS_MAX: usize = 256;
@@ -27,8 +33,8 @@ pub const PEERS_CONFIGURED_KEPT: usize = 64;
 pub const PATHS_MAX: usize = 4;
 /// Imports of this node that wait for an answer.
 pub const IMPORTS_WAITING_MAX: usize = 16_384;
-/// Imports of one peer that wait here for a name to be exported.
-pub const REMOTE_WAITS_PER_PEER_MAX: usize = 4_096;
+/// Imports of one peer that wait here for a name to be exported, half of them for one of its users.
+pub const REMOTE_WAITS_PER_PEER_MAX: usize = 8_192;
 /// Requests for services that the driver has not been told of; further ones are not told and end with their deadline.
 pub const SERVICES_WANTED_MAX: usize = 1_024;
 /// Pings waiting for an answer.
@@ -38,10 +44,10 @@ pub const PINGS_MAX: usize = 256;
 pub const QUEUE_OPS_MAX: usize = 1_024;
 /// Operations of one process not yet complete, all peers together, before `Busy`.
 pub const PROCESS_OPS_MAX: usize = 8_192;
-/// Inline buffers of the engine: with 216 bytes each, 14 MiB at most.
+/// Inline buffers of the engine: with 216 bytes each, 14 MiB at most. One process has half of them, if its bound on operations lets it.
 pub const INLINE_BUFFERS_MAX: usize = 65_536;
-/// Fetches and atomics a peer may have outstanding here; the requester holds further ones back.
-pub const SERVED_REQUESTS_MAX: usize = 1_024;
+/// Fetches and atomics a peer may have outstanding here; the requester holds further ones back. One process has half of them, a full command ring.
+pub const SERVED_REQUESTS_MAX: usize = 2_048;
 /// Bytes of one local copy step: 100 us of memory bandwidth, so nobody stalls the node.
 pub const LOCAL_PIECE_BYTES: u64 = 1 << 20;
 /// Length of a transfer or export: 1 TiB keeps all offset arithmetic far from overflow.

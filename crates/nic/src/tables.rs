@@ -10,7 +10,7 @@ use crate::command::Dma;
 use crate::error::{ImportError, OpError};
 use crate::event::Event;
 use crate::ids::{Cookie, ExportId, ImportId, ProcessId, RegionRef};
-use crate::limits::{INLINE_BUFFERS_MAX, INLINE_BYTES_MAX};
+use crate::limits::{INLINE_BUFFERS_MAX, INLINE_BYTES_MAX, PROCESSES_MAX, share_allows};
 use crate::local::LocalOp;
 use crate::redirect::Redirector;
 use crate::rights::{Access, ImportSpec, ImportTarget, Owner, ROOT, Rights};
@@ -61,6 +61,8 @@ pub(crate) struct Grant {
     pub(crate) target: Target,
     pub(crate) rights: Rights,
     pub(crate) position: usize,
+    /// User of the importer, by the word of its node.
+    pub(crate) uid: u32,
     /// A chunk of a send was void or refused: so is the rest of it, or its last byte would appear
     /// before the others.
     pub(crate) skip: bool,
@@ -140,6 +142,8 @@ pub(crate) struct Tables {
     /// The exports of each name, one of a user, by user.
     pub(crate) names: BTreeMap<String, Vec<(u32, Key)>>,
     pub(crate) grants: Slab<Grant>,
+    /// How many of them the users of each peer have.
+    pub(crate) granted: BTreeMap<(u16, u32), usize>,
     pub(crate) waits: Slab<Wait>,
     pub(crate) waiters: BTreeMap<String, Vec<Waiter>>,
     /// Services that somebody waits for and the driver has not been told of: name, user, peer that asks.
@@ -219,6 +223,7 @@ impl Tables {
     pub(crate) fn add_grant(&mut self, mut grant: Grant) -> Key {
         let export = grant.export;
         grant.position = self.exports.get(export).map_or(0, |export| export.grants.len());
+        *self.granted.entry((grant.via.peer, grant.uid)).or_default() += 1;
         let key = self.grants.insert(grant);
         if let Some(export) = self.exports.get_mut(export) {
             export.grants.push(key);
@@ -227,13 +232,26 @@ impl Tables {
     }
 
     pub(crate) fn remove_grant(&mut self, key: Key) -> Option<Grant> {
-        let grant = self.grants.remove(key)?;
+        let grant = self.take_grant(key)?;
         if let Some(export) = self.exports.get_mut(grant.export) {
             export.grants.swap_remove(grant.position);
             if let Some(&moved) = export.grants.get(grant.position) {
                 if let Some(moved) = self.grants.get_mut(moved) {
                     moved.position = grant.position;
                 }
+            }
+        }
+        Some(grant)
+    }
+
+    /// Takes a grant from the table; its export's list goes as a whole.
+    pub(crate) fn take_grant(&mut self, key: Key) -> Option<Grant> {
+        let grant = self.grants.remove(key)?;
+        let holder = (grant.via.peer, grant.uid);
+        if let Some(count) = self.granted.get_mut(&holder) {
+            *count -= 1;
+            if *count == 0 {
+                self.granted.remove(&holder);
             }
         }
         Some(grant)
@@ -390,29 +408,42 @@ impl Incoming<'_> {
 }
 
 /// Inline data of sends, from the command until the acknowledgement.
-#[derive(Default)]
 pub(crate) struct InlinePool {
     buffers: Vec<[u8; INLINE_BYTES_MAX]>,
+    /// Slot of the process that each was given to last.
+    owners: Vec<u16>,
     free: Vec<u32>,
+    /// Buffers in use, by slot of the process.
+    held: [u32; PROCESSES_MAX],
+}
+
+impl Default for InlinePool {
+    fn default() -> InlinePool {
+        InlinePool { buffers: Vec::new(), owners: Vec::new(), free: Vec::new(), held: [0; PROCESSES_MAX] }
+    }
 }
 
 impl InlinePool {
+    /// Whether there is a buffer for a process.
     #[inline]
-    pub(crate) fn has_room(&self) -> bool {
-        !self.free.is_empty() || self.buffers.len() < INLINE_BUFFERS_MAX
+    pub(crate) fn has_room(&self, process: ProcessId) -> bool {
+        let used = self.buffers.len() - self.free.len();
+        share_allows(self.held[process.slot()] as usize, used, INLINE_BUFFERS_MAX)
     }
 
-    /// `None`: the bound is reached. `data` fits, the caller has checked.
+    /// `None`: the process has its share. `data` fits, the caller has checked.
     #[inline]
-    pub(crate) fn put(&mut self, data: &[u8]) -> Option<u32> {
-        let slot = match self.free.pop() {
-            Some(slot) => slot,
-            None if self.buffers.len() < INLINE_BUFFERS_MAX => {
-                self.buffers.push([0; INLINE_BYTES_MAX]);
-                (self.buffers.len() - 1) as u32
-            }
-            None => return None,
-        };
+    pub(crate) fn put(&mut self, process: ProcessId, data: &[u8]) -> Option<u32> {
+        if !self.has_room(process) {
+            return None;
+        }
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.buffers.push([0; INLINE_BYTES_MAX]);
+            self.owners.push(0);
+            (self.buffers.len() - 1) as u32
+        });
+        self.owners[slot as usize] = process.slot() as u16;
+        self.held[process.slot()] += 1;
         self.buffers[slot as usize][..data.len()].copy_from_slice(data);
         Some(slot)
     }
@@ -424,6 +455,7 @@ impl InlinePool {
 
     #[inline]
     pub(crate) fn release(&mut self, slot: u32) {
+        self.held[usize::from(self.owners[slot as usize])] -= 1;
         self.free.push(slot);
     }
 }

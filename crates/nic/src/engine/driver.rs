@@ -175,7 +175,7 @@ impl Engine {
                 Waiter::Local(wait) => self.grant_local(wait, key),
                 Waiter::Remote { via, handle, uid, rights, .. } => {
                     if let Some((session, tables)) = self.session_and_tables(via) {
-                        session.remote_waits -= 1;
+                        session.remote_waits.give(uid);
                         session.answer_import(key, handle, uid, rights, tables);
                         session.chunk_wait.get_or_insert(now);
                     }
@@ -215,7 +215,7 @@ impl Engine {
         }
         let now = self.now;
         for grant in export.grants {
-            let Some(grant) = self.tables.grants.remove(grant) else { continue };
+            let Some(grant) = self.tables.take_grant(grant) else { continue };
             if let Some(session) = self.session_mut(grant.via) {
                 session.grants -= 1;
                 session.queue_control(&Chunk::Revoked { handle: grant.handle, why });

@@ -82,17 +82,18 @@ impl Engine {
         }
         let origin = (process, import, grant);
         let len = if let Command::Send { offset, source: Source::Inline(data), .. } = command {
-            if !self.tables.inline.has_room() {
+            if !self.tables.inline.has_room(process) {
                 return None;
             }
             let len = session.write_send(now, grant, offset, data, buf);
             send(to, &buf[..len]);
-            let slot = self.tables.inline.put(data).expect("there was room");
+            let slot = self.tables.inline.put(process, data).expect("there was room");
             let kind = OpKind::SendInline { slot, notify: false, counter: None };
             session.note_send(now, Op::new(origin, None, (offset, data.len() as u64), kind));
             len
         } else {
-            let (offset, len, kind) = op_kind(&command, &mut self.tables).filter(|_| session.may_ask())?;
+            let (offset, len, kind) =
+                op_kind(process, &command, &mut self.tables).filter(|_| session.may_ask(process))?;
             let (len, key) = session.write_request(now, Op::new(origin, command.cookie(), (offset, len), kind), buf);
             send(to, &buf[..len]);
             session.note_request(now, key);
@@ -126,7 +127,7 @@ impl Engine {
             self.tables.stats.busy += 1;
             return Err(Busy { queued: queued as u64 });
         }
-        let Some((offset, len, kind)) = op_kind(&command, &mut self.tables) else {
+        let Some((offset, len, kind)) = op_kind(process, &command, &mut self.tables) else {
             self.tables.stats.busy += 1;
             return Err(Busy { queued: crate::limits::INLINE_BUFFERS_MAX as u64 });
         };
@@ -155,7 +156,7 @@ impl Engine {
         let (offset, kind) = match command {
             Command::Send { offset, source, notify, counter, .. } => match source {
                 Source::Inline(data) => {
-                    let Some(slot) = self.tables.inline.put(data) else {
+                    let Some(slot) = self.tables.inline.put(process, data) else {
                         return Err(Busy { queued: crate::limits::INLINE_BUFFERS_MAX as u64 });
                     };
                     (offset, LocalKind::SendInline { slot, len: data.len() as u64, notify, counter })
@@ -263,11 +264,11 @@ fn check(import: &Import, command: &Command<'_>) -> Result<(), OpError> {
 
 /// What a remote command becomes; `None`: no buffer for its inline data.
 #[inline]
-fn op_kind(command: &Command<'_>, tables: &mut Tables) -> Option<(u64, u64, OpKind)> {
+fn op_kind(process: ProcessId, command: &Command<'_>, tables: &mut Tables) -> Option<(u64, u64, OpKind)> {
     Some(match *command {
         Command::Send { offset, source, notify, counter, .. } => match source {
             Source::Inline(data) => {
-                let slot = tables.inline.put(data)?;
+                let slot = tables.inline.put(process, data)?;
                 (offset, data.len() as u64, OpKind::SendInline { slot, notify, counter })
             }
             Source::Region { region, offset: from, len } => {

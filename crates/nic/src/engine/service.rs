@@ -27,9 +27,9 @@ impl Engine {
         for waiter in self.tables.waiters.remove(name).unwrap_or_default() {
             match waiter {
                 Waiter::Local(wait) => self.tables.end_import_wait(wait, why),
-                Waiter::Remote { via, handle, .. } => {
+                Waiter::Remote { via, handle, uid, .. } => {
                     if let Some((session, _)) = self.session_and_tables(via) {
-                        session.remote_waits -= 1;
+                        session.remote_waits.give(uid);
                         session.queue_control(&Chunk::ImportFail { handle, why });
                         session.chunk_wait.get_or_insert(now);
                     }

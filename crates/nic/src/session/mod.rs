@@ -9,7 +9,7 @@ mod requests;
 mod transmit;
 mod tx;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 
 use crate::command::AtomicOp;
@@ -19,6 +19,7 @@ use crate::engine::Lent;
 use crate::error::OpError;
 use crate::ids::{Cookie, ImportId, ProcessId, RegionId};
 use crate::intervals::IntervalSet;
+use crate::limits::{REMOTE_WAITS_PER_PEER_MAX, share_allows};
 use crate::replay::ReplayWindow;
 use crate::slab::{Key, Slab};
 use crate::stats::PeerStats;
@@ -105,6 +106,38 @@ pub(crate) struct Served {
 struct Queue {
     ops: VecDeque<Key>,
     active: bool,
+    /// Fetches and atomics of it without an answer.
+    requests: usize,
+}
+
+/// Waits of a peer for names here, and whose they are.
+#[derive(Default, Debug)]
+pub(crate) struct RemoteWaits {
+    total: usize,
+    users: BTreeMap<u32, usize>,
+}
+
+impl RemoteWaits {
+    /// Counts one more for a user; false: it has its share.
+    pub(crate) fn take(&mut self, uid: u32) -> bool {
+        let own = self.users.get(&uid).copied().unwrap_or(0);
+        let fits = share_allows(own, self.total, REMOTE_WAITS_PER_PEER_MAX);
+        if fits {
+            self.total += 1;
+            self.users.insert(uid, own + 1);
+        }
+        fits
+    }
+
+    /// One of a user is over.
+    pub(crate) fn give(&mut self, uid: u32) {
+        let Some(own) = self.users.get_mut(&uid) else { return };
+        *own -= 1;
+        self.total -= 1;
+        if *own == 0 {
+            self.users.remove(&uid);
+        }
+    }
 }
 
 /// What has been received.
@@ -156,7 +189,8 @@ pub(crate) struct Session {
     active: VecDeque<u16>,
     pub(crate) queued_ops: usize,
     served: Slab<Served>,
-    served_queue: VecDeque<Key>,
+    /// By process of the other side, so that those take turns too.
+    served_queue: VecDeque<(u32, VecDeque<Key>)>,
     served_active: bool,
     /// Fetches and atomics without an answer.
     requests_out: usize,
@@ -165,7 +199,7 @@ pub(crate) struct Session {
     /// Imports through this session, grants to it, its waits for names here.
     pub(crate) imports: usize,
     pub(crate) grants: usize,
-    pub(crate) remote_waits: usize,
+    pub(crate) remote_waits: RemoteWaits,
     /// The peer's driver takes messages.
     pub(crate) messages: bool,
     /// What the driver has between it and the peer's: see [`Engine::hold_peer`](crate::Engine::hold_peer).
@@ -243,7 +277,7 @@ impl Session {
             congestion: Congestion::new(packet_bytes),
             imports: 0,
             grants: 0,
-            remote_waits: 0,
+            remote_waits: RemoteWaits::default(),
             messages: introduction.messages,
             held_by_driver: 0,
             pongs: VecDeque::new(),
@@ -266,7 +300,7 @@ impl Session {
         let rx = (self.rx.next, self.rx.held.len(), self.rx.held_bytes, self.rx.pending_packets, self.rx.ack_now);
         let tx = (self.tx.chunks.len(), self.tx.in_flight, self.ops.len(), self.queued_ops, self.served.len());
         let waits = (&self.pings, &self.pongs, self.chunk_wait, self.ping_wait, self.ping_next, self.last_proof);
-        let counts = (self.imports, self.grants, self.remote_waits, self.packet_bytes, self.stats);
+        let counts = (self.imports, self.grants, self.remote_waits.total, self.packet_bytes, self.stats);
         format!("{ids:?} {rx:?} {tx:?} {waits:?} {counts:?}")
     }
 
@@ -286,18 +320,31 @@ impl Session {
     /// Queues an operation; the caller has counted it with its process.
     #[inline]
     pub(crate) fn enqueue(&mut self, op: Op) {
-        let slot = op.process.slot();
-        if self.queues.len() <= slot {
-            self.queues.resize_with(slot + 1, Queue::default);
-        }
+        let (slot, process) = (op.process.slot(), op.process);
         let key = self.ops.insert(op);
         self.queued_ops += 1;
-        let queue = &mut self.queues[slot];
+        let queue = self.queue_of(process);
         queue.ops.push_back(key);
         if !queue.active {
             queue.active = true;
             self.active.push_back(slot as u16);
         }
+    }
+
+    #[inline]
+    fn queue_of(&mut self, process: ProcessId) -> &mut Queue {
+        let slot = process.slot();
+        if self.queues.len() <= slot {
+            self.queues.resize_with(slot + 1, Queue::default);
+        }
+        &mut self.queues[slot]
+    }
+
+    /// A fetch or an atomic operation goes out.
+    #[inline]
+    fn asked(&mut self, process: ProcessId) {
+        self.requests_out += 1;
+        self.queue_of(process).requests += 1;
     }
 
     /// Something may go out, if the window lets it.
@@ -335,7 +382,7 @@ impl Session {
 
     /// Something here depends on the peer being alive.
     pub(crate) fn matters(&self) -> bool {
-        self.imports + self.grants + self.remote_waits + self.ops.len() + self.held_by_driver > 0
+        self.imports + self.grants + self.remote_waits.total + self.ops.len() + self.held_by_driver > 0
     }
 
     /// Tells the process how the operation ended. It stays in the table while chunks name it.
@@ -349,7 +396,10 @@ impl Session {
                 return self.release_op(key, tables);
             }
             match op.kind {
-                OpKind::Fetch { .. } | OpKind::Atomic(_) if !op.queued => self.requests_out -= 1,
+                OpKind::Fetch { .. } | OpKind::Atomic(_) if !op.queued => {
+                    self.requests_out -= 1;
+                    self.queues[process.slot()].requests -= 1;
+                }
                 _ => {}
             }
             if result.is_ok() {
@@ -410,7 +460,10 @@ impl Session {
             op.chunks = 0;
             let unsent = std::mem::take(&mut op.queued);
             if unsent && matches!(op.kind, OpKind::Fetch { .. } | OpKind::Atomic(_)) {
+                // As if it had gone out: its end takes it off again.
+                let process = op.process;
                 self.requests_out += 1;
+                self.queues[process.slot()].requests += 1;
             }
             // An import that ends tells of posted sends as well; the cookie-less ones stay quiet.
             if op.cookie.is_none() && !op.ended {

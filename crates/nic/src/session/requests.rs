@@ -5,7 +5,7 @@ use crate::command::{AtomicOp, Dma};
 use crate::error::{ImportError, OpError};
 use crate::event::Event;
 use crate::ids::{ExportId, ImportId, NodeName, ProcessId};
-use crate::limits::{GRANTS_MAX, REMOTE_WAITS_PER_PEER_MAX, SERVED_REQUESTS_MAX};
+use crate::limits::{GRANTS_MAX, REMOTE_WAITS_PER_PEER_MAX, SERVED_REQUESTS_MAX, share_allows};
 use crate::local::{aligned, has_right, in_bounds};
 use crate::rights::{Exporter, ImportGrant, ImportTarget, Owner, Rights};
 use crate::slab::Key;
@@ -28,7 +28,7 @@ impl Session {
         let _ = now;
         match chunk {
             Chunk::FetchRequest { ticket, grant, offset, len } => match self.check_fetch(grant, offset, len, tables) {
-                Ok(()) => self.serve(ticket, grant, offset, len),
+                Ok(process) => self.serve(process, ticket, grant, offset, len),
                 Err(why) => {
                     tables.stats.refused += 1;
                     self.queue_control(&Chunk::FetchFail { ticket, why });
@@ -64,14 +64,14 @@ impl Session {
         }
     }
 
-    fn check_fetch(&self, grant: Key, offset: u64, len: u64, tables: &Tables) -> Result<(), OpError> {
+    fn check_fetch(&self, grant: Key, offset: u64, len: u64, tables: &Tables) -> Result<u32, OpError> {
         let grant = tables.grants.get(grant).filter(|grant| grant.via == self.via).ok_or(OpError::Revoked)?;
         has_right(grant.rights, Rights::READ)?;
         in_bounds(offset, len, grant.target.len)?;
         if self.served.len() >= SERVED_MAX {
             return Err(OpError::TableFull { max: SERVED_MAX as u64 });
         }
-        Ok(())
+        Ok(grant.handle.process)
     }
 
     fn change(
@@ -100,12 +100,11 @@ impl Session {
         match (tables.find_export(&what, uid, owner), what) {
             (Some(export), _) => self.answer_import(export, handle, uid, rights, tables),
             (None, ImportTarget::Name(name)) if wait => {
-                if self.remote_waits >= REMOTE_WAITS_PER_PEER_MAX {
+                if !self.remote_waits.take(uid) {
                     let why = ImportError::TableFull { max: REMOTE_WAITS_PER_PEER_MAX as u64 };
                     self.queue_control(&Chunk::ImportFail { handle, why });
                     return;
                 }
-                self.remote_waits += 1;
                 let waiter = Waiter::Remote { via: self.via, handle, uid, owner, rights };
                 tables.want_service(&name, uid, Some(self.via.peer));
                 tables.waiters.entry(name).or_default().push(waiter);
@@ -149,12 +148,22 @@ impl Session {
         tables: &mut Tables,
     ) -> Result<Key, ImportError> {
         tables.permit_remote(key, uid, rights)?;
-        if tables.grants.len() >= GRANTS_MAX {
+        let own = tables.granted.get(&(self.via.peer, uid)).copied().unwrap_or(0);
+        if !share_allows(own, tables.grants.len(), GRANTS_MAX) {
             return Err(ImportError::TableFull { max: GRANTS_MAX as u64 });
         }
         let target = tables.target(key).ok_or(ImportError::NoSuchExport)?;
         self.grants += 1;
-        Ok(tables.add_grant(Grant { via: self.via, handle, export: key, target, rights, position: 0, skip: false }))
+        Ok(tables.add_grant(Grant {
+            via: self.via,
+            handle,
+            export: key,
+            target,
+            rights,
+            position: 0,
+            uid,
+            skip: false,
+        }))
     }
 
     fn import_granted(&mut self, handle: Handle, answer: Granted, peer: &NodeName, tables: &mut Tables) {
@@ -204,11 +213,13 @@ impl Session {
         let ImportTarget::Name(name) = what else { return };
         let via = self.via;
         let Some(waiters) = tables.waiters.get_mut(name) else { return };
-        let before = waiters.len();
-        waiters.retain(
-            |waiter| !matches!(waiter, Waiter::Remote { via: at, handle: by, .. } if *at == via && *by == handle),
-        );
-        self.remote_waits -= before - waiters.len();
+        waiters.retain(|waiter| match *waiter {
+            Waiter::Remote { via: at, handle: by, uid, .. } if at == via && by == handle => {
+                self.remote_waits.give(uid);
+                false
+            }
+            _ => true,
+        });
         if waiters.is_empty() {
             tables.waiters.remove(name);
         }

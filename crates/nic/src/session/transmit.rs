@@ -1,16 +1,18 @@
 //! Building packets: what is lost first, then new chunks in turn over the processes, with the
 //! acknowledgement on the same packet. Data is gathered straight into the datagram.
 
+use std::collections::VecDeque;
+
 use super::tx::{Body, Run, SentPacket, State};
 use super::{Op, OpKind, SERVED_TURN, Session};
 use crate::command::Dma;
 use crate::engine::Lent;
 use crate::error::OpError;
-use crate::ids::RegionRef;
+use crate::ids::{ProcessId, RegionRef};
 use crate::limits::{
     ACK_ALONG_AFTER, ACK_ALONG_PACKETS, ACK_DELAY, ACK_RANGES_MAX, CHUNK_WINDOW, LENT_BYTES_MIN, LENT_PAGES_BYTES_MIN,
-    LENT_PAGES_MAX, MESSAGE_BYTES_MAX, PAGE_BYTES, REFERENCE_BYTES_MAX, REFERENCE_SPAN, RUNS_PER_PACKET_MAX,
-    SERVED_REQUESTS_MAX,
+    LENT_PAGES_MAX, MESSAGE_BYTES_MAX, PAGE_BYTES, PROCESSES_MAX, REFERENCE_BYTES_MAX, REFERENCE_SPAN,
+    RUNS_PER_PACKET_MAX, SERVED_REQUESTS_MAX, share_allows,
 };
 use crate::slab::Key;
 use crate::tables::{Tables, Target};
@@ -166,8 +168,9 @@ impl Session {
 
     /// Whether a fetch or an atomic operation may be asked for: what is served at once has a bound.
     #[inline]
-    pub(crate) fn may_ask(&self) -> bool {
-        self.requests_out < SERVED_REQUESTS_MAX
+    pub(crate) fn may_ask(&self, process: ProcessId) -> bool {
+        let own = self.queues.get(process.slot()).map_or(0, |queue| queue.requests);
+        share_allows(own, self.requests_out, SERVED_REQUESTS_MAX)
     }
 
     /// Writes a packet with one chunk, which is [clear](Self::is_clear_for) to go, and the acknowledgement that is due with it; its length.
@@ -232,12 +235,13 @@ impl Session {
     /// Remembers the request of the packet last written.
     #[inline]
     pub(crate) fn note_request(&mut self, now: Time, op: Key) {
-        let fetches = self.ops.get(op).is_some_and(|op| matches!(op.kind, OpKind::Fetch { .. }));
+        let found = self.ops.get(op).expect("it was just written");
+        let (process, fetches) = (found.process, matches!(found.kind, OpKind::Fetch { .. }));
         let (body, bytes) = match fetches {
             true => (Body::FetchRequest { op }, FETCH_REQUEST_BYTES),
             false => (Body::AtomicRequest { op }, ATOMIC_REQUEST_BYTES),
         };
-        self.requests_out += 1;
+        self.asked(process);
         self.note_chunk(now, body, bytes);
     }
 
@@ -586,13 +590,14 @@ impl Session {
 
     fn take_request(&mut self, turn: u16, key: Key, packet: u64, runs: &mut Runs, out: &mut Writer<'_>) -> Taken {
         let op = self.ops.get(key).expect("the caller found it");
+        let process = op.process;
         let (bytes, body, counts) = match op.kind {
             OpKind::Fetch { .. } => (FETCH_REQUEST_BYTES, Body::FetchRequest { op: key }, true),
             OpKind::Atomic(_) => (ATOMIC_REQUEST_BYTES, Body::AtomicRequest { op: key }, true),
             OpKind::GiveBack => (UNIMPORT_BYTES, Body::GiveBack { op: key }, false),
             _ => (NOP_BYTES, Body::Flush { op: key }, false),
         };
-        if counts && !self.may_ask() {
+        if counts && !self.may_ask(process) {
             return Taken::HeldBack;
         }
         if self.room_for(bytes, 0, runs, out).is_none() {
@@ -601,7 +606,9 @@ impl Session {
         runs.add(self.tx.next_number(), out);
         self.encode_request(key, out);
         self.tx.push_in_flight(body, bytes, packet);
-        self.requests_out += usize::from(counts);
+        if counts {
+            self.asked(process);
+        }
         self.ops.get_mut(key).expect("found above").chunks += 1;
         self.leave_queue(turn, key);
         Taken::Chunk
@@ -623,7 +630,8 @@ impl Session {
         tables: &mut Tables,
         dma: &mut dyn Dma,
     ) -> Taken {
-        let Some(&key) = self.served_queue.front() else { return Taken::Empty };
+        let front = self.served_queue.front().and_then(|(_, of_process)| of_process.front());
+        let Some(&key) = front else { return Taken::Empty };
         let served = self.served.get(key).expect("a queued fetch is in the table");
         let (part, left) = (served.progress, served.len - served.progress);
         if self.served_target(key, tables).is_none() {
@@ -644,22 +652,28 @@ impl Session {
         if last {
             self.leave_served(key);
         } else {
-            // Fetches take turns too, piece by piece.
+            // Fetches take turns too, piece by piece, and so do the processes that wait for them.
+            self.served_queue.front_mut().expect("seen above").1.rotate_left(1);
             self.served_queue.rotate_left(1);
         }
         Taken::Chunk
     }
 
     fn leave_served(&mut self, key: Key) {
-        self.served_queue.pop_front();
+        if let Some((process, mut rest)) = self.served_queue.pop_front() {
+            rest.pop_front();
+            if !rest.is_empty() {
+                self.served_queue.push_back((process, rest));
+            }
+        }
         if let Some(served) = self.served.get_mut(key) {
             served.queued = false;
         }
         self.release_served(key);
     }
 
-    /// Queues the answer to a fetch of the other side.
-    pub(super) fn serve(&mut self, ticket: u64, grant: u64, offset: u64, len: u64) {
+    /// Queues the answer to a fetch of a process of the other side.
+    pub(super) fn serve(&mut self, process: u32, ticket: u64, grant: u64, offset: u64, len: u64) {
         let key = self.served.insert(super::Served {
             ticket,
             grant,
@@ -670,7 +684,12 @@ impl Session {
             queued: true,
             failed: false,
         });
-        self.served_queue.push_back(key);
+        // As many as that side may have, whatever it says.
+        let process = ProcessId(process).slot() as u32 % PROCESSES_MAX as u32;
+        match self.served_queue.iter_mut().find(|(of, _)| *of == process) {
+            Some((_, waiting)) => waiting.push_back(key),
+            None => self.served_queue.push_back((process, VecDeque::from([key]))),
+        }
         if !self.served_active {
             self.served_active = true;
             self.active.push_back(SERVED_TURN);
