@@ -256,14 +256,16 @@ pub const SOCKET_STRANGERS_MAX: usize = 32;
 pub const SOCKET_LAST_WORDS_MAX: usize = 4_096;
 /// Time that a program that was started by exec may take to ask for the connections that it inherited.
 pub const SOCKET_ORPHAN_TIME: Duration = Duration::from_secs(10);
-/// Connections to other nodes that are upgraded, or about to be: each has two rings here, 70 KiB together with its words.
+/// Connections to other nodes that are upgraded, or about to be, half of them for one user alone: each has two rings here, 70 KiB together with its words.
 pub const BETWEEN_LINKS_MAX: usize = 16_384;
 /// Offers that other nodes are still to be asked about; further ones stay with the kernel.
 pub const BETWEEN_ASKS_MAX: usize = 16_384;
 /// Connections to other nodes that are served before rings and network have their turn.
 pub const BETWEEN_TURN: usize = 64;
-/// Lines of each of the kernel's tables of sockets that are read for a list.
-pub const SOCKET_TABLE_LINES_MAX: usize = 65_536;
+/// Lines of each of the kernel's tables of sockets that are read for a list: some milliseconds. Of sockets beyond them it does not say to whom they belong.
+pub const SOCKET_TABLE_LINES_MAX: usize = 8_192;
+/// Refused offers that are remembered for lists, half of them for one user alone: some 150 bytes each, and no list has as many entries.
+pub const SOCKET_REFUSED_MAX: usize = 4_096;
 /// Entries of a list of sockets in one message.
 pub const SOCKET_LIST_MAX: usize = 400;
 

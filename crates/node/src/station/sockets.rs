@@ -16,7 +16,9 @@ mod slabs;
 mod users;
 mod witness;
 
-use crate::limits::{SOCKET_OFFERS_ALL_MAX, SOCKET_OFFERS_MAX, SOCKET_PLACES_MAX, SOCKET_STRANGERS_MAX};
+use crate::limits::{
+    SOCKET_OFFERS_ALL_MAX, SOCKET_OFFERS_MAX, SOCKET_PLACES_MAX, SOCKET_REFUSED_MAX, SOCKET_STRANGERS_MAX,
+};
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -43,6 +45,8 @@ pub(super) struct Sockets {
     means: Option<Means>,
     /// Open offers.
     offered: quota::Quota,
+    /// Refused ones that are remembered.
+    refused: quota::Quota,
     between: between::Between,
     /// Matches made since the start.
     pub(super) matches: u64,
@@ -400,8 +404,8 @@ impl Sockets {
 
     /// The same, remembered until the connection ends.
     fn refuse_for_good(&mut self, index: usize, connection: u64, own: Endpoints, why: OfferRefusal) {
-        let client = self.client(index);
-        if client.refused.len() < SOCKET_OFFERS_MAX {
+        let client = self.clients.get_mut(&index).expect("the caller serves this client");
+        if client.refused.contains_key(&connection) || self.refused.take(client.uid, 1, SOCKET_REFUSED_MAX as u64) {
             client.refused.insert(connection, (own, why));
         }
         self.refuse(index, connection, why);
@@ -419,7 +423,9 @@ impl Sockets {
     }
 
     fn withdraw(&mut self, index: usize, connection: u64) {
-        self.client(index).refused.remove(&connection);
+        let client = self.client(index);
+        let (uid, known) = (client.uid, client.refused.remove(&connection).is_some());
+        self.refused.give(uid, u64::from(known));
         if let Some(own) = self.client(index).offers.get(&connection).cloned() {
             self.take_offer(&own);
         }
@@ -748,5 +754,31 @@ mod tests {
         sockets.serve_orphans(Time::ZERO);
         let link = sockets.slabs.link(few[0].0).unwrap();
         assert!(link.holders[0].is_empty() && !link.holders[1].is_empty());
+    }
+
+    #[test]
+    fn refusals_are_remembered_within_the_share_of_a_user_and_lists_are_no_longer_than_they_are_shown() {
+        let Some((mut sockets, _bells)) = service(3) else { return };
+        sockets.client(2).uid = 54_321;
+        let end = |number: u64| {
+            let at = |port: u64| std::net::SocketAddr::from(([127, 0, 0, 1], port as u16));
+            Endpoints { network: 0, local: at(number), remote: at(9) }
+        };
+        for number in 0..10_000 {
+            for index in 0..2 {
+                sockets.refuse_for_good(index, number, end(number), OfferRefusal::TooMany);
+            }
+        }
+        sockets.refuse_for_good(2, 1, end(1), OfferRefusal::OtherUser);
+        let known = |sockets: &Sockets| sockets.clients.values().map(|client| client.refused.len()).sum::<usize>();
+        assert_eq!(known(&sockets), SOCKET_REFUSED_MAX / 2 + 1, "one user has half, and another finds room");
+        let (list, total) = sockets.list(None);
+        assert_eq!((list.len(), total), (crate::limits::SOCKET_LIST_MAX, SOCKET_REFUSED_MAX as u64 / 2 + 1));
+        // All of it comes back.
+        for number in 0..5_000 {
+            sockets.handle(Time::ZERO, 0, SocketCall::Withdraw { connection: number }, Vec::new()).unwrap();
+        }
+        (0..3).for_each(|index| sockets.gone(index, Time::ZERO));
+        assert!(sockets.refused.take(7, SOCKET_REFUSED_MAX as u64, SOCKET_REFUSED_MAX as u64));
     }
 }

@@ -13,6 +13,7 @@
 //! session of the engine, and ends with it. Source: docs/sockets.md.
 
 use super::holders::Holders;
+use super::quota::Quota;
 use super::{Client, Offer, Sockets, secret, slabs};
 use crate::limits::{BETWEEN_ASKS_MAX, BETWEEN_LINKS_MAX, BETWEEN_TURN};
 use std::collections::{HashMap, HashSet, VecDeque};
@@ -40,6 +41,8 @@ pub(super) struct Between {
     by_place: HashMap<(u64, u32), u64>,
     /// Ends of links that the other node has not confirmed.
     unconfirmed: HashSet<Endpoints>,
+    /// Whose the links are.
+    shares: Quota,
     by_token: Vec<Option<u64>>,
     free_tokens: Vec<u32>,
     last: u64,
@@ -61,6 +64,7 @@ pub(super) struct NodeBells {
 /// A connection to another node.
 struct Remote {
     peer: PeerRef,
+    uid: u32,
     /// Number of the other node; 0: it has not confirmed.
     theirs: u64,
     own: Endpoints,
@@ -392,8 +396,15 @@ impl Sockets {
         let secret = secret()?;
         self.between.last += 1;
         let id = self.between.last;
-        let token = self.between.take_token(id)?;
+        if !self.between.shares.take(uid, 1, BETWEEN_LINKS_MAX as u64) {
+            return None;
+        }
+        let Some(token) = self.between.take_token(id) else {
+            self.between.shares.give(uid, 1);
+            return None;
+        };
         let Some((slab, number)) = self.slabs.take_slot([process, NODE], uid) else {
+            self.between.shares.give(uid, 1);
             self.between.by_token[token as usize] = None;
             self.between.free_tokens.push(token);
             return None;
@@ -412,6 +423,7 @@ impl Sockets {
         let replica = Replica::new(slot, end);
         let link = Remote {
             peer,
+            uid,
             theirs: 0,
             own: own.clone(),
             place,
@@ -553,6 +565,7 @@ impl Sockets {
         self.between.by_place.remove(&(link.place.slab, link.place.slot));
         self.between.by_token[link.token as usize] = None;
         self.between.free_tokens.push(link.token);
+        self.between.shares.give(link.uid, 1);
         if link.theirs == 0 {
             self.between.unconfirmed.remove(&link.own);
         }

@@ -207,7 +207,8 @@ impl Sockets {
     pub(in crate::station) fn gone(&mut self, index: usize, now: Time) {
         let Some(client) = self.clients.remove(&index) else { return };
         self.by_process.remove(&client.process);
-        let Client { process, uid, offers, ends, watch, .. } = client;
+        let Client { process, uid, offers, refused, ends, watch, .. } = client;
+        self.refused.give(uid, refused.len() as u64);
         for own in offers.values() {
             self.offers.remove(own);
             self.offered.give(uid, 1);

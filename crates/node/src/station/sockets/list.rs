@@ -9,7 +9,7 @@ use crate::limits::SOCKET_LIST_MAX;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use vmmc_host::control::CONTROL_VERSION;
-use vmmc_host::stream::messages::SocketInfo;
+use vmmc_host::stream::messages::{Place, SocketInfo};
 use vmmc_host::stream::{EndWords, Endpoints, Slot};
 use vmmc_nic::Engine;
 
@@ -29,15 +29,15 @@ impl Sockets {
                 info
             })
         });
-        let users = if self.offers.is_empty() { Users::default() } else { Users::look() };
-        let offered = self.offers.iter().filter_map(|(own, offer)| {
+        let mut users: Option<Users> = None;
+        let offered = self.offers.iter().filter_map(move |(own, offer)| {
             let client = self.clients.get(&offer.client)?;
             let node = engine.and_then(|engine| {
                 let there = |at: &SocketAddr| at.ip().to_canonical() == own.remote.ip();
                 engine.message_peers().find(|(_, at)| there(at)).and_then(|(peer, _)| engine.peer_name(peer))
             });
-            let mut info =
-                plain(client.pid, own, why_plain(own, users.of(&own.mirrored()), client.uid, node.is_some()));
+            let peer = users.get_or_insert_with(Users::look).of(&own.mirrored());
+            let mut info = plain(client.pid, own, why_plain(own, peer, client.uid, node.is_some()));
             info.peer_node = node.map(ToString::to_string);
             Some(info)
         });
@@ -56,10 +56,19 @@ impl Sockets {
                 ),
                 ..SocketInfo::default()
             });
-        let mut all: Vec<SocketInfo> = strangers.chain(upgraded).chain(offered).chain(refused).collect();
-        let total = all.len() as u64;
-        all.truncate(SOCKET_LIST_MAX);
-        (all, total)
+        // Made one by one, and no more of them than are shown.
+        let all: Vec<SocketInfo> =
+            strangers.chain(upgraded).chain(offered).chain(refused).take(SOCKET_LIST_MAX).collect();
+        (all, self.listed())
+    }
+
+    /// How many entries a list of all would have.
+    fn listed(&self) -> u64 {
+        let strangers = self.strangers.iter().filter(|stranger| !stranger.watch.has_ended()).count();
+        let ends = |(_, link, slot): (Place, &Link, Slot)| if self.own_end(link, &slot).is_some() { 1 } else { 2 };
+        let upgraded: usize = self.slabs.links().map(ends).sum();
+        let refused: usize = self.clients.values().map(|client| client.refused.len()).sum();
+        (strangers + upgraded + self.offers.len() + refused) as u64
     }
 
     /// The end that is on this node, if the other one is not.

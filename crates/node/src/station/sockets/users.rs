@@ -4,6 +4,8 @@
 
 use crate::limits::SOCKET_TABLE_LINES_MAX;
 use std::collections::HashMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use vmmc_host::stream::Endpoints;
 
@@ -14,8 +16,10 @@ pub(super) struct Users(HashMap<(SocketAddr, SocketAddr), u32>);
 impl Users {
     /// As it is now.
     pub(super) fn look() -> Users {
-        let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|path| std::fs::read_to_string(path).unwrap_or_default());
-        Users(tables.iter().flat_map(|t| t.lines().skip(1).take(SOCKET_TABLE_LINES_MAX)).filter_map(entry).collect())
+        let tables = ["/proc/net/tcp", "/proc/net/tcp6"].into_iter().filter_map(|path| File::open(path).ok());
+        let lines =
+            |table: File| BufReader::new(table).lines().map_while(Result::ok).skip(1).take(SOCKET_TABLE_LINES_MAX);
+        Users(tables.flat_map(lines).filter_map(|line| entry(&line)).collect())
     }
 
     /// The user of an end, if it is there.
