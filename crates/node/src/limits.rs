@@ -96,10 +96,22 @@ pub const INFO_BYTES_MAX: usize = 48 << 10;
 
 /// Supervisors of jobs that one node has at once: each is a process, and takes a place among those that the engine serves.
 pub const SUPERVISORS_MAX: usize = 64;
+/// Supervisors started in a row for one user, neither the node's own nor root: all that it may have. Each is a fork of the daemon, a millisecond and more.
+pub const STARTS_BURST: u32 = SUPERVISORS_MAX as u32 / 2;
+/// Time after which one more may be started for it: an eightieth of the node's time at most.
+pub const STARTS_EVERY: Duration = Duration::from_millis(250);
+/// Users whose starts are remembered; of more, those who have waited longest are forgotten.
+pub const STARTERS_MAX: usize = 1_024;
+/// Pause before the second search for what a killed supervisor left behind; doubles up to [`ORPHANS_PAUSE_MAX`].
+pub const ORPHANS_PAUSE: Duration = Duration::from_millis(5);
+/// Longest such pause: what runs away from the search, by forking again and again, costs a thread one look at all processes in that time.
+pub const ORPHANS_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Bytes of the last words of a daemon or a supervisor that are worth repeating.
 pub const WORDS_BYTES: usize = 4096;
 /// Notes kept for `vmmc node status`: the last refusals, not a log file.
 pub const NOTES_MAX: usize = 64;
+/// Of these, notes about one user: its next one takes the place of its oldest.
+pub const NOTES_PER_USER_MAX: usize = 8;
 /// Bytes of one note.
 pub const NOTE_BYTES_MAX: usize = 400;
 

@@ -5,20 +5,29 @@
 //!
 //! Between us and a supervisor is its keeper, which the program puts there: what we call a supervisor here is both.
 //!
+//! What a user asks for costs the node a bounded part of its time: starts have a rate for each user, and what killed supervisors leave behind is looked for by a thread.
+//!
 //! Invariant: a supervisor runs as the user who asked, never as another, and finds nothing of this process but its standard streams, which are its own; what a killed keeper leaves behind comes to us (we are its subreaper) and is killed. A
 //! refusal is answered, counted and noted with its reason.
 
 use crate::config::NodeConfig;
-use crate::limits::{SUPERVISORS_MAX, WORDS_BYTES};
+use crate::limits::{
+    ORPHANS_PAUSE, ORPHANS_PAUSE_MAX, STARTERS_MAX, STARTS_BURST, STARTS_EVERY, SUPERVISORS_MAX, WORDS_BYTES,
+};
 use crate::station::Station;
-use rustix::process::{Pid, Signal, WaitOptions};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitOptions, waitid};
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{ChildStderr, Command, Stdio};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::time::Duration;
 use vmmc_host::process::{Apart, OpenFiles, children_of_this_process, plain_environment, start_apart};
+use vmmc_host::wait::WakeSender;
 use vmmc_nic::{SERVICE_PREFIX, ServiceRefusal, ServiceWanted, Time};
 
 /// Environment of a supervisor: name of the export that it is awaited under.
@@ -40,6 +49,73 @@ pub(super) struct Launcher {
     running: Vec<Supervisor>,
     /// A supervisor was killed, and not all that it left behind has gone.
     cleaning: bool,
+    searcher: Searcher,
+    starts: Starts,
+}
+
+/// Looks for children of this process in a thread: that means a look at all processes of the machine, of which any user may have very many.
+struct Searcher {
+    /// Wakes the loop when there is something.
+    ringer: Option<Arc<WakeSender>>,
+    found: Option<Receiver<Vec<Pid>>>,
+    pause: Duration,
+}
+
+impl Searcher {
+    /// Begins a search, unless there is one.
+    fn search(&mut self) {
+        if self.found.is_some() {
+            return;
+        }
+        let (tell, found) = channel();
+        let (pause, ringer) = (self.pause, self.ringer.clone());
+        let run = move || {
+            std::thread::sleep(pause);
+            // Whoever asked may have gone.
+            let _ = tell.send(children_of_this_process());
+            ringer.iter().for_each(|ringer| ringer.wake());
+        };
+        // Without memory for a thread the next end of a process is the next try.
+        if std::thread::Builder::new().name("vmmc-orphans".into()).spawn(run).is_ok() {
+            self.found = Some(found);
+            self.pause = (self.pause * 2).clamp(ORPHANS_PAUSE, ORPHANS_PAUSE_MAX);
+        }
+    }
+
+    /// What a search has found, once it is over.
+    fn take(&mut self) -> Option<Vec<Pid>> {
+        let found = self.found.as_ref()?;
+        let pids = match found.try_recv() {
+            Ok(pids) => Some(pids),
+            Err(TryRecvError::Empty) => return None,
+            Err(TryRecvError::Disconnected) => None,
+        };
+        self.found = None;
+        pids
+    }
+}
+
+/// Supervisors started for users, and those that may be started in a row.
+#[derive(Default)]
+struct Starts(HashMap<u32, (f64, Time)>);
+
+impl Starts {
+    /// Counts a start for a user; false: there were too many.
+    fn take(&mut self, uid: u32, now: Time) -> bool {
+        if self.0.len() >= STARTERS_MAX && !self.0.contains_key(&uid) {
+            let first = self.0.iter().min_by_key(|(_, (_, at))| *at).map(|(uid, _)| *uid);
+            if let Some(first) = first {
+                self.0.remove(&first);
+            }
+        }
+        let burst = f64::from(STARTS_BURST);
+        let (left, at) = self.0.entry(uid).or_insert((burst, now));
+        *left = (*left + now.since(*at).as_secs_f64() / STARTS_EVERY.as_secs_f64()).min(burst);
+        *at = now;
+        let may = *left >= 1.0;
+        *left -= f64::from(u8::from(may));
+        may
+    }
 }
 
 struct Supervisor {
@@ -88,8 +164,13 @@ const USER_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 const USER_UMASK: u32 = 0o022;
 
 impl Launcher {
-    /// `open_files`: what programs may have open.
-    pub(super) fn new(config: &NodeConfig, plain: bool, open_files: Option<OpenFiles>) -> Launcher {
+    /// `open_files`: what programs may have open. `ringer` wakes the loop, which then has [`reap`](Self::reap) called.
+    pub(super) fn new(
+        config: &NodeConfig,
+        plain: bool,
+        open_files: Option<OpenFiles>,
+        ringer: Option<Arc<WakeSender>>,
+    ) -> Launcher {
         if config.handle_signals {
             // Refused on kernels before 3.4 only; then orphans of a killed supervisor stay with init.
             let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
@@ -104,6 +185,8 @@ impl Launcher {
             open_files,
             running: Vec::new(),
             cleaning: false,
+            searcher: Searcher { ringer, found: None, pause: Duration::ZERO },
+            starts: Starts::default(),
         }
     }
 
@@ -120,17 +203,17 @@ impl Launcher {
             if self.running.iter().any(|s| s.service == wanted.name) {
                 continue;
             }
-            if let Err((why, detail)) = self.start(&wanted) {
+            if let Err((why, detail)) = self.start(&wanted, now) {
                 let who = wanted.from.as_ref().map_or("this node".to_string(), |node| format!("node {node}"));
                 let note = format!("refused to start processes for user {} of {who}: {detail}", wanted.uid);
-                station.note(now, note);
+                station.note_of(now, wanted.uid, note);
                 station.refuse_service(now, &wanted.name, why);
             }
         }
         any
     }
 
-    fn start(&mut self, wanted: &ServiceWanted) -> Result<(), (ServiceRefusal, String)> {
+    fn start(&mut self, wanted: &ServiceWanted, now: Time) -> Result<(), (ServiceRefusal, String)> {
         let Some(program) = &self.program else {
             return Err((ServiceRefusal::NoService, "this node starts no processes".into()));
         };
@@ -143,9 +226,17 @@ impl Launcher {
         }
         // As the station divides its tables: who is neither root nor we has at most as many as are free.
         let own = self.running.iter().filter(|s| s.uid == wanted.uid).count();
-        if wanted.uid != self.uid && wanted.uid != 0 && own + 2 > SUPERVISORS_MAX - self.running.len() {
+        let other = wanted.uid != self.uid && wanted.uid != 0;
+        if other && own + 2 > SUPERVISORS_MAX - self.running.len() {
             let detail = format!("the user has {own} jobs here, its share of {SUPERVISORS_MAX}");
             return Err((ServiceRefusal::TooMany, detail));
+        }
+        if other && !self.starts.take(wanted.uid, now) {
+            let every = STARTS_EVERY.as_millis();
+            return Err((
+                ServiceRefusal::TooMany,
+                format!("the user has started very many jobs; one in {every} ms goes on"),
+            ));
         }
         let mut command = Command::new(program);
         command.args(["supervise", "--node", &self.node]);
@@ -208,36 +299,52 @@ impl Launcher {
             match (ended.terminating_signal(), ended.exit_status()) {
                 (Some(signal), _) => {
                     killed = true;
-                    notes.push(format!("the keeper of a job was killed by signal {signal}; the job's processes end"));
+                    let text = format!("the keeper of a job was killed by signal {signal}; the job's processes end");
+                    notes.push((supervisor.uid, text));
                 }
-                (None, Some(code)) if code != 0 => notes.push(format!("a job ended with its supervisor: {words}")),
+                (None, Some(code)) if code != 0 => {
+                    notes.push((supervisor.uid, format!("a job ended with its supervisor: {words}")));
+                }
                 _ => {}
             }
             // A supervisor that could not come up leaves somebody waiting.
             station.refuse_service(now, &supervisor.service, ServiceRefusal::Ended);
             false
         });
-        notes.into_iter().for_each(|note| station.note(now, note));
-        self.cleaning |= killed && self.own_process;
+        notes.into_iter().for_each(|(uid, note)| station.note_of(now, uid, note));
+        if killed && self.own_process {
+            self.cleaning = true;
+            // At once: this one is not to wait for what another one has left.
+            self.searcher.pause = Duration::ZERO;
+        }
         if self.cleaning {
             self.clean_up();
         }
     }
 
-    /// Kills what has come to us. The children of what dies of it come to us then, which the end of a process tells: so until nothing comes any more.
+    /// Kills what has come to us. The children of what dies of it come to us then: so until nothing comes any more.
     fn clean_up(&mut self) {
-        let orphans = self.orphans();
-        for pid in &orphans {
-            // Gone already is as good.
-            let _ = rustix::process::kill_process(*pid, Signal::KILL);
-            let _ = rustix::process::waitpid(Some(*pid), WaitOptions::NOHANG);
+        if let Some(pids) = self.searcher.take() {
+            let orphans: Vec<Pid> = pids.into_iter().filter(|pid| self.is_orphan(*pid)).collect();
+            for pid in &orphans {
+                // Gone already is as good.
+                let _ = rustix::process::kill_process(*pid, Signal::KILL);
+                let _ = rustix::process::waitpid(Some(*pid), WaitOptions::NOHANG);
+            }
+            self.cleaning = !orphans.is_empty();
         }
-        self.cleaning = !orphans.is_empty();
+        if self.cleaning {
+            self.searcher.search();
+        } else {
+            self.searcher.pause = Duration::ZERO;
+        }
     }
 
-    fn orphans(&self) -> Vec<Pid> {
-        let known = |pid: &Pid| self.running.iter().any(|s| s.pid == *pid);
-        children_of_this_process().into_iter().filter(|pid| !known(pid)).collect()
+    /// Whether a process is a child still, and no supervisor. Only we collect our children, so the id means none else while it is one.
+    fn is_orphan(&self, pid: Pid) -> bool {
+        let known = self.running.iter().any(|s| s.pid == pid);
+        let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        !known && waitid(WaitId::Pid(pid), look).is_ok()
     }
 }
 
@@ -280,12 +387,50 @@ mod tests {
 
     #[test]
     fn a_request_in_the_name_of_another_user_is_refused() {
-        let launcher = Launcher::new(&NodeConfig::new("launcher-test"), true, None);
+        let launcher = Launcher::new(&NodeConfig::new("launcher-test"), true, None, None);
         let wanted = |name: &str, uid| ServiceWanted { name: name.into(), uid, from: None };
         let own = launcher.uid;
         assert!(launcher.user(&wanted(&format!("vmmc.launch/{own}/t"), own)).is_ok());
         for name in ["vmmc.launch/4294967000/t", "vmmc.launch/", "vmmc.launch/x/t", "other"] {
             assert_eq!(launcher.user(&wanted(name, own)).err().map(|e| e.0), Some(ServiceRefusal::OtherUser), "{name}");
         }
+    }
+
+    #[test]
+    fn starts_have_a_rate_for_each_user() {
+        let mut starts = Starts::default();
+        let mut now = Time::ZERO;
+        let granted = (0..1_000).filter(|_| starts.take(7, now)).count();
+        assert_eq!(granted, STARTS_BURST as usize);
+        assert!(starts.take(8, now), "another user");
+        now = now + STARTS_EVERY;
+        assert_eq!([starts.take(7, now), starts.take(7, now)], [true, false]);
+        assert!((100..5_000).all(|uid| starts.take(uid, now)));
+        assert!(starts.0.len() <= STARTERS_MAX);
+    }
+
+    #[test]
+    fn what_comes_again_and_again_is_looked_for_with_pauses_and_never_by_the_loop() {
+        let mut searcher = Searcher { ringer: None, found: None, pause: Duration::ZERO };
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let pid = Pid::from_child(&child);
+        let (start, mut searches, mut looks) = (std::time::Instant::now(), 0, 0);
+        // As the loop does while something comes again and again, and wakes it each time.
+        while start.elapsed() < Duration::from_millis(600) {
+            if let Some(pids) = searcher.take() {
+                assert!(pids.contains(&pid));
+                searches += 1;
+            }
+            searcher.search();
+            looks += 1;
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        // 5 + 10 + 20 + ... ms: far fewer searches than wake-ups.
+        assert!((1..=10).contains(&searches) && looks > 10 * searches, "{searches} searches in {looks} wake-ups");
+        let launcher = Launcher::new(&NodeConfig::new("launcher-test"), true, None, None);
+        assert!(launcher.is_orphan(pid));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!launcher.is_orphan(pid), "whoever has that id now is no child");
     }
 }

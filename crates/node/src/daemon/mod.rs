@@ -182,8 +182,8 @@ impl Daemon {
             caught.map_err(|e| RunError::System { call: "sigaction", why: e.to_string() })?;
         }
         runner.station.watch_outside(&bell)?;
-        let launcher = Launcher::new(&config, runner.station.is_plain(), found);
         let ringer = Arc::new(ringer);
+        let launcher = Launcher::new(&config, runner.station.is_plain(), found, Some(ringer.clone()));
         let metrics = config.metrics.map(|address| {
             Metrics::start(address, ringer.clone()).map_err(|e| RunError::Bind { address, why: e.to_string() })
         });

@@ -38,7 +38,7 @@ impl Station {
             embedded: self.config.embedded,
             counters: self.all_counters(),
             peers: self.engine.peers().take(INFO_LIST_MAX).map(|p| peer(&p)).collect(),
-            notes: if owner { self.notes.iter().cloned().collect() } else { Vec::new() },
+            notes: if owner { self.notes.iter().map(|note| note.text.clone()).collect() } else { Vec::new() },
             log: self.log.place.clone(),
             processes: self.process_infos(),
             exports: Vec::new(),
@@ -193,9 +193,14 @@ impl Station {
     }
 }
 
-/// What is known the least about goes first.
+/// What is known the least about goes first, a part at a time: each look costs as much as the whole description.
 fn shorten(info: &mut NodeInfo) -> bool {
-    info.notes.pop().is_some() || info.peers.pop().is_some() || info.processes.pop().is_some()
+    fn cut<T>(list: &mut Vec<T>) -> bool {
+        let before = list.len();
+        list.truncate(before * 7 / 8);
+        list.len() < before
+    }
+    cut(&mut info.notes) || cut(&mut info.peers) || cut(&mut info.processes)
 }
 
 /// What a process says of its pinning, and what the node knows.

@@ -191,7 +191,7 @@ pub struct Station {
     outside: bool,
     sockets: sockets::Sockets,
     counters: Counters,
-    notes: VecDeque<String>,
+    notes: VecDeque<notes::Note>,
     log: logging::Logging,
     /// Counters of the transport, for [`Info`](vmmc_host::control::Call::Info).
     transport_counters: Vec<(String, u64)>,

@@ -63,7 +63,7 @@ impl Station {
         let who = connection.who;
         if let Err(why) = self.sockets.prepare() {
             let message = why.to_string();
-            self.note(now, message.clone());
+            self.note_of(now, who.uid, message.clone());
             return Err(refusal(RefusalCode::NotStarted, message));
         }
         let bells = fds.pop().expect("one, as seen above");
