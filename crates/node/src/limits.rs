@@ -281,7 +281,11 @@ pub const SOCKET_REFUSED_MAX: usize = 4_096;
 /// Entries of a list of sockets in one message.
 pub const SOCKET_LIST_MAX: usize = 400;
 
-/// How long a client of the metrics may take for anything, and the daemon's loop for its answer.
+/// Clients of the metrics that are served at once; one more ends the oldest.
+pub const METRICS_CLIENTS_MAX: usize = 16;
+/// Age of a description at which the daemon's loop makes another one, however many ask.
+pub const METRICS_FRESH: Duration = Duration::from_millis(100);
+/// How long a client of the metrics may take for its request and for each part of its answer, and the daemon's loop for the answer.
 pub const METRICS_TIME: Duration = Duration::from_secs(2);
 /// Time between two tries to take a client of the metrics when the first one failed.
 pub const METRICS_PAUSE: Duration = Duration::from_millis(50);

@@ -1,25 +1,37 @@
 //! Counters for Prometheus: `GET /metrics` over HTTP, off unless `--metrics ADDR` says where.
 //!
-//! A thread takes connections, one at a time, and asks the daemon's loop for a description; the loop never waits for the thread.
+//! A thread takes connections, one of its own serves each, and asks the daemon's loop for a description; the loop never waits for them.
 //!
-//! Invariant: a client can hold up other clients for a few times [`METRICS_TIME`] and nobody else; it can ask and nothing more. There is no access control: listen where only
-//! those can connect who may know the counters.
+//! Invariant: a silent client holds up nobody: there are at most [`METRICS_CLIENTS_MAX`], and one more ends the oldest. However many ask, the loop describes the node once in
+//! [`METRICS_FRESH`]. There is no access control: listen where only those can connect who may know the counters.
 
-use crate::limits::{METRICS_PAUSE, METRICS_REQUEST_BYTES_MAX, METRICS_TIME};
+use crate::limits::{METRICS_CLIENTS_MAX, METRICS_FRESH, METRICS_PAUSE, METRICS_REQUEST_BYTES_MAX, METRICS_TIME};
+use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
 use std::time::Instant;
 use vmmc_host::control::{ImportInfo, Moved, NodeInfo, PeerInfo, ProcessInfo};
 use vmmc_host::counters::{Counter, MOVED, NODE, PEER, find};
 use vmmc_host::wait::WakeSender;
 use vmmc_nic::{ExportId, ImportId};
 
-/// The loop's end: who waits for a description.
+/// Whoever waits for a description.
+type Asker = SyncSender<Arc<NodeInfo>>;
+/// How the threads ask: each once, so their number bounds the queue.
+type Ask = Sender<Asker>;
+
+/// The loop's end.
 pub(super) struct Metrics {
-    asked: Receiver<SyncSender<NodeInfo>>,
+    asked: Receiver<Asker>,
+    /// Tells the thread that the loop is there.
+    _alive: Arc<()>,
+    /// The last description, and when it was made.
+    last: RefCell<Option<(Instant, Arc<NodeInfo>)>>,
     /// Where it listens.
     pub(super) address: SocketAddr,
 }
@@ -29,56 +41,87 @@ impl Metrics {
     pub(super) fn start(address: SocketAddr, ringer: Arc<WakeSender>) -> std::io::Result<Metrics> {
         let listener = TcpListener::bind(address)?;
         let address = listener.local_addr()?;
-        let (ask, asked) = sync_channel(1);
+        let (ask, asked) = channel();
+        let alive = Arc::new(());
+        let is_there: Weak<()> = Arc::downgrade(&alive);
         let run = move || {
+            let mut clients = Clients::default();
             for stream in listener.incoming() {
-                let Ok(stream) = stream else {
-                    // A client that fails is its own affair; too few descriptors are not over at once.
+                let taken = stream.and_then(|stream| clients.take(stream, &ask, &ringer));
+                if taken.is_err() {
+                    // A client that fails is its own affair; too few descriptors or threads are not over at once.
                     std::thread::sleep(METRICS_PAUSE);
-                    continue;
-                };
-                if serve(stream, &ask, &ringer).is_err() && is_over(&ask) {
+                }
+                if is_there.strong_count() == 0 {
                     return;
                 }
             }
         };
         std::thread::Builder::new().name("vmmc-metrics".into()).spawn(run)?;
-        Ok(Metrics { asked, address })
+        Ok(Metrics { asked, _alive: alive, last: RefCell::default(), address })
     }
 
-    /// Answers who asks; says whether anybody did.
+    /// Answers all who ask; says whether anybody did.
     pub(super) fn answer(&self, describe: impl Fn() -> NodeInfo) -> bool {
-        match self.asked.try_recv() {
-            Ok(who) => {
-                // Whoever has not waited gets nothing.
-                let _ = who.try_send(describe());
-                true
-            }
-            Err(_) => false,
+        let mut any = false;
+        while let Ok(who) = self.asked.try_recv() {
+            any = true;
+            let mut last = self.last.borrow_mut();
+            let fresh = last.take_if(|(at, _)| at.elapsed() < METRICS_FRESH);
+            let (at, info) = fresh.unwrap_or_else(|| (Instant::now(), Arc::new(describe())));
+            *last = Some((at, info.clone()));
+            // Whoever has not waited gets nothing.
+            let _ = who.try_send(info);
         }
+        any
     }
 }
 
-/// Whether the loop has gone.
-fn is_over(ask: &SyncSender<SyncSender<NodeInfo>>) -> bool {
-    let (nobody, _) = sync_channel(1);
-    matches!(ask.try_send(nobody), Err(std::sync::mpsc::TrySendError::Disconnected(_)))
+/// Those that are served, the oldest first.
+#[derive(Default)]
+struct Clients {
+    served: VecDeque<(TcpStream, JoinHandle<()>)>,
+    /// Threads of clients that were ended for others.
+    ending: Vec<JoinHandle<()>>,
 }
 
-fn serve(
-    mut stream: TcpStream,
-    ask: &SyncSender<SyncSender<NodeInfo>>,
-    ringer: &WakeSender,
-) -> Result<(), Box<dyn std::error::Error>> {
-    stream.set_read_timeout(Some(METRICS_TIME))?;
+impl Clients {
+    fn take(&mut self, stream: TcpStream, ask: &Ask, ringer: &Arc<WakeSender>) -> std::io::Result<()> {
+        self.served.retain(|(_, thread)| !thread.is_finished());
+        self.ending.retain(|thread| !thread.is_finished());
+        if self.ending.len() >= METRICS_CLIENTS_MAX {
+            // The loop keeps them waiting, and would keep this one.
+            return Ok(());
+        }
+        while self.served.len() >= METRICS_CLIENTS_MAX {
+            if let Some((oldest, thread)) = self.served.pop_front() {
+                // Its thread, wherever it waits, finds that the connection has ended.
+                let _ = oldest.shutdown(Shutdown::Both);
+                self.ending.push(thread);
+            }
+        }
+        let (own, ask, ringer) = (stream.try_clone()?, ask.clone(), ringer.clone());
+        let run = move || {
+            // A client that fails is its own affair.
+            let _ = serve(&stream, &ask, &ringer);
+            // There is another descriptor of it.
+            let _ = stream.shutdown(Shutdown::Both);
+        };
+        self.served.push_back((own, std::thread::Builder::new().name("vmmc-metrics".into()).spawn(run)?));
+        Ok(())
+    }
+}
+
+fn serve(mut stream: &TcpStream, ask: &Ask, ringer: &WakeSender) -> Result<(), Box<dyn std::error::Error>> {
     stream.set_write_timeout(Some(METRICS_TIME))?;
     let head = request(&mut stream)?;
     let (status, body) = match head.split(' ').collect::<Vec<_>>()[..] {
         ["GET", path, ..] if path == "/metrics" || path.starts_with("/metrics?") => {
             let (answer, answered) = sync_channel(1);
-            ask.try_send(answer)?;
+            ask.send(answer)?;
             ringer.wake();
-            ("200 OK", render(&answered.recv_timeout(METRICS_TIME)?))
+            let info = answered.recv_timeout(METRICS_TIME)?;
+            ("200 OK", render(&info))
         }
         ["GET", ..] => ("404 Not Found", "there is only /metrics\n".to_string()),
         _ => ("405 Method Not Allowed", "only GET is understood\n".to_string()),
@@ -93,14 +136,16 @@ fn serve(
 }
 
 /// First line of a request, once its head is whole.
-fn request(stream: &mut TcpStream) -> std::io::Result<String> {
+fn request(stream: &mut &TcpStream) -> std::io::Result<String> {
     let mut bytes = Vec::new();
     let mut piece = [0; 1024];
     let end = Instant::now() + METRICS_TIME;
-    while Instant::now() < end
-        && !bytes.windows(4).any(|end| end == b"\r\n\r\n")
-        && bytes.len() < METRICS_REQUEST_BYTES_MAX
-    {
+    while !bytes.windows(4).any(|end| end == b"\r\n\r\n") && bytes.len() < METRICS_REQUEST_BYTES_MAX {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(std::io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
         match stream.read(&mut piece)? {
             0 => break,
             n => bytes.extend_from_slice(&piece[..n]),
@@ -324,5 +369,40 @@ mod tests {
         let output = tool.wait_with_output().expect("it ends");
         let said = [output.stdout, output.stderr].concat();
         assert!(output.status.success() && said.is_empty(), "{}", String::from_utf8_lossy(&said));
+    }
+
+    #[test]
+    fn silent_clients_starve_no_scrape_and_the_loop_describes_the_node_once_for_many() {
+        let (_receiver, ringer) = vmmc_host::wait::wake_pair().unwrap();
+        let metrics = Metrics::start("127.0.0.1:0".parse().unwrap(), Arc::new(ringer)).unwrap();
+        let address = metrics.address;
+        // More than a client may wait for them one after the other, and they come again and again.
+        let _silent: Vec<TcpStream> = (0..40).map(|_| TcpStream::connect(address).unwrap()).collect();
+        let scrape = move || {
+            let _more: Vec<TcpStream> = (0..5).map(|_| TcpStream::connect(address).unwrap()).collect();
+            let mut stream = TcpStream::connect(address).unwrap();
+            stream.set_read_timeout(Some(4 * METRICS_TIME)).unwrap();
+            stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+            let mut text = String::new();
+            stream.read_to_string(&mut text).unwrap();
+            text
+        };
+        let start = Instant::now();
+        let all = std::thread::spawn(move || (0..5).map(|_| scrape()).collect::<Vec<String>>());
+        let mut made = 0;
+        while !all.is_finished() {
+            let describe = std::cell::Cell::new(0);
+            metrics.answer(|| {
+                describe.set(describe.get() + 1);
+                info()
+            });
+            made += describe.get();
+            std::thread::sleep(METRICS_PAUSE / 50);
+        }
+        let all = all.join().unwrap();
+        assert!(all.iter().all(|text| text.starts_with("HTTP/1.1 200 OK")), "{all:?}");
+        let descriptions = 1 + start.elapsed().as_millis() / METRICS_FRESH.as_millis();
+        assert!(made as u128 <= descriptions, "{made} descriptions in {:?}", start.elapsed());
+        assert!(start.elapsed() < 40 * METRICS_TIME, "silent clients are not waited for one by one");
     }
 }
