@@ -33,6 +33,8 @@ pub const PEERS_CONFIGURED_KEPT: usize = 64;
 pub const PATHS_MAX: usize = 4;
 /// Imports of this node that wait for an answer.
 pub const IMPORTS_WAITING_MAX: usize = 16_384;
+/// Waits whose deadline has passed that are ended before rings and network have their turn: each is an answer, some microseconds.
+pub const EXPIRED_PER_TURN: usize = 128;
 /// Imports of one peer that wait here for a name to be exported, half of them for one of its users.
 pub const REMOTE_WAITS_PER_PEER_MAX: usize = 8_192;
 /// Requests for services that the driver has not been told of; further ones are not told and end with their deadline.

@@ -3,6 +3,7 @@
 //! Invariant: `current < paths.len()`; a session outlives changes of path, since packets find it by
 //! its id and not by their address.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -67,7 +68,7 @@ pub(crate) struct Peer {
     pub(crate) session: Option<Box<Session>>,
     pub(crate) attempt: Option<Attempt>,
     /// Imports and pings that wait for a session.
-    pub(crate) waiting: Vec<Key>,
+    pub(crate) waiting: BTreeSet<Key>,
     pub(crate) in_ready: bool,
     /// When its timer in the heap fires.
     pub(crate) armed: Time,
@@ -92,7 +93,7 @@ impl Peer {
             current: 0,
             session: None,
             attempt: None,
-            waiting: Vec::new(),
+            waiting: BTreeSet::new(),
             in_ready: false,
             armed: Time::MAX,
             probe_next: Time::ZERO,

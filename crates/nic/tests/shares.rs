@@ -1,6 +1,6 @@
 //! What users of one node take of another node's tables, and processes of what they share in one: others always find something.
 //!
-//! Nobody lies here: each of these is what an ordinary user can do.
+//! Nobody lies here: each of these is what an ordinary user can do. And none of it is done in one turn.
 
 mod common;
 
@@ -140,4 +140,24 @@ fn processes_that_send_all_they_can_leave_buffers_to_another() {
         let posted = world.post(0, honest, common::plain_send(own, 0, &[2; 8]));
         assert!(posted.is_ok(), "{number}: {posted:?}");
     }
+}
+
+#[test]
+fn very_many_waits_that_expire_at_once_end_in_turns() {
+    const WAITS: usize = 8_000;
+    let mut world = World::pair(5, true);
+    let process = attach(&mut world, HOSTILE);
+    (0..WAITS).for_each(|_| world.start_import(0, process, 0, "never", true));
+    let late = world.now + std::time::Duration::from_secs(31);
+    let engine = &mut world.nodes[0].engine;
+    let (mut ended, mut turns) = (0, 0);
+    while ended < WAITS {
+        assert!(engine.is_due(late), "the rest is due");
+        engine.handle_timeout(late);
+        let now = std::iter::from_fn(|| engine.poll_event()).count();
+        assert!((1..=limits::EXPIRED_PER_TURN).contains(&now), "{now} in one turn");
+        ended += now;
+        turns += 1;
+    }
+    assert_eq!((ended, turns), (WAITS, WAITS.div_ceil(limits::EXPIRED_PER_TURN)));
 }

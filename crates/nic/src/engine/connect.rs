@@ -264,7 +264,7 @@ impl Engine {
             };
             let here = node == Some(&crate::rights::NodeSpec::Name(name.clone()));
             if here {
-                waiting.push(*key);
+                waiting.insert(*key);
             }
             !here
         });
@@ -368,7 +368,7 @@ impl Engine {
             self.tables.remove_grant(key);
         }
         self.tables.waiters.retain(|_, waiters| {
-            waiters.retain(|waiter| !matches!(waiter, crate::tables::Waiter::Remote { via: at, .. } if *at == via));
+            waiters.retain(|_, waiter| !matches!(waiter, crate::tables::Waiter::Remote { via: at, .. } if *at == via));
             !waiters.is_empty()
         });
     }
@@ -390,7 +390,7 @@ impl Engine {
                 wait.at = WaitAt::Peer(index);
             }
             if let Some(peer) = self.peer_mut(index) {
-                peer.waiting.push(key);
+                peer.waiting.insert(key);
             }
         }
     }

@@ -15,7 +15,7 @@ use crate::local::in_bounds;
 use crate::redirect::{Advance, Redirector, Wanted, redirect_id};
 use crate::rights::{Access, ExportSpec, Exporter, ImportGrant, ImportSpec, ImportTarget, NodeSpec};
 use crate::slab::{Key, Slab};
-use crate::tables::{Export, Import, Lead, Process, Wait, WaitAt, WaitFor, Waiter};
+use crate::tables::{Export, Import, Lead, Process, Wait, WaitAt, WaitFor, Waiter, WaiterKey};
 use crate::time::Time;
 use crate::wire::chunk::{Chunk, Handle};
 
@@ -302,7 +302,7 @@ impl Engine {
             (None, ImportTarget::Name(name)) if spec.wait => {
                 let name = name.clone();
                 self.tables.want_service(&name, uid, None);
-                self.tables.waiters.entry(name).or_default().push(Waiter::Local(wait));
+                self.tables.add_waiter(name, Waiter::Local(wait));
             }
             (None, what) => {
                 let why = self.tables.why_missing(what, uid);
@@ -369,7 +369,7 @@ impl Engine {
             }
             (None, NodeSpec::Name(_)) => {
                 self.set_at(wait, WaitAt::NodeName);
-                self.name_waits.push(wait);
+                self.name_waits.insert(wait);
                 for index in 0..self.peers.len() as u16 {
                     if self.peer(index).is_some_and(|peer| peer.name.is_none()) {
                         self.connect(now, index);
@@ -392,7 +392,7 @@ impl Engine {
             let via = session.via;
             return self.ask(now, wait, via);
         }
-        peer.waiting.push(wait);
+        peer.waiting.insert(wait);
         self.set_at(wait, WaitAt::Peer(index));
         self.connect(now, index);
     }
@@ -425,21 +425,18 @@ impl Engine {
                 }
                 (WaitAt::LocalName, ImportTarget::Name(name)) => {
                     let name = name.clone();
-                    if let Some(waiters) = self.tables.waiters.get_mut(&name) {
-                        waiters.retain(|waiter| !matches!(waiter, Waiter::Local(at) if *at == key));
-                        if waiters.is_empty() {
-                            self.tables.waiters.remove(&name);
-                        }
-                    }
+                    self.tables.remove_waiter(&name, WaiterKey::Local(key));
                 }
                 _ => {}
             }
         }
         match at {
-            WaitAt::NodeName => self.name_waits.retain(|at| *at != key),
+            WaitAt::NodeName => {
+                self.name_waits.remove(&key);
+            }
             WaitAt::Peer(index) => {
                 if let Some(peer) = self.peer_mut(index) {
-                    peer.waiting.retain(|at| *at != key);
+                    peer.waiting.remove(&key);
                 }
             }
             _ => {}

@@ -13,7 +13,7 @@ mod service;
 mod timers;
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::{BTreeSet, BinaryHeap, VecDeque};
 use std::net::SocketAddr;
 
 use crate::command::Dma;
@@ -63,7 +63,7 @@ pub struct Engine {
     timers: BinaryHeap<Reverse<(Time, u16)>>,
     deadlines: BinaryHeap<Reverse<(Time, Key)>>,
     /// Imports and pings that wait for a node of a certain name.
-    name_waits: Vec<Key>,
+    name_waits: BTreeSet<Key>,
     hello_limit: Limiter,
     /// To addresses of known peers.
     hint_limit: Limiter,
@@ -146,7 +146,7 @@ impl Engine {
             ready: VecDeque::new(),
             timers: BinaryHeap::new(),
             deadlines: BinaryHeap::new(),
-            name_waits: Vec::new(),
+            name_waits: BTreeSet::new(),
             hello_limit: Limiter::new(HELLOS_PER_SECOND, HELLO_BURST, now),
             hint_limit: Limiter::new(HINTS_PER_SECOND, HINTS_PER_SECOND, now),
             stranger_limit: Limiter::new(HINTS_PER_SECOND, HINTS_PER_SECOND, now),

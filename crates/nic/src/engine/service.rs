@@ -24,7 +24,7 @@ impl Engine {
     /// Answers everybody who waits for this service.
     pub fn refuse_service(&mut self, now: Time, name: &str, why: ServiceRefusal) {
         let why = ImportError::NotStarted(why);
-        for waiter in self.tables.waiters.remove(name).unwrap_or_default() {
+        for waiter in self.tables.waiters.remove(name).unwrap_or_default().into_values() {
             match waiter {
                 Waiter::Local(wait) => self.tables.end_import_wait(wait, why),
                 Waiter::Remote { via, handle, uid, .. } => {

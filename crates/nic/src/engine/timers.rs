@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::Engine;
 use super::handshake::Use;
 use crate::error::{ImportError, PeerDownReason};
-use crate::limits::{PATH_PROBE_INTERVAL, PATH_TIMEOUTS_MAX, PENDING_LIFETIME, PING_RETRY};
+use crate::limits::{EXPIRED_PER_TURN, PATH_PROBE_INTERVAL, PATH_TIMEOUTS_MAX, PENDING_LIFETIME, PING_RETRY};
 use crate::peer::Peer;
 use crate::tables::WaitAt;
 use crate::time::Time;
@@ -96,7 +96,9 @@ impl Engine {
     }
 
     fn expire_waits(&mut self, now: Time) {
-        while let Some(&Reverse((at, key))) = self.deadlines.peek() {
+        // What is left is due still, so this is called again.
+        for _ in 0..EXPIRED_PER_TURN {
+            let Some(&Reverse((at, key))) = self.deadlines.peek() else { break };
             if at > now {
                 break;
             }

@@ -9,7 +9,7 @@ use crate::limits::{GRANTS_MAX, REMOTE_WAITS_PER_PEER_MAX, SERVED_REQUESTS_MAX, 
 use crate::local::{aligned, has_right, in_bounds};
 use crate::rights::{Exporter, ImportGrant, ImportTarget, Owner, Rights};
 use crate::slab::Key;
-use crate::tables::{Grant, Lead, Tables, Waiter};
+use crate::tables::{Grant, Lead, Tables, Waiter, WaiterKey};
 use crate::time::Time;
 use crate::wire::chunk::{Chunk, Handle};
 
@@ -107,7 +107,9 @@ impl Session {
                 }
                 let waiter = Waiter::Remote { via: self.via, handle, uid, owner, rights };
                 tables.want_service(&name, uid, Some(self.via.peer));
-                tables.waiters.entry(name).or_default().push(waiter);
+                if let Some(Waiter::Remote { uid, .. }) = tables.add_waiter(name, waiter) {
+                    self.remote_waits.give(uid);
+                }
             }
             (None, what) => {
                 let why = tables.why_missing(&what, uid);
@@ -212,16 +214,8 @@ impl Session {
     fn import_cancelled(&mut self, handle: Handle, what: &ImportTarget, tables: &mut Tables) {
         let ImportTarget::Name(name) = what else { return };
         let via = self.via;
-        let Some(waiters) = tables.waiters.get_mut(name) else { return };
-        waiters.retain(|waiter| match *waiter {
-            Waiter::Remote { via: at, handle: by, uid, .. } if at == via && by == handle => {
-                self.remote_waits.give(uid);
-                false
-            }
-            _ => true,
-        });
-        if waiters.is_empty() {
-            tables.waiters.remove(name);
+        if let Some(Waiter::Remote { uid, .. }) = tables.remove_waiter(name, WaiterKey::remote(via, handle)) {
+            self.remote_waits.give(uid);
         }
     }
 
