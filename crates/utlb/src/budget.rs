@@ -52,6 +52,17 @@ pub enum BudgetAction {
     },
 }
 
+impl BudgetAction {
+    /// Whom it is about.
+    fn process(&self) -> Process {
+        match *self {
+            BudgetAction::Ask { process, .. }
+            | BudgetAction::Grant { process, .. }
+            | BudgetAction::Revoke { process, .. } => process,
+        }
+    }
+}
+
 /// Why a request cannot be served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BudgetError {
@@ -112,6 +123,8 @@ impl Budget {
             self.free += holding.granted;
         }
         self.waiting.retain(|(p, _)| *p != process);
+        // Its number may belong to another process when they are looked at.
+        self.actions.retain(|action| action.process() != process);
         self.serve();
     }
 

@@ -217,16 +217,20 @@ impl Memory {
         if new.is_empty() || tables <= max { Ok(()) } else { Err(MemoryError::Spread { tables, max }) }
     }
 
-    /// Installs translations that [`check_pins`](Self::check_pins) has found good.
-    pub(super) fn pin(&mut self, process: ProcessId, pin: &[PinRun]) {
-        let Some(memory) = self.processes.get_mut(process.slot()).filter(|m| m.owner == Some(process)) else { return };
+    /// Installs translations that [`check_pins`](Self::check_pins) has found good; how many are new.
+    pub(super) fn pin(&mut self, process: ProcessId, pin: &[PinRun]) -> u64 {
+        let Some(memory) = self.processes.get_mut(process.slot()).filter(|m| m.owner == Some(process)) else {
+            return 0;
+        };
+        let mut fresh = 0;
         for run in pin {
             let Ok(pages) = pages(run.pages) else { continue };
             for (page, at) in pages.iter().zip(u64::from(run.at)..) {
                 let place = Place { region: RegionId(run.region), offset: at * PAGE_BYTES as u64 };
-                self.translations.install(process, &mut memory.table, page, place);
+                fresh += u64::from(self.translations.install(process, &mut memory.table, page, place));
             }
         }
+        fresh
     }
 
     /// Removes translations; how many there were.

@@ -93,23 +93,53 @@ impl Station {
         if given > 0 {
             self.give_back(process, given, now);
         }
-        let pages = self.memory.check_pins(process, &pin, &[]).map_err(|e| memory_refusal(&e))?;
+        let number = self.connections[index].as_ref().map_or(0, |c| c.number);
+        let answer = self.request_pins(Waiting { index, number, serial, process, pin, pages: 0 }, now);
+        if matches!(answer, Ok(None)) {
+            self.serve_pins(now);
+        }
+        answer
+    }
+
+    /// Checks what the budget and the tables say of each other.
+    #[cfg(test)]
+    pub(crate) fn check_pins_counted(&self) {
+        let mut all = 0;
+        for process in self.attached.iter().filter_map(|&i| self.connections[i].as_ref()?.process.as_ref()) {
+            let pinned = self.memory.table(process.id).map_or(0, |table| table.pages());
+            let granted = self.pins.budget.granted(tagged(process.id)) as u64;
+            assert!(pinned <= granted + process.pins_owed, "{pinned} pinned, {granted} granted");
+            all += granted;
+        }
+        assert_eq!(all + self.pins.free() as u64, self.config.pinned_pages_max as u64);
+    }
+
+    /// Asks the budget for what is new now of what a process wants; none: the answer comes later.
+    fn request_pins(&mut self, waiting: Waiting, now: Time) -> Result<Option<Answer>, Refusal> {
+        let process = waiting.process;
+        let pages = self.memory.check_pins(process, &waiting.pin, &[]).map_err(|e| memory_refusal(&e))?;
         let decision = self.pins.budget.request(tagged(process), pages as usize, self.pin_time(now));
         self.pins.busy = true;
         match decision {
             Ok(Decision::Granted) => {
-                self.memory.pin(process, &pin);
+                self.install(process, &waiting.pin, pages, now);
                 Ok(Some(Answer::Done))
             }
             Ok(Decision::EvictOwn) => Ok(Some(Answer::EvictFirst { pages })),
             Ok(Decision::Wait) => {
-                let number = self.connections[index].as_ref().map_or(0, |c| c.number);
-                self.pins.waiting.push(Waiting { index, number, serial, process, pin, pages });
-                self.serve_pins(now);
+                self.pins.waiting.push(Waiting { pages, ..waiting });
                 Ok(None)
             }
             Err(error @ BudgetError::TooMuch { .. }) => Err(refusal(RefusalCode::MemoryShort, error.to_string())),
             Err(error) => Err(refusal(RefusalCode::Invalid, error.to_string())),
+        }
+    }
+
+    /// Installs what was granted. A page that the call names twice, or that is there already, is not new: its place in the budget is free again.
+    fn install(&mut self, process: ProcessId, pin: &[PinRun], granted: u64, now: Time) {
+        let unused = granted.saturating_sub(self.memory.pin(process, pin));
+        if unused > 0 {
+            self.pins.budget.given_back(tagged(process), unused as usize, self.pin_time(now));
         }
     }
 
@@ -157,18 +187,26 @@ impl Station {
     fn granted(&mut self, process: Tagged, pages: u64, now: Time) {
         let at = self.pins.waiting.iter().position(|w| tagged(w.process) == process && w.pages == pages);
         let Some(waiting) = at.map(|at| self.pins.waiting.remove(at)) else { return };
-        // Regions may have gone, and pages may have been pinned, since it asked.
-        let now_new = self.memory.check_pins(waiting.process, &waiting.pin, &[]);
-        let result = now_new.as_ref().map(|_| Answer::Done).map_err(memory_refusal);
-        let unused = pages - now_new.as_ref().map_or(0, |new| pages.min(*new));
-        if result.is_ok() {
-            self.memory.pin(waiting.process, &waiting.pin);
-        }
-        if unused > 0 {
-            self.pins.budget.given_back(process, unused as usize, self.pin_time(now));
-        }
-        if self.connections[waiting.index].as_ref().is_some_and(|c| c.number == waiting.number) {
-            self.reply(waiting.index, waiting.serial, result, Vec::new());
+        let (index, number, serial) = (waiting.index, waiting.number, waiting.serial);
+        // Since it asked, regions may have gone, and pages may have been pinned or given up.
+        let result = match self.memory.check_pins(waiting.process, &waiting.pin, &[]) {
+            Ok(new) if new <= pages => {
+                self.install(waiting.process, &waiting.pin, pages, now);
+                Ok(Some(Answer::Done))
+            }
+            // More than was granted: it asks anew, behind the others.
+            Ok(_) => {
+                self.pins.budget.given_back(process, pages as usize, self.pin_time(now));
+                self.request_pins(waiting, now)
+            }
+            Err(error) => {
+                self.pins.budget.given_back(process, pages as usize, self.pin_time(now));
+                Err(memory_refusal(&error))
+            }
+        };
+        let Some(result) = result.transpose() else { return };
+        if self.connections[index].as_ref().is_some_and(|c| c.number == number) {
+            self.reply(index, serial, result, Vec::new());
         }
     }
 

@@ -229,8 +229,8 @@ impl Translations {
         }
     }
 
-    /// The driver pinned a page.
-    pub(super) fn install(&mut self, process: ProcessId, table: &mut Table, page: Page, place: Place) {
+    /// The driver pinned a page; whether it was not pinned before.
+    pub(super) fn install(&mut self, process: ProcessId, table: &mut Table, page: Page, place: Place) -> bool {
         self.ahead = None;
         let fresh = match index(page) {
             Some(index) => self.install_own(table, index, place),
@@ -239,6 +239,7 @@ impl Translations {
         table.pages += u64::from(fresh);
         self.pinned += u64::from(fresh);
         table.pins += 1;
+        fresh
     }
 
     fn install_own(&mut self, table: &mut Table, index: Index, place: Place) -> bool {

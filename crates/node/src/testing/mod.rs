@@ -1,6 +1,8 @@
 //! What tests of this crate share: stations on a wire, and processes without a library.
 
 mod raw;
+#[allow(dead_code, reason = "shared with tests outside of the crate")]
+mod wild;
 
 use crate::station::{Station, StationConfig};
 use std::cell::RefCell;
@@ -11,6 +13,7 @@ use vmmc_host::Channel;
 use vmmc_nic::{ClusterKey, NodeName, Time};
 
 pub(crate) use raw::{LONG, Raw, Registered, wait};
+pub(crate) use wild::Noise;
 
 /// Stations joined by a wire that loses nothing, on a virtual clock.
 pub(crate) struct World {

@@ -47,6 +47,18 @@ fn one_that_does_not_give_back_loses_the_pages_at_the_deadline() {
 }
 
 #[test]
+fn what_was_granted_to_a_process_that_went_is_not_for_the_next_of_its_number() {
+    let mut budget = two(10);
+    (0..10).for_each(|_| assert_eq!(budget.request(A, 1, 0), Ok(Decision::Granted)));
+    assert_eq!(budget.request(B, 3, 0), Ok(Decision::Wait));
+    assert!(matches!(budget.poll(0), Some(BudgetAction::Ask { .. })));
+    budget.given_back(A, 3, 0);
+    budget.detach(B);
+    budget.attach(B);
+    assert_eq!((budget.poll(0), budget.granted(B), budget.free()), (None, 0, 3));
+}
+
+#[test]
 fn what_cannot_be_served_is_refused() {
     let mut budget = two(10);
     assert_eq!(budget.request(A, 6, 0), Err(BudgetError::TooMuch { pages: 6, share: 5 }));

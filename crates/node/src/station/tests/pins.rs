@@ -1,6 +1,6 @@
 //! Pinned memory: what a process says about addresses is a claim, and what it keeps from others is taken from it in time.
 
-use crate::testing::{Raw, World};
+use crate::testing::{Noise, Raw, World};
 use std::cell::RefCell;
 use std::rc::Rc;
 use vmmc_host::abi::{ADDRESSES, Completion, INDEX_PAGES, Op, RawCommand, flags};
@@ -260,4 +260,116 @@ fn one_page_at_many_addresses_takes_no_table_for_each() {
     let more = evil.register(3_000 * PAGE);
     let pin = (0..2_000).map(|i| PinRun { pages: run((allowed + i) * 512, 1), region: more.id, at: i as u32 });
     assert_eq!(evil.call(call(pin.collect())), Ok(Answer::Done));
+}
+
+#[test]
+fn a_pin_installs_no_more_than_was_granted() {
+    let world = limited(200);
+    let (mut rest, mut two) = (Raw::attach(&world, 0), Raw::attach(&world, 0));
+    let (filling, memory) = (rest.register(100 * PAGE), two.register(101 * PAGE));
+    let known = PinRun { pages: run(0, 99), region: memory.id, at: 0 };
+    let both = vec![known, PinRun { pages: run(99, 1), region: memory.id, at: 99 }];
+    let unpin = |count| Call::Pin { unpin: vec![run(0, count)], pin: Vec::new() };
+    assert_eq!(two.call(Call::Pin { unpin: Vec::new(), pin: vec![known] }), Ok(Answer::Done));
+    for page in 0..100 {
+        assert_eq!(pin(&mut rest, page, 1, filling.id, page as u32), Ok(Answer::Done));
+    }
+    assert_eq!(pin(&mut rest, 100, 1, filling.id, 0), Ok(Answer::Done));
+    // One page is new, and waits. While it does, the others go, and all are new.
+    let asked = two.ask(Call::Pin { unpin: Vec::new(), pin: both });
+    let gone = two.ask(unpin(99));
+    two.pump();
+    let mut answers = Vec::new();
+    while answers.len() < 2 {
+        two.pump();
+        world.borrow().stations[0].check_pins_counted();
+        if let Ok((bytes, _)) = two.channel.try_receive() {
+            answers.push(vmmc_host::control::decode::<vmmc_host::control::Reply>(&bytes).unwrap());
+        }
+    }
+    assert!(answers.iter().all(|reply| reply.result == Ok(Answer::Done)), "{answers:?}");
+    assert_eq!(answers.iter().map(|reply| reply.serial).collect::<Vec<_>>(), [gone, asked]);
+    assert_eq!(two.call(unpin(101)), Ok(Answer::Done));
+    world.borrow().stations[0].check_pins_counted();
+}
+
+#[test]
+fn a_page_that_a_call_names_twice_is_counted_once() {
+    let world = limited(8);
+    let mut one = Raw::attach(&world, 0);
+    let memory = one.register(PAGE);
+    let again = PinRun { pages: run(0, 1), region: memory.id, at: 0 };
+    assert_eq!(one.call(Call::Pin { unpin: Vec::new(), pin: vec![again; 8] }), Ok(Answer::Done));
+    let Answer::Info(info) = one.call(Call::Info { details: false }).unwrap() else { panic!("no description") };
+    assert!(info.counters.contains(&("pinned_pages_free".into(), 7)), "{:?}", info.counters);
+}
+
+/// Processes that pin, unpin, come and go at random, under a budget that is too small for them.
+#[test]
+fn whatever_processes_pin_the_budget_and_the_tables_agree() {
+    const PAGES: u64 = 12;
+    for seed in 0..40 {
+        let world = limited(16);
+        let mut noise = Noise(seed);
+        let process = || {
+            let mut raw = Raw::attach(&world, 0);
+            let memory = raw.register(PAGES * PAGE);
+            (raw, memory.id)
+        };
+        let mut all: Vec<(Raw, u32)> = (0..3).map(|_| process()).collect();
+        for _ in 0..200 {
+            let at = noise.below(all.len());
+            match noise.below(40) {
+                0 if all.len() > 1 => _ = all.swap_remove(at),
+                1 if all.len() < 5 => all.push(process()),
+                2 => {
+                    let mut world = world.borrow_mut();
+                    world.now = world.now + crate::limits::GIVE_BACK_TIME;
+                }
+                3 => {
+                    let (raw, region) = &mut all[at];
+                    raw.ask(Call::ReleaseRegion { region: *region });
+                    let memory = vmmc_host::Region::create(PAGES * PAGE).unwrap();
+                    let call = Call::RegisterRegion { len: PAGES * PAGE };
+                    let bytes = vmmc_host::control::encode(&vmmc_host::control::Request { serial: 0, call });
+                    let fd = memory.share().unwrap();
+                    raw.channel.try_send(&bytes, &[std::os::fd::AsFd::as_fd(&fd)]).unwrap();
+                }
+                _ => {
+                    let any = |noise: &mut Noise| {
+                        let page = noise.next() % PAGES;
+                        (page, 1 + (noise.next() % (PAGES - page).min(6)) as u32)
+                    };
+                    let runs = noise.below(4);
+                    let pin = (0..runs).map(|_| any(&mut noise)).collect::<Vec<_>>();
+                    let unpin = (0..noise.below(3)).map(|_| any(&mut noise)).map(|(page, count)| run(page, count));
+                    let unpin = unpin.collect();
+                    let (raw, region) = &mut all[at];
+                    let place = |(page, count): (u64, u32)| PinRun {
+                        pages: run(page, count),
+                        region: *region,
+                        at: page as u32,
+                    };
+                    raw.ask(Call::Pin { unpin, pin: pin.into_iter().map(place).collect() });
+                }
+            }
+            if noise.one_in(2) {
+                world.borrow_mut().step();
+            }
+            for (raw, region) in &mut all {
+                while let Ok((bytes, _)) = raw.channel.try_receive() {
+                    let reply: vmmc_host::control::Reply = vmmc_host::control::decode(&bytes).unwrap();
+                    if let Ok(Answer::Region { region: id }) = reply.result {
+                        *region = id;
+                    }
+                }
+            }
+            world.borrow().stations[0].check_pins_counted();
+        }
+        all.clear();
+        (0..3).for_each(|_| world.borrow_mut().step());
+        let mut last = Raw::attach(&world, 0);
+        let Answer::Info(info) = last.call(Call::Info { details: false }).unwrap() else { panic!("no description") };
+        assert!(info.counters.contains(&("pinned_pages_free".into(), 16)), "seed {seed}: {:?}", info.counters);
+    }
 }
