@@ -46,8 +46,20 @@ pub struct Received {
     pub bytes: Vec<u8>,
     /// Descriptors.
     pub fds: Vec<OwnedFd>,
-    /// Whether these are all that were sent, and no more than a message may bring.
-    pub complete: bool,
+    /// Whether these are all that were sent.
+    pub fate: Fate,
+}
+
+/// What became of the descriptors of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// They are all there.
+    Whole,
+    /// They are all there, and more than a message may bring.
+    TooMany,
+    /// This process can have no more: some are missing. [`Channel::try_receive_all`] has left the message where it was,
+    /// and next time finds it again.
+    Left,
 }
 
 /// Descriptors that the kernel lets pass with one message.
@@ -190,19 +202,31 @@ impl Channel {
     /// Receives one message and its descriptors; does not wait. A message whose descriptors did not all come is
     /// [`ChannelError::DescriptorsLost`], and those that came are closed.
     pub fn try_receive(&self) -> Result<(Vec<u8>, Vec<OwnedFd>), ChannelError> {
-        match self.try_receive_all()? {
-            Received { bytes, fds, complete: true } => Ok((bytes, fds)),
-            Received { complete: false, .. } => Err(ChannelError::DescriptorsLost),
+        match self.receive_by(RecvFlags::empty())? {
+            Received { bytes, fds, fate: Fate::Whole } => Ok((bytes, fds)),
+            Received { .. } => Err(ChannelError::DescriptorsLost),
         }
     }
 
-    /// As [`try_receive`](Self::try_receive), for who answers each message, and minds who closes what came with it: all descriptors that could be had, even of a message that
-    /// is none. The kernel closes none of them for us, which could wait for the sender, unless this process has as many as it may.
+    /// As [`try_receive`](Self::try_receive), from somebody who is not trusted: the kernel never has the last copy of a
+    /// descriptor to close, which could wait for as long as the sender likes. A message is looked at first, which makes
+    /// copies of its descriptors, and taken from the queue only when all of them are there; else it is
+    /// [left](Fate::Left) in the queue.
     pub fn try_receive_all(&self) -> Result<Received, ChannelError> {
+        let mut received = self.receive_by(RecvFlags::PEEK)?;
+        let mut byte = [0u8];
+        // Without room for descriptors: the kernel drops its references, and ours remain.
+        if received.fate != Fate::Left && rustix::net::recv(&self.fd, &mut byte[..], RecvFlags::DONTWAIT).is_err() {
+            received.fate = Fate::Left;
+        }
+        Ok(received)
+    }
+
+    fn receive_by(&self, how: RecvFlags) -> Result<Received, ChannelError> {
         let mut bytes = vec![0u8; CONTROL_BYTES_MAX];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(KERNEL_FDS_MAX))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let flags = how | RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
         let message = rustix::net::recvmsg(&self.fd, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags)
             .map_err(system("recvmsg"))?;
         let mut fds = Vec::new();
@@ -211,26 +235,21 @@ impl Channel {
                 fds.extend(rights);
             }
         }
-        if message.bytes == 0 && fds.is_empty() {
+        let lost = message.flags.contains(ReturnFlags::CTRUNC);
+        if message.bytes == 0 && fds.is_empty() && !lost {
             return Err(ChannelError::Closed);
         }
-        if message.flags.contains(ReturnFlags::TRUNC) && fds.is_empty() {
+        if message.flags.contains(ReturnFlags::TRUNC) && fds.is_empty() && !lost {
             return Err(ChannelError::TooLarge { bytes: CONTROL_BYTES_MAX + 1 });
         }
         // What was cut short, or says nothing, is no message, whatever it brought: nobody can decode it.
         bytes.truncate(if message.flags.contains(ReturnFlags::TRUNC) { 0 } else { message.bytes });
-        let complete = !message.flags.contains(ReturnFlags::CTRUNC) && fds.len() <= CONTROL_FDS_MAX;
-        Ok(Received { bytes, fds, complete })
-    }
-
-    /// Whether something has come that has not been read.
-    pub fn has_unread(&self) -> bool {
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let mut byte = [0u8];
-        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-        // After a shutdown the socket is readable in any case: what counts is whether there is a message.
-        matches!(poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], Some(&now)), Ok(n) if n > 0)
-            && matches!(rustix::net::recv(&self.fd, &mut byte[..], flags), Ok((_, n)) if n > 0)
+        let fate = match (lost, fds.len()) {
+            (true, _) => Fate::Left,
+            (false, ..=CONTROL_FDS_MAX) => Fate::Whole,
+            (false, _) => Fate::TooMany,
+        };
+        Ok(Received { bytes, fds, fate })
     }
 
     /// Takes nothing more from the other side; what it sends fails there.
@@ -287,6 +306,18 @@ pub(crate) fn wait_fd(fd: BorrowedFd<'_>, what: PollFlags, deadline: Deadline) -
             Ok(_) => return Ok(fds[0].revents()),
             Err(errno) => return Err(system("poll")(errno)),
         }
+    }
+}
+
+impl From<Channel> for OwnedFd {
+    fn from(channel: Channel) -> OwnedFd {
+        channel.fd
+    }
+}
+
+impl From<Listener> for OwnedFd {
+    fn from(listener: Listener) -> OwnedFd {
+        listener.fd
     }
 }
 
@@ -428,7 +459,25 @@ mod tests {
         assert_eq!(probe.receive(soon()).unwrap_err(), ChannelError::Closed, "a copy is still open");
         a.send(b"y", &[], soon()).unwrap();
         let received = b.try_receive_all().unwrap();
-        assert_eq!((&received.bytes[..], received.fds.len(), received.complete), (&b"y"[..], 0, true));
+        assert_eq!((&received.bytes[..], received.fds.len(), received.fate), (&b"y"[..], 0, Fate::Whole));
+    }
+
+    #[test]
+    fn whatever_a_message_brings_is_taken_with_it() {
+        let (a, b) = Channel::pair().unwrap();
+        let (probe, kept) = Channel::pair().unwrap();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(CONTROL_FDS_MAX + 1))];
+        let many = [kept.as_fd(); CONTROL_FDS_MAX + 1];
+        for (bytes, count, fate) in [(&b"x"[..], 1, Fate::Whole), (b"", 2, Fate::Whole), (b"", 9, Fate::TooMany)] {
+            let mut ancillary = SendAncillaryBuffer::new(&mut space);
+            assert!(ancillary.push(SendAncillaryMessage::ScmRights(&many[..count])));
+            rustix::net::sendmsg(&a, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::empty()).unwrap();
+            let received = b.try_receive_all().unwrap();
+            assert_eq!((&received.bytes[..], received.fds.len(), received.fate), (bytes, count, fate));
+            assert_eq!(b.try_receive_all().unwrap_err(), ChannelError::WouldBlock, "it is still in the queue");
+        }
+        drop(kept);
+        assert_eq!(probe.try_receive().unwrap_err(), ChannelError::Closed);
     }
 
     #[test]

@@ -49,6 +49,15 @@ pub fn terminate(pid: u32) -> bool {
     pid.is_some_and(|pid| rustix::process::kill_process(pid, Signal::TERM).is_ok())
 }
 
+/// The signal of [`interrupt_thread`]: nothing happens where it has no handler.
+pub const INTERRUPT: i32 = libc::SIGURG;
+
+/// Interrupts what a thread of this process waits for in the kernel, if the process has a handler for [`INTERRUPT`].
+pub fn interrupt_thread(thread: i32) {
+    // SAFETY: three numbers; a thread that is none of this process is refused.
+    unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, INTERRUPT) };
+}
+
 /// Has `f` called when this process ends by `exit` or by returning from `main`; false if the table for that is full. It runs while other threads still do, and
 /// perhaps inside a signal handler: it must not wait for them.
 pub fn at_exit(f: extern "C" fn()) -> bool {

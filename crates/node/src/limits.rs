@@ -20,14 +20,29 @@ pub const CONNECTIONS_MAX: usize = 640;
 pub const REFUSED_CONNECTIONS_MAX: usize = 64;
 /// Connections taken before rings and network have their turn.
 pub const ACCEPT_BATCH: usize = 64;
-/// Descriptors of one user whose closing waits, for a socket's peer or a file system of the user's, at which nothing more is taken from it.
+/// Descriptors that came with messages of one user and wait to be closed, for a socket's peer or a file system of the
+/// user's, at which nothing more is taken from it. One message more may have come.
 pub const UNCLOSED_MAX: usize = 64;
-/// Messages that are read from a connection that ends, for the descriptors in them; more than a socket holds.
-pub const LAST_WORDS_MAX: usize = 1_024;
-/// Time without work after which the thread that closes a user's descriptors ends.
+/// Descriptors of all users that wait to be closed, control sockets included, at which no connection is taken: those of a
+/// full table of connections, and as many of some that were turned away.
+pub const UNCLOSED_ALL_MAX: usize = 4_096;
+/// Threads that close: as many users as have file systems that never answer, and some.
+pub const CLOSERS_MAX: usize = 16;
+/// Those of them that a daemon makes when it starts, for later it may get none.
+pub const CLOSERS_KEPT: usize = 2;
+/// Threads that close sockets of one user; of files it has one.
+pub const SOCKET_CLOSERS_MAX: usize = 4;
+/// Time after which a close is interrupted, and then again after twice as long: a thousand times what one takes that
+/// waits for nothing, so that whoever makes it wait holds up some hundred others of its own in a second, and no fewer.
+pub const CLOSE_PATIENCE: Duration = Duration::from_millis(2);
+/// Time without work after which another thread that closes ends.
 pub const CLOSER_IDLE: Duration = Duration::from_secs(1);
+/// Time that a node gives its own end for closing.
+pub const CLOSE_TIME: Duration = Duration::from_secs(1);
 /// Time for which no connection is taken after the node had no descriptor left for one.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
+/// Descriptors that a daemon keeps to give up when there is none: connections that it turns away in such a time.
+pub const SPARES: usize = 8;
 /// Descriptors that shares leave to the node itself: sockets, files, supervisors.
 pub const DESCRIPTORS_KEPT: u64 = 128;
 /// Mappings that shares leave to the node itself: its libraries, heaps, threads, and the areas of its processes, three each.

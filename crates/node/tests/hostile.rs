@@ -13,7 +13,7 @@ mod wild;
 use raw::{LONG, Raw, Registered};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 use vmmc_host::Channel;
 use vmmc_host::channel::{ChannelError, Listener, node_socket_name};
@@ -21,6 +21,7 @@ use vmmc_host::control::{
     Access, Answer, CONTROL_VERSION, Call, Owner, PageRun, PinRun, Refusal, RefusalCode, Reply, Request, What, decode,
     encode, rights,
 };
+use vmmc_host::process::{INTERRUPT, interrupt_thread};
 use vmmc_host::stream::messages::SocketCall;
 use vmmc_host::wait::Deadline;
 use vmmc_node::{KeySource, NodeConfig, RunError, Serve, StartError};
@@ -30,6 +31,8 @@ const VMMCD: &str = env!("CARGO_BIN_EXE_vmmcd");
 /// An honest exchange that takes longer was held up. The machine itself may be slow now and then: one in fifty may take up to [`TOO_SLOW`].
 const SLOW: Duration = Duration::from_millis(250);
 const TOO_SLOW: Duration = Duration::from_secs(3);
+/// Far longer than any test: whoever waits for this waits for ever.
+const LINGER: Duration = Duration::from_secs(600);
 /// Memory that one hostile user may cost the daemon: its bound on replies that wait, and as much for tables.
 const COST_KIB_MAX: u64 = 128 << 10;
 
@@ -129,6 +132,9 @@ fn beside(node: &mut Node, worst: impl FnOnce() + Send) {
     let memory = node.daemon.memory_kib();
     let over = AtomicBool::new(false);
     let name = node.name.clone();
+    // The hostile thread may be the last to close what lingers; a signal ends its wait.
+    signal_hook::flag::register(INTERRUPT, Default::default()).unwrap();
+    let hostile_thread = AtomicI32::new(0);
     let peak = std::thread::scope(|scope| {
         let honest = scope.spawn(|| {
             become_user(HONEST);
@@ -148,13 +154,19 @@ fn beside(node: &mut Node, worst: impl FnOnce() + Send) {
                 }
             }
             let _over = Over(&over);
+            hostile_thread.store(rustix::thread::gettid().as_raw_nonzero().get(), Ordering::SeqCst);
             become_user(HOSTILE);
             worst();
         });
         let mut peak = memory;
         while !(honest.is_finished() && hostile.is_finished()) {
             peak = peak.max(node.daemon.memory_kib());
-            std::thread::sleep(Duration::from_millis(10));
+            for _ in 0..10 {
+                std::thread::sleep(Duration::from_millis(1));
+                if !hostile.is_finished() {
+                    interrupt_thread(hostile_thread.load(Ordering::SeqCst));
+                }
+            }
         }
         hostile.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         honest.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
@@ -383,21 +395,101 @@ fn a_descriptor_whose_closing_waits_holds_up_nobody() {
     beside(&mut node, || {
         for _ in 0..20 {
             let channel = connect(0, &name).unwrap();
-            let socket = wild::connection(true).unwrap();
-            let bytes = encode(&Request { serial: 1, call: Call::RegisterRegion { len: 4096 } });
-            channel.send(&bytes, &[socket.as_fd()], Deadline::after(LONG)).unwrap();
-            // The node has the last copy now.
-            drop(socket);
+            send_lingering(&channel, &encode(&Request { serial: 1, call: Call::RegisterRegion { len: 4096 } }), 1);
             let answer = channel.receive(Deadline::after(Duration::from_secs(3)));
             assert!(answer.is_ok(), "no answer: {answer:?}");
-            // And some that nobody reads: what comes before them ends the connection.
-            let channel = connect(0, &name).unwrap();
-            let socket = wild::connection(true).unwrap();
-            let _ = channel.try_send(&[0xff; 40], &[]);
-            let _ = channel.try_send(&bytes, &[socket.as_fd()]);
-            drop(socket);
         }
     });
+}
+
+/// Sends a socket that lingers, of which the node then has the only copy.
+fn send_lingering(channel: &Channel, bytes: &[u8], copies: usize) {
+    let socket = wild::connection(Some(LINGER)).unwrap();
+    if wild::send_wild(channel, bytes, &[socket.as_fd(); wild::FDS_MAX][..copies]).is_err() {
+        wild::calm(&socket);
+    }
+}
+
+#[test]
+fn what_a_client_leaves_unread_is_closed_where_nobody_waits() {
+    if !can_be_others() {
+        return;
+    }
+    let mut node = Node::start("unread", None);
+    let name = node.name.clone();
+    let before = node.daemon.descriptors();
+    beside(&mut node, || {
+        for round in 0..40 {
+            let channel = connect(0, &name).unwrap();
+            if round % 4 == 0 {
+                ask(&channel, attach_call(), &[]).unwrap().unwrap();
+            }
+            // Junk that ends the connection, or the client does; behind it a message of no bytes, that hides a descriptor.
+            let junk: &[u8] = if round % 2 == 0 { &[0xff; 40] } else { &[] };
+            let _ = channel.try_send(junk, &[]);
+            send_lingering(&channel, &[], [1, 9, wild::FDS_MAX][round % 3]);
+        }
+        // In the queue of a listener, which is in a message itself.
+        let door = format!("left-{}", std::process::id());
+        let listener = Listener::bind(&door).unwrap();
+        send_lingering(&Channel::try_connect(&door).unwrap(), &[], 1);
+        let _ = wild::send_wild(&connect(0, &name).unwrap(), &[], &[listener.as_fd()]);
+    });
+    raw::wait(&nap, || (node.daemon.descriptors() <= before + 4).then_some(()));
+}
+
+#[test]
+fn a_user_whose_descriptors_cannot_be_closed_takes_no_more_than_its_share() {
+    if !can_be_others() {
+        return;
+    }
+    const LIMIT: u32 = 1_200;
+    let mut node = Node::start("unclosed", Some(LIMIT));
+    let name = node.name.clone();
+    let before = node.daemon.descriptors();
+    let over = AtomicBool::new(false);
+    let pid = node.daemon.0.id();
+    let most = std::thread::scope(|scope| {
+        let most = scope.spawn(|| {
+            let mut most = 0;
+            while !over.load(Ordering::SeqCst) {
+                most = std::fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count).max(most);
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            most
+        });
+        beside(&mut node, || {
+            let end = Instant::now() + Duration::from_secs(4);
+            let register = encode(&Request { serial: 1, call: Call::RegisterRegion { len: 4096 } });
+            let mut kept = std::collections::VecDeque::new();
+            let mut count = 0u64;
+            while Instant::now() < end {
+                let Ok(channel) = connect(0, &name) else { continue };
+                count += 1;
+                match count % 4 {
+                    // Read, and refused; all of one kind, or each for itself.
+                    0 => send_lingering(&channel, &register, wild::FDS_MAX),
+                    1 => (0..8).for_each(|_| send_lingering(&channel, &register, 1)),
+                    // Not read.
+                    2 => (0..8).for_each(|_| send_lingering(&channel, &[], 3)),
+                    _ => {
+                        let _ = channel.try_send(&[0xff; 40], &[]);
+                        send_lingering(&channel, &[], 200);
+                    }
+                }
+                kept.push_back(channel);
+                if kept.len() > 400 {
+                    kept.drain(..count as usize % 400);
+                }
+            }
+            println!("{count} connections with descriptors that linger");
+        });
+        over.store(true, Ordering::SeqCst);
+        most.join().unwrap()
+    });
+    println!("the daemon had up to {most} of {LIMIT} descriptors");
+    assert!(most < LIMIT as usize - 64, "the daemon had {most} of {LIMIT} descriptors");
+    raw::wait(&nap, || (node.daemon.descriptors() <= before + 4).then_some(()));
 }
 
 /// A hostile process: some connections, and what the node has told it.

@@ -12,7 +12,7 @@ mod start;
 
 use crate::config::NodeConfig;
 use crate::key::KeyError;
-use crate::limits::{ACCEPT_BATCH, ACCEPT_PAUSE, AWAKE_TIME};
+use crate::limits::{ACCEPT_BATCH, ACCEPT_PAUSE, AWAKE_TIME, SPARES};
 use crate::log::{Log, LogLevel};
 use crate::runner::{Runner, now, sleep};
 use crate::station::StationError;
@@ -132,7 +132,7 @@ pub struct Daemon {
     ringer: Arc<WakeSender>,
     yields: Yields,
     /// Given up for a moment when there is no other descriptor, so that connections can be taken and closed.
-    spare: Option<OwnedFd>,
+    spares: Vec<OwnedFd>,
     /// No connection is taken before this, for want of descriptors.
     paused: Option<Time>,
 }
@@ -182,6 +182,9 @@ impl Daemon {
             caught.map_err(|e| RunError::System { call: "sigaction", why: e.to_string() })?;
         }
         runner.station.watch_outside(&bell)?;
+        if config.handle_signals {
+            runner.station.stand_by_to_close();
+        }
         let ringer = Arc::new(ringer);
         let launcher = Launcher::new(&config, runner.station.is_plain(), found, Some(ringer.clone()));
         let metrics = config.metrics.map(|address| {
@@ -195,7 +198,7 @@ impl Daemon {
         runner.station.set_log(log.level(), log.place());
         failure.into_iter().for_each(|why| runner.station.note(now(), why));
         let counters = WatchedCounters::default();
-        let spare = spare_descriptor();
+        let spares = spare_descriptors();
         let yields = Yields::default();
         Ok(Daemon {
             config,
@@ -209,7 +212,7 @@ impl Daemon {
             bell,
             ringer,
             yields,
-            spare,
+            spares,
             paused: None,
         })
     }
@@ -275,7 +278,7 @@ impl Daemon {
             "nobody has been attached for as long as configured (--linger-s)"
         };
         self.log.own(LogLevel::Info, &format!("ends: {why}"));
-        drop(self.listener);
+        self.runner.station.close_door(self.listener);
         self.runner.shut_down();
         Ok(())
     }
@@ -350,6 +353,12 @@ impl Daemon {
         }
         let mut any = false;
         for _ in 0..ACCEPT_BATCH {
+            if self.runner.station.is_full_of_unclosed() {
+                let text = "connections wait: too many that ended cannot be closed, for what their users left in them";
+                self.log.line(LogLevel::Error, "process", u64::MAX, text);
+                self.pause(now);
+                break;
+            }
             match self.listener.accept() {
                 Ok(channel) => {
                     any = true;
@@ -380,16 +389,13 @@ impl Daemon {
 
     /// There is no descriptor for another connection: those that wait see theirs close, instead of waiting for nobody knows how long.
     fn turn_away(&mut self) {
-        for _ in 0..ACCEPT_BATCH {
-            drop(self.spare.take());
-            let taken = self.listener.accept();
-            let done = taken.is_err();
-            drop(taken);
-            self.spare = spare_descriptor();
-            if done {
-                return;
+        while self.spares.pop().is_some() && !self.runner.station.is_full_of_unclosed() {
+            match self.listener.accept() {
+                Ok(channel) => self.runner.station.turn_away(channel),
+                Err(_) => break,
             }
         }
+        self.spares = spare_descriptors();
     }
 
     /// Looks away from the listener for a while: it stays readable, and looking again at once would only cost the core.
@@ -432,12 +438,14 @@ fn catch_signals(stop: &Arc<AtomicBool>, ringer: &WakeSender) -> std::io::Result
         signal_hook::flag::register(signal, stop.clone())?;
         signal_hook::low_level::pipe::register(signal, ringer.share()?)?;
     }
+    // Its coming is all that it is for.
+    signal_hook::flag::register(vmmc_host::process::INTERRUPT, Arc::default())?;
     signal_hook::low_level::pipe::register(signal_hook::consts::SIGCHLD, ringer.share()?).map(drop)
 }
 
-/// A descriptor that is good for nothing but to be given up.
-fn spare_descriptor() -> Option<OwnedFd> {
-    std::fs::File::open("/dev/null").ok().map(OwnedFd::from)
+/// Descriptors that are good for nothing but to be given up.
+fn spare_descriptors() -> Vec<OwnedFd> {
+    (0..SPARES).map_while(|_| std::fs::File::open("/dev/null").ok().map(OwnedFd::from)).collect()
 }
 
 /// Each region of each process costs a descriptor: takes all that the system allows, and tells what there was.

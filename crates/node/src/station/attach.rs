@@ -3,19 +3,18 @@
 //! Invariant: once a process has gone, no byte arrives in its memory, its names are free, its importers know, and the node holds nothing of it. Source: [NT §3.1], for
 //! processes that end themselves and for those that are killed in the middle of anything.
 
-use super::closers;
+use super::closers::{Foreign, Given};
 use super::connection::{Parts, Process};
 use super::gates::Gates;
 use super::refusal::{refusal, shortage};
 use super::shares::Table;
 use super::{Readable, Station};
-use crate::limits::{DESCRIPTORS_PER_PROCESS, LAST_WORDS_MAX};
+use crate::limits::DESCRIPTORS_PER_PROCESS;
 use rustix::event::{EventfdFlags, eventfd};
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use vmmc_host::abi::GateState;
-use vmmc_host::channel::Received;
 use vmmc_host::control::{Answer, CONTROL_VERSION, NodeEvent, Refusal, RefusalCode};
 use vmmc_host::process::ProcessWatch;
 use vmmc_host::wait::{WakeReceiver, wake_pair};
@@ -40,7 +39,7 @@ impl Station {
         self.shares
             .check(uid, Table::Descriptors, u64::from(DESCRIPTORS_PER_PROCESS))
             .map_err(|full| full.refusal())?;
-        let (parts, given) = self.parts(pid).map_err(|why| shortage("the areas of a new process", why))?;
+        let (parts, given) = self.parts(uid, pid).map_err(|why| shortage("the areas of a new process", why))?;
         let id = self.engine.attach(uid).map_err(|e| refusal(RefusalCode::TableFull, e.to_string()))?;
         let process = Process::new(id, parts);
         if let Err(why) = self.watch_process(&process, index) {
@@ -68,7 +67,7 @@ impl Station {
     }
 
     /// What a new process needs, ours and its own.
-    fn parts(&self, pid: u32) -> Result<(Parts, Vec<OwnedFd>), Box<dyn std::error::Error>> {
+    fn parts(&self, uid: u32, pid: u32) -> Result<(Parts, Vec<OwnedFd>), Box<dyn std::error::Error>> {
         let area = AttachArea::create()?;
         let gates = Gates::new()?;
         let (notify_bell, own_bell, bell_readers) = NotifyBell::create()?;
@@ -77,6 +76,7 @@ impl Station {
         let (events, theirs) = Channel::pair()?;
         // Nobody reads what a client would say there.
         events.stop_receiving();
+        let events = self.closers.socket(uid, events);
         let own = pid == std::process::id();
         let watch = if own { None } else { ProcessWatch::open(pid) };
         let bell = (own && self.config.embedded).then(|| receiver.as_fd().try_clone_to_owned()).transpose()?;
@@ -105,19 +105,20 @@ impl Station {
     /// Ends a connection and everything that the process behind it had.
     pub(super) fn close(&mut self, index: usize, now: Time) {
         let Some(mut connection) = self.connections.get_mut(index).and_then(Option::take) else { return };
-        self.shares.give_all(connection.who.uid, &mut connection.held);
-        self.unwatch(&connection.control.channel);
-        for call in self.calls.forget(connection.number) {
-            self.uncall(connection.who.uid, call);
-        }
         let uid = connection.who.uid;
+        connection.control.channel.held = connection.held.split_socket();
+        self.shares.give_all(uid, &mut connection.held);
+        self.unwatch(&*connection.control.channel);
+        for call in self.calls.forget(connection.number) {
+            self.uncall(uid, call);
+        }
         if connection.sockets {
-            self.hear_out(now, index, connection.who.uid, &connection.control.channel);
-            self.hang_up(uid, connection.control.channel);
+            self.hear_out(now, index, uid, &connection.control.channel);
+            self.hang_up(connection.control.channel);
             self.sockets.gone(index, now);
             return self.send_socket_news();
         }
-        self.hang_up(uid, connection.control.channel);
+        self.hang_up(connection.control.channel);
         let Some(mut process) = connection.process else {
             self.unattached -= 1;
             return;
@@ -138,20 +139,25 @@ impl Station {
         self.announce_gone(process.id);
     }
 
-    /// Closes a socket to a client. What it holds unread may hold descriptors, and closing those may wait.
-    pub(super) fn hang_up(&mut self, uid: u32, channel: Channel) {
+    /// Ends a connection for its client; the socket is closed elsewhere, with all that it holds unread.
+    pub(super) fn hang_up(&mut self, channel: Foreign<Channel>) {
         // From here on nothing more comes; what was sent to the client stays readable there.
         channel.shut_down();
-        for _ in 0..LAST_WORDS_MAX {
-            if !channel.has_unread() {
-                return;
-            }
-            match channel.try_receive_all() {
-                Ok(Received { fds, .. }) => self.closers.close(uid, closers::sort(fds).lent),
-                Err(_) => break,
-            }
+    }
+
+    /// Sorts what came with a message of a user.
+    pub(super) fn sort(&mut self, uid: u32, fds: Vec<OwnedFd>) -> Given {
+        let mut given = self.closers.sort(uid, fds);
+        // They are there already, within the share or not, until they are closed.
+        given.strange.iter_mut().for_each(|fd| self.shares.count(uid, &mut fd.held, Table::Descriptors, 1));
+        given
+    }
+
+    /// Gives back the shares of what has been closed.
+    pub(super) fn count_closed(&mut self) {
+        for (uid, mut held) in self.closers.take_closed() {
+            self.shares.give_all(uid, &mut held);
         }
-        self.closers.close(uid, vec![channel.into_fd()]);
     }
 
     /// Its exports end; importers on this node see it at the gate.

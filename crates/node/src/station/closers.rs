@@ -1,41 +1,132 @@
 //! Descriptors of clients are closed where nobody waits for it.
 //!
-//! Closing can wait for a client: a TCP socket that lingers waits for its peer, a file of a user's own file system (FUSE) for whoever serves it, a terminal for its drain. So
-//! what a client gives is sorted as it comes, by calls that only ask the kernel. Memory (what has seals), event counters and pipes are closed by anybody. A socket is lent:
-//! the node works with a copy, and the last one is closed by a thread of that user. Anything else is closed there unseen.
+//! Closing can wait for a client: a TCP socket that lingers waits for its peer, a file of a user's own file system (FUSE)
+//! for whoever serves it, a terminal for its drain, and a control socket for all descriptors in messages that nobody has
+//! read. What a client gives is sorted as it comes, by calls that only ask the kernel: memory (what has seals), event
+//! counters and pipes are closed by anybody. All else, and each control socket, is [`Foreign`] from the moment that the
+//! node has it, and wherever that is dropped, a thread made for it does the closing.
 //!
-//! Invariant: the thread that serves everybody never closes the last copy of a descriptor whose closing may wait.
+//! ```text
+//!  dropped ──▶ queue of its user ──▶ one of CLOSERS_MAX threads: close ──▶ its share is given back
+//!                 (of files, of sockets)          └── longer than CLOSE_PATIENCE: the keeper interrupts it
+//! ```
+//!
+//! Invariant: the thread that serves everybody never closes the last copy of a descriptor whose closing may wait, also
+//! not when no thread can be made: then it waits, and counts as its user's until it is closed.
 
-use crate::limits::{CLOSER_IDLE, UNCLOSED_MAX};
+use super::shares::Holdings;
+use crate::limits::{
+    CLOSE_PATIENCE, CLOSER_IDLE, CLOSERS_KEPT, CLOSERS_MAX, SOCKET_CLOSERS_MAX, UNCLOSED_ALL_MAX, UNCLOSED_MAX,
+};
 use rustix::fs::{OFlags, fcntl_get_seals, readlink};
-use std::collections::HashMap;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::collections::{HashMap, VecDeque};
+use std::ops::Deref;
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+use vmmc_host::process::interrupt_thread;
 
-/// A thread for each user that has brought such descriptors lately: one that waits holds up no other user's.
-#[derive(Default)]
-pub(super) struct Closers {
-    users: HashMap<u32, Closer>,
+/// The threads that close; they end with it, when nothing is left to be closed.
+pub(super) struct Closers(Arc<Shared>);
+
+/// Something whose closing may wait for a user.
+pub(crate) struct Foreign<T: Into<OwnedFd>> {
+    what: Option<T>,
+    lane: Lane,
+    /// It came with a message.
+    gift: bool,
+    /// What is given back when it is closed.
+    pub(super) held: Holdings,
+    closers: Arc<Shared>,
 }
 
-struct Closer {
-    queue: Sender<Unclosed>,
-    count: Arc<AtomicUsize>,
+impl<T: Into<OwnedFd>> Deref for Foreign<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.what.as_ref().expect("there until it is dropped")
+    }
 }
 
-/// A descriptor under way to be closed.
+impl<T: Into<OwnedFd>> Drop for Foreign<T> {
+    fn drop(&mut self) {
+        if let Some(what) = self.what.take() {
+            let held = std::mem::take(&mut self.held);
+            let unclosed = Unclosed { fd: Some(what.into()), held, gift: self.gift };
+            self.closers.put(self.lane, unclosed);
+        }
+    }
+}
+
+/// Whose closings wait for each other: files of a file system that never answers must not keep sockets open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Lane {
+    uid: u32,
+    sockets: bool,
+}
+
+impl Lane {
+    fn threads_max(self) -> usize {
+        if self.sockets { SOCKET_CLOSERS_MAX } else { 1 }
+    }
+}
+
 struct Unclosed {
     fd: Option<OwnedFd>,
-    count: Arc<AtomicUsize>,
+    held: Holdings,
+    gift: bool,
 }
 
 impl Drop for Unclosed {
     fn drop(&mut self) {
-        drop(self.fd.take());
-        self.count.fetch_sub(1, Ordering::Relaxed);
+        // Nobody is left to close it: the process ends soon, or this is a test.
+        let _ = self.fd.take().map(IntoRawFd::into_raw_fd);
     }
+}
+
+#[derive(Default)]
+struct Shared {
+    /// Nobody but the process itself is served, so whoever drops closes.
+    inline: bool,
+    state: Mutex<State>,
+    work: Condvar,
+    alarm: Condvar,
+    /// Descriptors that are not closed yet, and those of them that came with messages.
+    unclosed: AtomicUsize,
+    gifts: AtomicUsize,
+    /// Something is to be given back.
+    any_closed: AtomicBool,
+}
+
+#[derive(Default)]
+struct State {
+    lanes: HashMap<Lane, Waiting>,
+    /// Lanes in which something waits, each once.
+    turn: VecDeque<Lane>,
+    threads: usize,
+    idle: usize,
+    /// Threads that do not end for want of work.
+    kept: usize,
+    busy: Vec<Busy>,
+    /// What came with messages of each user and is not closed.
+    gifts: HashMap<u32, usize>,
+    closed: Vec<(u32, Holdings)>,
+    keeper_sleeps: bool,
+    over: bool,
+}
+
+#[derive(Default)]
+struct Waiting {
+    queue: VecDeque<Unclosed>,
+    threads: usize,
+}
+
+/// A thread in the middle of a close.
+struct Busy {
+    thread: i32,
+    since: Instant,
+    interrupts: u32,
 }
 
 /// Descriptors of one message.
@@ -43,35 +134,8 @@ impl Drop for Unclosed {
 pub(super) struct Given {
     /// What the node may work with, and drop.
     pub(super) fds: Vec<OwnedFd>,
-    /// To be closed elsewhere, after the call.
-    pub(super) lent: Vec<OwnedFd>,
-    /// One of them was of no kind that a call takes.
-    pub(super) strange: bool,
-}
-
-/// Sorts what came with a message.
-pub(super) fn sort(fds: Vec<OwnedFd>) -> Given {
-    let mut given = Given::default();
-    for fd in fds {
-        match kind(&fd) {
-            Kind::Harmless => given.fds.push(fd),
-            Kind::Socket => match fd.try_clone() {
-                Ok(copy) => {
-                    given.fds.push(copy);
-                    given.lent.push(fd);
-                }
-                Err(_) => {
-                    given.strange = true;
-                    given.lent.push(fd);
-                }
-            },
-            Kind::Strange => {
-                given.strange = true;
-                given.lent.push(fd);
-            }
-        }
-    }
-    given
+    /// Of no kind that a call takes.
+    pub(super) strange: Vec<Foreign<OwnedFd>>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -101,98 +165,216 @@ fn kind(fd: &OwnedFd) -> Kind {
 }
 
 impl Closers {
-    /// Closes what a user gave, later.
-    pub(super) fn close(&mut self, uid: u32, fds: Vec<OwnedFd>) {
+    /// `inline`: there is nobody who could make a close wait for another.
+    pub(super) fn new(inline: bool) -> Closers {
+        Closers(Arc::new(Shared { inline, ..Shared::default() }))
+    }
+
+    /// Makes threads that stay, before anybody can keep the node from making some, and one that interrupts what takes
+    /// too long: the program has a handler for [`vmmc_host::process::INTERRUPT`].
+    pub(super) fn stand_by(&self) {
+        self.0.lock().kept = CLOSERS_KEPT;
+        (0..CLOSERS_KEPT).for_each(|_| self.0.spawn(&mut self.0.lock()));
+        let shared = self.0.clone();
+        let _ = std::thread::Builder::new().name("vmmc-keeper".into()).spawn(move || shared.keep());
+    }
+
+    /// Has a socket to a client closed by a thread, whenever it is dropped.
+    pub(super) fn socket<T: Into<OwnedFd>>(&self, uid: u32, socket: T) -> Foreign<T> {
+        let lane = Lane { uid, sockets: true };
+        Foreign { what: Some(socket), lane, gift: false, held: Holdings::default(), closers: self.0.clone() }
+    }
+
+    /// Sorts what came with a message.
+    pub(super) fn sort(&self, uid: u32, fds: Vec<OwnedFd>) -> Given {
+        let mut given = Given::default();
         for fd in fds {
-            let closer = self.users.entry(uid).or_insert_with(Closer::new);
-            closer.count.fetch_add(1, Ordering::Relaxed);
-            let unclosed = Unclosed { fd: Some(fd), count: closer.count.clone() };
-            if let Err(back) = closer.queue.send(unclosed) {
-                // The thread has ended for want of work.
-                let again = Closer { count: closer.count.clone(), ..Closer::new() };
-                // Should no thread be had, the descriptor is closed here, with the queue.
-                let _ = again.queue.send(back.0);
-                *closer = again;
+            let kind = kind(&fd);
+            if kind == Kind::Harmless {
+                given.fds.push(fd);
+                continue;
             }
+            self.0.gifts.fetch_add(1, Ordering::Relaxed);
+            *self.0.lock().gifts.entry(uid).or_default() += 1;
+            let lane = Lane { uid, sockets: kind == Kind::Socket };
+            let held = Holdings::default();
+            given.strange.push(Foreign { what: Some(fd), lane, gift: true, held, closers: self.0.clone() });
         }
-        self.users.retain(|_, closer| closer.count.load(Ordering::Relaxed) > 0);
+        given
     }
 
     /// Whether so much of what a user gave cannot be closed that nothing more is taken from it.
     pub(super) fn is_stuck(&self, uid: u32) -> bool {
-        self.users.get(&uid).is_some_and(|closer| closer.count.load(Ordering::Relaxed) >= UNCLOSED_MAX)
+        self.0.gifts.load(Ordering::Relaxed) >= UNCLOSED_MAX
+            && self.0.lock().gifts.get(&uid).is_some_and(|count| *count >= UNCLOSED_MAX)
     }
-}
 
-impl Closer {
-    fn new() -> Closer {
-        let (queue, work) = channel();
-        let _ = std::thread::Builder::new().name("vmmc-closer".into()).spawn(move || run(&work));
-        Closer { queue, count: Arc::default() }
+    /// Whether so much waits to be closed that no connection is taken.
+    pub(super) fn are_full(&self) -> bool {
+        self.0.unclosed.load(Ordering::Relaxed) >= UNCLOSED_ALL_MAX
     }
-}
 
-fn run(work: &Receiver<Unclosed>) {
-    loop {
-        match work.recv_timeout(CLOSER_IDLE) {
-            Ok(unclosed) => drop(unclosed),
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => return,
+    /// What can be given back, because it is closed; and whose it was.
+    pub(super) fn take_closed(&self) -> Vec<(u32, Holdings)> {
+        match self.0.any_closed.swap(false, Ordering::Relaxed) {
+            true => std::mem::take(&mut self.0.lock().closed),
+            false => Vec::new(),
         }
+    }
+
+    /// Waits until all is closed, or no longer than this.
+    pub(super) fn finish(&self, within: Duration) {
+        let end = Instant::now() + within;
+        while self.0.unclosed.load(Ordering::Relaxed) > 0 && Instant::now() < end {
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+}
+
+impl Drop for Closers {
+    fn drop(&mut self) {
+        self.0.lock().over = true;
+        self.0.work.notify_all();
+        self.0.alarm.notify_all();
+    }
+}
+
+impl Shared {
+    /// A thread that panicked has left nothing half done: each change is one statement.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn put(self: &Arc<Self>, lane: Lane, mut unclosed: Unclosed) {
+        self.unclosed.fetch_add(1, Ordering::Relaxed);
+        if self.inline {
+            drop(unclosed.fd.take());
+            return self.closed(&mut self.lock(), lane, unclosed);
+        }
+        let mut state = self.lock();
+        let queue = &mut state.lanes.entry(lane).or_default().queue;
+        queue.push_back(unclosed);
+        if queue.len() == 1 {
+            state.turn.push_back(lane);
+        }
+        self.call_hands(&mut state);
+    }
+
+    /// Has a thread look at what waits, if one may.
+    fn call_hands(self: &Arc<Self>, state: &mut State) {
+        if state.next_lane().is_none() {
+            return;
+        }
+        if state.idle > 0 {
+            self.work.notify_one();
+        } else {
+            self.spawn(state);
+        }
+    }
+
+    fn spawn(self: &Arc<Self>, state: &mut State) {
+        if state.threads >= CLOSERS_MAX {
+            return;
+        }
+        let shared = self.clone();
+        // Should none be had, what waits goes on waiting: for one that is there, or for the next try.
+        let made = std::thread::Builder::new().name("vmmc-closer".into()).spawn(move || shared.run());
+        state.threads += usize::from(made.is_ok());
+    }
+
+    /// One of the threads that close.
+    fn run(self: Arc<Self>) {
+        let thread = rustix::thread::gettid().as_raw_nonzero().get();
+        let mut state = self.lock();
+        loop {
+            if let Some((lane, mut unclosed)) = state.take() {
+                state.busy.push(Busy { thread, since: Instant::now(), interrupts: 0 });
+                self.call_hands(&mut state);
+                if std::mem::take(&mut state.keeper_sleeps) {
+                    self.alarm.notify_one();
+                }
+                drop(state);
+                drop(unclosed.fd.take());
+                state = self.lock();
+                state.busy.retain(|busy| busy.thread != thread);
+                self.closed(&mut state, lane, unclosed);
+                continue;
+            }
+            if state.over {
+                break;
+            }
+            state.idle += 1;
+            let (found, waited) = self.work.wait_timeout(state, CLOSER_IDLE).unwrap_or_else(|e| e.into_inner());
+            state = found;
+            state.idle -= 1;
+            if waited.timed_out() && state.threads > state.kept && state.next_lane().is_none() {
+                break;
+            }
+        }
+        state.threads -= 1;
+    }
+
+    fn closed(&self, state: &mut State, lane: Lane, mut unclosed: Unclosed) {
+        if let Some(waiting) = state.lanes.get_mut(&lane) {
+            waiting.threads -= 1;
+            if waiting.threads == 0 && waiting.queue.is_empty() {
+                state.lanes.remove(&lane);
+            }
+        }
+        if unclosed.gift {
+            self.gifts.fetch_sub(1, Ordering::Relaxed);
+            let count = state.gifts.entry(lane.uid).or_default();
+            *count = count.saturating_sub(1);
+            if *count == 0 {
+                state.gifts.remove(&lane.uid);
+            }
+        }
+        state.closed.push((lane.uid, std::mem::take(&mut unclosed.held)));
+        self.any_closed.store(true, Ordering::Relaxed);
+        self.unclosed.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// The thread that interrupts the others. What waits in the kernel for a socket's peer ends so; what cannot be
+    /// interrupted keeps its thread, and its user's other files, until it is done.
+    fn keep(self: Arc<Self>) {
+        let mut state = self.lock();
+        while !state.over || !state.busy.is_empty() {
+            let now = Instant::now();
+            for busy in &mut state.busy {
+                let patience = CLOSE_PATIENCE * (1 << busy.interrupts.min(9));
+                if now.duration_since(busy.since) >= patience {
+                    busy.interrupts += 1;
+                    interrupt_thread(busy.thread);
+                }
+            }
+            if state.busy.is_empty() {
+                state.keeper_sleeps = true;
+                state = self.alarm.wait(state).unwrap_or_else(|e| e.into_inner());
+            } else {
+                self.call_hands(&mut state);
+                state = self.alarm.wait_timeout(state, CLOSE_PATIENCE).unwrap_or_else(|e| e.into_inner()).0;
+            }
+        }
+    }
+}
+
+impl State {
+    /// Where the next lane is whose turn it is, and that may have another thread.
+    fn next_lane(&self) -> Option<usize> {
+        self.turn.iter().position(|lane| self.lanes.get(lane).is_some_and(|w| w.threads < lane.threads_max()))
+    }
+
+    fn take(&mut self) -> Option<(Lane, Unclosed)> {
+        let lane = self.turn.remove(self.next_lane()?)?;
+        let waiting = self.lanes.get_mut(&lane)?;
+        let unclosed = waiting.queue.pop_front()?;
+        waiting.threads += 1;
+        if !waiting.queue.is_empty() {
+            self.turn.push_back(lane);
+        }
+        Some((lane, unclosed))
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::net::{TcpListener, TcpStream};
-    use std::os::fd::AsFd;
-    use std::time::{Duration, Instant};
-
-    #[test]
-    fn descriptors_are_sorted_by_what_closing_them_may_wait_for() {
-        let of = |fd: OwnedFd| kind(&fd);
-        assert_eq!(of(vmmc_host::Region::create(4096).unwrap().share().unwrap()), Kind::Harmless);
-        assert_eq!(of(rustix::event::eventfd(0, rustix::event::EventfdFlags::empty()).unwrap()), Kind::Harmless);
-        assert_eq!(of(rustix::pipe::pipe().unwrap().1), Kind::Harmless);
-        assert_eq!(of(vmmc_host::Channel::pair().unwrap().0.into_fd()), Kind::Socket);
-        assert_eq!(of(std::fs::File::open("/dev/null").unwrap().into()), Kind::Strange);
-        let path = rustix::fs::open("/", OFlags::PATH, rustix::fs::Mode::empty()).unwrap();
-        assert_eq!(of(path), Kind::Strange);
-    }
-
-    /// A connected socket whose closing waits: it lingers, and its peer reads nothing.
-    fn lingering() -> (OwnedFd, TcpStream) {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let theirs = listener.accept().unwrap().0;
-        ours.set_nonblocking(true).unwrap();
-        while std::io::Write::write(&mut &ours, &[0; 1 << 16]).is_ok() {}
-        rustix::net::sockopt::set_socket_linger(ours.as_fd(), Some(Duration::from_secs(60))).unwrap();
-        (ours.into(), theirs)
-    }
-
-    #[test]
-    fn a_socket_that_lingers_holds_up_nobody_but_its_own_user() {
-        let (fd, peer) = lingering();
-        let mut closers = Closers::default();
-        let start = Instant::now();
-        let given = sort(vec![fd]);
-        assert_eq!((given.fds.len(), given.lent.len(), given.strange), (1, 1, false));
-        drop(given.fds);
-        closers.close(1, given.lent);
-        let (other, _ours) = vmmc_host::Channel::pair().unwrap();
-        closers.close(2, vec![other.into_fd()]);
-        assert!(start.elapsed() < Duration::from_secs(5), "closing waited {:?}", start.elapsed());
-        let one = closers.users[&1].count.clone();
-        while closers.users.get(&2).is_some_and(|c| c.count.load(Ordering::Relaxed) > 0) {
-            assert!(start.elapsed() < Duration::from_secs(20), "the other user's descriptor is still open");
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        assert_eq!(one.load(Ordering::Relaxed), 1, "it lingers");
-        drop(peer);
-        while one.load(Ordering::Relaxed) > 0 {
-            assert!(start.elapsed() < Duration::from_secs(20), "it is still open");
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
-}
+mod tests;

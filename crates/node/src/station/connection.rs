@@ -2,6 +2,7 @@
 //!
 //! Invariant: nothing here waits for the other side; what does not fit a socket or ring now waits in a bounded queue of that process alone.
 
+use super::closers::Foreign;
 use super::gates::Gates;
 use super::link::Link;
 use super::shares::Holdings;
@@ -64,7 +65,7 @@ impl Connection {
 
 /// A socket, and what waits for room in it.
 pub(super) struct Outbox {
-    pub(super) channel: Channel,
+    pub(super) channel: Foreign<Channel>,
     waiting: VecDeque<Waiting>,
     /// Bytes of what waits, bookkeeping included, and its descriptors.
     bytes: usize,
@@ -83,7 +84,7 @@ struct Waiting {
 pub(super) struct Gone;
 
 impl Outbox {
-    pub(super) fn new(channel: Channel) -> Outbox {
+    pub(super) fn new(channel: Foreign<Channel>) -> Outbox {
         Outbox { channel, waiting: VecDeque::new(), bytes: 0, fds: 0 }
     }
 
@@ -228,7 +229,7 @@ pub(super) struct Parts {
     pub(super) gates: Gates,
     pub(super) wake: WakeSender,
     pub(super) doorbell: OwnedFd,
-    pub(super) events: Channel,
+    pub(super) events: Foreign<Channel>,
     pub(super) watch: Option<ProcessWatch>,
     pub(super) notify_bell: NotifyBell,
     pub(super) bell_readers: OwnedFd,

@@ -6,7 +6,7 @@ use super::Station;
 use super::connection::Process;
 use super::refusal::{invalid, refusal};
 use super::shares::Table;
-use super::{closers, memory, refusal as refusals};
+use super::{memory, refusal as refusals};
 use crate::limits::{
     CONTROL_BATCH, CONTROL_USER_TURN, CONTROL_WORK_ATTACH, CONTROL_WORK_BYTES, CONTROL_WORK_INFO, CONTROL_WORK_MAP,
     CONTROL_WORK_PAGES, OUTBOX_USER_BYTES_MAX, PINS_PER_CALL_MAX,
@@ -15,7 +15,7 @@ use crate::log::LogLevel;
 use rustix::event::epoll;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use vmmc_host::channel::{ChannelError, PeerCredentials, Received};
+use vmmc_host::channel::{ChannelError, Fate, PeerCredentials, Received};
 use vmmc_host::control::{Answer, Call, Refusal, RefusalCode, Reply, Request, decode, encode};
 use vmmc_host::limits::CONTROL_BYTES_MAX;
 use vmmc_nic::{ProcessId, RegionId, Time};
@@ -24,13 +24,16 @@ impl Station {
     /// Takes what has come on a connection.
     pub(super) fn serve_connection(&mut self, index: usize, now: Time) {
         for _ in 0..CONTROL_BATCH {
+            if self.is_stuck(index) {
+                return self.dying.push(index);
+            }
             // A user that has had its turn is served in the next one, after all others: its sockets stay readable.
             if !self.may_read(index) {
                 return;
             }
             let Some(connection) = self.connections.get_mut(index).and_then(Option::as_mut) else { return };
             match connection.control.channel.try_receive_all() {
-                Ok(Received { bytes, fds, complete }) => {
+                Ok(Received { bytes, fds, fate }) => {
                     connection.heard = now;
                     let who = connection.who;
                     let uid = who.uid;
@@ -39,14 +42,18 @@ impl Station {
                         self.log_user(LogLevel::Warn, uid, || {
                             format!("{} sent a message that is none; it is let go", process(&who))
                         });
-                        self.closers.close(uid, closers::sort(fds).lent);
+                        drop(self.sort(uid, fds));
                         return self.dying.push(index);
                     };
                     *self.turn.entry(uid).or_default() += work(&request.call) + bytes.len() / CONTROL_WORK_BYTES;
-                    let given = closers::sort(fds);
-                    if !complete {
+                    let given = self.sort(uid, fds);
+                    if fate != Fate::Whole {
                         self.reply(index, request.serial, Err(refusals::descriptors_lost()), Vec::new());
-                    } else if given.strange {
+                        if fate == Fate::Left {
+                            // It is still in the socket, and is closed with it.
+                            return self.dying.push(index);
+                        }
+                    } else if !given.strange.is_empty() {
                         self.log_user(LogLevel::Warn, uid, || {
                             format!("{} passed a descriptor that no call takes", process(&who))
                         });
@@ -54,17 +61,17 @@ impl Station {
                     } else {
                         self.serve_request(index, now, request, given.fds);
                     }
-                    if !given.lent.is_empty() {
-                        self.closers.close(uid, given.lent);
-                        if self.closers.is_stuck(uid) {
-                            return self.dying.push(index);
-                        }
-                    }
                 }
                 Err(ChannelError::WouldBlock) => return,
                 Err(_) => return self.end(index),
             }
         }
+    }
+
+    /// Whether too much of what the user of a connection has sent cannot be closed.
+    fn is_stuck(&self, index: usize) -> bool {
+        let uid = self.connections.get(index).and_then(|c| c.as_ref()).map(|c| c.who.uid);
+        uid.is_some_and(|uid| self.closers.is_stuck(uid))
     }
 
     /// Whether the next request of a connection may be read: its user has a turn left, and no reply of it waits to be collected.

@@ -32,7 +32,7 @@ mod swap;
 mod translation;
 
 use crate::config::{Serve, UtlbConfig};
-use crate::limits::{ATTACH_TIME, CONNECTIONS_MAX, OUTBOX_RETRY, REFUSED_CONNECTIONS_MAX, REVOCATION_LOOK};
+use crate::limits::{ATTACH_TIME, CLOSE_TIME, CONNECTIONS_MAX, OUTBOX_RETRY, REFUSED_CONNECTIONS_MAX, REVOCATION_LOOK};
 pub(crate) use pins::default_pages as pinned_pages_default;
 use shares::{Shares, Table};
 
@@ -48,7 +48,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use vmmc_host::area;
-use vmmc_host::channel::ChannelError;
+use vmmc_host::channel::{ChannelError, Listener};
 use vmmc_host::control::{Moved, NodeEvent, Refusal, RefusalCode};
 use vmmc_host::wait::Direct;
 use vmmc_host::{Channel, Region};
@@ -236,7 +236,7 @@ impl Station {
             by_slot: Vec::new(),
             exports: Vec::new(),
             calls: Calls::default(),
-            closers: closers::Closers::default(),
+            closers: closers::Closers::new(config.embedded),
             shares: Shares::new(rustix::process::geteuid().as_raw()),
             turn: HashMap::new(),
             called: HashMap::new(),
@@ -267,6 +267,10 @@ impl Station {
 
     /// Takes a connection; who is on the other side says the kernel. Gives its number.
     pub fn accept(&mut self, now: Time, channel: Channel) -> Result<ConnectionId, StationError> {
+        self.count_closed();
+        let who = channel.peer();
+        let channel = self.closers.socket(who.as_ref().map_or(u32::MAX, |who| who.uid), channel);
+        let who = who?;
         let index = match self.connections.iter().position(Option::is_none) {
             Some(index) => index,
             None if self.connections.len() < CONNECTIONS_MAX + REFUSED_CONNECTIONS_MAX => {
@@ -274,23 +278,21 @@ impl Station {
                 self.connections.len() - 1
             }
             None => {
-                let uid = channel.peer()?.uid;
-                self.hang_up(uid, channel);
+                self.hang_up(channel);
                 return Err(StationError::TableFull { max: CONNECTIONS_MAX });
             }
         };
-        let who = channel.peer()?;
         let mut held = Holdings::default();
         let refused = match self.admit(who.uid, &mut held) {
             Ok(refused) => refused,
             Err(full) => {
-                self.hang_up(who.uid, channel);
+                self.hang_up(channel);
                 return Err(full);
             }
         };
-        if let Err(errno) = self.watch(&channel, index, Readable::Control) {
+        if let Err(errno) = self.watch(&*channel, index, Readable::Control) {
             self.shares.give_all(who.uid, &mut held);
-            self.hang_up(who.uid, channel);
+            self.hang_up(channel);
             return Err(system("epoll_ctl")(errno));
         }
         self.numbers += 1;
@@ -300,6 +302,29 @@ impl Station {
         (connection.refused, connection.held) = (refused, held);
         self.connections[index] = Some(Box::new(connection));
         Ok(ConnectionId { index, number: self.numbers })
+    }
+
+    /// Lets a connection go that cannot be served.
+    pub(crate) fn turn_away(&mut self, channel: Channel) {
+        let uid = channel.peer().map_or(u32::MAX, |who| who.uid);
+        let channel = self.closers.socket(uid, channel);
+        self.hang_up(channel);
+    }
+
+    /// Whether so much waits to be closed that no connection may be taken.
+    pub(crate) fn is_full_of_unclosed(&self) -> bool {
+        self.closers.are_full()
+    }
+
+    /// Makes the threads that close what clients gave; see [`closers`].
+    pub(crate) fn stand_by_to_close(&self) {
+        self.closers.stand_by();
+    }
+
+    /// Closes the door, behind which connections may wait with whatever clients have sent; not for long.
+    pub(crate) fn close_door(&self, listener: Listener) {
+        drop(self.closers.socket(self.uid, listener));
+        self.closers.finish(CLOSE_TIME);
     }
 
     /// Finds a place for a connection of a user, among those that are served or those that are told why they are not.
@@ -378,6 +403,7 @@ impl Station {
             Err(_) => return false,
         };
         let mut worked = !ready.is_empty();
+        self.count_closed();
         self.turn.clear();
         for event in ready {
             let data = event.data.u64();

@@ -27,7 +27,7 @@ pub(super) fn descriptors_lost() -> Refusal {
 pub(super) fn strange_descriptor() -> Refusal {
     refusal(
         RefusalCode::BadRegion,
-        "a descriptor that came with this call is neither memory of this interface nor a socket; pass a sealed memfd",
+        "a descriptor that came with this call is no memory of this interface; pass a sealed memfd",
     )
 }
 

@@ -65,6 +65,17 @@ impl Holdings {
     fn is_empty(&self) -> bool {
         self.0.iter().all(|n| *n == 0)
     }
+
+    /// Takes out what the socket of a connection has.
+    pub(super) fn split_socket(&mut self) -> Holdings {
+        let mut socket = Holdings::default();
+        for table in [Table::Connections, Table::Refused, Table::Descriptors] {
+            let at = table as usize;
+            socket.0[at] = self.0[at].min(1);
+            self.0[at] -= socket.0[at];
+        }
+        socket
+    }
 }
 
 /// A user holds its share.
@@ -143,11 +154,16 @@ impl Shares {
     /// Takes entries for a connection of a user.
     pub(super) fn take(&mut self, uid: u32, held: &mut Holdings, table: Table, count: u32) -> Result<(), ShareTaken> {
         self.check(uid, table, u64::from(count))?;
+        self.count(uid, held, table, count);
+        Ok(())
+    }
+
+    /// Counts what a user has already, whatever its share is.
+    pub(super) fn count(&mut self, uid: u32, held: &mut Holdings, table: Table, count: u32) {
         let at = table as usize;
         held.0[at] += count;
         self.total[at] += u64::from(count);
         self.users.entry(uid).or_default().0[at] += count;
-        Ok(())
     }
 
     /// Gives entries back, at most what the connection holds.

@@ -13,7 +13,7 @@ use vmmc_host::Channel;
 use vmmc_nic::{ClusterKey, NodeName, Time};
 
 pub(crate) use raw::{LONG, Raw, Registered, wait};
-pub(crate) use wild::Noise;
+pub(crate) use wild::{HOSTILE, Noise, as_user, can_be_others, connection};
 
 /// Stations joined by a wire that loses nothing, on a virtual clock.
 pub(crate) struct World {

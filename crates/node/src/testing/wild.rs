@@ -7,10 +7,12 @@
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags, memfd_create};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
-use std::io::Write;
+use std::io::{IoSlice, Write};
+use std::mem::MaybeUninit;
 use std::net::{TcpListener, TcpStream, UdpSocket};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -124,9 +126,9 @@ pub(crate) fn descriptor(noise: &mut Noise) -> (&'static str, OwnedFd) {
         ("an empty pipe", |_| rustix::pipe::pipe().ok().map(|(read, _)| read)),
         ("a full pipe that blocks", |_| full_pipe()),
         ("a local socket", |_| vmmc_host::Channel::pair().ok().map(|(one, _)| one.into_fd())),
-        ("a connection", |_| connection(false)),
+        ("a connection", |_| connection(None)),
         // Rarely: whoever closes the last copy of it waits, and that may be we.
-        ("a connection that lingers", |n| if n.one_in(20) { connection(true) } else { None }),
+        ("a connection that lingers", |n| if n.one_in(20) { connection(Some(Duration::from_secs(1))) } else { None }),
         ("a datagram socket", |_| UdpSocket::bind("127.0.0.1:0").ok().map(OwnedFd::from)),
         ("nothing", |_| open("/dev/null", OFlags::RDWR)),
         ("a file of proc", |n| open(n.pick(&["/proc/self/mem", "/proc/self/maps", "/proc/version"]), OFlags::RDONLY)),
@@ -181,18 +183,41 @@ fn full_pipe() -> Option<OwnedFd> {
 }
 
 /// A connected socket; one that lingers has more to say than its peer, which is gone from our table but reads nothing, takes.
-pub(crate) fn connection(lingers: bool) -> Option<OwnedFd> {
+pub(crate) fn connection(lingers: Option<Duration>) -> Option<OwnedFd> {
     let listener = TcpListener::bind("127.0.0.1:0").ok()?;
+    if lingers.is_some() {
+        // Buffers that are soon full; the one that connects to it inherits its own.
+        rustix::net::sockopt::set_socket_recv_buffer_size(&listener, 4096).ok()?;
+    }
     let ours = TcpStream::connect(listener.local_addr().ok()?).ok()?;
-    if lingers {
+    if lingers.is_some() {
         // The peer stays in the queue of a listener that nobody closes while the test runs.
+        rustix::net::sockopt::set_socket_send_buffer_size(&ours, 4096).ok()?;
         ours.set_nonblocking(true).ok()?;
         while (&ours).write(&[0; 1 << 16]).is_ok() {}
         ours.set_nonblocking(false).ok()?;
-        rustix::net::sockopt::set_socket_linger(ours.as_fd(), Some(Duration::from_secs(1))).ok()?;
+        rustix::net::sockopt::set_socket_linger(ours.as_fd(), lingers).ok()?;
         std::mem::forget(listener);
     }
     Some(ours.into())
+}
+
+/// Lets a socket linger no longer: it was not given away, and closing it is ours.
+pub(crate) fn calm(socket: impl AsFd) {
+    let _ = rustix::net::sockopt::set_socket_linger(socket, None);
+}
+
+/// Most descriptors that the kernel lets pass with one message.
+pub(crate) const FDS_MAX: usize = 253;
+
+/// Sends a message as the kernel allows it, not as the protocol does: of no bytes, with up to [`FDS_MAX`] descriptors.
+pub(crate) fn send_wild(to: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> rustix::io::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() {
+        assert!(ancillary.push(SendAncillaryMessage::ScmRights(fds)));
+    }
+    sendmsg(to, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL | SendFlags::DONTWAIT).map(drop)
 }
 
 fn open(path: &str, flags: OFlags) -> Option<OwnedFd> {

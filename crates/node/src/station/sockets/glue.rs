@@ -4,13 +4,12 @@
 
 use super::Misbehaved;
 use crate::limits::SOCKET_LAST_WORDS_MAX;
-use crate::station::closers;
 use crate::station::refusal::{invalid, refusal};
 use crate::station::shares::Table;
 use crate::station::{Readable, Station};
 use std::os::fd::OwnedFd;
 use vmmc_host::Channel;
-use vmmc_host::channel::Received;
+use vmmc_host::channel::{Fate, Received};
 use vmmc_host::control::{Answer, CONTROL_VERSION, Call, Refusal, RefusalCode, Request, decode};
 use vmmc_host::stream::messages::SocketCall;
 use vmmc_nic::{PeerRef, Time};
@@ -79,8 +78,11 @@ impl Station {
     /// wake. What it wanted for itself it does not want any more.
     pub(in crate::station) fn hear_out(&mut self, now: Time, index: usize, uid: u32, channel: &Channel) {
         for _ in 0..SOCKET_LAST_WORDS_MAX {
-            let Ok(Received { bytes, fds, .. }) = channel.try_receive_all() else { return };
-            let given = closers::sort(fds);
+            if self.closers.is_stuck(uid) {
+                return;
+            }
+            let Ok(Received { bytes, fds, fate }) = channel.try_receive_all() else { return };
+            let given = self.sort(uid, fds);
             let request = decode::<Request>(&bytes);
             let heard = match request {
                 Ok(Request {
@@ -98,8 +100,7 @@ impl Station {
                 }
                 _ => false,
             };
-            self.closers.close(uid, given.lent);
-            if !heard {
+            if !heard || fate == Fate::Left {
                 return;
             }
         }

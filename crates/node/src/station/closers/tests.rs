@@ -1,0 +1,85 @@
+//! Closing that waits, seen from whoever drops.
+
+use super::*;
+use crate::testing::{as_user, can_be_others, connection};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Far beyond any test.
+const LINGER: Duration = Duration::from_secs(600);
+
+fn soon(mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < Duration::from_secs(20), "it has not come");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn waiting(closers: &Closers) -> usize {
+    closers.0.unclosed.load(Ordering::Relaxed)
+}
+
+#[test]
+fn descriptors_are_sorted_by_what_closing_them_may_wait_for() {
+    let of = |fd: OwnedFd| kind(&fd);
+    assert_eq!(of(vmmc_host::Region::create(4096).unwrap().share().unwrap()), Kind::Harmless);
+    assert_eq!(of(rustix::event::eventfd(0, rustix::event::EventfdFlags::empty()).unwrap()), Kind::Harmless);
+    assert_eq!(of(rustix::pipe::pipe().unwrap().1), Kind::Harmless);
+    assert_eq!(of(vmmc_host::Channel::pair().unwrap().0.into_fd()), Kind::Socket);
+    assert_eq!(of(std::fs::File::open("/dev/null").unwrap().into()), Kind::Strange);
+    let path = rustix::fs::open("/", OFlags::PATH, rustix::fs::Mode::empty()).unwrap();
+    assert_eq!(of(path), Kind::Strange);
+}
+
+#[test]
+fn a_socket_that_lingers_holds_up_nobody_but_its_own_user() {
+    let closers = Closers::new(false);
+    let start = Instant::now();
+    let given = closers.sort(1, vec![connection(Some(LINGER)).unwrap()]);
+    assert_eq!((given.fds.len(), given.strange.len()), (0, 1));
+    drop(given);
+    drop(closers.socket(2, vmmc_host::Channel::pair().unwrap().0));
+    assert!(start.elapsed() < Duration::from_secs(5), "closing waited {:?}", start.elapsed());
+    soon(|| waiting(&closers) == 1);
+    assert!(closers.take_closed().iter().all(|(uid, _)| *uid == 2));
+}
+
+#[test]
+fn a_close_that_waits_is_interrupted() {
+    signal_hook::flag::register(vmmc_host::process::INTERRUPT, Arc::default()).unwrap();
+    let closers = Closers::new(false);
+    closers.stand_by();
+    for _ in 0..40 {
+        // One by itself, and one in what nobody reads.
+        drop(closers.sort(1, vec![connection(Some(LINGER)).unwrap()]));
+        let (theirs, ours) = vmmc_host::Channel::pair().unwrap();
+        let lingers = connection(Some(LINGER)).unwrap();
+        theirs.try_send(b"", &[std::os::fd::AsFd::as_fd(&lingers)]).unwrap();
+        drop(closers.socket(1, ours));
+    }
+    soon(|| waiting(&closers) == 0);
+    assert!(!closers.is_stuck(1) && closers.0.gifts.load(Ordering::Relaxed) == 0);
+}
+
+#[test]
+fn what_no_thread_can_be_had_for_waits_and_is_counted() {
+    if !can_be_others() {
+        return;
+    }
+    let closers = Closers::new(false);
+    as_user(crate::testing::HOSTILE, || {
+        let old = getrlimit(Resource::Nproc);
+        setrlimit(Resource::Nproc, Rlimit { current: Some(1), maximum: old.maximum }).unwrap();
+        if std::thread::Builder::new().spawn(|| ()).is_ok() {
+            println!("SKIP: the kernel bounds no threads here");
+        } else {
+            (0..UNCLOSED_MAX).for_each(|_| drop(closers.sort(1, vec![connection(None).unwrap()])));
+            assert!(waiting(&closers) == UNCLOSED_MAX && closers.is_stuck(1) && !closers.is_stuck(2));
+            assert!(closers.take_closed().is_empty());
+        }
+        setrlimit(Resource::Nproc, old).unwrap();
+    });
+    drop(closers.socket(2, vmmc_host::Channel::pair().unwrap().0));
+    soon(|| waiting(&closers) == 0);
+    assert!(!closers.is_stuck(1));
+}
