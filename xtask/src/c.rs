@@ -4,7 +4,7 @@
 
 use crate::Outcome::{self, Failed, Passed, Skipped};
 use crate::install::{Tree, built_folder, tool};
-use crate::steps::{PROFILE, build, built, log_text, run, succeeds};
+use crate::steps::{PROFILE, build, built, is_root, log_text, run, succeeds, without_logs};
 use crate::{man, root, target_folder};
 use std::collections::BTreeSet;
 use std::fs;
@@ -259,7 +259,7 @@ fn cplusplus(prefix: &Path) -> Result<(), String> {
 fn run_all<'a>(node: &str, programs: impl Iterator<Item = &'a PathBuf>) -> Result<(), String> {
     for program in programs {
         let mut command = Command::new(program);
-        command.env_remove("LD_LIBRARY_PATH").env("VMMC_BIN", built("vmmc")).env("VMMC_NODE", node);
+        without_logs(&mut command).env_remove("LD_LIBRARY_PATH").env("VMMC_BIN", built("vmmc")).env("VMMC_NODE", node);
         let name = program.file_name().and_then(|n| n.to_str()).unwrap_or_default();
         done(&format!("c-run-{name}"), command)?;
     }
@@ -289,8 +289,7 @@ pub(crate) fn need(program: &str, package: &str) -> Result<(), String> {
     if there() {
         return Ok(());
     }
-    let root = Command::new("id").arg("-u").output().is_ok_and(|o| o.stdout.starts_with(b"0\n"));
-    if root && succeeds(Command::new("sh").args(["-c", "command -v apt-get"])) {
+    if is_root() && succeeds(Command::new("sh").args(["-c", "command -v apt-get"])) {
         let install = || succeeds(Command::new("apt-get").args(["install", "-y", "-q", package]));
         // A fresh container knows no packages before an update.
         if !install() && succeeds(Command::new("apt-get").args(["update", "-q"])) {

@@ -8,11 +8,12 @@
 //! for text to put into a file; `not typed: REASON`. `needs packages` is a package index in reach.
 //!
 //! Invariant: every console block of the documents is typed or says why not. What is typed is the document's text; only the profile is the check's own, so that
-//! nothing is built a second time (`--full` leaves that away too). Nothing outside of the target folder changes, and no process stays.
+//! nothing is built a second time (`--full` leaves that away too). Nothing outside of the target folder changes, no
+//! logs of nodes either, and no process stays.
 
 use crate::Outcome::{self, Failed, Passed, Skipped};
 use crate::install::built_folder;
-use crate::steps::{PROFILE, build, log_text, run, succeeds};
+use crate::steps::{PROFILE, build, is_root, log_text, run, succeeds};
 use crate::{man, root, target_folder};
 use std::fmt::Write;
 use std::fs;
@@ -147,7 +148,7 @@ fn type_all(home: &Path, blocks: &[Block], full: bool) -> Result<String, String>
     // Beside the home, where it can be looked at afterwards.
     let path = home.with_extension("sh");
     fs::write(&path, script).map_err(|e| e.to_string())?;
-    let outcome = run("first-hour", session(home, &path));
+    let outcome = run("first-hour", session(home, &path, isolated()));
     // A failure in the middle leaves a node; under another user's rights than root's nothing else ends it.
     let mut stop = Command::new(built_folder(PROFILE).join("vmmc"));
     let _ = stop.args(["node", "stop", "--name", &node()]).output();
@@ -157,17 +158,29 @@ fn type_all(home: &Path, blocks: &[Block], full: bool) -> Result<String, String>
         let at = log.lines().rfind(|line| line.starts_with("== ")).unwrap_or("== the start");
         return Err(format!("{}: {why}", &at[3..]));
     }
+    let outside = Path::new("/var/log/vmmc").join(node()).with_extension("log");
+    if outside.exists() {
+        return Err(format!("a node of this check has written {}", outside.display()));
+    }
     let pages = references(&home.join("pages"))?;
     Ok(format!("{typed} blocks typed, {skipped} skipped; {pages} references between man pages lead somewhere"))
 }
 
-/// A session of bash in a fresh home. As root it is a pid namespace, so that whatever a block has started ends with it.
-fn session(home: &Path, script: &Path) -> Command {
-    let isolate = ["--pid", "--fork", "--kill-child", "--mount-proc"];
-    let isolated = succeeds(Command::new("unshare").args(isolate).arg("true"));
+/// How a session of root is kept apart: whatever a block has started ends with it, and root's logs are its own.
+const ISOLATE: &[&str] = &["--pid", "--fork", "--kill-child", "--mount-proc"];
+/// What such a session begins with. Nodes of root write below /var/log, whatever the environment says.
+const OWN_LOGS: &str = "mount -t tmpfs logs /var/log";
+
+/// Whether a session can be kept apart.
+fn isolated() -> bool {
+    succeeds(Command::new("unshare").args(ISOLATE).args(["sh", "-c", OWN_LOGS]))
+}
+
+/// A session of bash in a fresh home, kept apart where that can be had.
+fn session(home: &Path, script: &Path, isolated: bool) -> Command {
     let mut command = Command::new(if isolated { "unshare" } else { "bash" });
     if isolated {
-        command.args(isolate).arg("bash");
+        command.args(ISOLATE).args(["sh", "-c", &format!("{OWN_LOGS} && exec bash \"$0\"")]);
     }
     let before = PathBuf::from(std::env::var_os("HOME").unwrap_or_default());
     let kept = |name: &str, folder: &str| std::env::var_os(name).map_or_else(|| before.join(folder), PathBuf::from);
@@ -176,6 +189,10 @@ fn session(home: &Path, script: &Path) -> Command {
     command.env("CARGO_HOME", kept("CARGO_HOME", ".cargo")).env("RUSTUP_HOME", kept("RUSTUP_HOME", ".rustup"));
     command.env("PYENV_ROOT", kept("PYENV_ROOT", ".pyenv")).env("CARGO_INSTALL_ROOT", home.join(".cargo"));
     command.env("PIP_CACHE_DIR", target_folder().join("xtask/pip-cache")).env("CARGO_TARGET_DIR", target_folder());
+    command.env("XDG_STATE_HOME", home.join("state"));
+    if !isolated && is_root() {
+        command.env("VMMC_LOG", "off");
+    }
     // A build of the same profile may have put another file in this program's place.
     let own = std::env::current_exe().unwrap_or_default();
     let own = own.to_string_lossy().trim_end_matches(" (deleted)").to_string();

@@ -4,7 +4,7 @@
 
 use crate::Outcome::{self, Failed, Passed, Skipped};
 use crate::c::need;
-use crate::steps::{PROFILE, build, built, log_text, run, succeeds};
+use crate::steps::{PROFILE, build, built, log_text, run, succeeds, without_logs};
 use crate::{root, target_folder};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -110,7 +110,11 @@ fn install(venv: &Path) -> Result<(), String> {
 /// Runs the environment's interpreter, outside of the tree, so that it is the installed package that is tested.
 fn step(venv: &Path, node: &str, name: &str, arguments: &[&str]) -> Result<(), String> {
     let mut command = Command::new(venv.join("bin/python"));
-    command.args(arguments).env("VMMC_BIN", built("vmmc")).env("VMMC_NODE", node).env_remove("PYTHONPATH");
+    without_logs(&mut command)
+        .args(arguments)
+        .env("VMMC_BIN", built("vmmc"))
+        .env("VMMC_NODE", node)
+        .env_remove("PYTHONPATH");
     command.env("PYTHONDONTWRITEBYTECODE", "1").current_dir(venv);
     match run(name, command) {
         Failed(why) => Err(format!("{name}: {why}")),
