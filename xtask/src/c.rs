@@ -285,7 +285,13 @@ fn cmake(prefix: &Path, node: &str) -> Result<String, String> {
 
 /// Makes sure that a program is there: as root it is installed from the distribution.
 pub(crate) fn need(program: &str, package: &str) -> Result<(), String> {
-    let there = || succeeds(Command::new("sh").args(["-c", &format!("command -v {program}")]));
+    need_part(&format!("command -v {program}"), package)
+        .map_err(|_| format!("no `{program}` here; install the package {package}"))
+}
+
+/// The same for what a command of the shell shows.
+pub(crate) fn need_part(shows: &str, package: &str) -> Result<(), String> {
+    let there = || succeeds(Command::new("sh").args(["-c", shows]));
     if there() {
         return Ok(());
     }
@@ -296,5 +302,5 @@ pub(crate) fn need(program: &str, package: &str) -> Result<(), String> {
             install();
         }
     }
-    if there() { Ok(()) } else { Err(format!("no `{program}` here; install the package {package}")) }
+    if there() { Ok(()) } else { Err(format!("the package {package} is missing")) }
 }

@@ -28,6 +28,7 @@ pub(crate) enum Outcome {
 
 const HELP: &str = "\
 cargo xtask check [STEP...]   run all steps, or only those whose name contains one of the words
+cargo xtask check --lean      the same; what a step builds for itself alone is taken away after it
 cargo xtask check --full first-hour
                               with the profile that users build instead of the check's own (minutes more)
 cargo xtask list              name the steps

@@ -5,7 +5,7 @@
 use crate::Outcome::{self, Failed, Passed, Skipped};
 use crate::{root, target_folder, tidy};
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -72,8 +72,12 @@ fn docs() -> Outcome {
     run("docs", command)
 }
 
-/// Programs that tests run unchanged, and the packages that bring them.
+/// Programs that tests run, most of them unchanged, and the packages that bring them.
 const PROGRAMS: &[(&str, &str)] = &[
+    ("mpirun", "openmpi-bin"),
+    ("ip", "iproute2"),
+    ("promtool", "prometheus"),
+    ("haproxy", "haproxy"),
     ("redis-server", "redis-server"),
     ("redis-cli", "redis-tools"),
     ("nginx", "nginx-light"),
@@ -87,11 +91,23 @@ const PROGRAMS: &[(&str, &str)] = &[
     ("node", "nodejs"),
     ("javac", "default-jdk-headless"),
 ];
+/// What no program shows: how to see that it is there, and the package that brings it.
+const PARTS: &[(&str, &str)] = &[
+    ("mpicc -E -x c -include mpi.h /dev/null", "libopenmpi-dev"),
+    // Debian's own tests of Debian's own Python, which is another one elsewhere.
+    (
+        "! /usr/bin/python3 --version | grep -q ' 3\\.11\\.' || /usr/bin/python3 -c 'import test.test_selectors'",
+        "libpython3.11-testsuite",
+    ),
+];
 
 fn tests() -> Outcome {
+    // A test whose program is missing skips itself and says so.
     for (program, package) in PROGRAMS {
-        // A test whose program is missing skips itself and says so.
         let _ = crate::c::need(program, package);
+    }
+    for (there, package) in PARTS {
+        let _ = crate::c::need_part(there, package);
     }
     let outcome =
         run("tests", cargo(&["test", "--workspace", "--no-fail-fast", "--profile", PROFILE, "--", "--show-output"]));
@@ -110,7 +126,7 @@ fn loom() -> Outcome {
     let mut command = cargo(&["test", "--package", "vmmc-host", "--lib", "--release", "--target-dir"]);
     command.arg(target_folder().join("loom"));
     command.env("RUSTFLAGS", "--cfg loom").env("LOOM_MAX_PREEMPTIONS", "3");
-    run("loom", command)
+    alone(&target_folder().join("loom"), run("loom", command))
 }
 
 fn miri() -> Outcome {
@@ -121,7 +137,15 @@ fn miri() -> Outcome {
     command.args(["+nightly", "miri", "test", "--package", "vmmc-host", "--lib", "--target-dir"]);
     command.arg(target_folder().join("miri"));
     command.env("MIRIFLAGS", "-Zmiri-disable-isolation");
-    run("miri", command)
+    alone(&target_folder().join("miri"), run("miri", command))
+}
+
+/// Takes away what a step has built for itself alone: where every build is the first one, it is never looked at again.
+fn alone(folder: &Path, outcome: Outcome) -> Outcome {
+    if std::env::args().any(|word| word == "--lean") {
+        let _ = std::fs::remove_dir_all(folder);
+    }
+    outcome
 }
 
 fn sim() -> Outcome {
@@ -179,6 +203,10 @@ fn demo() -> Outcome {
 }
 
 fn fuzz() -> Outcome {
+    alone(&root().join("crates/nic/fuzz/target"), fuzz_targets())
+}
+
+fn fuzz_targets() -> Outcome {
     if !succeeds(Command::new("cargo").args(["+nightly", "fuzz", "--version"])) {
         return Skipped("no cargo-fuzz here (`cargo install cargo-fuzz`, and a nightly toolchain); the tests throw random bytes at every decoder all the same".into());
     }
@@ -208,10 +236,11 @@ fn msrv() -> Outcome {
     }
     let mut command = Command::new("cargo");
     command.args(["+1.85", "check", "--workspace", "--target-dir"]).arg(target_folder().join("msrv"));
-    match run("msrv", command) {
+    let outcome = match run("msrv", command) {
         Passed(_) => outside(),
         other => other,
-    }
+    };
+    alone(&target_folder().join("msrv"), outcome)
 }
 
 /// A program of somebody else with the same compiler: no workspace of ours around it, so neither our lock file nor our settings of the resolver. Its edition is an
