@@ -148,7 +148,9 @@ fn metrics_are_served_when_asked_for_and_only_then() {
     use std::io::{Read, Write};
     let free =
         std::net::TcpListener::bind("127.0.0.1:0").expect("there is loopback").local_addr().expect("it is bound");
-    let node = Node::start("metrics", &["--plain", "--metrics", &free.to_string()]);
+    let folder = Folder::new();
+    let key = folder.file("cluster.key");
+    let node = Node::start("metrics", &["--key-file", &key, "--metrics", &free.to_string()]);
     let get = |path: &str| {
         let mut stream = std::net::TcpStream::connect(free).expect("the node listens");
         stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).expect("it reads");
@@ -162,7 +164,32 @@ fn metrics_are_served_when_asked_for_and_only_then() {
     assert!(answer.contains(&format!("vmmc_processes{{node=\"{}\"}} 1\n", node.name)), "{answer}");
     assert!(answer.contains("# TYPE vmmc_commands_total counter\n"), "{answer}");
     assert!(get("/other").starts_with("HTTP/1.1 404 "));
-    drop(session);
+    // A page with all kinds of rows: of processes, of imports by either path, and of a peer.
+    let peer = Node::start("metrics-peer", &["--key-file", &key, "--peer", &node.address]);
+    let export = session.export(1 << 16).name("counted").create().expect("there is room");
+    let near = session.import("counted").open().expect("it exists");
+    let far = attach(&peer.name);
+    let far = far.import("counted").node(&node.address).open().expect("the nodes are peers");
+    near.send(0, &[1; 100]).and_then(|()| far.send(0, &[2; 100])).expect("there is room");
+    let answer = get("/metrics");
+    let page = answer.split_once("\r\n\r\n").expect("a body").1;
+    for row in ["vmmc_process_mapped_send_bytes_total{", "vmmc_import_send_bytes_total{", "vmmc_peer_"] {
+        assert!(page.lines().any(|line| line.starts_with(row)), "{row}: {page}");
+    }
+    promtool(page);
+    drop(export);
+}
+
+/// Has Prometheus's own tool look at a page.
+fn promtool(page: &str) {
+    use std::io::Write;
+    let mut tool = Command::new("promtool");
+    let tool = tool.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let Ok(mut tool) = tool.spawn() else { return println!("SKIP promtool is not installed (package prometheus)") };
+    tool.stdin.take().expect("piped").write_all(page.as_bytes()).expect("it reads");
+    let output = tool.wait_with_output().expect("it ends");
+    let said = text(&[output.stdout, output.stderr].concat());
+    assert!(output.status.success() && said.is_empty(), "{said}");
 }
 
 #[test]
