@@ -143,7 +143,7 @@ fn try_check() -> Result<String, String> {
     let _ = fs::remove_dir_all(&prefix);
     let mut tree = Tree::new(&prefix, None, true)?;
     let pages = install(&mut tree, PROFILE)?;
-    tree.too_large()?;
+    tree.within_bounds()?;
     let symbols = symbols(&prefix)?;
     let bad = man_pages(&prefix)?;
     let names = example_names()?;

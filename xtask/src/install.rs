@@ -54,6 +54,7 @@ pub(crate) fn command(part: Part, arguments: &[String]) -> Result<String, String
     }
     let pages = install(&mut tree, part, &options.profile)?;
     tree.finish(part)?;
+    tree.within_bounds()?;
     let (what, prefix) = (if part == Part::All { "command, libraries" } else { "libraries" }, tree.prefix.display());
     let mut said = format!(
         "installed in {prefix}: {what}, {pages} man pages, {} files in all\nto take it away: sh {prefix}/{UNINSTALL}",
@@ -310,8 +311,11 @@ impl Tree {
         Ok(())
     }
 
-    /// Programs and libraries that are larger than they may be.
-    pub(crate) fn too_large(&self) -> Result<(), String> {
+    /// Whether a stripped program or library is larger than it may be. What is there can be taken away all the same.
+    pub(crate) fn within_bounds(&self) -> Result<(), String> {
+        if !self.strip {
+            return Ok(());
+        }
         for file in &self.files {
             let bytes = fs::metadata(self.path(file)).map_err(|e| format!("{file}: {e}"))?.len();
             if bytes > ARTIFACT_BYTES_MAX {
@@ -419,6 +423,19 @@ mod tests {
         assert!(!scratch.0.join("share/man/man1/vmmc-old.1").exists());
         uninstall(&tree).expect("uninstalled");
         assert_eq!(listed(&scratch.0), Vec::<String>::new());
+    }
+
+    #[test]
+    fn what_is_stripped_and_still_too_large_is_refused() {
+        let scratch = Scratch::new("bounds");
+        for (strip, bytes, fine) in
+            [(true, ARTIFACT_BYTES_MAX, true), (true, ARTIFACT_BYTES_MAX + 1, false), (false, 1 << 30, true)]
+        {
+            let mut tree = Tree::new(&scratch.0, None, strip).expect("a tree");
+            let path = tree.place("lib/vmmc/libvmmc_preload.so").expect("a place");
+            fs::File::create(path).and_then(|file| file.set_len(bytes)).expect("a file with a hole");
+            assert_eq!(tree.within_bounds().is_ok(), fine, "{strip} {bytes}");
+        }
     }
 
     #[test]
