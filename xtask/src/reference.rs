@@ -11,9 +11,50 @@ use std::path::{Path, PathBuf};
 const ENVIRONMENT: &str = "docs/environment.md";
 /// Page of errors.
 const TROUBLES: &str = "docs/troubleshooting.md";
-/// Folders whose errors users of nodes and programs see. The simulators and the measurements explain themselves where they run.
-const FACES: &[&str] =
-    &["crates/vmmc/src", "crates/host/src", "crates/node/src", "crates/nic/src", "crates/sockets/src"];
+/// Folders whose errors users of nodes and programs see.
+const FACES: &[&str] = &[
+    "crates/vmmc/src",
+    "crates/host/src",
+    "crates/node/src",
+    "crates/nic/src",
+    "crates/sockets/src",
+    "crates/preload/src",
+    "crates/cli/src",
+    "bindings/c/src",
+    "bindings/python/src",
+];
+/// Not among them: tests, and what explains itself where it is typed, which are the simulators, the measurements, and
+/// the values of options.
+const APART: &[&str] = &[
+    "tests",
+    "testing",
+    "crates/cli/src/args",
+    "crates/cli/src/external",
+    "crates/cli/src/measure",
+    "crates/cli/src/report",
+    "crates/cli/src/commands/bench",
+    "crates/cli/src/commands/sim",
+    "crates/cli/src/commands/utlb",
+    "crates/sockets/src/core/simulation",
+];
+/// What a text of an error is given to.
+const GIVEN_TO: &[&str] = &[
+    "#[error(",
+    "refuse(",
+    "refusal(",
+    "invalid(",
+    "shortage(",
+    "let message = format!(",
+    "Err(format!(",
+    "ok_or_else(|| format!(",
+    "Failure::new(",
+    "Failure::Failed(",
+    "Failure::Usage(",
+    "Failure::NoNode(",
+    "Failure::NodeExists(",
+    "Failure::Unreachable(",
+    "Failure::Check(",
+];
 /// Letters that a quoted part of a text must have, to tell it from others.
 const QUOTE_LEAST: usize = 7;
 
@@ -40,23 +81,25 @@ pub(crate) fn check(complaints: &mut Vec<String>) {
             complaints.push(format!("{ENVIRONMENT}: {name} is on the page, and nothing reads it"));
         }
     }
-    let quotes: Vec<&str> = troubles.split('`').skip(1).step_by(2).filter(|quote| quote.len() >= QUOTE_LEAST).collect();
+    let quotes = quotes(&troubles);
+    let told = |message: &String| quotes.iter().any(|quote| quote.len() >= QUOTE_LEAST && says(message, quote));
     for folder in FACES {
         each(&root().join(folder), &["rs"], &mut |path, text| {
-            for message in messages(text).into_iter().filter(|message| !quotes.iter().any(|q| says(message, q))) {
-                let file = path.strip_prefix(root()).unwrap_or(path).display();
+            let file = path.strip_prefix(root()).unwrap_or(path).display().to_string();
+            if APART.iter().any(|part| file.starts_with(part) || file.contains(&format!("/{part}"))) {
+                return;
+            }
+            for message in messages(text).into_iter().filter(|message| !told(message)) {
                 complaints.push(format!("{TROUBLES}: quotes nothing of {message:?} ({file})"));
             }
         });
     }
     let mut all = String::new();
-    each(&root().join("crates"), &["rs"], &mut |_, text| all.push_str(&text.replace('`', "")));
-    for row in troubles.lines().filter(|line| line.starts_with("| `") && !line.starts_with("| `VMMC_")) {
-        let cell = row.split(" | ").next().unwrap_or_default();
-        for quote in cell.split('`').skip(1).step_by(2).filter(|quote| !all.contains(quote) && !OTHERS.contains(quote))
-        {
-            complaints.push(format!("{TROUBLES}: no text of ours says {quote:?}"));
-        }
+    for folder in ["crates", "bindings"] {
+        each(&root().join(folder), &["rs"], &mut |_, text| all.push_str(&joined(text).replace('`', "")));
+    }
+    for quote in quotes.iter().filter(|quote| !all.contains(**quote) && !OTHERS.contains(quote)) {
+        complaints.push(format!("{TROUBLES}: no text of ours says {quote:?}"));
     }
     let statuses = header.split("typedef enum vmmc_status {").nth(1).and_then(|rest| rest.split('}').next());
     for line in statuses.unwrap_or_default().lines().filter_map(|line| line.trim().split_once(" = ")) {
@@ -94,18 +137,83 @@ fn names(header: &str, name: &str) -> bool {
     header.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').any(|word| word == name)
 }
 
+/// What the page quotes: in the first column of its tables, and nowhere else.
+fn quotes(page: &str) -> Vec<&str> {
+    let rows = page.lines().filter(|line| line.starts_with("| `") && !line.starts_with("| `VMMC_"));
+    let cells = rows.map(|row| row.split(" | ").next().unwrap_or_default());
+    cells.flat_map(|cell| cell.split('`').skip(1).step_by(2)).collect()
+}
+
+/// A source with strings that go over several lines in one.
+fn joined(text: &str) -> String {
+    let mut pieces = text.split("\\\n");
+    let first = pieces.next().unwrap_or_default().to_string();
+    pieces.fold(first, |text, piece| text + piece.trim_start())
+}
+
 /// Texts of errors in a source file that say something of their own, before its tests.
-fn messages(text: &str) -> Vec<&str> {
+fn messages(text: &str) -> Vec<String> {
+    let text = joined(text);
     let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
-    let texts = code.split("#[error(").skip(1).filter_map(|rest| {
-        let rest = rest.trim_start().strip_prefix('"')?;
-        let end = rest.match_indices('"').find(|(at, _)| !rest[..*at].ends_with('\\'))?.0;
-        Some(&rest[..end])
-    });
+    let mut texts = Vec::new();
+    for given_to in GIVEN_TO {
+        for (at, _) in code.match_indices(given_to) {
+            let whole = !code[..at].ends_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
+            if whole && !code[..at].ends_with("fn ") {
+                texts.extend(strings(&code[at + given_to.len()..]));
+            }
+        }
+    }
     // One that names the operation and hands another error on is found by that error's text.
-    let hands_on = |text: &str| text.ends_with(": {error}") || text.ends_with(": {why}");
+    let hands_on = |text: &str| [": {error}", ": {why}", ": {e}"].iter().any(|end| text.ends_with(end));
     let words = |text: &str| literal(text).split_whitespace().count();
-    texts.filter(|text| words(text) >= if hands_on(text) { 7 } else { 3 }).collect()
+    texts.retain(|text| words(text) >= if hands_on(text) { 7 } else { 3 });
+    texts.sort();
+    texts.dedup();
+    texts
+}
+
+/// The strings of an argument list, which ends where its bracket is closed.
+fn strings(code: &str) -> Vec<String> {
+    let (mut found, mut open) = (Vec::new(), 1);
+    let mut rest = code;
+    while open > 0 {
+        let Some(at) = rest.find(['"', '(', ')', '[', ']', '{', '}', '/', '\'']) else { break };
+        let after = &rest[at + 1..];
+        rest = match rest.as_bytes()[at] {
+            b'"' => {
+                let mut escaped = false;
+                let end = after.find(|c: char| {
+                    let ends = c == '"' && !escaped;
+                    escaped = c == '\\' && !escaped;
+                    ends
+                });
+                let Some(end) = end else { break };
+                found.push(after[..end].replace("\\\"", "\""));
+                &after[end + 1..]
+            }
+            b'/' if after.starts_with('/') => after.split_once('\n').map_or("", |(_, rest)| rest),
+            // A character, of which some are brackets, or the name of a lifetime.
+            b'\'' => {
+                let mut letters = after.chars();
+                match (letters.next(), letters.next()) {
+                    (Some('\\'), _) => after[2..].split_once('\'').map_or("", |(_, rest)| rest),
+                    (Some(letter), Some('\'')) => &after[letter.len_utf8() + 1..],
+                    _ => after,
+                }
+            }
+            b'(' | b'[' | b'{' => {
+                open += 1;
+                after
+            }
+            b')' | b']' | b'}' => {
+                open -= 1;
+                after
+            }
+            _ => after,
+        };
+    }
+    found
 }
 
 /// A text without what is filled in.
@@ -126,7 +234,13 @@ mod tests {
     #[test]
     fn texts_and_variables_are_found() {
         let source = "#[error(\"{what}: the deadline passed\")]\nA,\n#[error(\n    \"a \\\"b\\\" c d\"\n)]\nB,\n#[error(\"{0}\")]\nC,\n#[cfg(test)]\nmod tests {\n#[error(\"not of ours\")]";
-        assert_eq!(messages(source), ["{what}: the deadline passed", "a \\\"b\\\" c d"]);
+        assert_eq!(messages(source), ["a \"b\" c d", "{what}: the deadline passed"]);
+        let source = "fn invalid(text: &str) {}\nErr(invalid(match x { '(' => \"one (two three\", _ => \"2\" }))\n\
+            Failure::new(format!(\n    \"four five {x} \\\n     six\", \"too few\"));\n\"seven eight nine\"; \
+            not_invalid(\"ten eleven twelve\")";
+        assert_eq!(messages(source), ["four five {x} six", "one (two three"]);
+        let page = "quoted `outside of the tables`\n| `first`, `and this` | `not here` |\n| `VMMC_FULL` | `Full` |\n";
+        assert_eq!(quotes(page), ["first", "and this"]);
         assert!(says("use `vmmc run` {x}", "use vmmc run"));
         let found = variables("env(\"VMMC_NODE\") \"VMMC_RANK=3\" \"VMMC_NODE is unset\"");
         assert_eq!(found, ["VMMC_NODE", "VMMC_RANK"]);
