@@ -5,7 +5,8 @@
 //! ```
 //!
 //! A mark is a comment before a block: `typed`, `typed in DIR`, `typed last`, with `, needs COMMAND, packages` at its end where it cannot run everywhere; `file PATH`
-//! for text to put into a file; `not typed: REASON`. `needs packages` is a package index in reach.
+//! for text to put into a file; `not typed: REASON`. `needs packages` is a package index in reach, `needs logs` nodes that
+//! keep logs. Where a block shows what a command prints, it must have printed that ([`crate::printed`]).
 //!
 //! Invariant: every console block of the documents is typed or says why not. What is typed is the document's text; only the profile is the check's own, so that
 //! nothing is built a second time (`--full` leaves that away too). Nothing outside of the target folder changes, no
@@ -14,31 +15,33 @@
 use crate::Outcome::{self, Failed, Passed, Skipped};
 use crate::install::built_folder;
 use crate::steps::{PROFILE, build, is_root, log_text, run, succeeds};
-use crate::{man, root, target_folder};
+use crate::{man, printed, root, target_folder};
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// In the order in which somebody would read them.
-const DOCUMENTS: &[&str] = &["docs/installing.md", "docs/c.md", "docs/python.md", "README.md", "docs/running.md"];
-/// Marks of blocks that carry none in their document: document, beginning of the first command, mark.
-const MARKS: &[(&str, &str, &str)] = &[
-    ("README.md", "cargo run --release -- demo", "not typed: the step `demo`, and this check itself"),
-    ("README.md", "cargo build --release && cargo build --release --example 08_job", "typed in ~/vmmc"),
-    ("README.md", "cargo build --release", "not typed: crates/preload/tests run redis under `vmmc exec`"),
-    (
-        "docs/running.md",
-        "vmmc run -n 4 -- ./program",
-        "not typed: the program is the reader's; crates/cli/tests run others",
-    ),
-    // Two machines, typed over namespaces by crates/cli/tests/two_machines.rs.
-    ("docs/running.md", "vmmc node start --listen", "not typed: two_machines.rs"),
-    ("docs/running.md", "ssh ", "not typed: two_machines.rs"),
-    ("docs/running.md", "vmmc run --hosts", "not typed: two_machines.rs"),
-    ("docs/running.md", "vmmc node log", "not typed: crates/cli/tests read logs; the second command does not end"),
+const DOCUMENTS: &[&str] = &[
+    "docs/installing.md",
+    "docs/c.md",
+    "docs/python.md",
+    "README.md",
+    "docs/running.md",
+    "docs/exec.md",
+    "docs/sockets.md",
+    "crates/vmmc/examples/README.md",
+    "crates/sockets/examples/README.md",
 ];
-/// What is typed instead, without `--full`: the same, with the profile that the other steps have built.
+/// What is typed instead, always: ports that are free here, and time for a server to come up.
+const ALWAYS: &[(&str, &str)] = &[
+    (
+        "redis-server --port 7000 --save '' &",
+        "redis-server --port $PORT --save '' &\ntimeout 60 sh -c 'until redis-cli -p $PORT ping; do sleep 0.1; done' >/dev/null 2>&1",
+    ),
+    ("-p 7000", "-p $PORT"),
+];
+/// The same without `--full`: what the document says, with the profile that the other steps have built.
 const INSTEAD: &[(&str, &str)] = &[
     ("cargo xtask install --prefix", "$XTASK install --profile $PROFILE --no-build --prefix"),
     ("cargo xtask install-c --prefix", "$XTASK install-c --profile $PROFILE --no-build --prefix"),
@@ -46,12 +49,19 @@ const INSTEAD: &[(&str, &str)] = &[
     ("cargo install --locked --path crates/cli", "install -D $BUILT/vmmc ~/.cargo/bin/vmmc"),
     ("cargo build --release --package vmmc-preload", "true"),
     ("cargo build --release && cargo build --release --example 08_job --package vmmc", "true"),
+    ("cargo build --release", "true"),
+    ("cargo run --release -- demo", "$BUILT/vmmc demo"),
+    ("cargo run --release -p vmmc-sockets --example ", "$BUILT/examples/"),
+    ("cargo run --release --example ", "$BUILT/examples/"),
     ("target/release/", "$BUILT/"),
     (
         "pip install ./bindings/python",
         "pip install --config-settings=build-args=\"--profile $PROFILE\" ./bindings/python",
     ),
 ];
+
+/// Kinds of blocks with commands.
+const COMMANDS: &[&str] = &["console", "sh", "bash", "shell"];
 
 /// A marked block.
 struct Block {
@@ -105,8 +115,11 @@ fn type_all(home: &Path, blocks: &[Block], full: bool) -> Result<String, String>
                 .arg(home.join("probe"))
                 .arg("mypy-extensions"),
         );
-    let there = |need: &String| {
-        if need == "packages" { packages } else { succeeds(Command::new("bash").args(["-c", need])) }
+    let isolated = isolated();
+    let there = |need: &String| match &**need {
+        "packages" => packages,
+        "logs" => isolated || !is_root(),
+        command => succeeds(Command::new("bash").args(["-c", command])),
     };
     let (mut script, mut last, mut typed, mut skipped) = (String::from("set -euo pipefail\n"), String::new(), 0, 0);
     for block in blocks {
@@ -130,7 +143,7 @@ fn type_all(home: &Path, blocks: &[Block], full: bool) -> Result<String, String>
                         script,
                         "echo '$ '{}\n{}",
                         quote(&line),
-                        if full { line.clone() } else { instead(&line) }
+                        if full { instead(ALWAYS, &line) } else { instead(INSTEAD, &instead(ALWAYS, &line)) }
                     );
                 }
             }
@@ -142,13 +155,14 @@ fn type_all(home: &Path, blocks: &[Block], full: bool) -> Result<String, String>
     if full {
         script.push_str("test -z \"$(find ~/.local -size +15M -print)\"\n");
     }
+    script.push_str(&image(&fs::read_to_string(root().join("Dockerfile")).map_err(|e| e.to_string())?, full)?);
     script.push_str("cp -r ~/.local/share/man ~/pages\nvmmc node stop >/dev/null 2>&1 || true\n");
     script.push_str(&last);
     script.push_str("cd; echo '== nothing is left'\nif [ -e ~/.local ]; then find ~/.local; exit 1; fi\n");
     // Beside the home, where it can be looked at afterwards.
     let path = home.with_extension("sh");
     fs::write(&path, script).map_err(|e| e.to_string())?;
-    let outcome = run("first-hour", session(home, &path, isolated()));
+    let outcome = run("first-hour", session(home, &path, isolated));
     // A failure in the middle leaves a node; under another user's rights than root's nothing else ends it.
     let mut stop = Command::new(built_folder(PROFILE).join("vmmc"));
     let _ = stop.args(["node", "stop", "--name", &node()]).output();
@@ -158,12 +172,47 @@ fn type_all(home: &Path, blocks: &[Block], full: bool) -> Result<String, String>
         let at = log.lines().rfind(|line| line.starts_with("== ")).unwrap_or("== the start");
         return Err(format!("{}: {why}", &at[3..]));
     }
-    let outside = Path::new("/var/log/vmmc").join(node()).with_extension("log");
+    let (built, node) = (built_folder(PROFILE).display().to_string(), node());
+    let names = [(built.as_str(), "target/release"), (node.as_str(), "alpha")];
+    let mut compared = 0;
+    for block in blocks.iter().filter(|block| matches!(block.what, What::Typed { .. })) {
+        compared += printed::compare(&block.place, &block.text, &log, &names, full)?;
+    }
+    let outside = Path::new("/var/log/vmmc").join(&node).with_extension("log");
     if outside.exists() {
         return Err(format!("a node of this check has written {}", outside.display()));
     }
     let pages = references(&home.join("pages"))?;
-    Ok(format!("{typed} blocks typed, {skipped} skipped; {pages} references between man pages lead somewhere"))
+    Ok(format!(
+        "{typed} blocks typed, {skipped} skipped; {compared} printed lines as shown; {pages} references between man pages lead somewhere"
+    ))
+}
+
+/// What the Dockerfile does, without the container: its build, what it copies from that, and what it starts, by another
+/// name and for a moment.
+fn image(dockerfile: &str, full: bool) -> Result<String, String> {
+    let mut script = String::from("cd ~/vmmc; echo '== Dockerfile'\n");
+    let mut started: Vec<String> = Vec::new();
+    for line in dockerfile.lines() {
+        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+        let here = rest.replace("/stage", "~/image");
+        match word {
+            "RUN" => drop(writeln!(script, "{}", if full { here } else { instead(INSTEAD, &here) })),
+            "COPY" if rest.starts_with("--from=build ") => {
+                let from = here.split(' ').nth(1).unwrap_or_default();
+                let _ = writeln!(script, "test -e {from}");
+            }
+            "ENTRYPOINT" | "CMD" => {
+                let words: Vec<String> = serde_json::from_str(rest).map_err(|e| format!("Dockerfile: {line}: {e}"))?;
+                started.extend(words);
+            }
+            _ => {}
+        }
+    }
+    let own = |word: &String| word.replace("default", "$VMMC_NODE-image").replace(":4791", ":0");
+    let words: Vec<String> = started.iter().map(own).collect();
+    let _ = writeln!(script, "timeout --preserve-status 2 ~/image/usr/local/bin/{}", words.join(" "));
+    Ok(script)
 }
 
 /// How a session of root is kept apart: whatever a block has started ends with it, and root's logs are its own.
@@ -197,11 +246,17 @@ fn session(home: &Path, script: &Path, isolated: bool) -> Command {
     let own = std::env::current_exe().unwrap_or_default();
     let own = own.to_string_lossy().trim_end_matches(" (deleted)").to_string();
     command.env("XTASK", own).env("BUILT", built_folder(PROFILE)).env("PROFILE", PROFILE);
-    command.env("CARGO_PROFILE_DEV_DEBUG", "0");
+    command.env("CARGO_PROFILE_DEV_DEBUG", "0").env("PORT", free_port().to_string());
     for name in ["XDG_CONFIG_HOME", "VMMC_BIN", "VMMC_PRELOAD", "PKG_CONFIG_PATH", "LD_LIBRARY_PATH", "PYTHONPATH"] {
         command.env_remove(name);
     }
     command
+}
+
+/// A port on which nothing listened a moment ago.
+fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+    listener.map_or(7000, |address| address.port())
 }
 
 /// A node of this check's own.
@@ -222,14 +277,12 @@ fn parse(name: &str, text: &str) -> Result<Vec<Block>, String> {
         let place = format!("{name}:{}", at + 1);
         if let Some(said) = line.strip_prefix("<!-- ").and_then(|rest| rest.strip_suffix(" -->")) {
             mark = Some(said);
-        } else if let Some(kind) = line.strip_prefix("```").filter(|kind| !kind.is_empty()) {
+        } else if let Some(kind) = line.strip_prefix("```") {
             let text: Vec<String> =
                 lines.by_ref().map(|(_, line)| line).take_while(|line| *line != "```").map(str::to_string).collect();
-            let first = commands(&text).into_iter().next().unwrap_or_default();
-            let known = MARKS.iter().find(|(document, start, _)| *document == name && first.starts_with(start));
-            match mark.take().or(known.map(|(_, _, mark)| *mark)) {
+            match mark.take() {
                 Some(said) => blocks.extend(what(said).map(|what| Block { place, what, text })),
-                None if kind == "console" => {
+                None if COMMANDS.contains(&kind) || text.iter().any(|line| line.starts_with("$ ")) => {
                     return Err(format!("{place}: mark it `<!-- typed -->` or `<!-- not typed: REASON -->`"));
                 }
                 None => {}
@@ -256,7 +309,7 @@ fn what(mark: &str) -> Option<What> {
 }
 
 /// The commands of a block, those over several lines in one piece; other lines are what they print.
-fn commands(text: &[String]) -> Vec<String> {
+pub(crate) fn commands(text: &[String]) -> Vec<String> {
     let mut commands: Vec<String> = Vec::new();
     for line in text {
         if let Some(command) = line.strip_prefix("$ ") {
@@ -268,8 +321,8 @@ fn commands(text: &[String]) -> Vec<String> {
     commands
 }
 
-fn instead(line: &str) -> String {
-    INSTEAD.iter().fold(line.to_string(), |line, (from, to)| line.replace(from, to))
+fn instead(table: &[(&str, &str)], line: &str) -> String {
+    table.iter().fold(line.to_string(), |line, (from, to)| line.replace(from, to))
 }
 
 fn quote(text: &str) -> String {
@@ -316,11 +369,20 @@ mod tests {
     }
 
     #[test]
-    fn all_documents_are_marked() {
-        for name in DOCUMENTS {
-            let text = fs::read_to_string(root().join(name)).expect("a document");
-            let blocks = parse(name, &text).unwrap_or_else(|why| panic!("{why}"));
-            assert!(!blocks.is_empty() || *name == "docs/running.md", "{name} has nothing to type");
+    fn all_documents_with_commands_are_typed() {
+        for path in documents(root()) {
+            let name = path.strip_prefix(root()).expect("below it").display().to_string();
+            let text = fs::read_to_string(&path).expect("a document");
+            let blocks = parse(&name, &text).unwrap_or_else(|why| panic!("{why}"));
+            assert!(blocks.is_empty() || DOCUMENTS.contains(&&*name), "{name} is in no list of DOCUMENTS");
         }
+    }
+
+    fn documents(folder: PathBuf) -> Vec<PathBuf> {
+        let entries = fs::read_dir(&folder).into_iter().flatten().flatten().map(|entry| entry.path());
+        let (folders, files): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir());
+        let hidden = |path: &PathBuf| path.ends_with("target") || path.ends_with(".git") || path.ends_with("shared");
+        let below = folders.into_iter().filter(|path| !hidden(path)).flat_map(documents);
+        below.chain(files.into_iter().filter(|path| path.extension().is_some_and(|kind| kind == "md"))).collect()
     }
 }

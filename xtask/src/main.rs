@@ -7,6 +7,7 @@ mod first_hour;
 mod install;
 mod man;
 mod man_statuses;
+mod printed;
 mod python;
 mod reference;
 mod steps;

@@ -373,6 +373,17 @@ class Telling(Case):
         self.assertEqual(self.session.import_(export.id).export_id, there.export_id)
 
 
+class Readme(unittest.TestCase):
+    def test_the_program_in_the_readme_runs(self) -> None:
+        readme = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "README.md")
+        with open(readme, encoding="utf-8") as file:
+            program = file.read().split("```python\n")[1].split("```")[0]
+        # By a node that is started for it: the program attaches as users' programs do.
+        if "VMMC_BIN" not in os.environ:
+            self.skipTest("VMMC_BIN does not name the program `vmmc`, which starts a node")
+        subprocess.run([sys.executable, "-c", program], check=True, timeout=PATIENCE_S)
+
+
 class Reference(unittest.TestCase):
     def test_every_public_member_has_a_docstring(self) -> None:
         own = [vmmc, vmmc.aio]

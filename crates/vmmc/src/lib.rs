@@ -150,3 +150,14 @@ const _: () = {
     check::<job::Job>();
     check::<HandlerGuard>();
 };
+
+/// The programs in documents compile.
+#[cfg(doctest)]
+mod documents {
+    #[doc = include_str!("../../../README.md")]
+    struct Readme;
+    #[doc = include_str!("../../../docs/running.md")]
+    struct Running;
+    #[doc = include_str!("../../../docs/installing.md")]
+    struct Installing;
+}
