@@ -4,13 +4,11 @@
 
 mod common;
 
-use common::{Folder, Node, command, fails, ok, text, unique, wait_until};
+use common::{Folder, NOBODY, Node, as_nobody, command, fails, no_other_user, ok, text, unique, wait_until};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use vmmc_host::Channel;
 use vmmc_host::channel::node_socket_name;
-
-const NOBODY: &str = "65534";
 
 #[test]
 fn starts_peers_and_ends_are_found_after_the_node_has_gone() {
@@ -66,17 +64,13 @@ fn a_process_that_misbehaves_is_written_down_and_cannot_flood_the_log() {
 
 #[test]
 fn a_background_node_of_a_user_writes_below_the_state_folder_and_is_quiet_when_told() {
-    if !rustix::process::geteuid().is_root() || Command::new("setpriv").arg("--version").output().is_err() {
-        println!("SKIP the log of another user's node: needs root and setpriv");
-        return;
+    if let Some(why) = no_other_user() {
+        return println!("SKIP the log of another user's node: {why}");
     }
     let folder = Folder::new();
     std::fs::set_permissions(&folder.0, PermissionsExt::from_mode(0o777)).expect("the folder is ours");
     let as_nobody = |args: &[&str]| {
-        let mut run = Command::new("setpriv");
-        run.args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups", env!("CARGO_BIN_EXE_vmmc")]).args(args);
-        run.env_clear().env("PATH", "/usr/bin:/bin").env("XDG_STATE_HOME", &folder.0).current_dir("/");
-        let output = run.stdin(Stdio::null()).output().expect("setpriv runs");
+        let output = as_nobody(args).env("XDG_STATE_HOME", &folder.0).output().expect("setpriv runs");
         (output.status.success(), text(&output.stdout) + &text(&output.stderr))
     };
     let (loud, silent) = (unique("loud"), unique("silent"));

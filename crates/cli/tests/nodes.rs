@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Folder, Node, alive, command, fails, json, ok, text, unique, vmmc, wait_until};
+use common::{Folder, Node, alive, as_nobody, command, fails, json, no_other_user, ok, text, unique, vmmc, wait_until};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -204,6 +204,46 @@ fn top_shows_nodes_processes_exports_and_paths() {
     }
     drop((import, export));
     fails(3, &["top", "--once", "--name", "no-such-node"]);
+}
+
+#[test]
+fn top_follows_the_variable_that_names_the_node() {
+    let (chosen, other) = (Node::start("sel", &["--plain"]), Node::start("oth", &["--plain"]));
+    let top = |variable: Option<&str>| {
+        let mut top = command(&["top", "--once", "--interval-ms", "100"]);
+        let output = top.envs(variable.map(|name| ("VMMC_NODE", name))).output().expect("it can be started");
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    let shown = top(Some(&chosen.name));
+    assert!(shown.contains(&chosen.name) && !shown.contains(&other.name), "{shown}");
+    // Without it, all are shown.
+    assert!(!top(None).contains("none runs"));
+}
+
+#[test]
+fn top_shows_a_user_the_node_of_root_that_it_would_use() {
+    if let Some(why) = no_other_user() {
+        return println!("SKIP what top shows another user: {why}");
+    }
+    let (shared, own) = (Node::start("shr", &["--plain", "--serve", "any"]), unique("own"));
+    let private = Node::start("prv", &["--plain", "--serve", "own"]);
+    let run = |args: &[&str]| {
+        let output = as_nobody(args).env("VMMC_LOG", "off").output().expect("setpriv runs");
+        assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));
+        text(&output.stdout)
+    };
+    let top = || run(&["top", "--once", "--interval-ms", "100"]);
+    wait_until("top shows root's node", || top().contains(&shared.name));
+    assert!(!top().contains(&private.name), "one that does not serve this user");
+    // Nodes of the user's own stand beside it, and one of the same name before it.
+    run(&["node", "start", "--name", &own, "--plain"]);
+    run(&["node", "start", "--name", &shared.name, "--plain"]);
+    let shown = top();
+    run(&["node", "stop", "--name", &own]);
+    run(&["node", "stop", "--name", &shared.name]);
+    assert!(shown.contains(&own), "{shown}");
+    assert_eq!(shown.lines().filter(|line| line.starts_with(&shared.name)).count(), 1, "{shown}");
 }
 
 #[test]

@@ -72,6 +72,23 @@ pub(crate) fn fails(code: i32, args: &[&str]) -> String {
     said
 }
 
+/// A user without rights or files.
+pub(crate) const NOBODY: &str = "65534";
+
+/// Why commands cannot be run as another user here.
+pub(crate) fn no_other_user() -> Option<&'static str> {
+    let can = rustix::process::geteuid().is_root() && Command::new("setpriv").arg("--version").output().is_ok();
+    (!can).then_some("needs root and setpriv")
+}
+
+/// The command as run by [`NOBODY`], with nothing of our environment.
+pub(crate) fn as_nobody(args: &[&str]) -> Command {
+    let mut run = Command::new("setpriv");
+    run.args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups", env!("CARGO_BIN_EXE_vmmc")]).args(args);
+    run.env_clear().env("PATH", "/usr/bin:/bin").current_dir("/").stdin(Stdio::null());
+    run
+}
+
 pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }

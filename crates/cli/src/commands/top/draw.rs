@@ -15,9 +15,14 @@ use ratatui::text::Line;
 use ratatui::widgets::{Block, Clear, Paragraph, Row, Table};
 use vmmc_host::control::{ImportInfo, ProcessInfo};
 
+/// Lines that the details get before more than a few nodes are shown.
+const DETAILS: u16 = 50;
+
 /// Draws a view, as the screen's choices want it.
 pub(super) fn draw(frame: &mut Frame<'_>, view: &View, screen: &Screen) {
-    let nodes = u16::try_from(view.nodes.len()).unwrap_or(u16::MAX).clamp(1, 8);
+    // A small screen keeps room for the details.
+    let most = frame.area().height.saturating_sub(DETAILS).max(8);
+    let nodes = u16::try_from(view.nodes.len()).unwrap_or(u16::MAX).clamp(1, most);
     let rest = Constraint::Min(2);
     let areas = Layout::vertical([Constraint::Length(1), Constraint::Length(nodes + 2), rest, rest, rest, rest]);
     let [title, overview, peers, processes, imports, exports] = areas.areas(frame.area());
@@ -70,9 +75,10 @@ fn help(frame: &mut Frame<'_>) {
     frame.render_widget(Paragraph::new(lines).block(Block::bordered().title(" vmmc top ")), area);
 }
 
-/// The same as text, with the details of the first node.
+/// The same as text, with all nodes, and the details of the first one.
 pub(super) fn text(view: &View, size: (u16, u16)) -> Result<String, std::io::Error> {
-    let mut lines = lines(view, &Screen::default(), size)?;
+    let nodes = u16::try_from(view.nodes.len()).unwrap_or(u16::MAX);
+    let mut lines = lines(view, &Screen::default(), (size.0, size.1.saturating_add(nodes)))?;
     lines.dedup_by(|a, b| a.is_empty() && b.is_empty());
     Ok(lines.join("\n").trim_end().to_string() + "\n")
 }

@@ -82,7 +82,7 @@ impl Sampler {
         let uid = rustix::process::geteuid().as_raw();
         let names: Vec<String> = match &self.only {
             Some(name) => vec![name.clone()],
-            None => listening_nodes().into_iter().filter(|(owner, _)| *owner == uid).map(|(_, name)| name).collect(),
+            None => names(listening_nodes(), uid),
         };
         self.sessions.retain(|name, session| names.contains(name) && session.is_alive());
         let mut nodes = Vec::new();
@@ -137,6 +137,16 @@ impl Sampler {
     }
 }
 
+/// Names under which a user finds a node: its own, and those of root, as for every session. One that does not serve this
+/// user disappears when it is looked at.
+fn names(listening: Vec<(u32, String)>, uid: u32) -> Vec<String> {
+    let usable = listening.into_iter().filter(|(owner, _)| *owner == uid || *owner == 0);
+    let mut names: Vec<String> = usable.map(|(_, name)| name).collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
 fn rates_between(before: &[(String, u64)], now: &[(String, u64)], seconds: f64) -> HashMap<String, f64> {
     let before: HashMap<&str, u64> = before.iter().map(|(name, value)| (name.as_str(), *value)).collect();
     let rate = |(name, value): &(String, u64)| {
@@ -156,6 +166,14 @@ mod tests {
         let rate = Rate::between(moved(10, 1000), moved(30, 5000), 2.0);
         assert_eq!(rate, Rate { bytes: 2000.0, operations: 10.0 });
         assert_eq!(Rate::between(moved(10, 1000), moved(0, 0), 2.0), Rate::default());
+    }
+
+    #[test]
+    fn a_user_finds_its_own_nodes_and_those_of_root() {
+        let listening = [(0, "default"), (0, "wide"), (1000, "default"), (1000, "own"), (1001, "other")];
+        let listening = listening.map(|(uid, name)| (uid, name.to_string())).to_vec();
+        assert_eq!(names(listening.clone(), 1000), ["default", "own", "wide"]);
+        assert_eq!(names(listening, 0), ["default", "wide"]);
     }
 
     #[test]
