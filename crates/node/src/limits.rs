@@ -158,6 +158,10 @@ pub const PINS_PER_CALL_MAX: u64 = 16_384;
 /// Second-level tables of translations (4 KiB each, of 512 pages) that a process may have beyond one for each page that it has registered. A page has one address,
 /// so an honest process needs none of them, but for what it has just released; and what the node keeps for a process stays in proportion to the process's own memory.
 pub const TABLES_BEYOND_PAGES_MAX: u64 = 64;
+/// Pins of one process that wait for memory: its threads', and those whose callers have stopped waiting.
+pub const PINS_WAITING_MAX: usize = 8;
+/// Runs of pages that the waiting pins of one user name together: 6 MiB.
+pub const PIN_RUNS_WAITING_MAX: usize = 262_144;
 /// Time within which a process gives pinned memory back that others need: a hundred times what a sleeping process takes. Then the node takes it.
 pub const GIVE_BACK_TIME: Duration = Duration::from_millis(250);
 /// Part of the machine's memory that may be pinned at a node, unless configured: one in so many.

@@ -8,7 +8,9 @@
 //! ```
 //!
 //! Invariants: granted pages never exceed the total; a process is asked by one ask at a time and never below its share; what was granted is counted until
-//! it is given back or revoked. The share is the total divided by the processes that are attached. No clock: time is an argument.
+//! it is given back or revoked. The total is divided among the users that have processes attached, and each one's part among its processes. Whoever waits would hold no more
+//! than its share, so all who wait can be served from what others hold beyond theirs; should shares shrink meanwhile, who no longer fits is told to evict. No clock: time is an
+//! argument.
 
 use crate::ids::Process;
 use std::collections::{BTreeMap, VecDeque};
@@ -36,6 +38,13 @@ pub enum BudgetAction {
         /// By when.
         deadline_us: u64,
     },
+    /// Tell a waiting process that others have come and it holds its share now: it must evict as many of its own pages.
+    EvictOwn {
+        /// Whom.
+        process: Process,
+        /// How many.
+        pages: usize,
+    },
     /// Tell a waiting process that it may pin.
     Grant {
         /// Whom.
@@ -57,6 +66,7 @@ impl BudgetAction {
     fn process(&self) -> Process {
         match *self {
             BudgetAction::Ask { process, .. }
+            | BudgetAction::EvictOwn { process, .. }
             | BudgetAction::Grant { process, .. }
             | BudgetAction::Revoke { process, .. } => process,
         }
@@ -81,7 +91,10 @@ pub enum BudgetError {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Holding {
+    user: u32,
     granted: usize,
+    // Of its requests that wait.
+    waiting: usize,
     // Pages asked for and not yet given back, and until when.
     asked: usize,
     deadline_us: u64,
@@ -95,6 +108,8 @@ pub struct Budget {
     // How long a process has to give memory back.
     patience_us: u64,
     holdings: BTreeMap<Process, Holding>,
+    // Processes of each user.
+    users: BTreeMap<u32, usize>,
     waiting: VecDeque<(Process, usize)>,
     actions: VecDeque<BudgetAction>,
 }
@@ -107,20 +122,30 @@ impl Budget {
             free: total,
             patience_us,
             holdings: BTreeMap::new(),
+            users: BTreeMap::new(),
             waiting: VecDeque::new(),
             actions: VecDeque::new(),
         }
     }
 
-    /// A process that may pin.
-    pub fn attach(&mut self, process: Process) {
-        self.holdings.entry(process).or_default();
+    /// A process of a user, which may pin.
+    pub fn attach(&mut self, process: Process, user: u32) {
+        self.holdings.entry(process).or_insert_with(|| {
+            *self.users.entry(user).or_default() += 1;
+            Holding { user, ..Holding::default() }
+        });
+        self.turn_down();
     }
 
     /// The process is gone, and with it all that it had pinned.
     pub fn detach(&mut self, process: Process) {
         if let Some(holding) = self.holdings.remove(&process) {
             self.free += holding.granted;
+            let count = self.users.get_mut(&holding.user).expect("counted when it was attached");
+            *count -= 1;
+            if *count == 0 {
+                self.users.remove(&holding.user);
+            }
         }
         self.waiting.retain(|(p, _)| *p != process);
         // Its number may belong to another process when they are looked at.
@@ -128,9 +153,14 @@ impl Budget {
         self.serve();
     }
 
-    /// Pages that each process can count on.
-    pub fn share(&self) -> usize {
-        self.total / self.holdings.len().max(1)
+    /// Pages that a process can count on.
+    pub fn share(&self, process: Process) -> usize {
+        self.holdings.get(&process).map_or(0, |holding| self.share_of(holding.user))
+    }
+
+    /// Pages that each process of a user can count on.
+    fn share_of(&self, user: u32) -> usize {
+        self.total / self.users.len().max(1) / self.users.get(&user).copied().unwrap_or(1).max(1)
     }
 
     /// Pages that nobody has.
@@ -149,8 +179,11 @@ impl Budget {
     ///
     /// [`BudgetError`].
     pub fn request(&mut self, process: Process, pages: usize, now_us: u64) -> Result<Decision, BudgetError> {
-        let share = self.share();
+        let share = self.share(process);
         let holding = self.holdings.get_mut(&process).ok_or(BudgetError::NotAttached(process.0))?;
+        if pages == 0 {
+            return Ok(Decision::Granted);
+        }
         if pages > share {
             return Err(BudgetError::TooMuch { pages, share });
         }
@@ -159,9 +192,10 @@ impl Budget {
             holding.granted += pages;
             return Ok(Decision::Granted);
         }
-        if holding.granted + pages > share {
+        if holding.granted + holding.waiting + pages > share {
             return Ok(Decision::EvictOwn);
         }
+        holding.waiting += pages;
         self.waiting.push_back((process, pages));
         self.ask(now_us);
         Ok(Decision::Wait)
@@ -169,18 +203,21 @@ impl Budget {
 
     /// Asks the processes furthest above their share for what the waiting ones lack.
     fn ask(&mut self, now_us: u64) {
-        let share = self.share();
         let wanted: usize = self.waiting.iter().map(|(_, pages)| pages).sum();
         let coming: usize = self.holdings.values().map(|h| h.asked).sum();
         let mut lack = wanted.saturating_sub(self.free + coming);
         while lack > 0 {
-            let most = self.holdings.iter_mut().filter(|(_, h)| h.asked == 0).max_by_key(|(_, h)| h.granted);
-            let Some((process, holding)) = most.filter(|(_, h)| h.granted > share) else { break };
-            let pages = lack.min(holding.granted - share);
-            holding.asked = pages;
-            holding.deadline_us = now_us.saturating_add(self.patience_us);
+            let above = |h: &Holding| h.granted.saturating_sub(self.share_of(h.user));
+            let all = self.holdings.iter().filter(|(_, h)| h.asked == 0).map(|(process, h)| (*process, above(h)));
+            let Some((process, above)) = all.max_by_key(|(_, above)| *above).filter(|(_, above)| *above > 0) else {
+                break;
+            };
+            let pages = lack.min(above);
+            let deadline_us = now_us.saturating_add(self.patience_us);
+            let holding = self.holdings.get_mut(&process).expect("just seen");
+            (holding.asked, holding.deadline_us) = (pages, deadline_us);
             lack -= pages;
-            self.actions.push_back(BudgetAction::Ask { process: *process, pages, deadline_us: holding.deadline_us });
+            self.actions.push_back(BudgetAction::Ask { process, pages, deadline_us });
         }
     }
 
@@ -200,9 +237,26 @@ impl Budget {
         while let Some((process, pages)) = self.waiting.front().copied().filter(|(_, pages)| *pages <= self.free) {
             self.waiting.pop_front();
             self.free -= pages;
-            self.holdings.entry(process).or_default().granted += pages;
+            let holding = self.holdings.get_mut(&process).expect("whoever goes waits no longer");
+            holding.waiting -= pages;
+            holding.granted += pages;
             self.actions.push_back(BudgetAction::Grant { process, pages });
         }
+    }
+
+    /// Shares have shrunk: nobody waits for what would put it above its own, for nobody may be there to be asked.
+    fn turn_down(&mut self) {
+        for (process, pages) in std::mem::take(&mut self.waiting) {
+            let share = self.share(process);
+            let holding = self.holdings.get_mut(&process).expect("whoever goes waits no longer");
+            if holding.granted + holding.waiting <= share {
+                self.waiting.push_back((process, pages));
+                continue;
+            }
+            holding.waiting -= pages;
+            self.actions.push_back(BudgetAction::EvictOwn { process, pages });
+        }
+        self.serve();
     }
 
     /// What to do next; call until `None`, and again at [`Budget::deadline_us`].

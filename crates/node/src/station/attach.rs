@@ -53,7 +53,7 @@ impl Station {
         self.take_share(index, Table::Processes, 1).expect("checked above");
         self.take_share(index, Table::Descriptors, DESCRIPTORS_PER_PROCESS).expect("checked above");
         self.memory.add_process(id);
-        self.pins.attach(id);
+        self.pins.attach(id, uid);
         if self.by_slot.len() <= id.slot() {
             self.by_slot.resize(id.slot() + 1, None);
         }

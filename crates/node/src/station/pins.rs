@@ -12,7 +12,7 @@
 
 use super::Station;
 use super::refusal::{memory as memory_refusal, refusal};
-use crate::limits::{GIVE_BACK_TIME, PINNED_PART};
+use crate::limits::{GIVE_BACK_TIME, PIN_RUNS_WAITING_MAX, PINNED_PART, PINS_WAITING_MAX};
 use std::time::Duration;
 use vmmc_host::control::{Answer, NodeEvent, PageRun, PinRun, Refusal, RefusalCode};
 use vmmc_host::memory::total_bytes;
@@ -35,6 +35,7 @@ struct Waiting {
     number: u64,
     serial: u64,
     process: ProcessId,
+    uid: u32,
     pin: Vec<PinRun>,
     pages: u64,
 }
@@ -52,14 +53,32 @@ impl Pins {
         Pins { budget, waiting: Vec::new(), busy: false, asked: 0, revoked: 0 }
     }
 
-    pub(super) fn attach(&mut self, process: ProcessId) {
-        self.budget.attach(tagged(process));
+    pub(super) fn attach(&mut self, process: ProcessId, uid: u32) {
+        self.budget.attach(tagged(process), uid);
+        self.busy = true;
     }
 
     pub(super) fn detach(&mut self, process: ProcessId) {
         self.waiting.retain(|w| w.process != process);
         self.budget.detach(tagged(process));
         self.busy = true;
+    }
+
+    /// The first request of a process for so many new pages that waits.
+    fn take_waiting(&mut self, process: Tagged, pages: u64) -> Option<Waiting> {
+        let at = self.waiting.iter().position(|w| tagged(w.process) == process && w.pages == pages)?;
+        Some(self.waiting.remove(at))
+    }
+
+    /// Whether another request may wait: what it names is kept meanwhile.
+    fn may_wait(&self, process: ProcessId, uid: u32, runs: usize) -> Result<(), Refusal> {
+        let own = self.waiting.iter().filter(|w| w.process == process).count();
+        let of_user = self.waiting.iter().filter(|w| w.uid == uid).map(|w| w.pin.len()).sum::<usize>();
+        if own < PINS_WAITING_MAX && of_user + runs <= PIN_RUNS_WAITING_MAX {
+            return Ok(());
+        }
+        let message = format!("{own} pins of this process wait for memory that others hold; wait for their answers");
+        Err(refusal(RefusalCode::Busy, message))
     }
 
     /// Whether nothing is to be looked at.
@@ -93,8 +112,8 @@ impl Station {
         if given > 0 {
             self.give_back(process, given, now);
         }
-        let number = self.connections[index].as_ref().map_or(0, |c| c.number);
-        let answer = self.request_pins(Waiting { index, number, serial, process, pin, pages: 0 }, now);
+        let (number, uid) = self.connections[index].as_ref().map_or((0, 0), |c| (c.number, c.who.uid));
+        let answer = self.request_pins(Waiting { index, number, serial, process, uid, pin, pages: 0 }, now);
         if matches!(answer, Ok(None)) {
             self.serve_pins(now);
         }
@@ -118,6 +137,9 @@ impl Station {
     fn request_pins(&mut self, waiting: Waiting, now: Time) -> Result<Option<Answer>, Refusal> {
         let process = waiting.process;
         let pages = self.memory.check_pins(process, &waiting.pin, &[]).map_err(|e| memory_refusal(&e))?;
+        if pages > 0 {
+            self.pins.may_wait(process, waiting.uid, waiting.pin.len())?;
+        }
         let decision = self.pins.budget.request(tagged(process), pages as usize, self.pin_time(now));
         self.pins.busy = true;
         match decision {
@@ -171,6 +193,11 @@ impl Station {
                         self.tell(index, &NodeEvent::GiveBack { pages: pages as u64, within_ms }, Vec::new());
                     }
                 }
+                BudgetAction::EvictOwn { process, pages } => {
+                    if let Some(waiting) = self.pins.take_waiting(process, pages as u64) {
+                        self.answer_pin(&waiting, Ok(Answer::EvictFirst { pages: waiting.pages }));
+                    }
+                }
                 BudgetAction::Grant { process, pages } => self.granted(process, pages as u64, now),
                 BudgetAction::Revoke { process, pages } => {
                     if let Some(index) = self.by_slot[usize::from(process.0)] {
@@ -185,28 +212,31 @@ impl Station {
     }
 
     fn granted(&mut self, process: Tagged, pages: u64, now: Time) {
-        let at = self.pins.waiting.iter().position(|w| tagged(w.process) == process && w.pages == pages);
-        let Some(waiting) = at.map(|at| self.pins.waiting.remove(at)) else { return };
-        let (index, number, serial) = (waiting.index, waiting.number, waiting.serial);
+        let Some(waiting) = self.pins.take_waiting(process, pages) else { return };
         // Since it asked, regions may have gone, and pages may have been pinned or given up.
         let result = match self.memory.check_pins(waiting.process, &waiting.pin, &[]) {
             Ok(new) if new <= pages => {
                 self.install(waiting.process, &waiting.pin, pages, now);
-                Ok(Some(Answer::Done))
+                Ok(Answer::Done)
             }
             // More than was granted: it asks anew, behind the others.
             Ok(_) => {
                 self.pins.budget.given_back(process, pages as usize, self.pin_time(now));
-                self.request_pins(waiting, now)
+                let to = Waiting { pin: Vec::new(), ..waiting };
+                let Some(result) = self.request_pins(waiting, now).transpose() else { return };
+                return self.answer_pin(&to, result);
             }
             Err(error) => {
                 self.pins.budget.given_back(process, pages as usize, self.pin_time(now));
                 Err(memory_refusal(&error))
             }
         };
-        let Some(result) = result.transpose() else { return };
-        if self.connections[index].as_ref().is_some_and(|c| c.number == number) {
-            self.reply(index, serial, result, Vec::new());
+        self.answer_pin(&waiting, result);
+    }
+
+    fn answer_pin(&mut self, to: &Waiting, result: Result<Answer, Refusal>) {
+        if self.connections[to.index].as_ref().is_some_and(|c| c.number == to.number) {
+            self.reply(to.index, to.serial, result, Vec::new());
         }
     }
 

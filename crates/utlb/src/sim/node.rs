@@ -131,7 +131,7 @@ impl Simulator {
         let mut left = pages.count();
         while left > 0 {
             let chunk = match &self.budget {
-                Some(budget) => left.min((budget.share() as u64).max(1)),
+                Some(budget) => left.min((budget.share(process) as u64).max(1)),
                 None => left.min(self.chunk),
             };
             let part = Pages::new(first, chunk).expect("a part of pages that exist");
@@ -175,7 +175,7 @@ impl Simulator {
         }
         self.members[at] = Some(Box::new(Member::new(&self.config)));
         if let Some(budget) = &mut self.budget {
-            budget.attach(process);
+            budget.attach(process, 0);
         }
     }
 

@@ -304,6 +304,27 @@ fn a_page_that_a_call_names_twice_is_counted_once() {
     assert!(info.counters.contains(&("pinned_pages_free".into(), 7)), "{:?}", info.counters);
 }
 
+#[test]
+fn pins_that_wait_are_bounded_and_leave_another_its_part() {
+    let world = limited(100);
+    let (mut keeper, mut greedy) = (Raw::attach(&world, 0), Raw::attach(&world, 0));
+    let (kept, wanted) = (keeper.register(100 * PAGE), greedy.register(100 * PAGE));
+    for page in 0..100 {
+        assert!(matches!(pin(&mut keeper, page, 1, kept.id, page as u32), Ok(Answer::Done)));
+    }
+    let one = |page| PinRun { pages: run(page, 1), region: wanted.id, at: 0 };
+    let most = crate::limits::PINS_WAITING_MAX as u64;
+    let asked: Vec<u64> =
+        (0..most).map(|page| greedy.ask(Call::Pin { unpin: Vec::new(), pin: vec![one(page)] })).collect();
+    let more = greedy.ask(Call::Pin { unpin: Vec::new(), pin: vec![one(most)] });
+    let refusal = greedy.answer(more).unwrap_err();
+    assert!(refusal.code == RefusalCode::Busy && refusal.message.contains("8 pins"), "{refusal}");
+    // What asks for nothing is not in anybody's way.
+    assert_eq!(keeper.call(Call::Pin { unpin: vec![run(0, 50)], pin: Vec::new() }), Ok(Answer::Done));
+    asked.into_iter().for_each(|serial| assert_eq!(greedy.answer(serial), Ok(Answer::Done)));
+    world.borrow().stations[0].check_pins_counted();
+}
+
 /// Processes that pin, unpin, come and go at random, under a budget that is too small for them.
 #[test]
 fn whatever_processes_pin_the_budget_and_the_tables_agree() {
