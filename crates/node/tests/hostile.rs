@@ -11,19 +11,21 @@ mod raw;
 mod wild;
 
 use raw::{LONG, Raw, Registered};
+use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::{Duration, Instant};
-use vmmc_host::Channel;
 use vmmc_host::channel::{ChannelError, Listener, node_socket_name};
 use vmmc_host::control::{
     Access, Answer, CONTROL_VERSION, Call, Owner, PageRun, PinRun, Refusal, RefusalCode, Reply, Request, What, decode,
     encode, rights,
 };
 use vmmc_host::process::{INTERRUPT, interrupt_thread};
+use vmmc_host::ring::{Producer, RegionWords};
 use vmmc_host::stream::messages::SocketCall;
 use vmmc_host::wait::Deadline;
+use vmmc_host::{AttachArea, Channel, Protection, Region};
 use vmmc_node::{KeySource, NodeConfig, RunError, Serve, StartError};
 use wild::{HONEST, HOSTILE, Noise, Watched, as_user, become_user, can_be_others};
 
@@ -43,8 +45,13 @@ struct Node {
 
 impl Node {
     fn start(test: &str, descriptors: Option<u32>) -> Node {
+        Node::with(test, descriptors, |_| {})
+    }
+
+    fn with(test: &str, descriptors: Option<u32>, choose: impl FnOnce(&mut NodeConfig)) -> Node {
         let name = format!("hostile-{test}-{}", std::process::id());
-        let config = NodeConfig::new(&name).listen("127.0.0.1:0".parse().unwrap()).key(KeySource::Plain);
+        let mut config = NodeConfig::new(&name).listen("127.0.0.1:0".parse().unwrap()).key(KeySource::Plain);
+        choose(&mut config);
         let daemon = Watched::start(VMMCD, config.to_args(), descriptors);
         let node = Node { name, daemon };
         raw::wait(&nap, || node.connect().ok());
@@ -508,6 +515,50 @@ struct Connection {
     ids: Vec<u64>,
     /// What it was given, so that it can be given back.
     fds: Vec<OwnedFd>,
+    rings: Option<Rings>,
+}
+
+/// What an attached process shares with the node, and how it is misused.
+struct Rings {
+    /// Commands that look like some, in their ring.
+    commands: Option<Producer<RegionWords>>,
+    /// Any words anywhere.
+    words: Region,
+    doorbell: OwnedFd,
+}
+
+impl Rings {
+    /// From what an attached process is given.
+    fn of(noise: &mut Noise, given: &[OwnedFd]) -> Option<Rings> {
+        let [area, _, _, doorbell, _] = given else { return None };
+        let len = rustix::fs::fstat(area).ok()?.st_size as u64;
+        let words = Region::map(area.try_clone().ok()?, len, Protection::ReadWrite).ok()?;
+        let commands = noise.one_in(2).then(|| Some(AttachArea::open(area.try_clone().ok()?).ok()?.command_producer()));
+        Some(Rings { commands: commands.flatten(), words, doorbell: doorbell.try_clone().ok()? })
+    }
+
+    fn misuse(&mut self, noise: &mut Noise, ids: &[u64]) {
+        if let Some(commands) = &mut self.commands {
+            for _ in 0..noise.below(40) {
+                let Some(mut slot) = commands.claim() else { break };
+                (1..32).for_each(|word| slot.set(word, noise.number()));
+                if !noise.one_in(4) {
+                    slot.set(1, (noise.next() % 7) | ((noise.next() % 16) << 8) | ((noise.next() % 400) << 16));
+                    slot.set(3, noise.pick(ids));
+                    slot.set(6, if noise.one_in(2) { noise.pick(ids) } else { u64::from(u32::MAX) });
+                }
+                slot.publish();
+            }
+        } else {
+            for _ in 0..noise.below(200) {
+                let at = noise.next() % (self.words.len_bytes() / if noise.one_in(2) { 1 } else { 64 }) & !7;
+                self.words.word(at).unwrap().store(noise.number(), Ordering::SeqCst);
+            }
+        }
+        if noise.one_in(4) {
+            let _ = rustix::io::write(&self.doorbell, &1u64.to_ne_bytes());
+        }
+    }
 }
 
 impl Hostile {
@@ -530,7 +581,13 @@ impl Hostile {
             if noise.next() % 8 != 0 {
                 let _ = channel.try_send(&encode(&Request { serial: 0, call: attach_call() }), &[]);
             }
-            self.connections.push(Connection { channel, deaf: noise.one_in(6), ids: vec![0, 1], fds: Vec::new() });
+            self.connections.push(Connection {
+                channel,
+                deaf: noise.one_in(6),
+                ids: vec![0, 1],
+                fds: Vec::new(),
+                rings: None,
+            });
             return;
         }
         let at = noise.below(self.connections.len());
@@ -539,34 +596,58 @@ impl Hostile {
             return;
         }
         let connection = &mut self.connections[at];
+        if let Some(rings) = connection.rings.as_mut().filter(|_| noise.one_in(3)) {
+            rings.misuse(noise, &connection.ids);
+        }
         let call = call(noise, &connection.ids);
-        let given: Vec<OwnedFd> = match (&call, noise.below(8)) {
+        let mut given: Vec<OwnedFd> = match (&call, noise.below(8)) {
             (Call::RegisterRegion { .. }, 1..) | (_, 0) => {
                 (0..if noise.one_in(10) { noise.below(9) } else { 1 }).map(|_| wild::descriptor(noise).1).collect()
             }
             _ => Vec::new(),
         };
+        if noise.one_in(40) {
+            given.extend(wild::connection(Some(LINGER)));
+        }
         let back = noise.below(connection.fds.len().max(1));
-        let mut fds: Vec<BorrowedFd<'_>> = given.iter().map(AsFd::as_fd).take(8).collect();
+        let mut fds: Vec<BorrowedFd<'_>> = given.iter().map(AsFd::as_fd).collect();
         if noise.one_in(30) {
             fds.extend(connection.fds.get(back).map(AsFd::as_fd));
-            fds.truncate(8);
+        }
+        if noise.one_in(20) {
+            // More than the protocol allows, up to what the kernel does.
+            let count = fds.len() * (1 + noise.below(wild::FDS_MAX));
+            fds = fds.iter().copied().cycle().take(count.min(wild::FDS_MAX)).collect();
         }
         self.calls += 1;
-        let sent = connection.channel.try_send(&encode(&Request { serial: noise.next() % 4, call }), &fds);
-        if matches!(sent, Err(ChannelError::Closed)) {
+        let mut bytes = encode(&Request { serial: noise.next() % 4, call });
+        match noise.below(200) {
+            0 => bytes.clear(),
+            1 => bytes.truncate(noise.below(bytes.len())),
+            _ => {}
+        }
+        let sent = wild::send_wild(&connection.channel, &bytes, &fds);
+        drop(fds);
+        if sent.is_err() {
+            // The last copies are ours.
+            given.iter().for_each(wild::calm);
+        }
+        if matches!(sent, Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN)) {
             self.connections.swap_remove(at);
             return;
         }
         if !connection.deaf {
-            connection.read();
+            connection.read(noise);
         }
     }
 }
 
 impl Connection {
-    fn read(&mut self) {
+    fn read(&mut self, noise: &mut Noise) {
         while let Ok((bytes, fds)) = self.channel.try_receive() {
+            if let (None, Some(rings)) = (&self.rings, Rings::of(noise, &fds)) {
+                self.rings = Some(rings);
+            }
             self.fds.extend(fds);
             self.fds.truncate(64);
             let Ok(Reply { result: Ok(answer), .. }) = decode::<Reply>(&bytes) else { continue };
@@ -611,7 +692,12 @@ fn call(noise: &mut Noise, ids: &[u64]) -> Call {
         1 | 2 => Call::RegisterRegion { len: len(noise) },
         3 => Call::ReleaseRegion { region: id(noise) as u32 },
         4 => Call::Pin {
-            unpin: (0..noise.below(3)).map(|_| run(noise)).collect(),
+            unpin: (0..noise.below(3))
+                .map(|_| match noise.below(4) {
+                    0 => run(noise),
+                    _ => PageRun { page: noise.next() % 1_000, count: noise.next() as u32 % 200 },
+                })
+                .collect(),
             pin: (0..noise.below(20))
                 .map(|_| PinRun {
                     pages: PageRun { page: noise.next() % 1_000, count: noise.next() as u32 % 4 },
@@ -675,13 +761,22 @@ fn wild_calls_with_wild_descriptors_harm_nobody_else() {
         return;
     }
     let seed = wild::seed();
-    let mut node = Node::start("wild", None);
+    // So few pages that their processes want them of each other.
+    const PAGES: u64 = 160;
+    let mut node = Node::with("wild", None, |config| config.pinned_pages_max = Some(PAGES));
     let before = node.daemon.descriptors();
     let name = node.name.clone();
     beside(&mut node, || {
         let mut hostile = Hostile::new(seed, &name);
         hostile.run(Instant::now() + wild::hostile_time());
     });
-    // What lingers is closed within its time.
+    // All of it comes back.
     raw::wait(&nap, || (node.daemon.descriptors() <= before + 4).then_some(()));
+    as_user(HONEST, || {
+        let mut last = Raw::over(connect(0, &name).unwrap(), Rc::new(std::thread::yield_now));
+        let memory = last.register(PAGES * 4096);
+        let pages = PageRun { page: 1, count: PAGES as u32 };
+        let pin = vec![PinRun { pages, region: memory.id, at: 0 }];
+        assert_eq!(last.call(Call::Pin { unpin: Vec::new(), pin }), Ok(Answer::Done));
+    });
 }
