@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use vmmc_host::Channel;
-use vmmc_host::channel::node_socket_name;
+use vmmc_host::channel::{ChannelError, node_socket_name};
 use vmmc_host::control::{Answer, CONTROL_VERSION, Call, Reply, Request, decode, encode};
 use vmmc_host::stream::messages::{Place, SocketCall, SocketClaim, SocketNews};
 use vmmc_host::stream::{BELLS, Bells, Slab, Watch, claim};
@@ -37,6 +37,11 @@ const COST_KIB_MAX: u64 = 128 << 10;
 const COST_DESCRIPTORS_MAX: usize = 1_000;
 /// Messages of one hostile connection.
 const MESSAGES: usize = 60;
+/// Connections of a crowd, and clients that hold all their ends besides the two whose they are.
+const CROWD_PAIRS: usize = 1_000;
+const CROWD_HOLDERS: usize = 20;
+/// Time for which a crowd waits for the node, which serves it as far as its user's turns go.
+const CROWD_TIME: Duration = Duration::from_secs(5);
 
 #[test]
 #[ignore = "a role of the other test"]
@@ -106,13 +111,10 @@ fn honest(node: &str, over: &AtomicBool, shown: &Shown) {
     assert!(*worst < TOO_SLOW, "an exchange took {worst:?}");
 }
 
-/// A descriptor of some kind; none whose closing waits, for it is this thread that closes it.
-fn some_descriptor(noise: &mut Noise) -> OwnedFd {
-    loop {
-        match descriptor(noise) {
-            ("a connection that lingers", _) => {}
-            (_, fd) => return fd,
-        }
+/// Closes descriptors where nobody waits for it, as the closing of one that lingers may.
+fn close(fds: Vec<OwnedFd>) {
+    if !fds.is_empty() {
+        std::thread::spawn(move || drop(fds));
     }
 }
 
@@ -129,11 +131,26 @@ impl Client {
     fn attach(node: &str, noise: &mut Noise) -> Option<Client> {
         let channel = Channel::connect(&node_socket_name(0, node)).ok()?;
         let bells = Bells::create().ok()?;
-        let given = if noise.one_in(8) { some_descriptor(noise) } else { bells.share().ok()? };
+        let given = if noise.one_in(8) { descriptor(noise).1 } else { bells.share().ok()? };
         let client =
             Client { channel, _bells: bells, slabs: HashMap::new(), places: Vec::new(), processes: Vec::new() };
         client.say(SocketCall::Attach { version: CONTROL_VERSION }, &[given.as_fd()]);
+        close(vec![given]);
         Some(client)
+    }
+
+    /// Says this when the node takes it, and hears it meanwhile. False: it was let go, or the time is over.
+    fn insist(&mut self, call: &SocketCall, until: Instant) -> bool {
+        while Instant::now() < until {
+            self.hear();
+            let request = Request { serial: 1, call: Call::Sockets(call.clone()) };
+            match self.channel.try_send(&encode(&request), &[]) {
+                Ok(()) => return true,
+                Err(ChannelError::WouldBlock) => std::thread::sleep(Duration::from_micros(200)),
+                Err(_) => return false,
+            }
+        }
+        false
     }
 
     /// Whether the node would hear it.
@@ -255,13 +272,15 @@ fn hostile_round(node: &str, noise: &mut Noise, shown: &Shown) -> usize {
             };
             let is_bell = matches!(call, SocketCall::Bell { .. });
             let own: Vec<OwnedFd> = match noise.below(16) {
-                0 => (0..1 + noise.below(3)).map(|_| some_descriptor(noise)).collect(),
+                0 => (0..1 + noise.below(3)).map(|_| descriptor(noise).1).collect(),
                 1..6 if is_bell => full_counter().into_iter().collect(),
                 _ if is_bell => rustix::event::eventfd(0, EventfdFlags::empty()).into_iter().collect(),
                 _ => Vec::new(),
             };
             let fds: Vec<BorrowedFd<'_>> = own.iter().map(AsFd::as_fd).collect();
             let heard = client.say(call, if step < 3 { &[] } else { &fds });
+            drop(fds);
+            close(own);
             if !heard {
                 *client = match Client::attach(node, noise) {
                     Some(new) => new,
@@ -277,12 +296,56 @@ fn hostile_round(node: &str, noise: &mut Noise, shown: &Shown) -> usize {
     said
 }
 
+/// Very many connections, each of whose ends very many clients hold until all of them leave at once. Gives the number of ends that were held.
+fn crowd(node: &str) -> usize {
+    let until = Instant::now() + CROWD_TIME;
+    let pairs: Vec<(TcpStream, TcpStream)> = (0..CROWD_PAIRS).map(|_| tcp_pair()).collect();
+    // With proper bells: no die of this one says otherwise.
+    let mut sober = Noise(1);
+    let mut attach = || loop {
+        if let Some(client) = Client::attach(node, &mut sober) {
+            return client;
+        }
+        assert!(Instant::now() < until, "the node turns its clients away");
+    };
+    let mut owners = [attach(), attach()];
+    for (number, (one, two)) in pairs.iter().enumerate() {
+        for (client, socket) in owners.iter_mut().zip([one, two]) {
+            let Ok(socket) = claim(socket.as_fd()) else { continue };
+            let socket = SocketClaim { descriptor: -1, ..socket };
+            client.insist(&SocketCall::Offer { connection: number as u64, socket }, until);
+        }
+    }
+    while owners.iter().any(|client| client.places.len() < CROWD_PAIRS) && Instant::now() < until {
+        owners.iter_mut().for_each(Client::hear);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let secret = |client: &Client, place: &Place| {
+        let slot = client.slabs.get(&place.slab)?.slot(place.slot)?;
+        Some((*place, slot.words().secret.load(Ordering::Relaxed)))
+    };
+    let ends: Vec<(Place, u64)> =
+        owners.iter().flat_map(|client| client.places.iter().filter_map(|place| secret(client, place))).collect();
+    let mut holders: Vec<Client> = (0..CROWD_HOLDERS).map(|_| attach()).collect();
+    for places in ends.chunks(500) {
+        for client in &mut holders {
+            client.insist(&SocketCall::Hold { places: places.to_vec() }, until);
+        }
+    }
+    drop(pairs);
+    ends.len()
+}
+
 #[test]
 fn wild_messages_with_wild_descriptors_hold_no_honest_pair_up() {
     if !can_be_others() {
         return;
     }
     let name = format!("sockwild{}", std::process::id());
+    // A crowd has two sockets for each of its connections.
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let all = rustix::process::Rlimit { current: limit.maximum, maximum: limit.maximum };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, all).unwrap();
     let mut node = start_node(&name);
     let (memory, descriptors) = (node.memory_kib(), node.descriptors());
     let (over, shown) = (AtomicBool::new(false), Shown::default());
@@ -296,7 +359,12 @@ fn wild_messages_with_wild_descriptors_hold_no_honest_pair_up() {
             become_user(HOSTILE);
             let (mut noise, start) = (Noise(seed), Instant::now());
             let (mut rounds, mut said) = (0, 0);
+            let held = crowd(&name);
+            println!("{held} ends were held by {CROWD_HOLDERS} clients besides");
             while start.elapsed() < hostile_time() {
+                if rounds % 200 == 199 {
+                    crowd(&name);
+                }
                 said += hostile_round(&name, &mut noise, &shown);
                 rounds += 1;
             }
