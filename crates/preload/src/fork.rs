@@ -15,6 +15,8 @@ use libc::{c_char, c_int, c_long, pid_t, sigset_t};
 use std::cell::Cell;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
+use vmmc_host::Deadline;
+use vmmc_sockets::limits::ADOPT_TIME;
 use vmmc_sockets::{Connection, Forking};
 
 /// The process that the table belongs to.
@@ -177,7 +179,8 @@ pub(crate) unsafe fn before_spawn(named: Named, env: *const *const c_char) {
 /// As [`before_spawn`].
 unsafe fn hand_on(named: Named, env: *const *const c_char, more: bool) -> Vec<Index> {
     let _inside = Inside::enter();
-    let mut ours = None;
+    let (mut ours, mut node) = (None, None);
+    let context = own::context();
     let mut handed = Vec::new();
     for (fd, entry) in table::known(0, c_int::MAX) {
         let Entry::Connection(index) = entry else { continue };
@@ -186,6 +189,9 @@ unsafe fn hand_on(named: Named, env: *const *const c_char, more: bool) -> Vec<In
         let goes_on = fd > libc::STDERR_FILENO
             && !tcp.is_plain()
             && tcp.has_no_reason_to_leave()
+            // Without the node that knows of it nobody can tell the program where its bytes are.
+            && tcp.connection().is_some_and(|connection| connection.can_be_followed(context))
+            && *node.get_or_insert_with(|| context.node_answers())
             && *ours.get_or_insert_with(|| unsafe { program::is_ours(named, env) });
         if !goes_on {
             tcp.leave(fd, Reason::Exec);
@@ -229,6 +235,8 @@ pub(crate) fn after_exec() {
     let Ok(all) = std::fs::read_dir("/proc/self/fd") else { return };
     let fds = all.flatten().filter_map(|one| one.file_name().to_str()?.parse::<c_int>().ok());
     let mut known: Vec<(u64, c_int)> = Vec::new();
+    // One for all: a node that hangs must not hang the program once for each.
+    let deadline = Deadline::after(ADOPT_TIME);
     for fd in fds.filter(|fd| *fd > libc::STDERR_FILENO).collect::<Vec<_>>() {
         let Some(cookie) = tcp::upgraded_cookie(fd) else { continue };
         match known.iter().find(|(of, _)| *of == cookie) {
@@ -238,7 +246,7 @@ pub(crate) fn after_exec() {
                 table::put(fd, entry);
             }
             None => {
-                tcp::inherit(fd);
+                tcp::inherit(fd, deadline);
                 known.push((cookie, fd));
             }
         }

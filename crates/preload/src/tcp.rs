@@ -327,8 +327,8 @@ pub(crate) fn upgraded_cookie(fd: c_int) -> Option<u64> {
 }
 
 /// Makes a descriptor known that this program inherited, upgraded.
-pub(crate) fn inherit(fd: c_int) {
-    insert(fd, || own::context().inherit(borrowed(fd)));
+pub(crate) fn inherit(fd: c_int, deadline: Deadline) {
+    insert(fd, || own::context().inherit(borrowed(fd), deadline));
 }
 
 fn insert(fd: c_int, core: impl FnOnce() -> Arc<Connection>) {

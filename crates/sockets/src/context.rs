@@ -5,7 +5,9 @@
 
 use crate::connection::{Connection, Forking};
 use crate::ledger::Ledger;
-use crate::limits::{FORK_PATIENCE, FORK_PAUSE, GENERATIONS, LOCK_TRIES, OFFER_AFTER_BYTES, OFFER_AFTER_EXCHANGES};
+use crate::limits::{
+    ADOPT_TIME, FORK_PATIENCE, FORK_PAUSE, GENERATIONS, LOCK_TRIES, OFFER_AFTER_BYTES, OFFER_AFTER_EXCHANGES,
+};
 use crate::node::{Adoption, Node};
 use crate::offer_policy::OfferPolicy;
 use crate::offers::{Dice, Offers};
@@ -185,7 +187,7 @@ impl Context {
             connection.pin_to_kernel(self, fd, Bypass::Shared);
             return connection;
         }
-        match self.node().adopt(&self.settings, fd) {
+        match self.node().adopt(&self.settings, fd, Deadline::after(ADOPT_TIME)) {
             Some(Adoption::Met(meeting)) => connection.join(self, meeting),
             Some(Adoption::Kernel) => connection.pin_to_kernel(self, fd, Bypass::Shared),
             Some(Adoption::Unknown) | None => connection.give_up(fd),
@@ -194,10 +196,10 @@ impl Context {
     }
 
     /// Follows an upgraded socket that this program found open when it was started. Whether it was counted for us or not, we count ourselves: a count that is too high
-    /// does no harm. If nobody can tell where its bytes are, only we cannot use it: others may hold it.
-    pub fn inherit(&self, fd: BorrowedFd<'_>) -> Arc<Connection> {
+    /// does no harm. If nobody can tell where its bytes are, until the deadline, only we cannot use it: others may hold it.
+    pub fn inherit(&self, fd: BorrowedFd<'_>, deadline: Deadline) -> Arc<Connection> {
         let connection = Connection::new(self.generation());
-        match self.node().adopt(&self.settings, fd) {
+        match self.node().adopt(&self.settings, fd, deadline) {
             Some(Adoption::Met(meeting)) => {
                 let end = &meeting.slot.words().ends[meeting.seat.place.end as usize];
                 end.holders.fetch_add(1, Ordering::SeqCst);
@@ -233,6 +235,11 @@ impl Context {
         if !places.is_empty() {
             self.node().hold(&self.settings, &places);
         }
+    }
+
+    /// Whether the node is there and answers. Waits for that, at most [`ANSWER_TIME`](crate::limits::ANSWER_TIME).
+    pub fn node_answers(&self) -> bool {
+        self.node().answers(&self.settings)
     }
 
     /// Whether the node has said something. One load.

@@ -21,9 +21,12 @@ pub const OFFER_DICE: u64 = 6;
 pub const WATCHERS_MAX: usize = 4;
 /// Tokens of one event loop.
 pub const TOKENS_MAX: u32 = vmmc_host::stream::TOKENS;
-/// Time to ask the node about a socket that came from another program.
+/// Time to ask the node about sockets that came from another program.
 pub const ADOPT_TIME: Duration = Duration::from_secs(5);
-/// Pause between two looks for that answer.
+/// Time for the node to answer before a program is started that would have to ask it: without an answer connections go
+/// back to the kernel, which harms nobody, so a busy node need not be waited for.
+pub const ANSWER_TIME: Duration = Duration::from_millis(100);
+/// Pause between two looks for the answer about such a socket.
 pub const ADOPT_PAUSE: Duration = Duration::from_micros(50);
 /// Tries for the lock of the node's client, each after a yield: its holder sends or takes some messages.
 pub const LOCK_TRIES: u32 = 1_000;

@@ -1,6 +1,6 @@
 //! This process as a client of its node's sockets service.
 //!
-//! Invariant: nothing here waits but [`Node::adopt`], and that at most [`ADOPT_TIME`]. The lock is only tried: whoever finds it taken leaves the news to whoever has it.
+//! Invariant: nothing here waits but [`Node::adopt`], and that until a deadline. The lock is only tried: whoever finds it taken leaves the news to whoever has it.
 //!
 //! A node that was started anew counts processes, slabs and places from the beginning, and knows nothing of the
 //! connections of the one before, which go on. So what a node named belongs to a [`Session`]: it is said to no other
@@ -9,9 +9,9 @@
 use crate::connection::Connection;
 use crate::context::Settings;
 use crate::known::{Held, Known};
-use crate::limits::{ADOPT_PAUSE, ADOPT_TIME, BETWEEN_LIST_MAX, HOLD_BATCH, LOCK_TRIES, NEWS_BATCH, NODE_RETRY};
+use crate::limits::{ADOPT_PAUSE, ANSWER_TIME, BETWEEN_LIST_MAX, HOLD_BATCH, LOCK_TRIES, NEWS_BATCH, NODE_RETRY};
 use crate::types::Bypass;
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -310,6 +310,30 @@ impl Node {
         may
     }
 
+    /// Whether it is this node, as far as we know, that can tell others about an end.
+    pub(crate) fn knows(&self, seat: &Seat) -> bool {
+        let session = self.session(seat);
+        let link = self.lock_patiently();
+        link.zip(session).is_some_and(|(link, session)| link.channel.is_some() && Arc::ptr_eq(&link.session, &session))
+    }
+
+    /// Whether the node is there and answers. It is asked anew: in the child of a vfork what it says to us is the
+    /// parent's.
+    pub(crate) fn answers(&self, settings: &Settings) -> bool {
+        let open = |channel: &Channel| {
+            let mut ends = [PollFd::from_borrowed_fd(channel.as_fd(), PollFlags::empty())];
+            poll(&mut ends, Some(&Timespec::default())) == Ok(0)
+        };
+        let ours = self.lock_patiently().is_some_and(|link| link.channel.as_ref().is_some_and(open));
+        let question = encode(&Request { serial: 1, call: Call::Info { details: false } });
+        let asked = || -> Result<(), ChannelError> {
+            let channel = Channel::try_connect(&node_socket_name(settings.node_uid, &settings.node_name))?;
+            channel.try_send(&question, &[])?;
+            channel.receive(Deadline::after(ANSWER_TIME)).map(|_| ())
+        };
+        ours && asked().is_ok()
+    }
+
     /// Whether the node that named this end is there.
     pub(crate) fn is_of_now(&self, seat: &Seat) -> bool {
         self.process().is_some() && seat.session.number == self.sessions.load(Ordering::Acquire)
@@ -484,9 +508,8 @@ impl Node {
     }
 
     /// Asks where a socket from elsewhere that is upgraded goes on; waits for the answer.
-    pub(crate) fn adopt(&self, settings: &Settings, fd: BorrowedFd<'_>) -> Option<Adoption> {
+    pub(crate) fn adopt(&self, settings: &Settings, fd: BorrowedFd<'_>, deadline: Deadline) -> Option<Adoption> {
         let cookie = vmmc_host::stream::cookie(fd).ok()?;
-        let deadline = Deadline::after(ADOPT_TIME);
         // Others hold the lock for a message or two; not to know is no answer here.
         let number = {
             let mut link = self.link.lock()?;

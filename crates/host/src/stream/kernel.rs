@@ -168,7 +168,18 @@ const MARK: u32 = 0x7f56_4d4d;
 /// # Errors
 /// What the kernel says.
 pub fn mark_upgraded(fd: BorrowedFd<'_>) -> Result<(), Errno> {
-    let value = MARK;
+    limit_unsent(fd, MARK)
+}
+
+/// Takes the mark off again: whoever gets the socket from here on needs only the kernel.
+pub fn unmark_upgraded(fd: BorrowedFd<'_>) {
+    if is_marked_upgraded(fd) {
+        // One that has ended needs no mark.
+        let _ = limit_unsent(fd, 0);
+    }
+}
+
+fn limit_unsent(fd: BorrowedFd<'_>, value: u32) -> Result<(), Errno> {
     // SAFETY: the kernel reads four bytes of `value`, which lives for the call.
     let got = unsafe {
         libc::setsockopt(fd.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, (&raw const value).cast(), 4)
@@ -353,6 +364,8 @@ mod tests {
         assert!(!is_marked_upgraded(a.as_fd()));
         mark_upgraded(a.as_fd()).unwrap();
         assert!(is_marked_upgraded(a.try_clone().unwrap().as_fd()) && !is_marked_upgraded(b.as_fd()));
+        unmark_upgraded(a.as_fd());
+        assert!(!is_marked_upgraded(a.as_fd()));
     }
 
     #[test]

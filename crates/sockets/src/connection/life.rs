@@ -17,7 +17,7 @@ use std::sync::atomic::{Ordering, fence};
 use vmmc_host::stream::messages::OfferRefusal;
 use vmmc_host::stream::{
     EndWords, Flags, Phase, claim, cookie, has_no_delay, mark_upgraded, needs_kernel, not_sent_limit, reset, shut_down,
-    tcp_progress, thread_id, wait_socket,
+    tcp_progress, thread_id, unmark_upgraded, wait_socket,
 };
 use vmmc_host::{Deadline, Nanos};
 
@@ -377,7 +377,7 @@ impl Connection {
         let (into, out) = (joined.core.incoming(), joined.core.outgoing());
         let words = [&into.tail, &out.head].map(|word| word.load(Ordering::Acquire));
         let announced = into.announced();
-        let epoch = [announced.number as u64, u64::from(announced.pending)];
+        let epoch = [announced.number, u64::from(announced.pending)];
         let flags = [&into.sender_flags, &out.receiver_flags, &joined.core.own().hint];
         let flags = flags.map(|word| u64::from(word.load(Ordering::Acquire)));
         let mix = |sum: u64, word| sum.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(word).rotate_left(23);
@@ -407,13 +407,19 @@ impl Connection {
             self.tell(context, joined, tell);
             let over = deadline.left(Nanos::monotonic()).is_none();
             match way {
-                WayBack::Found => return,
-                WayBack::Promised if over => return,
+                // Whoever gets the socket next needs no node to tell where its bytes are.
+                WayBack::Found => return unmark_upgraded(fd),
+                WayBack::Promised if over => return unmark_upgraded(fd),
                 WayBack::Lost => return reset(fd),
                 WayBack::Open if over => return reset(fd),
                 WayBack::Promised | WayBack::Open => std::thread::sleep(BACK_PAUSE),
             }
         }
+    }
+
+    /// Whether another program can be told where it goes on, by the node that is there.
+    pub fn can_be_followed(&self, context: &Context) -> bool {
+        self.upgraded.get().is_some_and(|joined| context.node().knows(&joined.seat))
     }
 
     /// Descriptors of this socket went to another process: it may hold the connection from now on.
