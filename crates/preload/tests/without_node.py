@@ -136,6 +136,7 @@ def closes_all():
         time.sleep(0.2)
         connection.send(b"x")
         peer.wait()
+    disturb()
     kept = socket.socket(fileno=fcntl.fcntl(connection.fileno(), fcntl.F_DUPFD, 400))
     connection.close()
     last = os.sysconf("SC_OPEN_MAX")

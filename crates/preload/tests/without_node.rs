@@ -55,5 +55,7 @@ fn a_program_that_is_started_goes_on_with_connections() {
 
 #[test]
 fn a_program_that_closes_what_it_does_not_know_is_heard_by_its_peers() {
-    ["closes_all", "closes_one_by_one"].iter().for_each(|probe| run("alive", probe));
+    for state in ["alive", "stopped", "killed"] {
+        ["closes_all", "closes_one_by_one"].iter().for_each(|probe| run(state, probe));
+    }
 }
