@@ -149,10 +149,13 @@ def closes_all():
             except OSError:
                 pass
     for _ in range(3):
-        peer.start("assert loop.poll(8), 'no event'; assert s.recv(9) == b'y'")
+        # At the end of its time a poll finds what nobody told it of.
+        peer.start("assert loop.poll(4 * SOON), 'no event'; assert s.recv(9) == b'y'")
         time.sleep(0.2)
+        begin = time.monotonic()
         kept.send(b"y")
         peer.wait()
+        assert time.monotonic() - begin < 3 * SOON, "the peer did not hear of it"
 
 
 def both_write():
