@@ -36,7 +36,8 @@ impl Limit {
         }
     }
 
-    /// From a time of the program's, null for none; the error number where it is not there, or is not a time.
+    /// From a time of the program's, null for none; the error number where it is not there, or is
+    /// not a time.
     ///
     /// # Safety
     /// Null, a time, or memory that cannot be read.

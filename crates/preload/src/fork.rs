@@ -81,7 +81,8 @@ pub(crate) fn around(fork: impl FnOnce() -> c_long) -> c_long {
     }
 }
 
-/// The child of such a fork that does not return from it, but begins elsewhere, on a stack of its own.
+/// The child of such a fork that does not return from it, but begins elsewhere, on a stack of its
+/// own.
 pub(crate) fn begins_elsewhere() {
     // SAFETY: the handler, called once in the new process.
     unsafe { in_child() }

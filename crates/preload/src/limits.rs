@@ -46,6 +46,7 @@ pub(crate) const MEMORY_CHUNK: usize = 1 << 20;
 pub(crate) const SPARE_BELLS: usize = 4;
 /// Bytes that MSG_PEEK with MSG_WAITALL waits for in a ring: the smallest one holds no more, and a ring grows only when it is read or full.
 pub(crate) const PEEK_ALL_MAX: usize = 32 << 10;
-/// Time that a call which only the kernel can make, and which may not wait, gives the peer to follow into the ring, so
-/// that the direction can leave it: a peer that waits does so in some microseconds.
+/// Time that a call which only the kernel can make, and which may not wait, gives the peer to
+/// follow into the ring, so that the direction can leave it: a peer that waits does so in some
+/// microseconds.
 pub(crate) const LEAVE_PATIENCE: std::time::Duration = std::time::Duration::from_millis(1);

@@ -118,7 +118,8 @@ pub(crate) struct Members {
     unheard: Vec<(u32, u64)>,
     /// Members whose rings are full, to which the kernel may be open before there is room.
     full: Vec<u32>,
-    /// The set is in another one: the kernel's set must say what the program asked for, and nothing else.
+    /// The set is in another one: the kernel's set must say what the program asked for, and nothing
+    /// else.
     nested: bool,
     /// Number of the wait whose answer is being made.
     wait: u64,
@@ -252,7 +253,8 @@ impl Members {
         self.enqueue_all();
     }
 
-    /// Whether one of those that may be ready has something that the kernel's set does not know: those stay in the queue.
+    /// Whether one of those that may be ready has something that the kernel's set does not know:
+    /// those stay in the queue.
     pub(crate) fn has_more_than_kernel(&mut self, epfd: c_int) -> bool {
         for _ in 0..self.queue.len() {
             let Some(token) = self.queue.pop_front() else { break };
@@ -570,8 +572,9 @@ impl Members {
         // The end counts, whether it was asked for or not.
         let holds = readiness::bits_of(&state, member.fd, asked | libc::EPOLLRDHUP as u32, tcp.seen());
         let new = holds & !std::mem::replace(&mut member.held, holds) != 0;
-        // For bytes and room in a ring its bell rings. The kernel says of it only that it has ended, also when the bell rang
-        // for that; and once nothing can come any more every bell rings for the same.
+        // For bytes and room in a ring its bell rings. The kernel says of it only that it has
+        // ended, also when the bell rang for that; and once nothing can come any more every bell
+        // rings for the same.
         let in_rings = state.rx == Medium::Ring && state.tx == Medium::Ring;
         let urgent = kernel_said & asked & libc::EPOLLPRI as u32 != 0;
         let again = in_rings && (only_kernel && !urgent || holds & ALWAYS != 0);
@@ -662,8 +665,10 @@ impl Member {
         self.in_ring && self.registered & EDGE == 0
     }
 
-    /// Brings the kernel's registration in line with where the directions are. Once upgraded it stays ours, also when the bytes go back to the kernel. In a set within
-    /// another it is what the program asked for, once it is the kernel's business alone: whoever waits for the set hears of nothing else.
+    /// Brings the kernel's registration in line with where the directions are. Once upgraded it
+    /// stays ours, also when the bytes go back to the kernel. In a set within another it is what
+    /// the program asked for, once it is the kernel's business alone: whoever waits for the set
+    /// hears of nothing else.
     fn register(&mut self, epfd: c_int, token: u32, state: &State, nested: bool, kernels: bool) {
         let output = if readiness::kernel_part(state) & OUTPUT != 0 { OUTPUT & libc::EPOLLOUT as u32 } else { 0 };
         let output = if nested { output & self.events } else { output };

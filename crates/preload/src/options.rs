@@ -114,10 +114,10 @@ pub(crate) unsafe fn setsockopt(fd: c_int, level: c_int, name: c_int, value: *co
     if let Some(reason) = only_kernel(level, name, number) {
         tcp.leave(fd, reason);
     }
-    if level == libc::IPPROTO_TCP && name == libc::TCP_NOTSENT_LOWAT && !Inside::here() {
-        if fits && tcp.connection().is_some_and(|connection| connection.set_not_sent_limit(number as u32)) {
-            return 0;
-        }
+    let not_sent = level == libc::IPPROTO_TCP && name == libc::TCP_NOTSENT_LOWAT && !Inside::here();
+    let kept = || tcp.connection().is_some_and(|connection| connection.set_not_sent_limit(number as u32));
+    if not_sent && fits && kept() {
+        return 0;
     }
     let no_delay = level == libc::IPPROTO_TCP && name == libc::TCP_NODELAY;
     if no_delay && fits && !tcp.is_plain() && number == 0 {
@@ -171,7 +171,8 @@ pub(crate) unsafe fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_in
         connection.state(own::context(), borrowed(fd));
     }
     let place = argument as *mut c_int;
-    // SAFETY: for the requests below the program promised a pointer to an integer, and it can be read.
+    // SAFETY: for the requests below the program promised a pointer to an integer, and it can be
+    // read.
     let integer = || probe::readable(place).then(|| unsafe { &mut *place });
     match request as c_ulong {
         libc::FIONBIO => {

@@ -46,7 +46,8 @@ unsafe fn each(msg: *const msghdr, visit: impl Fn(c_int)) {
         return;
     }
     let end = control.wrapping_add(bytes);
-    // SAFETY: the header says how long its control data is, which can be read; the macros stay within it.
+    // SAFETY: the header says how long its control data is, which can be read; the macros stay
+    // within it.
     unsafe {
         let mut header = libc::CMSG_FIRSTHDR(msg);
         while let Some(control) = header.as_ref() {

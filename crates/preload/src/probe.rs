@@ -1,11 +1,13 @@
 //! Whether memory that the program names can be read: what is not there is the kernel's to refuse, with `EFAULT`.
 //!
-//! What is read here instead of in the kernel is looked at: descriptor lists, message headers, lists of pieces, times,
-//! signal masks, addresses, option values. The bytes of a send or receive on a connection in a ring are not.
+//! What is read here instead of in the kernel is looked at: descriptor lists, message headers,
+//! lists of pieces, times, signal masks, addresses, option values. The bytes of a send or receive
+//! on a connection in a ring are not.
 //!
-//! Invariant: a look changes nothing. It is a call that copies a word from the program and then refuses what it was asked, so a page that is not there is an error, and not a signal.
-//! The last ranges that were found readable are not looked at again, so that a program which waits and sends with the
-//! same lists pays once.
+//! Invariant: a look changes nothing. It is a call that copies a word from the program and then
+//! refuses what it was asked, so a page that is not there is an error, and not a signal. The last
+//! ranges that were found readable are not looked at again, so that a program which waits and sends
+//! with the same lists pays once.
 
 use crate::real;
 use std::cell::Cell;
@@ -13,7 +15,8 @@ use std::cell::Cell;
 /// Asks for a change of the signal mask that does not exist: the kernel reads the mask first.
 const NO_SUCH_CHANGE: usize = 99;
 const PAGE: usize = 4096;
-/// Ranges that are remembered: what an event loop waits with, receives and sends with, and one more.
+/// Ranges that are remembered: what an event loop waits with, receives and sends with, and one
+/// more.
 const RANGES: usize = 4;
 /// User memory ends below this.
 const END: usize = 1 << 47;

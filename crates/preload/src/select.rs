@@ -141,7 +141,8 @@ pub(crate) unsafe fn pselect(
         // SAFETY: the caller's promise.
         return unsafe { real::pselect(n, r, w, e, timeout, mask) };
     }
-    // SAFETY: the caller's promise: null, a time, or what the kernel refuses; null, or a mask that can be read.
+    // SAFETY: the caller's promise: null, a time, or what the kernel refuses; null, or a mask that
+    // can be read.
     match unsafe { (Limit::timespec(timeout), mask.as_ref()) } {
         (Ok(limit), mask) => run(&sets, n, limit, mask),
         (Err(code), _) => errno::fail(code) as c_int,

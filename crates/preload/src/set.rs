@@ -46,7 +46,8 @@ pub(crate) struct Set {
     looked_ns: AtomicU64,
     /// Its connections stay with the kernel.
     nested: AtomicBool,
-    /// It is in another set, or something waits for it as for a descriptor, and must hear of what the program asked for and nothing else. Then it is nested, too.
+    /// It is in another set, or something waits for it as for a descriptor, and must hear of what
+    /// the program asked for and nothing else. Then it is nested, too.
     within: AtomicBool,
     /// This process got it by fork; the bits are its parent's.
     inherited: AtomicBool,
@@ -290,8 +291,8 @@ impl Set {
         }
     }
 
-    /// Whoever waits for the set as for a descriptor hears of rings by its bell only: it rings now if there is something
-    /// in one, and otherwise whoever puts something there rings it.
+    /// Whoever waits for the set as for a descriptor hears of rings by its bell only: it rings now
+    /// if there is something in one, and otherwise whoever puts something there rings it.
     fn tell_outer(&self) {
         let _kept = Kept::now();
         let ready = self.ready.load(Acquire);
@@ -417,7 +418,8 @@ impl Set {
             return unsafe { real::epoll_ctl(epfd, op, fd, &raw mut event) };
         }
         if self.within.load(Relaxed) {
-            // What is looked at below rings for nobody outside; `tell_outer` does, if there is something.
+            // What is looked at below rings for nobody outside; `tell_outer` does, if there is
+            // something.
             ready.inspect(|ready| ready.disarm());
         }
         let done = self.with(|members| match (op, ready) {
@@ -484,7 +486,8 @@ pub(crate) fn look_again(tcp: &Tcp) {
         let (Some(set), Some(token)) = (SETS.pin(index), tcp.token(index)) else { continue };
         let kernels = || tcp.connection().is_some_and(Connection::is_read_from_kernel);
         if set.within.load(Relaxed) && kernels() {
-            // The kernel says all there is to say, and whoever waits for the set would be told of nothing.
+            // The kernel says all there is to say, and whoever waits for the set would be told of
+            // nothing.
             continue;
         }
         let ready = set.ready.load(Acquire);

@@ -107,7 +107,8 @@ fn receive_on(
             Received::OfKernel(n) => {
                 received(n);
                 if !connection.is_read_from_kernel() {
-                    // If these were the last ones, the ring is followed now: the other end cannot leave it before.
+                    // If these were the last ones, the ring is followed now: the other end cannot
+                    // leave it before.
                     connection.state(context, borrowed(fd));
                 }
                 set::look_again(tcp);
@@ -329,9 +330,10 @@ fn send_on(
     }
 }
 
-/// A call that only the kernel can make: the direction goes back there for good, and the call is made as soon as it is
-/// there. The peer may first have to follow into the ring, for which the call waits as it would for room; one that may
-/// not wait gives the peer a moment, so that a loop that tries again and again does not take the processor from it.
+/// A call that only the kernel can make: the direction goes back there for good, and the call is
+/// made as soon as it is there. The peer may first have to follow into the ring, for which the call
+/// waits as it would for room; one that may not wait gives the peer a moment, so that a loop that
+/// tries again and again does not take the processor from it.
 fn in_kernel(
     tcp: &Held,
     connection: &Connection,

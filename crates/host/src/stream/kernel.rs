@@ -171,11 +171,12 @@ pub fn mark_upgraded(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     limit_unsent(fd, MARK)
 }
 
-/// Takes the mark off again: whoever gets the socket from here on needs only the kernel.
-pub fn unmark_upgraded(fd: BorrowedFd<'_>) {
+/// Takes the mark off again: whoever gets the socket from here on needs only the kernel. `limit` is what
+/// the program set there.
+pub fn unmark_upgraded(fd: BorrowedFd<'_>, limit: u32) {
     if is_marked_upgraded(fd) {
         // One that has ended needs no mark.
-        let _ = limit_unsent(fd, 0);
+        let _ = limit_unsent(fd, limit);
     }
 }
 
@@ -364,7 +365,7 @@ mod tests {
         assert!(!is_marked_upgraded(a.as_fd()));
         mark_upgraded(a.as_fd()).unwrap();
         assert!(is_marked_upgraded(a.try_clone().unwrap().as_fd()) && !is_marked_upgraded(b.as_fd()));
-        unmark_upgraded(a.as_fd());
+        unmark_upgraded(a.as_fd(), 0);
         assert!(!is_marked_upgraded(a.as_fd()));
     }
 

@@ -402,7 +402,8 @@ pub struct EndWords {
     pub back: AtomicU32,
     /// Private to the holders: `TCP_NODELAY` as the program has it; underneath it is set.
     pub no_delay: AtomicU32,
-    /// Private to the holders: `TCP_NOTSENT_LOWAT` as the program has it; underneath the mark is there.
+    /// Private to the holders: `TCP_NOTSENT_LOWAT` as the program has it; underneath the mark is
+    /// there.
     pub not_sent: AtomicU32,
     _pad: [u32; 4],
 }

@@ -93,11 +93,13 @@ extern "C-unwind" fn begin(start: *mut c_void) -> c_int {
     code
 }
 
-// The C library's takes the last three from where all seven would lie, whether they were given or not.
+// The C library's takes the last three from where all seven would lie, whether they were given or
+// not.
 hook! { fn clone(start: Option<extern "C-unwind" fn(*mut c_void) -> c_int>, stack: *mut c_void, flags: c_int, argument: *mut c_void, parent_id: *mut pid_t, tls: *mut c_void, child_id: *mut pid_t) -> c_int {
     let address = start.map_or(null(), |start| start as *const c_void);
     match start {
-        // A process of its own; with the parent's memory it is a thread, or runs before an exec as a vfork does.
+        // A process of its own; with the parent's memory it is a thread, or runs before an exec as
+        // a vfork does.
         Some(start) if flags & libc::CLONE_VM == 0 && !stack.is_null() => {
             let start = Start { start, argument };
             let own = (&raw const start).cast_mut().cast();

@@ -1,8 +1,8 @@
 //! The hook of `syscall`, for programs that make socket calls by number.
 //!
-//! Invariant: a number that has a hook is that hook's call; io_uring and the kernel's asynchronous input and output are seen
-//! here, and from then on new connections stay with the kernel, because their requests name descriptors without passing
-//! by. Source: syscall(2).
+//! Invariant: a number that has a hook is that hook's call; io_uring and the kernel's asynchronous
+//! input and output are seen here, and from then on new connections stay with the kernel, because
+//! their requests name descriptors without passing by. Source: syscall(2).
 
 use super::{descriptors, epoll, hook, programs, sockets, transfer, waiting};
 use crate::own::Inside;
@@ -14,7 +14,8 @@ use std::ptr::null;
 /// Bytes of a signal mask as the kernel takes it; the C library's are longer.
 const MASK_BYTES: usize = 8;
 
-/// A mask that the kernel would take, as the C library's functions take it; `None`: not of the kernel's size, or not there.
+/// A mask that the kernel would take, as the C library's functions take it; `None`: not of the
+/// kernel's size, or not there.
 struct Mask(Option<sigset_t>);
 
 impl Mask {

@@ -14,7 +14,8 @@ fn piece(buf: *const c_void, n: size_t) -> [iovec; 1] {
     [iovec { iov_base: buf.cast_mut(), iov_len: n }]
 }
 
-/// The pieces of a vector call on a connection; none for a list that the kernel refuses, so that the kernel says so.
+/// The pieces of a vector call on a connection; none for a list that the kernel refuses, so that
+/// the kernel says so.
 ///
 /// # Safety
 /// As readv: `iov` points to `count` pieces, or to memory that cannot be read.
@@ -115,7 +116,8 @@ hook! { sleeps fn recvmmsg(fd: c_int, msgs: *mut mmsghdr, count: c_uint, flags: 
     receive_messages(fd, msgs, count, flags, timeout)
 } }
 
-/// recvmmsg on a connection: receives one after another, as in the kernel, which goes on behind the end of a stream and looks at the time between two messages only.
+/// recvmmsg on a connection: receives one after another, as in the kernel, which goes on behind the
+/// end of a stream and looks at the time between two messages only.
 ///
 /// # Safety
 /// As recvmmsg.
@@ -224,10 +226,7 @@ hook! { sleeps fn sendmmsg(fd: c_int, msgs: *mut mmsghdr, count: c_uint, flags: 
 fn total(message: &msghdr) -> usize {
     // SAFETY: the pieces could be read when it was sent.
     let pieces = unsafe {
-        std::slice::from_raw_parts(
-            message.msg_iov,
-            if message.msg_iov.is_null() { 0 } else { message.msg_iovlen as usize },
-        )
+        std::slice::from_raw_parts(message.msg_iov, if message.msg_iov.is_null() { 0 } else { message.msg_iovlen })
     };
     pieces.iter().fold(0, |sum, piece| sum.saturating_add(piece.iov_len))
 }

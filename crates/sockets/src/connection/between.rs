@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use std::os::fd::BorrowedFd;
 use std::sync::Weak;
 use std::sync::atomic::Ordering;
-use vmmc_host::stream::{Flags, Watch, forget_error, reset, thread_id, unmark_upgraded};
+use vmmc_host::stream::{Flags, Watch, forget_error, reset, thread_id};
 use vmmc_host::{Deadline, Nanos};
 
 impl Joined {
@@ -112,8 +112,10 @@ impl Connection {
             let (way, _) = core.hand_over(me, &kernel);
             self.tell(context, joined, Tell { receiver: true, sender: true });
             match way {
-                WayBack::Found => return unmark_upgraded(fd),
-                WayBack::Promised if is_over(&patience) => return unmark_upgraded(fd),
+                WayBack::Found => return joined.unmark(fd),
+                WayBack::Promised if is_over(&patience) => {
+                    return joined.unmark(fd);
+                }
                 WayBack::Lost => return give_up(),
                 WayBack::Open if core.is_cut_off() || is_over(&word) => return give_up(),
                 WayBack::Promised | WayBack::Open => std::thread::sleep(BACK_PAUSE),

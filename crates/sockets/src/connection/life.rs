@@ -60,7 +60,8 @@ impl Connection {
         }
     }
 
-    /// `TCP_NODELAY` of an upgraded connection, as whoever holds this end set it: underneath it is on.
+    /// `TCP_NODELAY` of an upgraded connection, as whoever holds this end set it: underneath it is
+    /// on.
     pub fn no_delay(&self) -> Option<bool> {
         self.upgraded.get().map(|joined| joined.core.own().no_delay.load(Ordering::Relaxed) != 0)
     }
@@ -72,7 +73,8 @@ impl Connection {
         }
     }
 
-    /// `TCP_NOTSENT_LOWAT` of an upgraded connection, as whoever holds this end set it: underneath its mark is there.
+    /// `TCP_NOTSENT_LOWAT` of an upgraded connection, as whoever holds this end set it: underneath
+    /// its mark is there.
     pub fn not_sent_limit(&self) -> Option<u32> {
         self.upgraded.get().map(|joined| joined.core.own().not_sent.load(Ordering::Relaxed))
     }
@@ -408,8 +410,10 @@ impl Connection {
             let over = deadline.left(Nanos::monotonic()).is_none();
             match way {
                 // Whoever gets the socket next needs no node to tell where its bytes are.
-                WayBack::Found => return unmark_upgraded(fd),
-                WayBack::Promised if over => return unmark_upgraded(fd),
+                WayBack::Found => return joined.unmark(fd),
+                WayBack::Promised if over => {
+                    return joined.unmark(fd);
+                }
                 WayBack::Lost => return reset(fd),
                 WayBack::Open if over => return reset(fd),
                 WayBack::Promised | WayBack::Open => std::thread::sleep(BACK_PAUSE),
@@ -459,6 +463,11 @@ impl Connection {
 }
 
 impl Joined {
+    /// Takes the mark off the kernel's socket, and puts the program's own limit back in its place.
+    pub(super) fn unmark(&self, fd: BorrowedFd<'_>) {
+        unmark_upgraded(fd, self.core.own().not_sent.load(Ordering::Relaxed));
+    }
+
     /// Before the kernel's socket sends no more: bytes that the other end asked back. If the kernel does not take them, the other end gets a reset and not an end too early.
     fn give_back_at_last(&self, fd: BorrowedFd<'_>) {
         let deadline = Deadline::after(BACK_AT_CLOSE);
