@@ -116,3 +116,56 @@ fn a_foreground_node_writes_to_standard_error_and_to_the_journal_with_its_levels
         assert!(said.contains("node: ends"), "{said}");
     }
 }
+
+/// A stand-in for the journal's reader, which prints what it was asked; and, asked for the last entry's time, this one.
+fn journalctl(folder: &Folder, time: &str) -> String {
+    let script = format!("#!/bin/sh\ncase \"$*\" in *short-unix*) echo '{time} x' ;; *) echo \"asked: $*\" ;; esac\n");
+    let path = folder.file("journalctl");
+    std::fs::write(&path, script).expect("the folder can be written");
+    std::fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).expect("it is ours");
+    format!("{}:/usr/bin:/bin", folder.0.display())
+}
+
+#[test]
+fn the_journal_is_asked_for_the_unit_also_when_no_node_runs() {
+    if let Some(why) = no_other_user() {
+        return println!("SKIP the journal of a user's unit: {why}");
+    }
+    let folder = Folder::new();
+    std::fs::set_permissions(&folder.0, PermissionsExt::from_mode(0o777)).expect("the folder is ours");
+    let ask = |time: &str, name: &str| {
+        let path = journalctl(&folder, time);
+        let mut run = as_nobody(&["node", "log", "-n", "7", "--name", name]);
+        let output = run.env("PATH", path).env("XDG_STATE_HOME", &folder.0).output().expect("setpriv runs");
+        (output.status.code(), text(&output.stdout) + &text(&output.stderr))
+    };
+    // A node of root in the background may have this name on this machine; then its log is what is asked for.
+    if vmmc_host::channel::listening_nodes().iter().any(|(uid, name)| *uid == 0 && name == "default") {
+        return println!("SKIP the journal of a unit that does not run: root runs a node \"default\" here");
+    }
+    let (code, said) = ask("", "default");
+    assert_eq!(code, Some(3), "neither a file nor an entry: {said}");
+    let units = "--unit=vmmc-node --unit=vmmc-memory --user-unit=vmmc-node --no-hostname --lines=7\n";
+    assert_eq!(ask("1700000000.5", "default"), (Some(0), format!("asked: {units}")));
+    assert_eq!(ask("1700000000.5", "other").0, Some(3), "no unit runs a node of another name");
+    // A file that is younger than the last entry is of a node that wrote later.
+    std::fs::create_dir_all(folder.0.join("vmmc")).expect("the folder is ours");
+    std::fs::write(folder.0.join("vmmc/default.log"), "from the file\n").expect("it can be written");
+    assert_eq!(ask("1700000000.5", "default"), (Some(0), "from the file\n".into()));
+    assert_eq!(ask("99999999999.5", "default"), (Some(0), format!("asked: {units}")));
+}
+
+#[test]
+fn a_log_of_root_is_refused_with_who_can_read_it() {
+    if let Some(why) = no_other_user() {
+        return println!("SKIP the log of root's node: {why}");
+    }
+    let folder = Folder::new();
+    std::fs::set_permissions(&folder.0, PermissionsExt::from_mode(0o755)).expect("the folder is ours");
+    let file = folder.file("node.log");
+    let options = ["--plain", "--serve", "any", "--log-file", &file, "--log-level", "info"];
+    let node = Node::start("rootlog", &options);
+    let output = as_nobody(&["node", "log", "--name", &node.name]).output().expect("setpriv runs");
+    let said = text(&output.stderr);
+    assert!(output.status.code() == Some(1) && said.contains(&file) && said.contains("ask root"), "{said}");
+}
