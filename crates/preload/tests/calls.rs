@@ -1,7 +1,7 @@
 //! Every call of the C library that touches a stream socket, made by a C program (`calls.c`) on connections in shared memory: it prints the same with and without `vmmc exec`.
 //!
 //! Invariant: a case compares everything that it prints, and its connections were in shared memory when it began. The program is compiled as distributions do it, with
-//! the checked forms of the calls. Source: the list of calls, and glibc's manual.
+//! the checked forms of the calls. Source: the table of calls in docs/exec.md, and glibc's manual.
 
 mod common;
 

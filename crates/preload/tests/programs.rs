@@ -1,6 +1,6 @@
 //! Real programs, unchanged, with and without `vmmc exec` at either end: the same results in all four combinations.
 //!
-//! Invariant: a test compares what programs print or transfer, never how fast. Source: the list of programs that must work.
+//! Invariant: a test compares what programs print or transfer, never how fast. Source: the list of programs in docs/exec.md.
 
 mod common;
 

@@ -105,7 +105,7 @@ pub const LINUX: Profile = Profile {
     ..NT
 };
 
-/// The development machine of 2026, as `vmmc bench utlb` measured it under load: pinning in the running system, from its first and later uses.
+/// The machine of docs/measured.md, as `vmmc bench utlb` measured it under load: pinning in the running system, from its first and later uses.
 pub const HERE: Profile = Profile {
     name: "here",
     source: "measured by vmmc bench utlb: 2-core AMD virtual machine under load, Linux 6.18; pinning by moving pages in place; interrupt: waking a sleeping thread; kernel: mlock and munlock",

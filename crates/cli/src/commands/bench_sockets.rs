@@ -51,7 +51,7 @@ impl Figure {
     }
 }
 
-/// A case, what people call it, and the bound of the ratio to TCP: of time, of processor time.
+/// A case, what people call it, and the bound of its ratio to TCP: of time, of processor time.
 struct Row {
     case: Case,
     name: &'static str,
