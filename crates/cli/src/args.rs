@@ -24,6 +24,21 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
+impl Cli {
+    /// The command line with all that its help says: a command of a group has the exit codes of its group.
+    pub(crate) fn whole() -> clap::Command {
+        <Cli as clap::CommandFactory>::command().mut_subcommands(handing_down)
+    }
+}
+
+fn handing_down(group: clap::Command) -> clap::Command {
+    let codes = group.get_after_help().cloned();
+    group.mut_subcommands(|command| match (command.get_after_help(), &codes) {
+        (None, Some(codes)) => handing_down(command.after_help(codes.clone())),
+        _ => handing_down(command),
+    })
+}
+
 /// What `vmmc --help` adds: where to begin.
 const START_HERE: &str = concat!(
     "Start here:
@@ -58,7 +73,7 @@ pub(crate) enum Command {
     /// Measure VMMC beside the limits of the machine and other transports
     #[command(after_help = EXIT_CODES)]
     Bench(Bench),
-    /// Run a program as it is; its TCP connections to others that were started so go through VMMC
+    /// Run a program as it is; its TCP connections to others that run so too go through VMMC
     #[command(after_help = EXEC_HELP)]
     Exec(Exec),
     /// TCP connections that go through VMMC, or why they do not

@@ -31,6 +31,26 @@ fn attach(name: &str) -> Result<Session, Failure> {
     try_attach(name).map_err(Failure::from)
 }
 
+/// A description for scripts, in which each export has its id also as all else spells it: `"export_id": "12.3"`.
+fn with_ids(description: &impl serde::Serialize) -> Result<serde_json::Value, Failure> {
+    let mut value = serde_json::to_value(description).map_err(Failure::new)?;
+    spell_ids(&mut value);
+    Ok(value)
+}
+
+fn spell_ids(value: &mut serde_json::Value) {
+    match value {
+        serde_json::Value::Array(values) => values.iter_mut().for_each(spell_ids),
+        serde_json::Value::Object(fields) => {
+            if let Some(id) = fields.get("export").and_then(serde_json::Value::as_u64) {
+                fields.insert("export_id".into(), vmmc::ExportId::from_u64(id).to_string().into());
+            }
+            fields.values_mut().for_each(spell_ids);
+        }
+        _ => {}
+    }
+}
+
 /// The same, for those who go on without.
 fn try_attach(name: &str) -> Result<Session, AttachError> {
     Session::builder().node(name).start_node(false).attach()

@@ -18,7 +18,10 @@ macro_rules! exit_codes {
   3  no such node runs (or it is of another version)
   4  a node of that name runs already
   5  timed out, or the other node cannot be reached
-  6  a check did not hold (wrong checksum, target missed with --check, failing seed)"
+  6  a check did not hold (wrong checksum, target missed with --check, failing seed)
+  126  the program to run was found and cannot be executed
+  127  the program to run was not found
+  130  interrupted while a job ran"
     };
 }
 
@@ -112,6 +115,9 @@ mod tests {
             Failure::Check(message()),
         ] {
             assert!(EXIT_CODES.contains(&format!("\n  {}  ", failure.code())), "{failure:?}");
+        }
+        for code in [CANNOT_EXECUTE, NOT_FOUND, crate::commands::run::INTERRUPTED] {
+            assert!(EXIT_CODES.contains(&format!("\n  {code}  ")), "{code}");
         }
     }
 }

@@ -21,7 +21,7 @@ mod measure;
 mod report;
 
 use args::{Cli, Command};
-use clap::{CommandFactory, Parser};
+use clap::FromArgMatches;
 use failure::Failure;
 use std::io::Write;
 use std::process::ExitCode;
@@ -35,7 +35,7 @@ pub(crate) fn output_json(value: &impl serde::Serialize) -> Result<(), Failure> 
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = Cli::from_arg_matches(&Cli::whole().get_matches()).unwrap_or_else(|e| e.exit());
     match run(cli.command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
@@ -83,7 +83,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Trace(args::Trace::Record(record)) => commands::trace::record(&record),
         Command::Utlb(utlb) => commands::utlb::run(&utlb),
         Command::Completion { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "vmmc", &mut std::io::stdout());
+            clap_complete::generate(shell, &mut Cli::whole(), "vmmc", &mut std::io::stdout());
             Ok(())
         }
         Command::Man { out, command } => commands::man::run(out.as_deref(), &command),

@@ -15,6 +15,10 @@ fn help_names_every_command_and_exit_code() {
         assert!(help.contains(&format!("\n  {command} ")), "{command} is not in the help:\n{help}");
     }
     assert!(help.contains("Exit codes:") && !help.contains("worker"));
+    for words in [&["node", "start"][..], &["node", "log"], &["trace", "record"], &["utlb", "simulate"], &["run"]] {
+        let help = ok(&[words, &["--help"]].concat());
+        assert!(help.contains("Exit codes:") && help.contains("\n  127  "), "{words:?}: {help}");
+    }
     // What it tells a newcomer to type is there.
     let lines = help.lines().skip_while(|line| *line != "Start here:").skip(1);
     let typed: Vec<&str> =

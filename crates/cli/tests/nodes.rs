@@ -207,6 +207,57 @@ fn top_shows_nodes_processes_exports_and_paths() {
 }
 
 #[test]
+fn json_spells_ids_as_texts_do() {
+    let node = Node::start("ids", &["--plain"]);
+    let session = attach(&node.name);
+    let export = session.export(4096).name("spelled").create().expect("there is room");
+    let import = session.import("spelled").open().expect("it exists");
+    let id = export.id();
+    let text = import.explain().to_string();
+    assert!(text.contains(&format!("export {id} ")), "{text}");
+    let own = ["--json", "--name", &node.name];
+    let status = json(&[&["node", "status"], &own[..]].concat());
+    let lists = [&status["exports"], &status["imports"]].map(Clone::clone);
+    let stats = json(&[&["stats"], &own[..]].concat())["imports"].clone();
+    let explain = json(&[&["explain"], &own[..]].concat())["imports"].clone();
+    for list in lists.iter().chain([&stats, &explain]) {
+        assert_eq!(
+            (&list[0]["export_id"], &list[0]["export"]),
+            (&id.to_string().into(), &id.to_u64().into()),
+            "{list}"
+        );
+    }
+}
+
+#[test]
+fn different_keys_are_named_as_the_likely_reason() {
+    let folder = Folder::new();
+    let a = Node::start("likely-a", &["--key-file", &folder.file("one.key")]);
+    let other = folder.file("two.key");
+    let b = Node::start("likely-b", &["--key-file", &other, "--peer", &a.address, "--peer-timeout-ms", "1000"]);
+    let said = fails(5, &["ping", &a.address, "--name", &b.name, "--timeout-ms", "20000"]);
+    assert!(said.contains("do not open with this node's cluster key"), "{said}");
+    wait_until("the status says so too", || ok(&["node", "status", "--name", &b.name]).contains("probably because"));
+}
+
+#[test]
+fn nodes_whose_ciphers_differ_refuse_each_other_by_name() {
+    let folder = Folder::new();
+    let key = folder.file("cluster.key");
+    let a = Node::start("cipher-a", &["--key-file", &key, "--cipher", "aegis-128l"]);
+    let name = unique("cipher-b");
+    let other = ["--name", &name, "--key-file", &key, "--cipher", "aes-256-gcm"];
+    if !cfg!(feature = "aes-256-gcm") {
+        let said = fails(1, &[&["node", "start"], &other[..]].concat());
+        assert!(said.contains("build with the feature aes-256-gcm"), "{said}");
+        return;
+    }
+    let b = Node::start("cipher-b", &["--key-file", &key, "--cipher", "aes-256-gcm", "--peer-timeout-ms", "1000"]);
+    let said = fails(5, &["ping", &a.address, "--name", &b.name, "--timeout-ms", "20000"]);
+    assert!(said.contains("cipher"), "{said}");
+}
+
+#[test]
 fn top_follows_the_variable_that_names_the_node() {
     let (chosen, other) = (Node::start("sel", &["--plain"]), Node::start("oth", &["--plain"]));
     let top = |variable: Option<&str>| {

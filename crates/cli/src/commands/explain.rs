@@ -45,7 +45,7 @@ fn paths(session: &Session, from: Option<&str>, json: bool) -> Result<(), Failur
     let info = session.node_info(true)?;
     let imports: Vec<_> = info.imports.iter().filter(|i| from.is_none_or(|n| i.node == n)).collect();
     if json {
-        return crate::output_json(&serde_json::json!({ "node": info.name, "imports": imports }));
+        return crate::output_json(&super::with_ids(&serde_json::json!({ "node": info.name, "imports": imports }))?);
     }
     if imports.is_empty() {
         return crate::output(&format!(

@@ -4,7 +4,7 @@
 
 use crate::args::Cli;
 use crate::failure::Failure;
-use clap::{Command, CommandFactory};
+use clap::Command;
 use clap_mangen::Man;
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use std::path::Path;
 pub(crate) fn run(out: Option<&Path>, words: &[String]) -> Result<(), Failure> {
     if let Some(folder) = out {
         std::fs::create_dir_all(folder)?;
-        return Ok(clap_mangen::generate_to(Cli::command(), folder)?);
+        return Ok(clap_mangen::generate_to(Cli::whole(), folder)?);
     }
     let mut page = Vec::new();
     Man::new(find(words)?).render(&mut page)?;
@@ -22,7 +22,7 @@ pub(crate) fn run(out: Option<&Path>, words: &[String]) -> Result<(), Failure> {
 /// The subcommand, named as its page is.
 fn find(words: &[String]) -> Result<Command, Failure> {
     // Without the subcommand `help`, which would be named and has no page.
-    let mut command = Cli::command().disable_help_subcommand(true);
+    let mut command = Cli::whole().disable_help_subcommand(true);
     command.build();
     for word in words {
         let found = command.find_subcommand(word).cloned();
@@ -52,8 +52,12 @@ mod tests {
         let mut mentioned = BTreeSet::new();
         for entry in std::fs::read_dir(&folder).expect("the folder").flatten() {
             let file = entry.file_name().into_string().expect("plain names");
-            names.insert(file.strip_suffix(".1").expect("section 1").to_string());
-            mentioned.extend(named(&std::fs::read_to_string(entry.path()).expect("a page")));
+            let page = std::fs::read_to_string(entry.path()).expect("a page");
+            let name = file.strip_suffix(".1").expect("section 1").to_string();
+            let says = page.to_lowercase().contains("exit code") || ["vmmc-completion", "vmmc-man"].contains(&&*name);
+            assert!(says, "{name} says nothing of exit codes");
+            names.insert(name);
+            mentioned.extend(named(&page));
         }
         let _ = std::fs::remove_dir_all(&folder);
         assert!(mentioned.contains("vmmc-node-start") && mentioned.contains("vmmc-run"), "{mentioned:?}");

@@ -157,7 +157,7 @@ fn line(info: &NodeInfo) -> String {
 fn status(which: &Which, json: bool) -> Result<(), Failure> {
     let mut info = attach(&which.name)?.node_info(true)?;
     info.processes.retain(is_not_us);
-    if json { crate::output_json(&info) } else { crate::output(&describe(&info)) }
+    if json { crate::output_json(&super::with_ids(&info)?) } else { crate::output(&describe(&info)) }
 }
 
 /// We are attached too while we ask.

@@ -18,11 +18,11 @@ pub(crate) fn run(stats: &Stats) -> Result<(), Failure> {
         };
         let peer = |p: &vmmc_host::control::PeerInfo| serde_json::json!({ "name": p.name, "address": p.address, "state": p.state, "rtt_ns": p.rtt_ns, "counters": map(&p.counters) });
         let peers: Vec<serde_json::Value> = info.peers.iter().map(peer).collect();
-        return crate::output_json(&serde_json::json!({
+        return crate::output_json(&super::with_ids(&serde_json::json!({
             "node": info.name, "uptime_ms": info.uptime_ms, "counters": map(&info.counters), "peers": peers,
             "imports": info.imports,
             "processes": info.processes.iter().map(|p| serde_json::json!({"process": p.process, "pid": p.pid, "program": p.program, "mapped": p.mapped, "counters": map(&p.counters)})).collect::<Vec<_>>(),
-        }));
+        }))?);
     }
     let line = |whose: &str, (name, value): &(String, u64)| vec![whose.to_string(), name.clone(), value.to_string()];
     let mut lines: Vec<Vec<String>> = info.counters.iter().map(|c| line(&info.name, c)).collect();

@@ -22,7 +22,7 @@ use vmmc::limits::LAUNCH_LOOK;
 const INPUT_BYTES: usize = 32 << 10;
 
 /// Exit code after Ctrl-C, as shells have it.
-const INTERRUPTED: u8 = 130;
+pub(crate) const INTERRUPTED: u8 = 130;
 /// Exit code when a node is lost: that of everything unreachable.
 const LOST: u8 = 5;
 
