@@ -20,7 +20,7 @@ const ARTIFACT_BYTES_MAX: u64 = 15 << 20;
 
 /// How to call it.
 const USAGE: &str = "\
-usage: cargo xtask install --prefix DIR [--destdir DIR] [--profile P] [--no-build] [--no-strip]
+usage: cargo xtask install --prefix DIR [--destdir DIR] [--profile P] [--features F] [--no-build] [--no-strip]
        cargo xtask install --uninstall --prefix DIR [--destdir DIR]";
 
 /// What the command line says.
@@ -28,6 +28,8 @@ struct Options {
     prefix: PathBuf,
     destdir: Option<PathBuf>,
     profile: String,
+    /// Features of the command to build it with, as cargo takes them.
+    features: Option<String>,
     build: bool,
     strip: bool,
     uninstall: bool,
@@ -50,7 +52,7 @@ pub(crate) fn command(part: Part, arguments: &[String]) -> Result<String, String
         return uninstall(&tree);
     }
     if options.build {
-        build(part, &options.profile)?;
+        build(part, &options.profile, options.features.as_deref())?;
     }
     let pages = install(&mut tree, part, &options.profile)?;
     tree.finish(part)?;
@@ -67,7 +69,7 @@ pub(crate) fn command(part: Part, arguments: &[String]) -> Result<String, String
 }
 
 fn parse(arguments: &[String]) -> Result<Options, String> {
-    let (mut prefix, mut destdir, mut profile) = (None, None, "release".to_string());
+    let (mut prefix, mut destdir, mut profile, mut features) = (None, None, "release".to_string(), None);
     let (mut build, mut strip, mut uninstall) = (true, true, false);
     let mut words = arguments.iter();
     while let Some(word) = words.next() {
@@ -76,6 +78,7 @@ fn parse(arguments: &[String]) -> Result<Options, String> {
             "--prefix" => prefix = Some(value()?),
             "--destdir" => destdir = Some(value()?),
             "--profile" => profile = value()?,
+            "--features" => features = Some(value()?),
             "--no-build" => build = false,
             "--no-strip" => strip = false,
             "--uninstall" => uninstall = true,
@@ -87,13 +90,21 @@ fn parse(arguments: &[String]) -> Result<Options, String> {
     if prefix.to_str().is_none_or(|text| text.contains(char::is_whitespace)) {
         return Err(format!("{prefix:?}: pkg-config and systemd take no prefix with a space in it"));
     }
-    Ok(Options { prefix, destdir: destdir.map(absolute).transpose()?, profile, build, strip, uninstall })
+    Ok(Options { prefix, destdir: destdir.map(absolute).transpose()?, profile, features, build, strip, uninstall })
 }
 
-fn build(part: Part, profile: &str) -> Result<(), String> {
+fn build(part: Part, profile: &str, features: Option<&str>) -> Result<(), String> {
     let mut command = cargo(&["build", "--locked", "--profile", profile, "--package", "vmmc-c"]);
     if part == Part::All {
         command.args(["--package", "vmmc-cli", "--package", "vmmc-preload"]);
+    }
+    // One build of all three, so the C library's nodes get it too.
+    let features = features.into_iter().flat_map(|list| list.split([',', ' '])).filter(|name| !name.is_empty());
+    for feature in features {
+        if part == Part::C {
+            return Err(format!("--features {feature}: features are the command's; use `cargo xtask install`"));
+        }
+        command.args(["--features", &format!("vmmc-cli/{feature}")]);
     }
     let done = command.current_dir(root()).status();
     if done.is_ok_and(|status| status.success()) { Ok(()) } else { Err("the build failed; see above".into()) }
@@ -451,5 +462,7 @@ mod tests {
         let words = ["--prefix", "/a b"].map(str::to_string);
         assert!(command(Part::All, &words).expect_err("refused").contains("space"));
         assert!(command(Part::All, &[]).expect_err("refused").contains("--prefix is missing"));
+        let words = ["--prefix", "/nowhere/at/all", "--features", "aes-256-gcm"].map(str::to_string);
+        assert!(command(Part::C, &words).expect_err("refused").contains("features are the command's"));
     }
 }

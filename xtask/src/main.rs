@@ -33,7 +33,7 @@ cargo xtask check --lean      the same; what a step builds for itself alone is t
 cargo xtask check --full first-hour
                               with the profile that users build instead of the check's own (minutes more)
 cargo xtask list              name the steps
-cargo xtask install --prefix DIR [--destdir DIR] [--profile P] [--no-build] [--no-strip]
+cargo xtask install --prefix DIR [--destdir DIR] [--profile P] [--features F] [--no-build] [--no-strip]
                               install the command, the library for `vmmc exec`, the C library, man pages, completions, units
 cargo xtask install --uninstall --prefix DIR [--destdir DIR]
                               take all of that away again

@@ -43,6 +43,7 @@ pub(crate) fn all() -> Vec<Step> {
         step("tests", "unit, scripted, property, conformance, real processes", tests),
         step("loom", "rings and handshakes under every interleaving", loom),
         step("miri", "rings under Miri", miri),
+        step("ciphers", "the build with AES-256-GCM", ciphers),
         step(
             "sim",
             "simulated clusters with faults: 2,000 seeds, and 500 of each kind that change with each commit",
@@ -138,6 +139,16 @@ fn miri() -> Outcome {
     command.arg(target_folder().join("miri"));
     command.env("MIRIFLAGS", "-Zmiri-disable-isolation");
     alone(&target_folder().join("miri"), run("miri", command))
+}
+
+/// The one feature that nothing builds by default, in a build of its own: the workspace's would get it too.
+fn ciphers() -> Outcome {
+    let mut command = cargo(&["test", "--package", "vmmc-nic", "--features", "aes-256-gcm", "--test", "ciphers"]);
+    command.arg("--target-dir").arg(target_folder().join("ciphers"));
+    match alone(&target_folder().join("ciphers"), run("ciphers", command)) {
+        Passed(_) => Passed(format!("{} tests", count_tests(&log_text("ciphers")))),
+        other => other,
+    }
 }
 
 /// Takes away what a step has built for itself alone: where every build is the first one, it is never looked at again.
