@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use vmmc_host::channel::{ChannelError, Listener, node_socket_name};
 use vmmc_host::control::{
@@ -41,6 +42,14 @@ const COST_KIB_MAX: u64 = 128 << 10;
 struct Node {
     name: String,
     daemon: Watched,
+    _turn: MutexGuard<'static, ()>,
+}
+
+/// One test at a time: a process that another one starts would have copies of descriptors that linger, and wait for them
+/// when it closes them, before it is what it was started as.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(|failed| failed.into_inner())
 }
 
 impl Node {
@@ -49,11 +58,12 @@ impl Node {
     }
 
     fn with(test: &str, descriptors: Option<u32>, choose: impl FnOnce(&mut NodeConfig)) -> Node {
+        let turn = turn();
         let name = format!("hostile-{test}-{}", std::process::id());
         let mut config = NodeConfig::new(&name).listen("127.0.0.1:0".parse().unwrap()).key(KeySource::Plain);
         choose(&mut config);
         let daemon = Watched::start(VMMCD, config.to_args(), descriptors);
-        let node = Node { name, daemon };
+        let node = Node { name, daemon, _turn: turn };
         raw::wait(&nap, || node.connect().ok());
         node
     }
@@ -244,6 +254,7 @@ fn a_start_under_a_name_that_a_stranger_holds_says_who_it_is() {
     if !can_be_others() {
         return;
     }
+    let _turn = turn();
     let name = format!("held-{}", std::process::id());
     let stranger = as_user(HOSTILE, || Listener::bind(&node_socket_name(HONEST, &name)).unwrap());
     let config = NodeConfig::new(&name).listen("127.0.0.1:0".parse().unwrap()).key(KeySource::Plain);
