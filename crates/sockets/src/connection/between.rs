@@ -112,10 +112,8 @@ impl Connection {
             let (way, _) = core.hand_over(me, &kernel);
             self.tell(context, joined, Tell { receiver: true, sender: true });
             match way {
-                WayBack::Found => return joined.unmark(fd),
-                WayBack::Promised if is_over(&patience) => {
-                    return joined.unmark(fd);
-                }
+                WayBack::Found => return self.unmark(context, fd),
+                WayBack::Promised if is_over(&patience) => return self.unmark(context, fd),
                 WayBack::Lost => return give_up(),
                 WayBack::Open if core.is_cut_off() || is_over(&word) => return give_up(),
                 WayBack::Promised | WayBack::Open => std::thread::sleep(BACK_PAUSE),

@@ -409,15 +409,20 @@ impl Connection {
             self.tell(context, joined, tell);
             let over = deadline.left(Nanos::monotonic()).is_none();
             match way {
-                // Whoever gets the socket next needs no node to tell where its bytes are.
-                WayBack::Found => return joined.unmark(fd),
-                WayBack::Promised if over => {
-                    return joined.unmark(fd);
-                }
+                WayBack::Found => return self.unmark(context, fd),
+                WayBack::Promised if over => return self.unmark(context, fd),
                 WayBack::Lost => return reset(fd),
                 WayBack::Open if over => return reset(fd),
                 WayBack::Promised | WayBack::Open => std::thread::sleep(BACK_PAUSE),
             }
+        }
+    }
+
+    /// It was handed back. Without a node that can tell whoever gets the socket next where it goes on, and count him among the holders of the end, he takes it for one of the kernel's.
+    pub(super) fn unmark(&self, context: &Context, fd: BorrowedFd<'_>) {
+        let Some(joined) = self.upgraded.get() else { return };
+        if !(self.can_be_followed(context) && context.node_answers()) {
+            unmark_upgraded(fd, joined.core.own().not_sent.load(Ordering::Relaxed));
         }
     }
 
@@ -463,11 +468,6 @@ impl Connection {
 }
 
 impl Joined {
-    /// Takes the mark off the kernel's socket, and puts the program's own limit back in its place.
-    pub(super) fn unmark(&self, fd: BorrowedFd<'_>) {
-        unmark_upgraded(fd, self.core.own().not_sent.load(Ordering::Relaxed));
-    }
-
     /// Before the kernel's socket sends no more: bytes that the other end asked back. If the kernel does not take them, the other end gets a reset and not an end too early.
     fn give_back_at_last(&self, fd: BorrowedFd<'_>) {
         let deadline = Deadline::after(BACK_AT_CLOSE);
