@@ -130,6 +130,11 @@ impl Outbox {
         self.bytes
     }
 
+    /// Descriptors that wait.
+    pub(super) fn waiting_fds(&self) -> usize {
+        self.fds
+    }
+
     /// Sends what waits, as far as there is room. Returns the number of messages that went out.
     pub(super) fn retry(&mut self) -> Result<u64, Gone> {
         let mut sent = 0;

@@ -9,7 +9,7 @@ use super::shares::Table;
 use super::{memory, refusal as refusals};
 use crate::limits::{
     CONTROL_BATCH, CONTROL_USER_TURN, CONTROL_WORK_ATTACH, CONTROL_WORK_BYTES, CONTROL_WORK_INFO, CONTROL_WORK_MAP,
-    CONTROL_WORK_PAGES, OUTBOX_USER_BYTES_MAX, PINS_PER_CALL_MAX,
+    CONTROL_WORK_PAGES, DESCRIPTORS_PER_REGION, OUTBOX_USER_BYTES_MAX, PINS_PER_CALL_MAX,
 };
 use crate::log::LogLevel;
 use rustix::event::epoll;
@@ -128,11 +128,17 @@ impl Station {
     /// Whether what waits for all connections of this one's user is within its bound.
     pub(super) fn user_may_wait(&self, index: usize) -> bool {
         let Some(uid) = self.connections.get(index).and_then(|c| c.as_ref()).map(|c| c.who.uid) else { return true };
-        let own = self.connections.iter().flatten().filter(|c| c.who.uid == uid);
-        let waiting = |c: &super::connection::Connection| {
-            c.control.waiting_bytes() + c.process.as_ref().map_or(0, |p| p.events.waiting_bytes())
-        };
-        own.map(|c| waiting(c)).sum::<usize>() <= OUTBOX_USER_BYTES_MAX
+        let (mut bytes, mut fds) = (0, 0);
+        for connection in self.connections.iter().flatten().filter(|c| c.who.uid == uid) {
+            for outbox in
+                [Some(&connection.control), connection.process.as_ref().map(|p| &p.events)].into_iter().flatten()
+            {
+                bytes += outbox.waiting_bytes();
+                fds += outbox.waiting_fds() as u64;
+            }
+        }
+        // Descriptors that wait are within what its share leaves it.
+        bytes <= OUTBOX_USER_BYTES_MAX && (fds == 0 || self.shares.check(uid, Table::Descriptors, fds).is_ok())
     }
 
     fn serve_request(&mut self, index: usize, now: Time, request: Request, fds: Vec<OwnedFd>) {
@@ -201,8 +207,12 @@ impl Station {
         let id = self.attached_process(index)?.id;
         let fd = fd.ok_or_else(|| refusal(RefusalCode::BadRegion, "a region comes with exactly one descriptor"))?;
         self.take_share(index, Table::Regions, 1)?;
-        let taken = self.take_share(index, Table::Descriptors, 1);
-        let region = taken.and_then(|()| self.memory.register(id, fd, len).map_err(|e| refusals::memory(&e)));
+        let taken = self.take_share(index, Table::Descriptors, DESCRIPTORS_PER_REGION);
+        if let Err(full) = taken {
+            self.give_share(index, Table::Regions, 1);
+            return Err(full);
+        }
+        let region = self.memory.register(id, fd, len).map_err(|e| refusals::memory(&e));
         if region.is_err() {
             self.give_region_share(index);
         }
@@ -219,7 +229,7 @@ impl Station {
 
     fn give_region_share(&mut self, index: usize) {
         self.give_share(index, Table::Regions, 1);
-        self.give_share(index, Table::Descriptors, 1);
+        self.give_share(index, Table::Descriptors, DESCRIPTORS_PER_REGION);
     }
 
     fn call_add_peer(&mut self, now: Time, index: usize, addresses: &[String]) -> Result<Answer, Refusal> {

@@ -3,7 +3,7 @@
 //! Invariant: a connection is a sockets client or a process of the engine, never both; a client that breaks the rules loses its connection, and nobody else notices.
 
 use super::Misbehaved;
-use crate::limits::SOCKET_LAST_WORDS_MAX;
+use crate::limits::{DESCRIPTORS_PER_SOCKETS_CLIENT, SOCKET_LAST_WORDS_MAX};
 use crate::station::refusal::{invalid, refusal};
 use crate::station::shares::Table;
 use crate::station::{Readable, Station};
@@ -65,6 +65,7 @@ impl Station {
             self.note_of(now, who.uid, message.clone());
             return Err(refusal(RefusalCode::NotStarted, message));
         }
+        self.take_share(index, Table::Descriptors, DESCRIPTORS_PER_SOCKETS_CLIENT)?;
         let bells = fds.pop().expect("one, as seen above");
         let attached = self.sockets.attach(index, who.pid, who.uid, bells);
         if attached.is_ok() {

@@ -310,3 +310,32 @@ fn a_process_may_write_its_own_bell_and_lanes_as_it_likes() {
     }
     check();
 }
+
+#[test]
+fn what_the_node_opens_for_a_client_counts_in_its_share() {
+    use crate::limits::{DESCRIPTORS_PER_PROCESS, DESCRIPTORS_PER_REGION, DESCRIPTORS_PER_SOCKETS_CLIENT};
+    let world = World::new(1, None);
+    let total = || world.borrow().stations[0].shares.total(super::super::Table::Descriptors);
+    let mut one = Raw::attach(&world, 0);
+    let attached = total();
+    assert_eq!(attached, u64::from(1 + DESCRIPTORS_PER_PROCESS));
+    let region = one.register(4096);
+    // One more when the first importer reads it.
+    assert_eq!(total(), attached + u64::from(DESCRIPTORS_PER_REGION));
+    one.call(Call::ReleaseRegion { region: region.id }).unwrap();
+    assert_eq!(total(), attached);
+    let (theirs, ours) = Channel::pair().unwrap();
+    {
+        let mut world = world.borrow_mut();
+        let now = world.now;
+        world.stations[0].accept(now, theirs).unwrap();
+    }
+    let bells = vmmc_host::stream::Bells::create().unwrap().share().unwrap();
+    let call = vmmc_host::stream::messages::SocketCall::Attach { version: vmmc_host::control::CONTROL_VERSION };
+    let request = Request { serial: 1, call: Call::Sockets(call) };
+    ours.try_send(&encode(&request), &[bells.as_fd()]).unwrap();
+    one.pump();
+    assert_eq!(total(), attached + u64::from(1 + DESCRIPTORS_PER_SOCKETS_CLIENT));
+    drop(ours);
+    crate::testing::wait(&|| one.pump(), || (total() == attached).then_some(()));
+}
