@@ -451,7 +451,7 @@ fn what_a_client_leaves_unread_is_closed_where_nobody_waits() {
         let door = format!("left-{}", std::process::id());
         let listener = Listener::bind(&door).unwrap();
         send_lingering(&Channel::try_connect(&door).unwrap(), &[], 1);
-        let _ = wild::send_wild(&connect(0, &name).unwrap(), &[], &[listener.as_fd()]);
+        let _ = wild::send_wild(connect(0, &name).unwrap(), &[], &[listener.as_fd()]);
     });
     raw::wait(&nap, || (node.daemon.descriptors() <= before + 4).then_some(()));
 }
@@ -562,7 +562,8 @@ impl Rings {
             }
         } else {
             for _ in 0..noise.below(200) {
-                let at = noise.next() % (self.words.len_bytes() / if noise.one_in(2) { 1 } else { 64 }) & !7;
+                let part = if noise.one_in(2) { 1 } else { 64 };
+                let at = (noise.next() % (self.words.len_bytes() / part)) & !7;
                 self.words.word(at).unwrap().store(noise.number(), Ordering::SeqCst);
             }
         }
