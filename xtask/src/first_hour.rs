@@ -131,7 +131,7 @@ fn type_all(home: &Path, blocks: &[Block], full: bool) -> Result<String, String>
             }
             What::Typed { folder, needs, last: at_the_end } => {
                 if let Some(need) = needs.iter().find(|need| !there(need)) {
-                    println!("   SKIP {}: needs {need}", block.place);
+                    crate::skipped(&format!("{}: needs {need}", block.place));
                     skipped += 1;
                     continue;
                 }
@@ -156,6 +156,8 @@ fn type_all(home: &Path, blocks: &[Block], full: bool) -> Result<String, String>
         script.push_str("test -z \"$(find ~/.local -size +15M -print)\"\n");
     }
     script.push_str(&image(&fs::read_to_string(root().join("Dockerfile")).map_err(|e| e.to_string())?, full)?);
+    // The formatter takes the pages of the command too without a warning.
+    script.push_str("if command -v man >/dev/null; then MANROFFSEQ= MANWIDTH=120 man --warnings -E UTF-8 -l -Tutf8 -Z ~/.local/share/man/man1/*.1 2>&1 >/dev/null | tee ~/warnings; test ! -s ~/warnings; else echo SKIP man pages: no man; fi\n");
     script.push_str("cp -r ~/.local/share/man ~/pages\nvmmc node stop >/dev/null 2>&1 || true\n");
     script.push_str(&last);
     script.push_str("cd; echo '== nothing is left'\nif [ -e ~/.local ]; then find ~/.local; exit 1; fi\n");
@@ -167,7 +169,7 @@ fn type_all(home: &Path, blocks: &[Block], full: bool) -> Result<String, String>
     let mut stop = Command::new(built_folder(PROFILE).join("vmmc"));
     let _ = stop.args(["node", "stop", "--name", &node()]).output();
     let log = log_text("first-hour");
-    log.lines().filter(|line| line.starts_with("SKIP")).for_each(|line| println!("   {line}"));
+    log.lines().filter_map(|line| line.strip_prefix("SKIP ")).for_each(crate::skipped);
     if let Failed(why) = outcome {
         let at = log.lines().rfind(|line| line.starts_with("== ")).unwrap_or("== the start");
         return Err(format!("{}: {why}", &at[3..]));

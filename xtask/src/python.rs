@@ -71,7 +71,7 @@ fn try_check(venv: &Path) -> Result<String, String> {
     let tests = root().join("bindings/python/tests/test_vmmc.py");
     step(venv, &node, "python-tests", &[tests.to_str().expect("the tree's path is UTF-8")])?;
     let log = log_text("python-tests");
-    log.lines().filter(|line| line.contains("skipped")).for_each(|line| println!("   SKIP {line}"));
+    log.lines().filter(|line| line.contains("skipped")).for_each(crate::skipped);
     let ran = log.lines().find(|line| line.starts_with("Ran ")).unwrap_or_default().to_string();
     let examples = examples()?;
     let tutorial = examples.iter().try_for_each(|example| {
