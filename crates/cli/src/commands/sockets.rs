@@ -24,12 +24,17 @@ pub(crate) fn run(sockets: &Sockets) -> Result<(), Failure> {
         let list: Vec<serde_json::Value> = list.iter().map(|s| json(s, rates.of(s))).collect();
         return crate::output_json(&serde_json::json!({ "sockets": list, "total": total }));
     }
+    crate::output(&shown(&list, total as usize, &rates))
+}
+
+/// A table of those that the node listed, and how many more it has.
+fn shown(list: &[SocketInfo], total: usize, rates: &Rates) -> String {
     let lines: Vec<Vec<String>> = list.iter().map(|s| line(s, rates.of(s))).collect();
     let header = ["process", "local", "remote", "peer", "path", "why not", "rings", "sent", "received", "sending"];
-    crate::output(&table::align(&header, &lines, 7))?;
-    match total as usize - list.len().min(total as usize) {
-        0 => Ok(()),
-        more => crate::output(&format!("and {more} more\n")),
+    let table = table::align(&header, &lines, 7);
+    match total.saturating_sub(list.len()) {
+        0 => table,
+        more => format!("{table}and {more} more\n"),
     }
 }
 
@@ -92,4 +97,20 @@ fn peer(socket: &SocketInfo) -> String {
 fn program(pid: u32) -> String {
     let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     format!("{pid} {}", name.trim()).trim().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_beyond_the_list_are_counted() {
+        let rates = Rates { before: HashMap::new(), passed: Duration::from_secs(1) };
+        let list = vec![SocketInfo::default(); 3];
+        assert!(shown(&list, 5000, &rates).ends_with("\nand 4997 more\n"));
+        // One that came between the two counts is no surprise.
+        for total in [2, 3] {
+            assert!(!shown(&list, total, &rates).contains("more"));
+        }
+    }
 }
