@@ -209,3 +209,20 @@ fn stats_and_explain_speak_of_a_running_node() {
     let said = fails(1, &["explain", &node.name, "no-such-export", "--name", &node.name]);
     assert!(said.contains("no-such-export"), "{said}");
 }
+
+#[test]
+fn a_demo_writes_a_page_that_stands_alone() {
+    let folder = Folder::new();
+    let (moved, page) = (folder.file("moved"), folder.file("demo.html"));
+    std::fs::write(&moved, [7; 943]).expect("the folder can be written");
+    ok(&["demo", "--runs", "1", "--file", &moved, "--html", &page]);
+    let page = std::fs::read_to_string(page).expect("it is written");
+    for wanted in
+        ["<h1>VMMC demo<", "moved, 943 B, was moved", "<svg", ">Bandwidth, 64 MiB<", ">Promises<", ">All figures<"]
+    {
+        assert!(page.contains(wanted), "{wanted:?} is missing");
+    }
+    for outside in ["src=", "href=", "http:", "https:", "@import"] {
+        assert!(!page.contains(outside), "{outside:?} leads out of the page");
+    }
+}
