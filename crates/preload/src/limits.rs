@@ -31,8 +31,9 @@ pub(crate) const FOR_EVER: std::time::Duration = std::time::Duration::from_secs(
 pub(crate) const CANCELLED_MAX: usize = 1024;
 /// Longest sleep of a poll that has no bell, which happens when an area has no room for one more watcher, ms.
 pub(crate) const POLL_SLICE_MS: i32 = 1;
-/// Longest sleep of a loop that peers cannot ring: with a new bell, or in the child of a fork, until the node has told
-/// them how. That takes a millisecond, unless the node is stopped or has died; then this is what an event takes longer.
+/// Longest sleep of a loop that peers cannot ring: with a new bell, or in the child of a fork,
+/// until the node has told them how. That takes a millisecond, unless the node is stopped or has
+/// died; then this is what an event takes longer.
 pub(crate) const DEAF_SLICE_NS: u64 = 1_000_000;
 /// Bytes that may be sent into the kernel after it said that there is room before it is asked again: fewer than are free then even with the smallest buffers.
 pub(crate) const SEEN_ROOM_BYTES: u32 = 2048;

@@ -114,7 +114,8 @@ pub(crate) struct Members {
     free: VecDeque<u32>,
     queue: VecDeque<u32>,
     rings: usize,
-    /// Members that no bell rings for, until they are with the kernel, and what had happened when they were looked at.
+    /// Members that no bell rings for, until they are with the kernel, and what had happened when
+    /// they were looked at.
     unheard: Vec<(u32, u64)>,
     /// Members whose rings are full, to which the kernel may be open before there is room.
     full: Vec<u32>,

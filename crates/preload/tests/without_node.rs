@@ -1,6 +1,8 @@
-//! Programs whose node is stopped, has died or was started anew while they have connections in rings: they see what TCP would have shown them.
+//! Programs whose node is stopped, has died or was started anew while they have connections in
+//! rings: they see what TCP would have shown them.
 //!
-//! Invariant: the program says "fine" and ends; one that hangs says where, or is killed at its limit.
+//! Invariant: the program says "fine" and ends; one that hangs says where, or is killed at its
+//! limit.
 
 mod common;
 

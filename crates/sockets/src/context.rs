@@ -196,7 +196,8 @@ impl Context {
     }
 
     /// Follows an upgraded socket that this program found open when it was started. Whether it was counted for us or not, we count ourselves: a count that is too high
-    /// does no harm. If nobody can tell where its bytes are, until the deadline, only we cannot use it: others may hold it.
+    /// does no harm. If nobody can tell where its bytes are, until the deadline, only we cannot use
+    /// it: others may hold it.
     pub fn inherit(&self, fd: BorrowedFd<'_>, deadline: Deadline) -> Arc<Connection> {
         let connection = Connection::new(self.generation());
         match self.node().adopt(&self.settings, fd, deadline) {
@@ -237,7 +238,8 @@ impl Context {
         }
     }
 
-    /// Whether the node is there and answers. Waits for that, at most [`ANSWER_TIME`](crate::limits::ANSWER_TIME).
+    /// Whether the node is there and answers. Waits for that, at most
+    /// [`ANSWER_TIME`](crate::limits::ANSWER_TIME).
     pub fn node_answers(&self) -> bool {
         self.node().answers(&self.settings)
     }
@@ -273,7 +275,8 @@ impl Context {
         ReadySet::new(self)
     }
 
-    /// A set that follows no connection, for a loop that looks by itself: only [`ReadySet::mark`] wakes it.
+    /// A set that follows no connection, for a loop that looks by itself: only [`ReadySet::mark`]
+    /// wakes it.
     ///
     /// # Errors
     /// When descriptors are short.

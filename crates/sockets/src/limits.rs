@@ -23,8 +23,9 @@ pub const WATCHERS_MAX: usize = 4;
 pub const TOKENS_MAX: u32 = vmmc_host::stream::TOKENS;
 /// Time to ask the node about sockets that came from another program.
 pub const ADOPT_TIME: Duration = Duration::from_secs(5);
-/// Time for the node to answer before a program is started that would have to ask it: without an answer connections go
-/// back to the kernel, which harms nobody, so a busy node need not be waited for.
+/// Time for the node to answer before a program is started that would have to ask it: without an
+/// answer connections go back to the kernel, which harms nobody, so a busy node need not be waited
+/// for.
 pub const ANSWER_TIME: Duration = Duration::from_millis(100);
 /// Pause between two looks for the answer about such a socket.
 pub const ADOPT_PAUSE: Duration = Duration::from_micros(50);
@@ -54,8 +55,9 @@ pub const SEND_BYTES_MAX: u64 = 64 << 10;
 /// Bytes between two requests for a larger ring, should the node not have granted the first.
 pub const GROW_AGAIN_BYTES: u64 = 16 << 20;
 
-/// Time after which a full ring from which nobody takes a byte is left for the kernel: a reader that merely waits for its
-/// turn on a busy machine gets it, and this is what a program loses that writes more than a ring before it reads.
+/// Time after which a full ring from which nobody takes a byte is left for the kernel: a reader
+/// that merely waits for its turn on a busy machine gets it, and this is what a program loses that
+/// writes more than a ring before it reads.
 pub const FULL_TIME_NS: u64 = 10_000_000;
 
 /// Longest wait without sleep. Between cores nothing was gained beyond 5 us, and a wake-up of a sleeper costs more than 20 us here.

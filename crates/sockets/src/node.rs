@@ -1,10 +1,12 @@
 //! This process as a client of its node's sockets service.
 //!
-//! Invariant: nothing here waits but [`Node::adopt`], and that until a deadline. The lock is only tried: whoever finds it taken leaves the news to whoever has it.
+//! Invariant: nothing here waits but [`Node::adopt`], and that until a deadline. The lock is only
+//! tried: whoever finds it taken leaves the news to whoever has it.
 //!
-//! A node that was started anew counts processes, slabs and places from the beginning, and knows nothing of the
-//! connections of the one before, which go on. So what a node named belongs to a [`Session`]: it is said to no other
-//! node, and peers ring this process by the name that it had when they met.
+//! A node that was started anew counts processes, slabs and places from the beginning, and knows
+//! nothing of the connections of the one before, which go on. So what a node named belongs to a
+//! [`Session`]: it is said to no other node, and peers ring this process by the name that it had
+//! when they met.
 
 use crate::connection::Connection;
 use crate::context::Settings;
@@ -30,7 +32,8 @@ pub(crate) struct Node {
     bell_fds: [OnceLock<OwnedFd>; BELLS as usize],
     /// Which bells an event loop has: two loops would take each other's bits and arming.
     bells_taken: [AtomicBool; BELLS as usize],
-    /// From which session on all peers have the eventfd of a bell: its number, [`AWAITED`] or [`UNHEARD`].
+    /// From which session on all peers have the eventfd of a bell: its number, [`AWAITED`] or
+    /// [`UNHEARD`].
     bells_heard: [AtomicU32; BELLS as usize],
     /// The first session of which a connection is watched by a bell since its loop took it.
     bells_watch: [AtomicU32; BELLS as usize],
@@ -63,7 +66,8 @@ const AWAITED: u32 = u32::MAX - 1;
 /// No node that is there was told of it.
 const UNHEARD: u32 = u32::MAX;
 
-/// What was agreed with one node, from the attach until it is lost; and longer for connections that were made meanwhile.
+/// What was agreed with one node, from the attach until it is lost; and longer for connections that
+/// were made meanwhile.
 #[derive(Debug, Default)]
 pub(crate) struct Session {
     /// Of which [`Node`] it is: its address. A fork makes another one.
@@ -173,7 +177,8 @@ impl Session {
         }
     }
 
-    /// Others read them for a moment; this very thread may, below a signal handler. A peer that is not known is rung by the node.
+    /// Others read them for a moment; this very thread may, below a signal handler. A peer that is
+    /// not known is rung by the node.
     fn peers_to_change(&self) -> Option<RwLockWriteGuard<'_, HashMap<u32, Arc<Peer>>>> {
         for _ in 0..LOCK_TRIES {
             if let Ok(peers) = self.peers.try_write() {
@@ -281,7 +286,8 @@ impl Node {
         told.then_some(()).ok_or(Errno::AGAIN)
     }
 
-    /// Peers may have met this process already. What the node answers to a question that follows the bell comes after it has told them: here, whether it knows a socket that cannot be.
+    /// Peers may have met this process already. What the node answers to a question that follows
+    /// the bell comes after it has told them: here, whether it knows a socket that cannot be.
     fn ask_for_bell(&self, link: &mut Link, bell: u32) -> bool {
         link.last_number += 1;
         let number = link.last_number;
@@ -317,8 +323,8 @@ impl Node {
         link.zip(session).is_some_and(|(link, session)| link.channel.is_some() && Arc::ptr_eq(&link.session, &session))
     }
 
-    /// Whether the node is there and answers. It is asked anew: in the child of a vfork what it says to us is the
-    /// parent's.
+    /// Whether the node is there and answers. It is asked anew: in the child of a vfork what it
+    /// says to us is the parent's.
     pub(crate) fn answers(&self, settings: &Settings) -> bool {
         let open = |channel: &Channel| {
             let mut ends = [PollFd::from_borrowed_fd(channel.as_fd(), PollFlags::empty())];
@@ -349,7 +355,8 @@ impl Node {
         std::ptr::from_ref(self).addr()
     }
 
-    /// Says something about an end to the node that knows it; another one has given its place to somebody else.
+    /// Says something about an end to the node that knows it; another one has given its place to
+    /// somebody else.
     fn say_of(&self, seat: &Seat, call: impl FnOnce(Place) -> SocketCall) {
         let Some(session) = self.session(seat) else { return };
         let Some(mut link) = self.lock_patiently() else { return };
@@ -436,24 +443,28 @@ impl Node {
         }
     }
 
-    /// An end is not used any more. If that is not said the node keeps the slot until this process ends.
+    /// An end is not used any more. If that is not said the node keeps the slot until this process
+    /// ends.
     pub(crate) fn release(&self, seat: &Seat) {
         self.say_of(seat, |place| SocketCall::Release { place });
     }
 
-    /// The ring from this end was full. If that is not said the ring stays as it is until the next wish.
+    /// The ring from this end was full. If that is not said the ring stays as it is until the next
+    /// wish.
     #[cold]
     pub(crate) fn grow(&self, seat: &Seat) {
         self.say_of(seat, |place| SocketCall::Grow { place });
     }
 
-    /// This process holds an end no more; others do. If that is not said the peer finds out by itself.
+    /// This process holds an end no more; others do. If that is not said the peer finds out by
+    /// itself.
     pub(crate) fn let_go(&self, seat: &Seat) {
         self.say_of(seat, |place| SocketCall::LetGo { place });
     }
 
-    /// The kernel says that the other end, on another node, has ended: is all here that it sent by the ring? The
-    /// question is asked again with the next look at the kernel's socket; without a node the connection is broken.
+    /// The kernel says that the other end, on another node, has ended: is all here that it sent by
+    /// the ring? The question is asked again with the next look at the kernel's socket; without a
+    /// node the connection is broken.
     #[cold]
     pub(crate) fn ask_for_the_rest(&self, seat: &Seat) {
         self.say_of(seat, |place| SocketCall::Ended { place });

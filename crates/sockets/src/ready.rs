@@ -186,7 +186,8 @@ impl ReadySet {
         self.looks.received(Nanos::monotonic);
     }
 
-    /// Whether a sleep should end soon: somebody who cannot ring the bell may have marked a token. For a new bell that is so until the node has told the peers of it; whoever finds it so takes
+    /// Whether a sleep should end soon: somebody who cannot ring the bell may have marked a token.
+    /// For a new bell that is so until the node has told the peers of it; whoever finds it so takes
     /// the [news](Context::poll).
     #[inline]
     pub fn is_deaf(&self) -> bool {

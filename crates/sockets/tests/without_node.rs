@@ -1,4 +1,5 @@
-//! The node is stopped, has died, or was started anew: connections that are there go on as TCP's do.
+//! The node is stopped, has died, or was started anew: connections that are there go on as TCP's
+//! do.
 //!
 //! Invariant: nobody waits for a node, and what one node named is not said to the next one.
 
@@ -121,7 +122,8 @@ fn connections_of_a_node_that_has_gone_are_rung_by_the_name_of_then() {
     before.remove(two.connection());
     node.stop();
     let node = TestNode::start_named(node.name.clone());
-    // Others come first, so that numbers of this node mean other processes than those of the last one.
+    // Others come first, so that numbers of this node mean other processes than those of the last
+    // one.
     let (c, d) = (node.context(), node.context());
     let _others = upgraded_pair(&c, &d);
     std::thread::sleep(vmmc_sockets::limits::NODE_RETRY);

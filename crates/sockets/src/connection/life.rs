@@ -246,7 +246,8 @@ impl Connection {
         if how != Shutdown::Read {
             let tell = joined.core.end_sending(thread_id());
             self.tell(context, joined, tell);
-            // Another thread may wait for room, or a loop, and hears at once that there is none any more.
+            // Another thread may wait for room, or a loop, and hears at once that there is none any
+            // more.
             fence(Ordering::SeqCst);
             joined.core.outgoing().sender_sleep.wake_all();
             self.mark_own_watches(context.node());
@@ -358,8 +359,8 @@ impl Connection {
     }
 
     /// Whether nothing comes by the ring any more of which the kernel does not tell, after
-    /// [`pin_to_kernel`](Self::pin_to_kernel): the ring is empty, and no send is under way that began before the peer
-    /// could know.
+    /// [`pin_to_kernel`](Self::pin_to_kernel): the ring is empty, and no send is under way that
+    /// began before the peer could know.
     pub fn is_with_kernel(&self) -> bool {
         let Some(joined) = self.upgraded.get() else { return true };
         let into = joined.core.incoming();
@@ -373,7 +374,8 @@ impl Connection {
         !sends && followed && (!into.reads_ring() || into.available(joined.core.slot.most_bytes()) == 0)
     }
 
-    /// A number that changes when the other end does something by the ring, for whoever no bell rings for.
+    /// A number that changes when the other end does something by the ring, for whoever no bell
+    /// rings for.
     pub fn ring_changes(&self) -> u64 {
         let Some(joined) = self.upgraded.get() else { return 0 };
         let (into, out) = (joined.core.incoming(), joined.core.outgoing());
@@ -418,7 +420,8 @@ impl Connection {
         }
     }
 
-    /// It was handed back. Without a node that can tell whoever gets the socket next where it goes on, and count him among the holders of the end, he takes it for one of the kernel's.
+    /// It was handed back. Without a node that can tell whoever gets the socket next where it goes
+    /// on, and count him among the holders of the end, he takes it for one of the kernel's.
     pub(super) fn unmark(&self, context: &Context, fd: BorrowedFd<'_>) {
         let Some(joined) = self.upgraded.get() else { return };
         if !(self.can_be_followed(context) && context.node_answers()) {

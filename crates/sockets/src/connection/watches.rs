@@ -66,7 +66,8 @@ impl Connection {
         }
     }
 
-    /// Has the event loops of this process look at the connection. The caller has passed a full fence.
+    /// Has the event loops of this process look at the connection. The caller has passed a full
+    /// fence.
     pub(super) fn mark_own_watches(&self, node: &Node) {
         // Below a signal handler that interrupted one that changes: its loop looks anyway.
         let Some(watches) = self.watches.lock() else { return };

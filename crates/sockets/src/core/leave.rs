@@ -39,8 +39,9 @@ pub(super) struct Full {
 }
 
 impl Upgraded {
-    /// Sending end that has no room: a receiving end that takes nothing for so long may wait for us to go on, as a program does that writes before it reads. The kernel's
-    /// buffers take more than a ring, and there the direction goes with the next send.
+    /// Sending end that has no room: a receiving end that takes nothing for so long may wait for us
+    /// to go on, as a program does that writes before it reads. The kernel's buffers take more than
+    /// a ring, and there the direction goes with the next send.
     pub(crate) fn notice_full(&self, now_ns: u64) {
         let head = self.outgoing().head.load(Ordering::Acquire);
         let full = &self.full;
