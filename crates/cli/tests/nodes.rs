@@ -171,12 +171,18 @@ fn metrics_are_served_when_asked_for_and_only_then() {
     let far = attach(&peer.name);
     let far = far.import("counted").node(&node.address).open().expect("the nodes are peers");
     near.send(0, &[1; 100]).and_then(|()| far.send(0, &[2; 100])).expect("there is room");
-    let answer = get("/metrics");
-    let page = answer.split_once("\r\n\r\n").expect("a body").1;
-    for row in ["vmmc_process_mapped_send_bytes_total{", "vmmc_import_send_bytes_total{", "vmmc_peer_"] {
-        assert!(page.lines().any(|line| line.starts_with(row)), "{row}: {page}");
-    }
-    promtool(page);
+    let rows = ["vmmc_process_mapped_send_bytes_total{", "vmmc_import_send_bytes_total{", "vmmc_peer_"];
+    // The node describes itself some times a second at most, so the first page may be an older one.
+    let end = Instant::now() + Duration::from_secs(20);
+    let page = loop {
+        let answer = get("/metrics");
+        let page = answer.split_once("\r\n\r\n").expect("a body").1.to_string();
+        let missing = rows.iter().find(|row| !page.lines().any(|line| line.starts_with(**row)));
+        let Some(missing) = missing else { break page };
+        assert!(Instant::now() < end, "{missing}: {page}");
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    promtool(&page);
     drop(export);
 }
 

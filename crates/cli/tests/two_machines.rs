@@ -108,7 +108,7 @@ fn blocks(document: &str, section: &str) -> Vec<Block> {
         } else if let Some(kind) = line.strip_prefix("```").filter(|_| inside) {
             let text: Vec<&str> = lines.by_ref().take_while(|line| *line != "```").collect();
             found.push(Block { before: before.clone(), kind: kind.into(), text: text.join("\n") + "\n" });
-        } else if !line.is_empty() {
+        } else if !line.is_empty() && !line.starts_with("<!--") {
             before = line.into();
         }
     }

@@ -174,12 +174,12 @@ static void killed(int *fd)
     waitpid(child, 0, 0);
 }
 
+/* Until nothing more is taken: a ring that nobody reads is left for the kernel after 10 ms. */
 static void fill(int fd)
 {
     memset(buf, 'f', sizeof buf);
-    for (int vain = 0; vain < 3;) {
+    for (int vain = 0; vain < 15; vain++) {
         while (send(fd, buf, sizeof buf, MSG_DONTWAIT | MSG_NOSIGNAL) > 0) vain = 0;
-        vain++;
         usleep(1000);
     }
 }
@@ -237,6 +237,9 @@ static int be_peer(const char *path)
 
 /* ── States ── */
 
+/* To be filled once more, when what was under way has arrived. */
+static int filled[CONNECTIONS_MAX];
+
 /* What is done at once, and what is done after a nap. */
 #define STATES \
     X(idle, , ) \
@@ -267,7 +270,7 @@ static int be_peer(const char *path)
     X(both_half_closed, shutdown(fds[i], SHUT_WR), peer(SHUT, i, SHUT_WR)) \
     X(half_closed_then_peer_closed, shutdown(fds[i], SHUT_WR), peer(CLOSE, i, 0)) \
     X(half_closed_then_peer_reset, shutdown(fds[i], SHUT_WR), peer(RESET, i, 0)) \
-    X(full, narrow(fds[i]); peer(NARROW, i, 0); fill(fds[i]), fill(fds[i])) \
+    X(full, filled[i] = 1; narrow(fds[i]); peer(NARROW, i, 0); fill(fds[i]), fill(fds[i])) \
     X(full_then_peer_closed, narrow(fds[i]); peer(NARROW, i, 0); fill(fds[i]), fill(fds[i]); peer(CLOSE, i, 0)) \
     X(dissolved, dissolve(fds[i]), )
 
@@ -746,6 +749,7 @@ static void make(int i)
         good = there && here ? good + 1 : 0;
     }
     made++;
+    filled[i] = 0;
     moved += good >= 2;
     setsockopt(fds[i], SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
     setsockopt(fds[i], SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
@@ -765,6 +769,8 @@ static void run(const char *node, const struct state *state, const char *title, 
     for (int i = 0; i < count; i++) state->first(i);
     nap();
     for (int i = 0; i < count; i++) state->later(i);
+    nap();
+    for (int i = 0; i < count; i++) if (filled[i]) fill(fds[i]);
     nap();
     for (int i = 0; i < count; i++) {
         pipes = 0;

@@ -180,6 +180,9 @@ impl KernelCall<'_> {
         if let Ok(bytes) = result {
             self.connection.count(bytes, self.direction);
         }
+        if result == Err(Errno::CONNRESET) {
+            self.connection.upgraded.get().inspect(|joined| joined.core.kernel_told_reset());
+        }
         let nothing = matches!(result, Ok(0) | Err(Errno::AGAIN));
         let receives = self.direction != Direction::Send;
         match self

@@ -231,9 +231,14 @@ impl Upgraded {
                 self.follow_hints(kernel);
                 self.send_by_ring(kernel, from)
             }
-            (Sending::Full, _) if (self.is_crowded() || self.is_stuck()) && self.leave_ring(kernel, true) => {
-                out.kernel_sends.fetch_add(1, Ordering::SeqCst);
-                (Sending::Kernel, Tell { receiver: true, sender: false })
+            (Sending::Full, tell) => {
+                self.notice_full(kernel.coarse_ns());
+                if (self.is_crowded() || self.is_stuck()) && self.leave_ring(kernel, true) {
+                    out.kernel_sends.fetch_add(1, Ordering::SeqCst);
+                    (Sending::Kernel, Tell { receiver: true, sender: false })
+                } else {
+                    (Sending::Full, tell)
+                }
             }
             other => other,
         };
@@ -856,6 +861,11 @@ impl Upgraded {
     #[inline]
     pub(crate) fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Acquire) != 0
+    }
+
+    /// A system call has reported the reset.
+    pub(crate) fn kernel_told_reset(&self) {
+        self.reset_told.store(1, Ordering::Relaxed);
     }
 
     /// Whether a call has reported the reset.

@@ -247,9 +247,11 @@ impl Page {
         samples: impl IntoIterator<Item = (String, f64)>,
     ) {
         let (gauge, help) = find(table, key).map_or((false, "See docs/counters.md."), |c| (c.gauge, c.help));
+        // Base units here, whatever unit the counter has.
+        let help = if name.ends_with("_seconds") { help.replace("microseconds", "seconds") } else { help.into() };
         match gauge {
-            true => self.family(name, "gauge", help, samples),
-            false => self.family(&format!("{}_total", unit_last(name)), "counter", help, samples),
+            true => self.family(name, "gauge", &help, samples),
+            false => self.family(&format!("{}_total", unit_last(name)), "counter", &help, samples),
         }
     }
 
@@ -317,6 +319,7 @@ mod tests {
             "# TYPE vmmc_commands_total counter\nvmmc_commands_total{node=\"a\"} 2\n",
             "# TYPE vmmc_exports gauge\nvmmc_exports{node=\"a\"} ",
             "vmmc_process_cpu_seconds_total{node=\"a\"} 0.000001\n",
+            "Processor time of the process that runs the node, seconds.\n",
             "vmmc_engine_out_bytes_total{node=\"a\"} ",
             "vmmc_peer_rtt_seconds{node=\"a\",peer=\"b\\\"x\",address=\"\"} 0.0000015\n",
             "vmmc_peer_lost_total{node=\"a\",peer=\"b\\\"x\",address=\"\"} 6\n",

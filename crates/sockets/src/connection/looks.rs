@@ -42,7 +42,9 @@ impl Connection {
             read_hangup,
             hangup: read_hangup && (own & Flags::END != 0 || reset.is_some()),
             error: reset.filter(|_| !core.reset_was_told()),
-            asks_kernel: core.has_closed_in_order() || rx != tx && (ended || read_hangup),
+            asks_kernel: core.has_closed_in_order()
+                || rx != tx && (ended || read_hangup)
+                || reset.is_some() && (rx == Medium::Kernel || tx == Medium::Kernel),
             rx,
             tx,
         }
