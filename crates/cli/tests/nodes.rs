@@ -7,7 +7,7 @@ mod common;
 use common::{Folder, Node, alive, as_nobody, command, fails, json, no_other_user, ok, text, unique, vmmc, wait_until};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use vmmc::Session;
 use vmmc_host::channel::{Listener, listening_nodes, node_socket_name};
 use vmmc_host::control::{Refusal, RefusalCode, Reply, Request, decode, encode};

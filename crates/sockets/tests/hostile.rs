@@ -42,11 +42,12 @@ impl Liar {
         let _ = self.0.send(&encode(&request), fds, soon());
     }
 
-    /// The next news; none: let go.
+    /// The next news; none: refused, or let go.
     fn hear(&self) -> Option<SocketNews> {
         match self.0.receive(soon()) {
             Ok((bytes, _)) => match decode::<Reply>(&bytes).unwrap().result {
                 Ok(Answer::Sockets(news)) => Some(news),
+                Err(_) => None,
                 other => panic!("{other:?}"),
             },
             Err(ChannelError::Closed) => None,

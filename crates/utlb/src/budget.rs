@@ -153,9 +153,10 @@ impl Budget {
         self.serve();
     }
 
-    /// Pages that a process can count on.
+    /// Pages that a process can count on; of one that is not attached, the mean of those that are.
     pub fn share(&self, process: Process) -> usize {
-        self.holdings.get(&process).map_or(0, |holding| self.share_of(holding.user))
+        let mean = || self.total / self.holdings.len().max(1);
+        self.holdings.get(&process).map_or_else(mean, |holding| self.share_of(holding.user))
     }
 
     /// Pages that each process of a user can count on.
