@@ -26,7 +26,7 @@ const SIM_SEEDS: std::ops::Range<u64> = 1..2001;
 /// Seeds that change with each commit, of clusters and as many of stream sockets.
 const FRESH_SEEDS: u64 = 500;
 /// Longest time for one step; a hang is a failure, not a stuck machine.
-const STEP_LIMIT: Duration = Duration::from_secs(20 * 60);
+const STEP_LIMIT: Duration = Duration::from_secs(30 * 60);
 /// Hexadecimal digits of the commit's hash that name its seeds: 2^40 starts, far from overflow.
 const FRESH_HASH_DIGITS: usize = 10;
 /// Seconds for each fuzz target.

@@ -661,9 +661,10 @@ impl Member {
         unsafe { real::epoll_ctl(epfd, op, self.fd, &raw mut event) };
     }
 
-    /// Whether the kernel's set says by itself that there is something, as long as there is.
+    /// Whether the kernel's set says by itself that there is something, as long as there is. An
+    /// exclusive registration stays as the program made it, and knows nothing of the ring.
     fn is_level_of_kernel(&self) -> bool {
-        self.in_ring && self.registered & EDGE == 0
+        self.in_ring && self.registered & (EDGE | EXCLUSIVE) == 0
     }
 
     /// Brings the kernel's registration in line with where the directions are. Once upgraded it
