@@ -203,7 +203,7 @@ impl Launcher {
             if self.running.iter().any(|s| s.service == wanted.name) {
                 continue;
             }
-            if let Err((why, detail)) = self.start(&wanted, now) {
+            if let Err((why, detail)) = self.start(station, &wanted, now) {
                 let who = wanted.from.as_ref().map_or("this node".to_string(), |node| format!("node {node}"));
                 let note = format!("refused to start processes for user {} of {who}: {detail}", wanted.uid);
                 station.note_of(now, wanted.uid, note);
@@ -213,7 +213,7 @@ impl Launcher {
         any
     }
 
-    fn start(&mut self, wanted: &ServiceWanted, now: Time) -> Result<(), (ServiceRefusal, String)> {
+    fn start(&mut self, station: &Station, wanted: &ServiceWanted, now: Time) -> Result<(), (ServiceRefusal, String)> {
         let Some(program) = &self.program else {
             return Err((ServiceRefusal::NoService, "this node starts no processes".into()));
         };
@@ -255,9 +255,11 @@ impl Launcher {
         // Not among the arguments, which every user of the machine can read: whoever knows the name can meet the supervisor.
         command.env(SERVICE_VARIABLE, &wanted.name);
         start_apart(&mut command, apart);
-        let mut child = command
-            .spawn()
-            .map_err(|e| (ServiceRefusal::Failed, format!("{} cannot be executed: {e}", program.display())))?;
+        let paused = station.close_nothing();
+        let child = command.spawn();
+        drop(paused);
+        let mut child =
+            child.map_err(|e| (ServiceRefusal::Failed, format!("{} cannot be executed: {e}", program.display())))?;
         let pid = Pid::from_child(&child);
         self.running.push(Supervisor {
             pid,

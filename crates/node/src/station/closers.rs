@@ -16,7 +16,8 @@
 
 use super::shares::Holdings;
 use crate::limits::{
-    CLOSE_PATIENCE, CLOSER_IDLE, CLOSERS_KEPT, CLOSERS_MAX, SOCKET_CLOSERS_MAX, UNCLOSED_ALL_MAX, UNCLOSED_MAX,
+    CLOSE_BEGUN, CLOSE_PATIENCE, CLOSER_IDLE, CLOSERS_KEPT, CLOSERS_MAX, SOCKET_CLOSERS_MAX, UNCLOSED_ALL_MAX,
+    UNCLOSED_MAX,
 };
 use rustix::fs::{OFlags, fcntl_get_seals, readlink};
 use std::collections::{HashMap, VecDeque};
@@ -113,6 +114,8 @@ struct State {
     gifts: HashMap<u32, usize>,
     closed: Vec<(u32, Holdings)>,
     keeper_sleeps: bool,
+    /// A process is being made: nothing is closed meanwhile.
+    paused: bool,
     over: bool,
 }
 
@@ -222,6 +225,21 @@ impl Closers {
         }
     }
 
+    /// Closes nothing until the guard is dropped: a process that is being made has copies of all
+    /// descriptors until its program runs, and the last copy must not be one of those.
+    pub(crate) fn pause(&self) -> Paused {
+        let begun = {
+            let mut state = self.0.lock();
+            state.paused = true;
+            state.busy.iter().any(|busy| busy.since.elapsed() < CLOSE_BEGUN)
+        };
+        if begun {
+            // Whoever took one just now is in its system call by then, and the descriptor out of the table.
+            std::thread::sleep(CLOSE_BEGUN);
+        }
+        Paused(self.0.clone())
+    }
+
     /// Waits until all is closed, or no longer than this.
     pub(super) fn finish(&self, within: Duration) {
         let end = Instant::now() + within;
@@ -236,6 +254,18 @@ impl Drop for Closers {
         self.0.lock().over = true;
         self.0.work.notify_all();
         self.0.alarm.notify_all();
+    }
+}
+
+/// See [`Closers::pause`].
+pub(crate) struct Paused(Arc<Shared>);
+
+impl Drop for Paused {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        state.paused = false;
+        self.0.call_hands(&mut state);
+        self.0.work.notify_all();
     }
 }
 
@@ -262,7 +292,7 @@ impl Shared {
 
     /// Has a thread look at what waits, if one may.
     fn call_hands(self: &Arc<Self>, state: &mut State) {
-        if state.next_lane().is_none() {
+        if state.paused || state.next_lane().is_none() {
             return;
         }
         if state.idle > 0 {
@@ -287,7 +317,8 @@ impl Shared {
         let thread = rustix::thread::gettid().as_raw_nonzero().get();
         let mut state = self.lock();
         loop {
-            if let Some((lane, mut unclosed)) = state.take() {
+            let next = if state.paused { None } else { state.take() };
+            if let Some((lane, mut unclosed)) = next {
                 state.busy.push(Busy { thread, since: Instant::now(), interrupts: 0 });
                 self.call_hands(&mut state);
                 if std::mem::take(&mut state.keeper_sleeps) {

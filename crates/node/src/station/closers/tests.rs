@@ -83,3 +83,19 @@ fn what_no_thread_can_be_had_for_waits_and_is_counted() {
     soon(|| waiting(&closers) == 0);
     assert!(!closers.is_stuck(1));
 }
+
+#[test]
+fn nothing_is_closed_while_a_process_is_made() {
+    let closers = Closers::new(false);
+    let paused = closers.pause();
+    let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    drop(closers.socket(7, OwnedFd::from(ours)));
+    std::thread::sleep(Duration::from_millis(50));
+    theirs.set_nonblocking(true).unwrap();
+    let read = |mut from: &std::os::unix::net::UnixStream| std::io::Read::read(&mut from, &mut [0; 1]);
+    assert_eq!(read(&theirs).unwrap_err().kind(), std::io::ErrorKind::WouldBlock, "it is open");
+    drop(paused);
+    theirs.set_nonblocking(false).unwrap();
+    theirs.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    assert_eq!(read(&theirs).unwrap(), 0, "it was closed");
+}
