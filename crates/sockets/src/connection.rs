@@ -180,8 +180,11 @@ impl KernelCall<'_> {
         if let Ok(bytes) = result {
             self.connection.count(bytes, self.direction);
         }
-        if result == Err(Errno::CONNRESET) {
-            self.connection.upgraded.get().inspect(|joined| joined.core.kernel_told_reset());
+        if let (Err(errno @ (Errno::CONNRESET | Errno::PIPE)), Some(joined)) = (result, self.connection.upgraded.get())
+        {
+            if errno == Errno::CONNRESET || joined.core.reset() == Some(errno) {
+                joined.core.kernel_told_reset();
+            }
         }
         let nothing = matches!(result, Ok(0) | Err(Errno::AGAIN));
         let receives = self.direction != Direction::Send;
