@@ -52,6 +52,8 @@ pub(crate) struct Node {
     retry_at: AtomicU64,
     /// Clock time at which a node was lost last.
     lost_at: AtomicU64,
+    /// Clock time until which it is not asked again whether it answers: it did not.
+    silent_until: AtomicU64,
     /// Looks for the answer to the attach so far, plus one; 0: none is awaited. A node that refuses it does not count that as news.
     answer_looks: AtomicU32,
     /// The node that answered last refused this library for its version.
@@ -201,6 +203,7 @@ impl Default for Node {
             keep_fd: OnceLock::new(),
             bells_fd: OnceLock::new(),
             sessions: AtomicU32::new(0),
+            silent_until: AtomicU64::new(0),
             held: OnceLock::new(),
             process: AtomicU32::new(0),
             news_seen: AtomicU64::new(0),
@@ -337,7 +340,16 @@ impl Node {
             channel.try_send(&question, &[])?;
             channel.receive(Deadline::after(ANSWER_TIME)).map(|_| ())
         };
-        ours && asked().is_ok()
+        if !ours || Nanos::monotonic().0 < self.silent_until.load(Ordering::Relaxed) {
+            return false;
+        }
+        let answers = asked().is_ok();
+        if !answers {
+            // One wait for all connections that a program is started with.
+            let until = Nanos::monotonic().0 + NODE_RETRY.as_nanos() as u64;
+            self.silent_until.store(until, Ordering::Relaxed);
+        }
+        answers
     }
 
     /// Whether the node that named this end is there.
