@@ -186,13 +186,13 @@ unsafe fn hand_on(named: Named, env: *const *const c_char, more: bool) -> Vec<In
     for (fd, entry) in table::known(0, c_int::MAX) {
         let Entry::Connection(index) = entry else { continue };
         let Some(tcp) = table::connection(fd).filter(|_| inherited(fd)) else { continue };
-        // SAFETY: the caller's promise.
         let goes_on = fd > libc::STDERR_FILENO
             && !tcp.is_plain()
             && tcp.has_no_reason_to_leave()
             // Without the node that knows of it nobody can tell the program where its bytes are.
             && tcp.connection().is_some_and(|connection| connection.can_be_followed(context))
             && *node.get_or_insert_with(|| context.node_answers())
+            // SAFETY: the caller's promise.
             && *ours.get_or_insert_with(|| unsafe { program::is_ours(named, env) });
         if !goes_on {
             tcp.leave(fd, Reason::Exec);
