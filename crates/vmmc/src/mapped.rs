@@ -166,6 +166,9 @@ impl Mapped {
         if hot.state() != ALIVE {
             return Err(hot.fault());
         }
+        // The lane's announcement waits for all stores before it, so what a transfer does after it
+        // delays the next one: the meter is found before.
+        let meter = self.meter(lane);
         let word = hot.area.lane(lane as usize);
         let gate = self.gate();
         let seen = enter_lane(word, self.import, gate);
@@ -173,7 +176,7 @@ impl Mapped {
             leave_lane(word);
             return Err(Fault::Gate(gate_state(seen, self.generation)));
         }
-        let result = transfer(self.meter(lane));
+        let result = transfer(meter);
         leave_lane(word);
         Ok(result)
     }
