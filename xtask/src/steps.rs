@@ -254,13 +254,14 @@ fn msrv() -> Outcome {
     alone(&target_folder().join("msrv"), outcome)
 }
 
-/// A program of somebody else with the same compiler: no workspace of ours around it, so neither our lock file nor our settings of the resolver. Its edition is an
-/// old one, with which cargo takes the newest version of everything.
+/// A program of somebody else with the same compiler: no workspace of ours around it, so neither our
+/// lock file nor our settings of the resolver. Its edition is an old one, so that it names the
+/// resolver that asks which compiler a version needs, as docs/installing.md says.
 fn outside() -> Outcome {
     let folder = target_folder().join("xtask/outside");
     let path = root().join("crates/vmmc");
     let manifest = format!(
-        "[package]\nname = \"outside\"\nversion = \"0.1.0\"\nedition = \"2021\"\n\n[dependencies]\nvmmc = {{ path = {path:?} }}\n\n[workspace]\n"
+        "[package]\nname = \"outside\"\nversion = \"0.1.0\"\nedition = \"2021\"\nresolver = \"3\"\n\n[dependencies]\nvmmc = {{ path = {path:?} }}\n\n[workspace]\n"
     );
     let program =
         "fn main() {\n    let session = vmmc::Session::attach();\n    println!(\"{}\", session.is_ok());\n}\n";
