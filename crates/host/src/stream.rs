@@ -28,6 +28,8 @@ mod replica;
 #[cfg(not(loom))]
 mod ringer;
 #[cfg(not(loom))]
+mod section;
+#[cfg(not(loom))]
 mod slab;
 mod words;
 
@@ -48,6 +50,8 @@ pub use lock::{Locked, SharedLock, TryLock};
 pub use replica::{Nonsense, Replica, Said, Wakes};
 #[cfg(not(loom))]
 pub use ringer::Ringer;
+#[cfg(not(loom))]
+pub use section::{Section, SectionLock};
 #[cfg(not(loom))]
 pub use slab::{Shape, Slab, Slot, Stretch};
 #[cfg(not(loom))]

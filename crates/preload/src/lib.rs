@@ -21,7 +21,6 @@ mod fork;
 mod hooks;
 mod lend;
 mod limits;
-mod lock;
 mod members;
 mod memory;
 mod options;

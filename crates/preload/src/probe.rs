@@ -5,9 +5,9 @@
 //! on a connection in a ring are not.
 //!
 //! Invariant: a look changes nothing. It is a call that copies a word from the program and then
-//! refuses what it was asked, so a page that is not there is an error, and not a signal. The last
-//! ranges that were found readable are not looked at again, so that a program which waits and sends
-//! with the same lists pays once.
+//! refuses what it was asked, so a page that is not there is an error, and not a signal. Pages that
+//! were found readable lately are not looked at again, so that a program which waits and sends from
+//! the same stack and with the same lists pays once.
 
 use crate::real;
 use std::cell::Cell;
@@ -15,15 +15,15 @@ use std::cell::Cell;
 /// Asks for a change of the signal mask that does not exist: the kernel reads the mask first.
 const NO_SUCH_CHANGE: usize = 99;
 const PAGE: usize = 4096;
-/// Ranges that are remembered: what an event loop waits with, receives and sends with, and one
-/// more.
-const RANGES: usize = 4;
+/// Pages that are remembered, a power of two: those of the stack and of what an event loop waits,
+/// receives and sends with.
+const PAGES: usize = 16;
 /// User memory ends below this.
 const END: usize = 1 << 47;
 
 thread_local! {
-    /// Ranges that can be read, the last one first.
-    static LAST: Cell<[(usize, usize); RANGES]> = const { Cell::new([(0, 0); RANGES]) };
+    /// Numbers of pages that can be read, each at the place of its last digits.
+    static FOUND: [Cell<usize>; PAGES] = const { [const { Cell::new(0) }; PAGES] };
 }
 
 /// Whether a value can be read there.
@@ -38,26 +38,25 @@ pub(crate) fn readable_or_null<T>(at: *const T) -> bool {
 
 /// Whether so many bytes can be read there.
 pub(crate) fn readable_bytes(at: *const u8, bytes: usize) -> bool {
-    let (first, end) = (at as usize, (at as usize).saturating_add(bytes));
+    let first = at as usize;
     if bytes == 0 {
         return true;
     }
     if !is_plausible(at, bytes) {
         return false;
     }
-    let last = LAST.get();
-    if last.contains(&(first, bytes)) {
-        return true;
+    let mut pages = first / PAGE..=(first + bytes - 1) / PAGE;
+    FOUND.with(|found| pages.all(|page| found[page % PAGES].get() == page || look(page, &found[page % PAGES])))
+}
+
+/// Whether a page can be read, which is remembered.
+#[cold]
+fn look(page: usize, place: &Cell<usize>) -> bool {
+    let readable = can_read_word(page * PAGE);
+    if readable {
+        place.set(page);
     }
-    let mut word = first & !7;
-    while word < end {
-        if !can_read_word(word) {
-            return false;
-        }
-        word = (word & !(PAGE - 1)) + PAGE;
-    }
-    LAST.set([(first, bytes), last[0], last[1], last[2]]);
-    true
+    readable
 }
 
 /// Whether so many bytes may be there at all, without asking: neither the null page nor beyond the end.

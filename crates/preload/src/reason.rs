@@ -2,9 +2,9 @@
 //!
 //! Invariant: every call that a hook leaves to the kernel on a connection that could have been upgraded has a reason here.
 
-use crate::lock::Lock;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use vmmc_host::stream::SectionLock;
 use vmmc_sockets::{Bypass, Description};
 
 macro_rules! reasons {
@@ -80,7 +80,7 @@ impl Reason {
 }
 
 /// How connections ended, by what became of them; only kept when somebody wants to read it.
-static ENDED: Lock<Vec<(String, u64)>> = Lock::new(Vec::new());
+static ENDED: SectionLock<Vec<(String, u64)>> = SectionLock::new(Vec::new());
 
 /// A connection ended.
 pub(crate) fn ended(description: &Description) {

@@ -10,7 +10,6 @@ use crate::arena::{Index, Resource};
 use crate::clock::{Limit, now_ns};
 use crate::errno::{self, Kept};
 use crate::limits::{DEAF_SLICE_NS, KERNEL_LOOK_NS, SPIN_MAX};
-use crate::lock::Lock;
 use crate::members::{Going, Leaves, Members};
 use crate::own::{self, Inside};
 use crate::probe;
@@ -22,12 +21,13 @@ use libc::{c_int, epoll_event, sigset_t};
 use std::os::fd::AsRawFd;
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
+use vmmc_host::stream::SectionLock;
 use vmmc_sockets::{Connection, ReadySet};
 
 /// An epoll set.
 pub(crate) struct Set {
     /// The members that are connections.
-    pub(crate) members: Lock<Members>,
+    pub(crate) members: SectionLock<Members>,
     /// What signal handlers left to the section that they interrupted: a list of boxes, the last one first.
     left: AtomicPtr<Left>,
     /// Its own index.
@@ -56,7 +56,7 @@ pub(crate) struct Set {
 impl Resource for Set {
     fn fresh() -> Set {
         Set {
-            members: Lock::new(Members::new()),
+            members: SectionLock::new(Members::new()),
             left: AtomicPtr::new(null_mut()),
             own: AtomicU32::new(0),
             epfd: AtomicI32::new(-1),
@@ -338,7 +338,7 @@ fn hang_bell(epfd: c_int) -> Option<Box<ReadySet>> {
 }
 
 /// Held while a set is made known, and for the length of a fork: the child would find the lock of a set taken that the fork had not listed.
-pub(crate) static MAKING: Lock<()> = Lock::new(());
+pub(crate) static MAKING: SectionLock<()> = SectionLock::new(());
 
 /// epoll_create gave a set.
 pub(crate) fn created(fd: c_int) -> c_int {
@@ -581,7 +581,7 @@ fn wait_in(set: &Set, request: &Request<'_>, limit: Limit) -> c_int {
             set.take_over(request.epfd);
             ready = set.ready(request.epfd).unwrap_or(ready);
         }
-        let due = set.must_look();
+        let mut due = set.must_look();
         let mut first = 0;
         if due && set.rings.load(Relaxed) > 0 && set.kernel_first.fetch_xor(true, Relaxed) {
             set.with(Members::begin);
@@ -589,10 +589,11 @@ fn wait_in(set: &Set, request: &Request<'_>, limit: Limit) -> c_int {
                 Ok(first) => first,
                 Err(code) => return errno::fail(code) as c_int,
             };
+            due = false;
         }
         let (mut found, rings) = set.collect(request, first, ready);
         // A wait that will sleep asks the kernel then.
-        let look = (found == 0 && limit == Limit::Now) || (due && first == 0);
+        let look = (found == 0 && limit == Limit::Now) || due;
         if rings > 0 && look && found < request.max as usize {
             found = match set.look(request, found, Limit::Now, ready) {
                 Ok(found) => found,

@@ -13,7 +13,6 @@ mod watches;
 
 use crate::context::Context;
 use crate::core::{Early, Kernel, Receiving, Sending, Tell, Upgraded};
-use crate::known::Known;
 use crate::ledger::Entry;
 use crate::node::{Meeting, Peer, Seat};
 use crate::patience::{KernelLooks, Patience};
@@ -24,6 +23,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, OnceLock, Weak};
 use vmmc_host::Nanos;
+use vmmc_host::stream::SectionLock;
 use vmmc_host::stream::{End, Phase, Watch, core, thread_id};
 
 pub use forks::Forking;
@@ -44,10 +44,10 @@ pub struct Connection {
     cookie: AtomicU64,
     /// Kernel calls under way, until the upgrade counts them in shared memory.
     early: Arc<Early>,
-    matched: Known<Option<Meeting>>,
+    matched: SectionLock<Option<Meeting>>,
     upgraded: OnceLock<Joined>,
     entry: OnceLock<Entry>,
-    watches: Known<Vec<Registration>>,
+    watches: SectionLock<Vec<Registration>>,
     /// Upgraded elsewhere, and nobody could tell where: no byte of it can be had in order.
     broken: AtomicBool,
     /// Generation, plus one, of the process whose client knows that it goes to another node.
@@ -246,10 +246,10 @@ impl Connection {
             offered_after: AtomicU64::new(0),
             cookie: AtomicU64::new(0),
             early: Arc::default(),
-            matched: Known::new(None),
+            matched: SectionLock::new(None),
             upgraded: OnceLock::new(),
             entry: OnceLock::new(),
-            watches: Known::new(Vec::new()),
+            watches: SectionLock::new(Vec::new()),
             broken: AtomicBool::new(false),
             followed: AtomicUsize::new(0),
             generation: AtomicUsize::new(generation),

@@ -70,7 +70,7 @@ pub(crate) struct Upgraded {
     hints_seen: AtomicU32,
     /// The kernel's socket should be asked about the other end.
     pub(crate) ask_kernel: AtomicU32,
-    /// When it is to be asked unasked, and how long after that again, nanoseconds.
+    /// When it is to be asked unasked, and how long after that again, nanoseconds, or [`HEARD`].
     ask_at: AtomicU64,
     ask_pause: AtomicU64,
     /// What it said: 0 open, 1 ended, 2 reset.
@@ -134,6 +134,8 @@ pub(crate) struct Tell {
 
 const ENDED: u32 = 1;
 const RESET: u32 = 2;
+/// No pause: bytes came since the kernel was to be asked last.
+const HEARD: u64 = 0;
 /// Looks at an announcement that is about to be made: as long as a kernel send may take.
 const PENDING_LOOKS: u32 = 2_000;
 
@@ -496,8 +498,8 @@ impl Upgraded {
         let layout = into.layout();
         let head = into.head.load(Ordering::Relaxed);
         self.heard(|| kernel.now_ns());
-        if self.ask_pause.load(Ordering::Relaxed) != 0 {
-            self.ask_pause.store(0, Ordering::Relaxed);
+        if self.ask_pause.load(Ordering::Relaxed) != HEARD {
+            self.ask_pause.store(HEARD, Ordering::Relaxed);
         }
         let (mut done, mut room) = (0, false);
         while done < available {
@@ -645,17 +647,22 @@ impl Upgraded {
     }
 
     /// Has the kernel asked now and then without a hint, for a node that is stopped or gone gives none.
-    /// Says whether it is time.
+    /// Says whether it is time. Bytes that came since the last time tell as much: who sent them was
+    /// alive, so a connection that is busy both ways costs no system call.
     pub(crate) fn is_time_to_ask(&self, kernel: &impl Kernel) -> bool {
         let now = kernel.coarse_ns();
-        let due = now >= self.ask_at.load(Ordering::Relaxed);
-        if due {
-            let pause = self.ask_pause.load(Ordering::Relaxed).clamp(ASK_PAUSE_NS, ASK_PAUSE_NS_MAX);
-            self.ask_at.store(now + pause, Ordering::Relaxed);
-            self.ask_pause.store(pause * 2, Ordering::Relaxed);
+        if now < self.ask_at.load(Ordering::Relaxed) {
+            return false;
+        }
+        let pause = self.ask_pause.load(Ordering::Relaxed);
+        let silent = pause != HEARD;
+        let pause = pause.clamp(ASK_PAUSE_NS, ASK_PAUSE_NS_MAX);
+        self.ask_at.store(now + pause, Ordering::Relaxed);
+        self.ask_pause.store(if silent { pause * 2 } else { pause }, Ordering::Relaxed);
+        if silent {
             self.ask_kernel.store(1, Ordering::Relaxed);
         }
-        due
+        silent
     }
 
     /// Asks the kernel about the other end if somebody said that it is worth it.

@@ -5,15 +5,15 @@
 //!
 //! Invariant: the count is never below the number of processes of ours that may use the socket; a killed one never leaves it, and then the socket stays with the kernel.
 
-use crate::known::{Held, Known};
 use crate::limits::LEDGER_ENTRIES;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use vmmc_host::Region;
+use vmmc_host::stream::{Section, SectionLock};
 
 /// Gives out entries; inherited by fork, so parent and child never give out the same one: the index is shared, too.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
-    page: Known<Option<Region>>,
+    page: SectionLock<Option<Region>>,
 }
 
 /// The count of one connection.
@@ -48,7 +48,7 @@ impl Ledger {
 
 impl Ledger {
     /// Keeps others out for the length of a fork, so that the child finds it free.
-    pub(crate) fn hold(&self) -> Option<Held<'_, Option<Region>>> {
+    pub(crate) fn hold(&self) -> Option<Section<'_, Option<Region>>> {
         self.page.lock()
     }
 }

@@ -24,7 +24,6 @@
 mod connection;
 mod context;
 mod core;
-mod known;
 mod ledger;
 pub mod limits;
 mod node;

@@ -10,7 +10,6 @@
 
 use crate::connection::Connection;
 use crate::context::Settings;
-use crate::known::{Held, Known};
 use crate::limits::{ADOPT_PAUSE, ANSWER_TIME, BETWEEN_LIST_MAX, HOLD_BATCH, LOCK_TRIES, NEWS_BATCH, NODE_RETRY};
 use crate::types::Bypass;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -23,6 +22,7 @@ use vmmc_host::channel::{ChannelError, node_socket_name};
 use vmmc_host::control::{Answer, CONTROL_VERSION, Call, RefusalCode, Reply, Request, decode, encode};
 use vmmc_host::stream::messages::{OfferRefusal, Place, SocketCall, SocketClaim, SocketNews};
 use vmmc_host::stream::{BELLS, Bells, Slab, Slot, Watch};
+use vmmc_host::stream::{Section, SectionLock};
 use vmmc_host::{Channel, Deadline, Nanos};
 
 /// The client of one process (a forked child gets one of its own).
@@ -60,7 +60,7 @@ pub(crate) struct Node {
     other_version: AtomicBool,
     /// Connections to other nodes are among ours.
     has_between: AtomicBool,
-    link: Known<Link>,
+    link: SectionLock<Link>,
 }
 
 /// The node was told of a bell, and has not said yet that it told the peers.
@@ -212,18 +212,18 @@ impl Default for Node {
             answer_looks: AtomicU32::new(0),
             other_version: AtomicBool::new(false),
             has_between: AtomicBool::new(false),
-            link: Known::default(),
+            link: SectionLock::default(),
         }
     }
 }
 
 impl Node {
-    fn lock(&self) -> Option<Held<'_, Link>> {
+    fn lock(&self) -> Option<Section<'_, Link>> {
         self.link.try_lock()
     }
 
     /// Like [`lock`](Self::lock), for what should not get lost: waits for others a little, and not for this very thread below a signal handler.
-    fn lock_patiently(&self) -> Option<Held<'_, Link>> {
+    fn lock_patiently(&self) -> Option<Section<'_, Link>> {
         for _ in 0..LOCK_TRIES {
             if let Some(link) = self.lock() {
                 return Some(link);

@@ -6,27 +6,27 @@
 
 use super::{Connection, Joined, Registration, Stage};
 use crate::context::Context;
-use crate::known::Held;
 use crate::ledger::Ledger;
 use crate::node::Meeting;
 use crate::types::{Bypass, Close};
 use std::sync::atomic::Ordering;
 use vmmc_host::Region;
+use vmmc_host::stream::Section;
 use vmmc_host::stream::messages::Place;
 
 /// What one fork has counted, and holds until it is over.
 #[derive(Debug)]
 pub struct Forking<'a> {
     counted: Vec<Counted<'a>>,
-    _ledger: Option<Held<'a, Option<Region>>>,
+    _ledger: Option<Section<'a, Option<Region>>>,
 }
 
 #[derive(Debug)]
 struct Counted<'a> {
     connection: &'a Connection,
     by: By,
-    _watches: Option<Held<'a, Vec<Registration>>>,
-    _matched: Option<Held<'a, Option<Meeting>>>,
+    _watches: Option<Section<'a, Vec<Registration>>>,
+    _matched: Option<Section<'a, Option<Meeting>>>,
 }
 
 /// Where a process more was counted.

@@ -6,7 +6,6 @@
 use super::{Connection, Joined, Registration, Socket, Stage};
 use crate::context::Context;
 use crate::core::{Tell, Upgraded, WayBack};
-use crate::known::Held;
 use crate::limits::{BACK_AT_CLOSE, BACK_PATIENCE, BACK_PAUSE};
 use crate::node::{Meeting, Verdict, refuse};
 use crate::offers::Offers;
@@ -14,6 +13,7 @@ use crate::types::{Bypass, Close, Shutdown};
 use rustix::event::PollFlags;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{Ordering, fence};
+use vmmc_host::stream::Section;
 use vmmc_host::stream::messages::OfferRefusal;
 use vmmc_host::stream::{
     EndWords, Flags, Phase, claim, cookie, has_no_delay, mark_upgraded, needs_kernel, not_sent_limit, reset, shut_down,
@@ -202,7 +202,7 @@ impl Connection {
         }
     }
 
-    fn join_watched(&self, context: &Context, meeting: Meeting, mut watches: Held<'_, Vec<Registration>>) {
+    fn join_watched(&self, context: &Context, meeting: Meeting, mut watches: Section<'_, Vec<Registration>>) {
         let Meeting { seat, slot, peer } = meeting;
         let core = Upgraded::new(slot, seat.place.end as usize, self.early.clone());
         if context.settings().between_always {
