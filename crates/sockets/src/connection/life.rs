@@ -97,7 +97,11 @@ impl Connection {
         if needs_kernel(fd) {
             return self.pin_to_kernel(context, fd, Bypass::KernelOnly);
         }
-        let Ok(claim) = claim(fd) else { return self.settle_for(Bypass::NotTcp) };
+        let Ok(claim) = claim(fd) else {
+            // Most often because it ends: as much in vain as an offer that is met too late.
+            context.offers.ended(carried, 0);
+            return self.settle_for(Bypass::NotTcp);
+        };
         let Some(own) = self.own.upgrade() else { return };
         self.cookie.store(claim.cookie, Ordering::Relaxed);
         match context.node().offer(context.settings(), &own, claim) {
