@@ -168,7 +168,11 @@ impl Stand {
         }
         if server == Server::Postgres {
             for (port, _) in &stand.servers {
-                stand.once(server, &stand.pgbench(*port, &["-i", "-q", "-s", DATABASE_SCALE]))?;
+                let statement = format!("create database {TRANSACTIONS}");
+                stand.once(server, &stand.postgres("psql", *port, &["-q", "-c", &statement], SELECTS))?;
+                for (database, scale) in [(SELECTS, "1"), (TRANSACTIONS, TRANSACTIONS_SCALE)] {
+                    stand.once(server, &stand.postgres("pgbench", *port, &["-i", "-q", "-s", scale], database))?;
+                }
             }
         }
         Ok(stand)
@@ -240,11 +244,12 @@ impl Stand {
         })
     }
 
-    fn pgbench(&self, port: u16, more: &[&str]) -> Vec<String> {
-        let program = postgres().unwrap_or_default().join("pgbench").display().to_string();
+    /// A client program of the database server.
+    fn postgres(&self, program: &str, port: u16, more: &[&str], database: &str) -> Vec<String> {
+        let program = postgres().unwrap_or_default().join(program).display().to_string();
         let port = port.to_string();
         let who = [&program, "-h", "127.0.0.1", "-p", &port, "-U", "tester"];
-        [words(&who), words(more), words(&["postgres"])].concat()
+        [words(&who), words(more), words(&[database])].concat()
     }
 
     fn client(&self, ask: Ask, way: Way, requests: u64, time: Duration) -> Vec<String> {
@@ -267,8 +272,11 @@ impl Stand {
                 let (connections, time) = (connections.to_string(), format!("{seconds}s"));
                 words(&["wrk", "-t", "1", "-c", &connections, "-d", &time, "-H", "Connection: close", &page])
             }
-            Ask::Select => self.pgbench(port, &["-n", "-S", "-c", "1", "-T", &seconds]),
-            Ask::Transactions { clients } => self.pgbench(port, &["-n", "-c", &clients.to_string(), "-T", &seconds]),
+            Ask::Select => self.postgres("pgbench", port, &["-n", "-S", "-c", "1", "-T", &seconds], SELECTS),
+            Ask::Transactions { clients } => {
+                let clients = clients.to_string();
+                self.postgres("pgbench", port, &["-n", "-c", &clients, "-T", &seconds], TRANSACTIONS)
+            }
             Ask::Stream => words(&["iperf3", "-c", "127.0.0.1", "-p", &at, "-t", &seconds, "-l", "1M", "-J"]),
         }
     }
@@ -331,8 +339,11 @@ impl Drop for Stand {
 const LONG_PAGE_BYTES: usize = 80_000;
 /// Least ratio where VMMC is to be no slower than TCP: two runs of TCP differ by as much.
 const NO_SLOWER: f64 = 0.95;
-/// Scale of pgbench's tables: with as many branches as clients, transactions seldom wait for each other.
-const DATABASE_SCALE: &str = "20";
+/// Database of the selects: one that is there, with the smallest tables, so that it is the round trip that is measured.
+const SELECTS: &str = "postgres";
+/// Database of the transactions, and the scale of its tables: with as many branches as clients they seldom wait for each other.
+const TRANSACTIONS: &str = "transactions";
+const TRANSACTIONS_SCALE: &str = "20";
 /// Requests of the run that tells how many fit the time.
 const FIRST_REQUESTS: u64 = 20_000;
 
