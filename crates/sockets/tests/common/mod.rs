@@ -4,11 +4,16 @@
 
 #![allow(dead_code)]
 
+use std::io::ErrorKind;
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 use vmmc_node::{Daemon, KeySource, NodeConfig, Stopper};
 use vmmc_sockets::{Context, Settings, Stream};
+
+/// Longest wait for a port: longer than the kernel keeps one.
+const PORT_TIME: Duration = Duration::from_secs(90);
 
 /// A daemon in a thread.
 pub(crate) struct TestNode {
@@ -62,9 +67,18 @@ pub(crate) fn settings(node: &str) -> Settings {
     Settings { node_name: node.to_string(), offer_after_exchanges: 2, offer_after_bytes: 4096, ..Settings::from_env() }
 }
 
-/// Two ends of a TCP connection.
+/// Two ends of a TCP connection. A long run uses ports up faster than the kernel gives them back,
+/// a minute after the close, so this waits for one.
 pub(crate) fn tcp_pair() -> (TcpStream, TcpStream) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let end = Instant::now() + PORT_TIME;
+    let listener = loop {
+        match TcpListener::bind("127.0.0.1:0") {
+            Err(e) if e.kind() == ErrorKind::AddrInUse && Instant::now() < end => {
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            other => break other.unwrap(),
+        }
+    };
     let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     (client, listener.accept().unwrap().0)
 }
