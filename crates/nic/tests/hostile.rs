@@ -113,97 +113,6 @@ fn a_peer_that_has_the_key_and_lies_harms_only_its_session() {
     let _ = key();
 }
 
-/// A chunk of any kind, well formed, whose fields hold now what makes sense and now anything.
-fn wild_chunk(world: &mut World, grant: u64) -> Vec<u8> {
-    let kind = 0x10 + (world.random() % 0x13) as u8;
-    let mut chunk = vec![kind];
-    let wild = |world: &mut World| match world.random() % 6 {
-        0 => 0,
-        1 => u64::MAX,
-        2 => 1 << (world.random() % 64),
-        3 => world.random(),
-        4 => grant,
-        _ => world.random() % 100,
-    };
-    let word = |world: &mut World, chunk: &mut Vec<u8>| chunk.extend(wild(world).to_le_bytes());
-    let byte = |world: &mut World, chunk: &mut Vec<u8>| chunk.push(wild(world) as u8);
-    let data = |world: &mut World, chunk: &mut Vec<u8>| {
-        let len = world.random() as u32 % 200;
-        chunk.extend(len.to_le_bytes());
-        chunk.extend(std::iter::repeat_n(0xee, len as usize));
-    };
-    let error = |world: &mut World, chunk: &mut Vec<u8>| {
-        chunk.extend((1 + world.random() as u16 % 18).to_le_bytes());
-        (0..3).for_each(|_| chunk.extend(wild(world).to_le_bytes()));
-    };
-    let handle = |world: &mut World, chunk: &mut Vec<u8>| {
-        chunk.extend((wild(world) as u32).to_le_bytes());
-        chunk.extend(wild(world).to_le_bytes());
-    };
-    let target = |world: &mut World, chunk: &mut Vec<u8>| match world.random() % 2 {
-        0 => chunk.extend([&[0][..], &wild(world).to_le_bytes()].concat()),
-        _ => chunk.extend(*b"\x01\x06buffer"),
-    };
-    match kind {
-        0x10 => {
-            let flags = world.random() as u8 & 0xf;
-            chunk.push(flags);
-            (0..2).for_each(|_| word(world, &mut chunk));
-            let at = chunk.len();
-            data(world, &mut chunk);
-            let body = chunk.split_off(at);
-            let (len, body) = body.split_at(4);
-            chunk.extend(len);
-            (0..2 * usize::from(flags & 2 != 0) + usize::from(flags & 4 != 0)).for_each(|_| word(world, &mut chunk));
-            chunk.extend(body);
-        }
-        0x11 => byte(world, &mut chunk),
-        0x12 | 0x1e | 0x20 | 0x21 => word(world, &mut chunk),
-        0x13 => (0..4).for_each(|_| word(world, &mut chunk)),
-        0x14 => {
-            byte(world, &mut chunk);
-            (0..2).for_each(|_| word(world, &mut chunk));
-            data(world, &mut chunk);
-        }
-        0x15 | 0x18 | 0x19 => {
-            word(world, &mut chunk);
-            error(world, &mut chunk);
-        }
-        0x16 => {
-            (0..3).for_each(|_| word(world, &mut chunk));
-            chunk.push(world.random() as u8 % 3);
-            (0..2).for_each(|_| word(world, &mut chunk));
-        }
-        0x17 => (0..2).for_each(|_| word(world, &mut chunk)),
-        0x1a => {
-            handle(world, &mut chunk);
-            chunk.extend((wild(world) as u32).to_le_bytes());
-            let whose = world.random() as u8 % 3;
-            chunk.extend([world.random() as u8 & 7, whose]);
-            chunk.extend(if whose == 1 { (wild(world) as u32).to_le_bytes() } else { [0; 4] });
-            chunk.push(world.random() as u8 & 1);
-            target(world, &mut chunk);
-        }
-        0x1b => {
-            handle(world, &mut chunk);
-            (0..2).for_each(|_| word(world, &mut chunk));
-            chunk.extend((wild(world) as u32).to_le_bytes());
-            word(world, &mut chunk);
-            chunk.extend([world.random() as u8 & 7, world.random() as u8 & 3]);
-        }
-        0x1c | 0x1f => {
-            handle(world, &mut chunk);
-            error(world, &mut chunk);
-        }
-        0x1d => {
-            handle(world, &mut chunk);
-            target(world, &mut chunk);
-        }
-        _ => data(world, &mut chunk),
-    }
-    chunk
-}
-
 #[test]
 fn wild_chunks_of_every_kind_harm_no_honest_pair() {
     // The liar is node 0, in plain mode, where all that it takes is a checksum; nodes 1 and 2 are honest.
@@ -215,7 +124,8 @@ fn wild_chunks_of_every_kind_harm_no_honest_pair() {
     let guard = world.region(1, owner, 2, 64);
     world.export(1, guard, "guarded");
     let import = world.import(2, honest, 1, "guarded").import;
-    let (mut kinds, mut ended) = (std::collections::BTreeSet::new(), 0);
+    let (mut chunks, mut ended) = (0u64, 0);
+    let kinds: Vec<u8> = (0..=255).filter(|kind| fuzzing::is_chunk(*kind) == Some(true)).collect();
     for round in 0..400u64 {
         let grant = world.import(0, liar, 1, "buffer").import;
         world.tape = Some(Vec::new());
@@ -224,19 +134,18 @@ fn wild_chunks_of_every_kind_harm_no_honest_pair() {
         let to = world.nodes[1].addrs[0];
         let tape = world.tape.take().expect("recorded");
         let Some((from, _, sent)) = tape.iter().find(|(_, at, data)| *at == to && data[20] == 2) else { continue };
-        // Header, seq and its number, then a write with its grant.
-        let [number, seq] = [12, 21].map(|at| u64::from_le_bytes(std::array::from_fn(|i| sent[at + i])));
-        let granted = u64::from_le_bytes(std::array::from_fn(|i| sent[31 + i]));
-        let (header, from) = (sent[..12].to_vec(), *from);
+        let fuzzing::Seen { number, next_seq, names } = fuzzing::seen(sent).expect("it is plain");
+        let (next, from) = (next_seq.expect("a send"), *from);
         world.deliver(1, from, &mut sent.clone());
-        for step in 1..30 {
-            let chunk = wild_chunk(&mut world, granted);
-            kinds.insert(chunk[0]);
-            let mut packet = [&header[..], &(number + step).to_le_bytes(), &[2], &(seq + step).to_le_bytes()].concat();
-            packet.extend(chunk);
-            packet.extend([0; 8]);
-            let sum = checksum_of(&[]).rotate_left(1) ^ checksum_of(&packet);
-            packet.extend(sum.to_le_bytes());
+        for step in 0..29 {
+            // Each kind comes first now and then: what follows on a breach finds no session.
+            let kind = kinds[chunks as usize % kinds.len()];
+            chunks += 1;
+            let mut random = || world.random();
+            let mut wild = fuzzing::Wild { random: &mut random, known: &names, names: &["buffer"] };
+            let chunk = fuzzing::wild_frame(kind, &mut wild).expect("the kind exists");
+            let frames = [&[2], &(next + step).to_le_bytes()[..], &chunk].concat();
+            let mut packet = fuzzing::plain_datagram(sent, number + 1 + step, &frames);
             world.deliver(1, from, &mut packet);
         }
         // What the liar's own engine makes of the answers is its affair: it starts again.
@@ -254,7 +163,6 @@ fn wild_chunks_of_every_kind_harm_no_honest_pair() {
         ended = world.nodes[1].engine.stats().sessions_lost;
         world.nodes.iter_mut().for_each(|node| node.events.clear());
     }
-    assert_eq!(kinds.len(), 0x13, "every kind was among them");
     assert!(ended > 0, "some of it was a breach of protocol");
     let refused = world.nodes[1].engine.stats().refused;
     assert!(refused > 100, "much of it was refused: {refused}");
