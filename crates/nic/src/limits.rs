@@ -31,6 +31,9 @@ pub const PEERS_MAX: usize = 256;
 pub const PEERS_CONFIGURED_KEPT: usize = 64;
 /// Addresses of one peer: two networks with two interfaces each.
 pub const PATHS_MAX: usize = 4;
+/// Addresses of which it is known how large their packets may be: those of all peers, and as many
+/// that strangers sent from.
+pub const PATH_MTUS_MAX: usize = 2 * PEERS_MAX * PATHS_MAX;
 /// Imports of this node that wait for an answer.
 pub const IMPORTS_WAITING_MAX: usize = 16_384;
 /// Waits whose deadline has passed that are ended before rings and network have their turn: each is an answer, some microseconds.

@@ -518,6 +518,37 @@ fn smaller_packets_on_a_path_in_use_do_not_stop_it() {
 }
 
 #[test]
+fn the_packets_of_a_new_peer_fit_its_path_however_many_strangers_were_told_of() {
+    let mut world = World::pair(16, true);
+    world.tape = Some(Vec::new());
+    let to = world.nodes[1].addrs[0];
+    // A path that is in use, many others, and the path of a node that is met later.
+    world.nodes[0].engine.set_path_mtu(to, 1_300);
+    world.nodes[0].engine.add_peer(world.now, &[to]).expect("room");
+    for stranger in 0..2 * limits::PATH_MTUS_MAX {
+        let addr = std::net::SocketAddr::from(([172, 16, (stranger >> 8) as u8, stranger as u8], 7_000));
+        world.nodes[0].engine.set_path_mtu(addr, 1_472);
+    }
+    let later = world.add(|config| config.key = key());
+    let path = world.nodes[later].addrs[0];
+    world.nodes[0].engine.set_path_mtu(path, 1_350);
+    let ours = world.process(0);
+    let source = world.region(0, ours, 5, 1 << 20);
+    for (node, most) in [(1, 1_300), (later, 1_350)] {
+        let owner = world.process(node);
+        let target = world.region(node, owner, 1, 1 << 20);
+        world.export(node, target, "buffer");
+        let import = world.import(0, ours, node, "buffer").import;
+        world.send_region(0, source, import, 1 << 20, node as u64);
+        assert_eq!(world.completion(0, node as u64), Ok(1 << 20));
+        let to = world.nodes[node].addrs[0];
+        let tape = world.tape.as_ref().expect("recorded");
+        let longest = tape.iter().filter(|(_, at, _)| *at == to).map(|(_, _, data)| data.len()).max();
+        assert!(longest.is_some_and(|len| (most - 50..=most).contains(&len)), "packets to node {node}: {longest:?}");
+    }
+}
+
+#[test]
 fn nothing_is_kept_for_packets_without_proof() {
     let mut world = World::new(14);
     world.add(|config| config.key = key());

@@ -7,7 +7,7 @@ use super::handshake::Use;
 use crate::error::{ImportError, OpError, PeerDownReason, PeerTableFull, RejectReason};
 use crate::event::Event;
 use crate::ids::NodeName;
-use crate::limits::{HELLO_RETRY_MAX, PACKET_BYTES_MAX, PACKET_BYTES_MIN, PEERS_MAX};
+use crate::limits::{HELLO_RETRY_MAX, PACKET_BYTES_MAX, PACKET_BYTES_MIN, PATH_MTUS_MAX, PEERS_MAX};
 use crate::peer::{Attempt, Peer};
 use crate::slab::Key;
 use crate::tables::{Lead, Via, WaitAt, WaitFor};
@@ -44,8 +44,7 @@ impl Engine {
         let bytes = bytes.clamp(PACKET_BYTES_MIN, PACKET_BYTES_MAX);
         match self.path_mtus.iter().position(|(at, _)| *at == addr) {
             Some(index) => self.path_mtus[index].1 = bytes,
-            None if self.path_mtus.len() < PEERS_MAX * crate::limits::PATHS_MAX => self.path_mtus.push((addr, bytes)),
-            None => return,
+            None => self.remember_mtu(addr, bytes),
         }
         for peer in self.peers.iter_mut().flatten() {
             if let Some(path) = peer.path_of(addr) {
@@ -53,6 +52,18 @@ impl Engine {
                 peer.fit_packets();
             }
         }
+    }
+
+    /// The driver learns of an address from any datagram, also a stranger's. When there is no room,
+    /// the oldest one that is no peer's goes; half of them are none.
+    fn remember_mtu(&mut self, addr: SocketAddr, bytes: usize) {
+        while self.path_mtus.len() >= PATH_MTUS_MAX {
+            let Some(oldest) = self.path_mtus.pop_front() else { break };
+            if self.peer_at(oldest.0).is_some() {
+                self.path_mtus.push_back(oldest);
+            }
+        }
+        self.path_mtus.push_back((addr, bytes));
     }
 
     /// Says goodbye to every peer and fails what is under way; send what

@@ -72,8 +72,8 @@ pub struct Engine {
     reject_limit: Limiter,
     proof: Proof,
     cookies: Cookies,
-    /// As told by `set_path_mtu`.
-    path_mtus: Vec<(SocketAddr, usize)>,
+    /// As told by `set_path_mtu`, oldest first.
+    path_mtus: VecDeque<(SocketAddr, usize)>,
     /// Sessions begun.
     serial: u64,
     redirects: u32,
@@ -153,7 +153,7 @@ impl Engine {
             reject_limit: Limiter::new(REJECTS_PER_SECOND, REJECTS_PER_SECOND, now),
             proof,
             cookies,
-            path_mtus: Vec::new(),
+            path_mtus: VecDeque::new(),
             serial: 0,
             redirects: 0,
             process_generations: Vec::new(),
