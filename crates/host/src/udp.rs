@@ -84,10 +84,7 @@ impl UdpPort {
         let joins = !address.ip().is_loopback() && set_option(&socket, libc::SOL_UDP, libc::UDP_GRO, 1).is_ok();
         let segments = get_option(&socket, libc::SOL_UDP, libc::UDP_SEGMENT).is_ok();
         // Datagrams are never cut up by IP: a lost fragment would lose them all, and the engine must learn of paths that are smaller than they look.
-        let (level, option) = match address {
-            SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER),
-            SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER),
-        };
+        let (level, option) = path_size_option(&address);
         let _ = set_option(&socket, level, option, libc::IP_PMTUDISC_DO);
         Ok(UdpPort { socket: socket.into(), local: address, segments, joins, peer: None, last: LastLook::Taken })
     }
@@ -110,6 +107,12 @@ impl UdpPort {
     /// Bytes of the receive buffer, as the kernel counts them (its own bookkeeping included, about half).
     pub fn receive_buffer_bytes(&self) -> usize {
         get_option(&self.socket, libc::SOL_SOCKET, libc::SO_RCVBUF).map_or(0, |n| n as usize)
+    }
+
+    /// Whether it sends to one address only. Then the network's errors come back from the next
+    /// call, whatever that sends.
+    pub fn is_connected(&self) -> bool {
+        self.peer.is_some()
     }
 
     /// Whether one send can carry several datagrams.
@@ -136,6 +139,16 @@ impl UdpPort {
         let piece = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
         // SAFETY: the piece is `bytes`.
         unsafe { self.send_message(to, &mut [piece], Some(segment_bytes as u16), SEND) }
+    }
+
+    /// Sends a datagram that is larger than the path to there is taken to be: in pieces, which the
+    /// kernel there puts together.
+    pub fn send_in_pieces(&self, to: SocketAddr, bytes: &[u8]) -> io::Result<()> {
+        let (level, option) = path_size_option(&self.local);
+        set_option(&self.socket, level, option, libc::IP_PMTUDISC_DONT)?;
+        let sent = self.send(to, bytes, bytes.len().max(1));
+        set_option(&self.socket, level, option, libc::IP_PMTUDISC_DO)?;
+        sent
     }
 
     /// Sends one datagram: `head`, then memory of a region straight from its place, then `tail`. What goes out is what the memory holds while the kernel copies it.
@@ -465,6 +478,15 @@ pub struct Way {
     pub payload_bytes: usize,
     /// The address of this machine that datagrams to there come from, unless a socket says otherwise.
     pub source: IpAddr,
+}
+
+/// Level and name of the option that says what path sizes are good for; its values are the same for
+/// both families.
+fn path_size_option(address: &SocketAddr) -> (i32, i32) {
+    match address {
+        SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER),
+        SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER),
+    }
 }
 
 /// Asks the kernel for the way to an address.

@@ -29,7 +29,6 @@ const EMSGSIZE: i32 = 90;
 const EEXIST: i32 = 17;
 const EINVAL: i32 = 22;
 const EIO: i32 = 5;
-const ECONNREFUSED: i32 = 111;
 
 /// The pieces that the engine cuts can go by reference, and those that can are cut so.
 const _: () = assert!(LENT_PAGES_MAX as usize <= SPLICED_PAGES_MAX && LENT_PAGES_BYTES_MIN <= SPLICE_BYTES_MIN);
@@ -423,25 +422,17 @@ impl Network {
 
     #[cold]
     fn failed(&mut self, error: &io::Error, run: &Run, route: usize, station: &mut Station) {
-        let bytes = &self.buffer[run.start..run.end];
         match error.raw_os_error() {
             _ if error.kind() == io::ErrorKind::WouldBlock => {
                 self.counters.held += 1;
-                self.held = Some((run.to, bytes.to_vec(), run.segment));
+                self.held = Some((run.to, self.buffer[run.start..run.end].to_vec(), run.segment));
             }
-            // The path has become smaller than it was: ask anew.
-            Some(EMSGSIZE) if run.count == 1 => {
-                self.counters.send_errors += 1;
-                self.routes[route].probed = false;
-                if let Ok(way) = way_to(run.to) {
-                    station.set_path_mtu(run.to, way.payload_bytes);
-                }
-            }
+            Some(EMSGSIZE | EINVAL) if self.has_shrunk(run, route, station) => {}
             // The device cannot cut sends into datagrams: do it here from now on.
             Some(EINVAL | EIO | EMSGSIZE) if run.count > 1 => {
                 self.segments = false;
                 let port = port(&self.ports, &self.hot, run.to, self.routes[route].port);
-                for datagram in bytes.chunks(run.segment) {
+                for datagram in self.buffer[run.start..run.end].chunks(run.segment) {
                     let _ = port.send(run.to, datagram, datagram.len());
                 }
             }
@@ -452,6 +443,23 @@ impl Network {
                 self.streak.1 = 0;
             }
         }
+    }
+
+    /// Whether the kernel takes the path for smaller than these datagrams. Then the engine is told;
+    /// and since it sends again what is under way as it was, and no packets smaller than each path
+    /// must carry, these go in pieces. So a path that has become smaller ends no session, and
+    /// neither does who only says that it has.
+    fn has_shrunk(&mut self, run: &Run, route: usize, station: &mut Station) -> bool {
+        let Some(way) = way_to(run.to).ok().filter(|way| way.payload_bytes < run.segment) else { return false };
+        self.counters.send_errors += 1;
+        self.routes[route].probed = false;
+        station.set_path_mtu(run.to, way.payload_bytes);
+        let port = port(&self.ports, &self.hot, run.to, self.routes[route].port);
+        for datagram in self.buffer[run.start..run.end].chunks(run.segment) {
+            // What is not sent is lost, as on any wire.
+            let _ = port.send_in_pieces(run.to, datagram);
+        }
+        true
     }
 
     fn send_held(&mut self) -> bool {
@@ -539,11 +547,12 @@ fn port<'a>(ports: &'a [UdpPort], hot: &'a Option<(SocketAddr, UdpPort)>, to: So
     }
 }
 
-/// Sends, once more if the error was that of an earlier datagram.
+/// Sends, once more if the error may have been that of an earlier datagram, or of none: anybody can
+/// send errors of the network.
 #[inline]
 fn send(port: &UdpPort, to: SocketAddr, bytes: &[u8], segment: usize) -> io::Result<()> {
     match port.send(to, bytes, segment) {
-        Err(e) if matches!(e.raw_os_error(), Some(ECONNREFUSED)) => port.send(to, bytes, segment),
+        Err(e) if port.is_connected() && e.kind() != io::ErrorKind::WouldBlock => port.send(to, bytes, segment),
         other => other,
     }
 }
