@@ -95,6 +95,7 @@ pub const NODE: &[Counter] = &[
     counter("udp_datagrams_spliced", "Datagrams of which the kernel was given pages by reference."),
     counter("udp_bytes_out", "Bytes of datagrams sent."),
     counter("udp_send_errors", "Sends that the kernel refused."),
+    counter("udp_unanswered", "Answers to strangers that were not sent because too much waited in a socket."),
     counter("udp_held", "Times that datagrams waited because a socket had no room."),
     counter("udp_probes", "Probes of what a path can carry."),
     gauge("udp_hot_sockets", "Sockets that are connected to one busy peer."),

@@ -115,6 +115,21 @@ impl UdpPort {
         self.peer.is_some()
     }
 
+    /// Bytes that wait to be sent, and how many may, both as the kernel counts them. What goes to
+    /// an address of this wire that nobody has waits for seconds.
+    pub fn send_queue_bytes(&self) -> io::Result<(usize, usize)> {
+        // As `linux/sock_diag.h` has them.
+        const WAITING: usize = 2;
+        const MOST: usize = 3;
+        const NUMBERS: usize = 9;
+        let mut numbers = [0u32; NUMBERS];
+        let mut len = mem::size_of_val(&numbers) as libc::socklen_t;
+        let (fd, into) = (self.socket.as_raw_fd(), numbers.as_mut_ptr().cast());
+        // SAFETY: the pointers are to locals; the kernel writes at most `len` bytes.
+        let rc = unsafe { libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_MEMINFO, into, &raw mut len) };
+        if rc < 0 { Err(io::Error::last_os_error()) } else { Ok((numbers[WAITING] as usize, numbers[MOST] as usize)) }
+    }
+
     /// Whether one send can carry several datagrams.
     pub fn sends_segments(&self) -> bool {
         self.segments

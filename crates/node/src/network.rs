@@ -92,6 +92,7 @@ struct Counters {
     spliced_out: u64,
     bytes_out: u64,
     send_errors: u64,
+    unanswered: u64,
     held: u64,
     probes: u64,
     hot_sockets: u64,
@@ -106,6 +107,8 @@ struct Run {
     count: usize,
     /// A shorter datagram was the last.
     closed: bool,
+    /// They answer somebody who has proven nothing.
+    to_stranger: bool,
 }
 
 impl Network {
@@ -283,9 +286,9 @@ impl Network {
             }
             let end = at + transmit.len;
             match &mut run {
-                Some(run) if self.segments && run.takes(transmit.to, transmit.len) => run.add(transmit.len),
+                Some(run) if self.segments && run.takes(&transmit) => run.add(transmit.len),
                 _ => {
-                    let next = Run { to: transmit.to, start: at, end, segment: transmit.len, count: 1, closed: false };
+                    let next = Run { to_stranger: transmit.to_stranger, ..Run::one(transmit.to, at, transmit.len) };
                     run.replace(next).into_iter().for_each(|run| self.flush(&run, station, now));
                 }
             }
@@ -308,8 +311,8 @@ impl Network {
             sent = hot.filter(|(hot, _)| *hot == to).map(|(_, port)| send(port, to, datagram, datagram.len()));
         };
         let transmit = station.send_now(now, from, what, &mut self.buffer[..ROOM], quickly);
-        let Some(Transmit { to, len }) = transmit else { return false };
-        let run = Run { to, start: 0, end: len, segment: len, count: 1, closed: false };
+        let Some(Transmit { to, len, .. }) = transmit else { return false };
+        let run = Run::one(to, 0, len);
         let Some(sent) = sent else {
             self.flush(&run, station, now);
             return true;
@@ -337,6 +340,7 @@ impl Network {
             ("udp_datagrams_spliced", c.spliced_out),
             ("udp_bytes_out", c.bytes_out),
             ("udp_send_errors", c.send_errors),
+            ("udp_unanswered", c.unanswered),
             ("udp_held", c.held),
             ("udp_probes", c.probes),
             ("udp_hot_sockets", c.hot_sockets),
@@ -365,8 +369,7 @@ impl Network {
         }
         // The first datagram on a route, and whatever goes wrong, takes the way of all others.
         let segment = station.put_in(lent, &mut self.buffer[at..at + ROOM], len);
-        let end = at + segment;
-        self.flush(&Run { to, start: at, end, segment, count: 1, closed: false }, station, now);
+        self.flush(&Run::one(to, at, segment), station, now);
     }
 
     fn flush(&mut self, run: &Run, station: &mut Station, now: Time) {
@@ -385,6 +388,10 @@ impl Network {
             return;
         }
         let port = port(&self.ports, &self.hot, run.to, self.routes[route].port);
+        if run.to_stranger && !has_room_for_strangers(port) {
+            self.counters.unanswered += run.count as u64;
+            return;
+        }
         if let Err(e) = send(port, run.to, &self.buffer[run.start..run.end], run.segment) {
             self.failed(&e, run, route, station);
         }
@@ -547,6 +554,13 @@ fn port<'a>(ports: &'a [UdpPort], hot: &'a Option<(SocketAddr, UdpPort)>, to: So
     }
 }
 
+/// Whether answers to strangers may be added to what waits in a socket. They can be made to wait
+/// for seconds, by questions that seem to come from addresses of this wire that nobody has; half of
+/// the room is for others.
+fn has_room_for_strangers(port: &UdpPort) -> bool {
+    port.send_queue_bytes().is_ok_and(|(waiting, most)| waiting <= most / 2)
+}
+
 /// Sends, once more if the error may have been that of an earlier datagram, or of none: anybody can
 /// send errors of the network.
 #[inline]
@@ -558,9 +572,14 @@ fn send(port: &UdpPort, to: SocketAddr, bytes: &[u8], segment: usize) -> io::Res
 }
 
 impl Run {
-    fn takes(&self, to: SocketAddr, len: usize) -> bool {
+    fn one(to: SocketAddr, start: usize, len: usize) -> Run {
+        Run { to, start, end: start + len, segment: len, count: 1, closed: false, to_stranger: false }
+    }
+
+    fn takes(&self, next: &Transmit) -> bool {
+        let len = next.len;
         !self.closed
-            && self.to == to
+            && (self.to, self.to_stranger) == (next.to, next.to_stranger)
             && len <= self.segment
             && self.count < UDP_SEGMENTS_MAX
             && self.end - self.start + len <= UDP_DATAGRAM_BYTES_MAX

@@ -321,7 +321,9 @@ impl Engine {
         let (transmit, lent) = match self.loose.pop_front() {
             Some((to, datagram)) => {
                 buf[..datagram.len()].copy_from_slice(&datagram);
-                (Transmit { to, len: datagram.len() }, None)
+                let answers = [Kind::Retry, Kind::Reject, Kind::UnknownSession];
+                let to_stranger = Header::parse(&datagram).is_ok_and(|header| answers.contains(&header.kind));
+                (Transmit { to, len: datagram.len(), to_stranger }, None)
             }
             None => self.poll_sessions(now, buf, dma, lending)?,
         };
@@ -345,15 +347,15 @@ impl Engine {
             let current = peer.paths[peer.current].addr;
             let (mut sent, mut lent) = (None, None);
             if let Some((to, token)) = session.pongs.pop_front() {
-                sent = session.build_ping(token, true, buf).map(|len| Transmit { to, len });
+                sent = session.build_ping(token, true, buf).map(|len| Transmit { to, len, to_stranger: false });
             } else if let Some((to, token)) = session.pings.pop_front() {
                 let to = to.unwrap_or(current);
-                sent = session.build_ping(token, false, buf).map(|len| Transmit { to, len });
+                sent = session.build_ping(token, false, buf).map(|len| Transmit { to, len, to_stranger: false });
             } else if let Some((len, only_ack)) = session.build(now, buf, &mut self.tables, dma, lending) {
                 let heard = session.last_from.filter(|from| only_ack && *from != current);
                 let known = heard.filter(|from| peer.paths.iter().any(|path| path.addr == *from));
                 let to = known.unwrap_or(current);
-                sent = Some(Transmit { to, len });
+                sent = Some(Transmit { to, len, to_stranger: false });
                 lent = session.lent.take();
             }
             if let Some(transmit) = sent {

@@ -94,6 +94,9 @@ pub struct Transmit {
     pub to: SocketAddr,
     /// Bytes, from the start of the buffer.
     pub len: usize,
+    /// Whether it answers somebody who has proven nothing, who can have very many such answers sent
+    /// to addresses of his choice: what else is to be sent goes first.
+    pub to_stranger: bool,
 }
 
 /// Memory whose bytes belong into a datagram, so that they need not be copied into it first: the datagram is the first `at` bytes of the buffer, these bytes, and

@@ -106,7 +106,7 @@ impl Engine {
         self.tables.stats.packets_out += 1;
         self.tables.stats.bytes_out += len as u64;
         self.arm_later(via.peer);
-        Some(Transmit { to, len })
+        Some(Transmit { to, len, to_stranger: false })
     }
 
     #[inline]

@@ -383,7 +383,7 @@ impl World {
                 if *down {
                     break;
                 }
-                let Some((Transmit { to, len }, lent)) = engine.poll_transmit_lending(now, &mut buf, memory, true)
+                let Some((Transmit { to, len, .. }, lent)) = engine.poll_transmit_lending(now, &mut buf, memory, true)
                 else {
                     break;
                 };
