@@ -84,6 +84,7 @@ mod slab;
 mod stats;
 mod tables;
 mod time;
+mod waiters;
 mod wire;
 
 pub use cipher::{BadCipher, Cipher, Ciphers};

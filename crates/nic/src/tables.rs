@@ -17,6 +17,7 @@ use crate::rights::{Access, ImportSpec, ImportTarget, Owner, ROOT, Rights};
 use crate::slab::{Key, Slab};
 use crate::stats::Stats;
 use crate::time::Time;
+use crate::waiters::Waiters;
 use crate::wire::chunk::Handle;
 
 /// A session of a certain peer; the serial number tells it from earlier ones.
@@ -128,35 +129,6 @@ pub(crate) enum WaitAt {
     Answer(Via),
 }
 
-/// Who waits for a name to be exported here.
-#[derive(Clone, Copy)]
-pub(crate) enum Waiter {
-    Local(Key),
-    Remote { via: Via, handle: Handle, uid: u32, owner: Owner, rights: Rights },
-}
-
-/// Which waiter: a wait of this node, or an import of another one.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum WaiterKey {
-    Local(Key),
-    Remote { peer: u16, serial: u64, process: u32, import: u64 },
-}
-
-impl WaiterKey {
-    pub(crate) fn remote(via: Via, handle: Handle) -> WaiterKey {
-        WaiterKey::Remote { peer: via.peer, serial: via.serial, process: handle.process, import: handle.import }
-    }
-}
-
-impl Waiter {
-    fn key(&self) -> WaiterKey {
-        match *self {
-            Waiter::Local(wait) => WaiterKey::Local(wait),
-            Waiter::Remote { via, handle, .. } => WaiterKey::remote(via, handle),
-        }
-    }
-}
-
 #[derive(Default)]
 pub(crate) struct Tables {
     pub(crate) processes: Vec<Option<Process>>,
@@ -167,8 +139,7 @@ pub(crate) struct Tables {
     /// How many of them the users of each peer have.
     pub(crate) granted: BTreeMap<(u16, u32), usize>,
     pub(crate) waits: Slab<Wait>,
-    /// By name, and each by what it is found by.
-    pub(crate) waiters: BTreeMap<String, BTreeMap<WaiterKey, Waiter>>,
+    pub(crate) waiters: Waiters,
     /// Services that somebody waits for and the driver has not been told of: name, user, peer that asks.
     pub(crate) services: VecDeque<(String, u32, Option<u16>)>,
     pub(crate) inline: InlinePool,
@@ -350,43 +321,6 @@ impl Tables {
         if all.is_empty() {
             self.names.remove(name);
         }
-    }
-
-    /// Takes those who wait for a name and take what this user exports under it.
-    pub(crate) fn take_waiters(&mut self, name: &str, owner_uid: u32) -> Vec<Waiter> {
-        let Some(mut all) = self.waiters.remove(name) else { return Vec::new() };
-        let takes = |waiter: &Waiter| match *waiter {
-            Waiter::Remote { uid, owner, .. } => owner.takes(uid, owner_uid),
-            Waiter::Local(wait) => match self.waits.get(wait).map(|wait| &wait.what) {
-                Some(WaitFor::Import { process, spec, .. }) => {
-                    self.process(*process).is_some_and(|process| spec.owner.takes(process.uid, owner_uid))
-                }
-                _ => false,
-            },
-        };
-        let taken: Vec<Waiter> = all.values().filter(|waiter| takes(waiter)).copied().collect();
-        for waiter in &taken {
-            all.remove(&waiter.key());
-        }
-        if !all.is_empty() {
-            self.waiters.insert(name.to_string(), all);
-        }
-        taken
-    }
-
-    /// Has somebody wait for a name. Gives who waited in its place, which only a node that asks twice can have.
-    pub(crate) fn add_waiter(&mut self, name: String, waiter: Waiter) -> Option<Waiter> {
-        self.waiters.entry(name).or_default().insert(waiter.key(), waiter)
-    }
-
-    /// Whoever waited for a name waits no more.
-    pub(crate) fn remove_waiter(&mut self, name: &str, key: WaiterKey) -> Option<Waiter> {
-        let all = self.waiters.get_mut(name)?;
-        let waiter = all.remove(&key);
-        if all.is_empty() {
-            self.waiters.remove(name);
-        }
-        waiter
     }
 
     /// Copies bytes into an export, through its redirections, after every check.

@@ -378,10 +378,7 @@ impl Engine {
         for key in lost {
             self.tables.remove_grant(key);
         }
-        self.tables.waiters.retain(|_, waiters| {
-            waiters.retain(|_, waiter| !matches!(waiter, crate::tables::Waiter::Remote { via: at, .. } if *at == via));
-            !waiters.is_empty()
-        });
+        self.tables.waiters.drop_session(via);
     }
 
     /// Requests without an answer go to the next session, when there is one, or fail.

@@ -15,8 +15,9 @@ use crate::local::in_bounds;
 use crate::redirect::{Advance, Redirector, Wanted, redirect_id};
 use crate::rights::{Access, ExportSpec, Exporter, ImportGrant, ImportSpec, ImportTarget, NodeSpec};
 use crate::slab::{Key, Slab};
-use crate::tables::{Export, Import, Lead, Process, Wait, WaitAt, WaitFor, Waiter, WaiterKey};
+use crate::tables::{Export, Import, Lead, Process, Wait, WaitAt, WaitFor};
 use crate::time::Time;
+use crate::waiters::{Takes, Waiter, WaiterKey};
 use crate::wire::chunk::{Chunk, Handle};
 
 impl Engine {
@@ -170,7 +171,7 @@ impl Engine {
     }
 
     fn answer_waiters(&mut self, now: Time, name: &str, uid: u32, key: Key) {
-        for waiter in self.tables.take_waiters(name, uid) {
+        for waiter in self.tables.waiters.take(name, uid) {
             match waiter {
                 Waiter::Local(wait) => self.grant_local(wait, key),
                 Waiter::Remote { via, handle, uid, rights, .. } => {
@@ -300,9 +301,9 @@ impl Engine {
         match (self.tables.find_export(&spec.what, uid, spec.owner), &spec.what) {
             (Some(export), _) => self.grant_local(wait, export),
             (None, ImportTarget::Name(name)) if spec.wait => {
-                let name = name.clone();
+                let (name, owner) = (name.clone(), spec.owner);
                 self.tables.want_service(&name, uid, None);
-                self.tables.add_waiter(name, Waiter::Local(wait));
+                self.tables.waiters.add(name, Takes::of(owner, uid), Waiter::Local(wait));
             }
             (None, what) => {
                 let why = self.tables.why_missing(what, uid);
@@ -425,7 +426,7 @@ impl Engine {
                 }
                 (WaitAt::LocalName, ImportTarget::Name(name)) => {
                     let name = name.clone();
-                    self.tables.remove_waiter(&name, WaiterKey::Local(key));
+                    self.tables.waiters.remove(&name, WaiterKey::Local(key));
                 }
                 _ => {}
             }

@@ -5,8 +5,8 @@
 use super::Engine;
 use crate::error::ImportError;
 use crate::service::{ServiceRefusal, ServiceWanted};
-use crate::tables::Waiter;
 use crate::time::Time;
+use crate::waiters::Waiter;
 use crate::wire::chunk::Chunk;
 
 impl Engine {
@@ -24,7 +24,7 @@ impl Engine {
     /// Answers everybody who waits for this service.
     pub fn refuse_service(&mut self, now: Time, name: &str, why: ServiceRefusal) {
         let why = ImportError::NotStarted(why);
-        for waiter in self.tables.waiters.remove(name).unwrap_or_default().into_values() {
+        for waiter in self.tables.waiters.take_all(name) {
             match waiter {
                 Waiter::Local(wait) => self.tables.end_import_wait(wait, why),
                 Waiter::Remote { via, handle, uid, .. } => {

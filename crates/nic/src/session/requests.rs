@@ -9,8 +9,9 @@ use crate::limits::{GRANTS_MAX, REMOTE_WAITS_PER_PEER_MAX, SERVED_REQUESTS_MAX, 
 use crate::local::{aligned, has_right, in_bounds};
 use crate::rights::{Exporter, ImportGrant, ImportTarget, Owner, Rights};
 use crate::slab::Key;
-use crate::tables::{Grant, Lead, Tables, Waiter, WaiterKey};
+use crate::tables::{Grant, Lead, Tables};
 use crate::time::Time;
+use crate::waiters::{Takes, Waiter, WaiterKey};
 use crate::wire::chunk::{Chunk, Handle};
 
 /// Fetches of a peer being answered: above its own bound, as its view of what is answered lags.
@@ -105,9 +106,9 @@ impl Session {
                     self.queue_control(&Chunk::ImportFail { handle, why });
                     return;
                 }
-                let waiter = Waiter::Remote { via: self.via, handle, uid, owner, rights };
+                let waiter = Waiter::Remote { via: self.via, handle, uid, rights };
                 tables.want_service(&name, uid, Some(self.via.peer));
-                if let Some(Waiter::Remote { uid, .. }) = tables.add_waiter(name, waiter) {
+                if let Some(Waiter::Remote { uid, .. }) = tables.waiters.add(name, Takes::of(owner, uid), waiter) {
                     self.remote_waits.give(uid);
                 }
             }
@@ -214,7 +215,7 @@ impl Session {
     fn import_cancelled(&mut self, handle: Handle, what: &ImportTarget, tables: &mut Tables) {
         let ImportTarget::Name(name) = what else { return };
         let via = self.via;
-        if let Some(Waiter::Remote { uid, .. }) = tables.remove_waiter(name, WaiterKey::remote(via, handle)) {
+        if let Some(Waiter::Remote { uid, .. }) = tables.waiters.remove(name, WaiterKey::remote(via, handle)) {
             self.remote_waits.give(uid);
         }
     }
