@@ -108,3 +108,26 @@ fn who_waits_for_a_name_gets_none_of_another_user() {
         assert_eq!(importers(&world), 1);
     }
 }
+
+#[test]
+fn an_import_that_waits_is_withdrawn_by_its_id_and_only_by_its_process() {
+    for from in [0, 1] {
+        let mut world = World::pair(74, true);
+        let process = world.nodes[from].engine.attach(VICTIM).expect("room");
+        let other = world.nodes[from].engine.attach(VICTIM).expect("room");
+        let name = || ImportTarget::Name("later".into());
+        let asked = world.start_import_of(from, process, 1, (name(), Owner::default()), true).expect("it waits");
+        world.run_for(Duration::from_millis(50));
+        let now = world.now;
+        world.nodes[from].engine.cancel_import(now, other, asked);
+        world.nodes[from].engine.cancel_import(now, process, asked);
+        assert_eq!(world.import_answer(from), Err(ImportError::Cancelled));
+        world.run_for(Duration::from_millis(50));
+        // Nobody waits any more, and the id means nothing.
+        export(&mut world, VICTIM, "later", Access::SameUser).unwrap();
+        let now = world.now;
+        world.nodes[from].engine.cancel_import(now, process, asked);
+        world.settle();
+        assert_eq!(world.nodes[from].engine.imports().count(), 0);
+    }
+}

@@ -280,6 +280,7 @@ impl Cluster {
             deadline_ns,
             state: ImportState::Asked,
             answered: false,
+            asked: None,
             id: None,
             export: None,
             granted: Rights::NONE,
@@ -299,7 +300,8 @@ impl Cluster {
             wait,
             deadline: Time::from_nanos(deadline_ns),
         };
-        self.call(importer_node, |engine, now, _| engine.import(now, pid, spec, import_cookie(key)));
+        let asked = self.call(importer_node, |engine, now, _| engine.import(now, pid, spec, import_cookie(key)));
+        self.model.imports[key].asked = asked.flatten();
         key
     }
 
@@ -324,9 +326,12 @@ impl Cluster {
         let import = &self.model.imports[key];
         match (import.state.clone(), import.id) {
             (ImportState::Asked, _) => {
+                let asked = import.asked;
                 self.judge.note(&self.model, format_args!("{proc} withdraws {key}"));
                 self.model.imports[key].state = ImportState::Dropped;
-                self.call(node, |engine, now, _| engine.cancel_import(now, pid, import_cookie(key)));
+                self.call(node, |engine, now, _| {
+                    asked.into_iter().for_each(|id| engine.cancel_import(now, pid, id));
+                });
             }
             (ImportState::Granted, Some(id)) => {
                 self.judge.note(&self.model, format_args!("{proc} releases {key}"));

@@ -227,11 +227,17 @@ impl Engine {
         }
     }
 
-    /// Imports; the answer is [`Event::ImportDone`] with `cookie`, at once for what is on this node.
-    pub fn import(&mut self, now: Time, process: ProcessId, spec: ImportSpec, cookie: Cookie) {
+    /// Imports; the answer is [`Event::ImportDone`] with `cookie`, at once for what is on this
+    /// node. Gives the id that the import waits under, and has if it is granted; `None`: it was
+    /// refused at once.
+    pub fn import(&mut self, now: Time, process: ProcessId, spec: ImportSpec, cookie: Cookie) -> Option<ImportId> {
         self.now = now;
-        if let Err(why) = self.start_import(now, process, spec, cookie) {
-            self.tables.events.push_back(Event::ImportDone { process, cookie, result: Err(why) });
+        match self.start_import(now, process, spec, cookie) {
+            Ok(import) => Some(import),
+            Err(why) => {
+                self.tables.events.push_back(Event::ImportDone { process, cookie, result: Err(why) });
+                None
+            }
         }
     }
 
@@ -241,7 +247,7 @@ impl Engine {
         process: ProcessId,
         spec: ImportSpec,
         cookie: Cookie,
-    ) -> Result<(), ImportError> {
+    ) -> Result<ImportId, ImportError> {
         let bad_name =
             matches!(&spec.what, ImportTarget::Name(name) if name.is_empty() || name.len() > EXPORT_NAME_BYTES_MAX);
         if bad_name || spec.rights.is_empty() {
@@ -273,7 +279,7 @@ impl Engine {
             Some(node) => self.wait_for_node(now, wait, &node),
         }
         self.watch_deadline(wait);
-        Ok(())
+        Ok(ImportId::from_u64(import))
     }
 
     fn is_self(&self, node: &NodeSpec) -> bool {
@@ -398,14 +404,12 @@ impl Engine {
         self.connect(now, index);
     }
 
-    /// Withdraws an import that has no answer yet; its answer is then `Cancelled`.
-    pub fn cancel_import(&mut self, now: Time, process: ProcessId, cookie: Cookie) {
+    /// Withdraws an import that has no answer yet, by the id that [`import`](Self::import) gave;
+    /// its answer is then `Cancelled`.
+    pub fn cancel_import(&mut self, now: Time, process: ProcessId, import: ImportId) {
         self.now = now;
-        let wanted = self.tables.waits.iter().find(|(_, wait)| {
-            wait.cookie == cookie && matches!(wait.what, WaitFor::Import { process: by, .. } if by == process)
-        });
-        if let Some(key) = wanted.map(|(key, _)| key) {
-            self.withdraw(key, ImportError::Cancelled);
+        if let Some(Lead::Pending(wait)) = self.tables.import_mut(process, import.to_u64()).map(|import| import.lead) {
+            self.withdraw(wait, ImportError::Cancelled);
         }
     }
 

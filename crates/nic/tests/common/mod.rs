@@ -213,7 +213,7 @@ impl World {
         to: usize,
         (what, owner): (ImportTarget, Owner),
         wait: bool,
-    ) {
+    ) -> Option<ImportId> {
         let spec = ImportSpec {
             node: (to != node).then(|| NodeSpec::Addr(self.nodes[to].addrs[0])),
             what,
@@ -223,7 +223,7 @@ impl World {
             deadline: self.now + Duration::from_secs(30),
         };
         let now = self.now;
-        self.nodes[node].engine.import(now, process, spec, Cookie(1 << 32));
+        self.nodes[node].engine.import(now, process, spec, Cookie(1 << 32))
     }
 
     pub fn import(&mut self, node: usize, process: ProcessId, to: usize, name: &str) -> ImportGrant {

@@ -163,6 +163,8 @@ pub(crate) struct Import {
     pub(crate) state: ImportState,
     /// The engine has answered, even if nobody waits any more.
     pub(crate) answered: bool,
+    /// By which it can be withdrawn while it has no answer.
+    pub(crate) asked: Option<ImportId>,
     pub(crate) id: Option<ImportId>,
     pub(crate) export: Option<ExportKey>,
     pub(crate) granted: Rights,
