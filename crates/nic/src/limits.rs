@@ -38,6 +38,9 @@ pub const PATH_MTUS_MAX: usize = 2 * PEERS_MAX * PATHS_MAX;
 pub const IMPORTS_WAITING_MAX: usize = 16_384;
 /// Waits whose deadline has passed that are ended before rings and network have their turn: each is an answer, some microseconds.
 pub const EXPIRED_PER_TURN: usize = 128;
+/// Imports that an export which ends breaks at once; of more, as many each time that all events
+/// have been taken. Each is an event.
+pub const BREAKS_PER_TURN: usize = 1_024;
 /// Imports of one peer that wait here for a name to be exported, half of them for one of its users.
 pub const REMOTE_WAITS_PER_PEER_MAX: usize = 8_192;
 /// Requests for services that the driver has not been told of; further ones are not told and end with their deadline.

@@ -10,7 +10,7 @@ use crate::command::Dma;
 use crate::error::{ImportError, OpError};
 use crate::event::Event;
 use crate::ids::{Cookie, ExportId, ImportId, ProcessId, RegionRef};
-use crate::limits::{INLINE_BUFFERS_MAX, INLINE_BYTES_MAX, PROCESSES_MAX, share_allows};
+use crate::limits::{BREAKS_PER_TURN, INLINE_BUFFERS_MAX, INLINE_BYTES_MAX, PROCESSES_MAX, share_allows};
 use crate::local::LocalOp;
 use crate::redirect::Redirector;
 use crate::rights::{Access, ImportSpec, ImportTarget, Owner, ROOT, Rights};
@@ -129,6 +129,12 @@ pub(crate) enum WaitAt {
     Answer(Via),
 }
 
+/// Imports of this node that are to be broken.
+pub(crate) struct Breaking {
+    pub(crate) why: OpError,
+    pub(crate) importers: Vec<(ProcessId, Key)>,
+}
+
 #[derive(Default)]
 pub(crate) struct Tables {
     pub(crate) processes: Vec<Option<Process>>,
@@ -144,6 +150,8 @@ pub(crate) struct Tables {
     pub(crate) services: VecDeque<(String, u32, Option<u16>)>,
     pub(crate) inline: InlinePool,
     pub(crate) events: VecDeque<Event>,
+    /// Imports of exports that have ended and that are still to be told so, behind `events`.
+    pub(crate) breaking: VecDeque<Breaking>,
     pub(crate) takes_messages: bool,
     /// Peers are believed whose process asks.
     pub(crate) trusts_users: bool,
@@ -199,6 +207,31 @@ impl Tables {
             entry.broken = Some(why);
             let import = ImportId::from_u64(import);
             self.events.push_back(Event::ImportBroken { process, import, why });
+        }
+    }
+
+    /// Ends the imports of an export that has ended: some now, and the others when all events are
+    /// taken. Whoever uses one of those meanwhile finds no export.
+    pub(crate) fn break_imports(&mut self, mut importers: Vec<(ProcessId, Key)>, why: OpError) {
+        let now = importers.split_off(importers.len().saturating_sub(BREAKS_PER_TURN));
+        for (process, import) in now {
+            self.break_import(process, import, why);
+        }
+        if !importers.is_empty() {
+            self.breaking.push_back(Breaking { why, importers });
+        }
+    }
+
+    /// Goes on with imports that are to be broken.
+    #[cold]
+    pub(crate) fn go_on_breaking(&mut self) {
+        for _ in 0..BREAKS_PER_TURN {
+            let Some(first) = self.breaking.front_mut() else { return };
+            let why = first.why;
+            match first.importers.pop() {
+                Some((process, import)) => self.break_import(process, import, why),
+                None => _ = self.breaking.pop_front(),
+            }
         }
     }
 
@@ -469,5 +502,43 @@ impl Tables {
             entry.imports.remove(import);
             self.events.push_back(Event::ImportDone { process, cookie, result: Err(why) });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn very_many_imports_of_an_export_break_in_turns_each_once() {
+        let mut tables = Tables::default();
+        let id = ProcessId::new(0, 1);
+        let (imports, local) = (Slab::default(), VecDeque::new());
+        tables.processes.push(Some(Process { id, uid: 1, imports, exports: 0, outstanding: 0, local }));
+        let count = 3 * BREAKS_PER_TURN;
+        let new = || Import {
+            export: ExportId { slot: 0, generation: 1 },
+            len: 1,
+            rights: Rights::READ,
+            lead: Lead::Local { position: 0 },
+            broken: None,
+        };
+        let keys: Vec<Key> = (0..count).map(|_| tables.process_mut(id).expect("there").imports.insert(new())).collect();
+        tables.break_imports(keys.iter().map(|key| (id, *key)).collect(), OpError::Revoked);
+        assert_eq!(tables.events.len(), BREAKS_PER_TURN);
+        // One of the others was given back meanwhile.
+        tables.process_mut(id).expect("there").imports.remove(keys[0]);
+        let mut told = Vec::new();
+        while !(tables.events.is_empty() && tables.breaking.is_empty()) {
+            while let Some(Event::ImportBroken { import, .. }) = tables.events.pop_front() {
+                told.push(import.to_u64());
+            }
+            tables.go_on_breaking();
+            assert!(tables.events.len() <= BREAKS_PER_TURN);
+        }
+        told.sort_unstable();
+        let mut wanted = keys[1..].to_vec();
+        wanted.sort_unstable();
+        assert_eq!(told, wanted);
     }
 }

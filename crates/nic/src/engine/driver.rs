@@ -211,9 +211,7 @@ impl Engine {
         if let Some(owner) = self.tables.process_mut(export.owner) {
             owner.exports -= 1;
         }
-        for (process, import) in export.local_importers {
-            self.tables.break_import(process, import, why);
-        }
+        self.tables.break_imports(export.local_importers, why);
         let now = self.now;
         for grant in export.grants {
             let Some(grant) = self.tables.take_grant(grant) else { continue };

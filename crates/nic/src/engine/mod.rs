@@ -185,23 +185,27 @@ impl Engine {
         self.incarnation
     }
 
-    /// Takes the next event.
+    /// Takes the next event. `None` although [`has_events`](Self::has_events) says that there are
+    /// some: the rest comes with the next call, in another turn.
     #[inline]
     pub fn poll_event(&mut self) -> Option<Event> {
+        if self.tables.events.is_empty() && !self.tables.breaking.is_empty() {
+            self.tables.go_on_breaking();
+        }
         self.tables.events.pop_front()
     }
 
     /// Whether [`poll_event`](Self::poll_event), [`poll_message`](Self::poll_message) or [`poll_transmit`](Self::poll_transmit) may have something.
     #[inline]
     pub fn has_news(&self) -> bool {
-        let told = !self.tables.events.is_empty() || !self.tables.messages.is_empty();
+        let told = self.has_events() || !self.tables.messages.is_empty();
         told || !self.ready.is_empty() || !self.loose.is_empty() || !self.work.is_empty()
     }
 
     /// Whether [`poll_event`](Self::poll_event) has something to give.
     #[inline]
     pub fn has_events(&self) -> bool {
-        !self.tables.events.is_empty()
+        !self.tables.events.is_empty() || !self.tables.breaking.is_empty()
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) wants to be called at the latest. It may turn
