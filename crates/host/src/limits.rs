@@ -45,6 +45,9 @@ pub const REGION_BYTES_MAX: u64 = 1 << 46;
 /// Bytes of memory that must remain available after an export reserved its own, so that a large export does not push the machine into its
 /// out-of-memory killer.
 pub const MEMORY_RESERVE_BYTES: u64 = 64 << 20;
+/// Bytes of a region that are unmapped at a time: a fraction of a millisecond, in which other
+/// threads can map nothing.
+pub const UNMAP_BYTES_MAX: usize = 32 << 20;
 /// Copies of at least this size use non-temporal stores where the processor has them: below it the cache serves the receiver.
 /// See `vmmc bench bandwidth`, which prints both sides of it.
 pub const NON_TEMPORAL_BYTES_MIN: usize = 8 << 20;

@@ -7,7 +7,7 @@
 //! so its mode counts: ours have [`MODE`], and memory that its group or others may write is not mapped.
 
 use crate::copy;
-use crate::limits::{MEMORY_RESERVE_BYTES, REGION_BYTES_MAX};
+use crate::limits::{MEMORY_RESERVE_BYTES, REGION_BYTES_MAX, UNMAP_BYTES_MAX};
 use crate::memory;
 use crate::stores::Store;
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
@@ -291,6 +291,14 @@ impl Region {
         self.0.len as u64
     }
 
+    /// Bytes of memory that the file behind it has now, which may be more or less than its own; 0
+    /// if that is not known.
+    pub fn occupied_bytes(&self) -> u64 {
+        let fd = self.0.fd();
+        let stat = fd.as_ref().and_then(|fd| rustix::fs::fstat(fd).ok());
+        stat.map_or(0, |stat| stat.st_blocks as u64 * 512)
+    }
+
     /// What this process may do to the bytes.
     pub fn protection(&self) -> Protection {
         self.0.protection
@@ -486,10 +494,18 @@ impl std::fmt::Debug for Region {
 impl Drop for Mapping {
     fn drop(&mut self) {
         match self.end {
-            // SAFETY: the range is the mapping that this value owns, and no clone is left.
-            End::Unmap => unsafe {
-                let _ = rustix::mm::munmap(self.base.cast(), self.mapped);
-            },
+            End::Unmap => {
+                // A piece at a time, the last one first: while one is unmapped no other thread of
+                // the process can map or unmap anything, and a GiB takes some milliseconds.
+                let mut left = self.mapped;
+                while left > 0 {
+                    let piece = (left - 1) % UNMAP_BYTES_MAX + 1;
+                    left -= piece;
+                    // SAFETY: the range is the end of what is left of the mapping that this value
+                    // owns, and no clone is left.
+                    let _ = unsafe { rustix::mm::munmap(self.base.add(left).cast(), piece) };
+                }
+            }
             // A failure leaves the pages shared, which is what they were; nothing is lost.
             // SAFETY: `take_over`'s caller vouched that the range stays allocated and has no writers during this drop.
             End::MakePrivate => unsafe {
