@@ -71,6 +71,11 @@ pub const PEERS_CALLED_MAX: usize = 128;
 pub const SOCKET_OFFERS_ALL_MAX: usize = 4 * SOCKET_OFFERS_MAX;
 /// Time that a connection may take to attach.
 pub const ATTACH_TIME: Duration = Duration::from_secs(5);
+/// Revocations that are looked at in a turn, and of these the share of one process before the next
+/// has its turn: each is a look at the lanes of the processes that are inside a transfer.
+pub const REVOCATIONS_PER_TURN: usize = 128;
+/// See [`REVOCATIONS_PER_TURN`].
+pub const REVOCATIONS_PIECE: usize = 8;
 /// Control messages taken from one connection before the next has its turn.
 pub const CONTROL_BATCH: usize = 16;
 /// Work for one user's control messages before rings, network and other users have their turn, in messages of the cheap kind (some microseconds). A millisecond.

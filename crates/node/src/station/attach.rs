@@ -4,14 +4,13 @@
 //! processes that end themselves and for those that are killed in the middle of anything.
 
 use super::closers::{Foreign, Given};
-use super::connection::{Parts, Process};
+use super::connection::{Parts, Path, Process};
 use super::gates::Gates;
 use super::refusal::{refusal, shortage};
 use super::shares::Table;
 use super::{Readable, Station};
 use crate::limits::DESCRIPTORS_PER_PROCESS;
 use rustix::event::{EventfdFlags, eventfd};
-use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use vmmc_host::abi::GateState;
@@ -19,7 +18,7 @@ use vmmc_host::control::{Answer, CONTROL_VERSION, NodeEvent, Refusal, RefusalCod
 use vmmc_host::process::ProcessWatch;
 use vmmc_host::wait::{WakeReceiver, wake_pair};
 use vmmc_host::{AttachArea, Channel, NotifyBell};
-use vmmc_nic::{ExportId, ProcessId, Time};
+use vmmc_nic::{ImportId, ProcessId, Time};
 
 impl Station {
     /// First call on a connection.
@@ -128,7 +127,7 @@ impl Station {
         self.unwatch_process(&process);
         self.counters.mapped_ended.add(process.area.moved(|_, _| ()));
         self.engine.detach(now, process.id);
-        self.revocations.retain(|r| r.number != connection.number);
+        self.revocations.forget(connection.number);
         for link in std::mem::take(&mut process.links) {
             self.give_link_share(link.importer);
         }
@@ -172,21 +171,21 @@ impl Station {
     /// Its imports end. A thread of it that is still inside a mapped transfer can go on only if the process lives; then the exporter must move its pages one day.
     fn drop_imports(&mut self, process: &Process) {
         let ended = process.watch.as_ref().is_some_and(ProcessWatch::has_ended);
-        // The lanes once, and each export once: a process may have tens of thousands of imports, of one export or of many.
-        let mut inside = HashSet::new();
+        for import in process.imports.iter().flatten().filter(|import| import.path == Path::Mapped) {
+            if let Some(record) = self.export_record(import.export) {
+                record.importers.remove(&process.id);
+                record.stuck |= import.bound && !ended;
+            }
+        }
+        let mut inside = Vec::new();
         process.area.any_lane(|lane| {
-            inside.insert(lane);
+            inside.push(ImportId::from_u64(lane));
             false
         });
-        let mut stuck: HashMap<ExportId, bool> = HashMap::new();
-        for import in process.imports.iter().flatten() {
-            let now = !ended && (import.bound || inside.contains(&import.id.to_u64()));
-            *stuck.entry(import.export).or_default() |= now;
-        }
-        for (export, stuck) in stuck {
-            if let Some(record) = self.export_record(export) {
-                record.importers.retain(|i| i.process != process.id);
-                record.stuck |= stuck;
+        for id in inside.into_iter().filter(|_| !ended) {
+            let import = process.imports.get(id.slot as usize).copied().flatten().filter(|import| import.id == id);
+            if let Some(record) = import.and_then(|import| self.export_record(import.export)) {
+                record.stuck = true;
             }
         }
     }

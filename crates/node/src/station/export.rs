@@ -8,7 +8,10 @@ use super::Station;
 use super::gates::Gate;
 use super::refusal::{self, invalid, refusal as refuse};
 use super::shares::Table;
-use crate::limits::{REVOCATION_WAIT, REVOCATIONS_PER_PROCESS_MAX};
+use crate::limits::{
+    REVOCATION_WAIT, REVOCATIONS_PER_PROCESS_MAX, REVOCATIONS_PER_TURN, REVOCATIONS_PIECE,
+};
+use std::collections::{HashMap, HashSet, VecDeque};
 use vmmc_host::abi::GateState;
 use vmmc_host::control::{Access as HostAccess, Answer, Call, Refusal, RefusalCode};
 use vmmc_host::limits::EXPORTS_PER_PROCESS_MAX;
@@ -26,31 +29,92 @@ pub(super) struct ExportRecord {
     /// It has all pages of its region for itself.
     pub(super) covers_region: bool,
     /// Processes of this node that map it.
-    pub(super) importers: Vec<MappedImporter>,
+    pub(super) importers: Importers,
     /// A process left this export while it could still store into it.
     pub(super) stuck: bool,
     /// Redirections posted on it and not yet done.
     pub(super) redirects: u32,
 }
 
-/// A process that maps an export.
-#[derive(Clone, Copy)]
-pub(super) struct MappedImporter {
-    pub(super) process: ProcessId,
+/// Processes that map an export. Each once, however many imports of it one has.
+pub(super) type Importers = HashMap<ProcessId, MappedBy>;
+
+/// How a process maps an export.
+pub(super) struct MappedBy {
     /// Index of its connection.
-    pub(super) index: usize,
-    pub(super) import: ImportId,
+    index: usize,
+    imports: HashSet<ImportId>,
+    /// Those of them through which it stores whenever it likes.
+    bound: usize,
+}
+
+impl ExportRecord {
+    pub(super) fn map(&mut self, process: ProcessId, index: usize, import: ImportId) {
+        let new = || MappedBy { index, imports: HashSet::new(), bound: 0 };
+        self.importers.entry(process).or_insert_with(new).imports.insert(import);
+    }
+
+    pub(super) fn unmap(&mut self, process: ProcessId, import: ImportId, was_bound: bool) {
+        let Some(by) = self.importers.get_mut(&process) else { return };
+        by.imports.remove(&import);
+        by.bound -= usize::from(was_bound);
+        if by.imports.is_empty() {
+            self.importers.remove(&process);
+        }
+    }
+
+    /// A process stores through its mapping from now on.
+    pub(super) fn bind(&mut self, process: ProcessId) {
+        if let Some(by) = self.importers.get_mut(&process) {
+            by.bound += 1;
+        }
+    }
 }
 
 /// An unexport that waits for mapped transfers under way.
-pub(super) struct Revocation {
-    /// Connection that waits for the answer, and its number.
-    index: usize,
-    pub(super) number: u64,
+struct Revocation {
     serial: u64,
     gate: Gate,
-    importers: Vec<MappedImporter>,
+    /// Those that were inside a transfer at the last look. Who was seen outside since the gate
+    /// closed stays there.
+    importers: Importers,
     deadline: Time,
+}
+
+/// All of one process.
+struct RevocationsOf {
+    /// Connection that waits for the answers, and its number.
+    index: usize,
+    number: u64,
+    waiting: VecDeque<Revocation>,
+}
+
+/// All of them, by process: they are looked at in turns.
+#[derive(Default)]
+pub(super) struct Revocations {
+    all: VecDeque<RevocationsOf>,
+    count: usize,
+}
+
+impl Revocations {
+    pub(super) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    fn add(&mut self, index: usize, number: u64, revocation: Revocation) {
+        self.count += 1;
+        match self.all.iter_mut().find(|of| of.number == number) {
+            Some(of) => of.waiting.push_back(revocation),
+            None => self.all.push_back(RevocationsOf { index, number, waiting: VecDeque::from([revocation]) }),
+        }
+    }
+
+    /// A connection is gone: nobody waits for the answers.
+    pub(super) fn forget(&mut self, number: u64) {
+        if let Some(at) = self.all.iter().position(|of| of.number == number) {
+            self.count -= self.all.remove(at).map_or(0, |of| of.waiting.len());
+        }
+    }
 }
 
 impl Station {
@@ -96,7 +160,7 @@ impl Station {
             gate,
             mappable,
             covers_region,
-            importers: Vec::new(),
+            importers: HashMap::new(),
             stuck: false,
             redirects: 0,
         });
@@ -129,63 +193,65 @@ impl Station {
         let process = self.attached_process(index)?;
         process.exports.retain(|e| *e != export);
         process.gates.set(record.gate, GateState::Revoked);
-        if moving || record.stuck || record.importers.iter().any(|i| self.is_bound(i)) {
+        if moving || record.stuck || record.importers.values().any(|by| by.bound > 0) {
             self.counters.revocations_moved += 1;
             self.free_gate(index, record.gate);
             return Ok(Some(Answer::Unexported { must_move: true }));
         }
-        if !self.any_inside(&record.importers) {
+        let mut importers = record.importers;
+        self.keep_those_inside(&mut importers);
+        if importers.is_empty() {
             self.free_gate(index, record.gate);
             return Ok(Some(Answer::Unexported { must_move: false }));
         }
         let connection = self.connections[index].as_mut().expect("the caller serves this connection");
         connection.process.as_mut().expect("seen above").revocations += 1;
-        self.revocations.push(Revocation {
-            index,
-            number: connection.number,
-            serial,
-            gate: record.gate,
-            importers: record.importers,
-            deadline: now + REVOCATION_WAIT,
-        });
+        let number = connection.number;
+        let deadline = now + REVOCATION_WAIT;
+        self.revocations.add(index, number, Revocation { serial, gate: record.gate, importers, deadline });
         Ok(None)
     }
 
-    /// Looks at the revocations that wait; says whether one was answered.
+    /// Looks at revocations that wait, as many as a turn allows; says whether one was answered.
     pub(super) fn serve_revocations(&mut self, now: Time) -> bool {
         let mut any = false;
-        let mut at = 0;
-        while at < self.revocations.len() {
-            let inside = self.any_inside(&self.revocations[at].importers);
-            if inside && now < self.revocations[at].deadline {
-                at += 1;
-                continue;
+        let mut left = self.revocations.count.min(REVOCATIONS_PER_TURN);
+        while left > 0 {
+            let Some(mut of) = self.revocations.all.pop_front() else { break };
+            for _ in 0..of.waiting.len().min(REVOCATIONS_PIECE).min(left) {
+                left -= 1;
+                let Some(mut first) = of.waiting.pop_front() else { break };
+                self.keep_those_inside(&mut first.importers);
+                let inside = !first.importers.is_empty();
+                if inside && now < first.deadline {
+                    of.waiting.push_back(first);
+                    continue;
+                }
+                any = true;
+                self.revocations.count -= 1;
+                self.counters.revocations_moved += u64::from(inside);
+                if let Ok(process) = self.attached_process(of.index) {
+                    process.revocations -= 1;
+                }
+                self.free_gate(of.index, first.gate);
+                self.reply(of.index, first.serial, Ok(Answer::Unexported { must_move: inside }), Vec::new());
             }
-            let done = self.revocations.swap_remove(at);
-            any = true;
-            self.counters.revocations_moved += u64::from(inside);
-            if let Ok(process) = self.attached_process(done.index) {
-                process.revocations -= 1;
+            if !of.waiting.is_empty() {
+                self.revocations.all.push_back(of);
             }
-            self.free_gate(done.index, done.gate);
-            self.reply(done.index, done.serial, Ok(Answer::Unexported { must_move: inside }), Vec::new());
         }
         any
     }
 
-    /// Whether a thread of a process that still maps the export is inside a transfer.
-    fn any_inside(&self, importers: &[MappedImporter]) -> bool {
-        importers.iter().any(|i| {
-            let process = self.connections[i.index].as_ref().and_then(|c| c.process.as_ref());
-            process.filter(|p| p.id == i.process).is_some_and(|p| p.area.any_lane(|lane| lane == i.import.to_u64()))
-        })
-    }
-
-    fn is_bound(&self, importer: &MappedImporter) -> bool {
-        let process = self.connections[importer.index].as_ref().and_then(|c| c.process.as_ref());
-        let record = process.filter(|p| p.id == importer.process);
-        let record = record.and_then(|p| p.imports.get(importer.import.slot as usize).copied().flatten());
-        record.is_some_and(|r| r.id == importer.import && r.bound)
+    /// Forgets processes of which no thread is inside a transfer of the export: one look at the
+    /// lanes of each.
+    fn keep_those_inside(&self, importers: &mut Importers) {
+        importers.retain(|id, by| {
+            let process = self.connections[by.index].as_ref().and_then(|c| c.process.as_ref());
+            process
+                .filter(|process| process.id == *id)
+                .is_some_and(|process| process.area.any_lane(|lane| by.imports.contains(&ImportId::from_u64(lane))))
+        });
     }
 
     fn free_gate(&mut self, index: usize, gate: Gate) {

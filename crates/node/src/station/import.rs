@@ -6,7 +6,6 @@
 use super::Station;
 use super::calls::CallKind;
 use super::connection::{ImportRecord, Path};
-use super::export::MappedImporter;
 use super::link::{Link, wake_for_importer};
 use super::memory::duplicate;
 use super::refusal::{self, invalid, refusal as refuse, shortage};
@@ -154,7 +153,7 @@ impl Station {
         match made {
             Ok(fds) => {
                 let record = self.export_record(granted.export).expect("seen when the mapping was allowed");
-                record.importers.push(MappedImporter { process: importer, index, import: granted.import });
+                record.map(importer, index, granted.import);
                 Ok(fds)
             }
             Err(refusal) => {
@@ -229,7 +228,7 @@ impl Station {
         self.give_share(index, Table::Imports, 1);
         if record.path == Path::Mapped {
             if let Some(export) = self.export_record(record.export) {
-                export.importers.retain(|i| !(i.process == id && i.import == import));
+                export.unmap(id, import, record.bound);
             }
         }
         // An import that broke is forgotten by the engine already; giving it back is no mistake.
@@ -239,13 +238,17 @@ impl Station {
     /// The importer stores through its mapping from now on.
     pub(super) fn bind(&mut self, index: usize, import: u64) -> Result<Answer, Refusal> {
         let id = ImportId::from_u64(import);
-        let process = self.attached_process(index)?;
+        let attached = self.attached_process(index)?;
+        let process = attached.id;
         let gone = || refuse(RefusalCode::Stale, format!("import {id} of this process does not exist; import again"));
-        let record = process.import(id).ok_or_else(gone)?;
+        let record = attached.import(id).ok_or_else(gone)?;
         if record.path != Path::Mapped {
             return Err(invalid(format!("import {id} is not mapped, so stores to it cannot propagate by themselves")));
         }
-        record.bound = true;
+        let (export, was_bound) = (record.export, std::mem::replace(&mut record.bound, true));
+        if let Some(export) = self.export_record(export).filter(|_| !was_bound) {
+            export.bind(process);
+        }
         Ok(Answer::Done)
     }
 

@@ -38,7 +38,7 @@ use shares::{Shares, Table};
 
 use calls::Calls;
 use connection::{Connection, Outbox};
-use export::{ExportRecord, Revocation};
+use export::{ExportRecord, Revocations};
 use memory::Memory;
 use rustix::event::{Timespec, epoll};
 use shares::Holdings;
@@ -169,7 +169,7 @@ pub struct Station {
     /// Nodes that are asked by address: who asks, and how many calls.
     called: HashMap<(u32, SocketAddr), usize>,
     pins: pins::Pins,
-    revocations: Vec<Revocation>,
+    revocations: Revocations,
     redirecting: redirection::Redirecting,
     /// Connections to close at the next opportunity: they misbehaved, or are gone.
     dying: Vec<usize>,
@@ -241,7 +241,7 @@ impl Station {
             turn: HashMap::new(),
             called: HashMap::new(),
             pins: pins::Pins::new(config.pinned_pages_max),
-            revocations: Vec::new(),
+            revocations: Revocations::default(),
             redirecting: redirection::Redirecting::default(),
             dying: Vec::new(),
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("epoll_create1"))?,

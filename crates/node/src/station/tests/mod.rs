@@ -1,6 +1,7 @@
 //! Station with a raw process side.
 
 mod hostile;
+mod left;
 mod network;
 mod one_node;
 mod pins;
