@@ -22,6 +22,7 @@ use vmmc_host::control::{
     Access, Answer, CONTROL_VERSION, Call, Owner, PageRun, PinRun, Refusal, RefusalCode, Reply, Request, What, decode,
     encode, rights,
 };
+use vmmc_host::limits::REGIONS_PER_PROCESS_MAX;
 use vmmc_host::process::{INTERRUPT, interrupt_thread};
 use vmmc_host::ring::{Producer, RegionWords};
 use vmmc_host::stream::messages::SocketCall;
@@ -507,6 +508,77 @@ fn a_user_whose_descriptors_cannot_be_closed_takes_no_more_than_its_share() {
     });
     println!("the daemon had up to {most} of {LIMIT} descriptors");
     assert!(most < LIMIT as usize - 64, "the daemon had {most} of {LIMIT} descriptors");
+    raw::wait(&nap, || (node.daemon.descriptors() <= before + 4).then_some(()));
+}
+
+/// Memory of this many bytes that nobody else has: the node's copy is the last one.
+fn memory_for_the_node(channel: &Channel, len: u64) -> Result<Answer, Refusal> {
+    let fd = Region::create(len).unwrap().share().unwrap();
+    ask(channel, Call::RegisterRegion { len }, &[fd.as_fd()]).unwrap()
+}
+
+#[test]
+fn a_process_that_leaves_very_much_behind_holds_nobody_up() {
+    if !can_be_others() {
+        return;
+    }
+    const REGIONS: usize = 30_000;
+    const LARGE: u64 = 512 << 20;
+    // What this machine does not allow is the share of fewer regions.
+    let mut node = Node::start("left", Some(200_000));
+    let name = node.name.clone();
+    let before = node.daemon.descriptors();
+    // How long the honest pair's calls take at most, while regions are made, and while they go.
+    let (going, over) = (AtomicBool::new(false), AtomicBool::new(false));
+    let longest = std::thread::scope(|scope| {
+        let longest = scope.spawn(|| {
+            become_user(HONEST);
+            let mut honest = Honest::new(&name);
+            let mut longest = [Duration::ZERO; 2];
+            while !over.load(Ordering::SeqCst) {
+                let phase = usize::from(going.load(Ordering::SeqCst));
+                let start = Instant::now();
+                let (grant, _) = honest.importer.import(None, &honest.name, rights::WRITE);
+                honest.importer.call(Call::Unimport { import: grant.import }).unwrap();
+                longest[phase] = longest[phase].max(start.elapsed());
+            }
+            longest
+        });
+        beside(&mut node, || {
+            let mut processes = Vec::new();
+            let mut made = 0;
+            'all: while made < REGIONS {
+                let channel = connect(0, &name).unwrap();
+                ask(&channel, attach_call(), &[]).unwrap().unwrap();
+                if processes.is_empty() {
+                    match memory_for_the_node(&channel, LARGE) {
+                        Ok(_) => println!("{} MiB in one region", LARGE >> 20),
+                        Err(why) => println!("no large region: {why}"),
+                    }
+                }
+                processes.push(channel);
+                for _ in 0..REGIONS_PER_PROCESS_MAX - 1 {
+                    if made == REGIONS || memory_for_the_node(processes.last().unwrap(), 4096).is_err() {
+                        break 'all;
+                    }
+                    made += 1;
+                }
+            }
+            println!("{made} regions of {} processes", processes.len());
+            going.store(true, Ordering::SeqCst);
+            drop(processes);
+            raw::wait(&nap, || {
+                let channel = connect(0, &name).ok()?;
+                let _ = ask(&channel, attach_call(), &[]).ok()?;
+                memory_for_the_node(&channel, 4096).ok().map(drop)
+            });
+            std::thread::sleep(Duration::from_secs(1));
+        });
+        over.store(true, Ordering::SeqCst);
+        longest.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    });
+    println!("the longest honest call: {:?} while it all came, {:?} while it went", longest[0], longest[1]);
+    assert!(longest[1] < TOO_SLOW, "a call took {:?}", longest[1]);
     raw::wait(&nap, || (node.daemon.descriptors() <= before + 4).then_some(()));
 }
 

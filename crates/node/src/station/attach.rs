@@ -3,11 +3,12 @@
 //! Invariant: once a process has gone, no byte arrives in its memory, its names are free, its importers know, and the node holds nothing of it. Source: [NT §3.1], for
 //! processes that end themselves and for those that are killed in the middle of anything.
 
-use super::closers::{Foreign, Given};
+use super::closers::{Foreign, Given, Leftover};
 use super::connection::{Parts, Path, Process};
 use super::gates::Gates;
+use super::memory::Left;
 use super::refusal::{refusal, shortage};
-use super::shares::Table;
+use super::shares::{Holdings, Table};
 use super::{Readable, Station};
 use crate::limits::DESCRIPTORS_PER_PROCESS;
 use rustix::event::{EventfdFlags, eventfd};
@@ -19,6 +20,26 @@ use vmmc_host::process::ProcessWatch;
 use vmmc_host::wait::{WakeReceiver, wake_pair};
 use vmmc_host::{AttachArea, Channel, NotifyBell};
 use vmmc_nic::{ImportId, ProcessId, Time};
+
+/// What a process that has gone leaves behind. Nothing in the node reaches it any more.
+struct Remains {
+    memory: Option<Left>,
+    process: Option<Process>,
+}
+
+impl Leftover for Remains {
+    fn give_up(&mut self) -> Option<Holdings> {
+        if let Some(piece) = self.memory.as_mut().and_then(Leftover::give_up) {
+            return Some(piece);
+        }
+        // Each may have a ring, which is a mapping.
+        let link = self.process.as_mut().and_then(|process| process.links.pop());
+        if link.is_some() {
+            return Some(Holdings::default());
+        }
+        self.process.take().map(|_| Holdings::of_process())
+    }
+}
 
 impl Station {
     /// First call on a connection.
@@ -106,10 +127,18 @@ impl Station {
         let Some(mut connection) = self.connections.get_mut(index).and_then(Option::take) else { return };
         let uid = connection.who.uid;
         connection.control.channel.held = connection.held.split_socket();
+        // Its memory counts until the kernel has it back: each piece gives back its own.
+        let regions = connection.process.as_ref().map_or(0, |process| self.memory.regions(process.id));
+        connection.held.split(&Holdings::of_region(), regions);
+        if connection.process.is_some() {
+            connection.held.split(&Holdings::of_process(), 1);
+        }
         self.shares.give_all(uid, &mut connection.held);
         self.unwatch(&*connection.control.channel);
-        for call in self.calls.forget(connection.number) {
-            self.uncall(uid, call);
+        if connection.calls_waiting > 0 {
+            for call in self.calls.forget(connection.number) {
+                self.uncall(uid, call);
+            }
         }
         if connection.sockets {
             self.hear_out(now, index, uid, &connection.control.channel);
@@ -128,14 +157,16 @@ impl Station {
         self.counters.mapped_ended.add(process.area.moved(|_, _| ()));
         self.engine.detach(now, process.id);
         self.revocations.forget(connection.number);
-        for link in std::mem::take(&mut process.links) {
+        for link in &process.links {
             self.give_link_share(link.importer);
         }
         self.drop_exports(&mut process);
         self.drop_imports(&process);
-        self.memory.drop_process(process.id);
-        self.pins.detach(process.id);
-        self.announce_gone(process.id);
+        let id = process.id;
+        let memory = self.memory.drop_process(id);
+        self.closers.give_up(uid, Remains { memory, process: Some(process) });
+        self.pins.detach(id);
+        self.announce_gone(id);
     }
 
     /// Ends a connection for its client; the socket is closed elsewhere, with all that it holds unread.
@@ -148,7 +179,8 @@ impl Station {
     pub(super) fn sort(&mut self, uid: u32, fds: Vec<OwnedFd>) -> Given {
         let mut given = self.closers.sort(uid, fds);
         // They are there already, within the share or not, until they are closed.
-        given.strange.iter_mut().for_each(|fd| self.shares.count(uid, &mut fd.held, Table::Descriptors, 1));
+        let unclosed = given.strange.iter_mut().chain(&mut given.much);
+        unclosed.for_each(|fd| self.shares.count(uid, &mut fd.held, Table::Descriptors, 1));
         given
     }
 

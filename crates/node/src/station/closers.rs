@@ -8,21 +8,25 @@
 //!
 //! ```text
 //!  dropped ──▶ queue of its user ──▶ one of CLOSERS_MAX threads: close ──▶ its share is given back
-//!                 (of files, of sockets)          └── longer than CLOSE_PATIENCE: the keeper interrupts it
+//!       (of files, sockets, memory)               └── longer than CLOSE_PATIENCE: the keeper interrupts it
 //! ```
+//!
+//! Memory waits for nobody, but takes time: the kernel gets the pages of a file back with its last
+//! copy, some 25 ms for a GiB. So much memory, and all that a process leaves behind, is given up by
+//! such a thread too, a piece at a time ([`Leftover`]).
 //!
 //! Invariant: the thread that serves everybody never closes the last copy of a descriptor whose closing may wait, also
 //! not when no thread can be made: then it waits, and counts as its user's until it is closed.
 
 use super::shares::Holdings;
 use crate::limits::{
-    CLOSE_BEGUN, CLOSE_PATIENCE, CLOSER_IDLE, CLOSERS_KEPT, CLOSERS_MAX, SOCKET_CLOSERS_MAX, UNCLOSED_ALL_MAX,
-    UNCLOSED_MAX,
+    CLOSE_BEGUN, CLOSE_PATIENCE, CLOSED_AT_ONCE_BYTES, CLOSER_IDLE, CLOSERS_KEPT, CLOSERS_MAX, SOCKET_CLOSERS_MAX,
+    UNCLOSED_ALL_MAX, UNCLOSED_MAX,
 };
-use rustix::fs::{OFlags, fcntl_get_seals, readlink};
+use rustix::fs::{OFlags, fcntl_get_seals, fstat, readlink};
 use std::collections::{HashMap, VecDeque};
 use std::ops::Deref;
-use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
@@ -54,9 +58,35 @@ impl<T: Into<OwnedFd>> Drop for Foreign<T> {
     fn drop(&mut self) {
         if let Some(what) = self.what.take() {
             let held = std::mem::take(&mut self.held);
-            let unclosed = Unclosed { fd: Some(what.into()), held, gift: self.gift };
+            let unclosed = Unclosed { what: What::Fd(what.into()), held, gift: self.gift };
             self.closers.put(self.lane, unclosed);
         }
+    }
+}
+
+impl Foreign<OwnedFd> {
+    /// Closes it here and now: the node has another copy. Gives what is given back with it.
+    pub(super) fn close_here(mut self) -> Holdings {
+        drop(self.what.take());
+        if self.gift {
+            self.closers.ungift(&mut self.closers.lock(), self.lane.uid);
+        }
+        std::mem::take(&mut self.held)
+    }
+}
+
+/// Memory that is not needed any more, in pieces that are given up one by one.
+pub(super) trait Leftover: Send {
+    /// Gives the next piece up; what its user gets back with it. None: nothing is left.
+    fn give_up(&mut self) -> Option<Holdings>;
+}
+
+/// A piece by itself.
+struct Piece<T>(Option<(T, Holdings)>);
+
+impl<T: Send> Leftover for Piece<T> {
+    fn give_up(&mut self) -> Option<Holdings> {
+        self.0.take().map(|(_, held)| held)
     }
 }
 
@@ -64,25 +94,60 @@ impl<T: Into<OwnedFd>> Drop for Foreign<T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Lane {
     uid: u32,
-    sockets: bool,
+    of: Of,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Of {
+    Files,
+    Sockets,
+    Memory,
 }
 
 impl Lane {
     fn threads_max(self) -> usize {
-        if self.sockets { SOCKET_CLOSERS_MAX } else { 1 }
+        if self.of == Of::Sockets { SOCKET_CLOSERS_MAX } else { 1 }
     }
 }
 
 struct Unclosed {
-    fd: Option<OwnedFd>,
+    what: What,
     held: Holdings,
     gift: bool,
+}
+
+enum What {
+    Fd(OwnedFd),
+    Memory(Box<dyn Leftover>),
+    Nothing,
+}
+
+impl Unclosed {
+    /// Closes it, or gives a piece of it up; whether that was all.
+    fn close(&mut self) -> bool {
+        match std::mem::replace(&mut self.what, What::Nothing) {
+            What::Nothing => true,
+            What::Fd(fd) => {
+                drop(fd);
+                true
+            }
+            What::Memory(mut memory) => match memory.give_up() {
+                Some(held) => {
+                    (self.what, self.held) = (What::Memory(memory), held);
+                    false
+                }
+                None => true,
+            },
+        }
+    }
 }
 
 impl Drop for Unclosed {
     fn drop(&mut self) {
         // Nobody is left to close it: the process ends soon, or this is a test.
-        let _ = self.fd.take().map(IntoRawFd::into_raw_fd);
+        if let What::Fd(fd) = std::mem::replace(&mut self.what, What::Nothing) {
+            let _ = fd.into_raw_fd();
+        }
     }
 }
 
@@ -112,7 +177,8 @@ struct State {
     busy: Vec<Busy>,
     /// What came with messages of each user and is not closed.
     gifts: HashMap<u32, usize>,
-    closed: Vec<(u32, Holdings)>,
+    /// What can be given back, by user.
+    closed: HashMap<u32, Holdings>,
     keeper_sleeps: bool,
     /// A process is being made: nothing is closed meanwhile.
     paused: bool,
@@ -130,6 +196,8 @@ struct Busy {
     thread: i32,
     since: Instant,
     interrupts: u32,
+    /// Of memory, which waits for nobody.
+    memory: bool,
 }
 
 /// Descriptors of one message.
@@ -139,18 +207,26 @@ pub(super) struct Given {
     pub(super) fds: Vec<OwnedFd>,
     /// Of no kind that a call takes.
     pub(super) strange: Vec<Foreign<OwnedFd>>,
+    /// So much memory that the last copy of it is to be closed elsewhere.
+    pub(super) much: Vec<Foreign<OwnedFd>>,
+}
+
+/// Whether the pages of a file are so many that giving them back takes time.
+fn is_much(fd: impl AsFd) -> bool {
+    fstat(fd).map_or(true, |stat| stat.st_blocks as u64 * 512 > CLOSED_AT_ONCE_BYTES)
 }
 
 #[derive(Debug, PartialEq, Eq)]
 enum Kind {
     Harmless,
+    Memory,
     Socket,
     Strange,
 }
 
 fn kind(fd: &OwnedFd) -> Kind {
     if fcntl_get_seals(fd).is_ok() {
-        return Kind::Harmless;
+        return Kind::Memory;
     }
     // The kernel's name for it. A path says nothing of what is behind it, so that is strange.
     let name = readlink(format!("/proc/self/fd/{}", fd.as_raw_fd()), Vec::new());
@@ -184,24 +260,47 @@ impl Closers {
 
     /// Has a socket to a client closed by a thread, whenever it is dropped.
     pub(super) fn socket<T: Into<OwnedFd>>(&self, uid: u32, socket: T) -> Foreign<T> {
-        let lane = Lane { uid, sockets: true };
-        Foreign { what: Some(socket), lane, gift: false, held: Holdings::default(), closers: self.0.clone() }
+        self.foreign(Lane { uid, of: Of::Sockets }, socket, false)
+    }
+
+    fn foreign<T: Into<OwnedFd>>(&self, lane: Lane, what: T, gift: bool) -> Foreign<T> {
+        Foreign { what: Some(what), lane, gift, held: Holdings::default(), closers: self.0.clone() }
+    }
+
+    /// Has a thread give up what a process of this user leaves behind, and give back its shares as
+    /// it goes.
+    pub(super) fn give_up(&self, uid: u32, memory: impl Leftover + 'static) {
+        let what = What::Memory(Box::new(memory));
+        let unclosed = Unclosed { what, held: Holdings::default(), gift: false };
+        self.0.put(Lane { uid, of: Of::Memory }, unclosed);
+    }
+
+    /// The same for something that is given up at once.
+    pub(super) fn give_up_whole<T: Send + 'static>(&self, uid: u32, what: T, held: Holdings) {
+        self.give_up(uid, Piece(Some((what, held))));
     }
 
     /// Sorts what came with a message.
     pub(super) fn sort(&self, uid: u32, fds: Vec<OwnedFd>) -> Given {
         let mut given = Given::default();
         for fd in fds {
-            let kind = kind(&fd);
-            if kind == Kind::Harmless {
-                given.fds.push(fd);
-                continue;
-            }
+            let of = match kind(&fd) {
+                Kind::Harmless => {
+                    given.fds.push(fd);
+                    continue;
+                }
+                Kind::Memory if !is_much(&fd) => {
+                    given.fds.push(fd);
+                    continue;
+                }
+                Kind::Memory => Of::Memory,
+                Kind::Socket => Of::Sockets,
+                Kind::Strange => Of::Files,
+            };
             self.0.gifts.fetch_add(1, Ordering::Relaxed);
             *self.0.lock().gifts.entry(uid).or_default() += 1;
-            let lane = Lane { uid, sockets: kind == Kind::Socket };
-            let held = Holdings::default();
-            given.strange.push(Foreign { what: Some(fd), lane, gift: true, held, closers: self.0.clone() });
+            let list = if of == Of::Memory { &mut given.much } else { &mut given.strange };
+            list.push(self.foreign(Lane { uid, of }, fd, true));
         }
         given
     }
@@ -218,10 +317,10 @@ impl Closers {
     }
 
     /// What can be given back, because it is closed; and whose it was.
-    pub(super) fn take_closed(&self) -> Vec<(u32, Holdings)> {
+    pub(super) fn take_closed(&self) -> HashMap<u32, Holdings> {
         match self.0.any_closed.swap(false, Ordering::Relaxed) {
             true => std::mem::take(&mut self.0.lock().closed),
-            false => Vec::new(),
+            false => HashMap::new(),
         }
     }
 
@@ -276,9 +375,14 @@ impl Shared {
     }
 
     fn put(self: &Arc<Self>, lane: Lane, mut unclosed: Unclosed) {
-        self.unclosed.fetch_add(1, Ordering::Relaxed);
+        // Memory is bounded by the share of its user, and waits for nobody.
+        if lane.of != Of::Memory {
+            self.unclosed.fetch_add(1, Ordering::Relaxed);
+        }
         if self.inline {
-            drop(unclosed.fd.take());
+            while !unclosed.close() {
+                self.give_back(&mut self.lock(), lane.uid, &mut unclosed.held);
+            }
             return self.closed(&mut self.lock(), lane, unclosed);
         }
         let mut state = self.lock();
@@ -319,16 +423,22 @@ impl Shared {
         loop {
             let next = if state.paused { None } else { state.take() };
             if let Some((lane, mut unclosed)) = next {
-                state.busy.push(Busy { thread, since: Instant::now(), interrupts: 0 });
+                let memory = lane.of == Of::Memory;
+                state.busy.push(Busy { thread, since: Instant::now(), interrupts: 0, memory });
                 self.call_hands(&mut state);
                 if std::mem::take(&mut state.keeper_sleeps) {
                     self.alarm.notify_one();
                 }
                 drop(state);
-                drop(unclosed.fd.take());
+                let is_closed = unclosed.close();
                 state = self.lock();
                 state.busy.retain(|busy| busy.thread != thread);
-                self.closed(&mut state, lane, unclosed);
+                if is_closed {
+                    self.closed(&mut state, lane, unclosed);
+                } else {
+                    self.give_back(&mut state, lane.uid, &mut unclosed.held);
+                    state.put_back(lane, unclosed);
+                }
                 continue;
             }
             if state.over {
@@ -345,6 +455,21 @@ impl Shared {
         state.threads -= 1;
     }
 
+    fn give_back(&self, state: &mut State, uid: u32, held: &mut Holdings) {
+        state.closed.entry(uid).or_default().add(&std::mem::take(held));
+        self.any_closed.store(true, Ordering::Relaxed);
+    }
+
+    /// Something that came with a message of a user is closed.
+    fn ungift(&self, state: &mut State, uid: u32) {
+        self.gifts.fetch_sub(1, Ordering::Relaxed);
+        let count = state.gifts.entry(uid).or_default();
+        *count = count.saturating_sub(1);
+        if *count == 0 {
+            state.gifts.remove(&uid);
+        }
+    }
+
     fn closed(&self, state: &mut State, lane: Lane, mut unclosed: Unclosed) {
         if let Some(waiting) = state.lanes.get_mut(&lane) {
             waiting.threads -= 1;
@@ -353,16 +478,12 @@ impl Shared {
             }
         }
         if unclosed.gift {
-            self.gifts.fetch_sub(1, Ordering::Relaxed);
-            let count = state.gifts.entry(lane.uid).or_default();
-            *count = count.saturating_sub(1);
-            if *count == 0 {
-                state.gifts.remove(&lane.uid);
-            }
+            self.ungift(state, lane.uid);
         }
-        state.closed.push((lane.uid, std::mem::take(&mut unclosed.held)));
-        self.any_closed.store(true, Ordering::Relaxed);
-        self.unclosed.fetch_sub(1, Ordering::Relaxed);
+        self.give_back(state, lane.uid, &mut unclosed.held);
+        if lane.of != Of::Memory {
+            self.unclosed.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
     /// The thread that interrupts the others. What waits in the kernel for a socket's peer ends so; what cannot be
@@ -371,7 +492,7 @@ impl Shared {
         let mut state = self.lock();
         while !state.over || !state.busy.is_empty() {
             let now = Instant::now();
-            for busy in &mut state.busy {
+            for busy in state.busy.iter_mut().filter(|busy| !busy.memory) {
                 let patience = CLOSE_PATIENCE * (1 << busy.interrupts.min(9));
                 if now.duration_since(busy.since) >= patience {
                     busy.interrupts += 1;
@@ -404,6 +525,16 @@ impl State {
             self.turn.push_back(lane);
         }
         Some((lane, unclosed))
+    }
+
+    /// More of it is left, before what came after it.
+    fn put_back(&mut self, lane: Lane, unclosed: Unclosed) {
+        let waiting = self.lanes.entry(lane).or_default();
+        waiting.threads -= 1;
+        waiting.queue.push_front(unclosed);
+        if waiting.queue.len() == 1 {
+            self.turn.push_back(lane);
+        }
     }
 }
 

@@ -3,10 +3,11 @@
 //! Invariant: one reply to each request that can be decoded; a process that sends what cannot be decoded is let go.
 
 use super::Station;
+use super::closers::Given;
 use super::connection::Process;
+use super::refusal as refusals;
 use super::refusal::{invalid, refusal};
-use super::shares::Table;
-use super::{memory, refusal as refusals};
+use super::shares::{Holdings, Table};
 use crate::limits::{
     CONTROL_BATCH, CONTROL_USER_TURN, CONTROL_WORK_ATTACH, CONTROL_WORK_BYTES, CONTROL_WORK_INFO, CONTROL_WORK_MAP,
     CONTROL_WORK_PAGES, DESCRIPTORS_PER_REGION, OUTBOX_USER_BYTES_MAX, PINS_PER_CALL_MAX,
@@ -27,7 +28,8 @@ impl Station {
             if self.is_stuck(index) {
                 return self.dying.push(index);
             }
-            // A user that has had its turn is served in the next one, after all others: its sockets stay readable.
+            // A user that has had its turn is served in the
+            // next one, after all others: its sockets stay readable.
             if !self.may_read(index) {
                 return;
             }
@@ -47,17 +49,20 @@ impl Station {
                     };
                     *self.turn.entry(uid).or_default() += work(&request.call) + bytes.len() / CONTROL_WORK_BYTES;
                     let given = self.sort(uid, fds);
+                    let registers = matches!(request.call, Call::RegisterRegion { .. });
                     if fate != Fate::Whole {
                         self.reply(index, request.serial, Err(refusals::descriptors_lost()), Vec::new());
                         if fate == Fate::Left {
                             // It is still in the socket, and is closed with it.
                             return self.dying.push(index);
                         }
-                    } else if !given.strange.is_empty() {
+                    } else if !given.strange.is_empty() || !given.much.is_empty() && !registers {
                         self.log_user(LogLevel::Warn, uid, || {
                             format!("{} passed a descriptor that no call takes", process(&who))
                         });
                         self.reply(index, request.serial, Err(refusals::strange_descriptor()), Vec::new());
+                    } else if !given.much.is_empty() {
+                        self.serve_registration(index, now, request, given);
                     } else {
                         self.serve_request(index, now, request, given.fds);
                     }
@@ -141,18 +146,41 @@ impl Station {
         bytes <= OUTBOX_USER_BYTES_MAX && (fds == 0 || self.shares.check(uid, Table::Descriptors, fds).is_ok())
     }
 
-    fn serve_request(&mut self, index: usize, now: Time, request: Request, fds: Vec<OwnedFd>) {
+    /// Of much memory. What is registered is a further copy: if it is refused, the one that came
+    /// may be the last there is.
+    fn serve_registration(&mut self, index: usize, now: Time, request: Request, mut given: Given) {
+        let memory = given.much.pop().filter(|_| given.much.is_empty() && given.fds.is_empty());
+        let Some(memory) = memory else {
+            self.serve_request(index, now, request, Vec::new());
+            return;
+        };
+        let Ok(copy) = memory.try_clone() else {
+            return self.reply(index, request.serial, Err(refusals::descriptors_lost()), Vec::new());
+        };
+        let uid = self.connections[index].as_ref().map_or(u32::MAX, |connection| connection.who.uid);
+        if self.serve_request(index, now, request, vec![copy]) {
+            let mut held = memory.close_here();
+            self.shares.give_all(uid, &mut held);
+        }
+    }
+
+    /// Says whether it was not refused.
+    fn serve_request(&mut self, index: usize, now: Time, request: Request, fds: Vec<OwnedFd>) -> bool {
         let serial = request.serial;
         // Whom the node does not serve gets no call of any kind through.
         if let Some(refusal) = self.connections[index].as_mut().and_then(|c| c.refused.clone()) {
             self.reply(index, serial, Err(refusal), Vec::new());
-            return self.dying.push(index);
+            self.dying.push(index);
+            return false;
         }
-        match self.serve_call(index, now, serial, request.call, fds) {
+        let result = self.serve_call(index, now, serial, request.call, fds);
+        let is_refused = result.is_err();
+        match result {
             Ok(Some((answer, given))) => self.reply(index, serial, Ok(answer), given),
             Ok(None) => {}
             Err(refusal) => self.reply(index, serial, Err(refusal), Vec::new()),
         }
+        !is_refused
     }
 
     /// One call; none: its answer comes later, as a reply of its own.
@@ -221,9 +249,15 @@ impl Station {
 
     fn release_region(&mut self, index: usize, region: u32) -> Result<Answer, Refusal> {
         let id = self.attached_process(index)?.id;
-        let released: Result<(), memory::MemoryError> = self.memory.release(id, RegionId(region));
-        released.map_err(|e| refusals::memory(&e))?;
-        self.give_region_share(index);
+        let released = self.memory.release(id, RegionId(region)).map_err(|e| refusals::memory(&e))?;
+        if !released.is_much() {
+            drop(released);
+            self.give_region_share(index);
+        } else if let Some(connection) = self.connections[index].as_mut() {
+            // It counts until the kernel has its pages back.
+            let held = connection.held.split(&Holdings::of_region(), 1);
+            self.closers.give_up_whole(connection.who.uid, released, held);
+        }
         Ok(Answer::Done)
     }
 

@@ -3,9 +3,11 @@
 //! Invariant: a region id that is not (or no longer) in the table is the garbage page: deposits vanish, gathers give zeros, so a transfer that was under way when
 //! its memory went harms nobody. Source: [UTLB §4.1] unset entries lead to the garbage page.
 
+use super::closers::Leftover;
+use super::shares::Holdings;
 use super::translation::{ADDRESS_SPACE, Place, Table, Translations, are_one_kind};
 use crate::config::UtlbConfig;
-use crate::limits::{AWAITED_BYTES_MAX, PINS_PER_CALL_MAX, TABLES_BEYOND_PAGES_MAX, TOUCHED_MAX};
+use crate::limits::{AWAITED_BYTES_MAX, CLOSED_AT_ONCE_BYTES, PINS_PER_CALL_MAX, TABLES_BEYOND_PAGES_MAX, TOUCHED_MAX};
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
@@ -55,6 +57,35 @@ struct Slot {
     read_only: Option<OwnedFd>,
 }
 
+/// What a process leaves behind: its regions one by one, then its tables.
+pub(super) struct Left {
+    slots: Vec<Slot>,
+    table: Option<Table>,
+}
+
+impl Leftover for Left {
+    fn give_up(&mut self) -> Option<Holdings> {
+        while let Some(slot) = self.slots.pop() {
+            if slot.region.is_some() {
+                return Some(Holdings::of_region());
+            }
+        }
+        self.table.take().map(|_| Holdings::default())
+    }
+}
+
+/// A region that was released.
+pub(super) struct Released(Slot);
+
+impl Released {
+    /// Whether giving it up takes time.
+    pub(super) fn is_much(&self) -> bool {
+        self.0.region.as_ref().is_some_and(|region| {
+            region.len_bytes() > CLOSED_AT_ONCE_BYTES || region.occupied_bytes() > CLOSED_AT_ONCE_BYTES
+        })
+    }
+}
+
 /// Why a region cannot be registered or released.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum MemoryError {
@@ -99,11 +130,18 @@ impl Memory {
         self.processes[process.slot()] = ProcessMemory { owner: Some(process), ..ProcessMemory::default() };
     }
 
-    pub(super) fn drop_process(&mut self, process: ProcessId) {
-        if self.of(process).is_some() {
-            let gone = std::mem::take(&mut self.processes[process.slot()]);
-            self.translations.forget(process, &gone.table);
-        }
+    /// The process is gone: from here on nobody reaches its memory through the node, which is for
+    /// the caller to give up.
+    pub(super) fn drop_process(&mut self, process: ProcessId) -> Option<Left> {
+        self.of(process)?;
+        let ProcessMemory { slots, table, .. } = std::mem::take(&mut self.processes[process.slot()]);
+        self.translations.forget(process, &table);
+        Some(Left { slots, table: Some(table) })
+    }
+
+    /// Regions of a process.
+    pub(super) fn regions(&self, process: ProcessId) -> u32 {
+        self.of(process).map_or(0, |memory| (memory.slots.len() - memory.free.len()) as u32)
     }
 
     /// Maps a memfd that came from a process.
@@ -123,7 +161,8 @@ impl Memory {
         Ok(RegionId(slot | entry.generation << SLOT_BITS))
     }
 
-    pub(super) fn release(&mut self, process: ProcessId, id: RegionId) -> Result<(), MemoryError> {
+    /// Gives what is not reached any more, to be given up.
+    pub(super) fn release(&mut self, process: ProcessId, id: RegionId) -> Result<Released, MemoryError> {
         let gone = MemoryError::NoSuchRegion { region: id.0 };
         let memory = self.of_mut(process).ok_or(gone.clone())?;
         let slot = memory.slot_mut(id).ok_or(gone)?;
@@ -131,10 +170,11 @@ impl Memory {
             return Err(MemoryError::InUse { region: id.0, exports: slot.exports });
         }
         let len = slot.region.as_ref().map_or(0, Region::len_bytes);
-        *slot = Slot { generation: slot.generation.wrapping_add(1) & GENERATION_MASK, ..Slot::default() };
+        let next = Slot { generation: slot.generation.wrapping_add(1) & GENERATION_MASK, ..Slot::default() };
+        let released = Released(std::mem::replace(slot, next));
         memory.bytes -= len;
         memory.free.push(id.0 & SLOT_MASK);
-        Ok(())
+        Ok(released)
     }
 
     /// Counts an export on its region.
@@ -497,12 +537,12 @@ mod tests {
         let (mut memory, process) = table();
         let id = memory.register(process, Region::create(100).unwrap().share().unwrap(), 100).unwrap();
         memory.hold(process, id);
-        assert_eq!(memory.release(process, id), Err(MemoryError::InUse { region: id.0, exports: 1 }));
+        assert_eq!(memory.release(process, id).map(drop), Err(MemoryError::InUse { region: id.0, exports: 1 }));
         memory.unhold(process, id);
         assert_eq!(memory.bytes(process), 100);
         memory.release(process, id).unwrap();
         assert_eq!(memory.bytes(process), 0);
-        assert_eq!(memory.release(process, id), Err(MemoryError::NoSuchRegion { region: id.0 }));
+        assert_eq!(memory.release(process, id).map(drop), Err(MemoryError::NoSuchRegion { region: id.0 }));
     }
 
     #[test]

@@ -9,8 +9,8 @@
 use super::Station;
 use super::refusal::refusal;
 use crate::limits::{
-    CALLS_MAX, CONNECTIONS_MAX, DESCRIPTORS_KEPT, IMPORTS_MAX, MAPPINGS_KEPT, PEERS_CALLED_MAX, REDIRECTIONS_MAX,
-    REFUSED_CONNECTIONS_MAX,
+    CALLS_MAX, CONNECTIONS_MAX, DESCRIPTORS_KEPT, DESCRIPTORS_PER_PROCESS, DESCRIPTORS_PER_REGION, IMPORTS_MAX,
+    MAPPINGS_KEPT, PEERS_CALLED_MAX, REDIRECTIONS_MAX, REFUSED_CONNECTIONS_MAX,
 };
 use std::collections::HashMap;
 use vmmc_host::control::{Refusal, RefusalCode};
@@ -66,15 +66,42 @@ impl Holdings {
         self.0.iter().all(|n| *n == 0)
     }
 
+    /// What a region has.
+    pub(super) fn of_region() -> Holdings {
+        let mut region = Holdings::default();
+        region.0[Table::Regions as usize] = 1;
+        region.0[Table::Descriptors as usize] = DESCRIPTORS_PER_REGION;
+        region
+    }
+
+    /// What an attached process has beside.
+    pub(super) fn of_process() -> Holdings {
+        let mut process = Holdings::default();
+        process.0[Table::Descriptors as usize] = DESCRIPTORS_PER_PROCESS;
+        process
+    }
+
+    /// Takes out so many times what `each` has, or what is there of it.
+    pub(super) fn split(&mut self, each: &Holdings, times: u32) -> Holdings {
+        let mut out = Holdings::default();
+        for ((out, own), each) in out.0.iter_mut().zip(&mut self.0).zip(each.0) {
+            *out = (each * times).min(*own);
+            *own -= *out;
+        }
+        out
+    }
+
+    pub(super) fn add(&mut self, more: &Holdings) {
+        self.0.iter_mut().zip(more.0).for_each(|(own, more)| *own += more);
+    }
+
     /// Takes out what the socket of a connection has.
     pub(super) fn split_socket(&mut self) -> Holdings {
         let mut socket = Holdings::default();
         for table in [Table::Connections, Table::Refused, Table::Descriptors] {
-            let at = table as usize;
-            socket.0[at] = self.0[at].min(1);
-            self.0[at] -= socket.0[at];
+            socket.0[table as usize] = 1;
         }
-        socket
+        self.split(&socket, 1)
     }
 }
 

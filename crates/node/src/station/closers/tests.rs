@@ -22,7 +22,7 @@ fn waiting(closers: &Closers) -> usize {
 #[test]
 fn descriptors_are_sorted_by_what_closing_them_may_wait_for() {
     let of = |fd: OwnedFd| kind(&fd);
-    assert_eq!(of(vmmc_host::Region::create(4096).unwrap().share().unwrap()), Kind::Harmless);
+    assert_eq!(of(vmmc_host::Region::create(4096).unwrap().share().unwrap()), Kind::Memory);
     assert_eq!(of(rustix::event::eventfd(0, rustix::event::EventfdFlags::empty()).unwrap()), Kind::Harmless);
     assert_eq!(of(rustix::pipe::pipe().unwrap().1), Kind::Harmless);
     assert_eq!(of(vmmc_host::Channel::pair().unwrap().0.into_fd()), Kind::Socket);
@@ -100,4 +100,50 @@ fn nothing_is_closed_while_a_process_is_made() {
     theirs.set_nonblocking(false).unwrap();
     theirs.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     assert_eq!(read(&theirs).unwrap(), 0, "it was closed");
+}
+
+fn regions(count: usize) -> Holdings {
+    let mut all = Holdings::default();
+    (0..count).for_each(|_| all.add(&Holdings::of_region()));
+    all
+}
+
+/// So many pieces, each of which has one region's share; says how many are left.
+struct Pieces(Arc<AtomicUsize>);
+
+impl Leftover for Pieces {
+    fn give_up(&mut self) -> Option<Holdings> {
+        let left = self.0.load(Ordering::Relaxed);
+        if left == 0 {
+            return None;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+        self.0.store(left - 1, Ordering::Relaxed);
+        Some(Holdings::of_region())
+    }
+}
+
+#[test]
+fn memory_is_given_up_in_pieces_users_in_turn_and_nothing_while_a_process_is_made() {
+    let closers = Closers::new(false);
+    let (much, little) = (Arc::new(AtomicUsize::new(400)), Arc::new(AtomicUsize::new(3)));
+    closers.give_up(1, Pieces(much.clone()));
+    closers.give_up(2, Pieces(little.clone()));
+    soon(|| little.load(Ordering::Relaxed) == 0);
+    assert!(much.load(Ordering::Relaxed) > 100, "one user's memory waited for that of another");
+    let paused = closers.pause();
+    std::thread::sleep(Duration::from_millis(20));
+    let left = much.load(Ordering::Relaxed);
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(much.load(Ordering::Relaxed), left, "a piece was given up meanwhile");
+    drop(paused);
+    soon(|| much.load(Ordering::Relaxed) == 0);
+    let mut back = HashMap::new();
+    soon(|| {
+        for (uid, held) in closers.take_closed() {
+            back.entry(uid).or_insert_with(Holdings::default).add(&held);
+        }
+        back.get(&1) == Some(&regions(400)) && back.get(&2) == Some(&regions(3))
+    });
+    assert!(!closers.are_full() && waiting(&closers) == 0);
 }

@@ -1,10 +1,108 @@
 //! What clients leave behind costs those who are served no more than a turn's work, and its user's
 //! share until it is gone.
 
-use crate::limits::{REVOCATION_WAIT, REVOCATIONS_PER_TURN};
-use crate::testing::{Raw, World};
+use super::super::Table;
+use crate::limits::{CLOSED_AT_ONCE_BYTES, DESCRIPTORS_PER_PROCESS, REVOCATION_WAIT, REVOCATIONS_PER_TURN};
+use crate::testing::{Raw, World, wait};
+use rustix::fs::{FallocateFlags, MemfdFlags, Mode, SealFlags, memfd_create};
+use std::cell::RefCell;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
 use std::sync::atomic::Ordering;
-use vmmc_host::control::{Answer, Call, rights};
+use vmmc_host::control::{Answer, Call, RefusalCode, rights};
+
+fn total(world: &Rc<RefCell<World>>, table: Table) -> u64 {
+    world.borrow().stations[0].shares.total(table)
+}
+
+fn processes(world: &Rc<RefCell<World>>) -> usize {
+    world.borrow().stations[0].processes()
+}
+
+/// Sealed memory of a name of its own, all of it there.
+fn memory(name: &str, len: u64) -> OwnedFd {
+    let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+    rustix::fs::fchmod(&fd, Mode::from_raw_mode(0o444)).unwrap();
+    rustix::fs::ftruncate(&fd, len).unwrap();
+    rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, len).unwrap();
+    rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW).unwrap();
+    fd
+}
+
+/// Descriptors that this process has of memory with this name.
+fn copies(name: &str) -> usize {
+    let links = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let targets = links.filter_map(|link| std::fs::read_link(link.path()).ok());
+    targets.filter(|target| target.to_string_lossy().contains(name)).count()
+}
+
+/// Registers memory of which nobody else has a copy then.
+fn register(process: &mut Raw, fd: OwnedFd, len: u64) -> u32 {
+    match process.call_with(Call::RegisterRegion { len }, &[&fd]).0 {
+        Ok(Answer::Region { region }) => region,
+        other => panic!("no region: {other:?}"),
+    }
+}
+
+#[test]
+fn the_memory_of_a_process_that_ends_is_given_up_elsewhere_and_counts_until_then() {
+    const REGIONS: u64 = 300;
+    let world = World::new(1, None);
+    let (mut stays, mut leaves) = (Raw::attach(&world, 0), Raw::attach(&world, 0));
+    let own = total(&world, Table::Descriptors);
+    for _ in 0..REGIONS {
+        register(&mut leaves, memory("left-by-a-process", 4096), 4096);
+    }
+    let paused = world.borrow().stations[0].close_nothing();
+    drop(leaves);
+    wait(&|| stays.pump(), || (processes(&world) == 1).then_some(()));
+    assert_eq!(copies("left-by-a-process") as u64, REGIONS, "the thread that serves everybody has closed some");
+    // They count, and what the process itself had as well; its name is free.
+    assert_eq!(total(&world, Table::Regions), REGIONS);
+    assert_eq!(total(&world, Table::Descriptors), own + 2 * REGIONS);
+    stays.export("next");
+    drop(paused);
+    wait(&|| stays.pump(), || (total(&world, Table::Regions) == 1).then_some(()));
+    let left = own + 2 - u64::from(1 + DESCRIPTORS_PER_PROCESS);
+    wait(&|| stays.pump(), || (total(&world, Table::Descriptors) == left).then_some(()));
+    assert_eq!(copies("left-by-a-process"), 0);
+}
+
+#[test]
+fn much_memory_that_is_released_is_given_up_elsewhere_and_counts_until_then() {
+    let world = World::new(1, None);
+    let mut process = Raw::attach(&world, 0);
+    let much = 2 * CLOSED_AT_ONCE_BYTES;
+    let large = register(&mut process, memory("released-large", much), much);
+    let small = register(&mut process, memory("released-small", 4096), 4096);
+    let paused = world.borrow().stations[0].close_nothing();
+    process.call(Call::ReleaseRegion { region: small }).unwrap();
+    process.call(Call::ReleaseRegion { region: large }).unwrap();
+    assert_eq!((copies("released-small"), copies("released-large")), (0, 1));
+    assert_eq!(total(&world, Table::Regions), 1);
+    assert_eq!(process.call(Call::ReleaseRegion { region: large }).unwrap_err().code, RefusalCode::Stale);
+    drop(paused);
+    wait(&|| process.pump(), || (total(&world, Table::Regions) == 0).then_some(()));
+    wait(&|| process.pump(), || (copies("released-large") == 0).then_some(()));
+}
+
+#[test]
+fn much_memory_that_is_refused_is_closed_elsewhere() {
+    let world = World::new(1, None);
+    let mut process = Raw::attach(&world, 0);
+    let much = 2 * CLOSED_AT_ONCE_BYTES;
+    let paused = world.borrow().stations[0].close_nothing();
+    // Of another length than it says; where none belongs; and in a message that is none.
+    let fds = [memory("refused-large", much), memory("refused-large", much), memory("refused-large", much)];
+    assert!(process.call_with(Call::RegisterRegion { len: 4096 }, &[&fds[0]]).0.is_err());
+    assert!(process.call_with(Call::Unexport { export: 9, moving: false }, &[&fds[1]]).0.is_err());
+    process.channel.try_send(&[0xff; 40], &[std::os::fd::AsFd::as_fd(&fds[2])]).unwrap();
+    wait(&|| world.borrow_mut().step(), || (processes(&world) == 0).then_some(()));
+    drop(fds);
+    assert_eq!(copies("refused-large"), 3, "the thread that serves everybody has closed some");
+    drop(paused);
+    wait(&|| world.borrow_mut().step(), || (copies("refused-large") == 0).then_some(()));
+}
 
 #[test]
 fn revocations_that_wait_are_looked_at_in_turns() {
