@@ -74,6 +74,11 @@ pub const PEERS_CALLED_MAX: usize = 128;
 pub const SOCKET_OFFERS_ALL_MAX: usize = 4 * SOCKET_OFFERS_MAX;
 /// Time that a connection may take to attach.
 pub const ATTACH_TIME: Duration = Duration::from_secs(5);
+/// Connections that are closed in a turn: each costs some system calls.
+pub const CLOSES_PER_TURN: usize = 16;
+/// Of these, connections of processes, or clients of the sockets service: each takes its exports,
+/// imports and waits along, of which it may have tens of thousands, some milliseconds.
+pub const CLOSES_PER_TURN_OF_PROCESSES: usize = 1;
 /// Revocations that are looked at in a turn, and of these the share of one process before the next
 /// has its turn: each is a look at the lanes of the processes that are inside a transfer.
 pub const REVOCATIONS_PER_TURN: usize = 128;

@@ -1,7 +1,7 @@
 //! Looking in from outside; nothing here changes anything.
 
 use super::Engine;
-use crate::ids::{ExportId, ImportId};
+use crate::ids::{ExportId, ImportId, ProcessId};
 use crate::peer::Peer;
 use crate::stats::{ExportInfo, ImportInfo, PathInfo, PeerInfo, PeerState, ProcessInfo};
 use crate::tables::Lead;
@@ -89,6 +89,12 @@ impl Engine {
         let _ = write!(out, " hellos {} unsettled {}", self.hello_limit.left(), self.unsettled.is_some());
         let _ = write!(out, " {:?} {:?}", self.imports().collect::<Vec<_>>(), self.processes().collect::<Vec<_>>());
         out
+    }
+
+    /// The process whose export has this name among those of a user.
+    pub fn holder_of_name(&self, name: &str, uid: u32) -> Option<ProcessId> {
+        let (_, key) = self.tables.names.get(name)?.iter().find(|(owner, _)| *owner == uid)?;
+        self.tables.exports.get(*key).map(|export| export.owner)
     }
 
     /// All exports of this node.

@@ -35,6 +35,8 @@ pub(super) struct Connection {
     pub(super) refused: Option<Refusal>,
     /// Replies wait for room in its socket: no request is read, and the socket is watched for room instead.
     pub(super) held_back: bool,
+    /// It is to be closed, and nothing is read from it any more.
+    pub(super) is_dying: bool,
     /// What it has of the tables that users share.
     pub(super) held: Holdings,
     /// Its calls that wait for an answer.
@@ -52,6 +54,7 @@ impl Connection {
             sockets: false,
             refused: None,
             held_back: false,
+            is_dying: false,
             held: Holdings::default(),
             calls_waiting: 0,
         }

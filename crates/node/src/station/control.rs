@@ -26,9 +26,9 @@ impl Station {
     pub(super) fn serve_connection(&mut self, index: usize, now: Time) {
         for _ in 0..CONTROL_BATCH {
             if self.is_stuck(index) {
-                return self.dying.push(index);
+                return self.let_die(index);
             }
-            // A user that has had its turn is served in the
+            // What is to be closed says nothing more. A user that has had its turn is served in the
             // next one, after all others: its sockets stay readable.
             if !self.may_read(index) {
                 return;
@@ -45,7 +45,7 @@ impl Station {
                             format!("{} sent a message that is none; it is let go", process(&who))
                         });
                         drop(self.sort(uid, fds));
-                        return self.dying.push(index);
+                        return self.let_die(index);
                     };
                     *self.turn.entry(uid).or_default() += work(&request.call) + bytes.len() / CONTROL_WORK_BYTES;
                     let given = self.sort(uid, fds);
@@ -54,7 +54,7 @@ impl Station {
                         self.reply(index, request.serial, Err(refusals::descriptors_lost()), Vec::new());
                         if fate == Fate::Left {
                             // It is still in the socket, and is closed with it.
-                            return self.dying.push(index);
+                            return self.let_die(index);
                         }
                     } else if !given.strange.is_empty() || !given.much.is_empty() && !registers {
                         self.log_user(LogLevel::Warn, uid, || {
@@ -81,7 +81,8 @@ impl Station {
 
     /// Whether the next request of a connection may be read: its user has a turn left, and no reply of it waits to be collected.
     fn may_read(&mut self, index: usize) -> bool {
-        let Some(connection) = self.connections.get_mut(index).and_then(Option::as_mut) else { return false };
+        let connection = self.connections.get_mut(index).and_then(Option::as_mut);
+        let Some(connection) = connection.filter(|connection| !connection.is_dying) else { return false };
         if self.turn.get(&connection.who.uid).is_some_and(|used| *used >= CONTROL_USER_TURN) {
             return false;
         }
@@ -89,7 +90,7 @@ impl Station {
             return true;
         }
         match connection.control.retry() {
-            Err(_) => self.dying.push(index),
+            Err(_) => self.let_die(index),
             Ok(sent) => {
                 if sent > 0 {
                     self.sockets.count_news(index);
@@ -109,7 +110,7 @@ impl Station {
         if std::mem::take(&mut connection.held_back) {
             let connection = self.connections[index].as_ref().expect("just seen");
             if self.watch_for(&connection.control.channel, index, epoll::EventFlags::IN).is_err() {
-                self.dying.push(index);
+                self.let_die(index);
             }
         }
         true
@@ -122,11 +123,11 @@ impl Station {
         if !std::mem::replace(&mut connection.held_back, true) {
             let connection = self.connections[index].as_ref().expect("just seen");
             if self.watch_for(&connection.control.channel, index, epoll::EventFlags::OUT).is_err() {
-                self.dying.push(index);
+                self.let_die(index);
             }
         }
         if !self.user_may_wait(index) {
-            self.dying.push(index);
+            self.let_die(index);
         }
     }
 
@@ -170,7 +171,7 @@ impl Station {
         // Whom the node does not serve gets no call of any kind through.
         if let Some(refusal) = self.connections[index].as_mut().and_then(|c| c.refused.clone()) {
             self.reply(index, serial, Err(refusal), Vec::new());
-            self.dying.push(index);
+            self.let_die(index);
             return false;
         }
         let result = self.serve_call(index, now, serial, request.call, fds);
@@ -330,7 +331,7 @@ impl Station {
         match connection.control.send(bytes, fds) {
             Ok(_) if connection.control.is_waiting() => self.hold_back(index),
             Ok(_) => {}
-            Err(_) => self.dying.push(index),
+            Err(_) => self.let_die(index),
         }
     }
 }

@@ -9,7 +9,7 @@ use super::gates::Gate;
 use super::refusal::{self, invalid, refusal as refuse};
 use super::shares::Table;
 use crate::limits::{
-    REVOCATION_WAIT, REVOCATIONS_PER_PROCESS_MAX, REVOCATIONS_PER_TURN, REVOCATIONS_PIECE,
+    CONTROL_USER_TURN, REVOCATION_WAIT, REVOCATIONS_PER_PROCESS_MAX, REVOCATIONS_PER_TURN, REVOCATIONS_PIECE,
 };
 use std::collections::{HashMap, HashSet, VecDeque};
 use vmmc_host::abi::GateState;
@@ -140,6 +140,7 @@ impl Station {
         let rights = Rights::from_bits(rights).ok_or_else(|| invalid(format!("rights {rights:#x} mean nothing")))?;
         let uid = self.connections[index].as_ref().map_or(u32::MAX, |c| c.who.uid);
         self.shares.check(uid, Table::Exports, 1).map_err(|full| full.refusal())?;
+        self.free_name(index, uid, name.as_deref(), now);
         let access = access_of(access);
         let spec = ExportSpec { name, region: at.region, offset, len, rights, access, notify, redirectable };
         let export = self.engine.export(now, id, spec).map_err(|e| refusal::export(&e))?;
@@ -165,6 +166,16 @@ impl Station {
             redirects: 0,
         });
         Ok(Answer::Exported { export: export.to_u64() })
+    }
+
+    /// A name whose holder is to be closed is free already for its user, who pays for closing it
+    /// now.
+    fn free_name(&mut self, index: usize, uid: u32, name: Option<&str>, now: Time) {
+        let Some(name) = name.filter(|_| !self.dying.is_empty()) else { return };
+        let holder = self.engine.holder_of_name(name, uid);
+        if holder.is_some_and(|holder| self.bury_first(holder, now)) {
+            self.charge(index, CONTROL_USER_TURN);
+        }
     }
 
     /// Ends an export. None: the answer comes when mapped transfers under way have ended.

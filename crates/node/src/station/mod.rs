@@ -13,6 +13,7 @@ mod calls;
 mod closers;
 mod connection;
 mod control;
+mod dying;
 mod events;
 mod export;
 mod gates;
@@ -171,8 +172,8 @@ pub struct Station {
     pins: pins::Pins,
     revocations: Revocations,
     redirecting: redirection::Redirecting,
-    /// Connections to close at the next opportunity: they misbehaved, or are gone.
-    dying: Vec<usize>,
+    /// Connections to close at the next opportunity.
+    dying: dying::Dying,
     /// All control sockets, doorbells and watches.
     epoll: OwnedFd,
     uid: u32,
@@ -243,7 +244,7 @@ impl Station {
             pins: pins::Pins::new(config.pinned_pages_max),
             revocations: Revocations::default(),
             redirecting: redirection::Redirecting::default(),
-            dying: Vec::new(),
+            dying: dying::Dying::default(),
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("epoll_create1"))?,
             uid: rustix::process::geteuid().as_raw(),
             started: now,
@@ -391,10 +392,7 @@ impl Station {
         if !self.pins.is_idle() {
             worked |= self.serve_pins(now);
         }
-        if !self.dying.is_empty() {
-            self.bury(now);
-            worked = true;
-        }
+        worked |= self.bury(now);
         self.look_after_sockets(now);
         worked | self.sockets.serve_between(now, &mut self.engine)
     }
@@ -427,7 +425,7 @@ impl Station {
         if self.unattached > 0 {
             self.drop_silent(now);
         }
-        self.bury(now);
+        worked |= self.bury(now);
         worked |= self.serve_events(now);
         worked
     }
@@ -512,6 +510,9 @@ impl Station {
         if self.congested || self.overflows() {
             sooner(now + OUTBOX_RETRY);
         }
+        if !self.dying.is_empty() {
+            sooner(now);
+        }
         if let Some(at) = self.pins_due(now) {
             sooner(at);
         }
@@ -547,6 +548,7 @@ impl Station {
         let mut ready = false;
         self.each_process(|process, progress| ready |= process.is_ready(progress));
         ready |= self.sockets.prepare_sleep_between() || self.engine.has_events() || !self.redirecting.is_idle();
+        ready |= !self.dying.is_empty();
         ready
     }
 
@@ -642,11 +644,11 @@ impl Station {
             Ok(()) if process.events.is_waiting() => {
                 self.congested = true;
                 if !self.user_may_wait(index) {
-                    self.dying.push(index);
+                    self.let_die(index);
                 }
             }
             Ok(()) => {}
-            Err(_) => self.dying.push(index),
+            Err(_) => self.let_die(index),
         }
     }
 
@@ -665,7 +667,7 @@ impl Station {
                 waiting |= process.events.is_waiting();
             }
             if gone {
-                self.dying.push(index);
+                self.let_die(index);
             } else {
                 self.congested |= waiting;
                 self.sockets.count_news(index);
@@ -676,25 +678,19 @@ impl Station {
 
     /// Closes connections that have not attached in time.
     fn drop_silent(&mut self, now: Time) {
-        for (index, slot) in self.connections.iter().enumerate() {
+        for index in 0..self.connections.len() {
             let silent = |c: &Connection| c.is_silent() && now.since(c.heard) >= ATTACH_TIME;
-            if slot.as_deref().is_some_and(silent) {
-                self.dying.push(index);
+            if self.connections[index].as_deref().is_some_and(silent) {
+                self.let_die(index);
             }
-        }
-    }
-
-    fn bury(&mut self, now: Time) {
-        while let Some(index) = self.dying.pop() {
-            self.close(index, now);
         }
     }
 
     /// The process behind a connection has ended.
     fn end(&mut self, index: usize) {
-        if self.connections.get(index).is_some_and(Option::is_some) {
+        if self.connections.get(index).is_some_and(|c| c.as_ref().is_some_and(|c| !c.is_dying)) {
             self.counters.processes_died += 1;
-            self.dying.push(index);
+            self.let_die(index);
         }
     }
 

@@ -84,7 +84,7 @@ impl Station {
     }
 
     /// Counts work for the user of a connection beyond what its message said.
-    fn charge(&mut self, index: usize, work: usize) {
+    pub(super) fn charge(&mut self, index: usize, work: usize) {
         if let Some(connection) = &self.connections[index] {
             *self.turn.entry(connection.who.uid).or_default() += work;
         }

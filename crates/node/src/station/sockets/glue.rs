@@ -33,7 +33,7 @@ impl Station {
             call => self.sockets.handle(now, index, call, fds),
         };
         if done == Err(Misbehaved) {
-            self.dying.push(index);
+            self.let_die(index);
         }
         self.send_socket_news();
         Ok(())

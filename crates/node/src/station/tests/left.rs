@@ -105,6 +105,24 @@ fn much_memory_that_is_refused_is_closed_elsewhere() {
 }
 
 #[test]
+fn processes_that_end_together_are_closed_in_turns_and_their_names_are_free() {
+    let world = World::new(1, None);
+    let mut stays = Raw::attach(&world, 0);
+    let mut leave: Vec<Raw> = (0..8).map(|_| Raw::attach(&world, 0)).collect();
+    leave.iter_mut().enumerate().for_each(|(at, process)| _ = process.export(&format!("left{at}")));
+    let memory = stays.register(4096);
+    drop(leave);
+    world.borrow_mut().step();
+    let left = processes(&world);
+    assert!((3..8).contains(&left), "{left} of 9 processes are left after one step");
+    // All of them are seen to have ended. What is theirs is free for their user at once.
+    for at in (0..8).rev() {
+        stays.call(Raw::export_call(&memory, &format!("left{at}"))).unwrap();
+    }
+    wait(&|| stays.pump(), || (processes(&world) == 1).then_some(()));
+}
+
+#[test]
 fn revocations_that_wait_are_looked_at_in_turns() {
     let world = World::new(1, None);
     let (mut a, mut b) = (Raw::attach(&world, 0), Raw::attach(&world, 0));
