@@ -6,6 +6,9 @@ use std::time::Duration;
 
 /// Commands taken from one ring before the next ring has its turn: long enough to fill a packet with short sends, short enough that 64 busy rings turn in a millisecond.
 pub const RING_BATCH: usize = 32;
+/// Pages of its own that a command may name for the price of one command: the node looks whether
+/// each is pinned.
+pub const RING_WORK_PAGES: u64 = 512;
 /// Looks at a ring in vain before it is looked at only now and then.
 pub const RING_QUIET_POLLS: u32 = 256;
 /// Steps between two looks at quiet rings: adds some microseconds to the first command after a pause, and spares the others the look.

@@ -18,7 +18,7 @@ use vmmc_host::control::{Answer, NodeEvent, PageRun, PinRun, Refusal, RefusalCod
 use vmmc_host::memory::total_bytes;
 use vmmc_host::region::PAGE_BYTES;
 use vmmc_nic::{ProcessId, Time};
-use vmmc_utlb::{Budget, BudgetAction, BudgetError, Decision, Process as Tagged};
+use vmmc_utlb::{Budget, BudgetAction, BudgetError, Decision, Page, Pages, Process as Tagged};
 
 /// The node's pinned memory, and who waits for some.
 pub(super) struct Pins {
@@ -89,6 +89,32 @@ impl Pins {
     /// Pages that all processes together may have.
     pub(super) fn free(&self) -> usize {
         self.budget.free()
+    }
+}
+
+/// Pages that transfers use, in order: a process may have thousands of transfers under way, and
+/// millions of pages.
+struct Used(Vec<(u64, u64)>);
+
+impl Used {
+    fn new(ranges: impl Iterator<Item = Pages>) -> Used {
+        let mut sorted: Vec<(u64, u64)> =
+            ranges.map(|pages| (pages.first().number(), pages.first().number() + pages.count())).collect();
+        sorted.sort_unstable();
+        let mut joined: Vec<(u64, u64)> = Vec::new();
+        for (start, end) in sorted {
+            match joined.last_mut() {
+                Some(last) if start <= last.1 => last.1 = last.1.max(end),
+                _ => joined.push((start, end)),
+            }
+        }
+        Used(joined)
+    }
+
+    fn contains(&self, page: Page) -> bool {
+        let page = page.number();
+        let at = self.0.partition_point(|(start, _)| *start <= page);
+        at > 0 && page < self.0[at - 1].1
     }
 }
 
@@ -252,8 +278,8 @@ impl Station {
         if process.pins_owed == 0 {
             return false;
         }
-        let in_use = |page| process.in_use.iter().any(|(_, pages)| pages.contains(page));
-        let taken = self.memory.revoke(process.id, process.pins_owed, in_use);
+        let used = Used::new(process.in_use.iter().map(|(_, pages)| *pages));
+        let taken = self.memory.revoke(process.id, process.pins_owed, |page| used.contains(page));
         self.pins.revoked += taken;
         process.pins_owed -= taken;
         // Nothing is left to take of a process that has nothing pinned.
@@ -271,5 +297,23 @@ impl Station {
 
     fn pin_time(&self, now: Time) -> u64 {
         now.since(self.started).as_micros() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_in_use_are_those_of_any_range() {
+        let pages = |first, count| Pages::new(Page::new(first).unwrap(), count).unwrap();
+        let ranges = [pages(10, 2), pages(3, 1), pages(11, 5), pages(4, 1), pages(40, 60), pages(50, 1)];
+        let used = Used::new(ranges.into_iter());
+        for at in 0..120 {
+            let page = Page::new(at).unwrap();
+            assert_eq!(used.contains(page), ranges.iter().any(|range| range.contains(page)), "page {at}");
+        }
+        assert_eq!(used.0, [(3, 5), (10, 16), (40, 100)]);
+        assert!(!Used::new(std::iter::empty()).contains(Page::new(0).unwrap()));
     }
 }

@@ -6,11 +6,12 @@
 use super::Station;
 use super::connection::Process;
 use super::memory::Memory;
-use super::translation::ADDRESS_SPACE;
-use crate::limits::{RING_BATCH, RING_QUIET_EVERY, RINGS_FEW};
+use super::translation::{ADDRESS_SPACE, Table};
+use crate::limits::{RING_BATCH, RING_QUIET_EVERY, RING_WORK_PAGES, RINGS_FEW};
 use std::net::SocketAddr;
 use vmmc_host::abi::{ADDRESSES, Completion, Op, RawCommand, flags};
 use vmmc_host::limits::INLINE_BYTES_MAX;
+use vmmc_host::region::PAGE_BYTES;
 use vmmc_nic::{
     AtomicOp, Command, Cookie, Engine, ImportId, OpError, ProcessId, RegionId, RegionRef, Source, Time, Transmit,
 };
@@ -39,11 +40,12 @@ fn serve_ring(process: &mut Process, engine: &mut Engine, memory: &mut Memory, p
     if process.overflows() && !process.drain_overflow() || process.stalled_at == Some(progress) {
         return 0;
     }
-    let mut taken = 0;
-    while taken < RING_BATCH {
+    let (mut taken, mut work) = (0, 0);
+    while work < RING_BATCH as u64 {
         let Some(full) = process.commands.peek() else { break };
         let mut inline = [0; INLINE_BYTES_MAX];
         let raw = RawCommand::read(&full, &mut inline);
+        work += 1 + walked_pages(&raw, process.id, memory) / RING_WORK_PAGES;
         let outcome = match command(&raw, &inline, process.id, &mut *memory) {
             Ok(command) => match engine.post(now, process.id, command, memory) {
                 Ok(()) => Ok(()),
@@ -64,6 +66,18 @@ fn serve_ring(process: &mut Process, engine: &mut Engine, memory: &mut Memory, p
     process.quiet = if taken > 0 { 0 } else { process.quiet.saturating_add(1) };
     process.commands_taken += taken as u64;
     taken
+}
+
+/// Pages of its own that a command has the node look at, one by one. More than the process has
+/// pinned are refused unseen.
+#[inline]
+fn walked_pages(raw: &RawCommand, process: ProcessId, memory: &Memory) -> u64 {
+    if raw.region != ADDRESSES || raw.flags & flags::INLINE != 0 {
+        return 0;
+    }
+    let pages = raw.len / PAGE_BYTES as u64;
+    let pinned = memory.table(process).map_or(0, Table::pages);
+    if pages <= pinned { pages } else { 0 }
 }
 
 /// As a command of the ring that is the next to be taken, whose datagram is sent at once. None: nothing happened.

@@ -394,3 +394,31 @@ fn whatever_processes_pin_the_budget_and_the_tables_agree() {
         assert!(info.counters.contains(&("pinned_pages_free".into(), 16)), "seed {seed}: {:?}", info.counters);
     }
 }
+
+#[test]
+fn commands_that_name_very_many_pages_take_the_turn_of_as_many_others() {
+    const PAGES: u32 = 4096;
+    let world = World::new(1, None);
+    let (mut a, mut b) = (Raw::attach(&world, 0), Raw::attach(&world, 0));
+    a.export("x");
+    let (grant, _) = b.import(None, "x", rights::WRITE);
+    let memory = b.register(u64::from(PAGES) * PAGE);
+    assert_eq!(pin(&mut b, 0, PAGES, memory.id, 0), Ok(Answer::Done));
+    // More than the export has, which is seen after the pages.
+    let mut command = RawCommand::new(Op::Send, grant.import);
+    command.flags = flags::COMPLETE;
+    (command.region, command.region_offset) = (ADDRESSES, ADDRESS_PAGE * PAGE);
+    command.len = u64::from(PAGES) * PAGE;
+    let mut most = 0;
+    for _ in 0..20 {
+        b.post(&command, &[]);
+    }
+    let mut all = 0;
+    while all < 20 {
+        world.borrow_mut().step();
+        let done = std::iter::from_fn(|| b.try_completion()).count();
+        (most, all) = (most.max(done), all + done);
+    }
+    let each = 1 + u64::from(PAGES) / crate::limits::RING_WORK_PAGES;
+    assert!(most as u64 <= crate::limits::RING_BATCH as u64 / each + 1, "{most} were taken in one turn");
+}
