@@ -97,6 +97,11 @@ impl Engine {
         self.tables.exports.get(*key).map(|export| export.owner)
     }
 
+    /// Name of an export of this node.
+    pub fn name_of(&self, export: ExportId) -> Option<&str> {
+        self.tables.exports.get(export.to_u64())?.name.as_deref()
+    }
+
     /// All exports of this node.
     pub fn exports(&self) -> impl Iterator<Item = ExportInfo> + '_ {
         self.tables.exports.iter().map(|(key, export)| ExportInfo {
@@ -117,7 +122,13 @@ impl Engine {
 
     /// All imports of the processes of this node, as far as answered.
     pub fn imports(&self) -> impl Iterator<Item = ImportInfo> + '_ {
-        self.tables.processes.iter().flatten().flat_map(move |process| {
+        self.imports_of(|_| true)
+    }
+
+    /// Those of some of the processes.
+    pub fn imports_of(&self, which: impl Fn(ProcessId) -> bool) -> impl Iterator<Item = ImportInfo> {
+        let processes = self.tables.processes.iter().flatten().filter(move |process| which(process.id));
+        processes.flat_map(move |process| {
             process.imports.iter().filter_map(move |(key, import)| {
                 let node = match import.lead {
                     Lead::Pending(_) => return None,

@@ -193,6 +193,8 @@ pub(super) struct Process {
     pub(super) exports: Vec<ExportId>,
     /// By slot of the import id.
     pub(super) imports: Vec<Option<ImportRecord>>,
+    /// How many there are.
+    pub(super) imports_held: u32,
     /// Importers of its exports.
     pub(super) links: Vec<Link>,
     /// Looks at its ring in vain.
@@ -263,6 +265,7 @@ impl Process {
             bell: parts.bell,
             exports: Vec::new(),
             imports: Vec::new(),
+            imports_held: 0,
             links: Vec::new(),
             quiet: 0,
             stalled_at: None,
@@ -399,11 +402,13 @@ impl Process {
         if self.imports.len() <= slot {
             self.imports.resize(slot + 1, None);
         }
-        self.imports[slot] = Some(record);
+        self.imports_held += u32::from(self.imports[slot].replace(record).is_none());
     }
 
     pub(super) fn forget_import(&mut self, id: ImportId) -> Option<ImportRecord> {
         let slot = self.imports.get_mut(id.slot as usize)?;
-        slot.take_if(|r| r.id == id)
+        let record = slot.take_if(|r| r.id == id);
+        self.imports_held -= u32::from(record.is_some());
+        record
     }
 }

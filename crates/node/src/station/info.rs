@@ -12,10 +12,15 @@ use vmmc_host::area::PIN_COUNTER_NAMES;
 use vmmc_host::control::{
     Answer, ExportInfo, ImportInfo, Moved, NodeInfo, PeerInfo as HostPeerInfo, ProcessInfo, encode,
 };
-use vmmc_nic::{ExportId, ImportId, PeerInfo, PeerState, ProcessId, Time};
+use vmmc_nic::{ImportId, PeerInfo, PeerState, ProcessId, Time};
+
+// The list of processes is never cut before it is summed.
+const _: () = assert!(vmmc_nic::limits::PROCESSES_MAX <= INFO_LIST_MAX);
 
 impl Station {
-    pub(super) fn info(&self, now: Time, index: usize, details: bool) -> Answer {
+    pub(super) fn info(&mut self, now: Time, index: usize, details: bool) -> Answer {
+        // All that each process says of itself is read.
+        self.charge(index, self.attached.len());
         let owner = self.is_owner(index);
         let mut info = self.describe(now, owner, false);
         if details {
@@ -26,6 +31,7 @@ impl Station {
 
     /// Description of the node, as its owner or somebody else may see it.
     pub fn describe(&self, now: Time, owner: bool, details: bool) -> NodeInfo {
+        let processes = self.process_infos();
         let mut info = NodeInfo {
             name: self.config.name.as_str().to_string(),
             local_name: self.config.local_name.clone(),
@@ -36,11 +42,11 @@ impl Station {
             listen: self.config.listen.iter().map(ToString::to_string).collect(),
             sealed: self.config.key.is_some(),
             embedded: self.config.embedded,
-            counters: self.all_counters(),
+            counters: self.all_counters(&processes),
             peers: self.engine.peers().take(INFO_LIST_MAX).map(|p| peer(&p)).collect(),
             notes: if owner { self.notes.iter().map(|note| note.text.clone()).collect() } else { Vec::new() },
             log: self.log.place.clone(),
-            processes: self.process_infos(),
+            processes,
             exports: Vec::new(),
             imports: Vec::new(),
         };
@@ -51,9 +57,10 @@ impl Station {
         info
     }
 
-    fn all_counters(&self) -> Vec<(String, u64)> {
+    /// `processes`: all of them.
+    fn all_counters(&self, processes: &[ProcessInfo]) -> Vec<(String, u64)> {
         let mut mapped = self.counters.mapped_ended;
-        self.attached_processes().for_each(|process| mapped.add(process.area.moved(|_, _| ())));
+        processes.iter().for_each(|process| mapped.add(process.mapped));
         let own = [
             ("process_cpu_us", process_cpu_us()),
             ("commands", self.counters.commands),
@@ -80,7 +87,7 @@ impl Station {
             ("translation_garbage", self.memory.garbage()),
             ("translation_tables_out", self.memory.tables_swapped().0),
             ("translation_tables_in", self.memory.tables_swapped().1),
-            ("exports", self.exports.iter().flatten().count() as u64),
+            ("exports", self.attached_processes().map(|process| process.exports.len() as u64).sum()),
             ("mapped_sends", mapped.sends),
             ("mapped_send_bytes", mapped.send_bytes),
             ("mapped_fetches", mapped.fetches),
@@ -111,7 +118,7 @@ impl Station {
                 pid: c.who.pid,
                 uid: c.who.uid,
                 exports: process.exports.len() as u32,
-                imports: process.imports.iter().flatten().count() as u32,
+                imports: process.imports_held,
                 region_bytes: self.memory.bytes(process.id),
                 commands: process.commands_taken,
                 mapped: process.area.moved(|_, _| ()),
@@ -125,9 +132,10 @@ impl Station {
 
     /// Lists exports and imports: those of the process that asks, which are no secret to it, before those of others.
     fn add_details(&self, info: &mut NodeInfo, asks: Option<ProcessId>, others: bool) {
-        let own = |process: ProcessId| Some(process) == asks;
+        let own = move |process: ProcessId| Some(process) == asks;
         let exports = self.engine.exports().filter(|e| own(e.process));
-        let exports = exports.chain(self.engine.exports().filter(|e| others && !own(e.process)));
+        let rest = others.then(|| self.engine.exports().filter(|e| !own(e.process)));
+        let exports = exports.chain(rest.into_iter().flatten());
         let exports = exports.map(|e| ExportInfo {
             export: e.export.to_u64(),
             name: e.name,
@@ -137,16 +145,15 @@ impl Station {
             rights: e.rights.bits(),
             importers: (e.local_importers + e.remote_importers) as u32,
         });
-        let imports = self.engine.imports().filter(|i| own(i.process));
-        let imports = imports.chain(self.engine.imports().filter(|i| others && !own(i.process)));
-        let names: HashMap<ExportId, String> =
-            self.engine.exports().filter_map(|export| Some((export.export, export.name?))).collect();
+        // Of others only where they are shown: a process has ten thousands.
+        let imports = self.engine.imports_of(own);
+        let imports = imports.chain(self.engine.imports_of(move |process| others && !own(process)));
         let mut claimed: HashMap<(ProcessId, u64), Moved> = HashMap::new();
         for process in self.attached_processes().filter(|process| others || own(process.id)) {
             process.area.moved(|import, moved| claimed.entry((process.id, import)).or_default().add(moved));
         }
         let imports = imports.map(|i| ImportInfo {
-            name: i.node.is_none().then(|| names.get(&i.export).cloned()).flatten(),
+            name: i.node.is_none().then(|| self.engine.name_of(i.export).map(str::to_string)).flatten(),
             moved: match self.record_of(i.process, i.import) {
                 Some(record) if record.path == Path::Mapped => {
                     claimed.get(&(i.process, i.import.to_u64())).copied().unwrap_or_default()
