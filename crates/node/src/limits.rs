@@ -281,6 +281,8 @@ pub const SOCKET_LARGE_RING_BYTES: u64 = 512 << 10;
 pub const SOCKET_LARGE_BYTES_MAX: u64 = 512 << 20;
 /// Time between two looks for large rings that rest: each goes over all connections.
 pub const SOCKET_LARGE_LOOK: Duration = Duration::from_millis(100);
+/// Large rings that such a look takes back: the kernel gets half a MiB of each.
+pub const SOCKET_LARGE_TAKEN_PER_LOOK: usize = 64;
 /// Slots of all slabs of a node, half of them for one user alone: each has 68 KiB of memory, 2.2 GiB together. Further connections stay with the kernel.
 pub const SOCKET_SLOTS_MAX: u64 = 32_768;
 /// Processes known to hold one end of a connection. Further ones are holders that the node does not know of.

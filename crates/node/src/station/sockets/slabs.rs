@@ -6,8 +6,8 @@ use super::between::NODE;
 use super::holders::Holders;
 use super::quota::Quota;
 use crate::limits::{
-    SOCKET_LARGE_BYTES_MAX, SOCKET_LARGE_IDLE, SOCKET_LARGE_LOOK, SOCKET_LARGE_RING_BYTES, SOCKET_RING_BYTES,
-    SOCKET_SLAB_SLOTS_MAX, SOCKET_SLAB_SLOTS_MIN, SOCKET_SLOTS_MAX,
+    SOCKET_LARGE_BYTES_MAX, SOCKET_LARGE_IDLE, SOCKET_LARGE_LOOK, SOCKET_LARGE_RING_BYTES, SOCKET_LARGE_TAKEN_PER_LOOK,
+    SOCKET_RING_BYTES, SOCKET_SLAB_SLOTS_MAX, SOCKET_SLAB_SLOTS_MIN, SOCKET_SLOTS_MAX,
 };
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::os::fd::OwnedFd;
@@ -174,6 +174,8 @@ impl Slabs {
 
     /// Takes large rings back in which nothing has moved since the last look, long enough ago.
     fn take_back_idle(&mut self, now: Nanos) {
+        // The others go with the next looks.
+        let mut left = SOCKET_LARGE_TAKEN_PER_LOOK;
         for record in self.slabs.values_mut() {
             for (&index, link) in &mut record.links {
                 let Some(slot) = record.slab.slot(index) else { continue };
@@ -182,8 +184,11 @@ impl Slabs {
                     let tail = slot.words().directions[direction].tail.load(Ordering::Relaxed);
                     if tail != large.tail {
                         *large = Large { tail, seen: now };
-                    } else if now.since(large.seen) >= SOCKET_LARGE_IDLE && slot.take_large_back(direction, thread_id())
+                    } else if left > 0
+                        && now.since(large.seen) >= SOCKET_LARGE_IDLE
+                        && slot.take_large_back(direction, thread_id())
                     {
+                        left -= 1;
                         link.large[direction] = None;
                         self.large.give(link.user, SOCKET_LARGE_RING_BYTES);
                     }
@@ -316,6 +321,27 @@ mod tests {
         slabs.free(places[0]);
         assert!(slabs.grow_within(places[1], later(2500), most), "a connection has ended");
     }
+
+    #[test]
+    fn very_many_large_rings_that_rest_are_taken_back_in_turns() {
+        const RINGS: usize = 2 * SOCKET_LARGE_TAKEN_PER_LOOK;
+        let mut slabs = Slabs::default();
+        let place = |slabs: &mut Slabs, number: usize| {
+            let (slab, slot) = slabs.take_slot([1, 2], USER).unwrap();
+            slabs.set_link(slab, slot, link(number as u16));
+            Place { slab, slot, end: 0 }
+        };
+        let (start, most) = (Nanos::monotonic(), 2 * RINGS as u64 * SOCKET_LARGE_RING_BYTES);
+        for number in 0..RINGS {
+            let place = place(&mut slabs, number);
+            assert!(slabs.grow_within(place, start, most));
+        }
+        let next = place(&mut slabs, RINGS);
+        let large = |slabs: &Slabs| slabs.links().filter(|(_, link, _)| link.large[0].is_some()).count();
+        assert!(slabs.grow_within(next, start + SOCKET_LARGE_IDLE, most), "some are taken back for it");
+        assert_eq!(large(&slabs), RINGS - SOCKET_LARGE_TAKEN_PER_LOOK + 1);
+    }
+
     #[test]
     fn slots_and_large_rings_are_divided_among_users_and_given_back() {
         let mut slabs = Slabs::default();
