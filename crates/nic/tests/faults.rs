@@ -254,6 +254,43 @@ fn a_restarted_node_is_not_mistaken_for_its_former_self() {
     assert_eq!(&world.bytes(1, target)[..12], b"for the heir");
 }
 
+/// The first packet of a life that has ended comes when there is a session with the next one, while
+/// the answer to the former hello still waits for it.
+#[test]
+fn a_late_packet_of_a_former_life_ends_no_session_of_the_next_one() {
+    let mut world = World::pair(5, true);
+    world.tape = Some(Vec::new());
+    let ours = world.process(1);
+    let caller = world.process(0);
+    world.start_import(0, caller, 1, "none", true);
+    let (welcome, data) = (2, 4);
+    let late = loop {
+        world.flush();
+        let said = |from, kind| {
+            let tape = world.tape.as_ref().expect("recorded");
+            tape.iter().find(|(by, _, bytes)| *by == from && bytes[1] & 15 == kind).cloned()
+        };
+        if let Some(late) = said(addr(0, 0), data) {
+            break late;
+        }
+        if said(addr(1, 0), welcome).is_some() {
+            world.cut.insert(addr(0, 0));
+        }
+        assert!(world.step(), "no handshake");
+    };
+    world.cut.clear();
+    world.restart(0, |config| config.key = key());
+    let owner = world.process(0);
+    let target = world.region(0, owner, 1, 64);
+    world.export(0, target, "buffer");
+    let import = world.import(1, ours, 0, "buffer").import;
+    let (from, _, mut data) = late;
+    world.deliver(1, from, &mut data);
+    world.send(1, ours, import, 0, b"for the heir", 2);
+    assert_eq!(world.completion(1, 2), Ok(12));
+    assert_eq!(&world.bytes(0, target)[..12], b"for the heir");
+}
+
 #[test]
 fn a_failed_path_is_left_and_taken_again() {
     let (mut world, ours, _, import) = connected(4, 2, true);

@@ -482,6 +482,7 @@ impl Engine {
         let peer = self.peers[usize::from(index)].as_mut().expect("the caller found it");
         let attempt = peer.attempt.take().expect("the caller found it");
         let local = attempt.local;
+        let begun = attempt.started;
         let round_trip = attempt.cookie_at.filter(|_| attempt.sent == 1).map(|said| now.since(said));
         let index = self.merge_peer(now, index, &introduction.name);
         let peer = self.peers[usize::from(index)].as_mut().expect("merging keeps one");
@@ -498,7 +499,7 @@ impl Engine {
             self.end_session(now, index, why);
         }
         let seals = seals(attempt.handshake.zip(cipher), true);
-        self.begin(now, from, index, local, remote, true, seals, &introduction);
+        self.begin(now, from, index, local, remote, (true, begun), seals, &introduction);
         if let Some(session) = self.peer_mut(index).and_then(|peer| peer.session.as_deref_mut()) {
             if let Some(sample) = round_trip {
                 session.rtt.sample(sample);
@@ -529,8 +530,14 @@ impl Engine {
         // Decided as for two hellos that cross.
         let fresh =
             |session: &Session| session.initiator && !session.heard && session.incarnation == introduction.incarnation;
+        // The packet may have been long under way, and be of a life before that of the present session.
+        // A life that followed another hears no answer that was sent before it began: of two that took
+        // the answers to handshakes begun here, that of the later handshake is the later one.
+        let later =
+            |session: &Session| session.incarnation != introduction.incarnation && session.begun > pending.created;
         let peer = self.peers[usize::from(index)].as_ref().expect("it was just found");
-        if self.config.name < introduction.name && peer.session.as_deref().is_some_and(fresh) {
+        let crossed = self.config.name < introduction.name && peer.session.as_deref().is_some_and(fresh);
+        if crossed || peer.session.as_deref().is_some_and(later) {
             self.free_slot(local);
             return None;
         }
@@ -541,7 +548,8 @@ impl Engine {
             let why = if same_life { PeerDownReason::Reset } else { PeerDownReason::Restarted };
             self.end_session(now, index, why);
         }
-        self.begin(now, from, index, local, pending.remote, false, pending.seals, &introduction);
+        let began = (false, pending.created);
+        self.begin(now, from, index, local, pending.remote, began, pending.seals, &introduction);
         self.start_waits(now, index);
         Some(index)
     }
@@ -554,7 +562,7 @@ impl Engine {
         index: u16,
         local: SessionRef,
         remote: SessionRef,
-        initiator: bool,
+        (initiator, begun): (bool, Time),
         seals: Seals,
         introduction: &Introduction,
     ) {
@@ -577,7 +585,7 @@ impl Engine {
         peer.newcomer = None;
         peer.ping_tries = 0;
         let path_bytes = peer.mtu_bytes();
-        let opening = Opening { via, local, remote, initiator, seals, receive_budget, path_bytes };
+        let opening = Opening { via, local, remote, begun, initiator, seals, receive_budget, path_bytes };
         peer.session = Some(Box::new(Session::new(opening, introduction, now)));
         self.tables.stats.sessions += 1;
         self.tables.events.push_back(crate::event::Event::PeerUp { name: introduction.name.clone(), addr: from });

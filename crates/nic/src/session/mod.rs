@@ -167,6 +167,9 @@ pub(crate) struct Session {
     pub(crate) local: SessionRef,
     pub(crate) remote: SessionRef,
     pub(crate) incarnation: u64,
+    /// When this side sent the hello or answered it: the other side, which has the keys, lived on
+    /// after that.
+    pub(crate) begun: Time,
     /// This side sent the hello.
     pub(crate) initiator: bool,
     /// A packet of this session has come.
@@ -229,6 +232,7 @@ pub(crate) struct Opening {
     pub(crate) via: Via,
     pub(crate) local: SessionRef,
     pub(crate) remote: SessionRef,
+    pub(crate) begun: Time,
     pub(crate) initiator: bool,
     pub(crate) seals: Seals,
     pub(crate) receive_budget: usize,
@@ -244,6 +248,7 @@ impl Session {
             local: opening.local,
             remote: opening.remote,
             incarnation: introduction.incarnation,
+            begun: opening.begun,
             initiator: opening.initiator,
             heard: false,
             seals: opening.seals,
