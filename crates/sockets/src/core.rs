@@ -763,15 +763,21 @@ impl Upgraded {
     }
 
     /// No bytes come from this end any more.
-    pub(crate) fn end_sending(&self, me: u32) -> Tell {
+    pub(crate) fn end_sending(&self, me: u32, kernel: &impl Kernel) -> Tell {
         let Some(_locked) = self.lock_out(me) else { return Tell::default() };
-        if !self.outgoing().announced().in_ring() {
+        let pending = self.outgoing().announced().pending;
+        if pending {
+            // Whoever sends next would finish it, and nobody does: the peer would take this for a death.
+            self.finish_change_of_the_dead(kernel);
+        }
+        let in_ring = self.outgoing().announced().in_ring();
+        if in_ring {
+            self.outgoing().sender_flags.fetch_or(Flags::END, Ordering::SeqCst);
+        } else {
             // Nor by a holder that begins to enter the ring now and dies over it: the end is the kernel's.
             self.own().pinned.store(1, Ordering::SeqCst);
-            return Tell::default();
         }
-        self.outgoing().sender_flags.fetch_or(Flags::END, Ordering::SeqCst);
-        Tell { receiver: true, sender: false }
+        Tell { receiver: in_ring || pending, sender: false }
     }
 
     /// Whether the kernel is about to reset the connection at the close, for bytes of it are unread,

@@ -248,7 +248,7 @@ impl Connection {
     pub fn shutdown(&self, context: &Context, fd: BorrowedFd<'_>, how: Shutdown) {
         let Some(joined) = self.upgraded.get() else { return };
         if how != Shutdown::Read {
-            let tell = joined.core.end_sending(thread_id());
+            let tell = joined.core.end_sending(thread_id(), &Socket(fd));
             self.tell(context, joined, tell);
             // Another thread may wait for room, or a loop, and hears at once that there is none any
             // more.

@@ -633,7 +633,7 @@ impl World {
         }
         self.sides[e].shut = true;
         if self.sides[e].attached && !self.sides[e].processes[p].foreign {
-            let tell = self.sides[e].processes[p].core.end_sending(ME);
+            let tell = self.sides[e].processes[p].core.end_sending(ME, &self.socket(e));
             self.tell(e, tell);
         }
         self.wires[e].ended.set(true);

@@ -263,6 +263,39 @@ fn a_sender_that_died_while_it_copied_and_has_no_sibling_has_ended_behind_the_ri
 }
 
 #[test]
+fn a_sender_that_died_while_it_copied_and_whose_sibling_ends_the_direction_is_no_death() {
+    for copied in [0, 1, 500, 4_096] {
+        let mut world = in_the_ring(5);
+        while world.ends[1].core.outgoing().available(4096) < 1_000 {
+            world.send(1);
+            world.wires[1].deliver(10_000);
+            if world.ends[1].core.outgoing().announced().number != world.ends[0].core.incoming().reached() {
+                world.receive(0);
+            }
+        }
+        world.ends[0].core.begin_to_leave(&socket(&world.wires, 0), copied);
+        let tell = world.ends[0].core.end_sending(ME, &socket(&world.wires, 0));
+        world.wires[0].ended.set(true);
+        world.wires[0].deliver(10_000);
+        let (core, sent) = (&world.ends[1].core, world.ends[1].sent);
+        core.ask_kernel.store(1, Ordering::Relaxed);
+        core.follow_hints(&socket(&world.wires, 1));
+        assert!(!core.is_gone() && core.reset().is_none(), "{copied}: end 0 reads on");
+        world.send(1);
+        assert!(world.ends[1].sent > sent, "{copied}");
+        while world.ends[1].got < world.ends[0].sent {
+            world.receive(1);
+        }
+        let core = &world.ends[1].core;
+        let heard = core.receive(ME, &socket(&world.wires, 1), &mut [IoSliceMut::new(&mut [0; 1])], true).0;
+        assert_eq!(heard, Receiving::Done(0), "{copied}");
+        assert!(!world.wires[0].holds_bytes(), "{copied}: a close would be a reset");
+        assert!(tell.receiver, "{copied}: who sleeps for the ring");
+        world.settle();
+    }
+}
+
+#[test]
 fn copies_that_a_dead_receiver_has_read_away_are_not_read_away_again() {
     for read in [0, 1, 500] {
         let mut world = in_the_ring(7);
@@ -437,6 +470,11 @@ fn an_end_that_dies_over_leaving_the_ring_between_nodes_leaves_copies_that_harm_
 #[test]
 fn a_holder_that_dies_over_entering_the_ring_after_a_shutdown_is_no_death_of_the_end() {
     again(&[140_556]);
+}
+
+#[test]
+fn a_holder_that_dies_over_leaving_the_ring_before_a_shutdown_is_no_death_of_the_end() {
+    again(&[1_060_176]);
 }
 
 #[test]
