@@ -692,15 +692,15 @@ impl Upgraded {
         let dead = self.other().dead.load(Ordering::Acquire) != 0;
         self.careful.store(u32::from(dead && !over), Ordering::Relaxed);
         match look {
-            End::Reset(_) => self.kernel_end.store(RESET, Ordering::Relaxed),
-            End::Ended if in_ring => self.kernel_end.store(ENDED, Ordering::Relaxed),
+            End::Reset(_) => self.kernel_says(RESET),
+            End::Ended if in_ring => self.kernel_says(ENDED),
             // Copies of a sending end that died over leaving the ring, which has them all.
             End::Bytes if in_ring && over && self.incoming().phase() == Phase::Pending => {
-                self.kernel_end.store(ENDED, Ordering::Relaxed);
+                self.kernel_says(ENDED);
             }
             // Bytes behind the announced end of the kernel's part were sent by somebody who does not know of the ring: the stream cannot be told any more.
             End::Bytes if in_ring && self.between.is_none() && self.incoming().phase() == Phase::Steady => {
-                self.kernel_end.store(RESET, Ordering::Relaxed);
+                self.kernel_says(RESET);
             }
             _ => {}
         }
@@ -719,6 +719,11 @@ impl Upgraded {
             // Not to be told yet: bytes come first, or a change of medium.
             self.ask_kernel.store(1, Ordering::Relaxed);
         }
+    }
+
+    /// [`ENDED`], or [`RESET`]: which stays, whatever a later look is told.
+    fn kernel_says(&self, what: u32) {
+        self.kernel_end.fetch_max(what, Ordering::Relaxed);
     }
 
     /// Whether a hint waits to be followed.

@@ -239,7 +239,7 @@ impl Upgraded {
                 }
                 Err(_) => {
                     // It says so once.
-                    self.kernel_end.store(RESET, Ordering::Relaxed);
+                    self.kernel_says(RESET);
                     0
                 }
             };

@@ -402,6 +402,51 @@ fn a_death_is_believed_only_when_the_kernel_says_so() {
     assert_eq!(sending, Sending::Failed(Errno::PIPE));
 }
 
+/// A kernel's socket that was reset: one look is told so, and all others of an end.
+struct ResetSocket(std::cell::Cell<bool>);
+
+impl Kernel for ResetSocket {
+    fn send_now(&self, _: &[IoSlice<'_>]) -> Result<usize, Errno> {
+        Err(Errno::PIPE)
+    }
+    fn receive_now(&self, _: &mut [IoSliceMut<'_>], _: bool) -> Result<usize, Errno> {
+        Ok(0)
+    }
+    fn sent(&self) -> Option<u64> {
+        None
+    }
+    fn received(&self) -> Option<(u64, u64)> {
+        None
+    }
+    fn look(&self) -> vmmc_host::stream::End {
+        use vmmc_host::stream::End;
+        if self.0.replace(true) { End::Ended } else { End::Reset(Errno::CONNRESET) }
+    }
+    fn peer_ended(&self) -> bool {
+        true
+    }
+    fn no_delay(&self) {}
+}
+
+#[test]
+fn a_reset_that_the_kernel_told_to_a_look_is_told_by_the_next_call_also_after_further_looks() {
+    for looks in 1..4 {
+        let mut world = World::new(17);
+        enter_ring(&mut world);
+        while world.ends[1].got < world.ends[0].sent {
+            world.receive(1);
+        }
+        let (core, kernel) = (&world.ends[1].core, ResetSocket(Default::default()));
+        for _ in 0..looks {
+            core.ask_kernel.store(1, Ordering::Relaxed);
+            core.follow_hints(&kernel);
+        }
+        let receive = || core.receive(ME, &kernel, &mut [IoSliceMut::new(&mut [0; 9])], true).0;
+        assert_eq!(receive(), Receiving::Failed(Errno::CONNRESET), "after {looks} looks");
+        assert_eq!(receive(), Receiving::Done(0));
+    }
+}
+
 #[test]
 fn connections_survive_forks_and_deaths_from_any_seed() {
     let given = std::env::var("SEED").ok().and_then(|s| s.parse::<u64>().ok());
