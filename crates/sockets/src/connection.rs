@@ -48,6 +48,8 @@ pub struct Connection {
     upgraded: OnceLock<Joined>,
     entry: OnceLock<Entry>,
     watches: SectionLock<Vec<Registration>>,
+    /// Directions that this process has ended: [`SHUT_READ`], [`SHUT_WRITE`].
+    shut: AtomicU8,
     /// Upgraded elsewhere, and nobody could tell where: no byte of it can be had in order.
     broken: AtomicBool,
     /// Generation, plus one, of the process whose client knows that it goes to another node.
@@ -55,6 +57,10 @@ pub struct Connection {
     /// Generation of the process that counts as a holder through this value.
     generation: AtomicUsize,
 }
+
+/// Bits of [`Connection::shut`].
+const SHUT_READ: u8 = 1;
+const SHUT_WRITE: u8 = 2;
 
 /// The upgraded connection, and what this process needs beside the shared words.
 #[derive(Debug)]
@@ -250,6 +256,7 @@ impl Connection {
             upgraded: OnceLock::new(),
             entry: OnceLock::new(),
             watches: SectionLock::new(Vec::new()),
+            shut: AtomicU8::new(0),
             broken: AtomicBool::new(false),
             followed: AtomicUsize::new(0),
             generation: AtomicUsize::new(generation),

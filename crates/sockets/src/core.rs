@@ -333,6 +333,14 @@ impl Upgraded {
     /// A kernel send; and, if both sides are ready for it, the last one.
     fn send_by_kernel(&self, kernel: &impl Kernel, from: &[IoSlice<'_>]) -> (Sending, Tell) {
         let out = self.outgoing();
+        if out.available(self.slot.most_bytes()) > 0 && (self.hinted() || self.is_time_to_ask(kernel)) {
+            // Left behind in the ring, and perhaps for ever.
+            self.follow_hints(kernel);
+        }
+        if self.reset().is_some() {
+            // The kernel has told a look of it, or knows nothing of it.
+            return (Sending::Failed(self.takes_reset().unwrap_or(Errno::PIPE)), Tell::default());
+        }
         let bytes: usize = from.iter().map(|s| s.len()).sum();
         if bytes == 0 || !self.may_enter_ring() {
             out.kernel_sends.fetch_add(1, Ordering::SeqCst);
@@ -379,6 +387,7 @@ impl Upgraded {
             && out.kernel_sends.load(Ordering::SeqCst) == 0
             && self.early.sends.load(Ordering::SeqCst) == 0
             && out.sender_flags.load(Ordering::Relaxed) & Flags::END == 0
+            && !self.takes_no_more()
     }
 
     /// Whether this direction belongs into the kernel.
@@ -421,7 +430,7 @@ impl Upgraded {
     pub(crate) fn begin_kernel_send(&self, me: u32) -> bool {
         let Some(_locked) = self.lock_out(me) else { return false };
         let now = self.outgoing().announced();
-        if now.in_ring() || now.pending {
+        if now.in_ring() || now.pending || self.reset().is_some() {
             return false;
         }
         self.outgoing().kernel_sends.fetch_add(1, Ordering::SeqCst);
@@ -556,9 +565,21 @@ impl Upgraded {
             // Or it came just now, before the word that all is here.
             Ok(_) if self.incoming().phase() != before => return None,
             // Also while a change is pending: whoever announced it has died over it.
-            Ok(_) => Receiving::Done(0),
+            Ok(_) => self.end_in_kernel(kernel),
             Err(errno) => Receiving::Failed(errno),
         })
+    }
+
+    /// The kernel's stream has ended. That is a reset of which the kernel knows nothing, if the other
+    /// end has died with bytes unread in the ring.
+    #[cold]
+    fn end_in_kernel(&self, kernel: &impl Kernel) -> Receiving {
+        self.ask_kernel.store(1, Ordering::Relaxed);
+        self.follow_hints(kernel);
+        match self.reset() {
+            Some(Errno::CONNRESET) => self.takes_reset().map_or(Receiving::Done(0), Receiving::Failed),
+            _ => Receiving::Done(0),
+        }
     }
 
     /// In the kernel: whether its bytes are drained and the ring is next.
@@ -704,11 +725,10 @@ impl Upgraded {
             }
             _ => {}
         }
-        // An end that its sender did not announce here: it did not close, it died. Unless it has gone on in the kernel, and ended there.
-        let stays = !matches!(self.incoming().phase(), Phase::EndsAt(_));
-        let unannounced = in_ring && stays && self.incoming().sender_flags.load(Ordering::Acquire) == 0;
-        if over && (unannounced || dead) {
-            let unread = self.outgoing().announced().in_ring() && self.outgoing().available(self.slot.most_bytes()) > 0;
+        if over && (dead || self.is_unannounced(in_ring)) {
+            let out = self.outgoing();
+            // What was asked back is in the kernel once the direction has left the ring.
+            let unread = (out.announced().in_ring() || !out.goes_back()) && out.available(self.slot.most_bytes()) > 0;
             if unread && self.kernel_end.load(Ordering::Relaxed) != RESET {
                 // Its kernel knew of nothing unread, and ended in order.
                 self.unread_at_death.store(1, Ordering::Relaxed);
@@ -724,6 +744,21 @@ impl Upgraded {
     /// [`ENDED`], or [`RESET`]: which stays, whatever a later look is told.
     fn kernel_says(&self, what: u32) {
         self.kernel_end.fetch_max(what, Ordering::Relaxed);
+    }
+
+    /// Whether an end of which the kernel speaks was announced by nobody: the other end did not close,
+    /// it died. Whatever announces an end does so before its kernel's socket ends.
+    fn is_unannounced(&self, in_ring: bool) -> bool {
+        let flags = self.incoming().sender_flags.load(Ordering::Acquire);
+        let reader = self.outgoing().receiver_flags.load(Ordering::Acquire);
+        if self.is_between() {
+            // Libraries of an earlier release may run on the other node, and say nothing of an end in
+            // the kernel.
+            let stays = !matches!(self.incoming().phase(), Phase::EndsAt(_));
+            return in_ring && stays && flags == 0;
+        }
+        // Whoever has asked for the kernel may have handed the end to a program that announces nothing.
+        flags == 0 && reader & (Flags::CLOSED | Flags::ENDED | Flags::GIVE_BACK) == 0
     }
 
     /// Whether a hint waits to be followed.
@@ -769,6 +804,7 @@ impl Upgraded {
 
     /// No bytes come from this end any more.
     pub(crate) fn end_sending(&self, me: u32, kernel: &impl Kernel) -> Tell {
+        self.incoming().receiver_flags.fetch_or(Flags::ENDED, Ordering::SeqCst);
         let Some(_locked) = self.lock_out(me) else { return Tell::default() };
         let pending = self.outgoing().announced().pending;
         if pending {
@@ -783,6 +819,12 @@ impl Upgraded {
             self.own().pinned.store(1, Ordering::SeqCst);
         }
         Tell { receiver: in_ring || pending, sender: false }
+    }
+
+    /// This process had ended its direction before the words were there: the end is the kernel's.
+    pub(crate) fn has_ended_before(&self) {
+        self.incoming().receiver_flags.fetch_or(Flags::ENDED, Ordering::SeqCst);
+        self.own().pinned.store(1, Ordering::SeqCst);
     }
 
     /// Whether the kernel is about to reset the connection at the close, for bytes of it are unread,
@@ -841,7 +883,8 @@ impl Upgraded {
     /// Whether the other end reads no more, and a kernel would answer what comes by a reset.
     pub(crate) fn takes_no_more(&self) -> bool {
         let reader = self.outgoing().receiver_flags.load(Ordering::Acquire);
-        let ended = || self.incoming().sender_flags.load(Ordering::Acquire) & Flags::END != 0;
+        let ended =
+            || reader & Flags::ENDED != 0 || self.incoming().sender_flags.load(Ordering::Acquire) & Flags::END != 0;
         reader & Flags::CLOSED != 0 || self.is_gone() || reader & Flags::SHUT != 0 && ended()
     }
 
@@ -856,7 +899,8 @@ impl Upgraded {
     pub(crate) fn reset(&self) -> Option<Errno> {
         let flags = self.incoming().sender_flags.load(Ordering::Acquire);
         let died = self.unread_at_death.load(Ordering::Relaxed) != 0;
-        let after_end = flags & Flags::RESET_AFTER_END != 0 || died && flags & Flags::END != 0;
+        let ended = || self.outgoing().receiver_flags.load(Ordering::Acquire) & Flags::ENDED != 0;
+        let after_end = flags & Flags::RESET_AFTER_END != 0 || died && (flags & Flags::END != 0 || ended());
         let reset = flags & Flags::RESET != 0 || self.kernel_reset() || died;
         reset.then_some(if after_end { Errno::PIPE } else { Errno::CONNRESET })
     }

@@ -116,6 +116,9 @@ impl Flags {
     pub const WANTS_KERNEL: u32 = 2;
     /// Receiver: reads the kernel only, from here on and for good; the sender is to put what is unread in the ring into the kernel.
     pub const GIVE_BACK: u32 = 8;
+    /// Receiver: has ended the direction in which it sends, in whatever medium that is. So its
+    /// kernel's end there is no death.
+    pub const ENDED: u32 = 16;
 }
 
 /// A word on which blocking calls sleep. An announcement is only taken by whoever wakes all sleepers: a stale one costs a wake-up in vain, a lost one would cost a hang.

@@ -73,7 +73,7 @@ impl Joined {
         if self.core.is_broken() {
             reset(fd);
         }
-        if errno == Errno::CONNRESET {
+        if errno == Errno::CONNRESET || self.core.reset() == Some(errno) {
             // Told, so the kernel's socket, which has the same reset, tells it no more.
             forget_error(fd);
         }

@@ -3,7 +3,7 @@
 //! Invariant: both ends join only while their sockets are established, and the node saw each established before: so at one instant both were, and the mirror
 //! image of a live connection is its other end.
 
-use super::{Connection, Joined, Registration, Socket, Stage};
+use super::{Connection, Joined, Registration, SHUT_READ, SHUT_WRITE, Socket, Stage};
 use crate::context::Context;
 use crate::core::{Tell, Upgraded, WayBack};
 use crate::limits::{BACK_AT_CLOSE, BACK_PATIENCE, BACK_PAUSE};
@@ -236,6 +236,14 @@ impl Connection {
             return context.node().release(&joined.seat);
         }
         joined.publish_core();
+        // See `shutdown`: what it ended before the words were there.
+        let shut = self.shut.load(Ordering::SeqCst);
+        if shut & SHUT_WRITE != 0 {
+            joined.core.has_ended_before();
+        }
+        if shut & SHUT_READ != 0 {
+            joined.core.incoming().receiver_flags.fetch_or(Flags::SHUT, Ordering::SeqCst);
+        }
         joined.core.own().attached.store(EndWords::YES, Ordering::SeqCst);
         if joined.core.is_between() {
             // The nodes carry the word to the other end.
@@ -246,6 +254,14 @@ impl Connection {
 
     /// Ends directions; to be followed by the kernel's `shutdown`.
     pub fn shutdown(&self, context: &Context, fd: BorrowedFd<'_>, how: Shutdown) {
+        let ends = match how {
+            Shutdown::Read => SHUT_READ,
+            Shutdown::Write => SHUT_WRITE,
+            Shutdown::Both => SHUT_READ | SHUT_WRITE,
+        };
+        self.shut.fetch_or(ends, Ordering::SeqCst);
+        // Either an upgrade under way sees that, or it is seen here.
+        fence(Ordering::SeqCst);
         let Some(joined) = self.upgraded.get() else { return };
         if how != Shutdown::Read {
             let tell = joined.core.end_sending(thread_id(), &Socket(fd));
@@ -485,6 +501,31 @@ impl Joined {
                 return reset(fd);
             }
             let _ = wait_socket(fd, PollFlags::OUT, deadline);
+        }
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+    use crate::context::Settings;
+    use crate::node::Seat;
+    use std::os::fd::AsFd;
+    use vmmc_host::stream::messages::Place;
+    use vmmc_host::stream::{Shape, Slab};
+
+    #[test]
+    fn what_was_ended_before_the_upgrade_is_ended_in_the_words() {
+        let context = Context::new(Settings { node_name: "none-of-this-name".into(), ..Settings::from_env() });
+        let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        for (how, flags) in [(Shutdown::Read, Flags::SHUT), (Shutdown::Write, Flags::ENDED)] {
+            let shape = Shape { slots: 1, small_bytes: 4096, large_bytes: 4096 };
+            let slot = Slab::create(shape).unwrap().slot(0).unwrap();
+            let connection = Connection::new(0);
+            connection.shutdown(&context, socket.as_fd(), how);
+            let seat = Seat { place: Place { slab: 1, slot: 0, end: 0 }, session: Default::default() };
+            connection.join(&context, Meeting { seat, slot: slot.clone(), peer: None });
+            assert_eq!(slot.words().directions[1].receiver_flags.load(Ordering::SeqCst), flags);
         }
     }
 }

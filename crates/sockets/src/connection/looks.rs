@@ -34,8 +34,9 @@ impl Connection {
         let shut = core.incoming().receiver_flags.load(Ordering::Relaxed) & Flags::SHUT != 0;
         let reset = core.reset();
         let ended = own & Flags::END != 0 || shut;
+        // Of a reset the kernel may know nothing.
         let read_hangup =
-            rx == Medium::Ring && (peer & Flags::END != 0 || core.kernel_ended() || reset.is_some() || shut);
+            reset.is_some() || rx == Medium::Ring && (peer & Flags::END != 0 || core.kernel_ended() || shut);
         State {
             readable: rx == Medium::Ring && core.looks_readable(),
             writable: tx == Medium::Ring && self.looks_writable(joined),

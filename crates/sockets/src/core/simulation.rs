@@ -2,7 +2,7 @@
 //! over a kernel stream that delivers when the script says so, with and without a node that gives hints.
 //!
 //! Checked: what comes out is a prefix of what went in, after every step. Nobody hears of an end while the other end is held. A close is taken for the last one only by the
-//! last holder. When the faults are over, everything that was sent arrives, and then the end if there is one; and nobody is still asleep, or in the kernel, for something
+//! last holder. Whoever hears of the death of an end with bytes unread in a ring hears of a reset. When the faults are over, everything that was sent arrives, and then the end if there is one; and nobody is still asleep, or in the kernel, for something
 //! that has come. Sleepers ask the kernel by themselves only in runs in which somebody was killed: in all others each is woken.
 //!
 //! Invariant: one thread, no clock, no system call but for memory: the same seed is the same run. Not here: interleavings within a step, which loom explores.
@@ -129,11 +129,21 @@ struct Process {
     writer_sleeps: bool,
     /// Another program by now, which knows nothing of all this.
     foreign: bool,
+    /// A call has failed.
+    heard_reset: bool,
 }
 
 impl Process {
     fn new(core: Upgraded) -> Process {
-        Process { core, open: true, call: None, reader_sleeps: false, writer_sleeps: false, foreign: false }
+        Process {
+            core,
+            open: true,
+            call: None,
+            reader_sleeps: false,
+            writer_sleeps: false,
+            foreign: false,
+            heard_reset: false,
+        }
     }
 }
 
@@ -151,6 +161,8 @@ struct Side {
     heard_end: bool,
     /// Its last holder died, or closed while the kernel took no more, with bytes that the other end had asked back.
     lost: bool,
+    /// Its last holder was killed with bytes unread in the ring, and without having ended its direction.
+    died_unread: bool,
     /// Times that the node still tells the other end to ask its kernel.
     hints: u32,
 }
@@ -393,7 +405,7 @@ impl World {
             Sending::Full => {}
             Sending::Kernel => self.sides[e].processes[p].call = Some(len),
             Sending::Failed(errno) if self.is_held(1 - e) => return Err(format!("end {e} sends and gets {errno}")),
-            Sending::Failed(_) => {}
+            Sending::Failed(_) => self.sides[e].processes[p].heard_reset = true,
         }
         self.tell(e, tell);
         Ok(())
@@ -418,7 +430,8 @@ impl World {
         };
         self.tell(e, tell);
         match receiving {
-            Receiving::Done(0) | Receiving::Failed(_) => self.hear_end(e),
+            Receiving::Done(0) => self.hear_end(e, p, false),
+            Receiving::Failed(_) => self.hear_end(e, p, true),
             Receiving::Done(n) | Receiving::OfKernel(n) => self.take(e, &buffer[..n], take),
             Receiving::Kernel => Err(format!("end {e} is sent to the kernel")),
             Receiving::Empty => {
@@ -448,7 +461,12 @@ impl World {
     }
 
     /// A receive said that no more comes.
-    fn hear_end(&mut self, e: usize) -> Result<(), String> {
+    fn hear_end(&mut self, e: usize, p: usize, reset: bool) -> Result<(), String> {
+        let process = &mut self.sides[e].processes[p];
+        process.heard_reset |= reset;
+        if self.sides[1 - e].died_unread && !process.heard_reset && !process.foreign {
+            return Err(format!("end {e} hears of an end, and the other one died with bytes unread"));
+        }
         if self.is_held(1 - e) && !self.sides[1 - e].shut {
             return Err(format!("end {e} hears of an end, and the other end is held"));
         }
@@ -535,7 +553,8 @@ impl World {
         let core = side.processes[p].core.inherited();
         core.own().holders.fetch_add(1, Ordering::SeqCst);
         // Sleepers and calls are other threads of the parent.
-        side.processes.push(Process::new(core));
+        let heard_reset = side.processes[p].heard_reset;
+        side.processes.push(Process { heard_reset, ..Process::new(core) });
         self.totals.forks += 1;
     }
 
@@ -575,6 +594,10 @@ impl World {
             self.die_in_the_middle(e, p);
         }
         self.sides[e].processes[p].open = false;
+        let (words, side) = (&self.slot.words().directions[1 - e], &self.sides[e]);
+        // Who asked for the kernel leaves nothing unread in the ring but for a while.
+        let unread = !words.goes_back() && words.tail.load(Ordering::SeqCst) != words.head.load(Ordering::SeqCst);
+        self.sides[e].died_unread = !self.is_held(e) && unread && side.attached && !side.shut;
         self.drop_socket(e);
     }
 

@@ -402,6 +402,39 @@ fn a_death_is_believed_only_when_the_kernel_says_so() {
     assert_eq!(sending, Sending::Failed(Errno::PIPE));
 }
 
+/// End 0 has sent into a ring that nobody reads, and end 1 by the kernel, whose stream ends now.
+fn ended_in_the_kernel(announced: bool, left: bool) -> World {
+    let mut world = in_the_ring(13);
+    if left {
+        world.turn(0, true);
+    }
+    assert_eq!(world.ends[0].core.outgoing().announced().in_ring(), !left);
+    assert!(!world.ends[0].core.incoming().reads_ring());
+    if announced {
+        world.ends[1].core.end_sending(ME, &socket(&world.wires, 1));
+    }
+    world.wires[1].ended.set(true);
+    world
+}
+
+#[test]
+fn who_dies_with_bytes_unread_in_the_ring_resets_the_connection_also_if_only_the_kernel_says_so() {
+    for (left, sends_first) in [(false, false), (false, true), (true, false), (true, true)] {
+        let world = ended_in_the_kernel(false, left);
+        let (core, kernel) = (&world.ends[0].core, socket(&world.wires, 0));
+        let receive = || core.receive(ME, &kernel, &mut [IoSliceMut::new(&mut [0; 9])], true).0;
+        let send = || core.send(ME, &kernel, &[IoSlice::new(&[1])]).0;
+        if sends_first {
+            core.ask_kernel.store(1, Ordering::Relaxed);
+            assert_eq!(send(), Sending::Failed(Errno::CONNRESET), "left: {left}");
+        } else {
+            assert_eq!(receive(), Receiving::Failed(Errno::CONNRESET), "left: {left}");
+        }
+        assert_eq!((receive(), send()), (Receiving::Done(0), Sending::Failed(Errno::PIPE)), "it is told once");
+        assert!(!core.begin_kernel_send(ME), "a send of another kind would be taken by the kernel");
+    }
+}
+
 /// A kernel's socket that was reset: one look is told so, and all others of an end.
 struct ResetSocket(std::cell::Cell<bool>);
 
@@ -445,6 +478,31 @@ fn a_reset_that_the_kernel_told_to_a_look_is_told_by_the_next_call_also_after_fu
         assert_eq!(receive(), Receiving::Failed(Errno::CONNRESET), "after {looks} looks");
         assert_eq!(receive(), Receiving::Done(0));
     }
+}
+
+#[test]
+fn who_ends_its_direction_in_the_kernel_with_bytes_unread_in_the_ring_is_not_dead() {
+    for left in [false, true] {
+        let world = ended_in_the_kernel(true, left);
+        let (core, kernel) = (&world.ends[0].core, socket(&world.wires, 0));
+        assert_eq!(core.receive(ME, &kernel, &mut [IoSliceMut::new(&mut [0; 9])], true).0, Receiving::Done(0));
+        let sent = core.send(ME, &kernel, &[IoSlice::new(&[1])]).0;
+        assert_eq!(sent, if left { Sending::Kernel } else { Sending::Done(1) });
+        assert!(!core.is_gone());
+    }
+}
+
+#[test]
+fn nobody_enters_the_ring_to_an_end_that_has_shut_both_directions_while_the_kernel_had_them() {
+    let mut world = World::new(19);
+    world.attach(0);
+    world.attach(1);
+    let (core, other) = (&world.ends[0].core, &world.ends[1].core);
+    assert!(core.may_enter_ring());
+    other.end_sending(ME, &socket(&world.wires, 1));
+    assert!(!core.takes_no_more(), "it reads");
+    other.incoming().receiver_flags.fetch_or(Flags::SHUT, Ordering::SeqCst);
+    assert!(core.takes_no_more() && !core.may_enter_ring());
 }
 
 #[test]
@@ -520,6 +578,11 @@ fn a_holder_that_dies_over_entering_the_ring_after_a_shutdown_is_no_death_of_the
 #[test]
 fn a_holder_that_dies_over_leaving_the_ring_before_a_shutdown_is_no_death_of_the_end() {
     again(&[1_060_176]);
+}
+
+#[test]
+fn an_end_that_dies_with_bytes_unread_in_a_ring_is_heard_of_as_a_reset_in_the_kernel_too() {
+    again(&[2_282, 2_875, 3_248, 3_701]);
 }
 
 #[test]
