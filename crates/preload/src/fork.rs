@@ -6,12 +6,12 @@
 use crate::arena::{Index, Pin};
 use crate::errno::Kept;
 use crate::own::{self, Inside};
-use crate::program::{self, Named};
+use crate::program::{self, Named, Words};
 use crate::reason::Reason;
 use crate::set::{self, Set};
 use crate::table::{self, CONNECTIONS, Entry, SETS};
 use crate::tcp::{self, Held};
-use libc::{c_char, c_int, c_long, pid_t, sigset_t};
+use libc::{c_int, c_long, pid_t, sigset_t};
 use std::cell::Cell;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
@@ -168,31 +168,35 @@ unsafe extern "C" fn in_child() {
 /// whatever else it inherits goes back to the kernel.
 ///
 /// # Safety
-/// Name and environment are as the exec family takes them.
-pub(crate) unsafe fn before_spawn(named: Named, env: *const *const c_char) {
+/// Name, words and environment are as the exec family takes them, or cannot be read.
+pub(crate) unsafe fn before_spawn(named: Named, argv: Words, env: Words) {
     // SAFETY: the caller's promise.
-    unsafe { hand_on(named, env, true) };
+    unsafe { hand_on(named, argv, env, true) };
 }
 
 /// Upgraded connections that another program goes on with.
 ///
 /// # Safety
 /// As [`before_spawn`].
-unsafe fn hand_on(named: Named, env: *const *const c_char, more: bool) -> Vec<Index> {
+unsafe fn hand_on(named: Named, argv: Words, env: Words, more: bool) -> Vec<Index> {
     let _inside = Inside::enter();
-    let (mut ours, mut node) = (None, None);
+    let (mut refused, mut ours, mut node) = (None, None, None);
     let context = own::context();
     let mut handed = Vec::new();
     for (fd, entry) in table::known(0, c_int::MAX) {
         let Entry::Connection(index) = entry else { continue };
         let Some(tcp) = table::connection(fd).filter(|_| inherited(fd)) else { continue };
+        if *refused.get_or_insert_with(|| program::is_refused(named, argv, env)) {
+            // No program is started.
+            break;
+        }
         let goes_on = fd > libc::STDERR_FILENO
             && !tcp.is_plain()
             && tcp.has_no_reason_to_leave()
             // Without the node that knows of it nobody can tell the program where its bytes are.
             && tcp.connection().is_some_and(|connection| connection.can_be_followed(context))
             && *node.get_or_insert_with(|| context.node_answers())
-            // SAFETY: the caller's promise.
+            // SAFETY: the caller's promise, and all of it can be read.
             && *ours.get_or_insert_with(|| unsafe { program::is_ours(named, env) });
         if !goes_on {
             tcp.leave(fd, Reason::Exec);
@@ -210,11 +214,11 @@ unsafe fn hand_on(named: Named, env: *const *const c_char, more: bool) -> Vec<In
 ///
 /// # Safety
 /// As [`before_spawn`].
-pub(crate) unsafe fn before_exec(named: Named, env: *const *const c_char) -> Leaving {
+pub(crate) unsafe fn before_exec(named: Named, argv: Words, env: Words) -> Leaving {
     // The memory of a vfork is the parent's, and so are its connections, which the parent keeps.
     let borrowed = borrowed_memory();
     // SAFETY: the caller's promise.
-    unsafe { hand_on(named, env, borrowed) };
+    unsafe { hand_on(named, argv, env, borrowed) };
     let Some(context) = own::context_if_made().filter(|_| !borrowed) else { return Leaving(Vec::new()) };
     let _inside = Inside::enter();
     let kept: Vec<Index> = table::known(0, c_int::MAX)

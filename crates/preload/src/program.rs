@@ -4,6 +4,7 @@
 //! go back to the kernel first. Only heads of files are read, and nothing in them is believed beyond their length. Source: elf(5), ld.so(8), execve(2).
 
 use crate::config;
+use crate::probe::Texts;
 use libc::{c_char, c_int};
 use std::ffi::{CStr, OsStr, OsString};
 use std::fs::File;
@@ -20,6 +21,9 @@ const TABLE_BYTES_MAX: usize = 64 << 10;
 /// Variables that must reach the program as they reached us: the library, and its node.
 const VARIABLES: [&[u8]; 2] = [b"LD_PRELOAD", b"VMMC_SOCKETS_NODE"];
 
+/// Words of a program, or its environment: texts, and null at the end.
+pub(crate) type Words = *const *const c_char;
+
 /// How the program is named.
 #[derive(Clone, Copy)]
 pub(crate) enum Named {
@@ -29,15 +33,26 @@ pub(crate) enum Named {
     Searched(*const c_char),
     /// An open file.
     Open(c_int),
-    /// It cannot be told from here.
-    Unknown,
+    /// A path from somewhere else.
+    Elsewhere(*const c_char),
+}
+
+/// Whether the kernel refuses to start a program by this name, with these words and this
+/// environment, because it cannot read them (`EFAULT`) or they are too long.
+pub(crate) fn is_refused(named: Named, argv: Words, env: Words) -> bool {
+    let mut texts = Texts::new();
+    let there = match named {
+        Named::Path(name) | Named::Searched(name) | Named::Elsewhere(name) => texts.text(name),
+        Named::Open(_) => true,
+    };
+    !(there && texts.list(argv) && texts.list(env))
 }
 
 /// Whether it will be one of ours.
 ///
 /// # Safety
-/// Name and environment are as the exec family takes them.
-pub(crate) unsafe fn is_ours(named: Named, env: *const *const c_char) -> bool {
+/// Name and environment are as the exec family takes them, and can be read ([`is_refused`]).
+pub(crate) unsafe fn is_ours(named: Named, env: Words) -> bool {
     // SAFETY: the caller's promise.
     let (path, env) = unsafe { (named.path(), variables(env)) };
     let value = |name: &[u8]| env.iter().find_map(|v| v.strip_prefix(name)?.strip_prefix(b"=")).map(OsStr::from_bytes);
@@ -64,14 +79,14 @@ impl Named {
             Named::Path(path) => text(path).map(PathBuf::from),
             Named::Searched(name) => find(text(name)?),
             Named::Open(fd) => std::fs::read_link(format!("/proc/self/fd/{fd}")).ok(),
-            Named::Unknown => None,
+            Named::Elsewhere(_) => None,
         }
     }
 }
 
 /// # Safety
 /// An array of strings that ends with null, or null.
-unsafe fn variables<'a>(env: *const *const c_char) -> Vec<&'a [u8]> {
+unsafe fn variables<'a>(env: Words) -> Vec<&'a [u8]> {
     let mut all = Vec::new();
     if env.is_null() {
         return all;

@@ -10,6 +10,7 @@
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -187,6 +188,8 @@ static void drained(int fd) { for (int i = 0; i < 20; i++) { while (recv(fd, buf
     X(a_control_that_is_too_long, int u[2]; socketpair(AF_UNIX, SOCK_DGRAM, 0, u); struct iovec v = { buf, 1 }; union { struct cmsghdr h; char room[4096]; } *c = mmap(0, 8192, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0); munmap((char *)c + 4096, 4096); struct msghdr m = { .msg_iov = &v, .msg_iovlen = 1, .msg_control = c, .msg_controllen = 4096 }; c->h = (struct cmsghdr){ 1000000, SOL_SOCKET, SCM_RIGHTS }; S(sendmsg(u[0], &m, 0)); munmap(c, 4096); close(u[0]); close(u[1])) \
     X(bad_times_of_others, int s = epoll_create1(0); S(epoll_pwait2(s, (void *)buf, 1, (void *)nowhere, 0)); S(syscall(SYS_epoll_pwait, s, buf, 1, 0, nowhere, 8)); S(syscall(SYS_ppoll, 0, 0, 0, nowhere, 8)); S(syscall(SYS_pselect6, 0, 0, 0, 0, 0, nowhere)); close(s)) \
     X(bad_pointers_of_others, int u = socket(AF_INET, SOCK_DGRAM, 0); S(sendmsg(u, (void *)nowhere, 0)); S(recvmsg(u, (void *)nowhere, MSG_DONTWAIT)); S(sendmmsg(u, (void *)nowhere, 2, 0)); S(recvmmsg(u, (void *)nowhere, 2, MSG_DONTWAIT, 0)); close(u)) \
+    X(bad_words_of_programs, char *none[] = { "true", 0 }, *bad[] = { nowhere, 0 }, *least[] = { (char *)8, 0 }, program[] = "/bin/true"; void *there = nowhere; pid_t pid; S(execve(there, none, none)); S(execve(program, there, none)); S(execve(program, bad, none)); S(execve(program, none, there)); S(execve(program, none, bad)); S(execve(program, none, least)); S(execve((void *)-9, none, none)); S(execve(0, none, none)); S(execv(there, none)); S(execv(program, bad)); S(execvpe(program, none, bad)); S(execvpe("true", none, there)); S(execle(there, "true", NULL, none)); S(execle(program, "true", NULL, bad)); S(execveat(AT_FDCWD, there, none, none, 0)); S(execveat(p.a, there, none, none, AT_EMPTY_PATH)); S(execveat(AT_FDCWD, program, none, bad, 0)); S(execveat(AT_FDCWD, program, there, none, 0)); int file = open(program, O_RDONLY); S(fexecve(file, none, bad)); S(fexecve(file, bad, none)); close(file); S(syscall(SYS_execve, there, none, none)); S(syscall(SYS_execve, program, none, there)); S(syscall(SYS_execveat, AT_FDCWD, there, none, none, 0)); S(syscall(SYS_execveat, AT_FDCWD, program, none, bad, 0)); S(posix_spawn(&pid, there, 0, 0, none, none)); S(posix_spawn(&pid, program, 0, 0, bad, none)); S(posix_spawn(&pid, program, 0, 0, none, bad)); S(posix_spawn(&pid, program, 0, 0, none, there)); S(posix_spawnp(&pid, "true", 0, 0, none, bad)); S(send(p.a, "hello", 5, 0)); S(recv(p.b, buf, 9, 0))) \
+    X(bad_environment, extern char **environ; char **kept = environ, *bad[] = { nowhere, 0 }, *words[] = { "true", 0 }; environ = bad; S(execv("/bin/true", words)); environ = (void *)nowhere; S(execv("/bin/true", words)); environ = kept; S(send(p.a, "hello", 5, 0)); S(recv(p.b, buf, 9, 0))) \
     X(bad_descriptor, S(send(-1, "x", 1, 0)); S(recv(999999, buf, 1, 0)); S(shutdown(-1, 0)); S(close(-1))) \
     X(closed_descriptor, close(p.a); S(send(p.a, "x", 1, 0)); S(recv(p.a, buf, 1, 0)); S(close(p.a))) \
     X(connected_again, struct sockaddr_in at = { .sin_family = AF_INET }; S(connect(p.a, (void *)&at, sizeof at)); S(listen(p.b, 3)); S(accept(p.a, 0, 0))) \

@@ -3,61 +3,61 @@
 //! Invariant: a connection that another program would inherit is with the kernel before it starts, unless that program is one of ours and finds it by its mark. Descriptors marked close-on-exec do not matter.
 
 use super::hook;
-use crate::program::Named;
-use crate::{cancel, fork, real, reason::Reason, table};
+use crate::program::{Named, Words};
+use crate::{cancel, fork, probe, real, reason::Reason, table};
 use libc::{c_char, c_int, c_void, pid_t, pthread_t};
 use std::ffi::CStr;
 use std::ptr::null;
-
-type Words = *const *const c_char;
 
 unsafe extern "C" {
     static environ: Words;
 }
 
 hook! { fn execve(path: *const c_char, argv: Words, env: Words) -> c_int {
-    let _undone_if_it_fails = fork::before_exec(Named::Path(path), env);
+    let _undone_if_it_fails = fork::before_exec(Named::Path(path), argv, env);
     real::execve(path, argv, env)
 } }
 
 hook! { fn execv(path: *const c_char, argv: Words) -> c_int {
-    let _undone_if_it_fails = fork::before_exec(Named::Path(path), environ);
+    let _undone_if_it_fails = fork::before_exec(Named::Path(path), argv, environ);
     real::execve(path, argv, environ)
 } }
 
 hook! { fn execvp(file: *const c_char, argv: Words) -> c_int {
-    let _undone_if_it_fails = fork::before_exec(Named::Searched(file), environ);
+    let _undone_if_it_fails = fork::before_exec(Named::Searched(file), argv, environ);
     real::execvpe(file, argv, environ)
 } }
 
 hook! { fn execvpe(file: *const c_char, argv: Words, env: Words) -> c_int {
-    let _undone_if_it_fails = fork::before_exec(Named::Searched(file), env);
+    let _undone_if_it_fails = fork::before_exec(Named::Searched(file), argv, env);
     real::execvpe(file, argv, env)
 } }
 
 hook! { fn fexecve(fd: c_int, argv: Words, env: Words) -> c_int {
-    let _undone_if_it_fails = fork::before_exec(Named::Open(fd), env);
+    let _undone_if_it_fails = fork::before_exec(Named::Open(fd), argv, env);
     real::fexecve(fd, argv, env)
 } }
 
 hook! { fn execveat(folder: c_int, path: *const c_char, argv: Words, env: Words, flags: c_int) -> c_int {
-    let _undone_if_it_fails = fork::before_exec(named_at(folder, path, flags), env);
+    let _undone_if_it_fails = fork::before_exec(named_at(folder, path, flags), argv, env);
     real::execveat(folder, path, argv, env, flags)
 } }
 
+/// The first character of a name, if it can be read.
+fn first_of(name: *const c_char) -> Option<c_char> {
+    // SAFETY: it can be read.
+    probe::readable(name).then(|| unsafe { *name })
+}
+
 /// The program that execveat names.
-///
-/// # Safety
-/// As execveat.
-pub(super) unsafe fn named_at(folder: c_int, path: *const c_char, flags: c_int) -> Named {
-    // SAFETY: the caller's promise: a string, or null.
-    let first = if path.is_null() { 0 } else { unsafe { *path } };
-    if first == 0 && flags & libc::AT_EMPTY_PATH != 0 {
+pub(super) fn named_at(folder: c_int, path: *const c_char, flags: c_int) -> Named {
+    let first = first_of(path);
+    if (path.is_null() || first == Some(0)) && flags & libc::AT_EMPTY_PATH != 0 {
         Named::Open(folder)
-    } else if first == b'/' as c_char || folder == libc::AT_FDCWD {
+    } else if first == Some(b'/' as c_char) || folder == libc::AT_FDCWD {
         Named::Path(path)
     } else {
-        Named::Unknown
+        Named::Elsewhere(path)
     }
 }
 
@@ -123,22 +123,21 @@ hook! { fn pthread_cancel(thread: pthread_t) -> c_int {
 
 /// The program that a spawn starts; a relative name may be looked for in another folder, by its actions.
 fn spawned(name: *const c_char, actions: *const c_void, searched: bool) -> Named {
-    // SAFETY: a string, or null, as the program promised.
-    let absolute = !name.is_null() && unsafe { *name } == b'/' as c_char;
+    let absolute = first_of(name) == Some(b'/' as c_char);
     match (searched, absolute || actions.is_null()) {
-        (_, false) => Named::Unknown,
+        (_, false) => Named::Elsewhere(name),
         (true, true) => Named::Searched(name),
         (false, true) => Named::Path(name),
     }
 }
 
 hook! { fn posix_spawn(pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, argv: Words, env: Words) -> c_int {
-    fork::before_spawn(spawned(path, actions, false), env);
+    fork::before_spawn(spawned(path, actions, false), argv, env);
     real::posix_spawn(pid, path, actions, attributes, argv, env)
 } }
 
 hook! { fn posix_spawnp(pid: *mut pid_t, file: *const c_char, actions: *const c_void, attributes: *const c_void, argv: Words, env: Words) -> c_int {
-    fork::before_spawn(spawned(file, actions, true), env);
+    fork::before_spawn(spawned(file, actions, true), argv, env);
     real::posix_spawnp(pid, file, actions, attributes, argv, env)
 } }
 
@@ -148,13 +147,13 @@ const SHELL: &CStr = c"/bin/sh";
 hook! { fn system(command: *const c_char) -> c_int {
     // Without a command it only says whether there is a shell.
     if !command.is_null() {
-        fork::before_spawn(Named::Path(SHELL.as_ptr()), environ);
+        fork::before_spawn(Named::Path(SHELL.as_ptr()), null(), environ);
     }
     real::system(command)
 } }
 
 hook! { fn popen(command: *const c_char, mode: *const c_char) -> *mut libc::FILE {
-    fork::before_spawn(Named::Path(SHELL.as_ptr()), environ);
+    fork::before_spawn(Named::Path(SHELL.as_ptr()), null(), environ);
     real::popen(command, mode)
 } }
 

@@ -116,11 +116,11 @@ hook! { fn syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: us
         libc::SYS_fcntl => c_long::from(descriptors::fcntl(fd, b as c_int, c)),
         libc::SYS_ioctl => c_long::from(descriptors::ioctl(fd, b as _, c)),
         libc::SYS_execve => {
-            let _undone_if_it_fails = fork::before_exec(programs::named_at(libc::AT_FDCWD, a as _, 0), c as _);
+            let _undone_if_it_fails = fork::before_exec(programs::named_at(libc::AT_FDCWD, a as _, 0), b as _, c as _);
             real::syscall(number, a, b, c, d, e, f)
         }
         libc::SYS_execveat => {
-            let _undone_if_it_fails = fork::before_exec(programs::named_at(fd, b as _, e as c_int), d as _);
+            let _undone_if_it_fails = fork::before_exec(programs::named_at(fd, b as _, e as c_int), c as _, d as _);
             real::syscall(number, a, b, c, d, e, f)
         }
         libc::SYS_exit_group => {

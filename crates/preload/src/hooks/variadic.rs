@@ -9,9 +9,8 @@
 
 use super::{hook, programs, streams};
 use crate::errno;
+use crate::program::Words;
 use libc::{c_char, c_int, c_void};
-
-type Words = *const *const c_char;
 
 macro_rules! placeholders {
     ($($name:ident)*) => {
