@@ -166,6 +166,7 @@ impl World {
     fn vmmc(&self, arguments: &[&str]) -> Command {
         let mut command = self.starting(built().join("vmmc").as_ref());
         command.args(arguments).env("VMMC_NODE", &self.node).env_remove("VMMC_PRELOAD").stdin(Stdio::null());
+        command.env("VMMC_LOG", "off");
         command.envs(self.variables.iter().copied());
         command
     }
