@@ -668,15 +668,15 @@ impl Upgraded {
     }
 
     /// Has the kernel asked now and then without a hint, for a node that is stopped or gone gives none.
-    /// Says whether it is time. Bytes that came since the last time tell as much: who sent them was
-    /// alive, so a connection that is busy both ways costs no system call.
+    /// Says whether it is time. Bytes that came since the last time tell as much, if that was just now:
+    /// who sent them was alive, so a connection that is busy both ways costs no system call.
     pub(crate) fn is_time_to_ask(&self, kernel: &impl Kernel) -> bool {
-        let now = kernel.coarse_ns();
-        if now < self.ask_at.load(Ordering::Relaxed) {
+        let (now, at) = (kernel.coarse_ns(), self.ask_at.load(Ordering::Relaxed));
+        if now < at {
             return false;
         }
         let pause = self.ask_pause.load(Ordering::Relaxed);
-        let silent = pause != HEARD;
+        let silent = pause != HEARD || now - at >= ASK_PAUSE_NS;
         let pause = pause.clamp(ASK_PAUSE_NS, ASK_PAUSE_NS_MAX);
         self.ask_at.store(now + pause, Ordering::Relaxed);
         self.ask_pause.store(if silent { pause * 2 } else { pause }, Ordering::Relaxed);

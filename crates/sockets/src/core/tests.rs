@@ -435,8 +435,12 @@ fn who_dies_with_bytes_unread_in_the_ring_resets_the_connection_also_if_only_the
     }
 }
 
-/// A kernel's socket that was reset: one look is told so, and all others of an end.
-struct ResetSocket(std::cell::Cell<bool>);
+/// A kernel's socket that was reset: one look is told so, and all others of an end. And a clock.
+#[derive(Default)]
+struct ResetSocket {
+    told: std::cell::Cell<bool>,
+    now_ns: std::cell::Cell<u64>,
+}
 
 impl Kernel for ResetSocket {
     fn send_now(&self, _: &[IoSlice<'_>]) -> Result<usize, Errno> {
@@ -453,12 +457,32 @@ impl Kernel for ResetSocket {
     }
     fn look(&self) -> vmmc_host::stream::End {
         use vmmc_host::stream::End;
-        if self.0.replace(true) { End::Ended } else { End::Reset(Errno::CONNRESET) }
+        if self.told.replace(true) { End::Ended } else { End::Reset(Errno::CONNRESET) }
     }
     fn peer_ended(&self) -> bool {
         true
     }
     fn no_delay(&self) {}
+    fn coarse_ns(&self) -> u64 {
+        self.now_ns.get()
+    }
+}
+
+#[test]
+fn bytes_say_that_the_other_end_lives_only_if_they_came_just_now() {
+    let world = World::new(23);
+    let (core, kernel) = (&world.ends[0].core, ResetSocket::default());
+    let later = |ns: u64| {
+        core.ask_pause.store(HEARD, Ordering::Relaxed);
+        kernel.now_ns.set(kernel.now_ns.get() + ns);
+        core.is_time_to_ask(&kernel)
+    };
+    assert!(later(1_000_000_000), "nobody has asked so far");
+    for _ in 0..5 {
+        assert!(!later(ASK_PAUSE_NS), "the connection is busy");
+    }
+    assert!(later(2 * ASK_PAUSE_NS) && later(10 * ASK_PAUSE_NS), "it was, and then quiet");
+    assert!(!later(ASK_PAUSE_NS / 2), "that was just asked");
 }
 
 #[test]
@@ -469,7 +493,7 @@ fn a_reset_that_the_kernel_told_to_a_look_is_told_by_the_next_call_also_after_fu
         while world.ends[1].got < world.ends[0].sent {
             world.receive(1);
         }
-        let (core, kernel) = (&world.ends[1].core, ResetSocket(Default::default()));
+        let (core, kernel) = (&world.ends[1].core, ResetSocket::default());
         for _ in 0..looks {
             core.ask_kernel.store(1, Ordering::Relaxed);
             core.follow_hints(&kernel);
