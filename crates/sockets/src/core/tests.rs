@@ -4,6 +4,8 @@
 
 use super::simulation::{Dice, ME, Socket, Wire, byte};
 use super::*;
+use crate::limits::ASK_PAUSE_NS;
+use crate::types::Close;
 use vmmc_host::stream::{Epoch, Shape, Slab};
 
 struct End2 {
