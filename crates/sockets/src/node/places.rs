@@ -1,0 +1,139 @@
+//! What is said to the node of connections: offers, places in slabs, and their holders.
+//!
+//! Invariant: what a node named is said to that node only.
+
+use super::{Adoption, Node, Seat};
+use crate::connection::Connection;
+use crate::context::Settings;
+use crate::limits::{ADOPT_PAUSE, BETWEEN_LIST_MAX, HOLD_BATCH};
+use crate::types::Bypass;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use vmmc_host::stream::messages::{Place, SocketCall, SocketClaim};
+use vmmc_host::{Deadline, Nanos};
+
+impl Node {
+    /// Offers a socket. None: not now.
+    pub(crate) fn offer(&self, settings: &Settings, connection: &Arc<Connection>, socket: SocketClaim) -> Option<u64> {
+        let mut link = self.lock()?;
+        self.connect(&mut link, settings)?;
+        link.last_number += 1;
+        let number = link.last_number;
+        link.waiting.insert(number, Arc::downgrade(connection));
+        if !self.say(&mut link, SocketCall::Offer { connection: number, socket }, &[]) {
+            link.waiting.remove(&number);
+            return None;
+        }
+        Some(number)
+    }
+
+    /// Takes an offer back.
+    pub(crate) fn withdraw(&self, number: u64) {
+        if let Some(mut link) = self.lock_patiently() {
+            // Without the lock the entry stays, and the match finds that nobody is there.
+            link.waiting.remove(&number);
+            self.say(&mut link, SocketCall::Withdraw { connection: number }, &[]);
+        }
+    }
+
+    /// An end is not used any more. If that is not said the node keeps the slot until this process
+    /// ends.
+    pub(crate) fn release(&self, seat: &Seat) {
+        self.say_of(seat, |place| SocketCall::Release { place });
+    }
+
+    /// The ring from this end was full. If that is not said the ring stays as it is until the next
+    /// wish.
+    #[cold]
+    pub(crate) fn grow(&self, seat: &Seat) {
+        self.say_of(seat, |place| SocketCall::Grow { place });
+    }
+
+    /// This process holds an end no more; others do. If that is not said the peer finds out by
+    /// itself.
+    pub(crate) fn let_go(&self, seat: &Seat) {
+        self.say_of(seat, |place| SocketCall::LetGo { place });
+    }
+
+    /// The kernel says that the other end, on another node, has ended: is all here that it sent by
+    /// the ring? The question is asked again with the next look at the kernel's socket; without a
+    /// node the connection is broken.
+    #[cold]
+    pub(crate) fn ask_for_the_rest(&self, seat: &Seat) {
+        self.say_of(seat, |place| SocketCall::Ended { place });
+    }
+
+    /// Remembers a connection to another node. False: not now.
+    #[cold]
+    pub(crate) fn follow_between(&self, connection: &Connection) -> bool {
+        self.has_between.store(true, Ordering::Relaxed);
+        let Some(mut link) = self.lock() else { return false };
+        if link.between.len() >= BETWEEN_LIST_MAX {
+            link.between.retain(|c| c.strong_count() > 0);
+        }
+        if link.between.len() < BETWEEN_LIST_MAX {
+            link.between.push(connection.weak());
+        }
+        true
+    }
+
+    /// Whether a connection to another node is among ours.
+    #[inline]
+    pub(crate) fn has_between(&self) -> bool {
+        self.has_between.load(Ordering::Relaxed)
+    }
+
+    /// Whether the node was lost after this time.
+    #[inline]
+    pub(crate) fn was_lost_after(&self, at: Nanos) -> bool {
+        self.lost_at.load(Ordering::Acquire) > at.0
+    }
+
+    /// Looks whether the node is alive.
+    #[cold]
+    pub(crate) fn look_after(&self) {
+        let Some(mut link) = self.lock() else { return };
+        if link.channel.is_none() {
+            // A child of a fork that could not reach it.
+            return self.lose(&mut link, Bypass::NoNode);
+        }
+        self.read_news(&mut link);
+    }
+
+    /// Ends inherited by fork.
+    pub(crate) fn hold(&self, settings: &Settings, places: &[(Place, u64)]) {
+        let Some(mut link) = self.lock_patiently() else { return };
+        if self.connect(&mut link, settings).is_some() {
+            let mut batches = places.chunks(HOLD_BATCH);
+            if batches.all(|places| self.say(&mut link, SocketCall::Hold { places: places.to_vec() }, &[])) {
+                let _ = self.held.set(link.session.clone());
+            }
+        }
+    }
+
+    /// Asks where a socket from elsewhere that is upgraded goes on; waits for the answer.
+    pub(crate) fn adopt(&self, settings: &Settings, fd: BorrowedFd<'_>, deadline: Deadline) -> Option<Adoption> {
+        let cookie = vmmc_host::stream::cookie(fd).ok()?;
+        // Others hold the lock for a message or two; not to know is no answer here.
+        let number = {
+            let mut link = self.link.lock()?;
+            self.connect(&mut link, settings)?;
+            link.last_number += 1;
+            let number = link.last_number;
+            self.say(&mut link, SocketCall::Adopt { connection: number, cookie }, &[]).then_some(number)?
+        };
+        loop {
+            let mut link = self.link.lock()?;
+            self.read_news(&mut link);
+            if let Some(answer) = link.adopted.remove(&number) {
+                return Some(answer);
+            }
+            link.channel.as_ref()?;
+            deadline.left(Nanos::monotonic())?;
+            // Not with the lock: what others have to say meanwhile, a release or a ring, would get lost.
+            drop(link);
+            std::thread::sleep(ADOPT_PAUSE);
+        }
+    }
+}
