@@ -9,11 +9,13 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags, memfd_create};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+use std::collections::VecDeque;
 use std::io::{IoSlice, Write};
 use std::mem::MaybeUninit;
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 use std::time::Duration;
 
 /// Two users that have nothing: no files, no processes, most likely no names.
@@ -191,15 +193,25 @@ pub(crate) fn connection(lingers: Option<Duration>) -> Option<OwnedFd> {
     }
     let ours = TcpStream::connect(listener.local_addr().ok()?).ok()?;
     if lingers.is_some() {
-        // The peer stays in the queue of a listener that nobody closes while the test runs.
+        // The peer stays in the queue of a listener that nobody closes while the socket lingers.
         rustix::net::sockopt::set_socket_send_buffer_size(&ours, 4096).ok()?;
         ours.set_nonblocking(true).ok()?;
         while (&ours).write(&[0; 1 << 16]).is_ok() {}
         ours.set_nonblocking(false).ok()?;
         rustix::net::sockopt::set_socket_linger(ours.as_fd(), lingers).ok()?;
-        std::mem::forget(listener);
+        keep(listener);
     }
     Some(ours.into())
+}
+
+/// Keeps the last listeners open; what is in the queue of an earlier one has lingered.
+fn keep(listener: TcpListener) {
+    static KEPT: Mutex<VecDeque<TcpListener>> = Mutex::new(VecDeque::new());
+    let mut kept = KEPT.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    kept.push_back(listener);
+    if kept.len() > LISTENERS_MAX {
+        kept.pop_front();
+    }
 }
 
 /// Lets a socket linger no longer: it was not given away, and closing it is ours.
@@ -207,6 +219,8 @@ pub(crate) fn calm(socket: impl AsFd) {
     let _ = rustix::net::sockopt::set_socket_linger(socket, None);
 }
 
+/// Most listeners with a connection that lingers.
+const LISTENERS_MAX: usize = 10_000;
 /// Most descriptors that the kernel lets pass with one message.
 pub(crate) const FDS_MAX: usize = 253;
 
