@@ -9,6 +9,8 @@ use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use vmmc_host::stream::Endpoints;
 
+const TABLES: [&str; 2] = ["/proc/net/tcp", "/proc/net/tcp6"];
+
 /// Users of connected TCP sockets in this network namespace.
 #[derive(Default)]
 pub(super) struct Users(HashMap<(SocketAddr, SocketAddr), u32>);
@@ -16,7 +18,7 @@ pub(super) struct Users(HashMap<(SocketAddr, SocketAddr), u32>);
 impl Users {
     /// As it is now.
     pub(super) fn look() -> Users {
-        let tables = ["/proc/net/tcp", "/proc/net/tcp6"].into_iter().filter_map(|path| File::open(path).ok());
+        let tables = TABLES.into_iter().filter_map(|path| File::open(path).ok());
         let lines =
             |table: File| BufReader::new(table).lines().map_while(Result::ok).skip(1).take(SOCKET_TABLE_LINES_MAX);
         Users(tables.flat_map(lines).filter_map(|line| entry(&line)).collect())
@@ -66,6 +68,11 @@ mod tests {
             let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
             let two = listener.accept().unwrap().0;
             let users = Users::look();
+            let lines = |table: &str| std::fs::read_to_string(table).unwrap_or_default().lines().count();
+            if TABLES.into_iter().any(|table| lines(table) > SOCKET_TABLE_LINES_MAX) {
+                println!("SKIP this machine has more sockets than are looked at, {SOCKET_TABLE_LINES_MAX}");
+                return;
+            }
             let me = rustix::process::geteuid().as_raw();
             for socket in [&one, &two] {
                 let end = vmmc_host::stream::endpoints(socket.as_fd()).unwrap().0;
