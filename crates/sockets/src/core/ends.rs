@@ -73,7 +73,8 @@ impl Upgraded {
         if over && (dead || self.is_unannounced(in_ring)) {
             let out = self.outgoing();
             // What was asked back is in the kernel once the direction has left the ring.
-            let unread = (out.announced().in_ring() || !out.goes_back()) && out.available(self.slot.most_bytes()) > 0;
+            let there = out.announced().in_ring() || !self.is_between() && !out.goes_back();
+            let unread = there && out.available(self.slot.most_bytes()) > 0;
             if unread && self.kernel_end.load(Ordering::Relaxed) != RESET {
                 // Its kernel knew of nothing unread, and ended in order.
                 self.unread_at_death.store(1, Ordering::Relaxed);

@@ -146,7 +146,8 @@ impl Upgraded {
     /// A kernel send; and, if both sides are ready for it, the last one.
     fn send_by_kernel(&self, kernel: &impl Kernel, from: &[IoSlice<'_>]) -> (Sending, Tell) {
         let out = self.outgoing();
-        if out.available(self.slot.most_bytes()) > 0 && (self.hinted() || self.is_time_to_ask(kernel)) {
+        let left = !self.is_between() && out.available(self.slot.most_bytes()) > 0;
+        if left && (self.hinted() || self.is_time_to_ask(kernel)) {
             // Left behind in the ring, and perhaps for ever.
             self.follow_hints(kernel);
         }
