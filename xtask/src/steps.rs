@@ -254,8 +254,8 @@ fn msrv() -> Outcome {
     alone(&target_folder().join("msrv"), outcome)
 }
 
-/// A program of somebody else with the same compiler: no workspace of ours around it, so neither our
-/// lock file nor our settings of the resolver. Its edition is an old one, so that it names the
+/// A program of somebody else with the same compiler: no workspace of ours around it, so neither
+/// our lock file nor our settings of the resolver. Its edition is an old one, so that it names the
 /// resolver that asks which compiler a version needs, as docs/installing.md says.
 fn outside() -> Outcome {
     let folder = target_folder().join("xtask/outside");

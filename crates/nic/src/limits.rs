@@ -23,7 +23,8 @@ pub const PROCESSES_MAX: usize = 256;
 pub const EXPORTS_MAX: usize = 16_384;
 /// Imports of one process: 10,000s per node are promised.
 pub const IMPORTS_PER_PROCESS_MAX: usize = 32_768;
-/// Grants to remote importers, all nodes together: some MiB at most. One user of one node has half of them; see `share_allows`.
+/// Grants to remote importers, all nodes together: some MiB at most. One user of one node has half
+/// of them; see `share_allows`.
 pub const GRANTS_MAX: usize = 131_072;
 /// Peers known: 4 times the promised 64 nodes.
 pub const PEERS_MAX: usize = 256;

@@ -35,8 +35,8 @@ pub const CLOSERS_MAX: usize = 16;
 pub const CLOSERS_KEPT: usize = 2;
 /// Threads that close sockets of one user; of files it has one.
 pub const SOCKET_CLOSERS_MAX: usize = 4;
-/// Time after which a thread that has taken a descriptor is in the system call that closes it, so that
-/// nobody can copy it any more.
+/// Time after which a thread that has taken a descriptor is in the system call that closes it, so
+/// that nobody can copy it any more.
 pub const CLOSE_BEGUN: Duration = Duration::from_millis(1);
 /// Time after which a close is interrupted, and then again after twice as long: a thousand times what one takes that
 /// waits for nothing, so that whoever makes it wait holds up some hundred others of its own in a second, and no fewer.

@@ -83,7 +83,8 @@ impl Texts {
         Texts { page: None }
     }
 
-    /// Whether a text can be read, with the zero at its end; a longer one than the kernel takes cannot.
+    /// Whether a text can be read, with the zero at its end; a longer one than the kernel takes
+    /// cannot.
     pub(crate) fn text(&mut self, at: *const c_char) -> bool {
         let (mut at, end) = (at as usize, (at as usize).saturating_add(TEXT_BYTES_MAX));
         while at < end && self.can_read(at) {

@@ -150,8 +150,8 @@ fn differences<'a>(tcp: &Seen, found: &'a Answers) -> Vec<(&'a str, &'a str)> {
     lines.filter(|(name, answer)| foreign(name, answer) && !is_known(name)).collect()
 }
 
-/// Every line is one that TCP was seen to answer. Some depend on how long things take: so before a line
-/// is called different TCP is asked again, about that state, on the machine as it is now.
+/// Every line is one that TCP was seen to answer. Some depend on how long things take: so before a
+/// line is called different TCP is asked again, about that state, on the machine as it is now.
 fn assert_as_tcp(what: &str, (world, binary, end): (&World, &str, &str), tcp: &mut Seen, found: &Answers) {
     for _ in 0..RUNS_MORE {
         let names = differences(tcp, found).into_iter().map(|(name, _)| name);

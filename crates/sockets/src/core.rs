@@ -2,8 +2,8 @@
 //!
 //! Neither waits nor wakes: results say what to do next, and whom to tell. So the same code runs over a real socket and in tests that script every interleaving.
 //!
-//! Invariant: the concatenation of what the sending end gave to [`Upgraded::send`] and to kernel calls
-//! that [`Upgraded::begin_kernel_send`] allowed is what the receiving end gets from
+//! Invariant: the concatenation of what the sending end gave to [`Upgraded::send`] and to kernel
+//! calls that [`Upgraded::begin_kernel_send`] allowed is what the receiving end gets from
 //! [`Upgraded::receive`] and kernel calls. A change of medium happens under the lock of the sending
 //! end, with no kernel call of it under way, and only when the receiving end has followed the last
 //! one. Source: [NT §4]; docs/sockets.md.

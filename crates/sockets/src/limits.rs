@@ -24,8 +24,8 @@ pub const TOKENS_MAX: u32 = vmmc_host::stream::TOKENS;
 /// Time to ask the node about sockets that came from another program.
 pub const ADOPT_TIME: Duration = Duration::from_secs(5);
 /// Time for the node to answer before a program is started that would have to ask it: without an
-/// answer connections go back to the kernel, and whoever gets one is not counted among its holders. A
-/// node that is off its core for some hundred milliseconds is waited for.
+/// answer connections go back to the kernel, and whoever gets one is not counted among its holders.
+/// A node that is off its core for some hundred milliseconds is waited for.
 pub const ANSWER_TIME: Duration = Duration::from_secs(1);
 /// Pause between two looks for the answer about such a socket.
 pub const ADOPT_PAUSE: Duration = Duration::from_micros(50);

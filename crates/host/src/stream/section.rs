@@ -1,8 +1,8 @@
 //! A lock for short sections within one process, whose holder is known.
 //!
-//! A signal handler may send, receive and close. If it finds a lock taken by the very thread that it
-//! interrupted, waiting would be for ever; so it is told at once, and does without, or leaves what it
-//! has to do to the section that it interrupted.
+//! A signal handler may send, receive and close. If it finds a lock taken by the very thread that
+//! it interrupted, waiting would be for ever; so it is told at once, and does without, or leaves
+//! what it has to do to the section that it interrupted.
 //!
 //! Invariant: the word names the thread from before the value is reached until after it was let go.
 //! Nobody sleeps or calls the program while holding it. A fork may take such locks first, so that

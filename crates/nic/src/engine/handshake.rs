@@ -530,9 +530,10 @@ impl Engine {
         // Decided as for two hellos that cross.
         let fresh =
             |session: &Session| session.initiator && !session.heard && session.incarnation == introduction.incarnation;
-        // The packet may have been long under way, and be of a life before that of the present session.
-        // A life that followed another hears no answer that was sent before it began: of two that took
-        // the answers to handshakes begun here, that of the later handshake is the later one.
+        // The packet may have been long under way, and be of a life before that of the present
+        // session. A life that followed another hears no answer that was sent before it began: of
+        // two that took the answers to handshakes begun here, that of the later handshake is the
+        // later one.
         let later =
             |session: &Session| session.incarnation != introduction.incarnation && session.begun > pending.created;
         let peer = self.peers[usize::from(index)].as_ref().expect("it was just found");

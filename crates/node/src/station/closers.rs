@@ -333,7 +333,8 @@ impl Closers {
             state.busy.iter().any(|busy| busy.since.elapsed() < CLOSE_BEGUN)
         };
         if begun {
-            // Whoever took one just now is in its system call by then, and the descriptor out of the table.
+            // Whoever took one just now is in its system call by then, and the descriptor out of
+            // the table.
             std::thread::sleep(CLOSE_BEGUN);
         }
         Paused(self.0.clone())

@@ -322,7 +322,8 @@ impl Station {
         self.closers.stand_by();
     }
 
-    /// Nothing that clients gave is closed while this lives: for the time in which a process is made.
+    /// Nothing that clients gave is closed while this lives: for the time in which a process is
+    /// made.
     pub(crate) fn close_nothing(&self) -> closers::Paused {
         self.closers.pause()
     }

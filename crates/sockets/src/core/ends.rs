@@ -1,8 +1,8 @@
-//! How a connection ends: what this end says, what the other one said, and what the kernel says of an
-//! end that said nothing.
+//! How a connection ends: what this end says, what the other one said, and what the kernel says of
+//! an end that said nothing.
 //!
-//! Invariant: an end is announced in the words before the kernel's socket ends; a reset is told by one
-//! call, and stays one after a look was told of it.
+//! Invariant: an end is announced in the words before the kernel's socket ends; a reset is told by
+//! one call, and stays one after a look was told of it.
 
 use super::{ENDED, HEARD, Kernel, RESET, Tell, Upgraded};
 use crate::limits::{ASK_PAUSE_NS, ASK_PAUSE_NS_MAX};
@@ -12,9 +12,10 @@ use std::sync::atomic::Ordering;
 use vmmc_host::stream::{End, Flags, Phase};
 
 impl Upgraded {
-    /// Has the kernel asked now and then without a hint, for a node that is stopped or gone gives none.
-    /// Says whether it is time. Bytes that came since the last time tell as much, if that was just now:
-    /// who sent them was alive, so a connection that is busy both ways costs no system call.
+    /// Has the kernel asked now and then without a hint, for a node that is stopped or gone gives
+    /// none. Says whether it is time. Bytes that came since the last time tell as much, if that was
+    /// just now: who sent them was alive, so a connection that is busy both ways costs no system
+    /// call.
     pub(crate) fn is_time_to_ask(&self, kernel: &impl Kernel) -> bool {
         let (now, at) = (kernel.coarse_ns(), self.ask_at.load(Ordering::Relaxed));
         if now < at {
@@ -64,7 +65,8 @@ impl Upgraded {
             End::Bytes if in_ring && over && self.incoming().phase() == Phase::Pending => {
                 self.kernel_says(ENDED);
             }
-            // Bytes behind the announced end of the kernel's part were sent by somebody who does not know of the ring: the stream cannot be told any more.
+            // Bytes behind the announced end of the kernel's part were sent by somebody who does
+            // not know of the ring: the stream cannot be told any more.
             End::Bytes if in_ring && self.between.is_none() && self.incoming().phase() == Phase::Steady => {
                 self.kernel_says(RESET);
             }
@@ -92,18 +94,19 @@ impl Upgraded {
         self.kernel_end.fetch_max(what, Ordering::Relaxed);
     }
 
-    /// Whether an end of which the kernel speaks was announced by nobody: the other end did not close,
-    /// it died. Whatever announces an end does so before its kernel's socket ends.
+    /// Whether an end of which the kernel speaks was announced by nobody: the other end did not
+    /// close, it died. Whatever announces an end does so before its kernel's socket ends.
     fn is_unannounced(&self, in_ring: bool) -> bool {
         let flags = self.incoming().sender_flags.load(Ordering::Acquire);
         let reader = self.outgoing().receiver_flags.load(Ordering::Acquire);
         if self.is_between() {
-            // Libraries of an earlier release may run on the other node, and say nothing of an end in
-            // the kernel.
+            // Libraries of an earlier release may run on the other node, and say nothing of an end
+            // in the kernel.
             let stays = !matches!(self.incoming().phase(), Phase::EndsAt(_));
             return in_ring && stays && flags == 0;
         }
-        // Whoever has asked for the kernel may have handed the end to a program that announces nothing.
+        // Whoever has asked for the kernel may have handed the end to a program that announces
+        // nothing.
         flags == 0 && reader & (Flags::CLOSED | Flags::ENDED | Flags::GIVE_BACK) == 0
     }
 
@@ -120,14 +123,16 @@ impl Upgraded {
         let Some(_locked) = self.lock_out(me) else { return Tell::default() };
         let pending = self.outgoing().announced().pending;
         if pending {
-            // Whoever sends next would finish it, and nobody does: the peer would take this for a death.
+            // Whoever sends next would finish it, and nobody does: the peer would take this for a
+            // death.
             self.finish_change_of_the_dead(kernel);
         }
         let in_ring = self.outgoing().announced().in_ring();
         if in_ring {
             self.outgoing().sender_flags.fetch_or(Flags::END, Ordering::SeqCst);
         } else {
-            // Nor by a holder that begins to enter the ring now and dies over it: the end is the kernel's.
+            // Nor by a holder that begins to enter the ring now and dies over it: the end is the
+            // kernel's.
             self.own().pinned.store(1, Ordering::SeqCst);
         }
         Tell { receiver: in_ring || pending, sender: false }
@@ -139,8 +144,8 @@ impl Upgraded {
         self.own().pinned.store(1, Ordering::SeqCst);
     }
 
-    /// Whether the kernel is about to reset the connection at the close, for bytes of it are unread,
-    /// and the other end looks at the ring.
+    /// Whether the kernel is about to reset the connection at the close, for bytes of it are
+    /// unread, and the other end looks at the ring.
     pub(crate) fn leaves_unread_in_kernel(&self, kernel: &impl Kernel) -> bool {
         self.outgoing().announced().in_ring()
             && !self.incoming().reads_ring()

@@ -1,8 +1,8 @@
 //! What the receiving end does: bytes out of the medium that is next, and the steps from one to the
 //! other.
 //!
-//! Invariant: the kernel is read under the lock of the receiving end and never waited in, so no receive
-//! takes bytes of a later epoch.
+//! Invariant: the kernel is read under the lock of the receiving end and never waited in, so no
+//! receive takes bytes of a later epoch.
 
 use super::leave::Copies;
 use super::{HEARD, Kernel, PENDING_LOOKS, Receiving, Tell, Upgraded};
@@ -47,7 +47,8 @@ impl Upgraded {
         }
     }
 
-    /// Bytes in the ring, if it is the ring that is to be read and there are any; what is to be done otherwise. The caller has the lock.
+    /// Bytes in the ring, if it is the ring that is to be read and there are any; what is to be
+    /// done otherwise. The caller has the lock.
     #[inline]
     pub(super) fn bytes_in_ring(&self, kernel: &impl Kernel) -> Result<u64, Receiving> {
         loop {
@@ -105,8 +106,9 @@ impl Upgraded {
         (large, bytes.min(self.slot.ring_bytes(large)))
     }
 
-    /// In the kernel; none: look again, it has changed. Never waits, and the caller has the lock: so nobody is in the kernel for bytes of this epoch when the next one
-    /// begins, and a receiver that is killed leaves nothing behind.
+    /// In the kernel; none: look again, it has changed. Never waits, and the caller has the lock:
+    /// so nobody is in the kernel for bytes of this epoch when the next one begins, and a receiver
+    /// that is killed leaves nothing behind.
     fn receive_from_kernel(&self, kernel: &impl Kernel, into: &mut [IoSliceMut<'_>], take: bool) -> Option<Receiving> {
         let before = self.incoming().phase();
         match self.read_copies(kernel) {
@@ -122,7 +124,8 @@ impl Upgraded {
                 self.heard(|| kernel.now_ns());
                 Receiving::OfKernel(bytes)
             }
-            // The last bytes came between the two looks; or these were the last, and others have them.
+            // The last bytes came between the two looks; or these were the last, and others have
+            // them.
             Err(Errno::AGAIN) if self.incoming().phase() != before => return None,
             Err(Errno::AGAIN) => self.nothing_came().unwrap_or(Receiving::Empty),
             // Nobody asked for bytes.
@@ -141,8 +144,8 @@ impl Upgraded {
         })
     }
 
-    /// The kernel's stream has ended. That is a reset of which the kernel knows nothing, if the other
-    /// end has died with bytes unread in the ring.
+    /// The kernel's stream has ended. That is a reset of which the kernel knows nothing, if the
+    /// other end has died with bytes unread in the ring.
     #[cold]
     fn end_in_kernel(&self, kernel: &impl Kernel) -> Receiving {
         self.ask_kernel.store(1, Ordering::Relaxed);
@@ -187,7 +190,8 @@ impl Upgraded {
         }
     }
 
-    /// Whether everything of the kernel phase was read and the ring has taken over: what [`receive`](Self::receive) would find out. None of it waits.
+    /// Whether everything of the kernel phase was read and the ring has taken over: what
+    /// [`receive`](Self::receive) would find out. None of it waits.
     pub(crate) fn follow(&self, me: u32, kernel: &impl Kernel) {
         if self.incoming().phase() != Phase::Steady || self.expects_copies() {
             if let Some(_locked) = self.lock_in(me) {
@@ -203,7 +207,8 @@ impl Upgraded {
         }
     }
 
-    /// The ring is empty: `Done(1)` to look again, anything else is the result, none: nothing is there.
+    /// The ring is empty: `Done(1)` to look again, anything else is the result, none: nothing is
+    /// there.
     fn empty_ring(&self, kernel: &impl Kernel) -> Option<Receiving> {
         let into = self.incoming();
         if self.leave_drained_ring() {

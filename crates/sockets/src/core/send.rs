@@ -1,8 +1,8 @@
-//! What the sending end does: bytes into the ring, or into the kernel, with the last of which the ring
-//! takes over.
+//! What the sending end does: bytes into the ring, or into the kernel, with the last of which the
+//! ring takes over.
 //!
-//! Invariant: a change of medium happens under the lock of the sending end, with no kernel call of it
-//! under way.
+//! Invariant: a change of medium happens under the lock of the sending end, with no kernel call of
+//! it under way.
 
 use super::{Kernel, Sending, Tell, Upgraded};
 use crate::limits::{GROW_AGAIN_BYTES, PUBLISH_BYTES, SEND_BYTES_MAX};
@@ -213,7 +213,8 @@ impl Upgraded {
             || self.outgoing().receiver_flags.load(Ordering::Relaxed) & Flags::WANTS_KERNEL != 0
     }
 
-    /// A holder of this end died between the two halves of an announcement: the kernel knows how far it came.
+    /// A holder of this end died between the two halves of an announcement: the kernel knows how
+    /// far it came.
     pub(super) fn finish_change_of_the_dead(&self, kernel: &impl Kernel) {
         let out = self.outgoing();
         match kernel.sent() {
@@ -227,8 +228,8 @@ impl Upgraded {
         }
     }
 
-    /// Brings the direction to the peer back to the kernel, if it is in the ring and the peer has followed so far; says whether it is in the kernel now, and whom to
-    /// tell.
+    /// Brings the direction to the peer back to the kernel, if it is in the ring and the peer has
+    /// followed so far; says whether it is in the kernel now, and whom to tell.
     pub(crate) fn return_to_kernel(&self, me: u32, kernel: &impl Kernel) -> (bool, Tell) {
         let Some(_locked) = self.lock_out(me) else { return (false, Tell::default()) };
         let tell = Tell { receiver: true, sender: false };
@@ -240,7 +241,8 @@ impl Upgraded {
         (!self.outgoing().announced().in_ring() || self.leave_ring(kernel, false), tell)
     }
 
-    /// Holds the sending direction in the kernel for a call of another kind. False: it is in the ring.
+    /// Holds the sending direction in the kernel for a call of another kind. False: it is in the
+    /// ring.
     pub(crate) fn begin_kernel_send(&self, me: u32) -> bool {
         let Some(_locked) = self.lock_out(me) else { return false };
         let now = self.outgoing().announced();

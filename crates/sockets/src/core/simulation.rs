@@ -1,9 +1,12 @@
 //! The protocol core among faults, from a seed: several processes at each end that fork, close, are killed at the worst places, and go back and forth between the media,
 //! over a kernel stream that delivers when the script says so, with and without a node that gives hints.
 //!
-//! Checked: what comes out is a prefix of what went in, after every step. Nobody hears of an end while the other end is held. A close is taken for the last one only by the
-//! last holder. Whoever hears of the death of an end with bytes unread in a ring hears of a reset. When the faults are over, everything that was sent arrives, and then the end if there is one; and nobody is still asleep, or in the kernel, for something
-//! that has come. Sleepers ask the kernel by themselves only in runs in which somebody was killed: in all others each is woken.
+//! Checked: what comes out is a prefix of what went in, after every step. Nobody hears of an end
+//! while the other end is held. A close is taken for the last one only by the last holder. Whoever
+//! hears of the death of an end with bytes unread in a ring hears of a reset. When the faults are
+//! over, everything that was sent arrives, and then the end if there is one; and nobody is still
+//! asleep, or in the kernel, for something that has come. Sleepers ask the kernel by themselves
+//! only in runs in which somebody was killed: in all others each is woken.
 //!
 //! Invariant: one thread, no clock, no system call but for memory: the same seed is the same run. Not here: interleavings within a step, which loom explores.
 
@@ -161,7 +164,8 @@ struct Side {
     heard_end: bool,
     /// Its last holder died, or closed while the kernel took no more, with bytes that the other end had asked back.
     lost: bool,
-    /// Its last holder was killed with bytes unread in the ring, and without having ended its direction.
+    /// Its last holder was killed with bytes unread in the ring, and without having ended its
+    /// direction.
     died_unread: bool,
     /// Times that the node still tells the other end to ask its kernel.
     hints: u32,

@@ -1,7 +1,7 @@
 //! Bells of this process's event loops: made, watched with, rung, and given back.
 //!
-//! Invariant: the node is told of a bell once, by whoever has the lock; a loop whose bell the node has
-//! not confirmed looks by itself.
+//! Invariant: the node is told of a bell once, by whoever has the lock; a loop whose bell the node
+//! has not confirmed looks by itself.
 
 use super::{AWAITED, Link, Node, Peer, Seat, Session, UNHEARD, ring_fd};
 use crate::context::Settings;
@@ -35,7 +35,8 @@ impl Node {
         Some(made)
     }
 
-    /// A bell for an event loop: its number. `EMFILE` when each has a loop, `EAGAIN` when the node cannot be told of it now.
+    /// A bell for an event loop: its number. `EMFILE` when each has a loop, `EAGAIN` when the node
+    /// cannot be told of it now.
     pub(crate) fn take_bell(&self, settings: &Settings) -> Result<u32, Errno> {
         self.make_bells(settings).ok_or(Errno::NOMEM)?;
         let free = |i: &u32| !self.bells_taken[*i as usize].swap(true, Ordering::AcqRel);
@@ -112,7 +113,8 @@ impl Node {
         self.bell_fds[bell as usize].get().expect("made when the bell was taken").as_fd()
     }
 
-    /// Has an event loop of this process look at a token, and wakes it if it sleeps. The caller has passed a full fence.
+    /// Has an event loop of this process look at a token, and wakes it if it sleeps. The caller has
+    /// passed a full fence.
     pub(crate) fn mark_own(&self, watch: Watch) {
         if let (Some(bells), Some(fd)) = (self.bells.get(), self.bell_fds[watch.bell as usize].get()) {
             if bells.mark_surely(watch.bell, watch.token) {

@@ -1,7 +1,7 @@
 //! The connection to the node: made, lost, and what comes by it.
 //!
-//! Invariant: whoever has the lock reads the news, and settles with it every connection that waits for
-//! it.
+//! Invariant: whoever has the lock reads the news, and settles with it every connection that waits
+//! for it.
 
 use super::{Adoption, Link, Meeting, Node, Peer, Seat, Session, UNHEARD, Verdict, refuse};
 use crate::context::Settings;
@@ -24,7 +24,8 @@ impl Node {
         self.bells.get().is_some_and(counted) || self.answer_is_due()
     }
 
-    /// Whether to look for the answer to the attach: with the first call, the second, the fourth and so on, for a node that hangs must not cost each call a look.
+    /// Whether to look for the answer to the attach: with the first call, the second, the fourth
+    /// and so on, for a node that hangs must not cost each call a look.
     #[inline]
     fn answer_is_due(&self) -> bool {
         let looks = self.answer_looks.load(Ordering::Relaxed);
@@ -103,7 +104,8 @@ impl Node {
         }
     }
 
-    /// The node is gone, or of no use: upgraded connections go on by themselves, the others stay with the kernel.
+    /// The node is gone, or of no use: upgraded connections go on by themselves, the others stay
+    /// with the kernel.
     pub(super) fn lose(&self, link: &mut Link, why: Bypass) {
         link.channel = None;
         link.is_ending = false;

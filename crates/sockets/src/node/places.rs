@@ -131,7 +131,8 @@ impl Node {
             }
             link.channel.as_ref()?;
             deadline.left(Nanos::monotonic())?;
-            // Not with the lock: what others have to say meanwhile, a release or a ring, would get lost.
+            // Not with the lock: what others have to say meanwhile, a release or a ring, would get
+            // lost.
             drop(link);
             std::thread::sleep(ADOPT_PAUSE);
         }

@@ -339,9 +339,11 @@ impl Drop for Stand {
 const LONG_PAGE_BYTES: usize = 80_000;
 /// Least ratio where VMMC is to be no slower than TCP: two runs of TCP differ by as much.
 const NO_SLOWER: f64 = 0.95;
-/// Database of the selects: one that is there, with the smallest tables, so that it is the round trip that is measured.
+/// Database of the selects: one that is there, with the smallest tables, so that it is the round
+/// trip that is measured.
 const SELECTS: &str = "postgres";
-/// Database of the transactions, and the scale of its tables: with as many branches as clients they seldom wait for each other.
+/// Database of the transactions, and the scale of its tables: with as many branches as clients they
+/// seldom wait for each other.
 const TRANSACTIONS: &str = "transactions";
 const TRANSACTIONS_SCALE: &str = "20";
 /// Requests of the run that tells how many fit the time.
