@@ -3,6 +3,7 @@
 //! Invariant: a step passes, fails or is skipped with a printed reason; the last line counts all three, and the exit code is not 0 when a step failed.
 
 mod c;
+mod failures;
 mod first_hour;
 mod install;
 mod man;
@@ -107,7 +108,7 @@ fn check(words: &[String]) -> ExitCode {
             }
             Outcome::Failed(why) => {
                 println!("   FAILED in {seconds:.0} s: {why}");
-                failed.push(step.name);
+                failed.push((step.name, why));
             }
             Outcome::Skipped(why) => {
                 skipped += 1;
@@ -115,12 +116,10 @@ fn check(words: &[String]) -> ExitCode {
             }
         }
     }
-    println!("── {:.0} s in all{}", start.elapsed().as_secs_f64(), names(&failed));
+    println!("── {:.0} s in all", start.elapsed().as_secs_f64());
+    // Again, for whoever sees the end of the output alone.
+    failed.iter().for_each(|(name, why)| println!("   FAILED: {name}: {why}"));
     let parts = PARTS_SKIPPED.load(Ordering::Relaxed);
     println!("{passed} passed, {} failed, {skipped} skipped, and {parts} parts of others", failed.len());
     if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-}
-
-fn names(failed: &[&str]) -> String {
-    if failed.is_empty() { String::new() } else { format!("; failed: {}", failed.join(", ")) }
 }

@@ -3,7 +3,7 @@
 //! Invariant: a step never changes the tree; what it builds goes below `target`. Long output goes to `target/xtask/STEP.log`, of which the end is printed on failure.
 
 use crate::Outcome::{self, Failed, Passed, Skipped};
-use crate::{root, target_folder, tidy};
+use crate::{failures, root, target_folder, tidy};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -118,6 +118,10 @@ fn tests() -> Outcome {
     match outcome {
         Passed(_) => {
             Passed(format!("{} tests, {} of them skipped with the reasons above", count_tests(&log), skips.len()))
+        }
+        Failed(why) => {
+            let failures: String = failures::summary(&log).iter().map(|test| format!("\n   {test}")).collect();
+            Failed(format!("{why}{failures}"))
         }
         other => other,
     }
