@@ -834,7 +834,7 @@ fn call(noise: &mut Noise, ids: &[u64]) -> Call {
             0 => Call::Stop,
             1 => Call::ListSockets,
             2 => Call::Sockets(SocketCall::Attach { version: CONTROL_VERSION }),
-            _ => Call::Sockets(SocketCall::Withdraw { connection: noise.number() }),
+            _ => Call::Sockets(SocketCall::Withdraw { connection: noise.number(), cookie: noise.number() }),
         },
     }
 }

@@ -31,6 +31,10 @@ pub const ANSWER_TIME: Duration = Duration::from_secs(1);
 pub const ADOPT_PAUSE: Duration = Duration::from_micros(50);
 /// Tries for the lock of the node's client, each after a yield: its holder sends or takes some messages.
 pub const LOCK_TRIES: u32 = 1_000;
+/// Messages that wait for a node whose socket is full, or for the thread that is talking to it: as
+/// many as it has connections at most. Further ones get lost: a slot that is not released stays
+/// until this process ends.
+pub const UNSAID_MAX: usize = 16_384;
 /// Time after which a node that did not answer is tried again.
 pub const NODE_RETRY: Duration = Duration::from_secs(2);
 /// Messages taken from the node in one go.

@@ -1,7 +1,7 @@
 //! This process as a client of its node's sockets service.
 //!
 //! Invariant: nothing here waits but [`Node::adopt`], and that until a deadline. The lock is only
-//! tried: whoever finds it taken leaves the news to whoever has it.
+//! tried: whoever finds it taken leaves the news, and what is to be said, to whoever has it.
 //!
 //! A node that was started anew counts processes, slabs and places from the beginning, and knows
 //! nothing of the connections of the one before, which go on. So what a node named belongs to a
@@ -11,6 +11,7 @@
 mod bells;
 mod link;
 mod places;
+mod unsaid;
 
 use crate::connection::Connection;
 use crate::context::Settings;
@@ -25,7 +26,7 @@ use std::sync::{Arc, OnceLock, RwLock, RwLockWriteGuard, Weak};
 use vmmc_host::channel::{ChannelError, node_socket_name};
 use vmmc_host::control::{Call, Request, encode};
 use vmmc_host::stream::messages::{OfferRefusal, Place, SocketCall};
-use vmmc_host::stream::{BELLS, Bells, Section, SectionLock, Slab, Slot, Watch};
+use vmmc_host::stream::{BELLS, Bells, SectionLock, Slab, Slot, Watch};
 use vmmc_host::{Channel, Deadline, Nanos};
 
 /// The client of one process (a forked child gets one of its own).
@@ -64,6 +65,7 @@ pub(crate) struct Node {
     /// Connections to other nodes are among ours.
     has_between: AtomicBool,
     link: SectionLock<Link>,
+    unsaid: unsaid::Unsaid,
 }
 
 /// The node was told of a bell, and has not said yet that it told the peers.
@@ -216,29 +218,12 @@ impl Default for Node {
             other_version: AtomicBool::new(false),
             has_between: AtomicBool::new(false),
             link: SectionLock::default(),
+            unsaid: unsaid::Unsaid::default(),
         }
     }
 }
 
 impl Node {
-    fn lock(&self) -> Option<Section<'_, Link>> {
-        self.link.try_lock()
-    }
-
-    /// Like [`lock`](Self::lock), for what should not get lost: waits for others a little, and not for this very thread below a signal handler.
-    fn lock_patiently(&self) -> Option<Section<'_, Link>> {
-        for _ in 0..LOCK_TRIES {
-            if let Some(link) = self.lock() {
-                return Some(link);
-            }
-            if self.link.is_mine() {
-                return None;
-            }
-            std::thread::yield_now();
-        }
-        None
-    }
-
     /// Id of this process on the node, once it is known.
     pub(crate) fn process(&self) -> Option<u32> {
         Some(self.process.load(Ordering::Acquire)).filter(|&p| p != 0)
@@ -295,10 +280,8 @@ impl Node {
     /// Says something about an end to the node that knows it; another one has given its place to
     /// somebody else.
     fn say_of(&self, seat: &Seat, call: impl FnOnce(Place) -> SocketCall) {
-        let Some(session) = self.session(seat) else { return };
-        let Some(mut link) = self.lock_patiently() else { return };
-        if Arc::ptr_eq(&link.session, &session) {
-            self.say(&mut link, call(seat.place), &[]);
+        if let Some(session) = self.session(seat) {
+            self.say_surely(Some(session), call(seat.place));
         }
     }
 }

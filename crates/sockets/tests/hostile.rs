@@ -152,7 +152,7 @@ fn claims_on_the_connections_of_others_have_no_effect() {
             }
         }
     }
-    liar.say(SocketCall::Withdraw { connection: 3 }, &[]);
+    liar.say(SocketCall::Withdraw { connection: 3, cookie: 3 }, &[]);
     let (stranger, _peer) = tcp_pair();
     let cookie = vmmc_host::stream::cookie(stranger.as_fd()).unwrap();
     liar.say(SocketCall::Adopt { connection: 4, cookie }, &[]);

@@ -227,7 +227,7 @@ impl Client {
                 }
                 SocketCall::Offer { connection, socket }
             }
-            5 => SocketCall::Withdraw { connection },
+            5 => SocketCall::Withdraw { connection, cookie: claims[noise.below(claims.len())].cookie },
             6 => SocketCall::Adopt { connection, cookie: claims[noise.below(claims.len())].cookie },
             7 => {
                 let secret = self.slabs.get(&place.slab).and_then(|slab| slab.slot(place.slot));

@@ -55,10 +55,12 @@ pub enum SocketCall {
         /// Which.
         socket: SocketClaim,
     },
-    /// The offer stands no more.
+    /// The offer stands no more. If the node has matched it meanwhile, the end is released: the process has not joined, and does not when it hears of the match.
     Withdraw {
         /// Number of the offer.
         connection: u64,
+        /// `SO_COOKIE` of its socket.
+        cookie: u64,
     },
     /// A socket that came from elsewhere: is it upgraded? Answer: [`SocketNews::Adopted`].
     Adopt {

@@ -194,7 +194,7 @@ impl Sockets {
             SocketCall::Attach { .. } => return Err(Misbehaved),
             SocketCall::Bell { bell } => self.bell(index, bell, fd.ok_or(Misbehaved)?)?,
             SocketCall::Offer { connection, socket } => self.offer(index, connection, &socket)?,
-            SocketCall::Withdraw { connection } => self.withdraw(index, connection),
+            SocketCall::Withdraw { connection, cookie } => self.withdraw(index, connection, cookie),
             SocketCall::Adopt { connection, cookie } => self.adopt(index, connection, cookie),
             SocketCall::Hold { places } if places.len() > SOCKET_PLACES_MAX => return Err(Misbehaved),
             SocketCall::Hold { places } => self.hold(index, &places),
@@ -422,12 +422,14 @@ impl Sockets {
         self.refuse(index, connection, OfferRefusal::TooMany);
     }
 
-    fn withdraw(&mut self, index: usize, connection: u64) {
+    fn withdraw(&mut self, index: usize, connection: u64, cookie: u64) {
         let client = self.client(index);
         let (uid, known) = (client.uid, client.refused.remove(&connection).is_some());
         self.refused.give(uid, u64::from(known));
         if let Some(own) = self.client(index).offers.get(&connection).cloned() {
             self.take_offer(&own);
+        } else if let Some(place) = self.by_cookie.get(&cookie).copied() {
+            self.release_unjoined(index, place);
         }
     }
 
@@ -446,7 +448,8 @@ fn secret() -> Option<u64> {
 mod tests {
     use super::*;
     use std::net::{TcpListener, TcpStream};
-    use vmmc_host::stream::claim;
+    use std::sync::atomic::Ordering;
+    use vmmc_host::stream::{EndWords, claim};
 
     /// A service with one client of this process's user, for each process that is wanted.
     fn service(clients: usize) -> Option<(Sockets, Vec<Bells>)> {
@@ -557,7 +560,7 @@ mod tests {
         let (list, total) = sockets.list(None);
         assert!(total == 2 && list.iter().all(|s| s.reason == "the peer belongs to another user"), "{list:?}");
         for index in 0..2 {
-            sockets.handle(Time::ZERO, index, SocketCall::Withdraw { connection: 5 }, Vec::new()).unwrap();
+            sockets.handle(Time::ZERO, index, SocketCall::Withdraw { connection: 5, cookie: 0 }, Vec::new()).unwrap();
         }
         assert_eq!(sockets.list(None).1, 0);
     }
@@ -576,7 +579,7 @@ mod tests {
         // This process is seen to hold what it claims, whoever it says it is.
         sockets.client(0).uid = 54_321;
         assert_eq!(refused(offer(&mut sockets, 0, 1, &one)), None);
-        sockets.handle(Time::ZERO, 0, SocketCall::Withdraw { connection: 1 }, Vec::new()).unwrap();
+        sockets.handle(Time::ZERO, 0, SocketCall::Withdraw { connection: 1, cookie: 0 }, Vec::new()).unwrap();
         // Under another number it is not there: then the user decides.
         let mut wrong = claim(one.as_fd()).unwrap();
         wrong.descriptor = 1_000_000;
@@ -585,7 +588,7 @@ mod tests {
             let call = SocketCall::Offer { connection, socket: wrong.clone() };
             sockets.handle(Time::ZERO, 0, call, Vec::new()).unwrap();
             let said = refused(sockets.take_outbox().pop().map(|(_, news, _)| news));
-            sockets.handle(Time::ZERO, 0, SocketCall::Withdraw { connection }, Vec::new()).unwrap();
+            sockets.handle(Time::ZERO, 0, SocketCall::Withdraw { connection, cookie: 0 }, Vec::new()).unwrap();
             said
         };
         assert_eq!(say(&mut sockets, 54_321, 2), Some(OfferRefusal::NotYours));
@@ -640,6 +643,33 @@ mod tests {
         let after = sockets.slabs.link(place).unwrap();
         assert_eq!(after.holders[0].processes().collect::<Vec<_>>(), before);
         assert!(after.released == [false; 2] && sockets.orphans.is_empty());
+    }
+
+    #[test]
+    fn an_offer_that_is_taken_back_after_the_match_releases_the_end_unless_its_process_joined() {
+        for joined in [false, true] {
+            let Some((mut sockets, _bells)) = service(3) else { return };
+            let (one, two) = pair();
+            offer(&mut sockets, 0, 1, &one);
+            offer(&mut sockets, 1, 1, &two);
+            let place = *sockets.clients[&0].ends.iter().next().unwrap();
+            let slot = sockets.slabs.slot(place).unwrap();
+            let attached = &slot.words().ends[place.end as usize].attached;
+            if joined {
+                attached.store(EndWords::YES, Ordering::Relaxed);
+            }
+            let cookie = vmmc_host::stream::cookie(one.as_fd()).unwrap();
+            let withdraw = || SocketCall::Withdraw { connection: 1, cookie };
+            // Somebody else's word is none.
+            sockets.handle(Time::ZERO, 2, withdraw(), Vec::new()).unwrap();
+            assert!(sockets.by_cookie.contains_key(&cookie));
+            sockets.handle(Time::ZERO, 0, withdraw(), Vec::new()).unwrap();
+            let link = sockets.slabs.link(place).unwrap();
+            assert_eq!(link.released[place.end as usize], !joined);
+            let expected = if joined { EndWords::YES } else { EndWords::NO };
+            assert_eq!(attached.load(Ordering::Relaxed), expected);
+            assert_eq!(sockets.by_cookie.contains_key(&cookie), joined);
+        }
     }
 
     #[test]
@@ -776,7 +806,7 @@ mod tests {
         assert_eq!((list.len(), total), (crate::limits::SOCKET_LIST_MAX, SOCKET_REFUSED_MAX as u64 / 2 + 1));
         // All of it comes back.
         for number in 0..5_000 {
-            sockets.handle(Time::ZERO, 0, SocketCall::Withdraw { connection: number }, Vec::new()).unwrap();
+            sockets.handle(Time::ZERO, 0, SocketCall::Withdraw { connection: number, cookie: 0 }, Vec::new()).unwrap();
         }
         (0..3).for_each(|index| sockets.gone(index, Time::ZERO));
         assert!(sockets.refused.take(7, SOCKET_REFUSED_MAX as u64, SOCKET_REFUSED_MAX as u64));

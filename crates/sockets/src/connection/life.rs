@@ -293,10 +293,10 @@ impl Connection {
         }
         self.learn_from_offer(context, stage);
         match stage {
-            Stage::Offered => context.node().withdraw(self.offer.load(Ordering::Relaxed)),
+            Stage::Offered => self.withdraw(context),
             // The node remembers it for whoever asks.
             Stage::Settled if self.reason.load(Ordering::Relaxed) == Bypass::Refused.to_byte() => {
-                context.node().withdraw(self.offer.load(Ordering::Relaxed));
+                self.withdraw(context);
             }
             Stage::Matched => {
                 if let Some(meeting) = self.matched.lock().and_then(|mut m| m.take()) {
@@ -327,6 +327,10 @@ impl Connection {
         }
     }
 
+    fn withdraw(&self, context: &Context) {
+        context.node().withdraw(self.offer.load(Ordering::Relaxed), self.cookie.load(Ordering::Relaxed));
+    }
+
     /// Tells the policy how much a connection that ends carried after its offer, by whatever medium.
     fn learn_from_offer(&self, context: &Context, stage: Stage) {
         let before = self.offered_after.load(Ordering::Relaxed);
@@ -348,7 +352,7 @@ impl Connection {
             Stage::Young => self.settle_for(why),
             Stage::Offered => {
                 self.settle_for(why);
-                context.node().withdraw(self.offer.load(Ordering::Relaxed));
+                self.withdraw(context);
             }
             Stage::Matched => {
                 self.settle_for(why);

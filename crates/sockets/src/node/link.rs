@@ -219,9 +219,11 @@ impl Node {
     }
 
     fn matched(&self, link: &mut Link, number: u64, place: Place, peer: u32) {
+        // An offer that was taken back is undone by the node, and the slot may be another
+        // connection's by now.
+        let Some(connection) = link.waiting.remove(&number) else { return };
         let meeting = Self::meeting(link, place, peer);
-        let connection = link.waiting.remove(&number).and_then(|c| c.upgrade());
-        match (meeting, connection) {
+        match (meeting, connection.upgrade()) {
             (Some(meeting), Some(connection)) if connection.settle(Verdict::Matched(meeting.clone())) => {}
             (meeting, connection) => {
                 if let Some(meeting) = meeting {

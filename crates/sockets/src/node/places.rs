@@ -28,30 +28,23 @@ impl Node {
         Some(number)
     }
 
-    /// Takes an offer back.
-    pub(crate) fn withdraw(&self, number: u64) {
-        if let Some(mut link) = self.lock_patiently() {
-            // Without the lock the entry stays, and the match finds that nobody is there.
-            link.waiting.remove(&number);
-            self.say(&mut link, SocketCall::Withdraw { connection: number }, &[]);
-        }
+    /// Takes an offer of a socket back. If the node has met it meanwhile, that is undone.
+    pub(crate) fn withdraw(&self, number: u64, cookie: u64) {
+        self.say_surely(None, SocketCall::Withdraw { connection: number, cookie });
     }
 
-    /// An end is not used any more. If that is not said the node keeps the slot until this process
-    /// ends.
+    /// An end is not used any more.
     pub(crate) fn release(&self, seat: &Seat) {
         self.say_of(seat, |place| SocketCall::Release { place });
     }
 
-    /// The ring from this end was full. If that is not said the ring stays as it is until the next
-    /// wish.
+    /// The ring from this end was full.
     #[cold]
     pub(crate) fn grow(&self, seat: &Seat) {
         self.say_of(seat, |place| SocketCall::Grow { place });
     }
 
-    /// This process holds an end no more; others do. If that is not said the peer finds out by
-    /// itself.
+    /// This process holds an end no more; others do.
     pub(crate) fn let_go(&self, seat: &Seat) {
         self.say_of(seat, |place| SocketCall::LetGo { place });
     }
@@ -117,14 +110,14 @@ impl Node {
         let cookie = vmmc_host::stream::cookie(fd).ok()?;
         // Others hold the lock for a message or two; not to know is no answer here.
         let number = {
-            let mut link = self.link.lock()?;
+            let mut link = self.lock_surely()?;
             self.connect(&mut link, settings)?;
             link.last_number += 1;
             let number = link.last_number;
             self.say(&mut link, SocketCall::Adopt { connection: number, cookie }, &[]).then_some(number)?
         };
         loop {
-            let mut link = self.link.lock()?;
+            let mut link = self.lock_surely()?;
             self.read_news(&mut link);
             if let Some(answer) = link.adopted.remove(&number) {
                 return Some(answer);

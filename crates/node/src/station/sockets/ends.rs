@@ -14,8 +14,8 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vmmc_host::process::ProcessWatch;
-use vmmc_host::stream::Watch;
 use vmmc_host::stream::messages::{Place, SocketNews};
+use vmmc_host::stream::{EndWords, Watch};
 use vmmc_nic::Time;
 
 /// An end whose last known holder has left it without a word: killed, or in the middle of an exec.
@@ -176,6 +176,16 @@ impl Sockets {
         self.orphans.remove(place);
         if !self.release_between(place, false) && both {
             self.slabs.free(place);
+        }
+    }
+
+    /// A client took an offer back before it heard of the match; unless it has joined all the same.
+    pub(super) fn release_unjoined(&mut self, index: usize, place: Place) {
+        let Some(slot) = self.slabs.slot(place).filter(|_| self.clients[&index].ends.contains(&place)) else { return };
+        let attached = &slot.words().ends[place.end as usize].attached;
+        if attached.load(Ordering::Relaxed) != EndWords::YES {
+            attached.store(EndWords::NO, Ordering::Release);
+            self.release(index, place);
         }
     }
 

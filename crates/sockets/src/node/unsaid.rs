@@ -1,0 +1,247 @@
+//! What is to be said to the node, whoever has the lock of its connection.
+//!
+//! A release that gets lost keeps a slot for as long as this process lives, and a ring that gets
+//! lost lets a peer sleep. So neither is said by whoever has it to say, who may find the lock taken
+//! by a thread that has no processor, or be a signal handler above that very thread; it is left
+//! here, and whoever has the lock says it before it lets the lock go.
+//!
+//! Invariant: a message that is here is said by the thread that has the lock, or by the one that
+//! left it; or it stays until the lock is taken next, when the node's socket is full. Messages are
+//! said in the order in which they came.
+
+use super::{Link, Node, Session};
+use crate::limits::{LOCK_TRIES, UNSAID_MAX};
+use std::collections::VecDeque;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
+use vmmc_host::stream::messages::SocketCall;
+use vmmc_host::stream::{Section, SectionLock};
+
+/// The messages.
+#[derive(Debug, Default)]
+pub(super) struct Unsaid {
+    queue: SectionLock<VecDeque<Message>>,
+    count: AtomicUsize,
+}
+
+#[derive(Debug)]
+struct Message {
+    /// The node that it is for; none: whichever is there.
+    session: Option<Arc<Session>>,
+    call: SocketCall,
+}
+
+/// The lock of the connection to the node.
+pub(super) struct Held<'a> {
+    node: &'a Node,
+    /// None only while it is dropped.
+    link: Option<Section<'a, Link>>,
+}
+
+impl Unsaid {
+    /// Without effect when too many are here, or below a signal handler that interrupted this very
+    /// call.
+    fn push(&self, message: Message) {
+        let Some(mut queue) = self.queue.lock() else { return };
+        if queue.len() < UNSAID_MAX {
+            queue.push_back(message);
+            self.count.store(queue.len(), Ordering::Relaxed);
+        }
+    }
+
+    fn pop(&self) -> Option<Message> {
+        let mut queue = self.queue.lock()?;
+        let message = queue.pop_front();
+        self.count.store(queue.len(), Ordering::Relaxed);
+        message
+    }
+
+    fn push_back_in_front(&self, message: Message) {
+        let Some(mut queue) = self.queue.lock() else { return };
+        queue.push_front(message);
+        self.count.store(queue.len(), Ordering::Relaxed);
+    }
+
+    fn is_empty(&self) -> bool {
+        self.count.load(Ordering::Relaxed) == 0
+    }
+}
+
+impl Node {
+    /// The lock, unless somebody has it.
+    pub(super) fn lock(&self) -> Option<Held<'_>> {
+        Some(self.held(self.link.try_lock()?))
+    }
+
+    /// Like [`lock`](Self::lock), for what needs the answer: waits for others a little, and not for
+    /// this very thread below a signal handler.
+    pub(super) fn lock_patiently(&self) -> Option<Held<'_>> {
+        for _ in 0..LOCK_TRIES {
+            if let Some(link) = self.lock() {
+                return Some(link);
+            }
+            if self.link.is_mine() {
+                return None;
+            }
+            std::thread::yield_now();
+        }
+        None
+    }
+
+    /// The lock, whoever has it; none: this very thread has it, below a signal handler.
+    pub(super) fn lock_surely(&self) -> Option<Held<'_>> {
+        Some(self.held(self.link.lock()?))
+    }
+
+    fn held<'a>(&'a self, link: Section<'a, Link>) -> Held<'a> {
+        Held { node: self, link: Some(link) }
+    }
+
+    /// Has something said to the node of that session, or to whichever is there: now if nobody has
+    /// the lock, else by whoever has it.
+    pub(super) fn say_surely(&self, session: Option<Arc<Session>>, call: SocketCall) {
+        self.unsaid.push(Message { session, call });
+        // Either whoever has the lock sees the message after it let the lock go, or the lock is
+        // seen to be free here.
+        fence(Ordering::SeqCst);
+        drop(self.lock());
+    }
+
+    /// False: the node's socket is full.
+    fn say_unsaid(&self, link: &mut Link) -> bool {
+        while let Some(message) = self.unsaid.pop() {
+            if message.session.as_ref().is_some_and(|session| !Arc::ptr_eq(session, &link.session)) {
+                continue;
+            }
+            if let SocketCall::Withdraw { connection, .. } = message.call {
+                link.waiting.remove(&connection);
+            }
+            if !self.say(link, message.call.clone(), &[]) && link.channel.is_some() {
+                self.unsaid.push_back_in_front(message);
+                return false;
+            }
+        }
+        true
+    }
+}
+
+impl Deref for Held<'_> {
+    type Target = Link;
+    fn deref(&self) -> &Link {
+        self.link.as_ref().expect("held until it is dropped")
+    }
+}
+
+impl DerefMut for Held<'_> {
+    fn deref_mut(&mut self) -> &mut Link {
+        self.link.as_mut().expect("held until it is dropped")
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        // Each turn after the first one says what came just while the lock was let go.
+        for _ in 0..LOCK_TRIES {
+            let Some(mut link) = self.link.take() else { return };
+            if !self.node.unsaid.is_empty() && !self.node.say_unsaid(&mut link) {
+                return;
+            }
+            drop(link);
+            fence(Ordering::SeqCst);
+            if self.node.unsaid.is_empty() {
+                return;
+            }
+            self.link = self.node.link.try_lock();
+        }
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+    use vmmc_host::Channel;
+    use vmmc_host::control::{Call, Request, decode};
+    use vmmc_host::stream::messages::Place;
+
+    fn node() -> (Node, Channel) {
+        let (ours, theirs) = Channel::pair().unwrap();
+        let node = Node::default();
+        node.link.lock().unwrap().channel = Some(ours);
+        (node, theirs)
+    }
+
+    fn release(slot: u32) -> SocketCall {
+        SocketCall::Release { place: Place { slab: 1, slot, end: 0 } }
+    }
+
+    /// The slots whose release has come.
+    fn released(theirs: &Channel) -> Vec<u32> {
+        let messages = std::iter::from_fn(|| theirs.try_receive().ok());
+        let slot = |(bytes, _): (Vec<u8>, _)| match decode::<Request>(&bytes).unwrap().call {
+            Call::Sockets(SocketCall::Release { place }) => place.slot,
+            other => panic!("{other:?}"),
+        };
+        messages.map(slot).collect()
+    }
+
+    #[test]
+    fn what_is_said_while_another_thread_has_the_lock_is_said_when_it_lets_go() {
+        let (node, theirs) = node();
+        let session = node.link.lock().unwrap().session.clone();
+        std::thread::scope(|scope| {
+            let held = node.lock().unwrap();
+            let say = || (0..100).for_each(|slot| node.say_surely(Some(session.clone()), release(slot)));
+            scope.spawn(say).join().unwrap();
+            assert!(released(&theirs).is_empty());
+            // As a signal handler of the thread that has the lock would.
+            node.say_surely(None, release(100));
+            drop(held);
+            assert_eq!(released(&theirs), (0..=100).collect::<Vec<_>>());
+        });
+    }
+
+    #[test]
+    fn threads_that_say_something_at_once_all_are_heard() {
+        const EACH: u32 = 2_000;
+        let (node, theirs) = node();
+        let mut all = Vec::new();
+        std::thread::scope(|scope| {
+            let sayers = [0, 1, 2].map(|from| {
+                let node = &node;
+                scope.spawn(move || (0..EACH).for_each(|i| node.say_surely(None, release(from * EACH + i))))
+            });
+            while !sayers.iter().all(|sayer| sayer.is_finished()) {
+                all.extend(released(&theirs));
+            }
+        });
+        all.extend(released(&theirs));
+        // What a full socket refused comes with whatever takes the lock next.
+        while !node.unsaid.is_empty() {
+            drop(node.lock());
+            all.extend(released(&theirs));
+        }
+        all.sort_unstable();
+        assert_eq!(all, (0..3 * EACH).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_node_that_reads_nothing_is_told_later_and_another_one_never() {
+        let (node, theirs) = node();
+        let session = node.link.lock().unwrap().session.clone();
+        let mut said = 0;
+        while node.unsaid.is_empty() {
+            node.say_surely(Some(session.clone()), release(said));
+            said += 1;
+        }
+        (0..UNSAID_MAX as u32 + 9).for_each(|_| node.say_surely(Some(session.clone()), release(7)));
+        assert_eq!(node.unsaid.count.load(Ordering::Relaxed), UNSAID_MAX);
+        let mut heard = released(&theirs);
+        node.say_surely(None, release(8));
+        heard.extend(released(&theirs));
+        assert_eq!(heard[..said as usize], (0..said).collect::<Vec<_>>());
+        node.link.lock().unwrap().session = Arc::default();
+        drop(node.lock());
+        assert!(node.unsaid.is_empty() && released(&theirs).is_empty());
+    }
+}
