@@ -40,7 +40,7 @@ impl Upgraded {
         if !hinted && !asked {
             return;
         }
-        let in_ring = self.incoming().reads_ring();
+        let (in_ring, reached) = (self.incoming().reads_ring(), self.incoming().reached());
         let shut = self.incoming().receiver_flags.load(Ordering::Relaxed) & Flags::SHUT != 0;
         let look = match kernel.look() {
             // It may be the own end that the kernel speaks of.
@@ -57,22 +57,20 @@ impl Upgraded {
             return;
         }
         let dead = self.other().dead.load(Ordering::Acquire) != 0;
+        // Another thread may have followed a change since: then the look is not of this phase.
+        let phase = Some(self.incoming().phase()).filter(|_| in_ring && self.incoming().reached() == reached);
         self.careful.store(u32::from(dead && !over), Ordering::Relaxed);
         match look {
             End::Reset(_) => self.kernel_says(RESET),
             End::Ended if in_ring => self.kernel_says(ENDED),
             // Copies of a sending end that died over leaving the ring, which has them all.
-            End::Bytes if in_ring && over && self.incoming().phase() == Phase::Pending => {
-                self.kernel_says(ENDED);
-            }
+            End::Bytes if over && phase == Some(Phase::Pending) => self.kernel_says(ENDED),
             // Bytes behind the announced end of the kernel's part were sent by somebody who does
             // not know of the ring: the stream cannot be told any more.
-            End::Bytes if in_ring && self.between.is_none() && self.incoming().phase() == Phase::Steady => {
-                self.kernel_says(RESET);
-            }
+            End::Bytes if self.between.is_none() && phase == Some(Phase::Steady) => self.kernel_says(RESET),
             _ => {}
         }
-        if over && (dead || self.is_unannounced(in_ring)) {
+        if over && (dead || self.is_unannounced(phase)) {
             let out = self.outgoing();
             // What was asked back is in the kernel once the direction has left the ring.
             let there = out.announced().in_ring() || !self.is_between() && !out.goes_back();
@@ -95,15 +93,16 @@ impl Upgraded {
     }
 
     /// Whether an end of which the kernel speaks was announced by nobody: the other end did not
-    /// close, it died. Whatever announces an end does so before its kernel's socket ends.
-    fn is_unannounced(&self, in_ring: bool) -> bool {
+    /// close, it died. Whatever announces an end does so before its kernel's socket ends. `in_ring`
+    /// is the phase of the ring that was read while the kernel was asked, if it was one.
+    fn is_unannounced(&self, in_ring: Option<Phase>) -> bool {
         let flags = self.incoming().sender_flags.load(Ordering::Acquire);
         let reader = self.outgoing().receiver_flags.load(Ordering::Acquire);
         if self.is_between() {
             // Libraries of an earlier release may run on the other node, and say nothing of an end
             // in the kernel.
-            let stays = !matches!(self.incoming().phase(), Phase::EndsAt(_));
-            return in_ring && stays && flags == 0;
+            let stays = in_ring.is_some_and(|phase| !matches!(phase, Phase::EndsAt(_)));
+            return stays && flags == 0 && reader & (Flags::CLOSED | Flags::ENDED) == 0;
         }
         // Whoever has asked for the kernel may have handed the end to a program that announces
         // nothing.
