@@ -202,7 +202,7 @@ impl Context {
         let connection = Connection::new(self.generation());
         match self.node().adopt(&self.settings, fd, deadline) {
             Some(Adoption::Met(meeting)) => {
-                let end = &meeting.slot.words().ends[meeting.seat.place.end as usize];
+                let end = &meeting.slot.words().ends[meeting.seat.end.place.end as usize];
                 end.holders.fetch_add(1, Ordering::SeqCst);
                 connection.join(self, meeting);
             }

@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, RwLock, RwLockWriteGuard, Weak};
 use vmmc_host::channel::{ChannelError, node_socket_name};
 use vmmc_host::control::{Call, Request, encode};
-use vmmc_host::stream::messages::{OfferRefusal, Place, SocketCall};
+use vmmc_host::stream::messages::{EndRef, OfferRefusal, SocketCall};
 use vmmc_host::stream::{BELLS, Bells, SectionLock, Slab, Slot, Watch};
 use vmmc_host::{Channel, Deadline, Nanos};
 
@@ -89,7 +89,7 @@ pub(crate) struct Session {
 /// An end of a connection, as the node of that session knows it.
 #[derive(Clone, Debug)]
 pub(crate) struct Seat {
-    pub(crate) place: Place,
+    pub(crate) end: EndRef,
     pub(crate) session: Arc<Session>,
 }
 
@@ -279,9 +279,9 @@ impl Node {
 
     /// Says something about an end to the node that knows it; another one has given its place to
     /// somebody else.
-    fn say_of(&self, seat: &Seat, call: impl FnOnce(Place) -> SocketCall) {
+    fn say_of(&self, seat: &Seat, call: impl FnOnce(EndRef) -> SocketCall) {
         if let Some(session) = self.session(seat) {
-            self.say_surely(Some(session), call(seat.place));
+            self.say_surely(Some(session), call(seat.end));
         }
     }
 }
@@ -289,7 +289,7 @@ impl Node {
 /// Tells the other end not to wait for this one.
 pub(crate) fn refuse(meeting: &Meeting) {
     use vmmc_host::stream::EndWords;
-    meeting.slot.words().ends[meeting.seat.place.end as usize].attached.store(EndWords::NO, Ordering::Release);
+    meeting.slot.words().ends[meeting.seat.end.place.end as usize].attached.store(EndWords::NO, Ordering::Release);
 }
 
 #[cfg(all(test, not(miri)))]

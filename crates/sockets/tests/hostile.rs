@@ -12,7 +12,7 @@ use std::sync::Arc;
 use vmmc_host::channel::{ChannelError, Listener, node_socket_name};
 use vmmc_host::control::{Answer, CONTROL_VERSION, Call, Refusal, RefusalCode, Reply, Request, decode, encode};
 use vmmc_host::stream::Bells;
-use vmmc_host::stream::messages::{OfferRefusal, Place, SocketCall, SocketClaim, SocketNews};
+use vmmc_host::stream::messages::{EndRef, OfferRefusal, Place, SocketCall, SocketClaim, SocketNews};
 use vmmc_host::{Channel, Deadline};
 use vmmc_sockets::{Bypass, Context, Stream};
 
@@ -145,10 +145,11 @@ fn claims_on_the_connections_of_others_have_no_effect() {
         for slot in 0..5 {
             for end in 0..4 {
                 let place = Place { slab, slot, end };
-                liar.say(SocketCall::Hold { places: vec![(place, 0), (place, 7)] }, &[]);
-                liar.say(SocketCall::Ring { place }, &[]);
-                liar.say(SocketCall::LetGo { place }, &[]);
-                liar.say(SocketCall::Release { place }, &[]);
+                liar.say(SocketCall::Hold { ends: [0, 7].map(|secret| EndRef { place, secret }).to_vec() }, &[]);
+                let end = EndRef { place, secret: 7 };
+                liar.say(SocketCall::Ring { end }, &[]);
+                liar.say(SocketCall::LetGo { end }, &[]);
+                liar.say(SocketCall::Release { end }, &[]);
             }
         }
     }
@@ -156,7 +157,7 @@ fn claims_on_the_connections_of_others_have_no_effect() {
     let (stranger, _peer) = tcp_pair();
     let cookie = vmmc_host::stream::cookie(stranger.as_fd()).unwrap();
     liar.say(SocketCall::Adopt { connection: 4, cookie }, &[]);
-    assert_eq!(liar.hear(), Some(SocketNews::Adopted { connection: 4, place: None, other_user: false, peer: 0 }));
+    assert_eq!(liar.hear(), Some(SocketNews::Adopted { connection: 4, end: None, other_user: false, peer: 0 }));
     // The slot is still theirs: a new connection of the pair gets another one.
     let (three, four) = upgraded_pair(&a, &b);
     let mut got = [0; 3];

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use vmmc_host::Channel;
 use vmmc_host::channel::{ChannelError, node_socket_name};
 use vmmc_host::control::{Answer, CONTROL_VERSION, Call, Reply, Request, decode, encode};
-use vmmc_host::stream::messages::{Place, SocketCall, SocketClaim, SocketNews};
+use vmmc_host::stream::messages::{EndRef, Place, SocketCall, SocketClaim, SocketNews};
 use vmmc_host::stream::{BELLS, Bells, Slab, Watch, claim};
 use vmmc_node::{Daemon, KeySource, NodeConfig, Serve};
 use vmmc_sockets::{Bypass, Context, Received, Settings, Take};
@@ -123,7 +123,7 @@ struct Client {
     channel: Channel,
     _bells: Bells,
     slabs: HashMap<u64, Slab>,
-    places: Vec<Place>,
+    ends: Vec<EndRef>,
     processes: Vec<u32>,
 }
 
@@ -132,8 +132,7 @@ impl Client {
         let channel = Channel::connect(&node_socket_name(0, node)).ok()?;
         let bells = Bells::create().ok()?;
         let given = if noise.one_in(8) { descriptor(noise).1 } else { bells.share().ok()? };
-        let client =
-            Client { channel, _bells: bells, slabs: HashMap::new(), places: Vec::new(), processes: Vec::new() };
+        let client = Client { channel, _bells: bells, slabs: HashMap::new(), ends: Vec::new(), processes: Vec::new() };
         client.say(SocketCall::Attach { version: CONTROL_VERSION }, &[given.as_fd()]);
         close(vec![given]);
         Some(client)
@@ -167,7 +166,7 @@ impl Client {
                 SocketNews::Slab { slab, shape } => {
                     self.slabs.extend(fds.pop().and_then(|fd| Slab::map(fd, shape).ok()).map(|mapped| (slab, mapped)));
                 }
-                SocketNews::Matched { place, .. } => self.places.push(place),
+                SocketNews::Matched { end, .. } => self.ends.push(end),
                 _ => {}
             }
         }
@@ -204,15 +203,19 @@ impl Client {
         words.secret.store(noise.next(), Ordering::Relaxed);
     }
 
-    fn place(&self, noise: &mut Noise) -> Place {
-        match self.places.get(noise.below(self.places.len() + 1)) {
-            Some(place) => *place,
-            None => Place { slab: noise.number() % 64, slot: noise.next() as u32 % 40, end: noise.next() as u8 % 3 },
+    /// One of its own, or any, with the secret that stands in its words if it has them mapped.
+    fn end(&self, noise: &mut Noise) -> EndRef {
+        if let Some(end) = self.ends.get(noise.below(self.ends.len() + 1)) {
+            return *end;
         }
+        let place = Place { slab: noise.number() % 64, slot: noise.next() as u32 % 40, end: noise.next() as u8 % 3 };
+        let slot = self.slabs.get(&place.slab).and_then(|slab| slab.slot(place.slot));
+        let secret = slot.map_or(noise.next(), |slot| slot.words().secret.load(Ordering::Relaxed));
+        EndRef { place, secret }
     }
 
     fn call(&self, noise: &mut Noise, claims: &[SocketClaim]) -> SocketCall {
-        let place = self.place(noise);
+        let end = self.end(noise);
         let connection = noise.next() % 20;
         match noise.below(14) {
             0 | 1 => SocketCall::Bell { bell: noise.next() as u32 % (BELLS + 2) },
@@ -229,16 +232,12 @@ impl Client {
             }
             5 => SocketCall::Withdraw { connection, cookie: claims[noise.below(claims.len())].cookie },
             6 => SocketCall::Adopt { connection, cookie: claims[noise.below(claims.len())].cookie },
-            7 => {
-                let secret = self.slabs.get(&place.slab).and_then(|slab| slab.slot(place.slot));
-                let secret = secret.map_or(noise.next(), |slot| slot.words().secret.load(Ordering::Relaxed));
-                SocketCall::Hold { places: vec![(place, secret); noise.pick(&[1, 1, 2, 500, 600])] }
-            }
-            8 => SocketCall::LetGo { place },
-            9 => SocketCall::Release { place },
-            10 | 11 => SocketCall::Grow { place },
-            12 => SocketCall::Ring { place },
-            _ => SocketCall::Ended { place },
+            7 => SocketCall::Hold { ends: vec![end; noise.pick(&[1, 1, 2, 500, 600])] },
+            8 => SocketCall::LetGo { end },
+            9 => SocketCall::Release { end },
+            10 | 11 => SocketCall::Grow { end },
+            12 => SocketCall::Ring { end },
+            _ => SocketCall::Ended { end },
         }
     }
 }
@@ -316,20 +315,15 @@ fn crowd(node: &str) -> usize {
             client.insist(&SocketCall::Offer { connection: number as u64, socket }, until);
         }
     }
-    while owners.iter().any(|client| client.places.len() < CROWD_PAIRS) && Instant::now() < until {
+    while owners.iter().any(|client| client.ends.len() < CROWD_PAIRS) && Instant::now() < until {
         owners.iter_mut().for_each(Client::hear);
         std::thread::sleep(Duration::from_millis(1));
     }
-    let secret = |client: &Client, place: &Place| {
-        let slot = client.slabs.get(&place.slab)?.slot(place.slot)?;
-        Some((*place, slot.words().secret.load(Ordering::Relaxed)))
-    };
-    let ends: Vec<(Place, u64)> =
-        owners.iter().flat_map(|client| client.places.iter().filter_map(|place| secret(client, place))).collect();
+    let ends: Vec<EndRef> = owners.iter().flat_map(|client| client.ends.iter().copied()).collect();
     let mut holders: Vec<Client> = (0..CROWD_HOLDERS).map(|_| attach()).collect();
-    for places in ends.chunks(500) {
+    for ends in ends.chunks(500) {
         for client in &mut holders {
-            client.insist(&SocketCall::Hold { places: places.to_vec() }, until);
+            client.insist(&SocketCall::Hold { ends: ends.to_vec() }, until);
         }
     }
     drop(pairs);

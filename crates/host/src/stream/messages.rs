@@ -19,6 +19,18 @@ pub struct Place {
     pub end: u8,
 }
 
+/// An end of one connection. Several processes may hold it, and the node reads what they say in any
+/// order; so what one of them says may come when the slot serves another connection already, which
+/// has another secret.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EndRef {
+    /// Where it is.
+    pub place: Place,
+    /// That of the connection, which also stands in its words: only those know it who have them
+    /// mapped.
+    pub secret: u64,
+}
+
 /// A connected TCP socket that a process says it has: the kernel knows whether there is such a one, and whose it is ([`SocketDiag`](super::SocketDiag)).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SocketClaim {
@@ -71,33 +83,33 @@ pub enum SocketCall {
     },
     /// This process holds ends that it inherited by fork.
     Hold {
-        /// Which, and the secret in the words of each, which only those know who have it mapped.
-        places: Vec<(Place, u64)>,
+        /// Which.
+        ends: Vec<EndRef>,
     },
     /// This process holds an end no more; others do.
     LetGo {
         /// Which.
-        place: Place,
+        end: EndRef,
     },
     /// The last holder of an end has closed it, or an end will not be attached.
     Release {
         /// Which.
-        place: Place,
+        end: EndRef,
     },
     /// The ring of the direction from this end was full: a large one, please. The answer stands in the words of the connection.
     Grow {
         /// Own end.
-        place: Place,
+        end: EndRef,
     },
     /// Ring whoever watches the other end: the caller has no bell of it.
     Ring {
         /// Own end.
-        place: Place,
+        end: EndRef,
     },
     /// The kernel says that the other end, on another node, has ended: has all come that it sent by the ring? The answer stands in the words of the connection.
     Ended {
         /// Own end.
-        place: Place,
+        end: EndRef,
     },
 }
 
@@ -133,7 +145,7 @@ pub enum SocketNews {
         /// Number of the offer.
         connection: u64,
         /// Where it goes on.
-        place: Place,
+        end: EndRef,
         /// Who has the other end.
         peer: u32,
     },
@@ -149,7 +161,7 @@ pub enum SocketNews {
         /// Number of the question.
         connection: u64,
         /// Where the socket's bytes go; none: it is not upgraded, or not for this process.
-        place: Option<Place>,
+        end: Option<EndRef>,
         /// The connection is another user's: whoever passed it on has brought it back to the kernel.
         other_user: bool,
         /// Who has the other end.

@@ -24,7 +24,7 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use vmmc_host::Nanos;
 use vmmc_host::process::ProcessWatch;
-use vmmc_host::stream::messages::{OfferRefusal, Place, SocketCall, SocketClaim, SocketNews};
+use vmmc_host::stream::messages::{EndRef, OfferRefusal, Place, SocketCall, SocketClaim, SocketNews};
 use vmmc_host::stream::{BELLS, Bells, Endpoints, Ringer, Watch};
 use vmmc_nic::Time;
 
@@ -196,15 +196,28 @@ impl Sockets {
             SocketCall::Offer { connection, socket } => self.offer(index, connection, &socket)?,
             SocketCall::Withdraw { connection, cookie } => self.withdraw(index, connection, cookie),
             SocketCall::Adopt { connection, cookie } => self.adopt(index, connection, cookie),
-            SocketCall::Hold { places } if places.len() > SOCKET_PLACES_MAX => return Err(Misbehaved),
-            SocketCall::Hold { places } => self.hold(index, &places),
-            SocketCall::LetGo { place } => self.let_go(now, index, place),
-            SocketCall::Release { place } => self.release(index, place),
-            SocketCall::Grow { place } => self.grow(index, place),
-            SocketCall::Ring { place } => self.ring_other_end(index, place),
-            SocketCall::Ended { place } => self.kernel_ended(index, place),
+            SocketCall::Hold { ends } if ends.len() > SOCKET_PLACES_MAX => return Err(Misbehaved),
+            SocketCall::Hold { ends } => self.hold(index, &ends),
+            SocketCall::LetGo { end } => self.of_now(end, |all, place| all.let_go(now, index, place)),
+            SocketCall::Release { end } => self.of_now(end, |all, place| all.release(index, place)),
+            SocketCall::Grow { end } => self.of_now(end, |all, place| all.grow(index, place)),
+            SocketCall::Ring { end } => self.of_now(end, |all, place| all.ring_other_end(index, place)),
+            SocketCall::Ended { end } => self.of_now(end, |all, place| all.kernel_ended(index, place)),
         }
         Ok(())
+    }
+
+    /// Does something with an end, unless its connection has ended and the slot serves another one.
+    fn of_now(&mut self, end: EndRef, act: impl FnOnce(&mut Sockets, Place)) {
+        if self.slabs.link(end.place).is_some_and(|link| link.secret == end.secret) {
+            act(self, end.place);
+        }
+    }
+
+    /// An end as its holders name it; the link is there.
+    fn end_ref(&mut self, place: Place) -> EndRef {
+        let secret = self.slabs.link(place).expect("the caller has just seen it").secret;
+        EndRef { place, secret }
     }
 
     /// Messages to send: connection, news, descriptors.
@@ -337,7 +350,7 @@ impl Sockets {
                         let peer = processes[1 - end];
                         self.tell(
                             clients[end],
-                            SocketNews::Matched { connection: connections[end], place, peer },
+                            SocketNews::Matched { connection: connections[end], end: EndRef { place, secret }, peer },
                             Vec::new(),
                         );
                     }
@@ -609,7 +622,7 @@ mod tests {
         let call = SocketCall::Offer { connection: 1, socket: claim(two.as_fd()).unwrap() };
         sockets.handle(Time::ZERO, 1, call, Vec::new()).unwrap();
         let place = sockets.take_outbox().iter().find_map(|(index, news, _)| match news {
-            SocketNews::Matched { place, .. } if *index == 0 => Some(*place),
+            SocketNews::Matched { end, .. } if *index == 0 => Some(end.place),
             _ => None,
         });
         let place = place.expect("both ends were offered");
@@ -620,9 +633,11 @@ mod tests {
             sockets.client(2).uid = stranger;
             let adopt = SocketCall::Adopt { connection: 9, cookie };
             sockets.handle(Time::ZERO, 2, adopt, Vec::new()).unwrap();
-            sockets.handle(Time::ZERO, 2, SocketCall::Hold { places: vec![(place, secret)] }, Vec::new()).unwrap();
+            sockets
+                .handle(Time::ZERO, 2, SocketCall::Hold { ends: vec![EndRef { place, secret }] }, Vec::new())
+                .unwrap();
             let news = sockets.take_outbox();
-            let adopted = news.iter().any(|(_, news, _)| matches!(news, SocketNews::Adopted { place: Some(_), .. }));
+            let adopted = news.iter().any(|(_, news, _)| matches!(news, SocketNews::Adopted { end: Some(_), .. }));
             let slab = news.iter().any(|(_, news, _)| matches!(news, SocketNews::Slab { .. }));
             assert_eq!([adopted, slab, sockets.clients[&2].ends.contains(&place)], [allowed; 3]);
         }
@@ -631,12 +646,13 @@ mod tests {
         let before = link.holders[0].processes().collect::<Vec<_>>();
         let stranger = Bells::create().unwrap();
         sockets.attach(7, std::process::id(), uid + 1, stranger.share().unwrap()).unwrap();
+        let end = EndRef { place, secret };
         for call in [
-            SocketCall::Release { place },
-            SocketCall::LetGo { place },
-            SocketCall::Grow { place },
-            SocketCall::Ring { place },
-            SocketCall::Ended { place },
+            SocketCall::Release { end },
+            SocketCall::LetGo { end },
+            SocketCall::Grow { end },
+            SocketCall::Ring { end },
+            SocketCall::Ended { end },
         ] {
             sockets.handle(Time::ZERO, 7, call, Vec::new()).unwrap();
         }
@@ -673,6 +689,36 @@ mod tests {
     }
 
     #[test]
+    fn a_word_about_a_connection_that_has_ended_does_nothing_to_the_next_one_in_its_slot() {
+        let Some((mut sockets, _bells)) = service(2) else { return };
+        let meet = |sockets: &mut Sockets| {
+            let (one, two) = pair();
+            offer(sockets, 0, 1, &one);
+            offer(sockets, 1, 2, &two);
+            let ends = [0, 1].map(|index| {
+                let place = *sockets.clients[&index].ends.iter().next().unwrap();
+                sockets.end_ref(place)
+            });
+            (ends, one, two)
+        };
+        let (first, ..) = meet(&mut sockets);
+        for (index, end) in first.iter().enumerate() {
+            sockets.handle(Time::ZERO, index, SocketCall::Release { end: *end }, Vec::new()).unwrap();
+        }
+        let (second, ..) = meet(&mut sockets);
+        let places = |ends: &[EndRef]| ends.iter().map(|end| end.place).collect::<Vec<_>>();
+        assert_eq!(places(&first), places(&second), "the slot is used again");
+        for (index, end) in first.iter().enumerate() {
+            for call in [SocketCall::LetGo { end: *end }, SocketCall::Release { end: *end }] {
+                sockets.handle(Time::ZERO, index, call, Vec::new()).unwrap();
+            }
+        }
+        let link = sockets.slabs.link(second[0].place).unwrap();
+        assert!(link.released == [false; 2] && link.holders.iter().all(|holders| !holders.is_empty()));
+        assert!(sockets.orphans.is_empty());
+    }
+
+    #[test]
     fn a_process_that_holds_an_end_ten_thousand_times_is_one_holder() {
         let Some((mut sockets, _bells)) = service(2) else { return };
         let (one, two) = pair();
@@ -681,21 +727,23 @@ mod tests {
         let place = *sockets.clients[&0].ends.iter().next().unwrap();
         let secret = sockets.slabs.link(place).unwrap().secret;
         for _ in 0..20 {
-            let places = vec![(place, secret); SOCKET_PLACES_MAX];
-            sockets.handle(Time::ZERO, 0, SocketCall::Hold { places }, Vec::new()).unwrap();
+            let ends = vec![EndRef { place, secret }; SOCKET_PLACES_MAX];
+            sockets.handle(Time::ZERO, 0, SocketCall::Hold { ends }, Vec::new()).unwrap();
         }
         assert_eq!(sockets.slabs.link(place).unwrap().holders[place.end as usize].processes().count(), 1);
         assert!(sockets.take_outbox().len() < 10, "and nobody is told twice");
-        let places = vec![(place, secret); SOCKET_PLACES_MAX + 1];
-        let too_many = sockets.handle(Time::ZERO, 0, SocketCall::Hold { places }, Vec::new());
+        let ends = vec![EndRef { place, secret }; SOCKET_PLACES_MAX + 1];
+        let too_many = sockets.handle(Time::ZERO, 0, SocketCall::Hold { ends }, Vec::new());
         assert_eq!(too_many, Err(Misbehaved));
         for _ in 0..20 * SOCKET_PLACES_MAX + 1 {
-            sockets.handle(Time::ZERO, 0, SocketCall::LetGo { place }, Vec::new()).unwrap();
+            sockets.handle(Time::ZERO, 0, SocketCall::LetGo { end: EndRef { place, secret } }, Vec::new()).unwrap();
         }
         assert_eq!(sockets.orphans.len(), 1);
         for _ in 0..100 {
-            sockets.handle(Time::ZERO, 0, SocketCall::Hold { places: vec![(place, secret)] }, Vec::new()).unwrap();
-            sockets.handle(Time::ZERO, 0, SocketCall::LetGo { place }, Vec::new()).unwrap();
+            sockets
+                .handle(Time::ZERO, 0, SocketCall::Hold { ends: vec![EndRef { place, secret }] }, Vec::new())
+                .unwrap();
+            sockets.handle(Time::ZERO, 0, SocketCall::LetGo { end: EndRef { place, secret } }, Vec::new()).unwrap();
         }
         assert_eq!(sockets.orphans.len(), 1, "an end that is let go again and again is remembered once");
     }
@@ -710,7 +758,8 @@ mod tests {
         let place = *sockets.clients[&1].ends.iter().next().unwrap();
         for index in 0..2 {
             let place = *sockets.clients[&index].ends.iter().next().unwrap();
-            sockets.handle(Time::ZERO, index, SocketCall::Release { place }, Vec::new()).unwrap();
+            let end = sockets.end_ref(place);
+            sockets.handle(Time::ZERO, index, SocketCall::Release { end }, Vec::new()).unwrap();
         }
         sockets.take_outbox();
         sockets.gone(1, Time::ZERO);
@@ -720,8 +769,8 @@ mod tests {
         assert!(sockets.clients[&0].slabs.is_empty() && sockets.slabs.links().count() == 0);
     }
 
-    /// Connections between two clients that no socket stands behind; gives the places of their ends with the secrets.
-    fn connections(sockets: &mut Sockets, clients: [usize; 2], count: u64) -> Vec<(Place, u64)> {
+    /// Connections between two clients that no socket stands behind; gives their ends.
+    fn connections(sockets: &mut Sockets, clients: [usize; 2], count: u64) -> Vec<EndRef> {
         let processes = clients.map(|i| sockets.clients[&i].process);
         let uid = sockets.clients[&clients[0]].uid;
         let mut all = Vec::new();
@@ -736,7 +785,7 @@ mod tests {
                 let place = Place { slab, slot, end };
                 sockets.clients.get_mut(&clients[usize::from(end)]).unwrap().ends.insert(place);
                 sockets.by_cookie.insert(cookies[usize::from(end)], place);
-                all.push((place, number));
+                all.push(EndRef { place, secret: number });
             }
         }
         all
@@ -746,17 +795,17 @@ mod tests {
     fn ends_that_many_held_and_all_have_left_are_looked_at_once_and_in_turns() {
         const HOLDERS: usize = 40;
         let Some((mut sockets, _bells)) = service(2 + HOLDERS) else { return };
-        let places = connections(&mut sockets, [0, 1], 600);
+        let all = connections(&mut sockets, [0, 1], 600);
         for index in 2..2 + HOLDERS {
-            for places in places.chunks(SOCKET_PLACES_MAX) {
-                sockets.handle(Time::ZERO, index, SocketCall::Hold { places: places.to_vec() }, Vec::new()).unwrap();
+            for ends in all.chunks(SOCKET_PLACES_MAX) {
+                sockets.handle(Time::ZERO, index, SocketCall::Hold { ends: ends.to_vec() }, Vec::new()).unwrap();
             }
             sockets.take_outbox();
         }
         let start = Time::ZERO;
         for index in 0..2 + HOLDERS {
             sockets.gone(index, start);
-            assert!(sockets.orphans.len() <= places.len(), "an end is one orphan, however many held it");
+            assert!(sockets.orphans.len() <= all.len(), "an end is one orphan, however many held it");
         }
         // Each turn does its part; what it leaves makes the next one due at once.
         let mut now = start;
@@ -782,7 +831,7 @@ mod tests {
         sockets.gone(0, Time::ZERO);
         sockets.gone(2, Time::ZERO);
         sockets.serve_orphans(Time::ZERO);
-        let link = sockets.slabs.link(few[0].0).unwrap();
+        let link = sockets.slabs.link(few[0].place).unwrap();
         assert!(link.holders[0].is_empty() && !link.holders[1].is_empty());
     }
 

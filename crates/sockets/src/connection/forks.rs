@@ -4,7 +4,7 @@
 //! counted is known to the thread that forks, not to the connection, for threads fork at the same time. The child finds every lock of a connection free. A
 //! connection that was on its way into shared memory when the fork happened stays with the kernel in the child, and in the parent until the child has let it go.
 
-use super::{Connection, Joined, Registration, Stage};
+use super::{Connection, Registration, Stage};
 use crate::context::Context;
 use crate::ledger::Ledger;
 use crate::node::Meeting;
@@ -12,7 +12,7 @@ use crate::types::{Bypass, Close};
 use std::sync::atomic::Ordering;
 use vmmc_host::Region;
 use vmmc_host::stream::Section;
-use vmmc_host::stream::messages::Place;
+use vmmc_host::stream::messages::EndRef;
 
 /// What one fork has counted, and holds until it is over.
 #[derive(Debug)]
@@ -48,8 +48,8 @@ impl<'a> Forking<'a> {
         Forking { counted: counted.collect(), _ledger: ledger.hold() }
     }
 
-    /// In the child: the counts are this process's own from now on. Gives the places of upgraded connections, with the proof that we have them mapped.
-    pub(crate) fn inherit(self, context: &Context) -> Vec<(Place, u64)> {
+    /// In the child: the counts are this process's own from now on. Gives the ends of upgraded connections.
+    pub(crate) fn inherit(self, context: &Context) -> Vec<EndRef> {
         let all: Vec<(&Connection, By)> = self.counted.iter().map(|one| (one.connection, one.by)).collect();
         drop(self);
         all.iter().for_each(|(connection, _)| {
@@ -57,7 +57,7 @@ impl<'a> Forking<'a> {
             connection.matched.keep_in_child();
         });
         all.iter().for_each(|(connection, by)| connection.inherit(context, *by));
-        all.iter().filter_map(|(connection, _)| connection.place()).collect()
+        all.iter().filter_map(|(connection, _)| connection.end()).collect()
     }
 }
 
@@ -115,10 +115,9 @@ impl Connection {
         }
     }
 
-    /// Where it is, and the proof that we have it mapped, if it is upgraded and open.
-    fn place(&self) -> Option<(Place, u64)> {
-        let secret = |joined: &Joined| joined.core.slot.words().secret.load(Ordering::Relaxed);
-        self.upgraded.get().filter(|_| self.stage() == Stage::Joined).map(|joined| (joined.seat.place, secret(joined)))
+    /// Its end, if it is upgraded and open.
+    fn end(&self) -> Option<EndRef> {
+        self.upgraded.get().filter(|_| self.stage() == Stage::Joined).map(|joined| joined.seat.end)
     }
 }
 
@@ -130,6 +129,7 @@ mod tests {
     use crate::types::Close;
     use std::os::fd::AsFd;
     use std::sync::Arc;
+    use vmmc_host::stream::messages::Place;
     use vmmc_host::stream::{Shape, Slab};
 
     /// A context without a node, and an upgraded connection of it.
@@ -138,7 +138,8 @@ mod tests {
         let slot = Slab::create(Shape { slots: 1, small_bytes: 4096, large_bytes: 4096 }).unwrap().slot(0).unwrap();
         slot.words().ends[0].holders.store(1, Ordering::SeqCst);
         let connection = Connection::new(0);
-        let seat = Seat { place: Place { slab: 1, slot: 0, end: 0 }, session: Default::default() };
+        let seat =
+            Seat { end: EndRef { place: Place { slab: 1, slot: 0, end: 0 }, secret: 0 }, session: Default::default() };
         connection.join(&context, Meeting { seat, slot, peer: None });
         (context, connection)
     }

@@ -180,7 +180,7 @@ impl Connection {
             context.node().release(&meeting.seat);
             return self.settle_for(Bypass::Shared);
         }
-        let own = &meeting.slot.words().ends[meeting.seat.place.end as usize];
+        let own = &meeting.slot.words().ends[meeting.seat.end.place.end as usize];
         own.no_delay.store(u32::from(no_delay), Ordering::Relaxed);
         own.not_sent.store(not_sent, Ordering::Relaxed);
         own.holders.store(1, Ordering::SeqCst);
@@ -208,7 +208,7 @@ impl Connection {
 
     fn join_watched(&self, context: &Context, meeting: Meeting, mut watches: Section<'_, Vec<Registration>>) {
         let Meeting { seat, slot, peer } = meeting;
-        let core = Upgraded::new(slot, seat.place.end as usize, self.early.clone());
+        let core = Upgraded::new(slot, seat.end.place.end as usize, self.early.clone());
         if context.settings().between_always {
             core.always_by_ring();
         }
@@ -515,7 +515,7 @@ mod tests {
     use crate::context::Settings;
     use crate::node::Seat;
     use std::os::fd::AsFd;
-    use vmmc_host::stream::messages::Place;
+    use vmmc_host::stream::messages::{EndRef, Place};
     use vmmc_host::stream::{Shape, Slab};
 
     #[test]
@@ -527,7 +527,10 @@ mod tests {
             let slot = Slab::create(shape).unwrap().slot(0).unwrap();
             let connection = Connection::new(0);
             connection.shutdown(&context, socket.as_fd(), how);
-            let seat = Seat { place: Place { slab: 1, slot: 0, end: 0 }, session: Default::default() };
+            let seat = Seat {
+                end: EndRef { place: Place { slab: 1, slot: 0, end: 0 }, secret: 0 },
+                session: Default::default(),
+            };
             connection.join(&context, Meeting { seat, slot: slot.clone(), peer: None });
             assert_eq!(slot.words().directions[1].receiver_flags.load(Ordering::SeqCst), flags);
         }

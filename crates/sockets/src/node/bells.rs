@@ -145,7 +145,7 @@ impl Node {
             peer.ring_bell(watch)
         };
         if !met.is_some_and(rings) && !session.peer(watch.process).is_some_and(rings) {
-            self.say_of(seat, |place| SocketCall::Ring { place });
+            self.say_of(seat, |end| SocketCall::Ring { end });
         }
     }
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vmmc_host::channel::{ChannelError, node_socket_name};
 use vmmc_host::control::{Answer, CONTROL_VERSION, Call, RefusalCode, Reply, Request, decode, encode};
-use vmmc_host::stream::messages::{OfferRefusal, Place, SocketCall, SocketNews};
+use vmmc_host::stream::messages::{EndRef, OfferRefusal, SocketCall, SocketNews};
 use vmmc_host::stream::{BELLS, Bells, Slab};
 use vmmc_host::{Channel, Nanos};
 
@@ -173,7 +173,7 @@ impl Node {
                     link.slabs.insert(slab, mapped);
                 }
             }
-            (SocketNews::Matched { connection, place, peer }, _) => self.matched(link, connection, place, peer),
+            (SocketNews::Matched { connection, end, peer }, _) => self.matched(link, connection, end, peer),
             (SocketNews::Refused { connection, why }, _) => {
                 if let Some(connection) = link.waiting.remove(&connection).and_then(|c| c.upgrade()) {
                     connection.settle(Verdict::Refused(why));
@@ -183,8 +183,8 @@ impl Node {
                 let bell = link.bells_asked.remove(&connection).expect("just seen");
                 self.bells_heard[bell as usize].store(link.session.number, Ordering::Release);
             }
-            (SocketNews::Adopted { connection, place, other_user, peer }, _) => {
-                let adoption = match place.and_then(|place| Self::meeting(link, place, peer)) {
+            (SocketNews::Adopted { connection, end, other_user, peer }, _) => {
+                let adoption = match end.and_then(|end| Self::meeting(link, end, peer)) {
                     Some(meeting) => Adoption::Met(meeting),
                     None if other_user => Adoption::Kernel,
                     None => Adoption::Unknown,
@@ -211,18 +211,18 @@ impl Node {
         }
     }
 
-    fn meeting(link: &Link, place: Place, peer: u32) -> Option<Meeting> {
-        let slot = link.slabs.get(&place.slab)?.slot(place.slot)?;
+    fn meeting(link: &Link, end: EndRef, peer: u32) -> Option<Meeting> {
+        let slot = link.slabs.get(&end.place.slab)?.slot(end.place.slot)?;
         let session = link.session.clone();
         let peer = session.peer(peer);
-        (place.end < 2).then(|| Meeting { seat: Seat { place, session }, slot, peer })
+        (end.place.end < 2).then(|| Meeting { seat: Seat { end, session }, slot, peer })
     }
 
-    fn matched(&self, link: &mut Link, number: u64, place: Place, peer: u32) {
+    fn matched(&self, link: &mut Link, number: u64, end: EndRef, peer: u32) {
         // An offer that was taken back is undone by the node, and the slot may be another
         // connection's by now.
         let Some(connection) = link.waiting.remove(&number) else { return };
-        let meeting = Self::meeting(link, place, peer);
+        let meeting = Self::meeting(link, end, peer);
         match (meeting, connection.upgrade()) {
             (Some(meeting), Some(connection)) if connection.settle(Verdict::Matched(meeting.clone())) => {}
             (meeting, connection) => {
@@ -232,7 +232,7 @@ impl Node {
                 if let Some(connection) = connection {
                     connection.settle(Verdict::Refused(OfferRefusal::MemoryShort));
                 }
-                self.say(link, SocketCall::Release { place }, &[]);
+                self.say(link, SocketCall::Release { end }, &[]);
             }
         }
     }

@@ -10,7 +10,7 @@ use crate::types::Bypass;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use vmmc_host::stream::messages::{Place, SocketCall, SocketClaim};
+use vmmc_host::stream::messages::{EndRef, SocketCall, SocketClaim};
 use vmmc_host::{Deadline, Nanos};
 
 impl Node {
@@ -35,18 +35,18 @@ impl Node {
 
     /// An end is not used any more.
     pub(crate) fn release(&self, seat: &Seat) {
-        self.say_of(seat, |place| SocketCall::Release { place });
+        self.say_of(seat, |end| SocketCall::Release { end });
     }
 
     /// The ring from this end was full.
     #[cold]
     pub(crate) fn grow(&self, seat: &Seat) {
-        self.say_of(seat, |place| SocketCall::Grow { place });
+        self.say_of(seat, |end| SocketCall::Grow { end });
     }
 
     /// This process holds an end no more; others do.
     pub(crate) fn let_go(&self, seat: &Seat) {
-        self.say_of(seat, |place| SocketCall::LetGo { place });
+        self.say_of(seat, |end| SocketCall::LetGo { end });
     }
 
     /// The kernel says that the other end, on another node, has ended: is all here that it sent by
@@ -54,7 +54,7 @@ impl Node {
     /// node the connection is broken.
     #[cold]
     pub(crate) fn ask_for_the_rest(&self, seat: &Seat) {
-        self.say_of(seat, |place| SocketCall::Ended { place });
+        self.say_of(seat, |end| SocketCall::Ended { end });
     }
 
     /// Remembers a connection to another node. False: not now.
@@ -95,11 +95,11 @@ impl Node {
     }
 
     /// Ends inherited by fork.
-    pub(crate) fn hold(&self, settings: &Settings, places: &[(Place, u64)]) {
+    pub(crate) fn hold(&self, settings: &Settings, ends: &[EndRef]) {
         let Some(mut link) = self.lock_patiently() else { return };
         if self.connect(&mut link, settings).is_some() {
-            let mut batches = places.chunks(HOLD_BATCH);
-            if batches.all(|places| self.say(&mut link, SocketCall::Hold { places: places.to_vec() }, &[])) {
+            let mut batches = ends.chunks(HOLD_BATCH);
+            if batches.all(|ends| self.say(&mut link, SocketCall::Hold { ends: ends.to_vec() }, &[])) {
                 let _ = self.held.set(link.session.clone());
             }
         }

@@ -162,7 +162,7 @@ mod tests {
     use super::*;
     use vmmc_host::Channel;
     use vmmc_host::control::{Call, Request, decode};
-    use vmmc_host::stream::messages::Place;
+    use vmmc_host::stream::messages::{EndRef, Place};
 
     fn node() -> (Node, Channel) {
         let (ours, theirs) = Channel::pair().unwrap();
@@ -172,14 +172,14 @@ mod tests {
     }
 
     fn release(slot: u32) -> SocketCall {
-        SocketCall::Release { place: Place { slab: 1, slot, end: 0 } }
+        SocketCall::Release { end: EndRef { place: Place { slab: 1, slot, end: 0 }, secret: 1 } }
     }
 
     /// The slots whose release has come.
     fn released(theirs: &Channel) -> Vec<u32> {
         let messages = std::iter::from_fn(|| theirs.try_receive().ok());
         let slot = |(bytes, _): (Vec<u8>, _)| match decode::<Request>(&bytes).unwrap().call {
-            Call::Sockets(SocketCall::Release { place }) => place.slot,
+            Call::Sockets(SocketCall::Release { end }) => end.place.slot,
             other => panic!("{other:?}"),
         };
         messages.map(slot).collect()

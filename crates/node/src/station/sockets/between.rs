@@ -380,7 +380,8 @@ impl Sockets {
         self.introduce(client, NODE, place.slab);
         self.client(client).ends.insert(place);
         self.by_cookie.insert(cookie, place);
-        self.tell(client, SocketNews::Matched { connection, place, peer: NODE }, Vec::new());
+        let end = self.end_ref(place);
+        self.tell(client, SocketNews::Matched { connection, end, peer: NODE }, Vec::new());
     }
 
     /// A slot for an offer, as one of two replicas.

@@ -14,7 +14,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vmmc_host::process::ProcessWatch;
-use vmmc_host::stream::messages::{Place, SocketNews};
+use vmmc_host::stream::messages::{EndRef, Place, SocketNews};
 use vmmc_host::stream::{EndWords, Watch};
 use vmmc_nic::Time;
 
@@ -93,8 +93,8 @@ impl Orphans {
 
 impl Sockets {
     /// A process inherited ends by fork: it knows their secrets because it inherited the mapping.
-    pub(super) fn hold(&mut self, index: usize, places: &[(Place, u64)]) {
-        for &(place, secret) in places {
+    pub(super) fn hold(&mut self, index: usize, ends: &[EndRef]) {
+        for &EndRef { place, secret } in ends {
             let known = self.slabs.link(place).is_some_and(|link| link.secret == secret);
             if known {
                 self.add_holder(index, place);
@@ -108,14 +108,14 @@ impl Sockets {
         let uid = self.clients[&index].uid;
         let other_user = known.is_some_and(|place| self.slabs.user(place.slab).is_some_and(|user| user != uid));
         let Some(place) = known.filter(|&place| self.add_holder(index, place)) else {
-            let news = SocketNews::Adopted { connection, place: None, other_user, peer: 0 };
+            let news = SocketNews::Adopted { connection, end: None, other_user, peer: 0 };
             return self.tell(index, news, Vec::new());
         };
         let process = self.clients[&index].process;
         self.introduce(index, process, place.slab);
         let peer = self.slabs.link(place).and_then(|l| l.holders[1 - place.end as usize].processes().next());
         let peer = peer.unwrap_or(0);
-        let news = SocketNews::Adopted { connection, place: Some(place), other_user: false, peer };
+        let news = SocketNews::Adopted { connection, end: Some(self.end_ref(place)), other_user: false, peer };
         self.tell(index, news, Vec::new());
     }
 
