@@ -9,12 +9,14 @@ use std::cell::Cell;
 use std::io::IoSliceMut;
 use std::sync::Arc;
 use vmmc_host::stores::Store;
-use vmmc_host::stream::{End, Flags, Shape, Slab, Slot};
+use vmmc_host::stream::{End, Flags, Left, Shape, Slab, Slot};
 
-/// A kernel's socket on which the other end has ended; `during` happens while a receive is in it.
+/// A kernel's socket on which the other end has ended; `during` happens while a receive is in it,
+/// `at_look` while it is asked about the other end.
 struct Ended<'a> {
     look: Cell<End>,
     during: &'a dyn Fn(),
+    at_look: &'a dyn Fn(),
 }
 
 impl Kernel for Ended<'_> {
@@ -32,6 +34,7 @@ impl Kernel for Ended<'_> {
         Some((0, 0))
     }
     fn look(&self) -> End {
+        (self.at_look)();
         // As SO_ERROR is: told once.
         self.look.replace(End::Ended)
     }
@@ -64,7 +67,7 @@ fn complete(slot: &Slot) {
 #[test]
 fn what_comes_by_the_ring_while_a_receive_hears_of_the_end_is_received() {
     let (core, slot) = end();
-    let nothing = Ended { look: Cell::new(End::Ended), during: &|| () };
+    let nothing = Ended { look: Cell::new(End::Ended), during: &|| (), at_look: &|| () };
     assert_eq!(receive(&core, &nothing), Receiving::Empty, "the ring may be next");
     assert!(core.takes_question());
     let words = &slot.words().directions[0];
@@ -78,7 +81,7 @@ fn what_comes_by_the_ring_while_a_receive_hears_of_the_end_is_received() {
             complete(&slot);
         }
     };
-    let kernel = Ended { look: Cell::new(End::Ended), during: &during };
+    let kernel = Ended { look: Cell::new(End::Ended), during: &during, at_look: &|| () };
     assert_eq!(receive(&core, &kernel), Receiving::Done(3));
     assert_eq!(receive(&core, &kernel), Receiving::Done(0));
 }
@@ -86,7 +89,7 @@ fn what_comes_by_the_ring_while_a_receive_hears_of_the_end_is_received() {
 #[test]
 fn a_thread_that_waits_for_the_rest_goes_on_when_another_thread_has_heard_first_that_all_is_here() {
     let (core, slot) = end();
-    let kernel = Ended { look: Cell::new(End::Ended), during: &|| () };
+    let kernel = Ended { look: Cell::new(End::Ended), during: &|| (), at_look: &|| () };
     assert_eq!(receive(&core, &kernel), Receiving::Empty);
     assert!(core.waits_for_the_rest() && !core.ends_sleep());
     complete(&slot);
@@ -100,7 +103,7 @@ fn a_thread_that_waits_for_the_rest_goes_on_when_another_thread_has_heard_first_
 fn a_reset_that_the_kernel_told_to_a_look_is_told_to_the_next_receive() {
     let (core, slot) = end();
     complete(&slot);
-    let kernel = Ended { look: Cell::new(End::Reset(Errno::CONNRESET)), during: &|| () };
+    let kernel = Ended { look: Cell::new(End::Reset(Errno::CONNRESET)), during: &|| (), at_look: &|| () };
     core.follow_hints(&kernel);
     assert_eq!(receive(&core, &kernel), Receiving::Failed(Errno::CONNRESET));
     assert_eq!(receive(&core, &kernel), Receiving::Done(0), "once");
@@ -109,7 +112,7 @@ fn a_reset_that_the_kernel_told_to_a_look_is_told_to_the_next_receive() {
 #[test]
 fn a_receive_of_no_bytes_says_nothing_of_an_end() {
     let (core, _slot) = end();
-    let kernel = Ended { look: Cell::new(End::Open), during: &|| () };
+    let kernel = Ended { look: Cell::new(End::Open), during: &|| (), at_look: &|| () };
     assert_eq!(core.receive(ME, &kernel, &mut [], true).0, Receiving::Done(0));
     assert!(!core.takes_question());
 }
@@ -117,7 +120,7 @@ fn a_receive_of_no_bytes_says_nothing_of_an_end() {
 #[test]
 fn a_peer_that_ended_its_direction_in_the_kernel_behind_the_ring_still_receives() {
     let (core, slot) = end();
-    let kernel = Ended { look: Cell::new(End::Bytes), during: &|| () };
+    let kernel = Ended { look: Cell::new(End::Bytes), during: &|| (), at_look: &|| () };
     let words = &slot.words().directions[0];
     words.change(0);
     core.follow(ME, &kernel);
@@ -139,4 +142,28 @@ fn a_receive_does_not_keep_its_own_end_from_the_ring_that_it_wishes_for() {
     core.end_resting_receive();
     own.soon.store(1, Ordering::SeqCst);
     assert!(!core.begin_kernel_receive() && !core.is_deaf(), "a look");
+}
+
+#[test]
+fn who_asks_the_kernel_while_another_thread_follows_the_end_into_it_finds_no_death() {
+    // Libraries of an earlier release do not announce an end that the kernel's socket tells of.
+    for announces in [true, false] {
+        let (core, slot) = end();
+        let words = &slot.words().directions[0];
+        words.change(0);
+        let nothing = Ended { look: Cell::new(End::Open), during: &|| (), at_look: &|| () };
+        core.follow(ME, &nothing);
+        assert!(core.incoming().reads_ring());
+        // The other end leaves the ring, and ends.
+        words.begin_change();
+        words.leave_ring(Left { from: 0, whole: true });
+        if announces {
+            slot.words().directions[1].receiver_flags.store(Flags::ENDED, Ordering::SeqCst);
+        }
+        complete(&slot);
+        let follows = || core.follow(ME, &nothing);
+        core.follow_hints(&Ended { look: Cell::new(End::Ended), during: &|| (), at_look: &follows });
+        assert!(!core.incoming().reads_ring(), "the other thread has followed");
+        assert!(!core.is_gone(), "an end is no death: what this end sends is read");
+    }
 }
