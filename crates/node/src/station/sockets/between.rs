@@ -78,6 +78,8 @@ struct Remote {
     released: bool,
     /// Somebody unknown may still use the slot.
     abandoned: bool,
+    /// The other node was told that all holders of the end have ended.
+    told_dead: bool,
 }
 
 #[derive(Default)]
@@ -434,6 +436,7 @@ impl Sockets {
             due: Due::default(),
             released: false,
             abandoned: false,
+            told_dead: false,
         };
         self.between.links.insert(id, link);
         self.between.unconfirmed.insert(own.clone());
@@ -512,8 +515,18 @@ impl Sockets {
             return false;
         };
         link.due.hint = Some(ended);
+        link.told_dead |= ended;
         self.between.queue(id);
         true
+    }
+
+    /// Somebody holds an end after all: the other node should not take it for dead.
+    pub(super) fn not_dead_on_other_node(&mut self, place: Place) {
+        let Some((id, link)) = self.between.link_at(place).filter(|(_, link)| link.place == place) else { return };
+        if std::mem::take(&mut link.told_dead) {
+            link.due.hint = Some(false);
+            self.between.queue(id);
+        }
     }
 
     /// A client had no bell of ours. False: the other end is not on another node.

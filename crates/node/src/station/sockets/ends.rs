@@ -318,7 +318,8 @@ impl Sockets {
     }
 
     /// Somebody holds an end after all.
-    fn not_dead(&self, place: Place) {
+    fn not_dead(&mut self, place: Place) {
+        self.not_dead_on_other_node(place);
         if let Some(slot) = self.slabs.slot(place) {
             slot.words().ends[place.end as usize].dead.store(0, Ordering::SeqCst);
         }
@@ -330,9 +331,7 @@ impl Sockets {
         }
         let Some(slot) = self.slabs.slot(place) else { return };
         let ends = &slot.words().ends;
-        if ended {
-            ends[place.end as usize].dead.store(1, Ordering::SeqCst);
-        }
+        ends[place.end as usize].dead.store(u32::from(ended), Ordering::SeqCst);
         ends[1 - place.end as usize].hint.fetch_add(1, Ordering::SeqCst);
         self.wake(Place { end: 1 - place.end, ..place });
     }
