@@ -133,15 +133,29 @@ unsafe extern "C" fn in_parent() {
     let_signals_through(&signals);
 }
 
+/// Entries without a descriptor. The kernel copies the descriptors of a process before its memory: what another thread
+/// opened in between stands in the table and is not here, and the kernel gives its number to the next file.
+fn take_foreign() -> Vec<Entry> {
+    let is_foreign = |&(fd, entry): &(c_int, Entry)| match entry {
+        Entry::Connection(_) => vmmc_host::stream::cookie(tcp::borrowed(fd)).is_err(),
+        Entry::Set(_) | Entry::Own => rustix::io::fcntl_getfd(tcp::borrowed(fd)).is_err(),
+        Entry::Nothing => false,
+    };
+    table::known(0, c_int::MAX).filter(is_foreign).map(|(fd, _)| table::take(fd)).collect()
+}
+
 unsafe extern "C" fn in_child() {
     let _inside = Inside::enter();
     OWNER.store(own_pid(), Relaxed);
     vmmc_host::stream::forget_thread_id();
     let Some(forking) = in_progress() else { return };
     let InProgress { core, connections, sets, making, signals } = *forking;
+    // First: what follows opens files of its own.
+    let foreign = take_foreign();
     if let (Some(context), Some(core)) = (own::context_if_made(), core) {
         context.after_fork_child(core);
     }
+    foreign.into_iter().for_each(Entry::release);
     for (set, taken) in &sets {
         if *taken {
             set.members.give_back();
