@@ -133,11 +133,16 @@ unsafe extern "C" fn in_parent() {
     let_signals_through(&signals);
 }
 
-/// Entries without a descriptor. The kernel copies the descriptors of a process before its memory: what another thread
-/// opened in between stands in the table and is not here, and the kernel gives its number to the next file.
+/// Takes entries out of the table whose descriptors are not here. The kernel copies the descriptors
+/// of a process before its memory: what another thread opened in between stands in the table, and
+/// its number is free here, or is still what that thread closed before.
 fn take_foreign() -> Vec<Entry> {
+    let is_own = |tcp: &Held, cookie| tcp.connection().is_none_or(|connection| connection.may_be(cookie));
     let is_foreign = |&(fd, entry): &(c_int, Entry)| match entry {
-        Entry::Connection(_) => vmmc_host::stream::cookie(tcp::borrowed(fd)).is_err(),
+        Entry::Connection(_) => match vmmc_host::stream::cookie(tcp::borrowed(fd)) {
+            Ok(cookie) => table::connection(fd).is_some_and(|tcp| !is_own(&tcp, cookie)),
+            Err(_) => true,
+        },
         Entry::Set(_) | Entry::Own => rustix::io::fcntl_getfd(tcp::borrowed(fd)).is_err(),
         Entry::Nothing => false,
     };

@@ -1,5 +1,5 @@
-//! Signal handlers that use connections, and connections that carry a page and close, with connections
-//! offered at once and at random moments too.
+//! Signal handlers and forks beside connections that are busy, and connections that carry a page
+//! and close, with connections offered at once and at random moments too.
 //!
 //! Invariant: a program that hangs is killed at its limit, and the test fails.
 
@@ -14,14 +14,34 @@ fn a_signal_handler_closes_accepts_sends_receives_and_shuts_down_whatever_it_int
         return;
     }
     let world = World::new();
-    let (source, binary) = (concat!(env!("CARGO_MANIFEST_DIR"), "/tests/signals.c"), world.folder.join("signals"));
-    let binary = binary.to_str().expect("ASCII");
-    world.run(By::Itself, &["cc", "-std=gnu11", "-O2", "-w", "-o", binary, source]);
+    let binary = &compiled(&world, "signals");
     for by in [By::Exec, AT_ONCE, RANDOM] {
         let output = finish_within(Duration::from_secs(60), world.command(by, &[binary, "200"]));
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success() && text(&output) == "fine\n", "{by:?}: {}{said}", text(&output));
     }
+}
+
+#[test]
+fn the_child_of_a_fork_has_files_of_its_own_while_other_threads_open_connections() {
+    if !have("cc", "gcc") {
+        return;
+    }
+    let world = World::new();
+    let binary = &compiled(&world, "forks");
+    for by in [By::Exec, AT_ONCE] {
+        let output = finish_within(Duration::from_secs(60), world.command(by, &[binary, "500"]));
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && text(&output) == "fine\n", "{by:?}: {}{said}", text(&output));
+    }
+}
+
+/// A C program of this folder, in the folder of the world.
+fn compiled(world: &World, name: &str) -> String {
+    let source = format!("{}/tests/{name}.c", env!("CARGO_MANIFEST_DIR"));
+    let binary = world.folder.join(name).to_str().expect("ASCII").to_string();
+    world.run(By::Itself, &["cc", "-std=gnu11", "-O2", "-w", "-pthread", "-o", &binary, &source]);
+    binary
 }
 
 #[test]

@@ -269,6 +269,13 @@ impl Connection {
         self.upgraded.get().is_none()
     }
 
+    /// Whether a socket with this `SO_COOKIE` may be its own. That of a connection which was never
+    /// offered is not known.
+    pub fn may_be(&self, cookie: u64) -> bool {
+        let own = self.cookie.load(Ordering::Relaxed);
+        own == 0 || own == cookie
+    }
+
     /// Sends bytes; never waits.
     #[inline]
     pub fn send(&self, context: &Context, fd: BorrowedFd<'_>, from: &[IoSlice<'_>]) -> Sent<'_> {
