@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Version of the interface between library and node. Both sides must have the same.
-pub const CONTROL_VERSION: u32 = 8;
+pub const CONTROL_VERSION: u32 = 9;
 
 /// What a process asks of its node. `serial` numbers are echoed so that a reply that comes after its deadline is recognised and dropped.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
