@@ -94,11 +94,8 @@ impl Orphans {
 impl Sockets {
     /// A process inherited ends by fork: it knows their secrets because it inherited the mapping.
     pub(super) fn hold(&mut self, index: usize, ends: &[EndRef]) {
-        for &EndRef { place, secret } in ends {
-            let known = self.slabs.link(place).is_some_and(|link| link.secret == secret);
-            if known {
-                self.add_holder(index, place);
-            }
+        for &end in ends {
+            self.of_now(end, |all, place| _ = all.add_holder(index, place));
         }
     }
 
