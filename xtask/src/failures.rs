@@ -1,7 +1,7 @@
 //! What failed, out of the log of the test runners.
 //!
-//! Invariant: the summary is short, whatever the tests printed: whoever reads only the end of a check's output sees
-//! which tests failed, and what each one said.
+//! Invariant: the summary is short, whatever the tests printed: whoever reads only the end of a
+//! check's output sees which tests failed, and what each one said.
 
 /// Lines of each failed test that the summary shows.
 const LINES_MAX: usize = 10;
@@ -15,7 +15,8 @@ pub(crate) fn summary(log: &str) -> Vec<String> {
     let mut failed = Vec::new();
     let mut lines = log.lines().peekable();
     while let Some(line) = lines.next() {
-        // The runner prints the word twice: above what the failed tests printed, and above their names.
+        // The runner prints the word twice: above what the failed tests printed, and above their
+        // names.
         if line != "failures:" {
             continue;
         }

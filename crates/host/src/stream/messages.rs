@@ -67,7 +67,8 @@ pub enum SocketCall {
         /// Which.
         socket: SocketClaim,
     },
-    /// The offer stands no more. If the node has matched it meanwhile, the end is released: the process has not joined, and does not when it hears of the match.
+    /// The offer stands no more. If the node has matched it meanwhile, the end is released: the
+    /// process has not joined, and does not when it hears of the match.
     Withdraw {
         /// Number of the offer.
         connection: u64,

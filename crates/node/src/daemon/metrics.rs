@@ -90,7 +90,8 @@ impl Clients {
         self.served.retain(|(_, thread)| !thread.is_finished());
         self.ending.retain(|thread| !thread.is_finished());
         if self.ending.len() >= METRICS_CLIENTS_MAX {
-            // Ends as soon as it runs, or with the loop's answer, for which this client would wait too.
+            // Ends as soon as it runs, or with the loop's answer, for which this client would wait
+            // too.
             let _ = self.ending.remove(0).join();
         }
         while self.served.len() >= METRICS_CLIENTS_MAX {

@@ -48,7 +48,8 @@ impl<'a> Forking<'a> {
         Forking { counted: counted.collect(), _ledger: ledger.hold() }
     }
 
-    /// In the child: the counts are this process's own from now on. Gives the ends of upgraded connections.
+    /// In the child: the counts are this process's own from now on. Gives the ends of upgraded
+    /// connections.
     pub(crate) fn inherit(self, context: &Context) -> Vec<EndRef> {
         let all: Vec<(&Connection, By)> = self.counted.iter().map(|one| (one.connection, one.by)).collect();
         drop(self);
