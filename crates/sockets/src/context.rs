@@ -217,7 +217,7 @@ impl Context {
         // What the child does not know of its peers' bells it may never hear.
         self.poll();
         self.gate.close();
-        Forking::count(&self.ledger, open)
+        Forking::count(self.node(), &self.ledger, open)
     }
 
     /// To be called in the parent after `fork`, which may have failed: then the connections count as held by one process more than there is, which costs their peers a

@@ -13,6 +13,8 @@ mod link;
 mod places;
 mod unsaid;
 
+pub(crate) use unsaid::Held;
+
 use crate::connection::Connection;
 use crate::context::Settings;
 use crate::limits::{ANSWER_TIME, LOCK_TRIES, NODE_RETRY};
@@ -101,8 +103,9 @@ pub(crate) struct Peer {
     fds: [OnceLock<OwnedFd>; BELLS as usize],
 }
 
+/// The connection to the node, and what is awaited from it.
 #[derive(Debug, Default)]
-struct Link {
+pub(crate) struct Link {
     channel: Option<Channel>,
     /// Of the channel, or of the last one.
     session: Arc<Session>,

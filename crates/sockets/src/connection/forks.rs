@@ -7,7 +7,7 @@
 use super::{Connection, Registration, Stage};
 use crate::context::Context;
 use crate::ledger::Ledger;
-use crate::node::Meeting;
+use crate::node::{Held, Meeting, Node};
 use crate::types::{Bypass, Close};
 use std::sync::atomic::Ordering;
 use vmmc_host::Region;
@@ -19,6 +19,8 @@ use vmmc_host::stream::messages::EndRef;
 pub struct Forking<'a> {
     counted: Vec<Counted<'a>>,
     _ledger: Option<Section<'a, Option<Region>>>,
+    /// Let go last: what is said then may be an answer to what waits for the locks above.
+    node: Option<Held<'a>>,
 }
 
 #[derive(Debug)]
@@ -39,19 +41,24 @@ enum By {
 }
 
 impl<'a> Forking<'a> {
-    pub(crate) fn count(ledger: &'a Ledger, open: impl Iterator<Item = &'a Connection>) -> Forking<'a> {
+    /// Takes the locks in the order in which an answer of the node takes them.
+    pub(crate) fn count(node: &'a Node, ledger: &'a Ledger, open: impl Iterator<Item = &'a Connection>) -> Forking<'a> {
+        let node = node.hold_still();
         let counted = open.filter_map(|connection| {
             let by = connection.count_for_child(ledger)?;
             let (watches, matched) = (connection.watches.lock(), connection.matched.lock());
             Some(Counted { connection, by, _watches: watches, _matched: matched })
         });
-        Forking { counted: counted.collect(), _ledger: ledger.hold() }
+        Forking { counted: counted.collect(), _ledger: ledger.hold(), node }
     }
 
     /// In the child: the counts are this process's own from now on. Gives the ends of upgraded
     /// connections.
-    pub(crate) fn inherit(self, context: &Context) -> Vec<EndRef> {
+    pub(crate) fn inherit(mut self, context: &Context) -> Vec<EndRef> {
         let all: Vec<(&Connection, By)> = self.counted.iter().map(|one| (one.connection, one.by)).collect();
+        if let Some(node) = self.node.take() {
+            node.let_go_unsaid();
+        }
         drop(self);
         all.iter().for_each(|(connection, _)| {
             connection.watches.keep_in_child();
@@ -158,10 +165,8 @@ mod tests {
                 let second = context.before_fork(std::iter::once(&*connection));
                 context.after_fork_child(second);
             });
-            while holders(&connection) < 3 {
-                std::thread::yield_now();
-            }
-            // The first fork is over in the parent; what the second one counted stays counted.
+            std::thread::sleep(std::time::Duration::from_millis(2));
+            // The second one waits for the first to be over in the parent.
             context.after_fork_parent(first);
         });
         assert_eq!(holders(&connection), 3);

@@ -33,7 +33,8 @@ struct Message {
 }
 
 /// The lock of the connection to the node.
-pub(super) struct Held<'a> {
+#[derive(Debug)]
+pub(crate) struct Held<'a> {
     node: &'a Node,
     /// None only while it is dropped.
     link: Option<Section<'a, Link>>,
@@ -94,6 +95,13 @@ impl Node {
         Some(self.held(self.link.lock()?))
     }
 
+    /// Keeps others out for the length of a fork: the child would know of descriptors that another
+    /// thread took meanwhile, and not have them. None: this very thread has the lock, below a signal
+    /// handler.
+    pub(crate) fn hold_still(&self) -> Option<Held<'_>> {
+        self.lock_surely()
+    }
+
     fn held<'a>(&'a self, link: Section<'a, Link>) -> Held<'a> {
         Held { node: self, link: Some(link) }
     }
@@ -123,6 +131,13 @@ impl Node {
             }
         }
         true
+    }
+}
+
+impl Held<'_> {
+    /// In the child of a fork: what waits is the parent's to say.
+    pub(crate) fn let_go_unsaid(mut self) {
+        self.link = None;
     }
 }
 
@@ -160,6 +175,7 @@ impl Drop for Held<'_> {
 #[cfg(all(test, not(miri)))]
 mod tests {
     use super::*;
+    use crate::context::{Context, Settings};
     use vmmc_host::Channel;
     use vmmc_host::control::{Call, Request, decode};
     use vmmc_host::stream::messages::{EndRef, Place};
@@ -243,5 +259,29 @@ mod tests {
         node.link.lock().unwrap().session = Arc::default();
         drop(node.lock());
         assert!(node.unsaid.is_empty() && released(&theirs).is_empty());
+    }
+
+    #[test]
+    fn what_is_said_beside_a_fork_is_said_by_the_parent_when_it_is_over() {
+        let context = Context::new(Settings::from_env());
+        let (ours, theirs) = Channel::pair().unwrap();
+        context.node().link.lock().unwrap().channel = Some(ours);
+        let say = |slot| {
+            std::thread::scope(|scope| {
+                scope.spawn(|| context.node().say_surely(None, release(slot))).join().unwrap();
+            })
+        };
+        let forking = context.before_fork(std::iter::empty());
+        say(1);
+        assert!(released(&theirs).is_empty());
+        context.after_fork_parent(forking);
+        assert_eq!(released(&theirs), [1]);
+
+        let forking = context.before_fork(std::iter::empty());
+        say(2);
+        let of_parent = context.node().clone();
+        context.after_fork_child(forking);
+        assert!(released(&theirs).is_empty());
+        assert!(!of_parent.link.is_taken());
     }
 }
