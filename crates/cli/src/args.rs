@@ -5,6 +5,7 @@
 pub(crate) mod run;
 pub(crate) mod utlb;
 
+use crate::commands::top::Sort;
 use crate::failure::EXIT_CODES;
 use crate::limits::{DEMO_RUNS, MEASURE_TIME, RUNS, RUNS_MAX, SERIES_TIME, TURNS};
 use crate::report::units::parse_size;
@@ -28,6 +29,13 @@ impl Cli {
     /// The command line with all that its help says: a command of a group has the exit codes of its group.
     pub(crate) fn whole() -> clap::Command {
         <Cli as clap::CommandFactory>::command().mut_subcommands(handing_down)
+    }
+
+    /// The same without subcommands that only VMMC itself calls.
+    pub(crate) fn visible() -> clap::Command {
+        let whole = Cli::whole();
+        let shown = whole.get_subcommands().filter(|command| !command.is_hide_set()).cloned();
+        clap::Command::new("vmmc").version(env!("CARGO_PKG_VERSION")).subcommands(shown.collect::<Vec<_>>())
     }
 }
 
@@ -80,7 +88,7 @@ pub(crate) enum Command {
     #[command(after_help = EXIT_CODES)]
     Sockets(Sockets),
     /// Nodes, processes, exports, imports, rates and paths, live
-    #[command(after_help = EXIT_CODES)]
+    #[command(after_help = TOP_HELP)]
     Top(Top),
     /// Counters of a node and of its peers
     #[command(after_help = EXIT_CODES)]
@@ -491,6 +499,16 @@ pub(crate) struct Which {
 }
 
 /// What `exec --help` adds.
+/// The keys, as [`crate::commands::top`] has them, and the exit codes.
+const TOP_HELP: &str = concat!(
+    "Keys: up, down and tab choose the node whose details are shown; r, o, b, n and p sort by bytes and
+operations a second, bytes in all, name and process id; i inverts the order; ? shows what the columns
+mean; q ends.
+
+",
+    crate::exit_codes!()
+);
+
 const EXEC_HELP: &str = "\
 The exit code is the program's own; 127 when it was not found, 126 when it cannot be executed. The exclusion file holds lines `program NAME` and `port NUMBER[-NUMBER]`.
 
@@ -552,9 +570,15 @@ pub(crate) struct Ping {
 /// Live view.
 #[derive(Args, Debug)]
 pub(crate) struct Top {
-    /// Only this node [default: all of this user's on this machine]
+    /// Only this node [default: all of this user's and of root's on this machine]
     #[arg(long, value_name = "NAME", env = "VMMC_NODE")]
     pub(crate) name: Option<String>,
+    /// Order of processes and imports
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) sort: Sort,
+    /// The other way round
+    #[arg(long)]
+    pub(crate) invert: bool,
     /// Time between two looks, milliseconds
     #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(100..=60_000))]
     pub(crate) interval_ms: u64,

@@ -83,8 +83,9 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Trace(args::Trace::Record(record)) => commands::trace::record(&record),
         Command::Utlb(utlb) => commands::utlb::run(&utlb),
         Command::Completion { shell } => {
-            clap_complete::generate(shell, &mut Cli::whole(), "vmmc", &mut std::io::stdout());
-            Ok(())
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::visible(), "vmmc", &mut script);
+            write_out(&String::from_utf8_lossy(&script))
         }
         Command::Man { out, command } => commands::man::run(out.as_deref(), &command),
         Command::Worker { core } => measure::worker::run(core),

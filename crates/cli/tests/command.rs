@@ -36,6 +36,11 @@ fn help_names_every_command_and_exit_code() {
 fn completion_and_manual_come_from_the_same_declaration() {
     assert!(ok(&["completion", "bash"]).contains("two-nodes"));
     assert!(ok(&["completion", "zsh"]).contains("doctor"));
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = ok(&["completion", shell]);
+        let hidden = ["worker", "supervise", "sockets-peer", "detach"].into_iter().find(|word| script.contains(word));
+        assert_eq!(hidden, None, "{shell} completes what help hides");
+    }
     assert!(ok(&["man"]).contains(".SH"));
 }
 

@@ -339,7 +339,7 @@ pub enum RejectReason {
     PeerTableFull,
     /// It has another cluster key.
     #[error(
-        "its packets do not open with this node's cluster key and this node's not with its key; give both nodes the same key file (docs/running.md, cluster key)"
+        "its packets do not open with this node's cluster key and this node's not with its key; give both nodes the same key file (`--key-file`)"
     )]
     OtherKey,
     /// It takes no cipher that this node takes.

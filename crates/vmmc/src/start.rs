@@ -79,13 +79,17 @@ fn find_program(node: &str) -> Result<PathBuf, AttachError> {
     let found = beside(&own).into_iter().chain(std::env::split_paths(&path).map(|dir| dir.join(PROGRAM)));
     found.into_iter().find(|candidate| is_program(candidate)).ok_or_else(|| AttachError::NoProgram {
         node: node.into(),
-        looked: format!("the folders above {} and PATH", own.display()),
+        looked: format!("the folder of {} and PATH", own.display()),
     })
 }
 
-/// The program's places beside and above the running one, so that examples and tests find the one of their own build.
+/// The program's places: beside the running one, and above a folder of Cargo's, so that examples and
+/// tests find the one of their own build. In no other folder above: others may write into that one.
 fn beside(own: &Path) -> Vec<PathBuf> {
-    own.ancestors().skip(1).take(3).map(|dir| dir.join(PROGRAM)).collect()
+    let Some(folder) = own.parent() else { return Vec::new() };
+    let is_of_cargo = ["examples", "deps"].into_iter().any(|name| folder.ends_with(name));
+    let above = folder.parent().filter(|_| is_of_cargo);
+    [Some(folder), above].into_iter().flatten().map(|folder| folder.join(PROGRAM)).collect()
 }
 
 fn is_program(path: &Path) -> bool {
@@ -101,5 +105,11 @@ mod tests {
     fn an_example_looks_in_the_folder_of_its_build() {
         let places = beside(Path::new("/home/u/p/target/release/examples/01_hello"));
         assert!(places.contains(&PathBuf::from("/home/u/p/target/release/vmmc")));
+    }
+
+    #[test]
+    fn a_program_looks_in_no_folder_above_its_own() {
+        assert_eq!(beside(Path::new("/tmp/x/program")), [Path::new("/tmp/x/vmmc")]);
+        assert!(beside(Path::new("")).is_empty());
     }
 }

@@ -26,8 +26,7 @@ fn find(words: &[String]) -> Result<Command, Failure> {
     command.build();
     for word in words {
         let found = command.find_subcommand(word).cloned();
-        command =
-            found.ok_or_else(|| Failure::Usage(format!("no subcommand {word:?}; see `vmmc {} --help`", words[0])))?;
+        command = found.ok_or_else(|| Failure::Usage(format!("no subcommand {word:?}; see `vmmc --help`")))?;
     }
     Ok(command)
 }

@@ -165,6 +165,9 @@ fn is_not_us(process: &ProcessInfo) -> bool {
     process.pid != std::process::id()
 }
 
+/// Who sends packets that do not open, and what to do.
+const STRANGERS: &str = "of strangers, or of a node with another key, which needs the same key file (--key-file)";
+
 /// Everything about a node as text.
 fn describe(info: &NodeInfo) -> String {
     let up = units::time(info.uptime_ms as f64 * 1e6);
@@ -187,6 +190,10 @@ fn describe(info: &NodeInfo) -> String {
     for peer in info.peers.iter().filter(|p| !p.hint.is_empty()) {
         let name = if peer.name.is_empty() { "?" } else { &peer.name };
         out.push_str(&format!("no session with {name} at {}, probably because {}\n", peer.address, peer.hint));
+    }
+    let unopened = info.counters.iter().find(|(name, _)| name == "engine_bad_seals").map_or(0, |(_, count)| *count);
+    if unopened > 0 {
+        out.push_str(&format!("{unopened} packets did not open with this node's cluster key: {}\n", STRANGERS));
     }
     let processes = info.processes.iter().map(|p| {
         let numbers = [u64::from(p.exports), u64::from(p.imports), p.commands].map(|n| n.to_string());

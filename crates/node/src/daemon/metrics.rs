@@ -247,7 +247,7 @@ impl Page {
         key: &str,
         samples: impl IntoIterator<Item = (String, f64)>,
     ) {
-        let (gauge, help) = find(table, key).map_or((false, "See docs/counters.md."), |c| (c.gauge, c.help));
+        let (gauge, help) = find(table, key).map_or((false, "See counters.md."), |c| (c.gauge, c.help));
         // Base units here, whatever unit the counter has.
         let help = if name.ends_with("_seconds") { help.replace("microseconds", "seconds") } else { help.into() };
         match gauge {

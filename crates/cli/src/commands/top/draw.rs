@@ -63,7 +63,7 @@ fn help(frame: &mut Frame<'_>) {
             "commands  what the engine took from processes: transfers by other paths",
             "out, in   UDP datagrams to and from other nodes",
             "",
-            "docs/counters.md explains every number.",
+            "counters.md, in share/doc/vmmc, explains every number.",
         ]
         .map(String::from),
     );
@@ -76,9 +76,9 @@ fn help(frame: &mut Frame<'_>) {
 }
 
 /// The same as text, with all nodes, and the details of the first one.
-pub(super) fn text(view: &View, size: (u16, u16)) -> Result<String, std::io::Error> {
+pub(super) fn text(view: &View, screen: &Screen, size: (u16, u16)) -> Result<String, std::io::Error> {
     let nodes = u16::try_from(view.nodes.len()).unwrap_or(u16::MAX);
-    let mut lines = lines(view, &Screen::default(), (size.0, size.1.saturating_add(nodes)))?;
+    let mut lines = lines(view, screen, (size.0, size.1.saturating_add(nodes)))?;
     lines.dedup_by(|a, b| a.is_empty() && b.is_empty());
     Ok(lines.join("\n").trim_end().to_string() + "\n")
 }
@@ -302,7 +302,7 @@ mod tests {
 
     #[test]
     fn rates_of_mapped_transfers_are_shown_by_process_and_import() {
-        let text = text(&view(), (132, 50)).unwrap();
+        let text = text(&view(), &Screen::default(), (132, 50)).unwrap();
         let line = |words: &[&str]| text.lines().any(|line| words.iter().all(|word| line.contains(word)));
         let rate = per_second(12_500_000_000.0);
         assert!(rate.contains("GB/s"), "{rate}");
@@ -316,7 +316,7 @@ mod tests {
 
     #[test]
     fn keys_sort_invert_choose_help_and_end() {
-        let (view, mut screen) = (view(), Screen::live());
+        let (view, mut screen) = (view(), Screen::live(Sort::default(), false));
         let mut first = |keys: &str| {
             keys.chars().for_each(|key| assert!(!press(&mut screen, KeyCode::Char(key))));
             first_program(&lines(&view, &screen, (132, 50)).unwrap()).to_string()
@@ -344,7 +344,7 @@ mod tests {
 
     #[test]
     fn small_terminals_are_drawn_too() {
-        let mut screen = Screen::live();
+        let mut screen = Screen::live(Sort::default(), false);
         press(&mut screen, KeyCode::Char('?'));
         for size in [(1, 1), (20, 3), (80, 24), (300, 100)] {
             lines(&view(), &screen, size).unwrap();

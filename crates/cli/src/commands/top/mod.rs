@@ -6,6 +6,8 @@ mod draw;
 mod sample;
 mod screen;
 
+pub(crate) use screen::Sort;
+
 use crate::args::Top;
 use crate::failure::Failure;
 use ratatui::crossterm::event::{Event, poll, read};
@@ -24,17 +26,23 @@ pub(crate) fn run(top: &Top) -> Result<(), Failure> {
     if top.once {
         std::thread::sleep(interval);
         let view = sampler.look()?;
-        return crate::output(&draw::text(&view, TEXT_SIZE).map_err(Failure::new)?);
+        return crate::output(
+            &draw::text(&view, &Screen::text(top.sort, top.invert), TEXT_SIZE).map_err(Failure::new)?,
+        );
     }
     let mut terminal = ratatui::try_init()?;
-    let result = live(&mut terminal, &mut sampler, interval);
+    let result = live(&mut terminal, &mut sampler, interval, Screen::live(top.sort, top.invert));
     ratatui::restore();
     result
 }
 
-fn live(terminal: &mut ratatui::DefaultTerminal, sampler: &mut Sampler, interval: Duration) -> Result<(), Failure> {
+fn live(
+    terminal: &mut ratatui::DefaultTerminal,
+    sampler: &mut Sampler,
+    interval: Duration,
+    mut screen: Screen,
+) -> Result<(), Failure> {
     let mut view = View::default();
-    let mut screen = Screen::live();
     let mut next = Instant::now();
     loop {
         if Instant::now() >= next {

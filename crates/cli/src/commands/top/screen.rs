@@ -6,8 +6,8 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use std::cmp::Ordering;
 
 /// The order of processes and imports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub(super) enum Sort {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, clap::ValueEnum)]
+pub(crate) enum Sort {
     /// Bytes in a second now, most first.
     #[default]
     Rate,
@@ -61,8 +61,13 @@ pub(super) struct Screen {
 
 impl Screen {
     /// For a terminal.
-    pub(super) fn live() -> Screen {
-        Screen { keys: true, ..Screen::default() }
+    pub(super) fn live(sort: Sort, inverted: bool) -> Screen {
+        Screen { sort, inverted, keys: true, ..Screen::default() }
+    }
+
+    /// For text.
+    pub(super) fn text(sort: Sort, inverted: bool) -> Screen {
+        Screen { sort, inverted, ..Screen::default() }
     }
 
     /// Obeys a key; true if it ends the program.
