@@ -45,7 +45,7 @@ pub use kernel::{
     unmark_upgraded, unread_bytes, wait_socket, would_receive,
 };
 #[cfg(not(loom))]
-pub use lock::{Locked, SharedLock, TryLock};
+pub use lock::{Denied, Locked, SharedLock};
 #[cfg(not(loom))]
 pub use replica::{Nonsense, Replica, Said, Wakes};
 #[cfg(not(loom))]

@@ -86,6 +86,11 @@ impl<T: Resource> Arena<T> {
         self.counted(index).map_or(0, |counted| (counted.word.load(Acquire) >> 32) as u32)
     }
 
+    /// Whether no other call holds it.
+    pub(crate) fn is_alone(&'static self, held: &Pin<T>) -> bool {
+        self.counted(held.index).is_some_and(|counted| counted.word.load(Acquire) & (DESCRIPTOR - 1) == 1)
+    }
+
     /// Holds the object for a call, unless it is not in use.
     pub(crate) fn pin(&'static self, index: Index) -> Option<Pin<T>> {
         let counted = self.counted(index)?;
@@ -228,6 +233,10 @@ mod tests {
         ARENA.drop_descriptor(index);
         ARENA.drop_descriptor(index);
         assert_eq!(pin.0.load(Relaxed), 0, "a call still uses it");
+        assert!(ARENA.is_alone(&pin));
+        let second = ARENA.keep(&pin);
+        assert!(second.is_some() && !ARENA.is_alone(&pin));
+        drop(second);
         assert!(ARENA.pin(index).is_none(), "without descriptors no new call begins");
         let value = pin.value;
         drop(pin);

@@ -28,6 +28,7 @@ pub(crate) fn reserve(fd: c_int, most: usize, give: impl FnOnce(*mut c_void)) ->
                         Waited::Ready => {}
                         Waited::Interrupted => return Err(libc::EINTR),
                         Waited::TimedOut => return Err(libc::EAGAIN),
+                        Waited::Closed => return Err(libc::EBADF),
                     }
                 }
                 Lent::Kernel => return Err(libc::ENOTSUP),

@@ -51,3 +51,5 @@ pub(crate) const PEEK_ALL_MAX: usize = 32 << 10;
 /// follow into the ring, so that the direction can leave it: a peer that waits does so in some
 /// microseconds.
 pub(crate) const LEAVE_PATIENCE: std::time::Duration = std::time::Duration::from_millis(1);
+/// Doublings of the time between two looks of a poll at a ring that stays full: to 80 ms.
+pub(crate) const FULL_SLICES: u32 = 3;

@@ -14,7 +14,7 @@ use crate::readiness::{self, ALWAYS, INPUT, OUTPUT};
 use crate::real;
 use crate::reason::Reason;
 use crate::table::CONNECTIONS;
-use crate::tcp::{Held, Tcp, borrowed};
+use crate::tcp::{Held, borrowed};
 use libc::{c_int, epoll_event};
 use std::collections::VecDeque;
 use std::ptr::null_mut;
@@ -67,7 +67,7 @@ pub(crate) struct Going<'a> {
     /// A descriptor of the set.
     pub(crate) epfd: Option<c_int>,
     pub(crate) set: Index,
-    pub(crate) tcp: &'a Tcp,
+    pub(crate) tcp: &'a Held,
     pub(crate) leaves: Leaves,
     /// Another descriptor of the connection in this process.
     pub(crate) heir: Option<c_int>,
@@ -286,7 +286,7 @@ impl Members {
     ) -> c_int {
         self.set = Some(set);
         let mut event = event;
-        if let Some(token) = tcp.token(set) {
+        if let Some(token) = self.token_of(set, tcp) {
             let member = &mut self.all[token as usize];
             if (member.asleep || member.moved) && member.fd == fd {
                 (member.asleep, member.moved) = (false, false);
@@ -360,7 +360,7 @@ impl Members {
         event: epoll_event,
         ready: Option<&ReadySet>,
     ) -> c_int {
-        let known = tcp.token(set).filter(|token| self.all[*token as usize].fd == fd);
+        let known = self.token_of(set, tcp).filter(|token| self.all[*token as usize].fd == fd);
         let Some(token) = known else {
             let mut event = event;
             // SAFETY: the event is ours.
@@ -397,7 +397,7 @@ impl Members {
     pub(crate) fn remove(&mut self, epfd: c_int, set: Index, fd: c_int, tcp: &Held, ready: Option<&ReadySet>) -> c_int {
         // SAFETY: the kernel ignores the event.
         let kernel = || unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, null_mut()) };
-        let known = tcp.token(set).filter(|token| self.all[*token as usize].fd == fd);
+        let known = self.token_of(set, tcp).filter(|token| self.all[*token as usize].fd == fd);
         let Some(token) = known else { return kernel() };
         let member = &mut self.all[token as usize];
         if member.asleep {
@@ -413,13 +413,20 @@ impl Members {
     }
 
     /// Whether a connection is in it under this descriptor.
-    pub(crate) fn is_under(&self, set: Index, fd: c_int, tcp: &Tcp) -> bool {
-        tcp.token(set).is_some_and(|token| self.all[token as usize].fd == fd)
+    pub(crate) fn is_under(&self, set: Index, fd: c_int, tcp: &Held) -> bool {
+        self.token_of(set, tcp).is_some_and(|token| self.all[token as usize].fd == fd)
+    }
+
+    /// The token of a connection in this set.
+    pub(crate) fn token_of(&self, set: Index, tcp: &Held) -> Option<u32> {
+        let of_it = |member: &Member| member.used && member.connection == tcp.index();
+        let look = || (0..).zip(&self.all).find(|(_, member)| of_it(member)).map(|(token, _)| token);
+        tcp.token(set).or_else(|| tcp.is_in_more_sets().then(look).flatten())
     }
 
     /// A descriptor of a connection goes; it is still open.
     pub(crate) fn going(&mut self, going: &Going<'_>, ready: Option<&ReadySet>) {
-        let Some(token) = going.tcp.token(going.set) else { return };
+        let Some(token) = self.token_of(going.set, going.tcp) else { return };
         let member = &mut self.all[token as usize];
         if member.fd != going.fd && going.heir.is_some() {
             return;
@@ -437,7 +444,7 @@ impl Members {
         self.forget(token, going.set, going.tcp, ready);
     }
 
-    fn forget(&mut self, token: u32, set: Index, tcp: &Tcp, ready: Option<&ReadySet>) {
+    fn forget(&mut self, token: u32, set: Index, tcp: &Held, ready: Option<&ReadySet>) {
         tcp.remove_set(set);
         if let (Some(connection), Some(ready)) = (tcp.connection(), ready) {
             ready.remove(connection);

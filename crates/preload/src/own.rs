@@ -28,6 +28,7 @@ fn settings() -> &'static Settings {
     SETTINGS.get_or_init(|| Settings {
         keep_fd: keep_owned,
         is_interrupted: crate::cancel::is_news,
+        is_nested: Inside::is_nested,
         wait_socket: crate::wait::socket,
         ..Settings::from_env()
     })
@@ -45,6 +46,8 @@ pub(crate) fn context_if_made() -> Option<&'static Context> {
 
 thread_local! {
     static DEPTH: Cell<u32> = const { Cell::new(0) };
+    /// About where the stack was when the outermost of our calls began.
+    static OUTERMOST: Cell<usize> = const { Cell::new(0) };
 }
 
 /// While it lives, what this thread closes is closed by us, not by the program.
@@ -53,8 +56,27 @@ pub(crate) struct Inside;
 impl Inside {
     /// Our own code begins.
     pub(crate) fn enter() -> Inside {
-        DEPTH.with(|depth| depth.set(depth.get() + 1));
+        DEPTH.with(|depth| {
+            if depth.get() == 0 {
+                let here = 0u8;
+                OUTERMOST.set((&raw const here).addr());
+            }
+            depth.set(depth.get() + 1);
+        });
         Inside
+    }
+
+    /// Whether our own code runs twice in this thread: below a signal handler that interrupted it.
+    pub(crate) fn is_nested() -> bool {
+        DEPTH.get() > 1
+    }
+
+    /// The program jumps (`longjmp`) to where its stack is at `to`: out of our calls, if these are
+    /// below. What they held stays held; see [`Settings::is_nested`].
+    pub(crate) fn jumps(to: usize) {
+        if DEPTH.get() > 0 && to > OUTERMOST.get() && !is_of_handlers(to) {
+            DEPTH.set(0);
+        }
     }
 
     /// Whether our own code runs.
@@ -65,8 +87,17 @@ impl Inside {
 
 impl Drop for Inside {
     fn drop(&mut self) {
-        DEPTH.with(|depth| depth.set(depth.get() - 1));
+        DEPTH.with(|depth| depth.set(depth.get().saturating_sub(1)));
     }
+}
+
+/// Whether an address lies on the stack that signal handlers of this thread run on, and one does now.
+fn is_of_handlers(address: usize) -> bool {
+    // SAFETY: all zero is a valid value of this plain structure, and the call writes it.
+    let mut stack: libc::stack_t = unsafe { std::mem::zeroed() };
+    // SAFETY: as above.
+    let known = unsafe { libc::sigaltstack(std::ptr::null(), &raw mut stack) } == 0;
+    known && stack.ss_flags & libc::SS_ONSTACK != 0 && address.wrapping_sub(stack.ss_sp.addr()) <= stack.ss_size
 }
 
 fn keep_owned(fd: OwnedFd) -> OwnedFd {

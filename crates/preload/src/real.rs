@@ -166,6 +166,10 @@ real! {
     aio_write c"aio_write64" (request: *mut aiocb) -> c_int;
     lio_listio c"lio_listio64" (mode: c_int, list: *const *mut aiocb, count: c_int, event: *mut sigevent) -> c_int;
     _Fork c"_Fork" () -> pid_t;
+    longjmp c"longjmp" (buffer: *mut c_void, value: c_int) -> c_int;
+    _longjmp c"_longjmp" (buffer: *mut c_void, value: c_int) -> c_int;
+    siglongjmp c"siglongjmp" (buffer: *mut c_void, value: c_int) -> c_int;
+    __longjmp_chk c"__longjmp_chk" (buffer: *mut c_void, value: c_int) -> c_int;
     clone c"clone" (start: *const c_void, stack: *mut c_void, flags: c_int, argument: *mut c_void, parent_id: *mut pid_t, tls: *mut c_void, child_id: *mut pid_t) -> c_int;
     pthread_cancel c"pthread_cancel" (thread: pthread_t) -> c_int;
     syscall c"syscall" (number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long;

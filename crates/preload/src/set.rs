@@ -16,7 +16,7 @@ use crate::probe;
 use crate::real;
 use crate::reason::Reason;
 use crate::table::{self, CONNECTIONS, Entry, SETS};
-use crate::tcp::{Held, Tcp};
+use crate::tcp::Held;
 use libc::{c_int, epoll_event, sigset_t};
 use std::os::fd::AsRawFd;
 use std::ptr::{null, null_mut};
@@ -269,17 +269,21 @@ impl Set {
 
     /// Its connections go back to the kernel, and so do those that come.
     fn send_back(&self, within: bool) {
-        let done = self.with(|members| {
-            for (fd, connection) in members.connections() {
-                if let Some(tcp) = CONNECTIONS.pin(connection) {
-                    tcp.leave(fd, self.why_nested());
+        // Those that come from here on find that the set is nested.
+        let connections: Option<Vec<_>> = self.with(|members| members.connections().collect());
+        for (fd, connection) in connections.iter().flatten().copied() {
+            if let Some(tcp) = CONNECTIONS.pin(connection) {
+                tcp.leave(fd, self.why_nested());
+            }
+        }
+        let done = connections.and_then(|_| {
+            self.with(|members| {
+                if within {
+                    members.nest();
+                } else {
+                    members.enqueue_all();
                 }
-            }
-            if within {
-                members.nest();
-            } else {
-                members.enqueue_all();
-            }
+            })
         });
         if done.is_none() {
             return self.leave_to_section(Left::Nested { next: null_mut() });
@@ -481,9 +485,9 @@ pub(crate) fn going(fd: c_int, tcp: &Held, leaves: Leaves, heir: Option<c_int>) 
 }
 
 /// The connection may be ready for a reason that its bell did not ring for.
-pub(crate) fn look_again(tcp: &Tcp) {
+pub(crate) fn look_again(tcp: &Held) {
     for index in tcp.sets() {
-        let (Some(set), Some(token)) = (SETS.pin(index), tcp.token(index)) else { continue };
+        let Some(set) = SETS.pin(index) else { continue };
         let kernels = || tcp.connection().is_some_and(Connection::is_read_from_kernel);
         if set.within.load(Relaxed) && kernels() {
             // The kernel says all there is to say, and whoever waits for the set would be told of
@@ -492,10 +496,10 @@ pub(crate) fn look_again(tcp: &Tcp) {
         }
         let ready = set.ready.load(Acquire);
         // SAFETY: see `Set::ready`.
-        match unsafe { ready.as_ref() }.filter(|_| !set.inherited.load(Relaxed)) {
-            Some(ready) => ready.mark(token),
-            None => {
-                set.with(|members| members.enqueue(token));
+        match (unsafe { ready.as_ref() }.filter(|_| !set.inherited.load(Relaxed)), tcp.token(index)) {
+            (Some(ready), Some(token)) => ready.mark(token),
+            _ => {
+                set.with(|members| members.token_of(index, tcp).inspect(|&token| members.enqueue(token)));
             }
         }
     }

@@ -12,7 +12,7 @@ use crate::real;
 use crate::reason::{self, Reason};
 use crate::seen::Seen;
 use crate::set;
-use crate::table::{self, CONNECTIONS, Entry};
+use crate::table::{self, CONNECTIONS, Entry, SETS};
 use libc::{c_int, socklen_t};
 use std::os::fd::BorrowedFd;
 use std::ptr::null_mut;
@@ -52,6 +52,8 @@ pub(crate) struct Tcp {
     seen: Seen,
     /// Epoll sets it is in: index plus 1 in the upper half, its token there in the lower one.
     sets: [AtomicU64; SETS_OF_A_CONNECTION],
+    /// It is, or was, in more sets than fit there, which know of it themselves.
+    in_more_sets: AtomicBool,
 }
 
 impl Resource for Tcp {
@@ -65,6 +67,7 @@ impl Resource for Tcp {
             timeouts_us: [const { AtomicU64::new(UNKNOWN) }; 2],
             seen: Seen::new(),
             sets: [const { AtomicU64::new(0) }; SETS_OF_A_CONNECTION],
+            in_more_sets: AtomicBool::new(false),
         }
     }
 
@@ -73,7 +76,10 @@ impl Resource for Tcp {
         if !connection.is_null() {
             let _inside = Inside::enter();
             // SAFETY: `adopt` put the reference here; nobody refers to this object any more, so nobody reads it concurrently.
-            drop(unsafe { Arc::from_raw(connection) });
+            let connection = unsafe { Arc::from_raw(connection) };
+            if let Some(context) = own::context_if_made() {
+                connection.release(context);
+            }
         }
         self.left.store(0, Relaxed);
         self.nonblocking.store(-1, Relaxed);
@@ -82,6 +88,7 @@ impl Resource for Tcp {
         self.forget_timeouts();
         self.seen.reset();
         self.sets.iter().for_each(|set| set.store(0, Relaxed));
+        self.in_more_sets.store(false, Relaxed);
     }
 }
 
@@ -183,9 +190,17 @@ impl Tcp {
         (us > 0).then(|| Deadline::after(Duration::from_micros(us)))
     }
 
-    /// Epoll sets it is in.
+    /// Epoll sets it is in, and others that may have it.
     pub(crate) fn sets(&self) -> impl Iterator<Item = Index> {
-        self.sets.iter().filter_map(|place| Some(Index(((place.load(Acquire) >> 32) as u32).checked_sub(1)?)))
+        let known =
+            self.sets.iter().filter_map(|place| Some(Index(((place.load(Acquire) >> 32) as u32).checked_sub(1)?)));
+        let all = self.is_in_more_sets().then(|| SETS.each().map(|set| set.index()));
+        known.chain(all.into_iter().flatten().filter(|set| self.place(*set).is_none()))
+    }
+
+    /// Whether sets may have it of which [`token`](Self::token) says nothing.
+    pub(crate) fn is_in_more_sets(&self) -> bool {
+        self.in_more_sets.load(Acquire)
     }
 
     fn place(&self, set: Index) -> Option<&AtomicU64> {
@@ -200,7 +215,11 @@ impl Tcp {
     /// It is in one more set; `false`: in too many.
     pub(crate) fn add_set(&self, set: Index, token: u32) -> bool {
         let word = (u64::from(set.0) + 1) << 32 | u64::from(token);
-        self.sets.iter().any(|place| place.compare_exchange(0, word, AcqRel, Relaxed).is_ok())
+        let fits = self.sets.iter().any(|place| place.compare_exchange(0, word, AcqRel, Relaxed).is_ok());
+        if !fits {
+            self.in_more_sets.store(true, Release);
+        }
+        fits
     }
 
     /// It is not in that set any more.
@@ -220,6 +239,7 @@ impl Tcp {
             reason::ended(&connection.describe());
         }
         connection.close(own::context(), borrowed(fd), how);
+        connection.wake_closed();
     }
 }
 
@@ -232,6 +252,10 @@ pub(crate) fn close_all() {
                 let how = if lingers_zero(fd) { Close::Reset } else { Close::Orderly };
                 let _inside = Inside::enter();
                 connection.close(own::context(), borrowed(fd), how);
+                // A call of another thread may go on until the process is gone: the node notices that.
+                if CONNECTIONS.is_alone(&tcp) {
+                    connection.release(own::context());
+                }
             }
         }
     }

@@ -84,6 +84,10 @@ fn receive_on(
     let mut moved = 0;
     let mut deadline = None;
     loop {
+        if connection.is_closed() {
+            // The number may be another's by now.
+            return partial(moved, libc::EBADF);
+        }
         let seen = tcp.seen().filter(|_| take == Take::Take).map(|seen| (seen, seen.before_receive()));
         let mut window = cursor.window();
         let asked = window.len();
@@ -119,6 +123,11 @@ fn receive_on(
                 }
             }
             Received::Failed(error) => return partial(moved, error.raw_os_error()),
+            Received::Busy => {
+                if let Some(code) = busy(tcp, fd, flags) {
+                    return partial(moved, code);
+                }
+            }
             Received::Empty if enough(moved) => return Outcome::Done(moved),
             Received::Empty => {
                 let end = self::wait(tcp, connection, fd, flags, &mut deadline);
@@ -218,7 +227,18 @@ pub(crate) fn wait(
         Waited::Ready => None,
         Waited::Interrupted => Some(libc::EINTR),
         Waited::TimedOut => Some(libc::EAGAIN),
+        Waited::Closed => Some(libc::EBADF),
     }
+}
+
+/// Another thread's call keeps this one from its end of the connection. That thread may wait for
+/// what this one has, below a signal handler: then the handler's call ends.
+#[cold]
+fn busy(tcp: &Held, fd: c_int, flags: c_int) -> Option<c_int> {
+    if flags & libc::MSG_DONTWAIT != 0 || tcp.is_nonblocking(fd) {
+        return Some(libc::EAGAIN);
+    }
+    (Inside::is_nested() || !pause()).then_some(libc::EINTR)
 }
 
 /// MSG_TRUNC on a stream: bytes are taken and thrown away.
@@ -285,6 +305,9 @@ fn send_on(
     let mut moved = 0;
     let mut deadline = None;
     loop {
+        if connection.is_closed() {
+            return partial(moved, libc::EBADF);
+        }
         let window = cursor.window();
         match connection.send(context, borrowed(fd), window.as_sent()) {
             Sent::Done(n) => {
@@ -296,6 +319,11 @@ fn send_on(
             Sent::Failed(error) => {
                 return if moved > 0 { Outcome::Done(moved) } else { Outcome::Kernel(send_failed(error, flags)) };
             }
+            Sent::Busy => {
+                if let Some(code) = busy(tcp, fd, flags) {
+                    return partial(moved, code);
+                }
+            }
             Sent::Full => {
                 if flags & libc::MSG_DONTWAIT != 0 || tcp.is_nonblocking(fd) {
                     return partial(moved, libc::EAGAIN);
@@ -305,6 +333,7 @@ fn send_on(
                     Waited::Ready => {}
                     Waited::Interrupted => return partial(moved, libc::EINTR),
                     Waited::TimedOut => return partial(moved, libc::EAGAIN),
+                    Waited::Closed => return partial(moved, libc::EBADF),
                 }
             }
             Sent::Kernel(call) => {
@@ -353,7 +382,7 @@ fn in_kernel(
         match connection.send(own::context(), borrowed(fd), &[]) {
             Sent::Kernel(call) => return made(call, &kernel),
             Sent::Failed(error) => return send_failed(error, flags),
-            Sent::Done(_) | Sent::Full => {}
+            Sent::Done(_) | Sent::Full | Sent::Busy => {}
         }
         if tcp.has_no_reason_to_leave() {
             tcp.leave(fd, reason);

@@ -5,7 +5,7 @@
 
 use crate::clock::Limit;
 use crate::errno;
-use crate::limits::{FOR_EVER, POLL_SLICE_MS, SPARE_BELLS, SPIN_MAX};
+use crate::limits::{FOR_EVER, FULL_SLICES, POLL_SLICE_MS, SPARE_BELLS, SPIN_MAX};
 use crate::own::{self, Inside};
 use crate::readiness::{self, INPUT, OUTPUT};
 use crate::reason::{self, Reason};
@@ -21,7 +21,8 @@ use std::sync::atomic::{
     Ordering::{AcqRel, Relaxed},
 };
 use vmmc_host::{Deadline, Nanos};
-use vmmc_sockets::{ReadySet, Waited};
+use vmmc_sockets::limits::FULL_TIME_NS;
+use vmmc_sockets::{Connection, ReadySet, Waited};
 
 /// poll.
 ///
@@ -194,8 +195,13 @@ fn single(entry: &mut pollfd, limit: Limit) -> Option<c_int> {
             Side::Receive => connection.wait_readable(own::context(), borrowed(entry.fd), deadline),
             Side::Send => connection.wait_writable(own::context(), borrowed(entry.fd), deadline),
         };
-        if waited == Waited::Interrupted {
-            return Some(errno::fail(libc::EINTR) as c_int);
+        match waited {
+            Waited::Ready | Waited::TimedOut => {}
+            Waited::Interrupted => return Some(errno::fail(libc::EINTR) as c_int),
+            Waited::Closed => {
+                entry.revents = libc::POLLNVAL;
+                return Some(1);
+            }
         }
     }
 }
@@ -209,6 +215,7 @@ fn with_bell(
 ) -> c_int {
     let mut kernel: Vec<pollfd> = fds.to_vec();
     kernel.push(pollfd { fd: bell.bell().as_raw_fd(), events: libc::POLLIN, revents: 0 });
+    let mut looks = 0;
     loop {
         bell.take(&mut |_| {});
         let ready = judge(fds, watched, &mut kernel);
@@ -242,7 +249,10 @@ fn with_bell(
                 bell.disarm();
                 continue;
             }
-            n = ask(&mut kernel, limit.nap_with(bell), mask);
+            let full = is_full(fds, watched);
+            let sleep = if full { limit.at_most(FULL_TIME_NS << looks.min(FULL_SLICES)) } else { limit };
+            looks += u32::from(full);
+            n = ask(&mut kernel, sleep.nap_with(bell), mask);
             let kept = errno::Kept::now();
             bell.disarm();
             if n == 0 && between {
@@ -278,12 +288,19 @@ fn judge(fds: &mut [pollfd], watched: &[Watched], kernel: &mut [pollfd]) -> c_in
         entry.revents = readiness::bits_of(&state, entry.fd, events, None) as c_short;
         ready += c_int::from(entry.revents != 0);
         let own = readiness::kernel_part(&state) & events;
-        // The end of the stream, which only the kernel knows, makes a connection readable.
-        let end = if events & INPUT != 0 { libc::POLLRDHUP } else { 0 };
-        kernel[one.at].events = (own & (INPUT | OUTPUT)) as c_short | end;
+        // Of the death of the other end the kernel may say no more than that it sends nothing any more.
+        kernel[one.at].events = (own & (INPUT | OUTPUT)) as c_short | libc::POLLRDHUP;
         kernel[one.at].fd = if one.spoke { -1 } else { entry.fd };
     }
     ready
+}
+
+/// Whether a ring is full that room is waited for: nobody rings when its reader takes nothing for so
+/// long that it is left for the kernel.
+fn is_full(fds: &[pollfd], watched: &[Watched]) -> bool {
+    let waits = |one: &&Watched| u32::from(fds[one.at].events as u16) & OUTPUT != 0;
+    let mut connections = watched.iter().filter(waits).filter_map(|one| one.tcp.connection());
+    connections.any(Connection::has_full_ring)
 }
 
 fn ask(kernel: &mut [pollfd], limit: Limit, mask: Option<&sigset_t>) -> c_int {

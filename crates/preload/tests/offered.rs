@@ -36,6 +36,26 @@ fn the_child_of_a_fork_has_files_of_its_own_while_other_threads_open_connections
     }
 }
 
+/// What `threads.c` tries, how often.
+const THREADS: &[(&str, &str)] =
+    &[("closes", "200"), ("polls", "5"), ("crossing", "3"), ("jumps", "2000"), ("sets", "3"), ("forks", "75")];
+
+#[test]
+fn threads_and_handlers_that_get_in_each_others_way_see_what_tcp_would_show_them() {
+    if !have("cc", "gcc") {
+        return;
+    }
+    let world = World::new();
+    let binary = &compiled(&world, "threads");
+    for (what, much) in THREADS {
+        for by in [By::Exec, AT_ONCE] {
+            let output = finish_within(Duration::from_secs(60), world.command(by, &[binary, what, much]));
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success() && text(&output) == "fine\n", "{what}, {by:?}: {}{said}", text(&output));
+        }
+    }
+}
+
 /// A C program of this folder, in the folder of the world.
 fn compiled(world: &World, name: &str) -> String {
     let source = format!("{}/tests/{name}.c", env!("CARGO_MANIFEST_DIR"));

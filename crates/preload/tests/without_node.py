@@ -179,6 +179,28 @@ def both_write():
         assert connection.recv(100) == b"%d" % -n
 
 
+def dies_unread():
+    """A poll of several descriptors that waits for room hears of the death of a peer that reads nothing."""
+    connection = pair()
+    quiet, _keep = os.pipe()
+    # Its bell is known to the peer from now on.
+    select.select([quiet], [connection], [])
+    disturb()
+    connection.setblocking(False)
+    while select.select([quiet], [connection], [], 0.5)[1]:
+        try:
+            while True:
+                connection.send(b"x" * 65536)
+        except BlockingIOError:
+            pass
+    waits = select.poll()
+    waits.register(connection, select.POLLOUT)
+    waits.register(quiet, select.POLLIN)
+    threading.Timer(0.2, os.kill, (peer.pid, signal.SIGKILL)).start()
+    found = dict(waits.poll(SOON * 1000))
+    assert found.get(connection.fileno(), 0) & (select.POLLERR | select.POLLHUP), found
+
+
 def many_sets():
     """A connection with unread bytes comes into a set for which there is no bell."""
     bells = []

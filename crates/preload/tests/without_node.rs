@@ -40,6 +40,11 @@ fn two_ends_that_both_write_before_they_read_do_not_stop_each_other() {
 }
 
 #[test]
+fn a_poll_for_room_hears_of_the_death_of_a_peer_that_reads_nothing() {
+    STATES.iter().for_each(|state| run(state, "dies_unread"));
+}
+
+#[test]
 fn a_set_without_a_bell_tells_of_bytes_that_were_there_before() {
     STATES.iter().for_each(|state| run(state, "many_sets"));
     ["alive", "stopped", "killed"].iter().for_each(|state| run(state, "foreign_set"));

@@ -48,6 +48,8 @@ pub struct Connection {
     upgraded: OnceLock<Joined>,
     entry: OnceLock<Entry>,
     watches: SectionLock<Vec<Registration>>,
+    /// The end was closed, and its slot is to be given back once no call uses it any more.
+    unreleased: AtomicBool,
     /// Directions that this process has ended: [`SHUT_READ`], [`SHUT_WRITE`].
     shut: AtomicU8,
     /// Upgraded elsewhere, and nobody could tell where: no byte of it can be had in order.
@@ -256,6 +258,7 @@ impl Connection {
             upgraded: OnceLock::new(),
             entry: OnceLock::new(),
             watches: SectionLock::new(Vec::new()),
+            unreleased: AtomicBool::new(false),
             shut: AtomicU8::new(0),
             broken: AtomicBool::new(false),
             followed: AtomicUsize::new(0),
@@ -301,6 +304,11 @@ impl Connection {
         match sending {
             Sending::Done(bytes) => Sent::Done(bytes),
             Sending::Full => Sent::Full,
+            Sending::Locked(denied) => match joined.is_locked(context, denied) {
+                Some(Errno::AGAIN) => Sent::Busy,
+                Some(errno) => Sent::Failed(errno),
+                None => self.send(context, fd, from),
+            },
             // TCP takes what is sent to an end that closed in order, and says so later: so does its socket, whose peer has gone.
             Sending::Failed(Errno::PIPE) if joined.core.has_closed_in_order() && !joined.core.has_ended() => {
                 joined.core.outgoing().kernel_sends.fetch_add(1, Ordering::SeqCst);
@@ -350,6 +358,11 @@ impl Connection {
             }
             Receiving::OfKernel(bytes) => Received::OfKernel(bytes),
             Receiving::Empty => Received::Empty,
+            Receiving::Locked(denied) => match joined.is_locked(context, denied) {
+                Some(Errno::AGAIN) => Received::Busy,
+                Some(errno) => Received::Failed(errno),
+                None => self.recv(context, fd, into, take),
+            },
             // Between nodes only; otherwise a receive reads the kernel itself.
             Receiving::Kernel => Received::Kernel(KernelCall {
                 connection: self,

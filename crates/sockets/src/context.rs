@@ -6,7 +6,8 @@
 use crate::connection::{Connection, Forking};
 use crate::ledger::Ledger;
 use crate::limits::{
-    ADOPT_TIME, FORK_PATIENCE, FORK_PAUSE, GENERATIONS, LOCK_TRIES, OFFER_AFTER_BYTES, OFFER_AFTER_EXCHANGES,
+    ADOPT_TIME, FORK_PATIENCE, FORK_PAUSE, GENERATION_CHUNKS, GENERATIONS_CHUNK, LOCK_TRIES, OFFER_AFTER_BYTES,
+    OFFER_AFTER_EXCHANGES,
 };
 use crate::node::{Adoption, Node};
 use crate::offer_policy::OfferPolicy;
@@ -17,8 +18,8 @@ use rustix::event::PollFlags;
 use rustix::io::Errno;
 use std::cell::Cell;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use vmmc_host::stream::{forget_thread_id, is_marked_upgraded};
 use vmmc_host::{Deadline, Nanos};
 
@@ -34,6 +35,9 @@ pub struct Settings {
     /// Asked by a thread that is about to sleep in a ring: whether its call must end as one that a signal interrupted does. [`Connection::wake_own`] makes those ask that
     /// sleep already.
     pub is_interrupted: fn() -> bool,
+    /// Whether this thread is in another call of the library, below a signal handler. Where that is not
+    /// known, it is to be feared.
+    pub is_nested: fn() -> bool,
     /// Waits until a socket is ready, at most until the deadline; says whether it was. A way to wait in which the process's threads can be cancelled, where that is asked for.
     pub wait_socket: fn(BorrowedFd<'_>, PollFlags, Deadline) -> Result<bool, Errno>,
     /// When a connection is offered.
@@ -58,6 +62,7 @@ impl Settings {
             node_name: name.to_string(),
             keep_fd: vmmc_host::stream::move_high,
             is_interrupted: || false,
+            is_nested: || true,
             wait_socket: vmmc_host::stream::wait_socket,
             offers: std::env::var("VMMC_OFFER").ok().and_then(|text| Offers::parse(&text)).unwrap_or(Offers::Usual),
             offer_after_exchanges: OFFER_AFTER_EXCHANGES,
@@ -73,7 +78,7 @@ pub struct Context {
     settings: Settings,
     /// Which of `nodes` is this process's own.
     generation: AtomicUsize,
-    nodes: [Arc<Node>; GENERATIONS],
+    nodes: Box<[OnceLock<Nodes>]>,
     ledger: Ledger,
     gate: ForkGate,
     /// How offers of this process turned out.
@@ -82,6 +87,13 @@ pub struct Context {
     pub(crate) dice: Dice,
     /// Core of the peer that was heard last, plus one: where an event loop expects the next event from.
     pub(crate) peer_core: AtomicU32,
+}
+
+/// The clients of some generations.
+type Nodes = [Arc<Node>; GENERATIONS_CHUNK];
+
+fn nodes() -> Nodes {
+    std::array::from_fn(|_| Arc::default())
 }
 
 /// Keeps forks and joins apart.
@@ -137,7 +149,7 @@ impl Context {
             dice: Dice::new(settings.offers),
             settings,
             generation: AtomicUsize::new(0),
-            nodes: std::array::from_fn(|_| Arc::default()),
+            nodes: [nodes().into()].into_iter().chain((1..GENERATION_CHUNKS).map(|_| OnceLock::new())).collect(),
             ledger: Ledger::default(),
             gate: ForkGate::default(),
             offers: OfferPolicy::default(),
@@ -158,7 +170,8 @@ impl Context {
     /// This process's client.
     #[inline]
     pub(crate) fn node(&self) -> &Arc<Node> {
-        &self.nodes[self.generation.load(Ordering::Relaxed).min(GENERATIONS - 1)]
+        let generation = self.generation.load(Ordering::Relaxed).min(GENERATION_CHUNKS * GENERATIONS_CHUNK - 1);
+        &self.nodes[generation / GENERATIONS_CHUNK].get_or_init(nodes)[generation % GENERATIONS_CHUNK]
     }
 
     /// Runs `join` unless a fork is under way: then the connection would be counted as plain, and be upgraded in the child.

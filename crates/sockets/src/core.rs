@@ -13,7 +13,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use vmmc_host::stores::Stores;
-use vmmc_host::stream::{DirectionWords, End, EndWords, Flags, Locked, Phase, SharedLock, Slot};
+use vmmc_host::stream::{Denied, DirectionWords, End, EndWords, Flags, Locked, Phase, SharedLock, Slot};
 
 /// What the protocol asks of a kernel socket.
 pub(crate) trait Kernel {
@@ -108,6 +108,8 @@ pub(crate) enum Sending {
     Full,
     /// The caller may make a kernel call, which is counted.
     Kernel,
+    /// The lock of this end was not to be had.
+    Locked(Denied),
     Failed(Errno),
 }
 
@@ -120,6 +122,8 @@ pub(crate) enum Receiving {
     Empty,
     /// It is the kernel's socket that is to be read; [`Upgraded::receive`] does so.
     Kernel,
+    /// The lock of this end was not to be had.
+    Locked(Denied),
     Failed(Errno),
 }
 
@@ -189,6 +193,23 @@ impl Upgraded {
     #[inline]
     pub(crate) fn other(&self) -> &EndWords {
         &self.slot.words().ends[1 - self.end]
+    }
+
+    /// For bytes that can be sent later.
+    fn lock_out_soon(&self, me: u32) -> Result<Locked<'_>, Denied> {
+        SharedLock::new(&self.outgoing().sender_lock).lock_soon(me)
+    }
+
+    /// For bytes that can be received later.
+    fn lock_in_soon(&self, me: u32) -> Result<Locked<'_>, Denied> {
+        SharedLock::new(&self.incoming().receiver_lock).lock_soon(me)
+    }
+
+    /// Lets locks go that this thread took in a call which ended without coming back: a signal handler
+    /// jumped out of it.
+    pub(crate) fn free_abandoned(&self, me: u32) {
+        drop(SharedLock::new(&self.outgoing().sender_lock).held_by(me));
+        drop(SharedLock::new(&self.incoming().receiver_lock).held_by(me));
     }
 
     fn lock_out(&self, me: u32) -> Option<Locked<'_>> {

@@ -45,8 +45,10 @@ pub const HOLD_BATCH: usize = 512;
 pub const FORK_PATIENCE: Duration = Duration::from_secs(1);
 /// Pause between two looks of such a wait, after some yields.
 pub const FORK_PAUSE: Duration = Duration::from_micros(50);
-/// Generations of forked processes; later ones use plain TCP for new connections.
-pub const GENERATIONS: usize = 64;
+/// Clients of the node that are made at a time: each fork of a fork needs one.
+pub const GENERATIONS_CHUNK: usize = 64;
+/// Such chunks: a chain of more forks than that has no client of its own at its end.
+pub const GENERATION_CHUNKS: usize = 1024;
 /// Connections whose forks are counted on one page.
 pub const LEDGER_ENTRIES: usize = 512;
 

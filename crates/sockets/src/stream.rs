@@ -59,6 +59,7 @@ impl Stream {
                 Received::Done(bytes) | Received::OfKernel(bytes) => return Ok(bytes),
                 Received::Failed(errno) => return Err(errno.into()),
                 Received::Empty => self.wait_readable()?,
+                Received::Busy => {}
                 Received::Kernel(call) => {
                     call.look(fd);
                     let result = receive_by_kernel(fd, into);
@@ -80,6 +81,7 @@ impl Stream {
             match self.connection.send(&self.context, fd, from) {
                 Sent::Done(bytes) => return Ok(bytes),
                 Sent::Failed(errno) => return Err(errno.into()),
+                Sent::Busy => {}
                 Sent::Full => match self.connection.wait_writable(&self.context, fd, None) {
                     Waited::Interrupted => return Err(Errno::INTR.into()),
                     _ => continue,
@@ -287,5 +289,6 @@ impl Write for Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         self.connection.close(&self.context, self.socket.as_fd(), Close::Orderly);
+        self.connection.release(&self.context);
     }
 }

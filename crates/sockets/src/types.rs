@@ -15,6 +15,9 @@ pub enum Sent<'a> {
     Full,
     /// This direction is in the kernel: make the system call, then [`KernelCall::finish`].
     Kernel(KernelCall<'a>),
+    /// Another call has been at it for some 50 ms, of a thread that is stopped, or below a signal handler
+    /// that waits for this thread: come back.
+    Busy,
     /// The connection does not take bytes any more (`EPIPE`, `ECONNRESET`).
     Failed(Errno),
 }
@@ -30,6 +33,8 @@ pub enum Received<'a> {
     Empty,
     /// This direction is in the kernel: make the system call, then [`KernelCall::finish`].
     Kernel(KernelCall<'a>),
+    /// As [`Sent::Busy`].
+    Busy,
     /// The connection was reset.
     Failed(Errno),
 }
@@ -67,6 +72,8 @@ pub enum Waited {
     Interrupted,
     /// The deadline passed.
     TimedOut,
+    /// Another thread, or a signal handler, closed the connection.
+    Closed,
 }
 
 /// Whether a receive takes bytes out of the stream.

@@ -10,6 +10,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 const SPINS: u32 = 200;
 /// Sleep of a waiter before it looks whether the holder lives.
 const LOOK_NS: i64 = 2_000_000;
+/// Such sleeps after which [`SharedLock::lock_soon`] gives up: 50 ms.
+const SLEEPS_MAX: u32 = 25;
+/// The node as the holder. The number of its thread would be another one's, or nobody's, in the pid
+/// namespace of a container.
+pub(super) const NODE: u32 = 1 << 30;
+/// Sleeps after which a lock that the node holds is taken over, for it has died: it holds one for as
+/// long as the kernel takes to give some pages back.
+const NODE_SLEEPS_MAX: u32 = 500;
 /// Set in the word when somebody sleeps for it.
 const WAITED_FOR: u32 = 1 << 31;
 
@@ -23,7 +31,12 @@ pub struct Locked<'a>(&'a AtomicU32);
 
 /// Why a lock was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TryLock;
+pub enum Denied {
+    /// This very thread has it, below a signal handler.
+    Mine,
+    /// Another thread has had it for long, and lives, or a process that shares it says so.
+    Busy,
+}
 
 impl<'a> SharedLock<'a> {
     /// The lock in this word.
@@ -33,11 +46,23 @@ impl<'a> SharedLock<'a> {
 
     /// Takes the lock, waiting for as long as its holder lives; fails if this very thread (`me`) holds it, below a signal handler.
     #[inline]
-    pub fn lock(self, me: u32) -> Result<Locked<'a>, TryLock> {
+    pub fn lock(self, me: u32) -> Result<Locked<'a>, Denied> {
+        self.lock_within(me, u32::MAX)
+    }
+
+    /// The same, waiting for some 50 ms at most. A holder that lives may be stopped, or below a signal
+    /// handler that waits for what this thread has; and the word is in memory that others write.
+    #[inline]
+    pub fn lock_soon(self, me: u32) -> Result<Locked<'a>, Denied> {
+        self.lock_within(me, SLEEPS_MAX)
+    }
+
+    #[inline]
+    fn lock_within(self, me: u32, sleeps: u32) -> Result<Locked<'a>, Denied> {
         if self.0.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).is_ok() {
             return Ok(Locked(self.0));
         }
-        self.lock_slowly(me)
+        self.lock_slowly(me, sleeps)
     }
 
     /// The lock that this very thread took, and whose guard was forgotten so that it stays held between two calls.
@@ -51,12 +76,13 @@ impl<'a> SharedLock<'a> {
     }
 
     #[cold]
-    fn lock_slowly(self, me: u32) -> Result<Locked<'a>, TryLock> {
+    fn lock_slowly(self, me: u32, sleeps: u32) -> Result<Locked<'a>, Denied> {
+        let mut slept = 0;
         loop {
             for _ in 0..SPINS {
                 let held = self.0.load(Ordering::Relaxed);
                 if held & !WAITED_FOR == me {
-                    return Err(TryLock);
+                    return Err(Denied::Mine);
                 }
                 if held == 0 && self.0.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).is_ok() {
                     return Ok(Locked(self.0));
@@ -67,7 +93,9 @@ impl<'a> SharedLock<'a> {
             if held == 0 {
                 continue;
             }
-            if !super::kernel::thread_lives(held & !WAITED_FOR) {
+            let holder = held & !WAITED_FOR;
+            let lives = if holder == NODE { slept < NODE_SLEEPS_MAX } else { super::kernel::thread_lives(holder) };
+            if !lives {
                 // Others may sleep for it still, so the mark stays.
                 let taken = me | WAITED_FOR;
                 if self.0.compare_exchange(held, taken, Ordering::Acquire, Ordering::Relaxed).is_ok() {
@@ -75,10 +103,14 @@ impl<'a> SharedLock<'a> {
                 }
                 continue;
             }
+            if slept >= sleeps {
+                return Err(Denied::Busy);
+            }
             let marked = held | WAITED_FOR;
             if held == marked || self.0.compare_exchange(held, marked, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
                 let slice = futex::Timespec { tv_sec: 0, tv_nsec: LOOK_NS };
                 let _ = futex::wait(self.0, futex::Flags::empty(), marked, Some(&slice));
+                slept += u32::from(slept < NODE_SLEEPS_MAX);
             }
         }
     }
@@ -103,7 +135,7 @@ mod tests {
     fn a_thread_that_holds_it_is_told_so() {
         let word = AtomicU32::new(0);
         let held = SharedLock::new(&word).lock(thread_id()).unwrap();
-        assert_eq!(SharedLock::new(&word).lock(thread_id()).unwrap_err(), TryLock);
+        assert_eq!(SharedLock::new(&word).lock(thread_id()).unwrap_err(), Denied::Mine);
         assert!(SharedLock::new(&word).try_lock(thread_id() + 1).is_none());
         assert!(SharedLock::new(&word).try_lock(thread_id() + 1).is_none(), "the first try took nothing away");
         drop(held);
@@ -111,6 +143,29 @@ mod tests {
         assert!(SharedLock::new(&word).held_by(thread_id() + 1).is_none());
         drop(SharedLock::new(&word).held_by(thread_id()).unwrap());
         assert!(SharedLock::new(&word).lock(thread_id()).is_ok());
+    }
+
+    #[test]
+    fn a_holder_that_lives_and_keeps_it_is_not_waited_for_without_end() {
+        let word = AtomicU32::new(0);
+        let held = SharedLock::new(&word).lock(thread_id()).unwrap();
+        std::thread::scope(|scope| {
+            let soon = || SharedLock::new(&word).lock_soon(thread_id()).map(drop);
+            assert_eq!(scope.spawn(soon).join().unwrap(), Err(Denied::Busy));
+            let waits = scope.spawn(|| SharedLock::new(&word).lock(thread_id()).map(drop));
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            assert!(!waits.is_finished());
+            drop(held);
+            assert_eq!(waits.join().unwrap(), Ok(()));
+            assert_eq!(soon(), Ok(()));
+        });
+    }
+
+    #[test]
+    fn a_lock_of_the_node_is_taken_over_only_when_it_has_died() {
+        let word = AtomicU32::new(NODE);
+        assert_eq!(SharedLock::new(&word).lock_soon(thread_id()).map(drop), Err(Denied::Busy));
+        assert_eq!(SharedLock::new(&word).lock(thread_id()).map(drop), Ok(()));
     }
 
     #[test]

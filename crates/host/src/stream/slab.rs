@@ -4,7 +4,7 @@
 //! it is used, so no claim leads outside of the slot's rings.
 
 use super::bells::Watch;
-use super::lock::SharedLock;
+use super::lock::{NODE, SharedLock};
 use super::words::SlotWords;
 use crate::copy;
 use crate::limits::REGION_BYTES_MAX;
@@ -147,10 +147,10 @@ impl Slot {
         self.slab.region.release(self.large + direction as u64 * bytes, bytes);
     }
 
-    /// The node: takes the large ring of a direction back although the slot is in use, if it is empty and nobody is about to fill it. `me` is the thread's id.
-    pub fn take_large_back(&self, direction: usize, me: u32) -> bool {
+    /// The node: takes the large ring of a direction back although the slot is in use, if it is empty and nobody is about to fill it.
+    pub fn take_large_back(&self, direction: usize) -> bool {
         let words = &self.words().directions[direction];
-        let Some(_locked) = SharedLock::new(&words.sender_lock).try_lock(me) else { return false };
+        let Some(_locked) = SharedLock::new(&words.sender_lock).try_lock(NODE) else { return false };
         let (tail, head) = (words.tail.load(Ordering::Relaxed), words.head.load(Ordering::Acquire));
         if tail != head {
             return false;
@@ -375,12 +375,12 @@ mod tests {
         slot.grant_large(1).unwrap();
         assert!(words.may_grow() && words.change_ring() && !words.may_grow());
         words.tail.store(10, Ordering::Relaxed);
-        assert!(!slot.take_large_back(1, me), "ten bytes are in it");
+        assert!(!slot.take_large_back(1), "ten bytes are in it");
         words.head.store(10, Ordering::Relaxed);
         let filling = SharedLock::new(&words.sender_lock).lock(me + 1).unwrap();
-        assert!(!slot.take_large_back(1, me), "the sending end is at work");
+        assert!(!slot.take_large_back(1), "the sending end is at work");
         drop(filling);
-        assert!(slot.take_large_back(1, me) && !words.may_grow());
+        assert!(slot.take_large_back(1) && !words.may_grow());
         assert_eq!(words.layout(), crate::stream::Layout { from: 10, large: false });
     }
 }

@@ -6,6 +6,7 @@
 pub(crate) mod aliases;
 pub(crate) mod descriptors;
 pub(crate) mod epoll;
+pub(crate) mod jumps;
 pub(crate) mod pointers;
 pub(crate) mod programs;
 pub(crate) mod raw;

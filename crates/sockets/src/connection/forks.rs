@@ -94,6 +94,8 @@ impl Connection {
 
     fn inherit(&self, context: &Context, by: By) {
         self.generation.store(context.generation(), Ordering::Relaxed);
+        // What the parent closed is the parent's to give back.
+        self.unreleased.store(false, Ordering::Relaxed);
         match self.stage() {
             // The parent's offer is its own affair; ours begins anew, when the parent has let go.
             Stage::Offered => self.stage.store(Stage::Young as u8, Ordering::Release),
@@ -182,6 +184,17 @@ mod tests {
         assert!(connection.watches.try_lock().is_none() && connection.matched.try_lock().is_none());
         context.after_fork_child(forking);
         assert!(connection.watches.try_lock().is_some() && connection.matched.try_lock().is_some());
+    }
+
+    #[test]
+    fn a_child_of_many_forks_in_a_chain_is_a_client_of_its_own() {
+        let (context, _) = upgraded();
+        for depth in 0..200 {
+            let of_parent = context.node().clone();
+            let forking = context.before_fork(std::iter::empty());
+            context.after_fork_child(forking);
+            assert!(!Arc::ptr_eq(&of_parent, context.node()), "the child at depth {depth} talks in its parent's name");
+        }
     }
 
     #[test]

@@ -26,6 +26,10 @@ impl Connection {
             Ok(stretch) => Lent::Memory(stretch),
             Err(Sending::Failed(errno)) => Lent::Failed(errno),
             Err(Sending::Kernel) => Lent::Kernel,
+            Err(Sending::Locked(denied)) => match joined.is_locked(context, denied) {
+                Some(Errno::AGAIN) | None => Lent::Nothing,
+                Some(errno) => Lent::Failed(errno),
+            },
             Err(Sending::Full | Sending::Done(_)) => Lent::Nothing,
         }
     }
@@ -52,6 +56,10 @@ impl Connection {
             Ok(stretch) => Lent::Memory(stretch),
             Err(Receiving::Failed(errno)) => Lent::Failed(errno),
             Err(Receiving::Kernel | Receiving::OfKernel(_)) => Lent::Kernel,
+            Err(Receiving::Locked(denied)) => match joined.is_locked(context, denied) {
+                Some(Errno::AGAIN) | None => Lent::Nothing,
+                Some(errno) => Lent::Failed(errno),
+            },
             Err(Receiving::Empty) => Lent::Nothing,
             Err(Receiving::Done(_)) => Lent::End,
         }

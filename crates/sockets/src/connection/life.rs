@@ -11,13 +11,14 @@ use crate::node::{Meeting, Verdict, refuse};
 use crate::offers::Offers;
 use crate::types::{Bypass, Close, Shutdown};
 use rustix::event::PollFlags;
+use rustix::io::Errno;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{Ordering, fence};
 use vmmc_host::stream::Section;
 use vmmc_host::stream::messages::OfferRefusal;
 use vmmc_host::stream::{
-    EndWords, Flags, Phase, claim, cookie, has_no_delay, mark_upgraded, needs_kernel, not_sent_limit, reset, shut_down,
-    tcp_progress, thread_id, unmark_upgraded, wait_socket,
+    Denied, EndWords, Flags, Phase, claim, cookie, has_no_delay, mark_upgraded, needs_kernel, not_sent_limit, reset,
+    shut_down, tcp_progress, thread_id, unmark_upgraded, wait_socket,
 };
 use vmmc_host::{Deadline, Nanos};
 
@@ -233,7 +234,7 @@ impl Connection {
             self.stage.store(Stage::Closed as u8, Ordering::Release);
             joined.core.own().attached.store(EndWords::NO, Ordering::Release);
             joined.core.own().holders.store(0, Ordering::SeqCst);
-            return context.node().release(&joined.seat);
+            return self.unreleased.store(true, Ordering::Release);
         }
         joined.publish_core();
         // See `shutdown`: what it ended before the words were there.
@@ -281,7 +282,8 @@ impl Connection {
         }
     }
 
-    /// The last descriptor of this process goes; to be followed by the kernel's `close`.
+    /// The last descriptor of this process goes; to be followed by the kernel's `close`, and by
+    /// [`release`](Self::release) once no call of another thread, or below a signal handler, uses it any more.
     pub fn close(&self, context: &Context, fd: BorrowedFd<'_>, how: Close) {
         let stage = Stage::of(self.stage.swap(Stage::Closed as u8, Ordering::AcqRel));
         if self.generation.load(Ordering::Relaxed) != context.generation() {
@@ -320,11 +322,36 @@ impl Connection {
                 }
                 if how.is_some() {
                     joined.give_back_at_last(fd);
-                    context.node().release(&joined.seat);
+                    self.unreleased.store(true, Ordering::Release);
                 }
             }
             _ => {}
         }
+    }
+
+    /// Wakes calls of other threads that sleep in a connection which was closed.
+    pub fn wake_closed(&self) {
+        if let Some(joined) = self.upgraded.get() {
+            joined.core.incoming().receiver_sleep.wake_all();
+            joined.core.outgoing().sender_sleep.wake_all();
+        }
+    }
+
+    /// No call uses it any more: its slot may serve another connection.
+    pub fn release(&self, context: &Context) {
+        // In the child of a fork it is the parent's.
+        let own = self.generation.load(Ordering::Relaxed) == context.generation();
+        if self.unreleased.swap(false, Ordering::AcqRel) && own {
+            if let Some(joined) = self.upgraded.get() {
+                context.node().release(&joined.seat);
+            }
+        }
+    }
+
+    /// Whether the last descriptor of this process has gone, while a call goes on.
+    #[inline]
+    pub fn is_closed(&self) -> bool {
+        self.stage() == Stage::Closed
     }
 
     fn withdraw(&self, context: &Context) {
@@ -495,6 +522,21 @@ impl Connection {
 }
 
 impl Joined {
+    /// What a call is told that does not get the lock of its end; None: it does now, for whoever had it
+    /// has been abandoned.
+    #[cold]
+    pub(super) fn is_locked(&self, context: &Context, denied: Denied) -> Option<Errno> {
+        match denied {
+            Denied::Busy => Some(Errno::AGAIN),
+            // Below a signal handler that interrupted a call here, which must end first.
+            Denied::Mine if (context.settings().is_nested)() => Some(Errno::INTR),
+            Denied::Mine => {
+                self.core.free_abandoned(thread_id());
+                None
+            }
+        }
+    }
+
     /// Before the kernel's socket sends no more: bytes that the other end asked back. If the kernel does not take them, the other end gets a reset and not an end too early.
     fn give_back_at_last(&self, fd: BorrowedFd<'_>) {
         let deadline = Deadline::after(BACK_AT_CLOSE);

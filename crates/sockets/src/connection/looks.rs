@@ -73,6 +73,12 @@ impl Connection {
         }
     }
 
+    /// Whether what it sends goes by a ring that is full.
+    pub fn has_full_ring(&self) -> bool {
+        let in_ring = |joined: &&Joined| joined.core.outgoing().announced().in_ring() && !joined.core.owes();
+        self.upgraded.get().filter(in_ring).is_some_and(|joined| !joined.core.looks_writable())
+    }
+
     /// What `SO_ERROR` is: a reset that no call has reported, which this one does, or 0 after that.
     /// None: what the kernel says.
     pub fn take_error(&self, context: &Context, fd: BorrowedFd<'_>) -> Option<i32> {

@@ -20,26 +20,40 @@ use vmmc_host::{Deadline, Nanos};
 impl Connection {
     /// Waits until a receive is worth trying.
     pub fn wait_readable(&self, context: &Context, fd: BorrowedFd<'_>, deadline: Option<Deadline>) -> Waited {
+        self.unless_closed(self.wait_for_bytes(context, fd, deadline))
+    }
+
+    /// Waits until a send is worth trying.
+    pub fn wait_writable(&self, context: &Context, fd: BorrowedFd<'_>, deadline: Option<Deadline>) -> Waited {
+        self.unless_closed(self.wait_for_room(context, fd, deadline))
+    }
+
+    fn unless_closed(&self, waited: Waited) -> Waited {
+        if self.is_closed() { Waited::Closed } else { waited }
+    }
+
+    /// Of a wait in the kernel: a closed connection's ends now, for its descriptor may be another's.
+    fn phase_or_closed(&self, phase: Phase) -> Phase {
+        if self.is_closed() { Phase::EndsAt(0) } else { phase }
+    }
+
+    fn wait_for_bytes(&self, context: &Context, fd: BorrowedFd<'_>, deadline: Option<Deadline>) -> Waited {
         let Some(joined) = self.upgraded.get() else {
-            return wait_kernel(
-                context,
-                fd,
-                PollFlags::IN,
-                deadline,
-                CAREFUL_SLICE,
-                || Phase::Steady,
-                || KERNEL_SLICE_MAX,
-            );
+            let phase = || self.phase_or_closed(Phase::Steady);
+            return wait_kernel(context, fd, PollFlags::IN, deadline, CAREFUL_SLICE, phase, || KERNEL_SLICE_MAX);
         };
         let into = joined.core.incoming();
         joined.look_after(context, self, fd);
         if !into.reads_ring() && !joined.core.waits_for_the_rest() {
             // Another thread may have followed it into the ring.
-            let phase = || joined.phase_or_end(if into.reads_ring() { Phase::EndsAt(0) } else { into.phase() });
+            let phase = || {
+                let phase = if into.reads_ring() { Phase::EndsAt(0) } else { into.phase() };
+                self.phase_or_closed(joined.phase_or_end(phase))
+            };
             let serve = || joined.serve(context, self, fd);
             return wait_kernel(context, fd, PollFlags::IN, deadline, joined.first_slice(), phase, serve);
         }
-        let ready = || joined.core.ends_sleep();
+        let ready = || joined.core.ends_sleep() || self.is_closed();
         joined.wait(context, self, fd, (&joined.reads, &into.receiver_sleep), deadline, ready)
     }
 
@@ -51,28 +65,23 @@ impl Connection {
         }
     }
 
-    /// Waits until a send is worth trying.
-    pub fn wait_writable(&self, context: &Context, fd: BorrowedFd<'_>, deadline: Option<Deadline>) -> Waited {
+    fn wait_for_room(&self, context: &Context, fd: BorrowedFd<'_>, deadline: Option<Deadline>) -> Waited {
         let Some(joined) = self.upgraded.get() else {
-            return wait_kernel(
-                context,
-                fd,
-                PollFlags::OUT,
-                deadline,
-                CAREFUL_SLICE,
-                || Phase::Steady,
-                || KERNEL_SLICE_MAX,
-            );
+            let phase = || self.phase_or_closed(Phase::Steady);
+            return wait_kernel(context, fd, PollFlags::OUT, deadline, CAREFUL_SLICE, phase, || KERNEL_SLICE_MAX);
         };
         joined.look_after(context, self, fd);
         let out = joined.core.outgoing();
         let by_kernel = || !out.announced().in_ring() || joined.core.owes();
         if by_kernel() {
-            let phase = || joined.phase_or_end(if by_kernel() { Phase::Steady } else { Phase::EndsAt(0) });
+            let phase = || {
+                let phase = if by_kernel() { Phase::Steady } else { Phase::EndsAt(0) };
+                self.phase_or_closed(joined.phase_or_end(phase))
+            };
             return wait_kernel(context, fd, PollFlags::OUT, deadline, CAREFUL_SLICE, phase, || KERNEL_SLICE_MAX);
         }
         let ready = || {
-            joined.core.looks_writable() || {
+            joined.core.looks_writable() || self.is_closed() || {
                 out.want_room();
                 joined.core.notice_full(Nanos::monotonic().0);
                 joined.core.looks_writable()

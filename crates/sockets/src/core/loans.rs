@@ -8,7 +8,7 @@
 use super::{Kernel, Receiving, Sending, Tell, Upgraded};
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use vmmc_host::stream::{SharedLock, Stretch};
+use vmmc_host::stream::{Denied, SharedLock, Stretch};
 
 /// Who has memory of a ring, and how much. Private to this process.
 #[derive(Debug, Default)]
@@ -40,9 +40,10 @@ impl Loan {
 }
 
 impl Upgraded {
-    /// A receive of a thread that the lock is kept from: it has a loan, or was interrupted within a receive.
-    pub(super) fn while_lent(&self, me: u32, loan: &Loan) -> Receiving {
-        Receiving::Failed(if loan.held_by(me) { Errno::DEADLK } else { Errno::INTR })
+    /// A receive of a thread that the lock is kept from: it has a loan, was interrupted within a
+    /// receive, or another thread has it.
+    pub(super) fn while_lent(&self, me: u32, denied: Denied) -> Receiving {
+        if self.view.held_by(me) { Receiving::Failed(Errno::DEADLK) } else { Receiving::Locked(denied) }
     }
 
     /// Lends free room of the ring, at most `most` bytes; an error is what else is to be done, as for a send.
@@ -50,8 +51,10 @@ impl Upgraded {
         if most == 0 {
             return Err(Sending::Failed(Errno::INVAL));
         }
-        let Some(locked) = self.lock_out(me) else {
-            return Err(Sending::Failed(if self.room.held_by(me) { Errno::DEADLK } else { Errno::INTR }));
+        let locked = match self.lock_out_soon(me) {
+            Ok(locked) => locked,
+            Err(_) if self.room.held_by(me) => return Err(Sending::Failed(Errno::DEADLK)),
+            Err(denied) => return Err(Sending::Locked(denied)),
         };
         let out = self.outgoing();
         if out.announced().pending {
@@ -103,7 +106,7 @@ impl Upgraded {
 
     /// Lends received bytes; an error is what else is to be done, as for a receive (`Done(0)`: the end of the stream).
     pub(crate) fn lend_bytes(&self, me: u32, kernel: &impl Kernel) -> Result<Stretch, Receiving> {
-        let Some(locked) = self.lock_in(me) else { return Err(self.while_lent(me, &self.view)) };
+        let locked = self.lock_in_soon(me).map_err(|denied| self.while_lent(me, denied))?;
         let available = self.bytes_in_ring(kernel)?;
         let into = self.incoming();
         let head = into.head.load(Ordering::Relaxed);

@@ -21,7 +21,10 @@ impl Upgraded {
         buffers: &mut [IoSliceMut<'_>],
         take: bool,
     ) -> (Receiving, Tell) {
-        let Some(_locked) = self.lock_in(me) else { return (self.while_lent(me, &self.view), Tell::default()) };
+        let _locked = match self.lock_in_soon(me) {
+            Ok(locked) => locked,
+            Err(denied) => return (self.while_lent(me, denied), Tell::default()),
+        };
         loop {
             let other = match self.bytes_in_ring(kernel) {
                 Ok(available) => {

@@ -14,10 +14,10 @@ use vmmc_host::stream::{EndWords, Flags};
 impl Upgraded {
     /// Sends bytes. `me` is the thread's id.
     pub(crate) fn send(&self, me: u32, kernel: &impl Kernel, from: &[IoSlice<'_>]) -> (Sending, Tell) {
-        let Some(_locked) = self.lock_out(me) else {
-            let lent = self.room.held_by(me);
-            // Below a signal handler that interrupted a send here, which must end first.
-            return (Sending::Failed(if lent { Errno::DEADLK } else { Errno::INTR }), Tell::default());
+        let _locked = match self.lock_out_soon(me) {
+            Ok(locked) => locked,
+            Err(_) if self.room.held_by(me) => return (Sending::Failed(Errno::DEADLK), Tell::default()),
+            Err(denied) => return (Sending::Locked(denied), Tell::default()),
         };
         let out = self.outgoing();
         if out.announced().pending {

@@ -314,7 +314,7 @@ impl World {
             // The node gives the direction a larger ring, or wants its memory back.
             197 if self.dice.roll(2) == 0 => self.slot.grant_large(e).map_err(|e| e.to_string()),
             197 => {
-                let _ = self.slot.take_large_back(e, ME);
+                let _ = self.slot.take_large_back(e);
                 Ok(())
             }
             198..200 if self.somebody_was_killed() => {
@@ -396,6 +396,7 @@ impl World {
             (Sending::Kernel, Tell::default())
         };
         match sending {
+            Sending::Locked(_) => return Err(format!("end {e} finds its lock taken")),
             Sending::Done(n) => {
                 self.sides[e].sent += n as u64;
                 self.totals.ring_bytes += if in_ring { n as u64 } else { 0 };
@@ -434,6 +435,7 @@ impl World {
         };
         self.tell(e, tell);
         match receiving {
+            Receiving::Locked(_) => Err(format!("end {e} finds its lock taken")),
             Receiving::Done(0) => self.hear_end(e, p, false),
             Receiving::Failed(_) => self.hear_end(e, p, true),
             Receiving::Done(n) | Receiving::OfKernel(n) => self.take(e, &buffer[..n], take),

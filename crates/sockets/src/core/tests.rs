@@ -55,7 +55,7 @@ impl World {
             }
             // What the node does.
             12 => self.slot.grant_large(e).unwrap(),
-            13 => drop(self.slot.take_large_back(e, ME)),
+            13 => drop(self.slot.take_large_back(e)),
             14 => self.turn(e, true),
             _ => self.turn(e, false),
         }
@@ -104,6 +104,7 @@ impl World {
                 end.sent += socket(&self.wires, e).send_now(&parts).map_or(0, |n| n as u64);
                 end.core.end_kernel_send();
             }
+            Sending::Locked(denied) => panic!("{denied:?} without a reason"),
             Sending::Failed(errno) => panic!("{errno} without a reason"),
         }
         self.moves[e] += u64::from(before.in_ring());
@@ -125,6 +126,7 @@ impl World {
             Receiving::Done(n) | Receiving::OfKernel(n) => (buffer[..n].to_vec(), take),
             Receiving::Empty => (Vec::new(), true),
             Receiving::Kernel => panic!("a receive reads the kernel itself"),
+            Receiving::Locked(denied) => panic!("{denied:?} without a reason"),
             Receiving::Failed(errno) => panic!("{errno} without a reason"),
         };
         for (i, b) in got.iter().enumerate() {

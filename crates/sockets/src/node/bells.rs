@@ -27,12 +27,13 @@ impl Node {
         // Where the program cannot close it: each node needs it anew.
         let fd = bells.share().ok()?;
         bells.let_descriptor_go();
-        let made = self.bells.get_or_init(|| {
-            let _ = self.keep_fd.set(settings.keep_fd);
+        let _ = self.keep_fd.set(settings.keep_fd);
+        // Made before, and not in the cell's turn: a signal handler may come to the same place, and would
+        // wait for its own thread.
+        if self.bells.set(bells).is_ok() {
             let _ = self.bells_fd.set((settings.keep_fd)(fd));
-            bells
-        });
-        Some(made)
+        }
+        self.bells.get()
     }
 
     /// A bell for an event loop: its number. `EMFILE` when each has a loop, `EAGAIN` when the node

@@ -21,7 +21,8 @@ use vmmc_host::stream::{Section, SectionLock};
 /// The messages.
 #[derive(Debug, Default)]
 pub(super) struct Unsaid {
-    queue: SectionLock<VecDeque<Message>>,
+    /// The second one is for a signal handler that interrupted a section of the first.
+    queues: [SectionLock<VecDeque<Message>>; 2],
     count: AtomicUsize,
 }
 
@@ -41,27 +42,30 @@ pub(crate) struct Held<'a> {
 }
 
 impl Unsaid {
-    /// Without effect when too many are here, or below a signal handler that interrupted this very
-    /// call.
+    /// Without effect when too many are here.
     fn push(&self, message: Message) {
-        let Some(mut queue) = self.queue.lock() else { return };
+        let Some(mut queue) = self.free_queue() else { return };
         if queue.len() < UNSAID_MAX {
             queue.push_back(message);
-            self.count.store(queue.len(), Ordering::Relaxed);
+            self.count.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     fn pop(&self) -> Option<Message> {
-        let mut queue = self.queue.lock()?;
-        let message = queue.pop_front();
-        self.count.store(queue.len(), Ordering::Relaxed);
-        message
+        let message = self.queues.iter().find_map(|queue| queue.lock()?.pop_front())?;
+        self.count.fetch_sub(1, Ordering::Relaxed);
+        Some(message)
     }
 
     fn push_back_in_front(&self, message: Message) {
-        let Some(mut queue) = self.queue.lock() else { return };
+        let Some(mut queue) = self.free_queue() else { return };
         queue.push_front(message);
-        self.count.store(queue.len(), Ordering::Relaxed);
+        self.count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// One that this very thread is not in, below a signal handler.
+    fn free_queue(&self) -> Option<Section<'_, VecDeque<Message>>> {
+        self.queues.iter().find_map(SectionLock::lock)
     }
 
     fn is_empty(&self) -> bool {
@@ -215,6 +219,20 @@ mod tests {
             drop(held);
             assert_eq!(released(&theirs), (0..=100).collect::<Vec<_>>());
         });
+    }
+
+    #[test]
+    fn what_a_signal_handler_says_while_its_thread_says_something_is_said() {
+        let (node, theirs) = node();
+        let held = node.lock().unwrap();
+        let interrupted = node.unsaid.queues[0].lock().unwrap();
+        node.say_surely(None, release(1));
+        drop(interrupted);
+        node.say_surely(None, release(2));
+        drop(held);
+        let mut heard = released(&theirs);
+        heard.sort_unstable();
+        assert_eq!(heard, [1, 2]);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use vmmc_host::Nanos;
 use vmmc_host::stream::messages::Place;
-use vmmc_host::stream::{Endpoints, Shape, Slab, Slot, thread_id};
+use vmmc_host::stream::{Endpoints, Shape, Slab, Slot};
 
 /// All slabs of a node.
 #[derive(Default)]
@@ -184,9 +184,7 @@ impl Slabs {
                     let tail = slot.words().directions[direction].tail.load(Ordering::Relaxed);
                     if tail != large.tail {
                         *large = Large { tail, seen: now };
-                    } else if left > 0
-                        && now.since(large.seen) >= SOCKET_LARGE_IDLE
-                        && slot.take_large_back(direction, thread_id())
+                    } else if left > 0 && now.since(large.seen) >= SOCKET_LARGE_IDLE && slot.take_large_back(direction)
                     {
                         left -= 1;
                         link.large[direction] = None;

@@ -298,6 +298,7 @@ impl World {
                 if rests { (Sending::Kernel, Tell::default()) } else { side.core.send(ME, &socket, &from) };
             tell = told;
             match sending {
+                Sending::Locked(_) => unreachable!("one thread has the lock for a call"),
                 Sending::Done(n) => {
                     sent = n as u64;
                     self.totals.ring_bytes += if before.in_ring() { sent } else { 0 };
@@ -373,6 +374,7 @@ impl World {
         self.totals.blocked += u64::from(blocks && !self.sides[e].blocked);
         self.sides[e].blocked = blocks;
         match receiving {
+            Receiving::Locked(_) => return Err(format!("end {e} finds its lock taken")),
             Receiving::Done(0) => self.hear_end(e)?,
             Receiving::Done(n) | Receiving::OfKernel(n) => self.take(e, &buffer[..n])?,
             Receiving::Empty if !blocks => self.sleep(e),
