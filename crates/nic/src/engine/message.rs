@@ -66,12 +66,7 @@ impl Engine {
             return false;
         };
         session.queue_message(parts);
-        let idle = session.chunk_wait.is_none();
-        session.chunk_wait.get_or_insert(now);
         self.wake(to.peer);
-        if idle {
-            self.arm(to.peer);
-        }
         true
     }
 

@@ -259,7 +259,8 @@ impl Station {
         };
         let to = Some(spec.clone());
         let cookie = self.wait_call(index, serial, CallKind::Ping { node }, &to)?;
-        self.engine.ping(now, spec, vmmc_nic::PingBy::Driver, cookie, deadline(now, timeout_ms));
+        let uid = self.connections[index].as_ref().map_or(u32::MAX, |connection| connection.who.uid);
+        self.engine.ping(now, spec, vmmc_nic::PingBy::Driver(uid), cookie, deadline(now, timeout_ms));
         Ok(None)
     }
 
