@@ -144,6 +144,9 @@ pub const PING_RETRY: Duration = Duration::from_millis(200);
 pub const MESSAGE_BYTES_MAX: usize = 32 << 10;
 /// Bytes of messages to one peer that wait or are under way, beside its budget: what else is to be sent is not held up for long.
 pub const MESSAGES_QUEUED_BYTES_MAX: usize = 512 << 10;
+/// Bytes of messages that one peer may make this node keep by asking and never acknowledging, before its session ends: far more than this node has to say by itself
+/// (see [`MESSAGES_QUEUED_BYTES_MAX`]) and than it answers about as many connections as there may be.
+pub const MESSAGES_KEPT_BYTES_MAX: usize = 8 * MESSAGES_QUEUED_BYTES_MAX;
 
 /// Packets in the replay window: reordering beyond this is loss.
 pub const REPLAY_WINDOW_PACKETS: u64 = 4_096;

@@ -315,8 +315,8 @@ pub const SOCKET_LAST_WORDS_MAX: usize = 4_096;
 pub const SOCKET_ORPHAN_TIME: Duration = Duration::from_secs(10);
 /// Connections to other nodes that are upgraded, or about to be, half of them for one user alone: each has two rings here, 70 KiB together with its words.
 pub const BETWEEN_LINKS_MAX: usize = 16_384;
-/// Offers that other nodes are still to be asked about; further ones stay with the kernel.
-pub const BETWEEN_ASKS_MAX: usize = 16_384;
+/// Offers that other nodes are still to be asked about: all that stand, which are divided among users.
+pub const BETWEEN_ASKS_MAX: usize = SOCKET_OFFERS_ALL_MAX;
 /// Connections to other nodes that are served before rings and network have their turn.
 pub const BETWEEN_TURN: usize = 64;
 /// Lines of each of the kernel's tables of sockets that are read for a list: some milliseconds. Of sockets beyond them it does not say to whom they belong.

@@ -8,7 +8,7 @@ use super::{Engine, Lent, Transmit};
 use crate::command::Dma;
 use crate::error::PeerDownReason;
 use crate::ids::NodeName;
-use crate::limits::{ANSWERS_MAX, NEWCOMER_RETRY, PACKET_BYTES_MIN, PATHS_MAX};
+use crate::limits::{NEWCOMER_RETRY, PACKET_BYTES_MIN, PATHS_MAX};
 use crate::peer::Newcomer;
 use crate::replay::Freshness;
 use crate::session::Outcome;
@@ -82,7 +82,7 @@ impl Engine {
         let now = self.now;
         let Some((session, tables)) = self.session_and_tables(via) else { return true };
         let nonsense = ack.is_some_and(|ack| session.acknowledged(now, came, &ack, tables).is_err());
-        let hostile = session.tx.answers > ANSWERS_MAX;
+        let hostile = session.tx.is_overdrawn();
         let has_to_send = session.has_to_send();
         if nonsense || hostile {
             self.lose_peer(now, via.peer, PeerDownReason::Protocol);
@@ -171,12 +171,12 @@ impl Engine {
         let (mut outcome, ack) = session.receive(now, from, number, body, name, &mut self.tables, dma);
         // What waits for room in the window goes out in this turn; an answer to a packet that nothing stands before has room.
         let has_room = outcome.found_clear || !session.has_to_send();
-        let later = outcome.is_nothing() && has_room && session.tx.answers <= ANSWERS_MAX;
+        let later = outcome.is_nothing() && has_room && !session.tx.is_overdrawn();
         let unsettled = if later { Unsettled::new(session.via, now, ack) } else { None };
         if let (None, Some(ack)) = (&unsettled, ack) {
             outcome.nonsense |= session.acknowledged(now, now, &ack, &mut self.tables).is_err();
         }
-        let hostile = session.tx.answers > ANSWERS_MAX;
+        let hostile = session.tx.is_overdrawn();
         let has_to_send = session.has_to_send();
         if elsewhere {
             self.learn_path(now, index, from);

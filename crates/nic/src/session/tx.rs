@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use crate::limits::{REORDER_PACKETS, RUNS_PER_PACKET_MAX};
+use crate::limits::{ANSWERS_MAX, MESSAGES_KEPT_BYTES_MAX, REORDER_PACKETS, RUNS_PER_PACKET_MAX};
 use crate::slab::Key;
 use crate::time::Time;
 
@@ -158,6 +158,12 @@ impl Tx {
         self.in_flight += bytes;
         let (state, cause) = (State::InFlight, Cause::Own);
         self.chunks.push_back(TxChunk { body, state, cause, bytes: bytes as u32, packet });
+    }
+
+    /// Whether the peer has asked for more than it may without acknowledging the answers. What this node has to say by itself never comes so far.
+    #[inline]
+    pub(crate) fn is_overdrawn(&self) -> bool {
+        self.answers > ANSWERS_MAX || self.message_bytes > MESSAGES_KEPT_BYTES_MAX
     }
 
     /// Takes out the oldest chunk, which has arrived.

@@ -309,6 +309,7 @@ impl Sockets {
     /// An offer stands no more.
     fn take_offer(&mut self, own: &Endpoints) -> Option<Offer> {
         let offer = self.offers.remove(own)?;
+        self.between.wants_no_more(own);
         if let Some(client) = self.clients.get_mut(&offer.client) {
             client.offers.remove(&offer.connection);
             let uid = client.uid;
