@@ -20,7 +20,7 @@ use vmmc_host::stream::{Endpoints, Shape, Slab, Slot, thread_id};
 #[derive(Default)]
 pub(super) struct Slabs {
     slabs: HashMap<u64, Record>,
-    /// By pair of processes, the smaller id first.
+    /// By pair of processes, the smaller id first; those that have one.
     pairs: HashMap<[u32; 2], Vec<u64>>,
     /// By process, the node itself aside.
     of_process: HashMap<u32, HashSet<u64>>,
@@ -97,8 +97,8 @@ impl Slabs {
     /// A free slot that a pair of processes of a user shares; none when memory is short, or the user has its share.
     pub(super) fn take_slot(&mut self, mut pair: [u32; 2], user: u32) -> Option<(u64, u32)> {
         pair.sort_unstable();
-        let of_pair = self.pairs.entry(pair).or_default();
-        for &id in of_pair.iter() {
+        let of_pair = self.pairs.get(&pair).map_or(&[][..], Vec::as_slice);
+        for &id in of_pair {
             let record = self.slabs.get_mut(&id).expect("pairs name slabs that are there");
             if let Some(slot) = record.free.pop() {
                 return Some((id, slot));
@@ -114,7 +114,7 @@ impl Slabs {
             return None;
         };
         self.last += 1;
-        of_pair.push(self.last);
+        self.pairs.entry(pair).or_default().push(self.last);
         let free = (1..slots).rev().collect();
         let record = Record { slab, pair, user, retired: false, abandoned: 0, free, links: HashMap::new() };
         for process in pair.into_iter().filter(|process| *process != NODE) {
@@ -361,5 +361,17 @@ mod tests {
         assert_eq!(slabs.take_idle(9), [(slab, [1, 2])]);
         assert!(slabs.large.take(USER, SOCKET_LARGE_RING_BYTES, most));
         assert!(slabs.take_slot([1, 3], USER).is_some());
+    }
+
+    #[test]
+    fn a_user_that_has_its_share_of_slots_leaves_nothing_behind_when_it_asks_again() {
+        let mut slabs = Slabs::default();
+        slabs.slots.take(USER, SOCKET_SLOTS_MAX / 2, SOCKET_SLOTS_MAX);
+        for process in 2..1_000 {
+            assert!(slabs.take_slot([1, process], USER).is_none());
+            slabs.retire(process);
+        }
+        slabs.retire(1);
+        assert!(slabs.pairs.is_empty() && slabs.of_process.is_empty());
     }
 }
