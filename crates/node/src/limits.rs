@@ -60,9 +60,9 @@ pub const MAPPINGS_KEPT: u64 = 4_096;
 pub const DESCRIPTORS_PER_PROCESS: u32 = 10;
 /// Descriptors of the node for a region: as it came, and for importers that only read.
 pub const DESCRIPTORS_PER_REGION: u32 = 2;
-/// Descriptors of the node for a client of the sockets service: bells, an event counter for each of them, watch. Those of
-/// slabs are bounded by the shares of slots.
-pub const DESCRIPTORS_PER_SOCKETS_CLIENT: u32 = 2 + vmmc_host::stream::BELLS;
+/// Descriptors of the node for a client of the sockets service: bells, an event counter for each of them, watch, and bells and event counter of the node that
+/// clients with connections to other nodes have. Those of slabs are counted by the service.
+pub const DESCRIPTORS_PER_SOCKETS_CLIENT: u32 = 4 + vmmc_host::stream::BELLS;
 /// Descriptors of the node for a pair of processes of which one maps memory of the other: wake-ups and notification ring.
 pub const DESCRIPTORS_PER_LINK: u32 = 2;
 /// Imports of a node by users other than its own: each costs some 150 bytes.

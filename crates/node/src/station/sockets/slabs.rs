@@ -29,6 +29,10 @@ pub(super) struct Slabs {
     last: u64,
     /// Slots that have memory, whether a connection is in them or not.
     slots: Quota,
+    /// Slabs: each is a descriptor and a mapping of the node.
+    taken: Quota,
+    /// How many more there may be, all users together; none: as many as there are slots for.
+    room: Option<u64>,
     /// Bytes of large rings.
     large: Quota,
     /// When large rings that rest were looked for last.
@@ -106,13 +110,21 @@ impl Slabs {
         }
         let slots = (SOCKET_SLAB_SLOTS_MIN << of_pair.len().min(16)).min(SOCKET_SLAB_SLOTS_MAX);
         let shape = Shape { slots, small_bytes: SOCKET_RING_BYTES, large_bytes: SOCKET_LARGE_RING_BYTES };
+        // A user has no more of them than are free, beside what it has otherwise.
+        let most = self.room.map_or(u64::MAX, |room| self.slabs.len() as u64 + room);
+        if !self.taken.take(user, 1, most) {
+            return None;
+        }
         if !self.slots.take(user, u64::from(slots), SOCKET_SLOTS_MAX) {
+            self.taken.give(user, 1);
             return None;
         }
         let Ok(slab) = Slab::create(shape) else {
+            self.taken.give(user, 1);
             self.slots.give(user, u64::from(slots));
             return None;
         };
+        self.room = self.room.map(|room| room.saturating_sub(1));
         self.last += 1;
         self.pairs.entry(pair).or_default().push(self.last);
         let free = (1..slots).rev().collect();
@@ -122,6 +134,16 @@ impl Slabs {
         }
         self.slabs.insert(self.last, record);
         Some((self.last, 0))
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self) -> u64 {
+        self.slabs.len() as u64
+    }
+
+    /// Says how many more there may be.
+    pub(super) fn set_room(&mut self, room: u64) {
+        self.room = Some(room);
     }
 
     pub(super) fn set_link(&mut self, slab: u64, slot: u32, link: Link) {
@@ -254,6 +276,7 @@ impl Slabs {
         let mut gone = Vec::new();
         for id in self.idle.drain(..most.min(self.idle.len())) {
             let Some(record) = self.slabs.remove(&id) else { continue };
+            self.taken.give(record.user, 1);
             self.slots.give(record.user, u64::from(record.slab.shape().slots));
             self.large.give(record.user, record.abandoned);
             for process in record.pair {
@@ -361,6 +384,24 @@ mod tests {
         assert_eq!(slabs.take_idle(9), [(slab, [1, 2])]);
         assert!(slabs.large.take(USER, SOCKET_LARGE_RING_BYTES, most));
         assert!(slabs.take_slot([1, 3], USER).is_some());
+    }
+
+    #[test]
+    fn slabs_are_divided_among_users_by_the_descriptors_that_are_free() {
+        let mut slabs = Slabs::default();
+        slabs.set_room(12);
+        let fill = |slabs: &mut Slabs, user: u32, first: u32| {
+            (first..first + 99).take_while(|&process| slabs.take_slot([first - 1, process], user).is_some()).count()
+        };
+        assert_eq!([fill(&mut slabs, USER, 10), fill(&mut slabs, USER + 1, 200)], [6, 3]);
+        assert_eq!((slabs.count(), slabs.room), (9, Some(3)));
+        // What is free otherwise meanwhile is so for both.
+        slabs.set_room(0);
+        assert!(slabs.take_slot([500, 501], USER + 2).is_none());
+        (9..110).for_each(|process| slabs.retire(process));
+        assert_eq!(slabs.take_idle(99).len(), 6);
+        slabs.set_room(9);
+        assert!(fill(&mut slabs, USER, 10) == 5 && slabs.count() == 8);
     }
 
     #[test]
