@@ -508,7 +508,7 @@ impl Tables {
             return;
         };
         if let Some(entry) = self.process_mut(process) {
-            entry.imports.remove(import);
+            entry.imports.remove_and_shrink(import);
             self.events.push_back(Event::ImportDone { process, cookie, result: Err(why) });
         }
     }

@@ -65,8 +65,11 @@ pub const DESCRIPTORS_PER_REGION: u32 = 2;
 pub const DESCRIPTORS_PER_SOCKETS_CLIENT: u32 = 4 + vmmc_host::stream::BELLS;
 /// Descriptors of the node for a pair of processes of which one maps memory of the other: wake-ups and notification ring.
 pub const DESCRIPTORS_PER_LINK: u32 = 2;
-/// Imports of a node by users other than its own: each costs some 150 bytes.
+/// Slots of the tables of imports of the processes of users other than the node's own, free ones too: each costs some 150 bytes, and three times as much for a
+/// while after most have been given back.
 pub const IMPORTS_MAX: usize = 262_144;
+/// Slots of such a table that has memory for them without use.
+pub const IMPORTS_SLOTS_KEPT: usize = 64;
 /// Redirections posted on a node by users other than its own: each costs some 200 bytes.
 pub const REDIRECTIONS_MAX: usize = 65_536;
 /// Calls that wait for an answer, all processes together: as many as the engine takes.

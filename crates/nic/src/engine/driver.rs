@@ -475,14 +475,14 @@ impl Engine {
             Lead::Local { .. } => {}
             Lead::Remote { via, grant } => {
                 if let Some(process) = self.tables.process_mut(process) {
-                    process.imports.remove(key);
+                    process.imports.remove_and_shrink(key);
                 }
                 self.give_back(process, via, key, grant);
                 return;
             }
         }
         if let Some(process) = self.tables.process_mut(process) {
-            process.imports.remove(key);
+            process.imports.remove_and_shrink(key);
         }
     }
 

@@ -248,6 +248,14 @@ impl Station {
         taken.map_err(|full| full.refusal())
     }
 
+    /// Gives back what a connection has of a table beyond so many entries.
+    pub(super) fn keep_share(&mut self, index: usize, table: Table, keep: u32) {
+        if let Some(connection) = self.connections.get_mut(index).and_then(Option::as_mut) {
+            let more = connection.held.0[table as usize].saturating_sub(keep);
+            self.shares.give(connection.who.uid, &mut connection.held, table, more);
+        }
+    }
+
     /// Gives entries of a table back.
     pub(super) fn give_share(&mut self, index: usize, table: Table, count: u32) {
         if let Some(connection) = self.connections.get_mut(index).and_then(Option::as_mut) {
