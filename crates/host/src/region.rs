@@ -193,7 +193,7 @@ impl Region {
         Ok(region)
     }
 
-    /// Maps a memfd that came from elsewhere. Refused unless it has `len` bytes of ordinary pages, all of them there, is sealed against shrinking, and is not writable by
+    /// Maps a memfd that came from elsewhere. Refused unless it has `len` bytes of ordinary pages, all of them there, is sealed against change of size, and is not writable by
     /// other users than its owner.
     pub fn map(fd: OwnedFd, len: u64, protection: Protection) -> Result<Region, RegionError> {
         Region::map_in_part(fd, len, len, protection)
@@ -207,13 +207,19 @@ impl Region {
         if !seals.contains(SealFlags::SHRINK) {
             return Err(RegionError::Unsealed { len, why: "it is not sealed against shrinking" });
         }
+        if !seals.contains(SealFlags::GROW) {
+            return Err(RegionError::Unsealed { len, why: "it is not sealed against growing" });
+        }
         let system = |call| move |errno| RegionError::System { call, errno };
         let kind = rustix::fs::fstatfs(&fd).map_err(system("fstatfs"))?.f_type as i64;
         let stat = rustix::fs::fstat(&fd).map_err(system("fstat"))?;
         let size = round_up(len) as u64;
-        // Pages that a file of another length has elsewhere would hide holes from the count of its blocks. To ask for the first hole is no way: memory that was
+        // Pages that a file has elsewhere, beyond its end too, would hide holes from the count of its blocks. To ask for the first hole is no way: memory that was
         // reserved and never touched counts as one.
         let reserved = if reserved >= len { size } else { reserved };
+        let blocks = stat.st_blocks as u64 * 512;
+        let inside =
+            if blocks < reserved { blocks } else { blocks - memory_beyond(&fd, size).unwrap_or(0).min(blocks) };
         let why = match stat.st_size as u64 {
             _ if kind == HUGETLBFS => {
                 "it has huge pages of the pool, which can run out; use ordinary memory, to which transparent huge pages belong"
@@ -224,7 +230,7 @@ impl Region {
             }
             there if there < size => "it is shorter",
             there if there > size => "it is longer",
-            _ if (stat.st_blocks as u64) * 512 < reserved => "its memory is not reserved",
+            _ if inside < reserved => "its memory is not reserved",
             _ => return Region::map_checked(fd, len, protection),
         };
         Err(RegionError::Unsealed { len, why })
@@ -523,6 +529,23 @@ fn round_up(len: u64) -> usize {
     (len as usize).next_multiple_of(PAGE_BYTES)
 }
 
+/// `cachestat`, the same number on every architecture.
+const SYS_CACHESTAT: libc::c_long = 451;
+
+/// Bytes of memory that a memfd has beyond an offset, which can be more than its size; none: this
+/// kernel does not say (Linux before 6.5), or not to us. What is there is counted, some
+/// nanoseconds for each page, and where nothing is nothing is looked at.
+fn memory_beyond(fd: &OwnedFd, offset: u64) -> Option<u64> {
+    // First byte, and bytes; 0: all that follow.
+    let range = [offset, 0u64];
+    // Pages that are there, dirty, being written, swapped out, swapped out of late.
+    let mut counts = [0u64; 5];
+    // SAFETY: the kernel reads two and writes five words, to memory of just that size; the descriptor is open.
+    let done =
+        unsafe { libc::syscall(SYS_CACHESTAT, fd.as_raw_fd(), range.as_ptr(), counts.as_mut_ptr(), 0 as libc::c_uint) };
+    (done == 0).then(|| (counts[0] + counts[3]) * PAGE_BYTES as u64)
+}
+
 /// What keeps a memfd's size.
 const SIZE_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
@@ -712,6 +735,40 @@ mod tests {
             let why = why_refused(foreign(MemfdFlags::empty(), 0o444, size, there.clone()), len);
             assert!(why == "it is longer" || why == "its memory is not reserved", "{there:?} of {size}: {why}");
         }
+    }
+
+    #[test]
+    fn memory_beyond_the_end_hides_no_holes() {
+        if !pages_come_alone() {
+            return;
+        }
+        let (len, keep) = (1 << 20, FallocateFlags::KEEP_SIZE);
+        let make = |seals: [SealFlags; 2], at: u64| {
+            let fd = rustix::fs::memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+            rustix::fs::fchmod(&fd, MODE).unwrap();
+            rustix::fs::ftruncate(&fd, len).unwrap();
+            rustix::fs::fcntl_add_seals(&fd, seals[0]).unwrap();
+            rustix::fs::fallocate(&fd, keep, at, len).unwrap();
+            rustix::fs::fcntl_add_seals(&fd, seals[1]).unwrap();
+            assert_eq!(rustix::fs::fstat(&fd).unwrap().st_blocks as u64 * 512, len, "the count of blocks looks right");
+            fd
+        };
+        let none = SealFlags::empty();
+        assert!(why_refused(make([SealFlags::SHRINK, none], len), len).contains("growing"));
+        let fd = foreign(MemfdFlags::empty(), 0o444, len, 0..len);
+        if memory_beyond(&fd, len).is_none() {
+            return println!("SKIP memory beyond the end: this kernel has no cachestat");
+        }
+        for at in [len, 1 << 40] {
+            assert_eq!(why_refused(make([none, SIZE_SEALS], at), len), "its memory is not reserved", "at {at}");
+        }
+        // All of it is there, and some beyond; that hurts nobody.
+        let fd = rustix::fs::memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+        rustix::fs::fchmod(&fd, MODE).unwrap();
+        rustix::fs::ftruncate(&fd, len).unwrap();
+        rustix::fs::fallocate(&fd, keep, 0, 2 * len).unwrap();
+        rustix::fs::fcntl_add_seals(&fd, SIZE_SEALS).unwrap();
+        Region::map(fd, len, Protection::ReadWrite).unwrap();
     }
 
     #[test]

@@ -100,8 +100,8 @@ pub enum Event {
 pub enum PingBy {
     /// A process.
     Process(ProcessId),
-    /// The driver itself.
-    Driver,
+    /// The driver itself, for this user.
+    Driver(u32),
 }
 
 /// Bytes from `start` up to, not including, `end`, in offsets of the export.

@@ -44,6 +44,9 @@ pub const EXPIRED_PER_TURN: usize = 128;
 pub const BREAKS_PER_TURN: usize = 1_024;
 /// Imports of one peer that wait here for a name to be exported, half of them for one of its users.
 pub const REMOTE_WAITS_PER_PEER_MAX: usize = 8_192;
+/// Imports and pings that a peer was asked for and has not answered, half of them for one user of this node: twice as many as may wait there for names, so that waits
+/// never take all. A withdrawn one counts until its answer has come; those beyond it are asked for later.
+pub const ASKED_PER_PEER_MAX: usize = 2 * REMOTE_WAITS_PER_PEER_MAX;
 /// Requests for services that the driver has not been told of; further ones are not told and end with their deadline.
 pub const SERVICES_WANTED_MAX: usize = 1_024;
 /// Pings waiting for an answer.
@@ -128,9 +131,11 @@ pub const WINDOW_MAX_BYTES: usize = 64 << 20;
 
 /// Pings (and answers to them) of one session that wait to be sent: two rounds of probes of all paths.
 pub const PINGS_QUEUED_MAX: usize = 8;
-/// Chunks one peer may make this node keep by asking and never acknowledging, before its session
-/// ends: above the number of revocations that can be under way at once.
-pub const CHUNKS_MAX: usize = GRANTS_MAX + 65_536;
+/// Answers that one peer may make this node keep by asking and never acknowledging, before its
+/// session ends: more than a peer can have a right to. That is as many as its processes can have
+/// asked for and left behind when they ended, and its imports, refused sends and grants that come
+/// too late beside. What this node has to say by itself does not count.
+pub const ANSWERS_MAX: usize = PROCESSES_MAX * QUEUE_OPS_MAX + 65_536;
 /// Time between keepalives without an answer: enough of them within the peer timeout that a link
 /// that loses three in ten is not taken for dead.
 pub const PING_RETRY: Duration = Duration::from_millis(200);
@@ -139,6 +144,9 @@ pub const PING_RETRY: Duration = Duration::from_millis(200);
 pub const MESSAGE_BYTES_MAX: usize = 32 << 10;
 /// Bytes of messages to one peer that wait or are under way, beside its budget: what else is to be sent is not held up for long.
 pub const MESSAGES_QUEUED_BYTES_MAX: usize = 512 << 10;
+/// Bytes of messages that one peer may make this node keep by asking and never acknowledging, before its session ends: far more than this node has to say by itself
+/// (see [`MESSAGES_QUEUED_BYTES_MAX`]) and than it answers about as many connections as there may be.
+pub const MESSAGES_KEPT_BYTES_MAX: usize = 8 * MESSAGES_QUEUED_BYTES_MAX;
 
 /// Packets in the replay window: reordering beyond this is loss.
 pub const REPLAY_WINDOW_PACKETS: u64 = 4_096;

@@ -1,6 +1,7 @@
 //! A table whose slots are reused with a new generation.
 //!
-//! Invariant: a key of a removed entry never finds its successor (until 2^32 reuses of one slot).
+//! Invariant: a key of a removed entry never finds its successor (until 2^32 reuses of one slot), be
+//! its slot gone and made again meanwhile.
 //! Freed slots are reused oldest first when asked to, so that ids stay fresh.
 
 use std::collections::VecDeque;
@@ -21,16 +22,22 @@ fn key_of(slot: u32, generation: u32) -> Key {
     u64::from(generation) << 32 | u64::from(slot)
 }
 
+/// Slots that a table which shrinks may have memory for without use.
+const SLOTS_KEPT: usize = 64;
+
 /// See the module page.
 pub(crate) struct Slab<T> {
     entries: Vec<Entry<T>>,
+    /// Free slots; of a table that shrinks also some that are gone, and no slot is made before those are taken out.
     free: VecDeque<u32>,
     len: usize,
+    /// Generation of the next slot that is made, above all that slots which are gone have had.
+    fresh: u32,
 }
 
 impl<T> Default for Slab<T> {
     fn default() -> Slab<T> {
-        Slab { entries: Vec::new(), free: VecDeque::new(), len: 0 }
+        Slab { entries: Vec::new(), free: VecDeque::new(), len: 0, fresh: 1 }
     }
 }
 
@@ -39,17 +46,22 @@ impl<T> Slab<T> {
         self.len
     }
 
+    /// Slots, free ones too.
+    pub(crate) fn slots(&self) -> usize {
+        self.entries.len()
+    }
+
     pub(crate) fn insert(&mut self, value: T) -> Key {
         self.len += 1;
         // Last freed first: its memory is in the cache. Generations keep stale keys out.
-        if let Some(slot) = self.free.pop_back() {
-            let entry = &mut self.entries[slot as usize];
+        while let Some(slot) = self.free.pop_back() {
+            let Some(entry) = self.entries.get_mut(slot as usize) else { continue };
             entry.value = Some(value);
             return key_of(slot, entry.generation);
         }
         let slot = u32::try_from(self.entries.len()).expect("tables are bounded far below 2^32");
-        self.entries.push(Entry { generation: 1, value: Some(value) });
-        key_of(slot, 1)
+        self.entries.push(Entry { generation: self.fresh, value: Some(value) });
+        key_of(slot, self.fresh)
     }
 
     pub(crate) fn get(&self, key: Key) -> Option<&T> {
@@ -87,6 +99,27 @@ impl<T> Slab<T> {
         Some(value)
     }
 
+    /// The same, for tables of which each user has its own: gives memory back that has no use any more, when the last slots are free.
+    pub(crate) fn remove_and_shrink(&mut self, key: Key) -> Option<T> {
+        let value = self.remove(key)?;
+        while let Some(last) = self.entries.last().filter(|last| last.value.is_none()) {
+            self.fresh = self.fresh.max(last.generation);
+            self.entries.pop();
+        }
+        let (slots, free) = (self.entries.len(), self.entries.len() - self.len);
+        // At least half of them are gone, each of which was taken out of the table once.
+        if self.free.len() > 2 * free + SLOTS_KEPT {
+            self.free.retain(|slot| (*slot as usize) < slots);
+        }
+        if self.entries.capacity() > 3 * slots + SLOTS_KEPT {
+            self.entries.shrink_to(slots + slots / 2);
+        }
+        if self.free.capacity() > 3 * self.free.len() + SLOTS_KEPT {
+            self.free.shrink_to(self.free.len() + self.free.len() / 2);
+        }
+        Some(value)
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Key, &T)> + '_ {
         self.entries
             .iter()
@@ -114,5 +147,50 @@ mod tests {
         assert_eq!(slab.remove(old), None);
         assert_eq!(slab.get(new), Some(&2));
         assert_eq!(slab.len(), 1);
+    }
+
+    #[test]
+    fn a_table_shrinks_when_its_last_slots_are_free_and_old_keys_stay_stale() {
+        let mut slab = Slab::default();
+        let mut seen = std::collections::HashSet::new();
+        for round in 0..5 {
+            let keys: Vec<Key> = (0..10_000).map(|i| slab.insert(i)).collect();
+            assert!(keys.iter().all(|key| seen.insert(*key)), "no key comes twice, round {round}");
+            // In an order in which the last slot stays until the end.
+            let (last, others) = keys.split_last().unwrap();
+            others.iter().for_each(|key| assert!(slab.remove_and_shrink(*key).is_some()));
+            assert_eq!((slab.slots(), slab.len()), (10_000, 1));
+            let within = slab.insert(7);
+            assert!(slots_of(&slab) >= 10_000 && seen.insert(within));
+            slab.remove_and_shrink(*last);
+            slab.remove_and_shrink(within);
+            assert!(slots_of(&slab) <= 128 && slab.slots() == 0 && slab.len() == 0);
+            assert!(keys.iter().all(|key| slab.get(*key).is_none() && slab.remove_and_shrink(*key).is_none()));
+        }
+    }
+
+    /// Those that it has memory for, in either of its lists.
+    fn slots_of(slab: &Slab<i32>) -> usize {
+        slab.entries.capacity().max(slab.free.capacity())
+    }
+
+    #[test]
+    fn a_table_that_shrinks_and_grows_holds_what_a_map_would() {
+        let (mut slab, mut model) = (Slab::default(), std::collections::BTreeMap::new());
+        let mut random = 1u64;
+        for step in 0..200_000u64 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            // It grows for a while, and shrinks for a while.
+            let grows = if step / 5_000 % 2 == 0 { 70 } else { 30 };
+            if (random >> 33) % 100 < grows {
+                assert_eq!(model.insert(slab.insert(step), step), None);
+            } else if let Some(&key) = model.keys().nth((random >> 40) as usize % 16 % model.len().max(1)) {
+                assert_eq!(slab.remove_and_shrink(key), model.remove(&key));
+            }
+            assert_eq!(slab.len(), model.len());
+            assert!(slab.free.len() <= 2 * (slab.slots() - slab.len()) + 64);
+        }
+        assert!(model.iter().all(|(key, value)| slab.get(*key) == Some(value)));
+        assert_eq!(slab.iter().count(), model.len());
     }
 }

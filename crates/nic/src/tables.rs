@@ -125,8 +125,17 @@ pub(crate) enum WaitAt {
     NodeName,
     /// For a session with this peer.
     Peer(u16),
+    /// For its turn to be asked for through this session, among those of this user.
+    Turn { via: Via, uid: u32 },
     /// For its answer.
     Answer(Via),
+}
+
+impl WaitAt {
+    /// Whether it is a session that it waits for.
+    pub(crate) fn is_through(self, session: Via) -> bool {
+        matches!(self, WaitAt::Turn { via, .. } | WaitAt::Answer(via) if via == session)
+    }
 }
 
 /// Imports of this node that are to be broken.
@@ -499,7 +508,7 @@ impl Tables {
             return;
         };
         if let Some(entry) = self.process_mut(process) {
-            entry.imports.remove(import);
+            entry.imports.remove_and_shrink(import);
             self.events.push_back(Event::ImportDone { process, cookie, result: Err(why) });
         }
     }

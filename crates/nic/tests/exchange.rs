@@ -669,7 +669,7 @@ fn a_ping_measures_the_round_trip() {
     let mut world = World::pair(15, true);
     let (now, to) = (world.now, world.nodes[1].addrs[0]);
     let deadline = now + Duration::from_secs(9);
-    world.nodes[0].engine.ping(now, NodeSpec::Addr(to), PingBy::Driver, Cookie(3), deadline);
+    world.nodes[0].engine.ping(now, NodeSpec::Addr(to), PingBy::Driver(1_000), Cookie(3), deadline);
     let pong = world.wait_for(0, |event| matches!(event, Event::Pong { .. }));
     let Event::Pong { result: Ok(rtt), .. } = pong else { panic!("{pong:?}") };
     assert!(rtt >= Duration::from_micros(60) && rtt < Duration::from_millis(5), "{rtt:?}");

@@ -161,3 +161,125 @@ fn very_many_waits_that_expire_at_once_end_in_turns() {
     }
     assert_eq!((ended, turns), (WAITS, WAITS.div_ceil(limits::EXPIRED_PER_TURN)));
 }
+
+/// A world whose second node is silent from now on, with an import of an honest process of the first.
+fn world_of_a_silent_node(seed: u64) -> (World, ProcessId, ImportId) {
+    let mut world = world(seed);
+    let honest = attach(&mut world, HONEST);
+    let import = world.import(0, honest, 1, "open").import;
+    world.settle();
+    let far = world.nodes[1].addrs[0];
+    world.cut.insert(far);
+    (world, honest, import)
+}
+
+/// The second node answers again: the session has lived on, and this many packets carry all that waited.
+fn hear_again(world: &mut World, honest: ProcessId, import: ImportId) -> u64 {
+    world.cut.clear();
+    let before = world.sent;
+    world.settle();
+    let sent = world.sent - before;
+    let ended = |event: &Event| matches!(event, Event::ImportBroken { .. } | Event::PeerDown { .. });
+    assert!(!world.nodes[0].events.iter().any(ended), "the session has ended");
+    world.send(0, honest, import, 0, &[7; 8], 77);
+    assert_eq!(world.completion(0, 77), Ok(8));
+    sent
+}
+
+#[test]
+fn imports_withdrawn_while_a_node_is_silent_leave_nothing_to_say_to_it() {
+    let (mut world, honest, import) = world_of_a_silent_node(6);
+    let process = attach(&mut world, HOSTILE);
+    let what = || (ImportTarget::Name("never".into()), Owner::Any);
+    for round in 0..200_000 {
+        let asked = world.start_import_of(0, process, 1, what(), true).expect("it waits");
+        if round % 16 == 0 {
+            world.flush();
+        }
+        world.nodes[0].engine.cancel_import(world.now, process, asked);
+    }
+    // Some of the first went out before they were withdrawn, as many as fit the window.
+    let sent = hear_again(&mut world, honest, import);
+    assert!(sent < 4_000, "{sent} packets");
+}
+
+#[test]
+fn pings_that_end_while_a_node_is_silent_leave_nothing_to_say_to_it() {
+    let (mut world, honest, import) = world_of_a_silent_node(7);
+    let to = world.nodes[1].addrs[0];
+    for _ in 0..1_000 {
+        for _ in 0..limits::EXPIRED_PER_TURN {
+            let now = world.now;
+            world.nodes[0].engine.ping(now, NodeSpec::Addr(to), PingBy::Driver(HOSTILE), Cookie(5), now);
+        }
+        world.nodes[0].engine.handle_timeout(world.now);
+        world.flush();
+    }
+    let sent = hear_again(&mut world, honest, import);
+    assert!(sent < 4_000, "{sent} packets");
+}
+
+#[test]
+fn withdrawn_waits_are_answered_and_count_until_then() {
+    let mut world = world(8);
+    let process = attach(&mut world, HOSTILE);
+    let what = || (ImportTarget::Name("never".into()), Owner::Any);
+    // Three times as many as a user may have without an answer.
+    for _ in 0..3 * limits::ASKED_PER_PEER_MAX / 2 / 2_048 {
+        let asked: Vec<ImportId> =
+            (0..2_048).map(|_| world.start_import_of(0, process, 1, what(), true).expect("it waits")).collect();
+        world.settle();
+        asked.iter().for_each(|import| world.nodes[0].engine.cancel_import(world.now, process, *import));
+        world.settle();
+        world.nodes[0].events.clear();
+    }
+    world.import(0, process, 1, "open");
+}
+
+#[test]
+fn a_user_that_asks_all_it_may_leaves_others_their_turn() {
+    let mut world = world(9);
+    let hostile = attach(&mut world, HOSTILE);
+    let honest = attach(&mut world, HONEST);
+    world.import(0, honest, 1, "open");
+    (0..8_000).for_each(|_| world.start_import(0, hostile, 1, "open", false));
+    world.start_import(0, honest, 1, "open", false);
+    let of_honest =
+        |event: &Event| matches!(event, Event::ImportDone { process, result: Ok(_), .. } if *process == honest);
+    world.wait_for(0, of_honest);
+    let before = world.nodes[0].events.iter().filter(|event| matches!(event, Event::ImportDone { .. })).count();
+    assert!(before < 200, "{before} others had their answer first, of a packet or two");
+}
+
+#[test]
+fn requests_that_are_held_back_end_no_session() {
+    const LEN: u64 = 1 << 20;
+    let mut world = world(10);
+    let processes = [HOSTILE, HONEST].map(|uid| attach(&mut world, uid));
+    let [hostile, honest] = processes;
+    let imports = processes.map(|process| {
+        world.region(0, process, 7, LEN as usize);
+        world.import(0, process, 1, "open").import
+    });
+    let fetch = |import, len, cookie| Command::Fetch {
+        import,
+        offset: 0,
+        len,
+        region: RegionId(7),
+        region_offset: 0,
+        cookie: Cookie(cookie),
+    };
+    // What one process may have asked for takes far longer than a node may be silent.
+    world.delay = std::time::Duration::from_millis(20);
+    for _ in 0..2 {
+        for _ in 0..QUEUE_OPS_MAX {
+            let _ = world.post(0, hostile, fetch(imports[0], LEN, 1));
+        }
+        world.run_for(std::time::Duration::from_millis(200));
+    }
+    world.run_for(std::time::Duration::from_secs(8));
+    let ended = |event: &Event| matches!(event, Event::ImportBroken { .. } | Event::PeerDown { .. });
+    assert!(!world.nodes[0].events.iter().any(ended), "the session has ended");
+    world.post(0, honest, fetch(imports[1], 8, 2)).expect("room");
+    assert_eq!(world.completion(0, 2), Ok(8));
+}

@@ -10,18 +10,23 @@ use raw::Raw;
 use rustix::fs::{Mode, OFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::process::Uid;
-use std::net::{TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use vmmc_host::Attachment;
+use std::sync::atomic::{AtomicU32, Ordering};
 use vmmc_host::control::{Answer, CONTROL_VERSION, Call, Grant, NodeEvent, Reply, Request, decode, encode, rights};
 use vmmc_host::region::PAGE_BYTES;
 use vmmc_host::stream::Bells;
 use vmmc_host::stream::messages::{SocketCall, SocketNews};
+use vmmc_host::{Attachment, Channel};
 use vmmc_node::{Embedded, KeySource, NodeConfig};
 
 /// Users that own nothing here.
 const ONE_USER: u32 = 54_321;
 const ANOTHER_USER: u32 = 54_322;
+
+/// The node, among the ids of processes.
+const NODE: u32 = u32::MAX;
+const VMMCD: &str = env!("CARGO_BIN_EXE_vmmcd");
 
 /// The table of the document.
 const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/security.md");
@@ -89,6 +94,8 @@ fn of_answer(answer: &Answer, fds: Vec<OwnedFd>) -> Vec<Handed> {
 
 fn of_socket_news(news: &SocketNews, fds: Vec<OwnedFd>) -> Vec<Handed> {
     match news {
+        SocketNews::Peer { process: NODE } => name("sockets: `Peer`", ["bells of the node"], fds),
+        SocketNews::PeerBell { process: NODE, .. } => name("sockets: `PeerBell`", ["eventfd of the node"], fds),
         SocketNews::Peer { .. } => name("sockets: `Peer`", ["bells of a peer"], fds),
         SocketNews::PeerBell { .. } => name("sockets: `PeerBell`", ["eventfd of a peer"], fds),
         SocketNews::Slab { .. } => name("sockets: `Slab`", ["slab"], fds),
@@ -127,7 +134,77 @@ fn all_handed() -> Vec<Handed> {
     let (event, fds) = owner.event();
     all.extend(of_event(&event, fds));
     all.extend(handed_for_sockets(&node));
+    all.extend(handed_between_nodes());
     all
+}
+
+/// A daemon, which ends with this.
+struct Daemon(std::process::Child);
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What two clients get for a connection between them, each with a daemon of its own, whose packets are sealed.
+fn handed_between_nodes() -> Vec<Handed> {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let uid = rustix::process::getuid().as_raw();
+    let tag = format!("descriptors-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+    let key = std::env::temp_dir().join(&tag);
+    std::fs::write(&key, "5a".repeat(32)).unwrap();
+    rustix::fs::chmod(&key, Mode::from_raw_mode(0o600)).unwrap();
+    let ports = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
+    let addresses = ports.map(|port| port.local_addr().unwrap());
+    let names = ["a", "b"].map(|side| format!("{tag}-{side}"));
+    let nodes = [0, 1].map(|side| {
+        let mut config = NodeConfig::new(&names[side])
+            .listen(addresses[side])
+            .peer(&addresses[1 - side..][..1])
+            .key(KeySource::File(key.clone()));
+        config.known_as = Some(names[side].clone());
+        Daemon(
+            std::process::Command::new(VMMCD)
+                .args(config.to_args())
+                .stdout(std::process::Stdio::null())
+                .spawn()
+                .unwrap(),
+        )
+    });
+    let nap = || std::thread::sleep(std::time::Duration::from_millis(1));
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let ends = [one, listener.accept().unwrap().0];
+    let clients = names
+        .each_ref()
+        .map(|name| raw::wait(&nap, || Channel::try_connect(&vmmc_host::channel::node_socket_name(uid, name)).ok()));
+    for (client, end) in clients.iter().zip(&ends) {
+        let bells = Bells::create().unwrap().share().unwrap();
+        say(client, &Call::Sockets(SocketCall::Attach { version: CONTROL_VERSION }), &[bells.as_fd()]);
+        let socket = vmmc_host::stream::claim(end.as_fd()).unwrap();
+        say(client, &Call::Sockets(SocketCall::Offer { connection: 1, socket }), &[]);
+    }
+    let all = clients.iter().flat_map(|client| until_matched(client, &nap)).collect();
+    drop(nodes);
+    let _ = std::fs::remove_file(&key);
+    all
+}
+
+/// What a client gets until its connection is upgraded.
+fn until_matched(client: &Channel, pump: &dyn Fn()) -> Vec<Handed> {
+    let mut all = Vec::new();
+    loop {
+        let (answer, fds) = hear(client, pump);
+        let Answer::Sockets(news) = &answer else { panic!("{answer:?}") };
+        assert!(!matches!(news, SocketNews::Refused { .. }), "{news:?}");
+        let matched = matches!(news, SocketNews::Matched { .. });
+        all.extend(of_answer(&answer, fds));
+        if matched {
+            return all;
+        }
+    }
 }
 
 /// What two clients get for a connection between them.
@@ -136,44 +213,38 @@ fn handed_for_sockets(node: &Embedded) -> Vec<Handed> {
     let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let ends = [one, listener.accept().unwrap().0];
     let clients = ends.each_ref().map(|_| node.attach().unwrap());
-    let mut all = Vec::new();
     for client in &clients {
         let bells = Bells::create().unwrap().share().unwrap();
         let call = Call::Sockets(SocketCall::Attach { version: CONTROL_VERSION });
-        say(client, &call, &[bells.as_fd()]);
+        say(&client.channel, &call, &[bells.as_fd()]);
         let bell = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap();
-        say(client, &Call::Sockets(SocketCall::Bell { bell: 0 }), &[bell.as_fd()]);
+        say(&client.channel, &Call::Sockets(SocketCall::Bell { bell: 0 }), &[bell.as_fd()]);
     }
     for (client, end) in clients.iter().zip(&ends) {
         let socket = vmmc_host::stream::claim(end.as_fd()).unwrap();
-        say(client, &Call::Sockets(SocketCall::Offer { connection: 1, socket }), &[]);
+        say(&client.channel, &Call::Sockets(SocketCall::Offer { connection: 1, socket }), &[]);
     }
-    for client in &clients {
-        loop {
-            let (answer, fds) = hear(client);
-            let Answer::Sockets(news) = &answer else { panic!("{answer:?}") };
-            all.extend(of_answer(&answer, fds));
-            if matches!(news, SocketNews::Matched { .. }) {
-                break;
-            }
-        }
-    }
-    all
+    clients.iter().flat_map(|client| until_matched(&client.channel, &pump_of(client))).collect()
 }
 
-fn say(client: &Attachment, call: &Call, fds: &[BorrowedFd<'_>]) {
-    client.channel.try_send(&encode(&Request { serial: 1, call: call.clone() }), fds).unwrap();
-}
-
-fn hear(client: &Attachment) -> (Answer, Vec<OwnedFd>) {
+/// Makes the node of an attachment go on.
+fn pump_of(client: &Attachment) -> impl Fn() + use<> {
     let stepper = client.stepper.clone().unwrap();
-    let (bytes, fds) = raw::wait(&|| _ = stepper.step(), || client.channel.try_receive().ok());
+    move || _ = stepper.step()
+}
+
+fn say(client: &Channel, call: &Call, fds: &[BorrowedFd<'_>]) {
+    client.try_send(&encode(&Request { serial: 1, call: call.clone() }), fds).unwrap();
+}
+
+fn hear(client: &Channel, pump: &dyn Fn()) -> (Answer, Vec<OwnedFd>) {
+    let (bytes, fds) = raw::wait(pump, || client.try_receive().ok());
     (decode::<Reply>(&bytes).unwrap().result.unwrap(), fds)
 }
 
 fn call(client: &Attachment, call: &Call, fds: &[BorrowedFd<'_>]) -> (Answer, Vec<OwnedFd>) {
-    say(client, call, fds);
-    hear(client)
+    say(&client.channel, call, fds);
+    hear(&client.channel, &pump_of(client))
 }
 
 /// What the holder of a descriptor can do, by itself and by opening it once more, if need be after changing its mode.

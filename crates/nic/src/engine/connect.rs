@@ -5,14 +5,13 @@ use std::net::SocketAddr;
 use super::Engine;
 use super::handshake::Use;
 use crate::error::{ImportError, OpError, PeerDownReason, PeerTableFull, RejectReason};
-use crate::event::Event;
+use crate::event::{Event, PingBy};
 use crate::ids::NodeName;
 use crate::limits::{HELLO_RETRY_MAX, PACKET_BYTES_MAX, PACKET_BYTES_MIN, PATH_MTUS_MAX, PEERS_MAX};
 use crate::peer::{Attempt, Peer};
 use crate::slab::Key;
 use crate::tables::{Lead, Via, WaitAt, WaitFor};
 use crate::time::Time;
-use crate::wire::chunk::{Chunk, Handle};
 
 impl Engine {
     /// Makes a node known by its addresses (several: several paths, best first) and says hello.
@@ -286,28 +285,27 @@ impl Engine {
         self.arm(index);
     }
 
-    /// Sends the request of a wait through a session.
+    /// Asks for what a wait waits for through a session, when its turn comes.
     pub(super) fn ask(&mut self, now: Time, key: Key, via: Via) {
         let Some(wait) = self.tables.waits.get_mut(key) else { return };
-        wait.at = WaitAt::Answer(via);
-        let (process, import, spec) = match &mut wait.what {
-            WaitFor::Ping { sent, .. } => {
+        let by = match &mut wait.what {
+            WaitFor::Ping { by: PingBy::Driver(uid), sent, .. } => {
                 *sent = now;
-                return self.send_request(now, via, &Chunk::Echo { token: key });
+                Err(*uid)
             }
-            WaitFor::Import { process, import, spec } => (*process, *import, spec.clone()),
+            WaitFor::Ping { by: PingBy::Process(process), sent, .. } => {
+                *sent = now;
+                Ok(*process)
+            }
+            WaitFor::Import { process, .. } => Ok(*process),
         };
-        // The driver vouches for the user id of its process.
-        let Some(uid) = self.tables.process(process).map(|process| process.uid) else { return };
-        let handle = Handle { process: process.0, import };
-        let (rights, owner, wait, what) = (spec.rights, spec.owner, spec.wait, spec.what);
-        self.send_request(now, via, &Chunk::ImportRequest { handle, uid, rights, owner, wait, what });
-    }
-
-    fn send_request(&mut self, now: Time, via: Via, chunk: &Chunk<'_>) {
+        let uid = by.map_or_else(Some, |process| self.tables.process(process).map(|process| process.uid));
+        let Some(uid) = uid else { return };
+        if let Some(wait) = self.tables.waits.get_mut(key) {
+            wait.at = WaitAt::Turn { via, uid };
+        }
         if let Some(session) = self.session_mut(via) {
-            session.queue_control(chunk);
-            session.chunk_wait.get_or_insert(now);
+            session.ask(uid, key);
         }
         self.wake(via.peer);
         self.arm(via.peer);
@@ -384,7 +382,7 @@ impl Engine {
     /// Requests without an answer go to the next session, when there is one, or fail.
     fn move_unanswered(&mut self, index: u16, via: Via, why: OpError, again: bool) {
         let unanswered: Vec<Key> =
-            self.tables.waits.iter().filter(|(_, wait)| wait.at == WaitAt::Answer(via)).map(|(key, _)| key).collect();
+            self.tables.waits.iter().filter(|(_, wait)| wait.at.is_through(via)).map(|(key, _)| key).collect();
         let after_ms = match why {
             OpError::NodeUnreachable { after_ms } => after_ms,
             _ => 0,

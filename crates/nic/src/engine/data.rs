@@ -7,13 +7,12 @@ use super::handshake::Use;
 use super::{Engine, Lent, Transmit};
 use crate::command::Dma;
 use crate::error::PeerDownReason;
-use crate::event::Event;
 use crate::ids::NodeName;
-use crate::limits::{CHUNKS_MAX, NEWCOMER_RETRY, PACKET_BYTES_MIN, PATHS_MAX};
+use crate::limits::{NEWCOMER_RETRY, PACKET_BYTES_MIN, PATHS_MAX};
 use crate::peer::Newcomer;
 use crate::replay::Freshness;
 use crate::session::Outcome;
-use crate::tables::{Via, WaitFor};
+use crate::tables::Via;
 use crate::time::Time;
 use crate::wire::frame::Ack;
 use crate::wire::packet::{BadHeader, HEADER_BYTES, Header, Kind, SessionRef};
@@ -83,7 +82,7 @@ impl Engine {
         let now = self.now;
         let Some((session, tables)) = self.session_and_tables(via) else { return true };
         let nonsense = ack.is_some_and(|ack| session.acknowledged(now, came, &ack, tables).is_err());
-        let hostile = session.tx.chunks.len() > CHUNKS_MAX;
+        let hostile = session.tx.is_overdrawn();
         let has_to_send = session.has_to_send();
         if nonsense || hostile {
             self.lose_peer(now, via.peer, PeerDownReason::Protocol);
@@ -172,12 +171,12 @@ impl Engine {
         let (mut outcome, ack) = session.receive(now, from, number, body, name, &mut self.tables, dma);
         // What waits for room in the window goes out in this turn; an answer to a packet that nothing stands before has room.
         let has_room = outcome.found_clear || !session.has_to_send();
-        let later = outcome.is_nothing() && has_room && session.tx.chunks.len() <= CHUNKS_MAX;
+        let later = outcome.is_nothing() && has_room && !session.tx.is_overdrawn();
         let unsettled = if later { Unsettled::new(session.via, now, ack) } else { None };
         if let (None, Some(ack)) = (&unsettled, ack) {
             outcome.nonsense |= session.acknowledged(now, now, &ack, &mut self.tables).is_err();
         }
-        let hostile = session.tx.chunks.len() > CHUNKS_MAX;
+        let hostile = session.tx.is_overdrawn();
         let has_to_send = session.has_to_send();
         if elsewhere {
             self.learn_path(now, index, from);
@@ -221,9 +220,6 @@ impl Engine {
         if let Some(token) = outcome.pong {
             self.ponged(index, token);
         }
-        if let Some(token) = outcome.echo {
-            self.echoed(now, token);
-        }
         if outcome.nonsense || hostile {
             self.lose_peer(now, index, PeerDownReason::Protocol);
         } else if outcome.closed {
@@ -250,13 +246,6 @@ impl Engine {
             }
             self.tables.stats.path_switches += 1;
         }
-    }
-
-    fn echoed(&mut self, now: Time, key: u64) {
-        let Some(WaitFor::Ping { by, sent, .. }) = self.tables.waits.get(key).map(|wait| &wait.what) else { return };
-        let (by, rtt) = (*by, now.since(*sent));
-        let cookie = self.tables.waits.remove(key).expect("it was just found").cookie;
-        self.tables.events.push_back(Event::Pong { by, cookie, result: Ok(rtt) });
     }
 
     /// A packet for a session that is not here: its sender may have outlived it.

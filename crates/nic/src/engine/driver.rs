@@ -135,7 +135,7 @@ impl Engine {
         }
         if let Some(name) = name {
             self.tables.add_name(&name, uid, key);
-            self.answer_waiters(now, &name, uid, key);
+            self.answer_waiters(&name, uid, key);
         }
         Ok(ExportId::from_u64(key))
     }
@@ -170,7 +170,7 @@ impl Engine {
         Ok(())
     }
 
-    fn answer_waiters(&mut self, now: Time, name: &str, uid: u32, key: Key) {
+    fn answer_waiters(&mut self, name: &str, uid: u32, key: Key) {
         for waiter in self.tables.waiters.take(name, uid) {
             match waiter {
                 Waiter::Local(wait) => self.grant_local(wait, key),
@@ -178,7 +178,6 @@ impl Engine {
                     if let Some((session, tables)) = self.session_and_tables(via) {
                         session.remote_waits.give(uid);
                         session.answer_import(key, handle, uid, rights, tables);
-                        session.chunk_wait.get_or_insert(now);
                     }
                     self.wake(via.peer);
                     self.arm(via.peer);
@@ -212,13 +211,11 @@ impl Engine {
             owner.exports -= 1;
         }
         self.tables.break_imports(export.local_importers, why);
-        let now = self.now;
         for grant in export.grants {
             let Some(grant) = self.tables.take_grant(grant) else { continue };
             if let Some(session) = self.session_mut(grant.via) {
                 session.grants -= 1;
                 session.queue_control(&Chunk::Revoked { handle: grant.handle, why });
-                session.chunk_wait.get_or_insert(now);
             }
             self.wake(grant.via.peer);
             self.arm(grant.via.peer);
@@ -418,7 +415,8 @@ impl Engine {
         if let WaitFor::Import { process, import, spec } = &wait.what {
             let handle = Handle { process: process.0, import: *import };
             match (at, &spec.what) {
-                (WaitAt::Answer(via), what) => {
+                // Others are answered at once.
+                (WaitAt::Answer(via), what @ ImportTarget::Name(_)) if spec.wait => {
                     let chunk = Chunk::ImportCancel { handle, what: what.clone() };
                     if let Some(session) = self.session_mut(via) {
                         session.queue_control(&chunk);
@@ -434,6 +432,11 @@ impl Engine {
             }
         }
         match at {
+            WaitAt::Turn { via, uid } => {
+                if let Some(session) = self.session_mut(via) {
+                    session.asks.withdraw(uid, key);
+                }
+            }
             WaitAt::NodeName => {
                 self.name_waits.remove(&key);
             }
@@ -472,24 +475,22 @@ impl Engine {
             Lead::Local { .. } => {}
             Lead::Remote { via, grant } => {
                 if let Some(process) = self.tables.process_mut(process) {
-                    process.imports.remove(key);
+                    process.imports.remove_and_shrink(key);
                 }
                 self.give_back(process, via, key, grant);
                 return;
             }
         }
         if let Some(process) = self.tables.process_mut(process) {
-            process.imports.remove(key);
+            process.imports.remove_and_shrink(key);
         }
     }
 
     /// Tells the exporter, behind everything the process has queued through this import.
     fn give_back(&mut self, process: ProcessId, via: crate::tables::Via, import: Key, grant: u64) {
-        let now = self.now;
         if let Some(session) = self.session_mut(via) {
             session.imports -= 1;
             session.give_back(process, ImportId::from_u64(import), grant);
-            session.chunk_wait.get_or_insert(now);
         }
         self.wake(via.peer);
         self.arm(via.peer);

@@ -91,6 +91,16 @@ impl Engine {
         out
     }
 
+    /// Slots of a process's table of imports, whether an import is in them or not: a table grows when it has no free one, and shrinks when its last ones are free.
+    pub fn import_slots(&self, process: ProcessId) -> usize {
+        self.tables.process(process).map_or(0, |process| process.imports.slots())
+    }
+
+    /// Whether a further import of a process has a slot.
+    pub fn has_import_slot(&self, process: ProcessId) -> bool {
+        self.tables.process(process).is_some_and(|process| process.imports.slots() > process.imports.len())
+    }
+
     /// The process whose export has this name among those of a user.
     pub fn holder_of_name(&self, name: &str, uid: u32) -> Option<ProcessId> {
         let (_, key) = self.tables.names.get(name)?.iter().find(|(owner, _)| *owner == uid)?;

@@ -34,7 +34,7 @@ impl Engine {
             None => Err(OpError::StaleImport),
         };
         match lead {
-            Ok(Lead::Remote { via, grant }) => self.post_remote(now, process, via, grant, command),
+            Ok(Lead::Remote { via, grant }) => self.post_remote(process, via, grant, command),
             Ok(Lead::Local { .. }) => self.post_local(process, command, dma),
             Ok(Lead::Pending(_)) => {
                 self.tables.fail(process, import, command.cookie(), OpError::StaleImport);
@@ -110,14 +110,7 @@ impl Engine {
     }
 
     #[inline]
-    fn post_remote(
-        &mut self,
-        now: Time,
-        process: ProcessId,
-        via: Via,
-        grant: u64,
-        command: Command<'_>,
-    ) -> Result<(), Busy> {
+    fn post_remote(&mut self, process: ProcessId, via: Via, grant: u64, command: Command<'_>) -> Result<(), Busy> {
         let peer = self.peers[usize::from(via.peer)].as_mut();
         let session = peer.and_then(|peer| peer.session.as_deref_mut()).filter(|session| session.via == via);
         // An import whose session is gone was broken with it, and checked before.
@@ -132,16 +125,10 @@ impl Engine {
             return Err(Busy { queued: crate::limits::INLINE_BUFFERS_MAX as u64 });
         };
         session.enqueue(Op::new((process, command.import(), grant), command.cookie(), (offset, len), kind));
-        // Liveness counts from the first operation after an idle time.
-        let idle = session.chunk_wait.is_none();
-        session.chunk_wait.get_or_insert(now);
         if let Some(process) = self.tables.process_mut(process) {
             process.outstanding += 1;
         }
         self.wake(via.peer);
-        if idle {
-            self.arm_later(via.peer);
-        }
         Ok(())
     }
 

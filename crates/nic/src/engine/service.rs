@@ -23,6 +23,7 @@ impl Engine {
 
     /// Answers everybody who waits for this service.
     pub fn refuse_service(&mut self, now: Time, name: &str, why: ServiceRefusal) {
+        self.now = now;
         let why = ImportError::NotStarted(why);
         for waiter in self.tables.waiters.take_all(name) {
             match waiter {
@@ -30,8 +31,7 @@ impl Engine {
                 Waiter::Remote { via, handle, uid, .. } => {
                     if let Some((session, _)) = self.session_and_tables(via) {
                         session.remote_waits.give(uid);
-                        session.queue_control(&Chunk::ImportFail { handle, why });
-                        session.chunk_wait.get_or_insert(now);
+                        session.answer(&Chunk::ImportFail { handle, why });
                     }
                     self.wake(via.peer);
                 }

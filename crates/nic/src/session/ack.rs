@@ -68,9 +68,7 @@ impl Session {
     fn pop_acknowledged(&mut self, cumulative: u64, tables: &mut Tables) -> Result<usize, Nonsense> {
         let mut bytes = 0;
         while self.tx.base < cumulative {
-            let Some(chunk) = self.tx.chunks.pop_front() else { break };
-            self.tx.base += 1;
-            self.tx.span_bytes -= chunk.bytes as usize;
+            let Some(chunk) = self.tx.pop() else { break };
             match chunk.state {
                 State::InFlight => {
                     self.tx.in_flight -= chunk.bytes as usize;

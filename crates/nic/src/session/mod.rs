@@ -4,6 +4,7 @@
 //! no chunk names it any more; what is under way never exceeds the receiver's budget.
 
 mod ack;
+mod asks;
 mod receive;
 mod requests;
 mod transmit;
@@ -28,6 +29,7 @@ use crate::time::Time;
 use crate::wire::hello::Introduction;
 use crate::wire::packet::SessionRef;
 
+use asks::Asks;
 pub(crate) use receive::Outcome;
 pub(crate) use tx::Tx;
 
@@ -160,6 +162,8 @@ struct Rx {
 
 /// The turn of the other side's fetches in the round robin.
 const SERVED_TURN: u16 = u16::MAX;
+/// The turn of what the peer's driver is asked for.
+const ASKS_TURN: u16 = u16::MAX - 1;
 
 /// See the module page.
 pub(crate) struct Session {
@@ -195,6 +199,7 @@ pub(crate) struct Session {
     /// By process of the other side, so that those take turns too.
     served_queue: VecDeque<(u32, VecDeque<Key>)>,
     served_active: bool,
+    pub(crate) asks: Asks,
     /// Fetches and atomics without an answer.
     requests_out: usize,
     pub(crate) rtt: RoundTrip,
@@ -217,7 +222,7 @@ pub(crate) struct Session {
     /// Where the newest packet came from: answers that carry no data go there.
     pub(crate) last_from: Option<SocketAddr>,
     newest_packet: u64,
-    /// Chunks wait for an acknowledgement since.
+    /// Chunks wait for an acknowledgement since; none: nothing was sent.
     pub(crate) chunk_wait: Option<Time>,
     /// A keepalive waits for its answer since, and the next one goes out at.
     pub(crate) ping_wait: Option<Time>,
@@ -277,6 +282,7 @@ impl Session {
             served: Slab::default(),
             served_queue: VecDeque::new(),
             served_active: false,
+            asks: Asks::default(),
             requests_out: 0,
             rtt: RoundTrip::default(),
             congestion: Congestion::new(packet_bytes),
@@ -305,7 +311,8 @@ impl Session {
         let rx = (self.rx.next, self.rx.held.len(), self.rx.held_bytes, self.rx.pending_packets, self.rx.ack_now);
         let tx = (self.tx.chunks.len(), self.tx.in_flight, self.ops.len(), self.queued_ops, self.served.len());
         let waits = (&self.pings, &self.pongs, self.chunk_wait, self.ping_wait, self.ping_next, self.last_proof);
-        let counts = (self.imports, self.grants, self.remote_waits.total, self.packet_bytes, self.stats);
+        let counts =
+            (self.imports, self.grants, self.remote_waits.total, self.asks.counts(), self.packet_bytes, self.stats);
         format!("{ids:?} {rx:?} {tx:?} {waits:?} {counts:?}")
     }
 
@@ -362,9 +369,9 @@ impl Session {
             || !self.pongs.is_empty()
     }
 
-    /// Nothing was sent or queued that the peer would have to acknowledge.
+    /// Nothing was sent that the peer would have to acknowledge. What is held back until it answers something else says nothing about it.
     pub(crate) fn nothing_outstanding(&self) -> bool {
-        self.tx.chunks.is_empty() && self.active.is_empty()
+        self.tx.chunks.is_empty()
     }
 
     /// Tells the exporter that an import is not used any more, behind what was sent through it: the

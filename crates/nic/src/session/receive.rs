@@ -25,8 +25,6 @@ pub(crate) struct Outcome {
     pub(crate) closed: bool,
     /// A ping of this side was answered.
     pub(crate) pong: Option<u64>,
-    /// An echo of this side was answered.
-    pub(crate) echo: Option<u64>,
     /// Before it nothing waited for room that its acknowledgement might make.
     pub(crate) found_clear: bool,
 }
@@ -34,7 +32,7 @@ pub(crate) struct Outcome {
 impl Outcome {
     /// Whether the packet meant nothing for the session as a whole.
     pub(crate) fn is_nothing(&self) -> bool {
-        !self.nonsense && !self.closed && self.pong.is_none() && self.echo.is_none()
+        !self.nonsense && !self.closed && self.pong.is_none()
     }
 }
 
@@ -244,7 +242,7 @@ impl Session {
             }
             Chunk::AtomicReply { ticket, old } => self.end_op_sent(ticket, Ok(old), tables),
             Chunk::Error { seq, why } => self.op_failed(seq, why, tables),
-            Chunk::EchoReply { token } => outcome.echo = Some(token),
+            Chunk::EchoReply { token } => self.echoed(now, token, tables),
             // Who was told that nobody takes messages sends none.
             Chunk::Message { data } if tables.takes_messages => {
                 tables.messages.push_back((self.via, data.into()));
@@ -280,7 +278,7 @@ impl Session {
     }
 
     fn report_failure(&mut self, seq: u64, why: OpError) {
-        let number = self.queue_control(&Chunk::Error { seq, why });
+        let number = self.answer(&Chunk::Error { seq, why });
         self.tx.barrier = number + 1;
         self.rx.ack_now = true;
     }

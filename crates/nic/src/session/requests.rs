@@ -1,6 +1,7 @@
 //! Chunks that ask for something or answer a set-up request: fetches, atomics, imports.
 
 use super::Session;
+use super::asks::Asked;
 use crate::command::{AtomicOp, Dma};
 use crate::error::{ImportError, OpError};
 use crate::event::Event;
@@ -9,7 +10,7 @@ use crate::limits::{GRANTS_MAX, REMOTE_WAITS_PER_PEER_MAX, SERVED_REQUESTS_MAX, 
 use crate::local::{aligned, has_right, in_bounds};
 use crate::rights::{Exporter, ImportGrant, ImportTarget, Owner, Rights};
 use crate::slab::Key;
-use crate::tables::{Grant, Lead, Tables};
+use crate::tables::{Grant, Lead, Tables, Wait, WaitAt, WaitFor};
 use crate::time::Time;
 use crate::waiters::{Takes, Waiter, WaiterKey};
 use crate::wire::chunk::{Chunk, Handle};
@@ -32,14 +33,14 @@ impl Session {
                 Ok(process) => self.serve(process, ticket, grant, offset, len),
                 Err(why) => {
                     tables.stats.refused += 1;
-                    self.queue_control(&Chunk::FetchFail { ticket, why });
+                    self.answer(&Chunk::FetchFail { ticket, why });
                 }
             },
             Chunk::AtomicRequest { ticket, grant, offset, op } => match self.change(grant, offset, op, tables, dma) {
                 Ok(old) => self.queue_atomic_reply(ticket, old),
                 Err(why) => {
                     tables.stats.refused += 1;
-                    self.queue_control(&Chunk::AtomicFail { ticket, why });
+                    self.answer(&Chunk::AtomicFail { ticket, why });
                 }
             },
             Chunk::ImportRequest { handle, uid, rights, owner, wait, what } => {
@@ -47,9 +48,13 @@ impl Session {
             }
             Chunk::ImportGrant { handle, grant, export, owner, len, rights, notify, redirectable } => {
                 let answer = Granted { grant, export, owner, len, rights, notify, redirectable };
+                self.answered(Asked::import(handle));
                 self.import_granted(handle, answer, peer, tables);
             }
-            Chunk::ImportFail { handle, why } => self.import_failed(handle, why, tables),
+            Chunk::ImportFail { handle, why } => {
+                self.answered(Asked::import(handle));
+                self.import_failed(handle, why, tables);
+            }
             Chunk::ImportCancel { handle, what } => self.import_cancelled(handle, &what, tables),
             Chunk::Unimport { grant } => {
                 if tables.grants.get(grant).is_some_and(|grant| grant.via == self.via) {
@@ -59,7 +64,7 @@ impl Session {
             }
             Chunk::Revoked { handle, why } => self.revoked(handle, why, tables),
             Chunk::Echo { token } => {
-                self.queue_control(&Chunk::EchoReply { token });
+                self.answer(&Chunk::EchoReply { token });
             }
             _ => debug_assert!(false, "other chunks are processed by the caller"),
         }
@@ -103,7 +108,7 @@ impl Session {
             (None, ImportTarget::Name(name)) if wait => {
                 if !self.remote_waits.take(uid) {
                     let why = ImportError::TableFull { max: REMOTE_WAITS_PER_PEER_MAX as u64 };
-                    self.queue_control(&Chunk::ImportFail { handle, why });
+                    self.answer(&Chunk::ImportFail { handle, why });
                     return;
                 }
                 let waiter = Waiter::Remote { via: self.via, handle, uid, rights };
@@ -114,7 +119,7 @@ impl Session {
             }
             (None, what) => {
                 let why = tables.why_missing(&what, uid);
-                self.queue_control(&Chunk::ImportFail { handle, why });
+                self.answer(&Chunk::ImportFail { handle, why });
             }
         }
     }
@@ -125,7 +130,7 @@ impl Session {
             Ok(grant) => {
                 let target = tables.target(key).expect("the export was found by the caller");
                 let owner = tables.exports.get(key).map_or(u32::MAX, |export| export.owner_uid);
-                self.queue_control(&Chunk::ImportGrant {
+                self.answer(&Chunk::ImportGrant {
                     handle,
                     grant,
                     export: ExportId::from_u64(key),
@@ -137,7 +142,7 @@ impl Session {
                 });
             }
             Err(why) => {
-                self.queue_control(&Chunk::ImportFail { handle, why });
+                self.answer(&Chunk::ImportFail { handle, why });
             }
         }
     }
@@ -173,7 +178,7 @@ impl Session {
         let process = ProcessId(handle.process);
         let Some(wait) = self.pending(process, handle, tables) else {
             // Withdrawn meanwhile.
-            self.queue_control(&Chunk::Unimport { grant: answer.grant });
+            self.answer(&Chunk::Unimport { grant: answer.grant });
             return;
         };
         let cookie = tables.waits.remove(wait).expect("an import that is pending has its wait").cookie;
@@ -208,7 +213,7 @@ impl Session {
     fn pending(&self, process: ProcessId, handle: Handle, tables: &mut Tables) -> Option<Key> {
         let via = self.via;
         let Lead::Pending(wait) = tables.import_mut(process, handle.import)?.lead else { return None };
-        let asked = tables.waits.get(wait)?.at == crate::tables::WaitAt::Answer(via);
+        let asked = tables.waits.get(wait)?.at == WaitAt::Answer(via);
         asked.then_some(wait)
     }
 
@@ -217,7 +222,21 @@ impl Session {
         let via = self.via;
         if let Some(Waiter::Remote { uid, .. }) = tables.waiters.remove(name, WaiterKey::remote(via, handle)) {
             self.remote_waits.give(uid);
+            // It counts there until it is answered, as one that was granted meanwhile.
+            self.answer(&Chunk::ImportFail { handle, why: ImportError::Cancelled });
         }
+    }
+
+    /// An echo of this side was answered.
+    pub(super) fn echoed(&mut self, now: Time, token: Key, tables: &mut Tables) {
+        self.answered(Asked::Echo { token });
+        let Some(Wait { what: WaitFor::Ping { by, sent, .. }, at, .. }) = tables.waits.get(token) else { return };
+        if *at != WaitAt::Answer(self.via) {
+            return;
+        }
+        let (by, rtt) = (*by, now.since(*sent));
+        let cookie = tables.waits.remove(token).expect("it was just found").cookie;
+        tables.events.push_back(Event::Pong { by, cookie, result: Ok(rtt) });
     }
 
     fn revoked(&mut self, handle: Handle, why: OpError, tables: &mut Tables) {

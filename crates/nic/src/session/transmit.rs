@@ -3,8 +3,8 @@
 
 use std::collections::VecDeque;
 
-use super::tx::{Body, Run, SentPacket, State};
-use super::{Op, OpKind, SERVED_TURN, Session};
+use super::tx::{Body, Cause, Run, SentPacket, State};
+use super::{ASKS_TURN, Op, OpKind, SERVED_TURN, Session};
 use crate::command::Dma;
 use crate::engine::Lent;
 use crate::error::OpError;
@@ -29,7 +29,7 @@ use crate::wire::packet::{HEADER_BYTES, Header, Kind};
 const PIECE_BYTES_MIN: usize = 512;
 
 /// The chunks of the packet being built.
-struct Runs {
+pub(super) struct Runs {
     runs: [Run; RUNS_PER_PACKET_MAX],
     used: usize,
     /// Number that continues the last run.
@@ -54,7 +54,7 @@ impl Runs {
     }
 
     #[inline]
-    fn add(&mut self, number: u64, out: &mut Writer<'_>) {
+    pub(super) fn add(&mut self, number: u64, out: &mut Writer<'_>) {
         if self.next != Some(number) {
             write_seq(number, out);
             self.runs[self.used].first = number;
@@ -70,7 +70,7 @@ impl Runs {
 }
 
 /// What taking from one queue led to.
-enum Taken {
+pub(super) enum Taken {
     /// A chunk is in the packet, there may be more.
     Chunk,
     /// The queue is empty.
@@ -468,7 +468,7 @@ impl Session {
         let Some(served) = self.served.get_mut(key).filter(|served| !served.failed) else { return };
         served.failed = true;
         let ticket = served.ticket;
-        self.queue_control(&Chunk::FetchFail { ticket, why: OpError::Revoked });
+        self.answer(&Chunk::FetchFail { ticket, why: OpError::Revoked });
     }
 
     /// Makes new chunks, taking turns over the queues.
@@ -479,18 +479,19 @@ impl Session {
         }
         let mut held_back = 0;
         while let Some(&turn) = self.active.front() {
-            let taken = if turn == SERVED_TURN {
-                self.take_served(packet, runs, out, tables, dma)
-            } else {
-                self.take_op(turn, packet, runs, out, tables, dma)
+            let taken = match turn {
+                SERVED_TURN => self.take_served(packet, runs, out, tables, dma),
+                ASKS_TURN => self.take_ask(packet, runs, out, tables),
+                _ => self.take_op(turn, packet, runs, out, tables, dma),
             };
             match taken {
                 Taken::Chunk => held_back = 0,
                 Taken::Empty => {
                     self.active.pop_front();
-                    match self.queues.get_mut(usize::from(turn)) {
-                        Some(queue) if turn != SERVED_TURN => queue.active = false,
-                        _ => self.served_active = false,
+                    match turn {
+                        SERVED_TURN => self.served_active = false,
+                        ASKS_TURN => self.asks.active = false,
+                        _ => self.queues[usize::from(turn)].active = false,
                     }
                 }
                 Taken::HeldBack => {
@@ -512,7 +513,7 @@ impl Session {
 
     /// Room for the next chunk's data after `head` bytes; `None`: the packet or a window is full.
     #[inline]
-    fn room_for(&self, head: usize, wanted: u64, runs: &Runs, out: &Writer<'_>) -> Option<usize> {
+    pub(super) fn room_for(&self, head: usize, wanted: u64, runs: &Runs, out: &Writer<'_>) -> Option<usize> {
         let cost = runs.cost(self.tx.next_number())?;
         let room = out.room().checked_sub(cost + head)?;
         let budget = self.budget.checked_sub(self.tx.span_bytes + head)?;
@@ -697,16 +698,25 @@ impl Session {
     }
 
     pub(super) fn queue_atomic_reply(&mut self, ticket: u64, old: u64) {
-        self.tx.queue(Body::AtomicReply { ticket, old }, ATOMIC_REPLY_BYTES);
+        self.tx.queue(Body::AtomicReply { ticket, old }, ATOMIC_REPLY_BYTES, Cause::Answer);
     }
 
-    /// Queues a chunk that carries no data.
-    pub(crate) fn queue_control(&mut self, chunk: &Chunk<'_>) -> u64 {
+    /// Queues a chunk that carries no data, and that the peer has not asked for.
+    pub(crate) fn queue_control(&mut self, chunk: &Chunk<'_>) {
+        self.queue_chunk(chunk, Cause::Own);
+    }
+
+    /// Queues one that the peer has asked for.
+    pub(crate) fn answer(&mut self, chunk: &Chunk<'_>) -> u64 {
+        self.queue_chunk(chunk, Cause::Answer)
+    }
+
+    fn queue_chunk(&mut self, chunk: &Chunk<'_>, cause: Cause) -> u64 {
         let mut buf = [0; crate::wire::chunk::CONTROL_BYTES_MAX];
         let mut out = Writer::new(&mut buf);
         chunk.write(&mut out);
         let len = out.len();
-        self.tx.queue(Body::Control(buf[..len].into()), len)
+        self.tx.queue(Body::Control(buf[..len].into()), len, cause)
     }
 
     /// Queues a message of the driver, whose parts together are no longer than [`message_bytes`](Self::message_bytes).
@@ -717,7 +727,7 @@ impl Session {
         bytes.extend_from_slice(&(len as u32).to_le_bytes());
         parts.iter().for_each(|part| bytes.extend_from_slice(part));
         let size = bytes.len();
-        self.tx.queue(Body::Control(bytes.into()), size);
+        self.tx.queue(Body::Control(bytes.into()), size, Cause::Message);
     }
 
     /// Bytes of the longest message: it fits a packet beside everything else that may be there.
@@ -728,7 +738,7 @@ impl Session {
 
     /// The first chunk of an initiator: it proves to the other side that the handshake is done.
     pub(crate) fn queue_nop(&mut self) {
-        self.tx.queue(Body::Nop, NOP_BYTES);
+        self.tx.queue(Body::Nop, NOP_BYTES, Cause::Own);
     }
 }
 

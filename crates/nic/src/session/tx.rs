@@ -1,11 +1,12 @@
 //! The sending half: chunks by number, packets under way, what is lost.
 //!
 //! Invariants: `chunks[i]` has number `base + i`; `in_flight` is the sum over chunks `InFlight`;
-//! `span_bytes` the sum over all chunks, which is what the receiver may have to hold.
+//! `span_bytes` the sum over all chunks, which is what the receiver may have to hold; `answers` and
+//! `message_bytes` count those of that cause.
 
 use std::collections::VecDeque;
 
-use crate::limits::{REORDER_PACKETS, RUNS_PER_PACKET_MAX};
+use crate::limits::{ANSWERS_MAX, MESSAGES_KEPT_BYTES_MAX, REORDER_PACKETS, RUNS_PER_PACKET_MAX};
 use crate::slab::Key;
 use crate::time::Time;
 
@@ -19,6 +20,17 @@ pub(crate) enum State {
     Lost,
     /// Received beyond a gap.
     Held,
+}
+
+/// Why a chunk is there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Cause {
+    /// This node has something to say.
+    Own,
+    /// The peer has asked.
+    Answer,
+    /// A message of the driver.
+    Message,
 }
 
 /// What a chunk is made from each time it is sent: data is gathered anew, never kept.
@@ -60,6 +72,7 @@ pub(crate) enum Body {
 pub(crate) struct TxChunk {
     pub(crate) body: Body,
     pub(crate) state: State,
+    pub(crate) cause: Cause,
     pub(crate) bytes: u32,
     /// Packet it was last sent in.
     pub(crate) packet: u64,
@@ -84,6 +97,10 @@ pub(crate) struct Tx {
     pub(crate) chunks: VecDeque<TxChunk>,
     pub(crate) span_bytes: usize,
     pub(crate) in_flight: usize,
+    /// Chunks that answer the peer.
+    pub(crate) answers: usize,
+    /// Bytes of messages of the driver.
+    pub(crate) message_bytes: usize,
     /// Numbers of chunks to be sent (again) before new ones are made.
     pub(crate) resend: VecDeque<u64>,
     pub(crate) sent: VecDeque<SentPacket>,
@@ -121,10 +138,15 @@ impl Tx {
     }
 
     /// Numbers a chunk and queues it for sending.
-    pub(crate) fn queue(&mut self, body: Body, bytes: usize) -> u64 {
+    pub(crate) fn queue(&mut self, body: Body, bytes: usize, cause: Cause) -> u64 {
         let number = self.next_number();
         self.span_bytes += bytes;
-        self.chunks.push_back(TxChunk { body, state: State::Queued, bytes: bytes as u32, packet: 0 });
+        match cause {
+            Cause::Own => {}
+            Cause::Answer => self.answers += 1,
+            Cause::Message => self.message_bytes += bytes,
+        }
+        self.chunks.push_back(TxChunk { body, state: State::Queued, cause, bytes: bytes as u32, packet: 0 });
         self.resend.push_back(number);
         number
     }
@@ -134,7 +156,28 @@ impl Tx {
     pub(crate) fn push_in_flight(&mut self, body: Body, bytes: usize, packet: u64) {
         self.span_bytes += bytes;
         self.in_flight += bytes;
-        self.chunks.push_back(TxChunk { body, state: State::InFlight, bytes: bytes as u32, packet });
+        let (state, cause) = (State::InFlight, Cause::Own);
+        self.chunks.push_back(TxChunk { body, state, cause, bytes: bytes as u32, packet });
+    }
+
+    /// Whether the peer has asked for more than it may without acknowledging the answers. What this node has to say by itself never comes so far.
+    #[inline]
+    pub(crate) fn is_overdrawn(&self) -> bool {
+        self.answers > ANSWERS_MAX || self.message_bytes > MESSAGES_KEPT_BYTES_MAX
+    }
+
+    /// Takes out the oldest chunk, which has arrived.
+    #[inline]
+    pub(crate) fn pop(&mut self) -> Option<TxChunk> {
+        let chunk = self.chunks.pop_front()?;
+        self.base += 1;
+        self.span_bytes -= chunk.bytes as usize;
+        match chunk.cause {
+            Cause::Own => {}
+            Cause::Answer => self.answers -= 1,
+            Cause::Message => self.message_bytes -= chunk.bytes as usize,
+        }
+        Some(chunk)
     }
 
     /// Looks at packets that later ones have overtaken.

@@ -6,7 +6,9 @@ use super::closers::Foreign;
 use super::gates::Gates;
 use super::link::Link;
 use super::shares::Holdings;
-use crate::limits::{OUTBOX_BYTES_MAX, OUTBOX_ENTRY_BYTES, OUTBOX_FDS_MAX, RING_QUIET_POLLS, SEND_FAILURES_MAX};
+use crate::limits::{
+    IMPORTS_SLOTS_KEPT, OUTBOX_BYTES_MAX, OUTBOX_ENTRY_BYTES, OUTBOX_FDS_MAX, RING_QUIET_POLLS, SEND_FAILURES_MAX,
+};
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
@@ -409,6 +411,13 @@ impl Process {
         let slot = self.imports.get_mut(id.slot as usize)?;
         let record = slot.take_if(|r| r.id == id);
         self.imports_held -= u32::from(record.is_some());
+        // As the engine's table: what it has memory for counts in the share of its user.
+        while self.imports.last().is_some_and(Option::is_none) {
+            self.imports.pop();
+        }
+        if self.imports.capacity() > 3 * self.imports.len() + IMPORTS_SLOTS_KEPT {
+            self.imports.shrink_to(self.imports.len() + self.imports.len() / 2);
+        }
         record
     }
 }

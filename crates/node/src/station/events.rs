@@ -6,7 +6,6 @@ use super::Station;
 use super::calls::{CallKind, WaitingCall};
 use super::connection::Process;
 use super::refusal;
-use super::shares::Table;
 use crate::limits::EVENTS_PER_TURN;
 use crate::log::LogLevel;
 use std::sync::atomic::Ordering;
@@ -122,7 +121,7 @@ impl Station {
         match answer {
             Ok((grant, fds)) => self.reply(index, serial, Ok(Answer::Imported(grant)), fds),
             Err(refusal) => {
-                self.give_share(index, Table::Imports, 1);
+                self.count_imports(index);
                 self.reply(index, serial, Err(refusal), Vec::new());
             }
         }

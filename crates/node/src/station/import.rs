@@ -39,11 +39,14 @@ impl Station {
             what: format!("import of {what}"),
             node: node.as_ref().map_or_else(String::new, ToString::to_string),
         };
-        self.take_share(index, Table::Imports, 1)?;
+        // A slot that is free in the process's table counts already.
+        if !self.engine.has_import_slot(id) {
+            self.take_share(index, Table::Imports, 1)?;
+        }
         let cookie = match self.wait_call(index, serial, kind, &node) {
             Ok(cookie) => cookie,
             Err(full) => {
-                self.give_share(index, Table::Imports, 1);
+                self.count_imports(index);
                 return Err(full);
             }
         };
@@ -218,6 +221,14 @@ impl Station {
         Ok(ours)
     }
 
+    /// Gives back what a process has of the table of imports beyond the slots of its own tables.
+    pub(super) fn count_imports(&mut self, index: usize) {
+        let Ok(process) = self.attached_process(index) else { return };
+        let (id, records) = (process.id, process.imports.len());
+        let slots = records.max(self.engine.import_slots(id)) as u32;
+        self.keep_share(index, Table::Imports, slots);
+    }
+
     pub(super) fn unimport(&mut self, now: Time, index: usize, import: u64) -> Result<Answer, Refusal> {
         let import = ImportId::from_u64(import);
         let process = self.attached_process(index)?;
@@ -225,7 +236,7 @@ impl Station {
         let record = process.forget_import(import);
         let outcome = self.engine.unimport(now, id, import).map_err(|e| refusal::unimport(&e));
         let Some(record) = record else { return outcome.map(|()| Answer::Done) };
-        self.give_share(index, Table::Imports, 1);
+        self.count_imports(index);
         if record.path == Path::Mapped {
             if let Some(export) = self.export_record(record.export) {
                 export.unmap(id, import, record.bound);
@@ -259,7 +270,8 @@ impl Station {
         };
         let to = Some(spec.clone());
         let cookie = self.wait_call(index, serial, CallKind::Ping { node }, &to)?;
-        self.engine.ping(now, spec, vmmc_nic::PingBy::Driver, cookie, deadline(now, timeout_ms));
+        let uid = self.connections[index].as_ref().map_or(u32::MAX, |connection| connection.who.uid);
+        self.engine.ping(now, spec, vmmc_nic::PingBy::Driver(uid), cookie, deadline(now, timeout_ms));
         Ok(None)
     }
 

@@ -128,6 +128,8 @@ pub(super) struct Shares {
     owner: u32,
     max: [u64; TABLES],
     total: [u64; TABLES],
+    /// What is taken of each and counted by somebody else, who divides it among users.
+    elsewhere: [u64; TABLES],
     users: HashMap<u32, Holdings>,
 }
 
@@ -149,14 +151,14 @@ impl Shares {
         ] {
             max[table as usize] = bound;
         }
-        Shares { owner, max, total: [0; TABLES], users: HashMap::new() }
+        Shares { owner, max, total: [0; TABLES], elsewhere: [0; TABLES], users: HashMap::new() }
     }
 
     /// Whether a user could have so many more.
     pub(super) fn check(&self, uid: u32, table: Table, count: u64) -> Result<(), ShareTaken> {
         let at = table as usize;
         let own = self.users.get(&uid).map_or(0, |held| u64::from(held.0[at]));
-        self.decide(uid, table, own, self.total[at], count)
+        self.decide(uid, table, own, self.total[at] + self.elsewhere[at], count)
     }
 
     /// Whether a user could have one more of a table whose entries are counted elsewhere.
@@ -171,6 +173,17 @@ impl Shares {
             return Ok(());
         }
         Err(ShareTaken { table, uid, own, max, free })
+    }
+
+    /// Says how much of a table is counted elsewhere.
+    pub(super) fn set_elsewhere(&mut self, table: Table, count: u64) {
+        self.elsewhere[table as usize] = count;
+    }
+
+    /// How much of a table is free.
+    pub(super) fn free(&self, table: Table) -> u64 {
+        let at = table as usize;
+        self.max[at].saturating_sub(self.total[at] + self.elsewhere[at])
     }
 
     /// How much of a table is given out.
@@ -235,6 +248,14 @@ impl Station {
         taken.map_err(|full| full.refusal())
     }
 
+    /// Gives back what a connection has of a table beyond so many entries.
+    pub(super) fn keep_share(&mut self, index: usize, table: Table, keep: u32) {
+        if let Some(connection) = self.connections.get_mut(index).and_then(Option::as_mut) {
+            let more = connection.held.0[table as usize].saturating_sub(keep);
+            self.shares.give(connection.who.uid, &mut connection.held, table, more);
+        }
+    }
+
     /// Gives entries of a table back.
     pub(super) fn give_share(&mut self, index: usize, table: Table, count: u32) {
         if let Some(connection) = self.connections.get_mut(index).and_then(Option::as_mut) {
@@ -277,6 +298,15 @@ mod tests {
         assert!(shares.take(0, &mut Holdings::default(), Table::Processes, 1).is_ok());
         let full = shares.check(1, Table::Processes, 1).unwrap_err();
         assert!(full.to_string().contains("user 1 holds 128 of the 256 processes"), "{full}");
+    }
+
+    #[test]
+    fn what_is_counted_elsewhere_is_not_free() {
+        let mut shares = Shares::new(OWNER);
+        shares.set_elsewhere(Table::Processes, PROCESSES_MAX as u64 / 2);
+        assert_eq!(shares.free(Table::Processes), PROCESSES_MAX as u64 / 2);
+        assert_eq!(fill(&mut shares, 1, &mut Holdings::default()), PROCESSES_MAX / 4);
+        assert_eq!(shares.free(Table::Processes), PROCESSES_MAX as u64 / 4);
     }
 
     #[test]

@@ -220,6 +220,16 @@ impl Sockets {
         EndRef { place, secret }
     }
 
+    /// Slabs, each of which is a descriptor and a mapping of the node.
+    pub(super) fn slabs(&self) -> u64 {
+        self.slabs.count()
+    }
+
+    /// Says for how many more slabs there is room.
+    pub(super) fn set_room(&mut self, room: u64) {
+        self.slabs.set_room(room);
+    }
+
     /// Messages to send: connection, news, descriptors.
     pub(super) fn take_outbox(&mut self) -> Vec<(usize, SocketNews, Vec<OwnedFd>)> {
         std::mem::take(&mut self.outbox)
@@ -309,6 +319,7 @@ impl Sockets {
     /// An offer stands no more.
     fn take_offer(&mut self, own: &Endpoints) -> Option<Offer> {
         let offer = self.offers.remove(own)?;
+        self.between.wants_no_more(own);
         if let Some(client) = self.clients.get_mut(&offer.client) {
             client.offers.remove(&offer.connection);
             let uid = client.uid;

@@ -16,7 +16,7 @@ use super::holders::Holders;
 use super::quota::Quota;
 use super::{Client, Offer, Sockets, secret, slabs};
 use crate::limits::{BETWEEN_ASKS_MAX, BETWEEN_LINKS_MAX, BETWEEN_TURN};
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{Ordering, fence};
@@ -47,12 +47,57 @@ pub(super) struct Between {
     free_tokens: Vec<u32>,
     last: u64,
     /// Offers that other nodes should be asked about.
-    to_ask: VecDeque<Endpoints>,
+    to_ask: ToAsk,
     /// Links that may have something to say.
     queue: VecDeque<u64>,
     /// Clients with new bells of ours, which the station should look at.
     new_bells: Vec<usize>,
     scratch: Vec<u8>,
+}
+
+/// Offers that other nodes are to be asked about, each once, in the order in which they came; those for which a node had no room come last.
+///
+/// Invariant: each of them stands. So no user has more of them than of offers.
+#[derive(Default)]
+struct ToAsk {
+    order: BTreeMap<AskTurn, (Endpoints, Option<Vec<PeerRef>>)>,
+    turns: HashMap<Endpoints, AskTurn>,
+    last: u64,
+}
+
+/// Whether it has waited for room, and a number that grows.
+type AskTurn = (bool, u64);
+
+impl ToAsk {
+    fn len(&self) -> usize {
+        self.order.len()
+    }
+
+    #[cfg(test)]
+    fn is_empty(&self) -> bool {
+        self.order.is_empty()
+    }
+
+    /// Asks everybody, or these only.
+    fn push(&mut self, own: Endpoints, only: Option<Vec<PeerRef>>) {
+        self.remove(&own);
+        self.last += 1;
+        let turn = (only.is_some(), self.last);
+        self.turns.insert(own.clone(), turn);
+        self.order.insert(turn, (own, only));
+    }
+
+    fn remove(&mut self, own: &Endpoints) {
+        if let Some(turn) = self.turns.remove(own) {
+            self.order.remove(&turn);
+        }
+    }
+
+    fn pop(&mut self) -> Option<(Endpoints, Option<Vec<PeerRef>>)> {
+        let (_, (own, only)) = self.order.pop_first()?;
+        self.turns.remove(&own);
+        Some((own, only))
+    }
 }
 
 /// What a client has of the node: bells of its own, so that nobody rings for others.
@@ -88,6 +133,12 @@ struct Due {
     complete: bool,
     hint: Option<bool>,
     released: bool,
+}
+
+impl Due {
+    fn is_any(&self) -> bool {
+        self.question || self.complete || self.hint.is_some() || self.released
+    }
 }
 
 /// First byte of a message.
@@ -134,8 +185,13 @@ impl Between {
     /// An offer has found nobody here.
     pub(super) fn wants(&mut self, own: &Endpoints) {
         if self.on && own.network == self.network && self.to_ask.len() < BETWEEN_ASKS_MAX {
-            self.to_ask.push_back(own.clone());
+            self.to_ask.push(own.clone(), None);
         }
+    }
+
+    /// The offer stands no more.
+    pub(super) fn wants_no_more(&mut self, own: &Endpoints) {
+        self.to_ask.remove(own);
     }
 
     /// Whether a place belongs to a connection to another node.
@@ -223,17 +279,20 @@ impl Sockets {
     /// Asks the nodes that could have the other ends of offers.
     fn ask_others(&mut self, now: Time, engine: &mut Engine) -> bool {
         let mut any = false;
-        for _ in 0..BETWEEN_TURN {
-            let Some(own) = self.between.to_ask.pop_front() else { break };
-            any = true;
-            if !self.offers.contains_key(&own) {
-                continue;
-            }
-            let peers: Vec<PeerRef> =
-                engine.message_peers().filter(|(_, at)| same(at.ip(), own.remote.ip())).map(|(p, _)| p).collect();
-            for peer in peers {
+        for _ in 0..BETWEEN_TURN.min(self.between.to_ask.len()) {
+            let Some((own, only)) = self.between.to_ask.pop() else { break };
+            let found = || engine.message_peers().filter(|(_, at)| same(at.ip(), own.remote.ip())).map(|(p, _)| p);
+            let peers = only.unwrap_or_else(|| found().collect());
+            let (later, at_once): (Vec<PeerRef>, Vec<PeerRef>) =
+                peers.into_iter().partition(|peer| engine.holds_messages_back(*peer));
+            any |= later.is_empty() || !at_once.is_empty();
+            for peer in at_once {
                 let message = addresses(Kind::Ask, 0, &own);
                 engine.send_message(now, peer, &[&message]);
+            }
+            if !later.is_empty() {
+                // What makes room is a datagram, after which there is another turn.
+                self.between.to_ask.push(own, Some(later));
             }
         }
         any
@@ -315,7 +374,7 @@ impl Sockets {
     /// Does another node's offer mirror one of ours?
     fn asked(&mut self, now: Time, engine: &mut Engine, from: PeerRef, own: &Endpoints) {
         let Some(offer) = self.offers.get(own) else { return };
-        if engine.message_room(from) == 0 {
+        if engine.holds_messages_back(from) {
             return;
         }
         if engine.peer_name(from).is_none_or(|theirs| theirs.as_str() < engine.name().as_str()) {
@@ -479,6 +538,10 @@ impl Sockets {
             }
         }
         let (peer, theirs) = (link.peer, link.theirs);
+        if link.due.is_any() && engine.holds_messages_back(peer) {
+            self.between.queue(id);
+            return false;
+        }
         let due = std::mem::take(&mut link.due);
         if let Some(ended) = due.hint {
             say(now, engine, peer, Kind::Hint, theirs, &[u8::from(ended)]);
@@ -712,6 +775,143 @@ fn read_addresses(bytes: &[u8], network: u64) -> Option<(u64, Endpoints)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsFd;
+    use vmmc_host::stream::messages::{EndRef, SocketCall};
+    use vmmc_nic::{AtomicOp, Config, Dma, NodeName, RegionRef};
+
+    /// Nothing is exported here.
+    struct NoMemory;
+
+    impl Dma for NoMemory {
+        fn deposit(&mut self, _: RegionRef, _: u64, _: &[u8]) {}
+        fn gather(&mut self, _: RegionRef, _: u64, _: &mut [u8]) {}
+        fn copy(&mut self, _: RegionRef, _: u64, _: RegionRef, _: u64, _: u64) {}
+        fn atomic(&mut self, _: RegionRef, _: u64, _: AtomicOp) -> u64 {
+            0
+        }
+    }
+
+    /// Two nodes of this machine with a session, of which the second can be silent.
+    struct Two {
+        now: Time,
+        engines: [Engine; 2],
+        addresses: [SocketAddr; 2],
+        silent: bool,
+        /// Bytes from the first to the second one.
+        bytes: usize,
+    }
+
+    impl Two {
+        fn new() -> Two {
+            let now = Time::from_nanos(1_000_000_000);
+            let addresses = ["127.0.0.1:4001", "127.0.0.1:4002"].map(|at| at.parse().unwrap());
+            let engines = [("b", 1), ("a", 2)].map(|(name, seed)| {
+                let config = Config { messages: true, ..Config::new(NodeName::parse(name).unwrap()) };
+                Engine::new(config, [seed; 32], now)
+            });
+            let mut two = Two { now, engines, addresses, silent: false, bytes: 0 };
+            two.engines[0].add_peer(now, &addresses[1..]).unwrap();
+            two.exchange(100);
+            two
+        }
+
+        fn exchange(&mut self, milliseconds: u64) {
+            let mut buf = vec![0; 65_536];
+            for _ in 0..milliseconds {
+                self.now = self.now + std::time::Duration::from_millis(1);
+                for from in 0..2 {
+                    if from == 1 && self.silent {
+                        continue;
+                    }
+                    self.engines[from].handle_timeout(self.now);
+                    while let Some(sent) = self.engines[from].poll_transmit(self.now, &mut buf, &mut NoMemory) {
+                        if self.silent {
+                            continue;
+                        }
+                        self.bytes += if from == 0 { sent.len } else { 0 };
+                        let (at, to) = (self.addresses[from], &mut self.engines[1 - from]);
+                        to.handle_datagram(self.now, at, &mut buf[..sent.len], &mut NoMemory);
+                        while to.poll_message().is_some() {}
+                    }
+                }
+            }
+        }
+
+        fn peer(&self) -> PeerRef {
+            self.engines[0].message_peers().next().expect("there is a session").0
+        }
+    }
+
+    /// The service with a client, whose node has that session.
+    fn service() -> Option<(Two, Sockets, Bells)> {
+        let mut sockets = Sockets::new(true);
+        if let Err(why) = sockets.prepare() {
+            println!("SKIP {why}");
+            return None;
+        }
+        let bells = Bells::create().unwrap();
+        sockets.attach(0, std::process::id(), rustix::process::geteuid().as_raw(), bells.share().unwrap()).unwrap();
+        Some((Two::new(), sockets, bells))
+    }
+
+    #[test]
+    fn offers_made_and_withdrawn_while_a_node_is_silent_leave_little_to_say_to_it() {
+        let Some((mut two, mut sockets, _bells)) = service() else { return };
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let claim = vmmc_host::stream::claim(socket.as_fd()).unwrap();
+        two.silent = true;
+        for round in 0..50_000 {
+            let offer = SocketCall::Offer { connection: 1, socket: claim.clone() };
+            sockets.handle(two.now, 0, offer, Vec::new()).unwrap();
+            if round % 5 == 0 {
+                // Nobody has asked meanwhile.
+                let withdraw = SocketCall::Withdraw { connection: 1, cookie: claim.cookie };
+                sockets.handle(two.now, 0, withdraw, Vec::new()).unwrap();
+                let offer = SocketCall::Offer { connection: 1, socket: claim.clone() };
+                sockets.handle(two.now, 0, offer, Vec::new()).unwrap();
+            }
+            sockets.serve_between(two.now, &mut two.engines[0]);
+            let withdraw = SocketCall::Withdraw { connection: 1, cookie: claim.cookie };
+            sockets.handle(two.now, 0, withdraw, Vec::new()).unwrap();
+            sockets.take_outbox();
+            assert!(sockets.between.to_ask.len() <= sockets.offers.len(), "who has withdrawn its offer asks nothing");
+        }
+        two.bytes = 0;
+        two.silent = false;
+        let peer = two.peer();
+        two.exchange(1_000);
+        assert!(two.engines[0].has_peer(peer), "the session has ended");
+        assert!(two.bytes < 2 * vmmc_nic::limits::MESSAGES_QUEUED_BYTES_MAX, "{} bytes", two.bytes);
+        // One that was held back meanwhile is asked about.
+        let offer = SocketCall::Offer { connection: 1, socket: claim };
+        sockets.handle(two.now, 0, offer, Vec::new()).unwrap();
+        assert!(sockets.serve_between(two.now, &mut two.engines[0]) && sockets.between.to_ask.is_empty());
+    }
+
+    #[test]
+    fn questions_about_a_connection_while_a_node_is_silent_leave_little_to_say_to_it() {
+        let Some((mut two, mut sockets, _bells)) = service() else { return };
+        let at = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
+        let own = Endpoints { network: sockets.between.network, local: at(5), remote: at(6) };
+        sockets.offers.insert(own.clone(), Offer { client: 0, connection: 1, cookie: 9 });
+        let offer = Offer { client: 0, connection: 1, cookie: 9 };
+        let peer = two.peer();
+        let id = sockets.open_link(&mut two.engines[0], peer, &own, &offer, 1).unwrap();
+        sockets.meet(two.now, &mut two.engines[0], id, 77);
+        let place = *sockets.clients[&0].ends.iter().next().expect("it was matched");
+        let end: EndRef = sockets.end_ref(place);
+        two.silent = true;
+        for _ in 0..100_000 {
+            sockets.handle(two.now, 0, SocketCall::Ended { end }, Vec::new()).unwrap();
+            sockets.serve_between(two.now, &mut two.engines[0]);
+        }
+        two.bytes = 0;
+        two.silent = false;
+        two.exchange(1_000);
+        assert!(two.engines[0].has_peer(peer), "the session has ended");
+        assert!(two.bytes < 2 * vmmc_nic::limits::MESSAGES_QUEUED_BYTES_MAX, "{} bytes", two.bytes);
+    }
 
     #[test]
     fn addresses_survive_the_way_and_a_cut_message_is_none() {

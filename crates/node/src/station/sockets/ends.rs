@@ -218,6 +218,7 @@ impl Sockets {
         self.refused.give(uid, refused.len() as u64);
         for own in offers.values() {
             self.offers.remove(own);
+            self.between.wants_no_more(own);
             self.offered.give(uid, 1);
         }
         let peers = self.clients.iter_mut().filter_map(|(&i, other)| other.peers.remove(&process).then_some(i));

@@ -23,6 +23,7 @@ impl Station {
         call: SocketCall,
         fds: Vec<OwnedFd>,
     ) -> Result<(), Refusal> {
+        self.look_for_room();
         let done = match call {
             SocketCall::Attach { version } => self.attach_sockets(now, index, version, fds)?,
             _ if !self.is_sockets_client(index) => return Err(invalid("the first call about sockets is Attach")),
@@ -120,6 +121,7 @@ impl Station {
 
     /// A message of another node's driver. All that nodes tell each other so is about sockets.
     pub(in crate::station) fn hear_message(&mut self, now: Time, from: PeerRef, message: &[u8]) {
+        self.look_for_room();
         if !self.sockets.hear(now, &mut self.engine, from, message) {
             let name = self.engine.peer_name(from).map(|name| name.to_string()).unwrap_or_default();
             self.note(
@@ -130,8 +132,17 @@ impl Station {
         self.send_socket_news();
     }
 
+    /// Tells the service how many slabs there is room for.
+    fn look_for_room(&mut self) {
+        let room = self.shares.free(Table::Descriptors).min(self.shares.free(Table::Regions));
+        self.sockets.set_room(room);
+    }
+
     /// Sends what the service has to say.
     pub(in crate::station) fn send_socket_news(&mut self) {
+        for table in [Table::Descriptors, Table::Regions] {
+            self.shares.set_elsewhere(table, self.sockets.slabs());
+        }
         for index in self.sockets.take_new_bells() {
             if let Some(bell) = self.sockets.node_bell(index) {
                 // Without it the node hears of what the client sends when it looks for another reason.

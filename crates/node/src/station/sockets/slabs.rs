@@ -20,7 +20,7 @@ use vmmc_host::stream::{Endpoints, Shape, Slab, Slot};
 #[derive(Default)]
 pub(super) struct Slabs {
     slabs: HashMap<u64, Record>,
-    /// By pair of processes, the smaller id first.
+    /// By pair of processes, the smaller id first; those that have one.
     pairs: HashMap<[u32; 2], Vec<u64>>,
     /// By process, the node itself aside.
     of_process: HashMap<u32, HashSet<u64>>,
@@ -29,6 +29,10 @@ pub(super) struct Slabs {
     last: u64,
     /// Slots that have memory, whether a connection is in them or not.
     slots: Quota,
+    /// Slabs: each is a descriptor and a mapping of the node.
+    taken: Quota,
+    /// How many more there may be, all users together; none: as many as there are slots for.
+    room: Option<u64>,
     /// Bytes of large rings.
     large: Quota,
     /// When large rings that rest were looked for last.
@@ -97,8 +101,8 @@ impl Slabs {
     /// A free slot that a pair of processes of a user shares; none when memory is short, or the user has its share.
     pub(super) fn take_slot(&mut self, mut pair: [u32; 2], user: u32) -> Option<(u64, u32)> {
         pair.sort_unstable();
-        let of_pair = self.pairs.entry(pair).or_default();
-        for &id in of_pair.iter() {
+        let of_pair = self.pairs.get(&pair).map_or(&[][..], Vec::as_slice);
+        for &id in of_pair {
             let record = self.slabs.get_mut(&id).expect("pairs name slabs that are there");
             if let Some(slot) = record.free.pop() {
                 return Some((id, slot));
@@ -106,15 +110,23 @@ impl Slabs {
         }
         let slots = (SOCKET_SLAB_SLOTS_MIN << of_pair.len().min(16)).min(SOCKET_SLAB_SLOTS_MAX);
         let shape = Shape { slots, small_bytes: SOCKET_RING_BYTES, large_bytes: SOCKET_LARGE_RING_BYTES };
+        // A user has no more of them than are free, beside what it has otherwise.
+        let most = self.room.map_or(u64::MAX, |room| self.slabs.len() as u64 + room);
+        if !self.taken.take(user, 1, most) {
+            return None;
+        }
         if !self.slots.take(user, u64::from(slots), SOCKET_SLOTS_MAX) {
+            self.taken.give(user, 1);
             return None;
         }
         let Ok(slab) = Slab::create(shape) else {
+            self.taken.give(user, 1);
             self.slots.give(user, u64::from(slots));
             return None;
         };
+        self.room = self.room.map(|room| room.saturating_sub(1));
         self.last += 1;
-        of_pair.push(self.last);
+        self.pairs.entry(pair).or_default().push(self.last);
         let free = (1..slots).rev().collect();
         let record = Record { slab, pair, user, retired: false, abandoned: 0, free, links: HashMap::new() };
         for process in pair.into_iter().filter(|process| *process != NODE) {
@@ -122,6 +134,16 @@ impl Slabs {
         }
         self.slabs.insert(self.last, record);
         Some((self.last, 0))
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self) -> u64 {
+        self.slabs.len() as u64
+    }
+
+    /// Says how many more there may be.
+    pub(super) fn set_room(&mut self, room: u64) {
+        self.room = Some(room);
     }
 
     pub(super) fn set_link(&mut self, slab: u64, slot: u32, link: Link) {
@@ -252,6 +274,7 @@ impl Slabs {
         let mut gone = Vec::new();
         for id in self.idle.drain(..most.min(self.idle.len())) {
             let Some(record) = self.slabs.remove(&id) else { continue };
+            self.taken.give(record.user, 1);
             self.slots.give(record.user, u64::from(record.slab.shape().slots));
             self.large.give(record.user, record.abandoned);
             for process in record.pair {
@@ -359,5 +382,35 @@ mod tests {
         assert_eq!(slabs.take_idle(9), [(slab, [1, 2])]);
         assert!(slabs.large.take(USER, SOCKET_LARGE_RING_BYTES, most));
         assert!(slabs.take_slot([1, 3], USER).is_some());
+    }
+
+    #[test]
+    fn slabs_are_divided_among_users_by_the_descriptors_that_are_free() {
+        let mut slabs = Slabs::default();
+        slabs.set_room(12);
+        let fill = |slabs: &mut Slabs, user: u32, first: u32| {
+            (first..first + 99).take_while(|&process| slabs.take_slot([first - 1, process], user).is_some()).count()
+        };
+        assert_eq!([fill(&mut slabs, USER, 10), fill(&mut slabs, USER + 1, 200)], [6, 3]);
+        assert_eq!((slabs.count(), slabs.room), (9, Some(3)));
+        // What is free otherwise meanwhile is so for both.
+        slabs.set_room(0);
+        assert!(slabs.take_slot([500, 501], USER + 2).is_none());
+        (9..110).for_each(|process| slabs.retire(process));
+        assert_eq!(slabs.take_idle(99).len(), 6);
+        slabs.set_room(9);
+        assert!(fill(&mut slabs, USER, 10) == 5 && slabs.count() == 8);
+    }
+
+    #[test]
+    fn a_user_that_has_its_share_of_slots_leaves_nothing_behind_when_it_asks_again() {
+        let mut slabs = Slabs::default();
+        slabs.slots.take(USER, SOCKET_SLOTS_MAX / 2, SOCKET_SLOTS_MAX);
+        for process in 2..1_000 {
+            assert!(slabs.take_slot([1, process], USER).is_none());
+            slabs.retire(process);
+        }
+        slabs.retire(1);
+        assert!(slabs.pairs.is_empty() && slabs.of_process.is_empty());
     }
 }

@@ -339,3 +339,41 @@ fn what_the_node_opens_for_a_client_counts_in_its_share() {
     drop(ours);
     crate::testing::wait(&|| one.pump(), || (total() == attached).then_some(()));
 }
+
+#[test]
+fn slabs_of_connections_count_where_descriptors_and_mappings_are_shared() {
+    use super::super::Table;
+    use vmmc_host::stream::messages::SocketCall;
+    let world = World::new(1, None);
+    let one = Raw::attach(&world, 0);
+    let free = || [Table::Descriptors, Table::Regions].map(|table| world.borrow().stations[0].shares.free(table));
+    let say = |channel: &Channel, call: SocketCall, fds: &[std::os::fd::BorrowedFd<'_>]| {
+        channel.try_send(&encode(&Request { serial: 1, call: Call::Sockets(call) }), fds).unwrap();
+        one.pump();
+    };
+    let clients: Vec<Channel> = (0..2)
+        .map(|_| {
+            let (theirs, ours) = Channel::pair().unwrap();
+            let mut world = world.borrow_mut();
+            let now = world.now;
+            world.stations[0].accept(now, theirs).unwrap();
+            ours
+        })
+        .collect();
+    for client in &clients {
+        let bells = vmmc_host::stream::Bells::create().unwrap().share().unwrap();
+        say(client, SocketCall::Attach { version: vmmc_host::control::CONTROL_VERSION }, &[bells.as_fd()]);
+    }
+    if world.borrow().stations[0].sockets.clients() < 2 {
+        return println!("SKIP slabs: this kernel lacks what connections are upgraded by");
+    }
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let near = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let far = listener.accept().unwrap().0;
+    let before = free();
+    for (client, socket) in clients.iter().zip([&near, &far]) {
+        let socket = vmmc_host::stream::claim(socket.as_fd()).unwrap();
+        say(client, SocketCall::Offer { connection: 1, socket }, &[]);
+    }
+    assert_eq!(free(), before.map(|free| free - 1), "the first slab of the pair");
+}

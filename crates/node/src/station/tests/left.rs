@@ -45,6 +45,43 @@ fn register(process: &mut Raw, fd: OwnedFd, len: u64) -> u32 {
 }
 
 #[test]
+fn a_table_of_imports_that_were_given_back_is_small_or_counts() {
+    const IMPORTS: u64 = 2_000;
+    let world = World::new(1, None);
+    let (mut exporter, mut importer) = (Raw::attach(&world, 0), Raw::attach(&world, 0));
+    exporter.export("x");
+    let slots = || {
+        let mut world = world.borrow_mut();
+        let station = &mut world.stations[0];
+        let processes = station.connections.iter().flatten().filter_map(|c| c.process.as_ref());
+        let (of_node, id) = processes.map(|p| (p.imports.capacity(), p.id)).max().unwrap();
+        (of_node as u64).max(station.engine.import_slots(id) as u64)
+    };
+    let held = || total(&world, Table::Imports);
+    let mut imports: Vec<u64> = (0..IMPORTS).map(|_| importer.import(None, "x", rights::READ).0.import).collect();
+    assert_eq!(held(), IMPORTS);
+    // The last of them keeps the table as long as it is, and so it counts; others find room in it.
+    let last = imports.pop().unwrap();
+    for import in imports {
+        importer.call(Call::Unimport { import }).unwrap();
+    }
+    assert!(slots() >= IMPORTS && held() == IMPORTS, "{} slots, {} counted", slots(), held());
+    let again = importer.import(None, "x", rights::READ).0.import;
+    assert_eq!(held(), IMPORTS, "it has a slot that counts already");
+    importer.call(Call::Unimport { import: last }).unwrap();
+    importer.call(Call::Unimport { import: again }).unwrap();
+    assert!(slots() <= 128 && held() == 0, "{} slots, {} counted", slots(), held());
+    // An old id finds nothing in a slot that came again.
+    let new = importer.import(None, "x", rights::READ).0.import;
+    assert_eq!(importer.call(Call::Unimport { import: again }).unwrap_err().code, RefusalCode::Stale);
+    assert_eq!(importer.call(Call::Unimport { import: last }).unwrap_err().code, RefusalCode::Stale);
+    importer.call(Call::Unimport { import: new }).unwrap();
+    // Refused ones leave nothing either.
+    importer.call(Raw::import_call(None, "not there", rights::READ)).unwrap_err();
+    assert_eq!(held(), 0);
+}
+
+#[test]
 fn the_memory_of_a_process_that_ends_is_given_up_elsewhere_and_counts_until_then() {
     const REGIONS: u64 = 300;
     let world = World::new(1, None);
