@@ -126,27 +126,31 @@ impl Station {
     pub(super) fn close(&mut self, index: usize, now: Time) {
         let Some(mut connection) = self.connections.get_mut(index).and_then(Option::take) else { return };
         let uid = connection.who.uid;
-        connection.control.channel.held = connection.held.split_socket();
+        let socket = connection.held.split_socket();
         // Its memory counts until the kernel has it back: each piece gives back its own.
         let regions = connection.process.as_ref().map_or(0, |process| self.memory.regions(process.id));
         connection.held.split(&Holdings::of_region(), regions);
         if connection.process.is_some() {
             connection.held.split(&Holdings::of_process(), 1);
         }
-        self.shares.give_all(uid, &mut connection.held);
         self.unwatch(&*connection.control.channel);
+        if connection.sockets {
+            self.hear_out(now, index, uid, &connection.control.channel);
+        }
+        self.lay_aside(now, uid, connection.control, Some(socket), &mut connection.held);
+        if let Some(events) = connection.process.as_mut().and_then(|process| process.events.take()) {
+            self.lay_aside(now, uid, events, None, &mut connection.held);
+        }
+        self.shares.give_all(uid, &mut connection.held);
         if connection.calls_waiting > 0 {
             for call in self.calls.forget(connection.number) {
                 self.uncall(uid, call);
             }
         }
         if connection.sockets {
-            self.hear_out(now, index, uid, &connection.control.channel);
-            self.hang_up(connection.control.channel);
             self.sockets.gone(index, now);
             return self.send_socket_news();
         }
-        self.hang_up(connection.control.channel);
         let Some(mut process) = connection.process else {
             self.unattached -= 1;
             return;
