@@ -18,7 +18,7 @@ use vmmc_host::abi::GateState;
 use vmmc_host::control::{Answer, CONTROL_VERSION, NodeEvent, Refusal, RefusalCode};
 use vmmc_host::process::ProcessWatch;
 use vmmc_host::wait::{WakeReceiver, wake_pair};
-use vmmc_host::{AttachArea, Channel, NotifyBell};
+use vmmc_host::{AttachArea, Channel, NotifyBell, PairRing};
 use vmmc_nic::{ImportId, ProcessId, Time};
 
 /// What a process that has gone leaves behind. Nothing in the node reaches it any more.
@@ -34,10 +34,18 @@ impl Leftover for Remains {
         }
         // Each may have a ring, which is a mapping.
         let link = self.process.as_mut().and_then(|process| process.links.pop());
-        if link.is_some() {
+        if let Some(link) = link {
+            // Its notifier writes for nobody now.
+            link.ring.iter().for_each(PairRing::empty);
             return Some(Holdings::default());
         }
-        self.process.take().map(|_| Holdings::of_process())
+        // Its client may keep them for as long as it likes; what it had is given back, so they are
+        // to hold nothing.
+        self.process.take().map(|process| {
+            process.area.empty();
+            process.notify_bell.empty();
+            Holdings::of_process()
+        })
     }
 }
 

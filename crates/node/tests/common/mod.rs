@@ -7,7 +7,8 @@ pub(crate) mod raw;
 #[path = "../../src/testing/wild.rs"]
 pub(crate) mod wild;
 
-use raw::{LONG, Raw, Registered};
+pub(crate) use raw::LONG;
+use raw::{Raw, Registered};
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
