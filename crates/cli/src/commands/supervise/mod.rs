@@ -46,11 +46,11 @@ pub(crate) struct RunAs {
 }
 
 impl std::str::FromStr for RunAs {
-    type Err = String;
+    type Err = std::num::ParseIntError;
 
-    fn from_str(text: &str) -> Result<RunAs, String> {
-        let parse = || text.split_once(':').and_then(|(uid, gid)| Some((uid.parse().ok()?, gid.parse().ok()?)));
-        parse().map(|(uid, gid)| RunAs { uid, gid }).ok_or_else(|| format!("{text:?} is not UID:GID"))
+    fn from_str(text: &str) -> Result<RunAs, Self::Err> {
+        let (uid, gid) = text.split_once(':').unwrap_or((text, ""));
+        Ok(RunAs { uid: uid.parse()?, gid: gid.parse()? })
     }
 }
 
