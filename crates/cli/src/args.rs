@@ -5,6 +5,7 @@
 pub(crate) mod run;
 pub(crate) mod utlb;
 
+use crate::commands::supervise::RunAs;
 use crate::commands::top::Sort;
 use crate::failure::EXIT_CODES;
 use crate::limits::{DEMO_RUNS, MEASURE_TIME, RUNS, RUNS_MAX, SERIES_TIME, TURNS};
@@ -138,6 +139,9 @@ pub(crate) enum Command {
         /// There is a keeper above it already
         #[arg(long)]
         kept: bool,
+        /// It is root still, and is to become this user
+        #[arg(long, value_name = "UID:GID")]
+        run_as: Option<RunAs>,
     },
     /// The other side of `bench sockets`
     #[command(hide = true)]

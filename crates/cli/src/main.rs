@@ -65,7 +65,8 @@ fn run(command: Command) -> Result<(), Failure> {
     match command {
         Command::Demo(demo) => commands::demo::run(&demo),
         Command::Run(run) => commands::run::run(&run),
-        Command::Supervise { node, service, kept } => commands::supervise::run(&node, &service, kept),
+        Command::Supervise { node, run_as: Some(user), .. } => commands::supervise::become_user(&node, user),
+        Command::Supervise { node, service, kept, .. } => commands::supervise::run(&node, &service, kept),
         Command::Node(node) => commands::node::run(&node),
         Command::Ping(ping) => commands::ping::run(&ping),
         Command::Bench(bench) => commands::bench::run(&bench),

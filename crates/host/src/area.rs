@@ -67,6 +67,11 @@ impl AttachArea {
         self.0.share()
     }
 
+    /// The process has gone: whoever keeps the area keeps no memory of it.
+    pub fn empty(&self) {
+        self.0.empty();
+    }
+
     /// The process's end of the command ring. One only.
     pub fn command_producer(&self) -> Producer<RegionWords> {
         Producer::new(RegionWords::new(self.0.clone(), COMMANDS_AT, COMMANDS), COMMANDS)
@@ -227,6 +232,11 @@ impl NotifyBell {
         Region::map(fd, BELL_BYTES, Protection::ReadOnly).map(NotifyBell)
     }
 
+    /// The owner has gone: whoever keeps the bell keeps no memory of it, and finds that nobody sleeps.
+    pub fn empty(&self) {
+        self.0.empty();
+    }
+
     /// Not 0: the owner sleeps, or an event loop of it does; a notifier wakes it.
     #[inline]
     pub fn word(&self) -> &AtomicU64 {
@@ -252,6 +262,11 @@ impl PairRing {
     /// A descriptor for either process.
     pub fn share(&self) -> Result<OwnedFd, RegionError> {
         self.0.share()
+    }
+
+    /// The receiver has gone: whoever keeps the ring keeps no memory of it.
+    pub fn empty(&self) {
+        self.0.empty();
     }
 
     /// The notifier's end. One only.

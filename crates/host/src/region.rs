@@ -176,6 +176,15 @@ impl Region {
         }
     }
 
+    /// Gives all memory of a region back, whoever else has it: its bytes are zeros from here on. For what others may keep after it has served. Whoever
+    /// touches it once more has new pages of his own account; this process must not, for they may not be had.
+    pub fn empty(&self) {
+        // SAFETY: the range is that of this mapping, which lives as long as `self`. Its bytes change to zeros under others, which shared memory may do at any
+        // time; nothing of this process but `Region` reaches them, and never as a slice.
+        let _ = unsafe { rustix::mm::madvise(self.0.base.cast(), self.0.mapped, rustix::mm::Advice::LinuxRemove) };
+        // What is mapped for reading, or sealed against writing, keeps its memory, and nothing else changes.
+    }
+
     /// Makes a region that only this mapping can write, whoever gets a descriptor and whatever he does with it, be he our own user or root. Kernels before 5.1
     /// know no such seal; there the mode alone keeps other users out.
     pub fn create_for_readers(len: u64) -> Result<Region, RegionError> {

@@ -40,7 +40,10 @@ pub mod station;
 mod testing;
 
 pub use config::{BadOption, DEFAULT_NODE, KeySource, NodeConfig, Serve, UtlbConfig};
-pub use daemon::{Daemon, RunError, Running, SERVICE_VARIABLE, StartError, Stopper, run, run_with, start_detached};
+pub use daemon::{
+    CANNOT_RUN_AS, Daemon, RUN_AS, RunError, Running, SERVICE_VARIABLE, StartError, Stopper, run, run_with,
+    start_detached,
+};
 pub use embedded::{AttachError, Embedded};
 pub use key::{KeyError, default_key_file};
 pub use log::{LOG_IN_JOURNAL, LOG_ON_STDERR, LogLevel, default_log_file};

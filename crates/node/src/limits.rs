@@ -117,6 +117,18 @@ pub const OUTBOX_BYTES_MAX: usize = 8 << 20;
 pub const OUTBOX_ENTRY_BYTES: usize = 128;
 /// Descriptors that wait so: those of a process that is told of all others, and some. A call whose answer would bring more is refused.
 pub const OUTBOX_FDS_MAX: usize = 512;
+/// Descriptors that the node has sent on one socket and its client has not taken: 25 replies of
+/// imports that are mapped. What comes after them waits in the outbox.
+pub const UNDER_WAY_PER_SOCKET_MAX: u32 = 128;
+/// Part of the descriptors that this process may have that may be so in all queues together, half of
+/// it for one user alone: the kernel lets none of the node's user through beyond all of them, and
+/// other programs of that user send some, too.
+pub const UNDER_WAY_PART: u64 = 2;
+/// Time between two looks whether such descriptors were taken, each of which asks the kernel about
+/// all sockets that have some: some 200 us for a full table.
+pub const UNREAD_LOOK: Duration = Duration::from_millis(10);
+/// Longest such time for connections that are over, after looks in vain.
+pub const UNREAD_LOOK_MAX: Duration = Duration::from_millis(500);
 /// Bytes that wait so for all connections of one user.
 pub const OUTBOX_USER_BYTES_MAX: usize = 64 << 20;
 /// Time between two tries to send what waits in an outbox.
@@ -142,6 +154,9 @@ pub const SUPERVISORS_MAX: usize = 64;
 pub const STARTS_BURST: u32 = SUPERVISORS_MAX as u32 / 2;
 /// Time after which one more may be started for it: an eightieth of the node's time at most.
 pub const STARTS_EVERY: Duration = Duration::from_millis(250);
+/// Time that a supervisor may take until it serves; then it is ended. An idle machine takes some
+/// milliseconds, and whoever waits for it gives up about then.
+pub const SERVICE_START_TIME: Duration = Duration::from_secs(20);
 /// Users whose starts are remembered; of more, those who have waited longest are forgotten.
 pub const STARTERS_MAX: usize = 1_024;
 /// Pause before the second search for what a killed supervisor left behind; doubles up to [`ORPHANS_PAUSE_MAX`].

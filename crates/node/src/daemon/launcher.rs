@@ -7,20 +7,28 @@
 //!
 //! What a user asks for costs the node a bounded part of its time: starts have a rate for each user, and what killed supervisors leave behind is looked for by a thread.
 //!
-//! Invariant: a supervisor runs as the user who asked, never as another, and finds nothing of this process but its standard streams, which are its own; what a killed keeper leaves behind comes to us (we are its subreaper) and is killed. A
+//! A start waits until the new process has executed its program. Whoever may send that process a
+//! signal may stop it before, and the node with it. So it executes `vmmc supervise` as root, which
+//! becomes the user by itself ([`RUN_AS`]), and then executes itself once more:
+//!
+//! ```text
+//!  node ── fork, exec (root) ──▶ vmmc supervise --run-as UID:GID ── setuid, exec ──▶ vmmc supervise
+//!     └── waits until here ────┘                  └── from here on its user may stop it
+//! ```
+//!
+//! Invariant: the node waits for no process that a user can stop. A supervisor runs as the user who asked, never as another, and finds nothing of this process but its standard streams, which are its own; what a killed keeper leaves behind comes to us (we are its subreaper) and is killed. A
 //! refusal is answered, counted and noted with its reason.
 
 use crate::config::NodeConfig;
 use crate::limits::{
-    ORPHANS_PAUSE, ORPHANS_PAUSE_MAX, STARTERS_MAX, STARTS_BURST, STARTS_EVERY, SUPERVISORS_MAX, WORDS_BYTES,
+    ORPHANS_PAUSE, ORPHANS_PAUSE_MAX, SERVICE_START_TIME, STARTERS_MAX, STARTS_BURST, STARTS_EVERY, SUPERVISORS_MAX,
+    WORDS_BYTES,
 };
 use crate::station::Station;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitOptions, waitid};
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io::Read;
-use std::os::unix::fs::MetadataExt;
-use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{ChildStderr, Command, Stdio};
 use std::sync::Arc;
@@ -32,6 +40,10 @@ use vmmc_nic::{SERVICE_PREFIX, ServiceRefusal, ServiceWanted, Time};
 
 /// Environment of a supervisor: name of the export that it is awaited under.
 pub const SERVICE_VARIABLE: &str = "VMMC_SERVICE";
+/// Option of a supervisor that is still root: as whom it is to run, `UID:GID`.
+pub const RUN_AS: &str = "--run-as";
+/// Exit code of a supervisor that cannot be executed as its user, as shells have it.
+pub const CANNOT_RUN_AS: u8 = 126;
 
 /// Starts supervisors and collects their ends.
 pub(super) struct Launcher {
@@ -125,11 +137,12 @@ struct Supervisor {
     service: String,
     /// What it says when it fails.
     words: Option<ChildStderr>,
+    /// Until when it has to serve; none: it has begun to.
+    due: Option<Time>,
 }
 
 /// A user of this machine.
 struct User {
-    uid: u32,
     name: String,
     gid: u32,
     home: String,
@@ -138,13 +151,12 @@ struct User {
 
 impl User {
     /// What the supervisor of this user finds: who it is, and what the machine says about language and time. Nothing of ours beyond that.
+    /// Nothing of the user's is looked at: a file system of its own could make the node wait.
     fn environment(self) -> impl Iterator<Item = (OsString, OsString)> {
         let kept = |name: &OsString| {
             let name = name.to_str().unwrap_or_default();
             ["LANG", "LANGUAGE", "TZ"].contains(&name) || name.starts_with("LC_")
         };
-        let runtime = format!("/run/user/{}", self.uid);
-        let is_theirs = std::fs::metadata(&runtime).is_ok_and(|about| about.is_dir() && about.uid() == self.uid);
         let own = [
             ("PATH", USER_PATH.to_string()),
             ("HOME", self.home),
@@ -152,8 +164,7 @@ impl User {
             ("LOGNAME", self.name),
             ("SHELL", self.shell),
         ];
-        let runtime = is_theirs.then_some(("XDG_RUNTIME_DIR", runtime));
-        let own = own.into_iter().chain(runtime).map(|(name, value)| (OsString::from(name), OsString::from(value)));
+        let own = own.into_iter().map(|(name, value)| (OsString::from(name), OsString::from(value)));
         own.chain(plain_environment().into_iter().filter(move |(name, _)| kept(name)))
     }
 }
@@ -195,6 +206,11 @@ impl Launcher {
         self.cleaning || !self.running.is_empty()
     }
 
+    /// When [`serve`](Self::serve) must be called although nobody asks for anything.
+    pub(super) fn next_timeout(&self) -> Option<Time> {
+        self.running.iter().filter_map(|supervisor| supervisor.due).min()
+    }
+
     /// Starts what is wanted; says whether anything was.
     pub(super) fn serve(&mut self, station: &mut Station, now: Time) -> bool {
         let mut any = false;
@@ -210,7 +226,26 @@ impl Launcher {
                 station.refuse_service(now, &wanted.name, why);
             }
         }
+        self.end_late(station, now);
         any
+    }
+
+    /// Ends supervisors that do not come to serve: their users have stopped them, or their machine
+    /// is far too slow.
+    fn end_late(&mut self, station: &mut Station, now: Time) {
+        for supervisor in self.running.iter_mut().filter(|supervisor| supervisor.due.is_some()) {
+            if station.is_served(&supervisor.service, supervisor.uid) {
+                supervisor.due = None;
+            } else if supervisor.due.is_some_and(|due| due <= now) {
+                supervisor.due = None;
+                // Also what is stopped ends of this one; gone already is as good.
+                let _ = rustix::process::kill_process(supervisor.pid, Signal::KILL);
+                let seconds = SERVICE_START_TIME.as_secs();
+                let note = format!("a supervisor was ended, because it did not serve within {seconds} s");
+                station.note_of(now, supervisor.uid, note);
+                station.refuse_service(now, &supervisor.service, ServiceRefusal::Ended);
+            }
+        }
     }
 
     fn start(&mut self, station: &Station, wanted: &ServiceWanted, now: Time) -> Result<(), (ServiceRefusal, String)> {
@@ -220,7 +255,7 @@ impl Launcher {
         if wanted.from.is_some() && self.plain && !self.plain_run {
             return Err((ServiceRefusal::Plain, "it is in plain mode, and was not started with --plain-run".into()));
         }
-        let user = self.user(wanted)?;
+        self.check_user(wanted)?;
         if self.running.len() >= SUPERVISORS_MAX {
             return Err((ServiceRefusal::TooMany, format!("{SUPERVISORS_MAX} jobs run here already")));
         }
@@ -238,6 +273,7 @@ impl Launcher {
                 format!("the user has started very many jobs; one in {every} ms goes on"),
             ));
         }
+        let user = self.user(wanted.uid)?;
         let mut command = Command::new(program);
         command.args(["supervise", "--node", &self.node]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).current_dir("/");
@@ -245,7 +281,7 @@ impl Launcher {
         let mut apart = Apart { umask: None, open_files: self.open_files };
         match user {
             Some(user) => {
-                command.uid(wanted.uid).gid(user.gid).envs(user.environment());
+                command.args([RUN_AS, &format!("{}:{}", wanted.uid, user.gid)]).envs(user.environment());
                 apart.umask = Some(USER_UMASK);
             }
             None => {
@@ -266,25 +302,32 @@ impl Launcher {
             uid: wanted.uid,
             service: wanted.name.clone(),
             words: child.stderr.take(),
+            due: Some(now + SERVICE_START_TIME),
         });
         Ok(())
     }
 
-    /// As whom to run: none, as ourselves.
-    fn user(&self, wanted: &ServiceWanted) -> Result<Option<User>, (ServiceRefusal, String)> {
+    /// Whether this node may start something for whoever asks.
+    fn check_user(&self, wanted: &ServiceWanted) -> Result<(), (ServiceRefusal, String)> {
         let stated = wanted.name.strip_prefix(SERVICE_PREFIX).and_then(|rest| rest.split_once('/'));
         if stated.is_none_or(|(uid, _)| uid.parse() != Ok(wanted.uid)) {
             let detail = format!("the service {:?} is not one of user {}", wanted.name, wanted.uid);
             return Err((ServiceRefusal::OtherUser, detail));
         }
-        if wanted.uid == self.uid {
-            return Ok(None);
-        }
-        if self.uid != 0 {
+        if wanted.uid != self.uid && self.uid != 0 {
             return Err((ServiceRefusal::OtherUser, format!("this node runs as user {}", self.uid)));
         }
-        let unknown = || (ServiceRefusal::OtherUser, format!("user {} is not known on this machine", wanted.uid));
-        find_user(wanted.uid).map(Some).ok_or_else(unknown)
+        Ok(())
+    }
+
+    /// As whom to run: none, as ourselves. Reads the machine's list of users, which starts have a
+    /// rate for.
+    fn user(&self, uid: u32) -> Result<Option<User>, (ServiceRefusal, String)> {
+        if uid == self.uid {
+            return Ok(None);
+        }
+        let unknown = || (ServiceRefusal::OtherUser, format!("user {uid} is not known on this machine"));
+        find_user(uid).map(Some).ok_or_else(unknown)
     }
 
     /// Collects supervisors that have ended, and kills what a killed one left behind.
@@ -298,11 +341,19 @@ impl Launcher {
                 Err(_) => return false,
             };
             let words = supervisor.words.take().map(last_words).unwrap_or_default();
+            let mut why = ServiceRefusal::Ended;
             match (ended.terminating_signal(), ended.exit_status()) {
                 (Some(signal), _) => {
                     killed = true;
                     let text = format!("the keeper of a job was killed by signal {signal}; the job's processes end");
                     notes.push((supervisor.uid, text));
+                }
+                (None, Some(code)) if code == i32::from(CANNOT_RUN_AS) => {
+                    why = ServiceRefusal::Failed;
+                    notes.push((
+                        supervisor.uid,
+                        format!("a supervisor did not become user {}: {words}", supervisor.uid),
+                    ));
                 }
                 (None, Some(code)) if code != 0 => {
                     notes.push((supervisor.uid, format!("a job ended with its supervisor: {words}")));
@@ -310,7 +361,7 @@ impl Launcher {
                 _ => {}
             }
             // A supervisor that could not come up leaves somebody waiting.
-            station.refuse_service(now, &supervisor.service, ServiceRefusal::Ended);
+            station.refuse_service(now, &supervisor.service, why);
             false
         });
         notes.into_iter().for_each(|(uid, note)| station.note_of(now, uid, note));
@@ -367,7 +418,6 @@ fn find_user(uid: u32) -> Option<User> {
         let fields: Vec<&str> = line.split(':').collect();
         let [name, _, id, gid, _, home, shell] = fields[..] else { return None };
         let user = || User {
-            uid,
             name: name.into(),
             gid: gid.parse().unwrap_or(uid),
             home: home.into(),
@@ -392,10 +442,57 @@ mod tests {
         let launcher = Launcher::new(&NodeConfig::new("launcher-test"), true, None, None);
         let wanted = |name: &str, uid| ServiceWanted { name: name.into(), uid, from: None };
         let own = launcher.uid;
-        assert!(launcher.user(&wanted(&format!("vmmc.launch/{own}/t"), own)).is_ok());
+        assert!(launcher.check_user(&wanted(&format!("vmmc.launch/{own}/t"), own)).is_ok());
         for name in ["vmmc.launch/4294967000/t", "vmmc.launch/", "vmmc.launch/x/t", "other"] {
-            assert_eq!(launcher.user(&wanted(name, own)).err().map(|e| e.0), Some(ServiceRefusal::OtherUser), "{name}");
+            assert_eq!(
+                launcher.check_user(&wanted(name, own)).err().map(|e| e.0),
+                Some(ServiceRefusal::OtherUser),
+                "{name}"
+            );
         }
+    }
+
+    #[test]
+    fn a_supervisor_that_does_not_come_to_serve_is_ended_and_whoever_waits_is_told() {
+        use crate::testing::{Raw, World};
+        use std::os::unix::fs::PermissionsExt;
+        use vmmc_host::control::{Call, RefusalCode, What, rights};
+        let program = std::env::temp_dir().join(format!("vmmc-never-{}", std::process::id()));
+        std::fs::write(&program, "#!/bin/sh\nkill -STOP $$\n").unwrap();
+        std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
+        let config = NodeConfig { launcher: Some(program.clone()), ..NodeConfig::new("launcher-test") };
+        let mut launcher = Launcher::new(&config, true, None, None);
+        let world = World::new(1, None);
+        let mut raw = Raw::attach(&world, 0);
+        let what = What::Name(format!("vmmc.launch/{}/never", launcher.uid));
+        let call = |wait| Call::Import {
+            node: None,
+            what: what.clone(),
+            owner: Default::default(),
+            rights: rights::READ,
+            wait,
+            timeout_ms: 3_600_000,
+        };
+        let serial = raw.ask(call(true));
+        let start = crate::testing::wait(&|| raw.pump(), || {
+            let mut world = world.borrow_mut();
+            let now = world.now;
+            launcher.serve(&mut world.stations[0], now).then_some(now)
+        });
+        let pid = launcher.running[0].pid;
+        assert_eq!(launcher.next_timeout(), Some(start + SERVICE_START_TIME));
+        // Whenever it is looked at before, nothing happens.
+        launcher.serve(&mut world.borrow_mut().stations[0], start + SERVICE_START_TIME / 2);
+        assert!(launcher.is_concerned() && raw.has_no_answer());
+        launcher.serve(&mut world.borrow_mut().stations[0], start + SERVICE_START_TIME);
+        assert_eq!(raw.answer(serial).map_err(|refusal| refusal.code), Err(RefusalCode::NotStarted));
+        crate::testing::wait(&|| raw.pump(), || {
+            launcher.reap(&mut world.borrow_mut().stations[0], start + SERVICE_START_TIME);
+            launcher.running.is_empty().then_some(())
+        });
+        assert!(!launcher.is_orphan(pid), "it is collected");
+        assert_eq!(launcher.next_timeout(), None);
+        std::fs::remove_file(program).unwrap();
     }
 
     #[test]

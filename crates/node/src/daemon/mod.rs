@@ -29,7 +29,7 @@ use vmmc_host::process::OpenFiles;
 use vmmc_host::wait::{WakeReceiver, WakeSender, Yields, wake_pair};
 use vmmc_nic::{BadNodeName, PeerTableFull, Time};
 
-pub use launcher::SERVICE_VARIABLE;
+pub use launcher::{CANNOT_RUN_AS, RUN_AS, SERVICE_VARIABLE};
 pub use start::{StartError, start_detached};
 
 /// What a running daemon says about itself.
@@ -336,6 +336,9 @@ impl Daemon {
             }
             if let Some(paused) = self.paused {
                 until = until.min(paused);
+            }
+            if let Some(due) = self.launcher.next_timeout() {
+                until = until.min(due);
             }
             sleep(&[input], now, until);
         }

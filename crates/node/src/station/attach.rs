@@ -18,7 +18,7 @@ use vmmc_host::abi::GateState;
 use vmmc_host::control::{Answer, CONTROL_VERSION, NodeEvent, Refusal, RefusalCode};
 use vmmc_host::process::ProcessWatch;
 use vmmc_host::wait::{WakeReceiver, wake_pair};
-use vmmc_host::{AttachArea, Channel, NotifyBell};
+use vmmc_host::{AttachArea, Channel, NotifyBell, PairRing};
 use vmmc_nic::{ImportId, ProcessId, Time};
 
 /// What a process that has gone leaves behind. Nothing in the node reaches it any more.
@@ -34,10 +34,18 @@ impl Leftover for Remains {
         }
         // Each may have a ring, which is a mapping.
         let link = self.process.as_mut().and_then(|process| process.links.pop());
-        if link.is_some() {
+        if let Some(link) = link {
+            // Its notifier writes for nobody now.
+            link.ring.iter().for_each(PairRing::empty);
             return Some(Holdings::default());
         }
-        self.process.take().map(|_| Holdings::of_process())
+        // Its client may keep them for as long as it likes; what it had is given back, so they are
+        // to hold nothing.
+        self.process.take().map(|process| {
+            process.area.empty();
+            process.notify_bell.empty();
+            Holdings::of_process()
+        })
     }
 }
 
@@ -126,27 +134,31 @@ impl Station {
     pub(super) fn close(&mut self, index: usize, now: Time) {
         let Some(mut connection) = self.connections.get_mut(index).and_then(Option::take) else { return };
         let uid = connection.who.uid;
-        connection.control.channel.held = connection.held.split_socket();
+        let socket = connection.held.split_socket();
         // Its memory counts until the kernel has it back: each piece gives back its own.
         let regions = connection.process.as_ref().map_or(0, |process| self.memory.regions(process.id));
         connection.held.split(&Holdings::of_region(), regions);
         if connection.process.is_some() {
             connection.held.split(&Holdings::of_process(), 1);
         }
-        self.shares.give_all(uid, &mut connection.held);
         self.unwatch(&*connection.control.channel);
+        if connection.sockets {
+            self.hear_out(now, index, uid, &connection.control.channel);
+        }
+        self.lay_aside(now, uid, connection.control, Some(socket), &mut connection.held);
+        if let Some(events) = connection.process.as_mut().and_then(|process| process.events.take()) {
+            self.lay_aside(now, uid, events, None, &mut connection.held);
+        }
+        self.shares.give_all(uid, &mut connection.held);
         if connection.calls_waiting > 0 {
             for call in self.calls.forget(connection.number) {
                 self.uncall(uid, call);
             }
         }
         if connection.sockets {
-            self.hear_out(now, index, uid, &connection.control.channel);
-            self.hang_up(connection.control.channel);
             self.sockets.gone(index, now);
             return self.send_socket_news();
         }
-        self.hang_up(connection.control.channel);
         let Some(mut process) = connection.process else {
             self.unattached -= 1;
             return;

@@ -5,9 +5,10 @@
 use super::closers::Foreign;
 use super::gates::Gates;
 use super::link::Link;
-use super::shares::Holdings;
+use super::shares::{Holdings, ShareTaken, Shares, Table};
 use crate::limits::{
     IMPORTS_SLOTS_KEPT, OUTBOX_BYTES_MAX, OUTBOX_ENTRY_BYTES, OUTBOX_FDS_MAX, RING_QUIET_POLLS, SEND_FAILURES_MAX,
+    UNDER_WAY_PER_SOCKET_MAX,
 };
 use rustix::io::Errno;
 use std::collections::VecDeque;
@@ -75,6 +76,30 @@ pub(super) struct Outbox {
     /// Bytes of what waits, bookkeeping included, and its descriptors.
     bytes: usize,
     fds: usize,
+    /// Descriptors that went out, as far as it is not known that the client has taken them.
+    under_way: u32,
+    /// Why the first of what waits did not go out, if it is for its descriptors.
+    pub(super) stopped: Option<Stopped>,
+}
+
+/// Why a message does not go out for its descriptors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Stopped {
+    #[error("{UNDER_WAY_PER_SOCKET_MAX} descriptors wait on this connection to be read; read the answers")]
+    Unread,
+    #[error(transparent)]
+    Share(#[from] ShareTaken),
+    #[error(
+        "the kernel lets no descriptor of the node's user pass (ETOOMANYREFS): as many as a process may have open wait in messages that are not read; end what does not read, or raise the node's limit (LimitNOFILE, ulimit -n)"
+    )]
+    Kernel,
+}
+
+/// Where descriptors that are under way count.
+pub(super) struct Purse<'a> {
+    pub(super) shares: &'a mut Shares,
+    pub(super) uid: u32,
+    pub(super) held: &'a mut Holdings,
 }
 
 struct Waiting {
@@ -90,17 +115,23 @@ pub(super) struct Gone;
 
 impl Outbox {
     pub(super) fn new(channel: Foreign<Channel>) -> Outbox {
-        Outbox { channel, waiting: VecDeque::new(), bytes: 0, fds: 0 }
+        Outbox { channel, waiting: VecDeque::new(), bytes: 0, fds: 0, under_way: 0, stopped: None }
     }
 
     /// Sends a message, or queues it. Returns the number of messages that went out.
-    pub(super) fn send(&mut self, bytes: Vec<u8>, fds: Vec<OwnedFd>) -> Result<u64, Gone> {
-        self.send_about(None, bytes, fds)
+    pub(super) fn send(&mut self, bytes: Vec<u8>, fds: Vec<OwnedFd>, purse: &mut Purse<'_>) -> Result<u64, Gone> {
+        self.send_about(None, bytes, fds, purse)
     }
 
     /// The same for a message that introduces a process.
-    fn send_about(&mut self, about: Option<u32>, bytes: Vec<u8>, fds: Vec<OwnedFd>) -> Result<u64, Gone> {
-        if self.waiting.is_empty() && try_send(&self.channel, &bytes, &fds)? {
+    fn send_about(
+        &mut self,
+        about: Option<u32>,
+        bytes: Vec<u8>,
+        fds: Vec<OwnedFd>,
+        purse: &mut Purse<'_>,
+    ) -> Result<u64, Gone> {
+        if self.waiting.is_empty() && self.try_send(&bytes, &fds, purse)? {
             return Ok(1);
         }
         let more = bytes.len() + OUTBOX_ENTRY_BYTES;
@@ -141,33 +172,76 @@ impl Outbox {
     }
 
     /// Sends what waits, as far as there is room. Returns the number of messages that went out.
-    pub(super) fn retry(&mut self) -> Result<u64, Gone> {
+    pub(super) fn retry(&mut self, purse: &mut Purse<'_>) -> Result<u64, Gone> {
         let mut sent = 0;
-        while let Some(message) = self.waiting.front() {
-            if !try_send(&self.channel, &message.bytes, &message.fds)? {
+        while let Some(message) = self.waiting.pop_front() {
+            let outcome = self.try_send(&message.bytes, &message.fds, purse);
+            if !matches!(outcome, Ok(true)) {
+                self.waiting.push_front(message);
+                outcome?;
                 break;
             }
-            self.waiting.pop_front().into_iter().for_each(|message| self.uncount(&message));
+            self.uncount(&message);
             sent += 1;
         }
         Ok(sent)
     }
 
+    /// Sends a message, unless the socket is full or its descriptors would be too many under way.
+    fn try_send(&mut self, bytes: &[u8], fds: &[OwnedFd], purse: &mut Purse<'_>) -> Result<bool, Gone> {
+        self.stopped = None;
+        let count = fds.len() as u32;
+        if count > 0 {
+            self.settle(purse);
+            if self.under_way + count > UNDER_WAY_PER_SOCKET_MAX {
+                self.stopped = Some(Stopped::Unread);
+                return Ok(false);
+            }
+            if let Err(full) = purse.shares.take(purse.uid, purse.held, Table::UnderWay, count) {
+                self.stopped = Some(full.into());
+                return Ok(false);
+            }
+        }
+        let borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+        let outcome = match self.channel.try_send(bytes, &borrowed) {
+            Ok(()) => {
+                self.under_way += count;
+                return Ok(true);
+            }
+            Err(ChannelError::System { errno: Errno::TOOMANYREFS, .. }) => {
+                self.stopped = Some(Stopped::Kernel);
+                Ok(false)
+            }
+            // Whatever passes by itself: the socket is full, or the kernel is out of memory.
+            Err(ChannelError::WouldBlock | ChannelError::System { errno: Errno::NOBUFS | Errno::NOMEM, .. }) => {
+                Ok(false)
+            }
+            Err(_) => Err(Gone),
+        };
+        purse.shares.give(purse.uid, purse.held, Table::UnderWay, count);
+        outcome
+    }
+
+    /// Gives back what is known to have been taken.
+    pub(super) fn settle(&mut self, purse: &mut Purse<'_>) {
+        if self.under_way > 0 && self.channel.is_all_taken() {
+            purse.shares.give(purse.uid, purse.held, Table::UnderWay, std::mem::take(&mut self.under_way));
+        }
+    }
+
+    /// Descriptors that went out and may not have been taken.
+    pub(super) fn under_way(&self) -> u32 {
+        self.under_way
+    }
+
+    /// What waits is sent to nobody any more.
+    pub(super) fn forget_waiting(&mut self) {
+        (self.bytes, self.fds, self.stopped) = (0, 0, None);
+        self.waiting.clear();
+    }
+
     pub(super) fn is_waiting(&self) -> bool {
         !self.waiting.is_empty()
-    }
-}
-
-fn try_send(channel: &Channel, bytes: &[u8], fds: &[OwnedFd]) -> Result<bool, Gone> {
-    let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-    match channel.try_send(bytes, &fds) {
-        Ok(()) => Ok(true),
-        // Whatever passes by itself: the socket is full, the kernel is out of memory, or too many descriptors of ours are under way to processes that collect none.
-        Err(
-            ChannelError::WouldBlock
-            | ChannelError::System { errno: Errno::NOBUFS | Errno::NOMEM | Errno::TOOMANYREFS, .. },
-        ) => Ok(false),
-        Err(_) => Err(Gone),
     }
 }
 
@@ -184,7 +258,8 @@ pub(super) struct Process {
     pub(super) wake: WakeSender,
     /// The process writes it when the node sleeps. Never read: the process could steal a wake-up by reading, or make a read of ours wait.
     pub(super) doorbell: OwnedFd,
-    pub(super) events: Outbox,
+    /// None: it was taken out at the end.
+    pub(super) events: Option<Outbox>,
     /// Absent for a process that is this one, or that cannot be seen.
     pub(super) watch: Option<ProcessWatch>,
     /// What its notifiers look at before they wake it; and the descriptor that they get.
@@ -260,7 +335,7 @@ impl Process {
             gates: parts.gates,
             wake: parts.wake,
             doorbell: parts.doorbell,
-            events: Outbox::new(parts.events),
+            events: Some(Outbox::new(parts.events)),
             watch: parts.watch,
             notify_bell: parts.notify_bell,
             bell_readers: parts.bell_readers,
@@ -374,16 +449,17 @@ impl Process {
     }
 
     /// Tells the process something unasked. `events_sent` grows with what has really gone out, so a process that sees it grow finds the message.
-    pub(super) fn tell(&mut self, event: &NodeEvent, fds: Vec<OwnedFd>) -> Result<(), Gone> {
+    pub(super) fn tell(&mut self, event: &NodeEvent, fds: Vec<OwnedFd>, purse: &mut Purse<'_>) -> Result<(), Gone> {
         let about = if let NodeEvent::Pair { process, .. } = event { Some(*process) } else { None };
-        let sent = self.events.send_about(about, encode(event), fds)?;
+        let Some(events) = &mut self.events else { return Err(Gone) };
+        let sent = events.send_about(about, encode(event), fds, purse)?;
         self.count_events(sent);
         Ok(())
     }
 
     /// Unsays that a process may notify, if it has not been told yet. So processes that come and go do not fill the queue of one that collects nothing.
     pub(super) fn unsay_pair(&mut self, gone: ProcessId) -> bool {
-        self.events.withdraw(gone.0)
+        self.events.as_mut().is_some_and(|events| events.withdraw(gone.0))
     }
 
     /// Counts events that have gone out and wakes the process for them.

@@ -4,7 +4,7 @@
 
 use super::Station;
 use super::closers::Given;
-use super::connection::Process;
+use super::connection::{Process, Purse, Stopped};
 use super::refusal as refusals;
 use super::refusal::{invalid, refusal};
 use super::shares::{Holdings, Table};
@@ -89,12 +89,15 @@ impl Station {
         if !connection.held_back {
             return true;
         }
-        match connection.control.retry() {
+        let connection = &mut **connection;
+        let mut purse = Purse { shares: &mut self.shares, uid: connection.who.uid, held: &mut connection.held };
+        match connection.control.retry(&mut purse) {
             Err(_) => self.let_die(index),
             Ok(sent) => {
                 if sent > 0 {
                     self.sockets.count_news(index);
                 }
+                self.watch_held_back(index);
                 return self.let_read(index);
             }
         }
@@ -121,12 +124,20 @@ impl Station {
         self.congested = true;
         let Some(connection) = self.connections.get_mut(index).and_then(Option::as_mut) else { return };
         if !std::mem::replace(&mut connection.held_back, true) {
-            let connection = self.connections[index].as_ref().expect("just seen");
-            if self.watch_for(&connection.control.channel, index, epoll::EventFlags::OUT).is_err() {
-                self.let_die(index);
-            }
+            self.watch_held_back(index);
         }
         if !self.user_may_wait(index) {
+            self.let_die(index);
+        }
+    }
+
+    /// Looks for room in the socket of a connection whose replies wait. For what waits for other
+    /// reasons there is room: that is looked at by the clock.
+    fn watch_held_back(&mut self, index: usize) {
+        let Some(connection) = self.connections[index].as_ref().filter(|c| c.control.is_waiting()) else { return };
+        let stopped = connection.control.stopped.is_some();
+        let flags = if stopped { epoll::EventFlags::empty() } else { epoll::EventFlags::OUT };
+        if self.watch_for(&connection.control.channel, index, flags).is_err() {
             self.let_die(index);
         }
     }
@@ -136,8 +147,9 @@ impl Station {
         let Some(uid) = self.connections.get(index).and_then(|c| c.as_ref()).map(|c| c.who.uid) else { return true };
         let (mut bytes, mut fds) = (0, 0);
         for connection in self.connections.iter().flatten().filter(|c| c.who.uid == uid) {
-            for outbox in
-                [Some(&connection.control), connection.process.as_ref().map(|p| &p.events)].into_iter().flatten()
+            for outbox in [Some(&connection.control), connection.process.as_ref().and_then(|p| p.events.as_ref())]
+                .into_iter()
+                .flatten()
             {
                 bytes += outbox.waiting_bytes();
                 fds += outbox.waiting_fds() as u64;
@@ -313,6 +325,16 @@ impl Station {
         process.ok_or_else(|| invalid("this connection is not attached; the first call must be Attach"))
     }
 
+    /// What a new process is to be given cannot be sent: it is told so, instead of waiting for
+    /// nobody knows how long.
+    fn refuse_attached(&mut self, index: usize, serial: u64, why: Stopped) {
+        if let Some(connection) = self.connections[index].as_mut() {
+            connection.control.forget_waiting();
+        }
+        self.reply(index, serial, Err(refusal(RefusalCode::TableFull, why.to_string())), Vec::new());
+        self.let_die(index);
+    }
+
     /// Answers a request; lets the process go if it collects nothing.
     pub(super) fn reply(&mut self, index: usize, serial: u64, result: Result<Answer, Refusal>, fds: Vec<OwnedFd>) {
         self.counters.refusals += u64::from(result.is_err());
@@ -322,14 +344,24 @@ impl Station {
             let level = if serious { LogLevel::Warn } else { LogLevel::Debug };
             self.log_user(level, who.uid, || format!("{} was refused: {}", process(&who), refusal.message));
         }
-        let Some(connection) = self.connections[index].as_mut() else { return };
+        self.look_if_short(index, &fds);
+        let Some(connection) = self.connections[index].as_deref_mut() else { return };
+        let attaches = matches!(result, Ok(Answer::Attached { .. }));
         let mut bytes = encode(&Reply { serial, result });
         if bytes.len() > CONTROL_BYTES_MAX {
             let message = format!("an answer of {} bytes does not fit; ask without details", bytes.len());
             bytes = encode(&Reply { serial, result: Err(refusal(RefusalCode::TableFull, message)) });
         }
-        match connection.control.send(bytes, fds) {
-            Ok(_) if connection.control.is_waiting() => self.hold_back(index),
+        let mut purse = Purse { shares: &mut self.shares, uid: connection.who.uid, held: &mut connection.held };
+        match connection.control.send(bytes, fds, &mut purse) {
+            Ok(_) if connection.control.is_waiting() => {
+                let stopped = connection.control.stopped;
+                self.log_stopped(index, stopped);
+                match stopped.filter(|_| attaches) {
+                    Some(why) => self.refuse_attached(index, serial, why),
+                    None => self.hold_back(index),
+                }
+            }
             Ok(_) => {}
             Err(_) => self.let_die(index),
         }

@@ -31,14 +31,16 @@ mod shares;
 mod sockets;
 mod swap;
 mod translation;
+mod unread;
 
 use crate::config::{Serve, UtlbConfig};
 use crate::limits::{ATTACH_TIME, CLOSE_TIME, CONNECTIONS_MAX, OUTBOX_RETRY, REFUSED_CONNECTIONS_MAX, REVOCATION_LOOK};
+use crate::log::LogLevel;
 pub(crate) use pins::default_pages as pinned_pages_default;
 use shares::{Shares, Table};
 
 use calls::Calls;
-use connection::{Connection, Outbox};
+use connection::{Connection, Outbox, Purse, Stopped};
 use export::{ExportRecord, Revocations};
 use memory::Memory;
 use rustix::event::{Timespec, epoll};
@@ -191,6 +193,7 @@ pub struct Station {
     /// A descriptor of the driver was readable.
     outside: bool,
     sockets: sockets::Sockets,
+    unread: unread::Unread,
     counters: Counters,
     notes: VecDeque<notes::Note>,
     log: logging::Logging,
@@ -258,6 +261,7 @@ impl Station {
             stop: false,
             outside: false,
             sockets: sockets::Sockets::new(between),
+            unread: unread::Unread::default(),
             counters: Counters::default(),
             notes: VecDeque::new(),
             log: logging::Logging::default(),
@@ -394,6 +398,7 @@ impl Station {
             worked |= self.serve_pins(now);
         }
         worked |= self.bury(now);
+        self.serve_unread(now);
         self.look_after_sockets(now);
         worked | self.sockets.serve_between(now, &mut self.engine)
     }
@@ -410,9 +415,13 @@ impl Station {
         self.count_closed();
         self.turn.clear();
         for event in ready {
-            let data = event.data.u64();
+            let (data, flags) = (event.data.u64(), event.flags);
             let index = data as u32 as usize;
             match readable(data) {
+                // Replies wait, and nobody will take them.
+                Readable::Control if flags.contains(epoll::EventFlags::HUP) && self.is_held_back(index) => {
+                    self.let_die(index);
+                }
                 Readable::Control => self.serve_connection(index, now),
                 Readable::Ended => self.end(index),
                 Readable::Doorbell => self.look_again(index),
@@ -518,6 +527,7 @@ impl Station {
             sooner(at);
         }
         self.sockets.next_orphan().into_iter().for_each(&mut sooner);
+        self.unread.next_timeout().into_iter().for_each(&mut sooner);
         if self.unattached > 0 {
             let first = self.connections.iter().flatten().filter(|c| c.is_silent()).map(|c| c.heard).min();
             first.into_iter().for_each(|heard| sooner(heard + ATTACH_TIME));
@@ -640,32 +650,64 @@ impl Station {
 
     /// Sends an event to a process, and lets the process go if it collects nothing.
     fn tell(&mut self, index: usize, event: &NodeEvent, fds: Vec<OwnedFd>) {
-        let Some(process) = self.connections[index].as_mut().and_then(|c| c.process.as_mut()) else { return };
-        match process.tell(event, fds) {
-            Ok(()) if process.events.is_waiting() => {
+        self.look_if_short(index, &fds);
+        let Some(connection) = self.connections[index].as_deref_mut() else { return };
+        let Some(process) = connection.process.as_mut() else { return };
+        let mut purse = Purse { shares: &mut self.shares, uid: connection.who.uid, held: &mut connection.held };
+        let told = process.tell(event, fds, &mut purse);
+        match (told, process.events.as_ref()) {
+            (Ok(()), Some(events)) if events.is_waiting() => {
                 self.congested = true;
+                let stopped = events.stopped;
+                self.log_stopped(index, stopped);
                 if !self.user_may_wait(index) {
                     self.let_die(index);
                 }
             }
-            Ok(()) => {}
-            Err(_) => self.let_die(index),
+            (Ok(()), _) => {}
+            (Err(_), _) => self.let_die(index),
         }
+    }
+
+    /// Before descriptors are sent to a client whose user has its share of them under way: looks
+    /// how many were taken meanwhile.
+    fn look_if_short(&mut self, index: usize, fds: &[OwnedFd]) {
+        let Some(uid) = self.connections[index].as_ref().map(|c| c.who.uid) else { return };
+        if !fds.is_empty() && self.shares.check(uid, Table::UnderWay, fds.len() as u64).is_err() {
+            self.look_at_unread();
+        }
+    }
+
+    /// Says that the kernel lets no descriptors pass.
+    fn log_stopped(&mut self, index: usize, stopped: Option<Stopped>) {
+        let uid = self.connections[index].as_ref().map_or(u32::MAX, |c| c.who.uid);
+        if let Some(Stopped::Kernel) = stopped {
+            self.log_user(LogLevel::Error, uid, || {
+                format!("a message to a process of user {uid} waits: {}", Stopped::Kernel)
+            });
+        }
+    }
+
+    fn is_held_back(&self, index: usize) -> bool {
+        self.connections.get(index).and_then(Option::as_ref).is_some_and(|c| c.held_back)
     }
 
     /// Tries again to send what waits for room.
     fn relieve(&mut self) {
         self.congested = false;
+        self.look_at_unread();
         for index in 0..self.connections.len() {
-            let Some(connection) = self.connections[index].as_mut() else { continue };
-            let mut gone = connection.control.is_waiting() && connection.control.retry().is_err();
-            let mut waiting = connection.control.is_waiting();
+            let Some(connection) = self.connections[index].as_deref_mut() else { continue };
+            let mut purse = Purse { shares: &mut self.shares, uid: connection.who.uid, held: &mut connection.held };
+            let control = &mut connection.control;
+            let mut gone = control.is_waiting() && control.retry(&mut purse).is_err();
+            let mut waiting = control.is_waiting();
             if let Some(process) = &mut connection.process {
-                match process.events.retry() {
+                match process.events.as_mut().map_or(Ok(0), |events| events.retry(&mut purse)) {
                     Ok(sent) => process.count_events(sent),
                     Err(_) => gone = true,
                 }
-                waiting |= process.events.is_waiting();
+                waiting |= process.events.as_ref().is_some_and(Outbox::is_waiting);
             }
             if gone {
                 self.let_die(index);

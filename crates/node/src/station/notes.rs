@@ -47,6 +47,11 @@ impl Station {
         self.engine.poll_service()
     }
 
+    /// Whether a user exports this service.
+    pub fn is_served(&self, name: &str, uid: u32) -> bool {
+        self.engine.holder_of_name(name, uid).is_some()
+    }
+
     /// Answers everybody who waits for this service.
     pub fn refuse_service(&mut self, now: Time, name: &str, why: ServiceRefusal) {
         self.engine.refuse_service(now, name, why);

@@ -10,7 +10,7 @@ use super::Station;
 use super::refusal::refusal;
 use crate::limits::{
     CALLS_MAX, CONNECTIONS_MAX, DESCRIPTORS_KEPT, DESCRIPTORS_PER_PROCESS, DESCRIPTORS_PER_REGION, IMPORTS_MAX,
-    MAPPINGS_KEPT, PEERS_CALLED_MAX, REDIRECTIONS_MAX, REFUSED_CONNECTIONS_MAX,
+    MAPPINGS_KEPT, PEERS_CALLED_MAX, REDIRECTIONS_MAX, REFUSED_CONNECTIONS_MAX, UNDER_WAY_PART,
 };
 use std::collections::HashMap;
 use vmmc_host::control::{Refusal, RefusalCode};
@@ -35,10 +35,12 @@ pub(super) enum Table {
     Redirections,
     /// Stream sockets that were offered, and wait for their counterpart or their end.
     Sockets,
+    /// Descriptors in messages that no client has taken.
+    UnderWay,
 }
 
-const TABLES: usize = 11;
-const _: () = assert!(Table::Sockets as usize == TABLES - 1);
+const TABLES: usize = 12;
+const _: () = assert!(Table::UnderWay as usize == TABLES - 1);
 
 impl Table {
     fn words(self) -> &'static str {
@@ -53,6 +55,7 @@ impl Table {
             Table::Descriptors => "descriptors",
             Table::Redirections => "redirections",
             Table::Sockets => "offered connections",
+            Table::UnderWay => "descriptors in messages that are not read",
         }
     }
 }
@@ -64,6 +67,13 @@ pub(super) struct Holdings([u32; TABLES]);
 impl Holdings {
     fn is_empty(&self) -> bool {
         self.0.iter().all(|n| *n == 0)
+    }
+
+    /// So much of one table.
+    pub(super) fn of(table: Table, count: u32) -> Holdings {
+        let mut held = Holdings::default();
+        held.0[table as usize] = count;
+        held
     }
 
     /// What a region has.
@@ -148,6 +158,7 @@ impl Shares {
             (Table::Descriptors, descriptors().saturating_sub(DESCRIPTORS_KEPT)),
             (Table::Redirections, REDIRECTIONS_MAX as u64),
             (Table::Sockets, crate::limits::SOCKET_OFFERS_ALL_MAX as u64),
+            (Table::UnderWay, descriptors() / UNDER_WAY_PART),
         ] {
             max[table as usize] = bound;
         }
@@ -169,7 +180,14 @@ impl Shares {
     fn decide(&self, uid: u32, table: Table, own: u64, total: u64, count: u64) -> Result<(), ShareTaken> {
         let max = self.max[table as usize];
         let free = max.saturating_sub(total);
-        if uid == self.owner || uid == 0 || own + count <= free.saturating_sub(count) {
+        let own_user = uid == self.owner || uid == 0;
+        // What is under way is bounded by the kernel for the node's own user, too.
+        let within = if own_user {
+            table != Table::UnderWay || count <= free
+        } else {
+            own + count <= free.saturating_sub(count)
+        };
+        if within {
             return Ok(());
         }
         Err(ShareTaken { table, uid, own, max, free })

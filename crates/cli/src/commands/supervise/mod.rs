@@ -24,7 +24,10 @@ use rank::Rank;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -33,6 +36,38 @@ use vmmc::job::LinkError;
 use vmmc::job::link::Link;
 use vmmc::job::protocol::{Exit, Order, Program, Report};
 use vmmc::{Rights, Session};
+use vmmc_node::CANNOT_RUN_AS;
+
+/// As whom it is to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RunAs {
+    uid: u32,
+    gid: u32,
+}
+
+impl std::str::FromStr for RunAs {
+    type Err = std::num::ParseIntError;
+
+    fn from_str(text: &str) -> Result<RunAs, Self::Err> {
+        let (uid, gid) = text.split_once(':').unwrap_or((text, ""));
+        Ok(RunAs { uid: uid.parse()?, gid: gid.parse()? })
+    }
+}
+
+/// Becomes the user, and executes itself as that. A node of root starts it as root, so that nobody
+/// can stop what the node waits for.
+pub(crate) fn become_user(node: &str, RunAs { uid, gid }: RunAs) -> Result<(), Failure> {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("vmmc").args(["supervise", "--node", node]).uid(uid).gid(gid);
+    let runtime = format!("/run/user/{uid}");
+    if std::fs::metadata(&runtime).is_ok_and(|about| about.is_dir() && about.uid() == uid) {
+        command.env("XDG_RUNTIME_DIR", runtime);
+    }
+    // Without other groups than that one: root's go.
+    let error = command.exec();
+    let text = format!("cannot be executed as user {uid} with group {gid}: {error}");
+    Err(Failure::Rank { code: CANNOT_RUN_AS, text })
+}
 
 /// Runs the command: the keeper, and below it, `kept`, the supervisor.
 pub(crate) fn run(node: &str, service: &str, kept: bool) -> Result<(), Failure> {
