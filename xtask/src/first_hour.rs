@@ -30,6 +30,7 @@ const DOCUMENTS: &[&str] = &[
     "docs/running.md",
     "docs/exec.md",
     "docs/sockets.md",
+    "docs/utlb.md",
     "crates/vmmc/examples/README.md",
     "crates/sockets/examples/README.md",
 ];
@@ -284,7 +285,9 @@ fn parse(name: &str, text: &str) -> Result<Vec<Block>, String> {
                 lines.by_ref().map(|(_, line)| line).take_while(|line| *line != "```").map(str::to_string).collect();
             match mark.take() {
                 Some(said) => blocks.extend(what(said).map(|what| Block { place, what, text })),
-                None if COMMANDS.contains(&kind) || text.iter().any(|line| line.starts_with("$ ")) => {
+                None if COMMANDS.contains(&kind)
+                    || text.iter().any(|line| line.starts_with("$ ") || kind.is_empty() && line.starts_with("vmmc ")) =>
+                {
                     return Err(format!("{place}: mark it `<!-- typed -->` or `<!-- not typed: REASON -->`"));
                 }
                 None => {}
