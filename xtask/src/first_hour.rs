@@ -286,7 +286,9 @@ fn parse(name: &str, text: &str) -> Result<Vec<Block>, String> {
             match mark.take() {
                 Some(said) => blocks.extend(what(said).map(|what| Block { place, what, text })),
                 None if COMMANDS.contains(&kind)
-                    || text.iter().any(|line| line.starts_with("$ ") || kind.is_empty() && line.starts_with("vmmc ")) =>
+                    || text
+                        .iter()
+                        .any(|line| line.starts_with("$ ") || kind.is_empty() && line.starts_with("vmmc ")) =>
                 {
                     return Err(format!("{place}: mark it `<!-- typed -->` or `<!-- not typed: REASON -->`"));
                 }

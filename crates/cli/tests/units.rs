@@ -61,8 +61,12 @@ fn setting(unit: &str, name: &str) -> Vec<String> {
     text.lines().filter_map(|line| Some(line.strip_prefix(name)?.strip_prefix('=')?.to_string())).collect()
 }
 
-/// The system calls in a set of systemd.
+/// The system calls in a set of systemd, or the one that is named.
 fn calls(set: &str, found: &mut BTreeSet<String>) {
+    if !set.starts_with('@') {
+        found.insert(set.to_string());
+        return;
+    }
     let output = Command::new("systemd-analyze").args(["--no-pager", "syscall-filter", set]).output();
     let listed = text(&output.expect("it runs").stdout);
     for word in listed.lines().skip(1).map(str::trim).filter(|word| !word.is_empty() && !word.starts_with('#')) {
@@ -125,7 +129,9 @@ fn a_node_and_its_jobs_make_no_system_call_that_their_unit_forbids() {
         node.wait().expect("it is ours");
         let traced = std::fs::read_to_string(&trace).expect("strace wrote it");
         let made = traced.lines().filter_map(|line| line.split_once(' ')?.1.trim_start().split_once('('));
-        let made: BTreeSet<&str> = made.map(|(call, _)| call).filter(|call| !call.starts_with('<')).collect();
+        // By number where strace is older than the call.
+        let named = |call| if call == "syscall_0x1c3" { "cachestat" } else { call };
+        let made: BTreeSet<&str> = made.map(|(call, _)| named(call)).filter(|call| !call.starts_with('<')).collect();
         assert!(made.contains("recvmsg") && made.contains("epoll_ctl"), "{made:?}");
         let passes = filter(unit);
         let stopped: Vec<&&str> = made.iter().filter(|call| !passes(call)).collect();
