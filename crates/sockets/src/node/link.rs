@@ -73,12 +73,15 @@ impl Node {
         if !self.say(link, attach, &[bells.as_fd()]) {
             return None;
         }
-        if !(0..BELLS).all(|bell| self.send_bell(link, bell)) {
+        // Looked at once: another thread may make one just now, which it tells of by itself.
+        let made: Vec<u32> = (0..BELLS).filter(|&bell| self.bell_fds[bell as usize].get().is_some()).collect();
+        if !made.iter().all(|&bell| self.send_bell(link, bell)) {
             self.lose(link, Bypass::NoNode);
             return None;
         }
         // Nobody can have met this process before the node knew of these.
-        for (heard, _) in self.bells_heard.iter().zip(&self.bell_fds).filter(|(_, fd)| fd.get().is_some()) {
+        for bell in made {
+            let heard = &self.bells_heard[bell as usize];
             let _ = heard.compare_exchange(UNHEARD, number, Ordering::SeqCst, Ordering::Relaxed);
         }
         self.answer_looks.store(1, Ordering::Relaxed);
