@@ -274,7 +274,8 @@ fn texts(source: &str) -> BTreeSet<String> {
     strings(code).iter().map(|text| shown(text)).collect()
 }
 
-/// Whether the texts in a bracket are nobody's: those of a silent call, or of an attribute that makes no error.
+/// Whether the texts in a bracket are nobody's: those of a silent call, or of an attribute that
+/// makes no error.
 fn is_silent(before: &str, inside: &str) -> bool {
     let attribute = before.ends_with('#') || before.ends_with("#!");
     let is_call = |call: &&str| {

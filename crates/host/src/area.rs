@@ -232,7 +232,8 @@ impl NotifyBell {
         Region::map(fd, BELL_BYTES, Protection::ReadOnly).map(NotifyBell)
     }
 
-    /// The owner has gone: whoever keeps the bell keeps no memory of it, and finds that nobody sleeps.
+    /// The owner has gone: whoever keeps the bell keeps no memory of it, and finds that nobody
+    /// sleeps.
     pub fn empty(&self) {
         self.0.empty();
     }

@@ -289,10 +289,12 @@ impl Channel {
         let _ = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Both);
     }
 
-    /// Whether the other side has taken all that was sent to it, descriptors included; so it has when nobody holds that side any more.
+    /// Whether the other side has taken all that was sent to it, descriptors included; so it has
+    /// when nobody holds that side any more.
     pub fn is_all_taken(&self) -> bool {
         let mut bytes: libc::c_int = 0;
-        // SAFETY: the descriptor is open as long as `self` is borrowed; the kernel writes one `int`, to a variable that is ours alone.
+        // SAFETY: the descriptor is open as long as `self` is borrowed; the kernel writes one
+        // `int`, to a variable that is ours alone.
         unsafe { libc::ioctl(self.fd.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
         // The call knows every local socket, so it does not fail.
         bytes == 0

@@ -44,8 +44,9 @@ pub const EXPIRED_PER_TURN: usize = 128;
 pub const BREAKS_PER_TURN: usize = 1_024;
 /// Imports of one peer that wait here for a name to be exported, half of them for one of its users.
 pub const REMOTE_WAITS_PER_PEER_MAX: usize = 8_192;
-/// Imports and pings that a peer was asked for and has not answered, half of them for one user of this node: twice as many as may wait there for names, so that waits
-/// never take all. A withdrawn one counts until its answer has come; those beyond it are asked for later.
+/// Imports and pings that a peer was asked for and has not answered, half of them for one user of
+/// this node: twice as many as may wait there for names, so that waits never take all. A withdrawn
+/// one counts until its answer has come; those beyond it are asked for later.
 pub const ASKED_PER_PEER_MAX: usize = 2 * REMOTE_WAITS_PER_PEER_MAX;
 /// Requests for services that the driver has not been told of; further ones are not told and end with their deadline.
 pub const SERVICES_WANTED_MAX: usize = 1_024;
@@ -144,8 +145,9 @@ pub const PING_RETRY: Duration = Duration::from_millis(200);
 pub const MESSAGE_BYTES_MAX: usize = 32 << 10;
 /// Bytes of messages to one peer that wait or are under way, beside its budget: what else is to be sent is not held up for long.
 pub const MESSAGES_QUEUED_BYTES_MAX: usize = 512 << 10;
-/// Bytes of messages that one peer may make this node keep by asking and never acknowledging, before its session ends: far more than this node has to say by itself
-/// (see [`MESSAGES_QUEUED_BYTES_MAX`]) and than it answers about as many connections as there may be.
+/// Bytes of messages that one peer may make this node keep by asking and never acknowledging,
+/// before its session ends: far more than this node has to say by itself (see
+/// [`MESSAGES_QUEUED_BYTES_MAX`]) and than it answers about as many connections as there may be.
 pub const MESSAGES_KEPT_BYTES_MAX: usize = 8 * MESSAGES_QUEUED_BYTES_MAX;
 
 /// Packets in the replay window: reordering beyond this is loss.

@@ -1,8 +1,8 @@
 //! A table whose slots are reused with a new generation.
 //!
-//! Invariant: a key of a removed entry never finds its successor (until 2^32 reuses of one slot), be
-//! its slot gone and made again meanwhile.
-//! Freed slots are reused oldest first when asked to, so that ids stay fresh.
+//! Invariant: a key of a removed entry never finds its successor (until 2^32 reuses of one slot),
+//! be its slot gone and made again meanwhile. Freed slots are reused oldest first when asked to, so
+//! that ids stay fresh.
 
 use std::collections::VecDeque;
 
@@ -28,7 +28,8 @@ const SLOTS_KEPT: usize = 64;
 /// See the module page.
 pub(crate) struct Slab<T> {
     entries: Vec<Entry<T>>,
-    /// Free slots; of a table that shrinks also some that are gone, and no slot is made before those are taken out.
+    /// Free slots; of a table that shrinks also some that are gone, and no slot is made before
+    /// those are taken out.
     free: VecDeque<u32>,
     len: usize,
     /// Generation of the next slot that is made, above all that slots which are gone have had.
@@ -99,7 +100,8 @@ impl<T> Slab<T> {
         Some(value)
     }
 
-    /// The same, for tables of which each user has its own: gives memory back that has no use any more, when the last slots are free.
+    /// The same, for tables of which each user has its own: gives memory back that has no use any
+    /// more, when the last slots are free.
     pub(crate) fn remove_and_shrink(&mut self, key: Key) -> Option<T> {
         let value = self.remove(key)?;
         while let Some(last) = self.entries.last().filter(|last| last.value.is_none()) {

@@ -162,7 +162,8 @@ fn very_many_waits_that_expire_at_once_end_in_turns() {
     assert_eq!((ended, turns), (WAITS, WAITS.div_ceil(limits::EXPIRED_PER_TURN)));
 }
 
-/// A world whose second node is silent from now on, with an import of an honest process of the first.
+/// A world whose second node is silent from now on, with an import of an honest process of the
+/// first.
 fn world_of_a_silent_node(seed: u64) -> (World, ProcessId, ImportId) {
     let mut world = world(seed);
     let honest = attach(&mut world, HONEST);
@@ -173,7 +174,8 @@ fn world_of_a_silent_node(seed: u64) -> (World, ProcessId, ImportId) {
     (world, honest, import)
 }
 
-/// The second node answers again: the session has lived on, and this many packets carry all that waited.
+/// The second node answers again: the session has lived on, and this many packets carry all that
+/// waited.
 fn hear_again(world: &mut World, honest: ProcessId, import: ImportId) -> u64 {
     world.cut.clear();
     let before = world.sent;

@@ -60,13 +60,15 @@ pub const MAPPINGS_KEPT: u64 = 4_096;
 pub const DESCRIPTORS_PER_PROCESS: u32 = 10;
 /// Descriptors of the node for a region: as it came, and for importers that only read.
 pub const DESCRIPTORS_PER_REGION: u32 = 2;
-/// Descriptors of the node for a client of the sockets service: bells, an event counter for each of them, watch, and bells and event counter of the node that
-/// clients with connections to other nodes have. Those of slabs are counted by the service.
+/// Descriptors of the node for a client of the sockets service: bells, an event counter for each of
+/// them, watch, and bells and event counter of the node that clients with connections to other
+/// nodes have. Those of slabs are counted by the service.
 pub const DESCRIPTORS_PER_SOCKETS_CLIENT: u32 = 4 + vmmc_host::stream::BELLS;
 /// Descriptors of the node for a pair of processes of which one maps memory of the other: wake-ups and notification ring.
 pub const DESCRIPTORS_PER_LINK: u32 = 2;
-/// Slots of the tables of imports of the processes of users other than the node's own, free ones too: each costs some 150 bytes, and three times as much for a
-/// while after most have been given back.
+/// Slots of the tables of imports of the processes of users other than the node's own, free ones
+/// too: each costs some 150 bytes, and three times as much for a while after most have been given
+/// back.
 pub const IMPORTS_MAX: usize = 262_144;
 /// Slots of such a table that has memory for them without use.
 pub const IMPORTS_SLOTS_KEPT: usize = 64;
@@ -120,9 +122,9 @@ pub const OUTBOX_FDS_MAX: usize = 512;
 /// Descriptors that the node has sent on one socket and its client has not taken: 25 replies of
 /// imports that are mapped. What comes after them waits in the outbox.
 pub const UNDER_WAY_PER_SOCKET_MAX: u32 = 128;
-/// Part of the descriptors that this process may have that may be so in all queues together, half of
-/// it for one user alone: the kernel lets none of the node's user through beyond all of them, and
-/// other programs of that user send some, too.
+/// Part of the descriptors that this process may have that may be so in all queues together, half
+/// of it for one user alone: the kernel lets none of the node's user through beyond all of them,
+/// and other programs of that user send some, too.
 pub const UNDER_WAY_PART: u64 = 2;
 /// Time between two looks whether such descriptors were taken, each of which asks the kernel about
 /// all sockets that have some: some 200 us for a full table.
@@ -333,7 +335,8 @@ pub const SOCKET_LAST_WORDS_MAX: usize = 4_096;
 pub const SOCKET_ORPHAN_TIME: Duration = Duration::from_secs(10);
 /// Connections to other nodes that are upgraded, or about to be, half of them for one user alone: each has two rings here, 70 KiB together with its words.
 pub const BETWEEN_LINKS_MAX: usize = 16_384;
-/// Offers that other nodes are still to be asked about: all that stand, which are divided among users.
+/// Offers that other nodes are still to be asked about: all that stand, which are divided among
+/// users.
 pub const BETWEEN_ASKS_MAX: usize = SOCKET_OFFERS_ALL_MAX;
 /// Connections to other nodes that are served before rings and network have their turn.
 pub const BETWEEN_TURN: usize = 64;

@@ -148,7 +148,8 @@ impl Drop for Daemon {
     }
 }
 
-/// What two clients get for a connection between them, each with a daemon of its own, whose packets are sealed.
+/// What two clients get for a connection between them, each with a daemon of its own, whose packets
+/// are sealed.
 fn handed_between_nodes() -> Vec<Handed> {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let uid = rustix::process::getuid().as_raw();

@@ -1,7 +1,8 @@
 //! A hostile user beside an honest pair, on a real daemon of root's: scripted attacks, and a generator of wild calls with wild descriptors.
 //!
-//! Honest exchanges have a deadline ([`common::SLOW`]), and their content is looked at; so are the daemon's memory and descriptors. `SEED=n` replays a run, and
-//! `VMMC_HOSTILE_SECONDS=n` lets it take longer.
+//! Honest exchanges have a deadline ([`common::SLOW`]), and their content is looked at; so are the
+//! daemon's memory and descriptors. `SEED=n` replays a run, and `VMMC_HOSTILE_SECONDS=n` lets it
+//! take longer.
 
 mod common;
 

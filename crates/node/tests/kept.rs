@@ -1,4 +1,5 @@
-//! A user that keeps the memory which a daemon of root's has made for its processes, beside an honest pair.
+//! A user that keeps the memory which a daemon of root's has made for its processes, beside an
+//! honest pair.
 //!
 //! Needs root; without it the tests print `SKIP` and why.
 

@@ -91,7 +91,8 @@ impl Drop for Inside {
     }
 }
 
-/// Whether an address lies on the stack that signal handlers of this thread run on, and one does now.
+/// Whether an address lies on the stack that signal handlers of this thread run on, and one does
+/// now.
 fn is_of_handlers(address: usize) -> bool {
     // SAFETY: all zero is a valid value of this plain structure, and the call writes it.
     let mut stack: libc::stack_t = unsafe { std::mem::zeroed() };

@@ -252,7 +252,8 @@ pub(crate) fn close_all() {
                 let how = if lingers_zero(fd) { Close::Reset } else { Close::Orderly };
                 let _inside = Inside::enter();
                 connection.close(own::context(), borrowed(fd), how);
-                // A call of another thread may go on until the process is gone: the node notices that.
+                // A call of another thread may go on until the process is gone: the node notices
+                // that.
                 if CONNECTIONS.is_alone(&tcp) {
                     connection.release(own::context());
                 }

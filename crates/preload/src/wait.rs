@@ -288,15 +288,16 @@ fn judge(fds: &mut [pollfd], watched: &[Watched], kernel: &mut [pollfd]) -> c_in
         entry.revents = readiness::bits_of(&state, entry.fd, events, None) as c_short;
         ready += c_int::from(entry.revents != 0);
         let own = readiness::kernel_part(&state) & events;
-        // Of the death of the other end the kernel may say no more than that it sends nothing any more.
+        // Of the death of the other end the kernel may say no more than that it sends nothing any
+        // more.
         kernel[one.at].events = (own & (INPUT | OUTPUT)) as c_short | libc::POLLRDHUP;
         kernel[one.at].fd = if one.spoke { -1 } else { entry.fd };
     }
     ready
 }
 
-/// Whether a ring is full that room is waited for: nobody rings when its reader takes nothing for so
-/// long that it is left for the kernel.
+/// Whether a ring is full that room is waited for: nobody rings when its reader takes nothing for
+/// so long that it is left for the kernel.
 fn is_full(fds: &[pollfd], watched: &[Watched]) -> bool {
     let waits = |one: &&Watched| u32::from(fds[one.at].events as u16) & OUTPUT != 0;
     let mut connections = watched.iter().filter(waits).filter_map(|one| one.tcp.connection());

@@ -35,8 +35,8 @@ pub struct Settings {
     /// Asked by a thread that is about to sleep in a ring: whether its call must end as one that a signal interrupted does. [`Connection::wake_own`] makes those ask that
     /// sleep already.
     pub is_interrupted: fn() -> bool,
-    /// Whether this thread is in another call of the library, below a signal handler. Where that is not
-    /// known, it is to be feared.
+    /// Whether this thread is in another call of the library, below a signal handler. Where that is
+    /// not known, it is to be feared.
     pub is_nested: fn() -> bool,
     /// Waits until a socket is ready, at most until the deadline; says whether it was. A way to wait in which the process's threads can be cancelled, where that is asked for.
     pub wait_socket: fn(BorrowedFd<'_>, PollFlags, Deadline) -> Result<bool, Errno>,

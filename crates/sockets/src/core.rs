@@ -205,8 +205,8 @@ impl Upgraded {
         SharedLock::new(&self.incoming().receiver_lock).lock_soon(me)
     }
 
-    /// Lets locks go that this thread took in a call which ended without coming back: a signal handler
-    /// jumped out of it.
+    /// Lets locks go that this thread took in a call which ended without coming back: a signal
+    /// handler jumped out of it.
     pub(crate) fn free_abandoned(&self, me: u32) {
         drop(SharedLock::new(&self.outgoing().sender_lock).held_by(me));
         drop(SharedLock::new(&self.incoming().receiver_lock).held_by(me));

@@ -15,8 +15,8 @@ pub enum Sent<'a> {
     Full,
     /// This direction is in the kernel: make the system call, then [`KernelCall::finish`].
     Kernel(KernelCall<'a>),
-    /// Another call has been at it for some 50 ms, of a thread that is stopped, or below a signal handler
-    /// that waits for this thread: come back.
+    /// Another call has been at it for some 50 ms, of a thread that is stopped, or below a signal
+    /// handler that waits for this thread: come back.
     Busy,
     /// The connection does not take bytes any more (`EPIPE`, `ECONNRESET`).
     Failed(Errno),

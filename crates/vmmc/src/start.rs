@@ -83,8 +83,9 @@ fn find_program(node: &str) -> Result<PathBuf, AttachError> {
     })
 }
 
-/// The program's places: beside the running one, and above a folder of Cargo's, so that examples and
-/// tests find the one of their own build. In no other folder above: others may write into that one.
+/// The program's places: beside the running one, and above a folder of Cargo's, so that examples
+/// and tests find the one of their own build. In no other folder above: others may write into that
+/// one.
 fn beside(own: &Path) -> Vec<PathBuf> {
     let Some(folder) = own.parent() else { return Vec::new() };
     let is_of_cargo = ["examples", "deps"].into_iter().any(|name| folder.ends_with(name));

@@ -15,8 +15,8 @@ const SLEEPS_MAX: u32 = 25;
 /// The node as the holder. The number of its thread would be another one's, or nobody's, in the pid
 /// namespace of a container.
 pub(super) const NODE: u32 = 1 << 30;
-/// Sleeps after which a lock that the node holds is taken over, for it has died: it holds one for as
-/// long as the kernel takes to give some pages back.
+/// Sleeps after which a lock that the node holds is taken over, for it has died: it holds one for
+/// as long as the kernel takes to give some pages back.
 const NODE_SLEEPS_MAX: u32 = 500;
 /// Set in the word when somebody sleeps for it.
 const WAITED_FOR: u32 = 1 << 31;
@@ -50,8 +50,9 @@ impl<'a> SharedLock<'a> {
         self.lock_within(me, u32::MAX)
     }
 
-    /// The same, waiting for some 50 ms at most. A holder that lives may be stopped, or below a signal
-    /// handler that waits for what this thread has; and the word is in memory that others write.
+    /// The same, waiting for some 50 ms at most. A holder that lives may be stopped, or below a
+    /// signal handler that waits for what this thread has; and the word is in memory that others
+    /// write.
     #[inline]
     pub fn lock_soon(self, me: u32) -> Result<Locked<'a>, Denied> {
         self.lock_within(me, SLEEPS_MAX)

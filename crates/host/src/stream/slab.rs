@@ -147,7 +147,8 @@ impl Slot {
         self.slab.region.release(self.large + direction as u64 * bytes, bytes);
     }
 
-    /// The node: takes the large ring of a direction back although the slot is in use, if it is empty and nobody is about to fill it.
+    /// The node: takes the large ring of a direction back although the slot is in use, if it is
+    /// empty and nobody is about to fill it.
     pub fn take_large_back(&self, direction: usize) -> bool {
         let words = &self.words().directions[direction];
         let Some(_locked) = SharedLock::new(&words.sender_lock).try_lock(NODE) else { return false };

@@ -50,7 +50,9 @@ impl Engine {
         self.peer(peer.peer).filter(|_| self.has_peer(peer))?.addr()
     }
 
-    /// Bytes of the longest message that can be sent now; 0: none can, or the session is gone. Control messages of a few hundred bytes may be sent all the same, unless [`holds_messages_back`](Self::holds_messages_back).
+    /// Bytes of the longest message that can be sent now; 0: none can, or the session is gone.
+    /// Control messages of a few hundred bytes may be sent all the same, unless
+    /// [`holds_messages_back`](Self::holds_messages_back).
     pub fn message_room(&self, peer: PeerRef) -> usize {
         let session = self.peer(peer.peer).and_then(|p| p.session.as_deref());
         let Some(session) = session.filter(|session| session.via == peer.via()) else { return 0 };
@@ -58,7 +60,8 @@ impl Engine {
         most.saturating_sub(session.tx.span_bytes).min(session.message_bytes())
     }
 
-    /// Whether so many bytes of messages to a peer wait or are under way that what its driver has not asked for is to be said later, however short it is.
+    /// Whether so many bytes of messages to a peer wait or are under way that what its driver has
+    /// not asked for is to be said later, however short it is.
     pub fn holds_messages_back(&self, peer: PeerRef) -> bool {
         let session = self.peer(peer.peer).and_then(|p| p.session.as_deref());
         let session = session.filter(|session| session.via == peer.via());

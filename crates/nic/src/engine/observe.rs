@@ -91,7 +91,8 @@ impl Engine {
         out
     }
 
-    /// Slots of a process's table of imports, whether an import is in them or not: a table grows when it has no free one, and shrinks when its last ones are free.
+    /// Slots of a process's table of imports, whether an import is in them or not: a table grows
+    /// when it has no free one, and shrinks when its last ones are free.
     pub fn import_slots(&self, process: ProcessId) -> usize {
         self.tables.process(process).map_or(0, |process| process.imports.slots())
     }

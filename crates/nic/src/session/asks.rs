@@ -1,7 +1,9 @@
 //! What this node asks the peer's driver for: imports, and echoes for pings. Users take turns.
 //!
-//! Invariants: an ask becomes a chunk only when its turn has come, so one that was withdrawn before leaves nothing to send; one that was sent counts as its user's until
-//! its answer has come, withdrawn or not, so what the peer has to answer is bounded however slow the way back is. The peer answers each once: a withdrawn wait for a name too.
+//! Invariants: an ask becomes a chunk only when its turn has come, so one that was withdrawn before
+//! leaves nothing to send; one that was sent counts as its user's until its answer has come,
+//! withdrawn or not, so what the peer has to answer is bounded however slow the way back is. The
+//! peer answers each once: a withdrawn wait for a name too.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -80,7 +82,8 @@ impl Asks {
         }
     }
 
-    /// Whether the next user in turn may send its first one. If none may, what is here waits for an answer.
+    /// Whether the next user in turn may send its first one. If none may, what is here waits for an
+    /// answer.
     fn next(&mut self) -> Option<(u32, Key)> {
         for _ in 0..self.queue.len() {
             let (uid, waits) = self.queue.front()?;

@@ -369,7 +369,8 @@ impl Session {
             || !self.pongs.is_empty()
     }
 
-    /// Nothing was sent that the peer would have to acknowledge. What is held back until it answers something else says nothing about it.
+    /// Nothing was sent that the peer would have to acknowledge. What is held back until it answers
+    /// something else says nothing about it.
     pub(crate) fn nothing_outstanding(&self) -> bool {
         self.tx.chunks.is_empty()
     }

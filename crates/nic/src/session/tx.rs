@@ -160,7 +160,8 @@ impl Tx {
         self.chunks.push_back(TxChunk { body, state, cause, bytes: bytes as u32, packet });
     }
 
-    /// Whether the peer has asked for more than it may without acknowledging the answers. What this node has to say by itself never comes so far.
+    /// Whether the peer has asked for more than it may without acknowledging the answers. What this
+    /// node has to say by itself never comes so far.
     #[inline]
     pub(crate) fn is_overdrawn(&self) -> bool {
         self.answers > ANSWERS_MAX || self.message_bytes > MESSAGES_KEPT_BYTES_MAX

@@ -16,7 +16,9 @@
 //!     └── waits until here ────┘                  └── from here on its user may stop it
 //! ```
 //!
-//! Invariant: the node waits for no process that a user can stop. A supervisor runs as the user who asked, never as another, and finds nothing of this process but its standard streams, which are its own; what a killed keeper leaves behind comes to us (we are its subreaper) and is killed. A
+//! Invariant: the node waits for no process that a user can stop. A supervisor runs as the user who
+//! asked, never as another, and finds nothing of this process but its standard streams, which are
+//! its own; what a killed keeper leaves behind comes to us (we are its subreaper) and is killed. A
 //! refusal is answered, counted and noted with its reason.
 
 use crate::config::NodeConfig;

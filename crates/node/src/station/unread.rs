@@ -6,8 +6,8 @@
 //! the queue is empty: also when the connection has ended, for what was sent stays in the queue of
 //! whoever keeps the other end. The node keeps its own end until then, or nobody could say.
 //!
-//! Invariant: of all users together at most one part in [`UNDER_WAY_PART`](crate::limits::UNDER_WAY_PART)
-//! of the kernel's bound is under way.
+//! Invariant: of all users together at most one part in
+//! [`UNDER_WAY_PART`](crate::limits::UNDER_WAY_PART) of the kernel's bound is under way.
 
 use super::Station;
 use super::connection::{Outbox, Purse};
@@ -89,7 +89,8 @@ impl Station {
         });
     }
 
-    /// A share is short: what has been taken meanwhile is given back, unless that was looked at just now.
+    /// A share is short: what has been taken meanwhile is given back, unless that was looked at
+    /// just now.
     pub(super) fn look_at_unread(&mut self) {
         let now = Nanos::monotonic();
         if self.unread.looked.is_some_and(|looked| now.since(looked) < UNREAD_LOOK) {

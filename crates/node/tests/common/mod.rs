@@ -1,4 +1,5 @@
-//! What tests of a hostile user on a real daemon of root's share: the daemon, and an honest pair whose exchanges have a deadline ([`SLOW`]) and a content.
+//! What tests of a hostile user on a real daemon of root's share: the daemon, and an honest pair
+//! whose exchanges have a deadline ([`SLOW`]) and a content.
 
 #![allow(dead_code, reason = "each test file uses a part")]
 
@@ -23,10 +24,12 @@ use vmmc_node::{KeySource, NodeConfig};
 use wild::{HONEST, HOSTILE, Watched, become_user};
 
 pub(crate) const VMMCD: &str = env!("CARGO_BIN_EXE_vmmcd");
-/// An honest exchange that takes longer was held up. The machine itself may be slow now and then: one in fifty may take up to [`TOO_SLOW`].
+/// An honest exchange that takes longer was held up. The machine itself may be slow now and then:
+/// one in fifty may take up to [`TOO_SLOW`].
 pub(crate) const SLOW: Duration = Duration::from_millis(250);
 pub(crate) const TOO_SLOW: Duration = Duration::from_secs(3);
-/// Memory that one hostile user may cost the daemon: its bound on replies that wait, and as much for tables.
+/// Memory that one hostile user may cost the daemon: its bound on replies that wait, and as much
+/// for tables.
 pub(crate) const COST_KIB_MAX: u64 = 128 << 10;
 
 pub(crate) struct Node {
@@ -35,8 +38,8 @@ pub(crate) struct Node {
     _turn: MutexGuard<'static, ()>,
 }
 
-/// One test at a time: a process that another one starts would have copies of descriptors that linger, and wait for them
-/// when it closes them, before it is what it was started as.
+/// One test at a time: a process that another one starts would have copies of descriptors that
+/// linger, and wait for them when it closes them, before it is what it was started as.
 pub(crate) fn turn() -> MutexGuard<'static, ()> {
     static TURN: Mutex<()> = Mutex::new(());
     TURN.lock().unwrap_or_else(|failed| failed.into_inner())
@@ -108,7 +111,8 @@ impl Honest {
         Honest { name, node: node.into(), owner, importer, memory, count: 0, times: Vec::new() }
     }
 
-    /// Imports, sends a word, sees it arrive, and gives the import back; now and then a third process comes and goes.
+    /// Imports, sends a word, sees it arrive, and gives the import back; now and then a third
+    /// process comes and goes.
     pub(crate) fn exchange(&mut self) {
         let start = Instant::now();
         self.count += 1;

@@ -283,7 +283,8 @@ impl Connection {
     }
 
     /// The last descriptor of this process goes; to be followed by the kernel's `close`, and by
-    /// [`release`](Self::release) once no call of another thread, or below a signal handler, uses it any more.
+    /// [`release`](Self::release) once no call of another thread, or below a signal handler, uses
+    /// it any more.
     pub fn close(&self, context: &Context, fd: BorrowedFd<'_>, how: Close) {
         let stage = Stage::of(self.stage.swap(Stage::Closed as u8, Ordering::AcqRel));
         if self.generation.load(Ordering::Relaxed) != context.generation() {
@@ -522,8 +523,8 @@ impl Connection {
 }
 
 impl Joined {
-    /// What a call is told that does not get the lock of its end; None: it does now, for whoever had it
-    /// has been abandoned.
+    /// What a call is told that does not get the lock of its end; None: it does now, for whoever
+    /// had it has been abandoned.
     #[cold]
     pub(super) fn is_locked(&self, context: &Context, denied: Denied) -> Option<Errno> {
         match denied {

@@ -32,7 +32,8 @@ impl Connection {
         if self.is_closed() { Waited::Closed } else { waited }
     }
 
-    /// Of a wait in the kernel: a closed connection's ends now, for its descriptor may be another's.
+    /// Of a wait in the kernel: a closed connection's ends now, for its descriptor may be
+    /// another's.
     fn phase_or_closed(&self, phase: Phase) -> Phase {
         if self.is_closed() { Phase::EndsAt(0) } else { phase }
     }

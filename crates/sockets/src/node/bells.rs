@@ -28,8 +28,8 @@ impl Node {
         let fd = bells.share().ok()?;
         bells.let_descriptor_go();
         let _ = self.keep_fd.set(settings.keep_fd);
-        // Made before, and not in the cell's turn: a signal handler may come to the same place, and would
-        // wait for its own thread.
+        // Made before, and not in the cell's turn: a signal handler may come to the same place, and
+        // would wait for its own thread.
         if self.bells.set(bells).is_ok() {
             let _ = self.bells_fd.set((settings.keep_fd)(fd));
         }

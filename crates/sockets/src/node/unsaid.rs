@@ -100,8 +100,8 @@ impl Node {
     }
 
     /// Keeps others out for the length of a fork: the child would know of descriptors that another
-    /// thread took meanwhile, and not have them. None: this very thread has the lock, below a signal
-    /// handler.
+    /// thread took meanwhile, and not have them. None: this very thread has the lock, below a
+    /// signal handler.
     pub(crate) fn hold_still(&self) -> Option<Held<'_>> {
         self.lock_surely()
     }
