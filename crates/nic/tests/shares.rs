@@ -82,24 +82,25 @@ fn a_user_that_waits_for_all_it_can_lets_others_wait_too() {
     assert_eq!(answers(&mut world), (0, None), "it waits");
 }
 
+/// A hostile and an honest process, each with a region of that length and an import to fetch from.
+fn two_fetchers(world: &mut World, len: u64) -> ([ProcessId; 2], [ImportId; 2]) {
+    let processes = [HOSTILE, HONEST].map(|uid| attach(world, uid));
+    let imports = processes.map(|process| {
+        world.region(0, process, 7, len as usize);
+        world.import(0, process, 1, "open").import
+    });
+    (processes, imports)
+}
+
+fn fetch(import: ImportId, len: u64, cookie: u64) -> Command<'static> {
+    Command::Fetch { import, offset: 0, len, region: RegionId(7), region_offset: 0, cookie: Cookie(cookie) }
+}
+
 #[test]
 fn a_process_that_fetches_all_it_can_holds_no_fetch_of_another_back() {
     const LEN: u64 = 256 << 10;
     let mut world = world(3);
-    let processes = [HOSTILE, HONEST].map(|uid| attach(&mut world, uid));
-    let [hostile, honest] = processes;
-    let imports = processes.map(|process| {
-        world.region(0, process, 7, LEN as usize);
-        world.import(0, process, 1, "open").import
-    });
-    let fetch = |import, len, cookie| Command::Fetch {
-        import,
-        offset: 0,
-        len,
-        region: RegionId(7),
-        region_offset: 0,
-        cookie: Cookie(cookie),
-    };
+    let ([hostile, honest], imports) = two_fetchers(&mut world, LEN);
     for round in 0..4 {
         for _ in 0..QUEUE_OPS_MAX {
             let _ = world.post(0, hostile, fetch(imports[0], LEN, 1));
@@ -257,20 +258,7 @@ fn a_user_that_asks_all_it_may_leaves_others_their_turn() {
 fn requests_that_are_held_back_end_no_session() {
     const LEN: u64 = 1 << 20;
     let mut world = world(10);
-    let processes = [HOSTILE, HONEST].map(|uid| attach(&mut world, uid));
-    let [hostile, honest] = processes;
-    let imports = processes.map(|process| {
-        world.region(0, process, 7, LEN as usize);
-        world.import(0, process, 1, "open").import
-    });
-    let fetch = |import, len, cookie| Command::Fetch {
-        import,
-        offset: 0,
-        len,
-        region: RegionId(7),
-        region_offset: 0,
-        cookie: Cookie(cookie),
-    };
+    let ([hostile, honest], imports) = two_fetchers(&mut world, LEN);
     // What one process may have asked for takes far longer than a node may be silent.
     world.delay = std::time::Duration::from_millis(20);
     for _ in 0..2 {
