@@ -106,7 +106,7 @@ impl Resource for Set {
     }
 }
 
-/// What a signal handler could not do, for its own thread was in a section of the set.
+/// What a signal handler could not do, for a thread was in a section of the set.
 enum Left {
     /// epoll_ctl.
     Control { op: c_int, epfd: c_int, fd: c_int, event: epoll_event, tcp: Held, next: *mut Left },
@@ -125,8 +125,9 @@ impl Left {
 }
 
 impl Set {
-    /// Runs a section on the members, and then what signal handlers left meanwhile. None: this very thread is in such a section, below a signal handler, which has to leave what it
-    /// wants to it.
+    /// Runs a section on the members, and then what signal handlers left meanwhile. None: this very
+    /// thread is in such a section, below a signal handler, or in one of another set, and waits in
+    /// vain: it has to leave what it wants to whoever is in the section.
     pub(crate) fn with<R>(&self, section: impl FnOnce(&mut Members) -> R) -> Option<R> {
         let result = section(&mut *self.members.lock()?);
         if !self.left.load(Relaxed).is_null() {
@@ -135,7 +136,8 @@ impl Set {
         Some(result)
     }
 
-    /// Leaves something to the section that this signal handler interrupted.
+    /// Leaves something to the section that this signal handler interrupted, or to the one of
+    /// another thread, whose own handler may be waiting for this thread.
     #[cold]
     fn leave_to_section(&self, left: Left) {
         let left = Box::into_raw(Box::new(left));
@@ -143,10 +145,14 @@ impl Set {
         loop {
             // SAFETY: ours until the exchange.
             *unsafe { &mut *left }.next() = first;
-            match self.left.compare_exchange_weak(first, left, Release, Relaxed) {
-                Ok(_) => return,
+            match self.left.compare_exchange_weak(first, left, SeqCst, Relaxed) {
+                Ok(_) => break,
                 Err(now) => first = now,
             }
+        }
+        // Another thread's section may have ended just before.
+        if self.members.try_lock().is_some() {
+            self.do_what_is_left();
         }
     }
 
@@ -588,14 +594,19 @@ fn wait_in(set: &Set, request: &Request<'_>, limit: Limit) -> c_int {
         let mut due = set.must_look();
         let mut first = 0;
         if due && set.rings.load(Relaxed) > 0 && set.kernel_first.fetch_xor(true, Relaxed) {
-            set.with(Members::begin);
+            if set.with(Members::begin).is_none() {
+                return errno::fail(libc::EINTR) as c_int;
+            }
             first = match set.look(request, 0, Limit::Now, ready) {
                 Ok(first) => first,
                 Err(code) => return errno::fail(code) as c_int,
             };
             due = false;
         }
-        let (mut found, rings) = set.collect(request, first, ready);
+        let Some((mut found, rings)) = set.collect(request, first, ready) else {
+            // Below a signal handler, and another thread below one waits for this one.
+            return if first > 0 { first as c_int } else { errno::fail(libc::EINTR) as c_int };
+        };
         // A wait that will sleep asks the kernel then.
         let look = (found == 0 && limit == Limit::Now) || due;
         if rings > 0 && look && found < request.max as usize {
@@ -640,7 +651,7 @@ fn wait_in(set: &Set, request: &Request<'_>, limit: Limit) -> c_int {
         match slept {
             Ok(0) if !limit.is_over() => {}
             Ok(0) => {
-                let (found, _) = set.collect(request, 0, ready);
+                let (found, _) = set.collect(request, 0, ready).unwrap_or_default();
                 return set.leave(found, ready);
             }
             Ok(found) => return set.leave(found, ready),
@@ -654,7 +665,7 @@ fn wait_in(set: &Set, request: &Request<'_>, limit: Limit) -> c_int {
 
 impl Set {
     /// Events of connections that may be ready, behind those found already. Says how many there are then, and how many connections use rings.
-    fn collect(&self, request: &Request<'_>, found: usize, ready: &ReadySet) -> (usize, usize) {
+    fn collect(&self, request: &Request<'_>, found: usize, ready: &ReadySet) -> Option<(usize, usize)> {
         let collected = self.with(|members| {
             members.look_at_unheard();
             ready.take(&mut |token| members.enqueue(token));
@@ -665,9 +676,7 @@ impl Set {
             let found = unsafe { members.collect(request.epfd, request.events, found, request.max as usize) };
             (found, members.rings())
         });
-        let (found, rings) = collected.unwrap_or((found, 0));
-        self.rings.store(rings as u32, Relaxed);
-        (found, rings)
+        collected.inspect(|(_, rings)| self.rings.store(*rings as u32, Relaxed))
     }
 
     /// Asks the kernel, and then the connections about which it said something.

@@ -37,8 +37,15 @@ fn the_child_of_a_fork_has_files_of_its_own_while_other_threads_open_connections
 }
 
 /// What `threads.c` tries, how often.
-const THREADS: &[(&str, &str)] =
-    &[("closes", "200"), ("polls", "5"), ("crossing", "3"), ("jumps", "2000"), ("sets", "3"), ("forks", "75")];
+const THREADS: &[(&str, &str)] = &[
+    ("closes", "200"),
+    ("polls", "5"),
+    ("crossing", "3"),
+    ("crossing-sets", "3"),
+    ("jumps", "2000"),
+    ("sets", "3"),
+    ("forks", "75"),
+];
 
 #[test]
 fn threads_and_handlers_that_get_in_each_others_way_see_what_tcp_would_show_them() {

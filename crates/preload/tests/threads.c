@@ -182,6 +182,51 @@ static void crossing(int seconds)
     for (int i = 0; i < 2; i++) { pthread_join(threads[i], 0); close(crossed[i]); pthread_join(readers[i], 0); }
 }
 
+/* Two threads that each change a set, and whose handlers change the other's; no change gets lost. */
+static int sets_crossed[2];
+static void cross_sets(int sig)
+{
+    int kept = errno, other = 1 - mine;
+    (void)sig;
+    if (mine >= 0) {
+        struct epoll_event change = { EPOLLIN, { .u64 = 7 } };
+        if (epoll_ctl(sets_crossed[other], EPOLL_CTL_MOD, crossed[other], &change)) die("handler's epoll_ctl");
+    }
+    errno = kept;
+}
+static void *crosses_sets(void *with)
+{
+    mine = (int)(long)with;
+    for (unsigned long i = 0; !stop; i++) {
+        struct epoll_event change = { i & 1 ? EPOLLIN : EPOLLIN | EPOLLRDHUP, { .u64 = 7 } };
+        if (epoll_ctl(sets_crossed[mine], EPOLL_CTL_MOD, crossed[mine], &change)) die("epoll_ctl");
+    }
+    return 0;
+}
+static void crossing_sets(int seconds)
+{
+    int ends[2];
+    pthread_t threads[2];
+    struct sigaction action = { .sa_handler = cross_sets, .sa_flags = SA_RESTART };
+    sigaction(SIGUSR1, &action, 0);
+    for (int i = 0; i < 2; i++) {
+        struct epoll_event added = { EPOLLIN, { .u64 = 7 } };
+        pair(&crossed[i], &ends[i]);
+        sets_crossed[i] = epoll_create1(0);
+        if (epoll_ctl(sets_crossed[i], EPOLL_CTL_ADD, crossed[i], &added)) die("add");
+    }
+    for (int i = 0; i < 2; i++) threads[i] = begin(crosses_sets, (void *)(long)i);
+    for (double end = now() + seconds; now() < end; nap(300)) for (int i = 0; i < 2; i++) pthread_kill(threads[i], SIGUSR1);
+    stop = 1;
+    for (int i = 0; i < 2; i++) pthread_join(threads[i], 0);
+    for (int i = 0; i < 2; i++) {
+        struct epoll_event event, again = { EPOLLIN, { .u64 = 7 } };
+        if (!epoll_ctl(sets_crossed[i], EPOLL_CTL_ADD, crossed[i], &again) || errno != EEXIST) die("it is gone");
+        if (send(ends[i], "x", 1, 0) != 1 || epoll_wait(sets_crossed[i], &event, 1, 5000) != 1 || event.data.u64 != 7) die("no event");
+        if (epoll_ctl(sets_crossed[i], EPOLL_CTL_DEL, crossed[i], 0) || epoll_wait(sets_crossed[i], &event, 1, 50)) die("still there");
+    }
+}
+
 /* A handler that interrupted a send, a receive or epoll_wait and does not come back. */
 static sigjmp_buf back;
 static volatile sig_atomic_t may_jump;
@@ -300,6 +345,7 @@ int main(int argc, char **argv)
     if (!strcmp(what, "closes")) closes(much);
     else if (!strcmp(what, "polls")) polls(much);
     else if (!strcmp(what, "crossing")) crossing(much);
+    else if (!strcmp(what, "crossing-sets")) crossing_sets(much);
     else if (!strcmp(what, "jumps")) jumps(much);
     else if (!strcmp(what, "sets")) sets(much);
     else if (!strcmp(what, "forks")) forks(much);

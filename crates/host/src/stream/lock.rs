@@ -18,6 +18,8 @@ pub(super) const NODE: u32 = 1 << 30;
 /// Sleeps after which a lock that the node holds is taken over, for it has died: it holds one for
 /// as long as the kernel takes to give some pages back.
 const NODE_SLEEPS_MAX: u32 = 500;
+/// Sleeps after which [`SharedLock::lock`] gives up: a second.
+const SLEEPS_LONG: u32 = NODE_SLEEPS_MAX + 1;
 /// Set in the word when somebody sleeps for it.
 const WAITED_FOR: u32 = 1 << 31;
 
@@ -44,15 +46,16 @@ impl<'a> SharedLock<'a> {
         SharedLock(word)
     }
 
-    /// Takes the lock, waiting for as long as its holder lives; fails if this very thread (`me`) holds it, below a signal handler.
+    /// Takes the lock, waiting for a second at most while its holder lives; fails at once if this
+    /// very thread (`me`) holds it, below a signal handler. A holder that lives may be stopped, or
+    /// below a signal handler that waits for what this thread has; and the word is in memory that
+    /// others write.
     #[inline]
     pub fn lock(self, me: u32) -> Result<Locked<'a>, Denied> {
-        self.lock_within(me, u32::MAX)
+        self.lock_within(me, SLEEPS_LONG)
     }
 
-    /// The same, waiting for some 50 ms at most. A holder that lives may be stopped, or below a
-    /// signal handler that waits for what this thread has; and the word is in memory that others
-    /// write.
+    /// The same, waiting for some 50 ms at most.
     #[inline]
     pub fn lock_soon(self, me: u32) -> Result<Locked<'a>, Denied> {
         self.lock_within(me, SLEEPS_MAX)
@@ -111,7 +114,7 @@ impl<'a> SharedLock<'a> {
             if held == marked || self.0.compare_exchange(held, marked, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
                 let slice = futex::Timespec { tv_sec: 0, tv_nsec: LOOK_NS };
                 let _ = futex::wait(self.0, futex::Flags::empty(), marked, Some(&slice));
-                slept += u32::from(slept < NODE_SLEEPS_MAX);
+                slept += 1;
             }
         }
     }
@@ -159,6 +162,9 @@ mod tests {
             drop(held);
             assert_eq!(waits.join().unwrap(), Ok(()));
             assert_eq!(soon(), Ok(()));
+            let _held = SharedLock::new(&word).lock(thread_id()).unwrap();
+            let waits = scope.spawn(|| SharedLock::new(&word).lock(thread_id()).map(drop));
+            assert_eq!(waits.join().unwrap(), Err(Denied::Busy));
         });
     }
 
