@@ -41,8 +41,8 @@ pub use diag::{KernelSocket, SocketDiag};
 pub use kernel::{
     End, Endpoints, TcpProgress, claim, cookie, core, end_of_kernel, endpoints, forget_error, forget_thread_id,
     has_no_delay, is_marked_upgraded, mark_upgraded, move_high, needs_kernel, network_here, not_sent_limit,
-    receive_now, reset, reset_at_close, send_more, send_now, set_no_delay, shut_down, tcp_progress, thread_id,
-    unmark_upgraded, unread_bytes, wait_socket, would_receive,
+    receive_now, reset, reset_at_close, send_more, send_now, set_no_delay, shut_down, takes_more, tcp_progress,
+    thread_id, unmark_upgraded, unread_bytes, wait_socket, would_receive,
 };
 #[cfg(not(loom))]
 pub use lock::{Denied, Locked, SharedLock};

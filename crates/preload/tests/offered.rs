@@ -42,6 +42,7 @@ const THREADS: &[(&str, &str)] = &[
     ("polls", "5"),
     ("crossing", "3"),
     ("crossing-sets", "3"),
+    ("exchanges", "2000"),
     ("jumps", "2000"),
     ("sets", "3"),
     ("forks", "75"),

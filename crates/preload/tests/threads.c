@@ -227,6 +227,40 @@ static void crossing_sets(int seconds)
     }
 }
 
+/* Both ends write very much before either reads. */
+static size_t much_written;
+static void *writes_then_reads(void *with)
+{
+    int fd = (int)(long)with;
+    static __thread char bytes[1 << 14];
+    for (size_t done = 0; done < much_written;) {
+        size_t most = much_written - done < sizeof bytes ? much_written - done : sizeof bytes;
+        for (size_t i = 0; i < most; i++) bytes[i] = (done + i) * 2654435761u >> 13;
+        ssize_t n = send(fd, bytes, most, MSG_NOSIGNAL);
+        if (n <= 0) die("send");
+        done += n;
+    }
+    for (size_t done = 0; done < much_written;) {
+        ssize_t n = recv(fd, bytes, sizeof bytes, 0);
+        if (n <= 0) die("recv");
+        for (ssize_t i = 0; i < n; i++) if (bytes[i] != (char)((done + i) * 2654435761u >> 13)) die("a wrong byte");
+        done += n;
+    }
+    return 0;
+}
+static void exchanges(int kilobytes)
+{
+    much_written = (size_t)kilobytes << 10;
+    for (int round = 0; round < 20; round++) {
+        int one = connected(), two = accept4(listener, 0, 0, SOCK_CLOEXEC);
+        char byte;
+        for (int i = 0; i < round; i++) if (send(one, "a", 1, 0) != 1 || recv(two, &byte, 1, 0) != 1 || send(two, "b", 1, 0) != 1 || recv(one, &byte, 1, 0) != 1) die("few bytes");
+        pthread_t first = begin(writes_then_reads, (void *)(long)one), second = begin(writes_then_reads, (void *)(long)two);
+        pthread_join(first, 0); pthread_join(second, 0);
+        close(one); close(two);
+    }
+}
+
 /* A handler that interrupted a send, a receive or epoll_wait and does not come back. */
 static sigjmp_buf back;
 static volatile sig_atomic_t may_jump;
@@ -346,6 +380,7 @@ int main(int argc, char **argv)
     else if (!strcmp(what, "polls")) polls(much);
     else if (!strcmp(what, "crossing")) crossing(much);
     else if (!strcmp(what, "crossing-sets")) crossing_sets(much);
+    else if (!strcmp(what, "exchanges")) exchanges(much);
     else if (!strcmp(what, "jumps")) jumps(much);
     else if (!strcmp(what, "sets")) sets(much);
     else if (!strcmp(what, "forks")) forks(much);

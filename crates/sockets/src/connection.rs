@@ -134,6 +134,16 @@ impl Kernel for Socket<'_> {
         vmmc_host::stream::tcp_progress(self.0).is_ok_and(|p| p.peer_ended)
     }
 
+    fn received_in_all(&self) -> Option<u64> {
+        let progress = vmmc_host::stream::tcp_progress(self.0).ok()?;
+        // The end of the stream is counted for a byte.
+        progress.peer_ended.then(|| progress.received.saturating_sub(1))
+    }
+
+    fn takes_more(&self) -> bool {
+        vmmc_host::stream::takes_more(self.0)
+    }
+
     fn receive_now(&self, into: &mut [IoSliceMut<'_>], take: bool) -> Result<usize, Errno> {
         vmmc_host::stream::receive_now(self.0, into, take)
     }

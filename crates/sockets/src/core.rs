@@ -33,6 +33,14 @@ pub(crate) trait Kernel {
     fn look(&self) -> End;
     /// Whether the other end sends no more, also if bytes of it are still unread.
     fn peer_ended(&self) -> bool;
+    /// Bytes that have come in all; none: more may come.
+    fn received_in_all(&self) -> Option<u64> {
+        None
+    }
+    /// Whether it takes bytes now.
+    fn takes_more(&self) -> bool {
+        true
+    }
     /// Stops collecting small sends.
     fn no_delay(&self);
     /// The time, nanoseconds.

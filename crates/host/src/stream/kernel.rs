@@ -298,6 +298,11 @@ pub fn would_receive(fd: BorrowedFd<'_>) -> bool {
     !matches!(poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&Timespec::default())), Ok(0))
 }
 
+/// Whether a send would be taken now, some of it at least; does not wait.
+pub fn takes_more(fd: BorrowedFd<'_>) -> bool {
+    matches!(poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::OUT)], Some(&Timespec::default())), Ok(1))
+}
+
 /// The core that this thread runs on.
 #[inline]
 pub fn core() -> u32 {

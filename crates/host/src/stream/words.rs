@@ -4,6 +4,9 @@
 //! not announce another before the receiving end has reached it. While it makes the last kernel send the announcement is **pending**: the
 //! bytes of that send wake a receiver that sleeps in the kernel, and by then it sees that more is to be known.
 //!
+//! Until the receiving end has followed into the ring, the sending end may **spill**: move the first
+//! bytes of the ring into the kernel's part in front of it, which ends later then.
+//!
 //! The ring of a direction is one of two, a small and a large one. The sending end says from which byte on which of them holds the stream ([`Layout`]), and does not say
 //! so again before the receiving end is past that byte: so positions in front of it lie in the other one.
 //!
@@ -182,9 +185,13 @@ pub struct DirectionWords {
     _pad4: u32,
     /// Byte of the kernel's stream at which the ring took over, while the ring has the direction.
     pub ring_began: AtomicU64,
-    /// The head as it was seen when the direction began to leave the ring.
+    /// The head as it was seen when the direction began to leave the ring, or to [spill](Self::begin_spill).
     pub leaves_from: AtomicU64,
-    _pad5: [u32; 6],
+    /// Byte of the kernel's stream behind which bytes are spilled.
+    pub spills_behind: AtomicU64,
+    /// Who may change what is in front of the ring: [`SPILLS`](Self::SPILLS), [`FOLLOWS`](Self::FOLLOWS), or nobody.
+    front: AtomicU32,
+    _pad5: [u32; 3],
     /// Line private to the holders of the receiving end. Its lock, also for receives from the kernel: one that comes late would take bytes of a later epoch.
     pub receiver_lock: AtomicU32,
     /// Between nodes: receives from the kernel under way that nothing but bytes ends.
@@ -201,6 +208,11 @@ pub struct DirectionWords {
 impl DirectionWords {
     /// Set in [`copies`](Self::copies) for the length of a read.
     pub const READS_COPIES: u64 = 1 << 63;
+
+    /// The sending end puts bytes of the ring into the kernel's part.
+    const SPILLS: u32 = 1;
+    /// The receiving end has read all of the kernel's part, and goes on in the ring.
+    const FOLLOWS: u32 = 2;
 
     /// What the sending end has announced.
     #[inline]
@@ -240,7 +252,66 @@ impl DirectionWords {
     /// Sending end: the ring takes over at this byte of the kernel's stream.
     pub fn enter_ring(&self, kernel_byte: u64) {
         self.ring_began.store(kernel_byte, Ordering::Relaxed);
+        self.front.store(0, Ordering::Relaxed);
         self.change(kernel_byte);
+    }
+
+    /// Sending end, whose receiving end has not followed into the ring yet: the first bytes of the
+    /// ring are about to go into the kernel, behind its part, which ends later then. False: the
+    /// receiving end follows just now.
+    pub fn begin_spill(&self) -> bool {
+        self.leaves_from.store(self.head.load(Ordering::Acquire), Ordering::Relaxed);
+        self.spills_behind.store(self.ring_began.load(Ordering::Relaxed), Ordering::Relaxed);
+        let now = self.announced();
+        self.epoch.store(Epoch { pending: true, ..now }.to_word(), Ordering::SeqCst);
+        let begun = self.front.compare_exchange(0, Self::SPILLS, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+        if !begun {
+            self.epoch.store(now.to_word(), Ordering::SeqCst);
+        }
+        begun
+    }
+
+    /// Whether somebody is at it, or died over it.
+    pub fn is_spilling(&self) -> bool {
+        self.front.load(Ordering::Acquire) == Self::SPILLS
+    }
+
+    /// Sending end: so many bytes are in the kernel now. Whoever finds its maker dead says so too.
+    pub fn end_spill(&self, moved: u64) {
+        let boundary = self.spills_behind.load(Ordering::Relaxed).wrapping_add(moved);
+        self.skip_spilled(moved);
+        self.ring_began.store(boundary, Ordering::Relaxed);
+        self.change(boundary);
+        let _ = self.front.compare_exchange(Self::SPILLS, 0, Ordering::SeqCst, Ordering::SeqCst);
+    }
+
+    /// Unless it was done: by the other end of one that died over it, which may be past them.
+    fn skip_spilled(&self, moved: u64) {
+        let from = self.leaves_from.load(Ordering::Relaxed);
+        let to = from.wrapping_add(moved);
+        let _ = self.head.compare_exchange(from, to, Ordering::AcqRel, Ordering::Relaxed);
+    }
+
+    /// Receiving end that has read the kernel's part up to this boundary: whether it may follow
+    /// into the ring. False: that part ends later.
+    pub fn may_follow(&self, boundary: u64) -> bool {
+        match self.front.compare_exchange(0, Self::FOLLOWS, Ordering::SeqCst, Ordering::SeqCst) {
+            // Or it was one of its holders that died.
+            Ok(_) | Err(Self::FOLLOWS) => {}
+            Err(_) => return false,
+        }
+        let may = self.boundary.load(Ordering::Relaxed) == boundary;
+        if !may {
+            self.front.store(0, Ordering::SeqCst);
+        }
+        may
+    }
+
+    /// Receiving end that has read all that the kernel will ever have, up to this byte: the
+    /// spilling ended there.
+    pub fn follow_spilled(&self, until: u64) {
+        self.front.store(Self::FOLLOWS, Ordering::SeqCst);
+        self.skip_spilled(until.wrapping_sub(self.spills_behind.load(Ordering::Relaxed)));
     }
 
     /// Sending end: the ring has ended.
@@ -360,14 +431,14 @@ impl DirectionWords {
     #[cfg(not(loom))]
     fn reset(&self) {
         let shared = [&self.tail, &self.epoch, &self.boundary, &self.layout, &self.head, &self.reached];
-        let private = [&self.head_seen, &self.ring_began, &self.leaves_from];
+        let private = [&self.head_seen, &self.ring_began, &self.leaves_from, &self.spills_behind];
         let more = [&self.kernel_read, &self.copies_until, &self.copies];
         for word in shared.into_iter().chain(private).chain(more) {
             word.store(0, Ordering::Relaxed);
         }
         let halves = [&self.sender_flags, &self.receiver_flags, &self.sender_wants_room, &self.sender_lock];
         let rest = [&self.kernel_sends, &self.large_granted, &self.receiver_lock, &self.kernel_receives];
-        for word in halves.into_iter().chain(rest) {
+        for word in halves.into_iter().chain(rest).chain([&self.front]) {
             word.store(0, Ordering::Relaxed);
         }
         self.receiver_sleep.0.store(0, Ordering::Relaxed);

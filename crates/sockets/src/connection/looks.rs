@@ -39,7 +39,7 @@ impl Connection {
             reset.is_some() || rx == Medium::Ring && (peer & Flags::END != 0 || core.kernel_ended() || shut);
         State {
             readable: rx == Medium::Ring && core.looks_readable(),
-            writable: tx == Medium::Ring && self.looks_writable(joined),
+            writable: tx == Medium::Ring && self.looks_writable(joined, fd),
             read_hangup,
             hangup: read_hangup && (own & Flags::END != 0 || reset.is_some()),
             error: reset.filter(|_| !core.reset_was_told()),
@@ -65,10 +65,10 @@ impl Connection {
     }
 
     /// Asks to be told of room when there is none.
-    fn looks_writable(&self, joined: &Joined) -> bool {
+    fn looks_writable(&self, joined: &Joined, fd: BorrowedFd<'_>) -> bool {
         joined.core.looks_writable() || {
             joined.core.outgoing().want_room();
-            joined.core.notice_full(Nanos::monotonic().0);
+            joined.core.notice_full(Nanos::monotonic().0, &Socket(fd));
             joined.core.looks_writable()
         }
     }

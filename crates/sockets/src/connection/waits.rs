@@ -84,7 +84,7 @@ impl Connection {
         let ready = || {
             joined.core.looks_writable() || self.is_closed() || {
                 out.want_room();
-                joined.core.notice_full(Nanos::monotonic().0);
+                joined.core.notice_full(Nanos::monotonic().0, &Socket(fd));
                 joined.core.looks_writable()
             }
         };

@@ -41,19 +41,20 @@ pub(super) struct Full {
 impl Upgraded {
     /// Sending end that has no room: a receiving end that takes nothing for so long may wait for us
     /// to go on, as a program does that writes before it reads. The kernel's buffers take more than
-    /// a ring, and there the direction goes with the next send.
-    pub(crate) fn notice_full(&self, now_ns: u64) {
+    /// a ring, and there the direction goes with the next send; or some of its bytes, if the
+    /// receiving end has not followed into the ring yet.
+    pub(crate) fn notice_full(&self, now_ns: u64, kernel: &impl Kernel) {
         let head = self.outgoing().head.load(Ordering::Acquire);
         let full = &self.full;
         if full.head.swap(head, Ordering::Relaxed) != head || full.since_ns.load(Ordering::Relaxed) == 0 {
             full.since_ns.store(now_ns.max(1), Ordering::Relaxed);
             full.stuck.store(0, Ordering::Relaxed);
         } else if now_ns.saturating_sub(full.since_ns.load(Ordering::Relaxed)) >= FULL_TIME_NS {
-            full.stuck.store(1, Ordering::Relaxed);
+            full.stuck.store(u32::from(kernel.takes_more()), Ordering::Relaxed);
         }
     }
 
-    /// Whether the next send finds the ring full and leaves it.
+    /// Whether the next send finds the ring full, and uses the kernel.
     #[inline]
     pub(super) fn is_stuck(&self) -> bool {
         self.full.stuck.load(Ordering::Relaxed) != 0 && self.is_stuck_now()
@@ -65,7 +66,6 @@ impl Upgraded {
         !self.is_between()
             && out.head.load(Ordering::Acquire) == self.full.head.load(Ordering::Relaxed)
             && out.announced().in_ring()
-            && out.reached() == out.announced().number
             && !out.goes_back()
             && out.sender_flags.load(Ordering::Relaxed) & Flags::END == 0
     }
@@ -94,6 +94,52 @@ impl Upgraded {
             self.end_leaving(0);
         }
         true
+    }
+
+    /// Sending end whose ring is full before the receiving end has followed into it: what is in the
+    /// ring goes into the kernel, as far as that takes it now, in front of what stays. Says whether
+    /// there is more room. The caller has the lock.
+    #[cold]
+    pub(super) fn spill(&self, kernel: &impl Kernel) -> bool {
+        let out = self.outgoing();
+        let announced = out.announced();
+        let may = !self.is_between() && announced.in_ring() && !announced.pending && !out.goes_back();
+        if !may || out.reached() == announced.number || !out.begin_spill() {
+            return false;
+        }
+        let (head, tail) = (out.leaves_from.load(Ordering::Relaxed), out.tail.load(Ordering::Relaxed));
+        let unread = tail.wrapping_sub(head).min(self.slot.most_bytes());
+        let (moved, _) = self.copy_to_kernel(kernel, head, unread, 0, false);
+        out.end_spill(moved);
+        if moved == unread {
+            // It is stuck until the receiving end follows.
+            self.full.head.store(tail, Ordering::Relaxed);
+        } else {
+            self.full.stuck.store(0, Ordering::Relaxed);
+            self.full.since_ns.store(0, Ordering::Relaxed);
+        }
+        moved > 0
+    }
+
+    /// Receiving end to which the kernel's stream has ended: whether it goes on in the ring, some of
+    /// which was being spilled by somebody who died over it. The caller has the lock.
+    pub(super) fn follow_the_dead(&self, kernel: &impl Kernel) -> bool {
+        let into = self.incoming();
+        let spilling = into.is_spilling() && into.announced().in_ring() && into.announced().number != into.reached();
+        let Some(until) = kernel.received_in_all().filter(|_| spilling && !into.goes_back()) else { return false };
+        into.follow_spilled(until);
+        self.go_on_in_ring(until);
+        true
+    }
+
+    /// Receiving end: the kernel was read up to this byte, and the ring is next. The caller has the
+    /// lock.
+    pub(super) fn go_on_in_ring(&self, until: u64) {
+        let into = self.incoming();
+        into.kernel_read.store(until, Ordering::Relaxed);
+        into.copies.store(0, Ordering::Relaxed);
+        into.reach_next();
+        self.followed();
     }
 
     /// The same after its first half, when so many copies are in the kernel.

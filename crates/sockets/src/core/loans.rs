@@ -85,7 +85,12 @@ impl Upgraded {
         let at = out.tail.load(Ordering::Relaxed);
         let room = self.slot.stretch(self.end, large, at, free.min(most));
         if room.len_bytes() == 0 {
-            let left = self.is_stuck() && self.leave_ring(kernel, false);
+            let stuck = self.is_stuck();
+            let left = stuck && self.leave_ring(kernel, false);
+            if stuck && !left {
+                // If there is room then, whoever waits for it sees it at once.
+                self.spill(kernel);
+            }
             return Err(if left { Sending::Kernel } else { Sending::Full });
         }
         self.room.begin(me, room.len_bytes() as u64);

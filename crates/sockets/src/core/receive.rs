@@ -141,6 +141,7 @@ impl Upgraded {
             Ok(_) if !self.is_all_here(kernel) => self.nothing_came().unwrap_or(Receiving::Empty),
             // Or it came just now, before the word that all is here.
             Ok(_) if self.incoming().phase() != before => return None,
+            Ok(_) if self.follow_the_dead(kernel) => return None,
             // Also while a change is pending: whoever announced it has died over it.
             Ok(_) => self.end_in_kernel(kernel),
             Err(errno) => Receiving::Failed(errno),
@@ -181,13 +182,11 @@ impl Upgraded {
                 Phase::EndsAt(boundary) => {
                     let drained =
                         kernel.received().is_some_and(|(received, unread)| unread == 0 && received >= boundary);
-                    if drained {
-                        into.kernel_read.store(boundary, Ordering::Relaxed);
-                        into.copies.store(0, Ordering::Relaxed);
-                        into.reach_next();
-                        self.followed();
+                    let follows = drained && into.may_follow(boundary);
+                    if follows {
+                        self.go_on_in_ring(boundary);
                     }
-                    return drained;
+                    return follows;
                 }
             }
         }

@@ -47,10 +47,12 @@ impl Upgraded {
                 self.send_by_ring(kernel, from)
             }
             (Sending::Full, tell) => {
-                self.notice_full(kernel.coarse_ns());
+                self.notice_full(kernel.coarse_ns(), kernel);
                 if (self.is_crowded() || self.is_stuck()) && self.leave_ring(kernel, true) {
                     out.kernel_sends.fetch_add(1, Ordering::SeqCst);
                     (Sending::Kernel, Tell { receiver: true, sender: false })
+                } else if self.is_stuck() && self.spill(kernel) {
+                    self.send_by_ring(kernel, from)
                 } else {
                     (Sending::Full, tell)
                 }
@@ -218,6 +220,10 @@ impl Upgraded {
     pub(super) fn finish_change_of_the_dead(&self, kernel: &impl Kernel) {
         let out = self.outgoing();
         match kernel.sent() {
+            sent if out.is_spilling() => {
+                let behind = out.spills_behind.load(Ordering::Relaxed);
+                out.end_spill(sent.map_or(0, |sent| sent.wrapping_sub(behind)));
+            }
             Some(boundary) if out.announced().in_ring() => out.enter_ring(boundary),
             Some(sent) => match sent.wrapping_sub(out.ring_began.load(Ordering::Relaxed)) {
                 // Nobody sends behind copies now.

@@ -204,7 +204,13 @@ impl Upgraded {
         announced.in_ring() && !announced.pending && !out.goes_back() && !ended && out.reached() == announced.number
     }
 
-    /// The first half of that, with at most so many copies.
+    /// Whether it could put bytes of the ring into the kernel's part in front of it.
+    pub(super) fn could_spill(&self) -> bool {
+        let (out, announced) = (self.outgoing(), self.outgoing().announced());
+        announced.in_ring() && !announced.pending && !out.goes_back() && out.reached() != announced.number
+    }
+
+    /// The first half of leaving the ring, with at most so many copies.
     pub(super) fn begin_to_leave(&self, kernel: &impl Kernel, most: u64) {
         let out = self.outgoing();
         let (head, tail) = (out.head.load(Ordering::SeqCst), out.tail.load(Ordering::SeqCst));
@@ -261,7 +267,7 @@ impl World {
     fn step(&mut self) -> Result<(), String> {
         let e = self.dice.roll(2) as usize;
         let Some(p) = self.pick(e) else { return Ok(()) };
-        match self.dice.roll(226) {
+        match self.dice.roll(230) {
             0..60 => self.send(e, p),
             60..125 => self.receive(e, p),
             125..145 => {
@@ -328,6 +334,10 @@ impl World {
                 if !process.foreign && process.core.owes() {
                     process.core.give_back(ME, &self.socket(e));
                 }
+                Ok(())
+            }
+            226..230 => {
+                self.look_for_room(e, p);
                 Ok(())
             }
             206..226 if self.sides[e].processes[p].core.was_left() => self.hand_back(e, p),
@@ -611,7 +621,7 @@ impl World {
         let most = self.dice.roll(2_000);
         let core = &self.sides[e].processes[p].core;
         let (out, into) = (core.outgoing(), core.incoming());
-        match self.dice.roll(6) {
+        match self.dice.roll(7) {
             0 if core.may_enter_ring() && !out.announced().in_ring() && !out.announced().pending => {
                 out.begin_change();
                 let data = bytes(e, self.sides[e].sent, 20);
@@ -627,6 +637,12 @@ impl World {
             }
             4 if core.could_leave() => {
                 core.begin_to_leave(&self.socket(e), most);
+                out.sender_lock.store(DEAD, Ordering::SeqCst);
+            }
+            6 if core.could_spill() && out.begin_spill() => {
+                let head = out.head.load(Ordering::SeqCst);
+                let unread = out.tail.load(Ordering::SeqCst) - head;
+                core.copy_to_kernel(&self.socket(e), head, most.min(unread), 0, false);
                 out.sender_lock.store(DEAD, Ordering::SeqCst);
             }
             5 if into.copies.load(Ordering::SeqCst) != 0 || into.reads_ring() && core.leave_drained_ring() => {
@@ -684,6 +700,22 @@ impl World {
         }
     }
 
+    /// A ring that is full stays so for long.
+    fn let_full_time_pass(&self, e: usize, p: usize) {
+        let socket = self.socket(e);
+        [0, u64::MAX].into_iter().for_each(|now_ns| self.sides[e].processes[p].core.notice_full(now_ns, &socket));
+    }
+
+    /// A sleep for room ends for a look, as it does now and then.
+    fn look_for_room(&mut self, e: usize, p: usize) {
+        let process = &self.sides[e].processes[p];
+        if process.writer_sleeps && !process.foreign {
+            self.let_full_time_pass(e, p);
+            let process = &mut self.sides[e].processes[p];
+            process.writer_sleeps = !process.core.looks_writable();
+        }
+    }
+
     /// A sleep has lasted long enough for a look at the kernel.
     fn ask_kernel(&mut self, e: usize, p: usize) {
         let process = &self.sides[e].processes[p];
@@ -693,7 +725,7 @@ impl World {
         process.core.ask_kernel.store(1, Ordering::Relaxed);
         process.core.follow_hints(&self.socket(e));
         if process.writer_sleeps {
-            [0, u64::MAX].into_iter().for_each(|now_ns| process.core.notice_full(now_ns));
+            self.let_full_time_pass(e, p);
         }
         let (readable, writable) = (process.core.looks_readable(), process.core.looks_writable());
         let process = &mut self.sides[e].processes[p];

@@ -78,3 +78,38 @@ fn loom_a_change_is_seen_with_its_boundary_and_after_the_last_kernel_bytes() {
         assert!(words.reads_ring() && words.available(64) == 3);
     });
 }
+
+#[test]
+fn loom_a_spill_and_a_receiver_that_follows_exclude_each_other() {
+    loom::model(|| {
+        let words = Arc::new(DirectionWords::default());
+        words.begin_change();
+        words.enter_ring(5);
+        words.publish(3);
+        // Stands for the kernel's stream, of which the receiving end has read all that came.
+        let kernel = Arc::new(loom::sync::Mutex::new(5u64));
+        let (theirs, socket) = (words.clone(), kernel.clone());
+        let sender = loom::thread::spawn(move || {
+            if theirs.begin_spill() {
+                *socket.lock().unwrap() += 2;
+                theirs.end_spill(2);
+            }
+        });
+        let follow = || match words.phase() {
+            Phase::EndsAt(boundary) => {
+                let read = *kernel.lock().unwrap();
+                (read >= boundary && words.may_follow(boundary)).then_some(read)
+            }
+            _ => None,
+        };
+        let early = follow().map(|read| (read, words.head.load(Ordering::Relaxed)));
+        sender.join().unwrap();
+        let (read, head) = early.or_else(|| Some((follow()?, words.head.load(Ordering::Relaxed)))).unwrap();
+        let now = words.head.load(Ordering::Relaxed);
+        assert_eq!(head, now, "bytes left the ring behind a receiver that reads it");
+        assert_eq!(read, 5 + now, "a byte is lost, or comes twice");
+        words.reach_next();
+        assert!(words.reads_ring() && words.available(64) == 3 - now);
+        assert!(!words.is_spilling() && !words.announced().pending);
+    });
+}

@@ -41,6 +41,11 @@ impl Wire {
         !self.flying.borrow().is_empty() || !self.there.borrow().is_empty()
     }
 
+    fn room(&self) -> usize {
+        let held = self.flying.borrow().len() + self.there.borrow().len();
+        (WIRE_BYTES + self.more.get()).saturating_sub(held)
+    }
+
     pub(super) fn is_over(&self) -> bool {
         self.ended.get() && self.flying.borrow().is_empty() && self.there.borrow().is_empty()
     }
@@ -57,8 +62,8 @@ impl Kernel for Socket<'_> {
         if self.out.ended.get() || self.out.unread.get() {
             return Err(Errno::PIPE);
         }
+        let room = self.out.room();
         let mut flying = self.out.flying.borrow_mut();
-        let room = (WIRE_BYTES + self.out.more.get()).saturating_sub(flying.len() + self.out.there.borrow().len());
         let before = flying.len();
         flying.extend(from.iter().flat_map(|s| s.iter().copied()).take(room));
         let sent = flying.len() - before;
@@ -96,6 +101,14 @@ impl Kernel for Socket<'_> {
 
     fn peer_ended(&self) -> bool {
         self.into.ended.get()
+    }
+
+    fn received_in_all(&self) -> Option<u64> {
+        self.into.is_over().then(|| self.into.received.get())
+    }
+
+    fn takes_more(&self) -> bool {
+        self.out.room() > 0
     }
 
     fn no_delay(&self) {}
