@@ -19,7 +19,7 @@ impl Connection {
         if core.hinted() || core.is_time_to_ask(&Socket(fd)) {
             core.follow_hints(&Socket(fd));
         }
-        if core.owes() {
+        if core.is_waited_for() {
             core.give_back(thread_id(), &Socket(fd));
         }
         self.pass_on(context, joined);

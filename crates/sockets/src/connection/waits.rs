@@ -144,7 +144,7 @@ impl Joined {
 
     /// Does what the other end asked for, if it did; gives the longest sleep until the next look.
     fn serve(&self, context: &Context, connection: &Connection, fd: BorrowedFd<'_>) -> Duration {
-        if self.core.owes() {
+        if self.core.is_waited_for() {
             let done = self.core.give_back(thread_id(), &Socket(fd));
             connection.pass_on(context, self);
             if !done {

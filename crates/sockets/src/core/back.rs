@@ -80,6 +80,13 @@ impl Upgraded {
         self.outgoing().goes_back() && self.outgoing().announced().in_ring()
     }
 
+    /// Sending end: whether that is to be done, or bytes that a holder was spilling when it died are
+    /// to be counted: a reader waits for both, and `give_back` does them.
+    #[inline]
+    pub(crate) fn is_waited_for(&self) -> bool {
+        self.owes() || self.outgoing().is_spilling()
+    }
+
     /// Sending end: does what was asked, as far as the kernel takes bytes now. True: the direction is the kernel's.
     pub(crate) fn give_back(&self, me: u32, kernel: &impl Kernel) -> bool {
         let Some(_locked) = self.lock_out(me) else { return false };

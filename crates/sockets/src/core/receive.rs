@@ -41,7 +41,7 @@ impl Upgraded {
                 Err(other) => Some(other),
             };
             if let Some(other) = other {
-                if self.owes() {
+                if self.is_waited_for() {
                     // Whoever waits for an answer may have to send the question another way.
                     self.give_back(me, kernel);
                 }
