@@ -657,10 +657,14 @@ impl Member {
         (self.fd, self.moved) = (heir, true);
     }
 
-    /// The registration ends, or becomes the program's own if the file may stay open without this descriptor.
+    /// The registration ends, or becomes the program's own if the file may stay open without this
+    /// descriptor. If nobody else can have the file the kernel ends it with the descriptor.
     fn hand_over(&self, going: &Going<'_>) {
         let Some(epfd) = going.epfd else { return };
         let stays = going.heir.is_some() || going.leaves == Leaves::Stays || going.tcp.is_shared();
+        if !stays && going.tcp.connection().is_some_and(|connection| !connection.was_offered()) {
+            return;
+        }
         let manner_only = if self.armed { self.events } else { self.events & MANNER };
         let mut event = epoll_event { events: manner_only, u64: self.data };
         let op = if stays && !self.asleep { libc::EPOLL_CTL_MOD } else { libc::EPOLL_CTL_DEL };

@@ -317,8 +317,9 @@ fn lingers_zero(fd: c_int) -> bool {
     option::<libc::linger>(fd, libc::SOL_SOCKET, libc::SO_LINGER).is_some_and(|l| l.l_onoff != 0 && l.l_linger == 0)
 }
 
-/// Makes a descriptor known that just became a connection, if it is one of TCP and none of the exclusions.
-pub(crate) fn adopt(fd: c_int) {
+/// Makes a descriptor known that just became a connection, if it is one of TCP and none of the
+/// exclusions. `nonblocking` is `O_NONBLOCK` of a socket that is new, where it is known.
+pub(crate) fn adopt(fd: c_int, nonblocking: Option<bool>) {
     if !config().active || fd <= libc::STDERR_FILENO || Inside::here() || reason::stopped().is_some() {
         return;
     }
@@ -331,6 +332,7 @@ pub(crate) fn adopt(fd: c_int) {
     insert(fd, || own::context().track(borrowed(fd)));
     if let Some(tcp) = table::connection(fd) {
         let _inside = Inside::enter();
+        nonblocking.inspect(|yes| tcp.set_nonblocking(*yes));
         tcp.connection().inspect(|connection| connection.begin(own::context(), borrowed(fd)));
     }
 }

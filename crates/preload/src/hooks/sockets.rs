@@ -18,29 +18,31 @@ hook! { fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
         super::descriptors::dissolve(fd);
     }
     let result = real::connect(fd, addr, len);
-    let under_way = result == 0 || matches!(crate::errno::current(), libc::EINPROGRESS | libc::EINTR);
+    // Only a socket that is not to wait says so.
+    let goes_on = result != 0 && crate::errno::current() == libc::EINPROGRESS;
+    let under_way = result == 0 || goes_on || crate::errno::current() == libc::EINTR;
     if under_way && matches!(family, libc::AF_INET | libc::AF_INET6) {
         let _kept = Kept::now();
         // Some programs connect twice to learn the outcome: the connection is known already.
         if table::entry(fd) == Entry::Nothing {
-            tcp::adopt(fd);
+            tcp::adopt(fd, goes_on.then_some(true));
         }
     }
     result
 } }
 
 hook! { fn accept(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
-    accepted(real::accept(fd, addr, len))
+    accepted(real::accept(fd, addr, len), 0)
 } }
 
 hook! { fn accept4(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int {
-    accepted(real::accept4(fd, addr, len, flags))
+    accepted(real::accept4(fd, addr, len, flags), flags)
 } }
 
-fn accepted(new: c_int) -> c_int {
+fn accepted(new: c_int, flags: c_int) -> c_int {
     if new >= 0 {
         let _kept = Kept::now();
-        tcp::adopt(new);
+        tcp::adopt(new, Some(flags & libc::SOCK_NONBLOCK != 0));
     }
     new
 }

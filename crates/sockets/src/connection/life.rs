@@ -355,6 +355,12 @@ impl Connection {
         self.stage() == Stage::Closed
     }
 
+    /// Whether the node was given a copy of its socket, which keeps that open for some time beyond
+    /// the program's own descriptors.
+    pub fn was_offered(&self) -> bool {
+        self.offered_after.load(Ordering::Relaxed) != 0
+    }
+
     fn withdraw(&self, context: &Context) {
         context.node().withdraw(self.offer.load(Ordering::Relaxed), self.cookie.load(Ordering::Relaxed));
     }
