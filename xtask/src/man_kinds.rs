@@ -132,11 +132,9 @@ fn methods(library: &str) -> BTreeMap<(String, String), String> {
             signature.push_str(next);
         }
         let name = words(rest).next().unwrap_or_default().to_string();
-        let error = signature
-            .rsplit("->")
-            .next()
-            .filter(|_| signature.contains("->"))
-            .and_then(|result| words(result).filter(|w| w.ends_with("Error")).last());
+        // Behind the last arrow: arguments may be functions.
+        let result = signature.rsplit_once("->").map(|(_, result)| result);
+        let error = result.and_then(|result| words(result).filter(|word| word.ends_with("Error")).last());
         if let Some(error) = error {
             found.insert((of.clone(), name), error.to_string());
         }
@@ -172,25 +170,18 @@ fn calls(errors: &BTreeMap<String, Kinds>, methods: &BTreeMap<(String, String), 
             after(&code.join("\n").replace("VMMC_", " VMMC_"), " VMMC_").map(str::to_string).collect()
         };
         for body in bodies.iter().filter(|body| body.starts_with("vmmc_")) {
-            let handles = BEHIND.iter().filter(|(handle, _)| {
-                body.contains(&format!("const {handle},")) || body.contains(&format!("const {handle})"))
-            });
-            let mut called: Vec<(&str, &str)> = Vec::new();
-            for (_, types) in handles {
-                // Also over the end of a line.
-                let flat: String = body.lines().map(str::trim).collect();
-                let flat: Vec<String> = after(&flat, ".").map(str::to_string).collect();
-                let of = |of: &&'static str| {
-                    methods
-                        .keys()
-                        .filter(|(known, name)| known == *of && flat.contains(name))
-                        .map(|(_, name)| (*of, name.as_str()))
-                        .collect::<Vec<_>>()
-                };
-                types.iter().for_each(|name| called.extend(of(&name)));
-            }
-            called
-                .extend(BY_HELPER.iter().filter(|(text, _, _)| body.contains(text)).map(|(_, of, name)| (*of, *name)));
+            let is_taken = |handle: &str| [",", ")"].iter().any(|end| body.contains(&format!("const {handle}{end}")));
+            let types =
+                BEHIND.iter().filter(|(handle, _)| is_taken(handle)).flat_map(|(_, types)| types.iter().copied());
+            let types: Vec<&str> = types.collect();
+            // What is called, also over the end of a line.
+            let flat: String = body.lines().map(str::trim).collect();
+            let names: BTreeSet<&str> = after(&flat, ".").collect();
+            let known = methods.keys().map(|(of, name)| (of.as_str(), name.as_str()));
+            let by_handle = known.filter(|(of, name)| types.contains(of) && names.contains(name));
+            let by_helper =
+                BY_HELPER.iter().filter(|(text, _, _)| body.contains(text)).map(|(_, of, name)| (*of, *name));
+            let called: Vec<(&str, &str)> = by_handle.chain(by_helper).collect();
             let library = called.iter().filter_map(|(of, name)| methods.get(&(of.to_string(), name.to_string())));
             let library = library.flat_map(|error| errors[error].iter().cloned()).collect();
             let mut helpers = status(&rest);
