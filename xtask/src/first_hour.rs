@@ -151,7 +151,7 @@ fn type_all(home: &Path, blocks: &[Block], full: bool) -> Result<String, String>
         }
     }
     // What was installed is complete before it is taken away, and afterwards nothing of it is left.
-    script.push_str("cd; echo '== the installed tree'\ntest -x ~/.local/lib/vmmc/libvmmc_preload.so\n");
+    script.push_str("cd; echo '== the installed tree'\ntest -x ~/.local/lib/vmmc/libvmmc_preload.so\ntest -f ~/.local/share/doc/vmmc/counters.md\n");
     script.push_str("if command -v systemd-analyze >/dev/null; then systemd-analyze verify ~/.local/lib/systemd/system/*.service ~/.local/share/systemd/user/*.service; else echo SKIP units: no systemd-analyze; fi\n");
     if full {
         script.push_str("test -z \"$(find ~/.local -size +15M -print)\"\n");

@@ -116,6 +116,7 @@ pub(crate) fn install(tree: &mut Tree, part: Part, profile: &str) -> Result<usiz
     for name in ["LICENSE-MIT", "LICENSE-APACHE"] {
         tree.copy(&root().join(name), &format!("share/doc/vmmc/{name}"))?;
     }
+    documents(tree)?;
     if part == Part::C {
         return Ok(pages);
     }
@@ -134,6 +135,15 @@ pub(crate) fn install(tree: &mut Tree, part: Part, profile: &str) -> Result<usiz
     pages += commands_pages(tree, &program)?;
     units(tree)?;
     Ok(pages)
+}
+
+/// The documents, which messages, man pages and the C header name, with the figures that they show.
+fn documents(tree: &mut Tree) -> Result<(), String> {
+    let folder = root().join("docs");
+    for entry in fs::read_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))?.flatten() {
+        tree.copy(&entry.path(), &format!("share/doc/vmmc/{}", entry.file_name().to_string_lossy()))?;
+    }
+    Ok(())
 }
 
 /// Where a profile builds.
@@ -432,6 +442,23 @@ mod tests {
         tree.write("share/man/man1/vmmc-new.1", "page").expect("written");
         tree.finish(Part::All).expect("finished");
         assert!(!scratch.0.join("share/man/man1/vmmc-old.1").exists());
+        uninstall(&tree).expect("uninstalled");
+        assert_eq!(listed(&scratch.0), Vec::<String>::new());
+    }
+
+    #[test]
+    fn documents_that_messages_name_are_installed() {
+        let scratch = Scratch::new("documents");
+        let mut tree = Tree::new(&scratch.0, None, false).expect("a tree");
+        documents(&mut tree).and_then(|()| tree.finish(Part::C)).expect("filled");
+        let faces = ["crates/cli/src", "crates/node/src", "crates/vmmc/src", "bindings/c/include", "bindings/python"];
+        let found = Command::new("grep").args(["-rhoE", "[a-z-]+\\.md\\b"]).args(faces).current_dir(root()).output();
+        let found = String::from_utf8(found.expect("grep").stdout).expect("text");
+        let named: BTreeSet<&str> = found.lines().collect();
+        assert!(named.contains("counters.md"), "{named:?}");
+        for name in named {
+            assert!(scratch.0.join("share/doc/vmmc").join(name).exists(), "{name} is named, and not installed");
+        }
         uninstall(&tree).expect("uninstalled");
         assert_eq!(listed(&scratch.0), Vec::<String>::new());
     }

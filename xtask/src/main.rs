@@ -7,6 +7,8 @@ mod failures;
 mod first_hour;
 mod install;
 mod man;
+#[cfg(test)]
+mod man_kinds;
 mod man_statuses;
 mod printed;
 mod python;

@@ -186,6 +186,9 @@ pub(crate) fn check(complaints: &mut Vec<String>) {
             complaints.push(format!("{TROUBLES}: quotes nothing of {text:?} ({file})"));
         }
     }
+    for (file, text) in all.iter().filter(|(file, text)| is_seen(file) && speaks_rust(text)) {
+        complaints.push(format!("{file}: {text:?} names something of Rust; others read it too, so say it in words"));
+    }
     let says = |quote: &str| all.iter().any(|(_, text)| text.contains(quote));
     for quote in quotes.iter().filter(|quote| !says(quote) && !OTHERS.contains(quote)) {
         complaints.push(format!("{TROUBLES}: no text of ours says {quote:?}"));
@@ -247,6 +250,15 @@ fn joined(text: &str) -> String {
 fn is_seen(file: &str) -> bool {
     let face = FACES.iter().any(|folder| file.starts_with(folder));
     face && !APART.iter().any(|part| file.starts_with(part) || file.contains(&format!("/{part}")))
+}
+
+/// Whether a text has a path of Rust in it, as in `Session::attach`. Users of C, Python and the command read the same
+/// texts.
+fn speaks_rust(text: &str) -> bool {
+    let ends = |part: &str| part.chars().next_back().is_some_and(char::is_alphabetic);
+    let mut parts = text.split("::");
+    let mut before = parts.next().unwrap_or_default();
+    parts.any(|after| ends(std::mem::replace(&mut before, after)) && after.starts_with(char::is_alphabetic))
 }
 
 /// Whether a text has to be quoted.
@@ -368,6 +380,7 @@ mod tests {
         let page = "quoted `outside of the tables`\n| `first`, `and this` | `not here` |\n| `VMMC_FULL` | `Full` |\n";
         assert_eq!(quotes(page), ["first", "and this"]);
         assert_eq!(letters("… of …"), 4);
+        assert!(speaks_rust("start one (`Embedded::start`)") && !speaks_rust("listens on [::1], a::, ::b"));
         let found = variables("env(\"VMMC_NODE\") \"VMMC_RANK=3\" \"VMMC_NODE is unset\"");
         assert_eq!(found, ["VMMC_NODE", "VMMC_RANK"]);
     }

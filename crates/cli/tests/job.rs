@@ -14,6 +14,9 @@ use vmmc::job::{Change, Job, JobError};
 #[ignore = "the ranks of the other tests"]
 fn member() {
     let Ok(role) = std::env::var("TEST_ROLE") else { return };
+    if role == "crowd" {
+        return crowd();
+    }
     let job = Job::attach().expect("we were started by vmmc run");
     match role.as_str() {
         "collect" => collect(&job),
@@ -24,6 +27,17 @@ fn member() {
         other => panic!("no role {other}"),
     }
     println!("fine");
+}
+
+/// Stays until somebody finds no room, which ends the job.
+fn crowd() {
+    match Job::attach() {
+        Ok(_job) => std::thread::sleep(PATIENCE),
+        Err(error) => {
+            println!("{error}");
+            std::process::exit(1);
+        }
+    }
 }
 
 fn by(job: &Job) -> vmmc::Deadline {
@@ -173,6 +187,16 @@ fn members_meet_and_gather_on_one_two_and_four_nodes() {
         assert!(output.status.success(), "{}", text(&output.stderr));
         fine(&output, ranks.parse().expect("a number"));
     }
+}
+
+#[test]
+fn more_ranks_than_a_node_serves_are_told_to_use_more_nodes() {
+    let node = common::Node::start("crowd", &["--plain"]);
+    let output = run("crowd", &["-n", "300", "--node", &node.name]);
+    assert!(!output.status.success());
+    let said = text(&output.stdout);
+    assert!(said.contains("256 processes are attached to this node already"), "{said}{}", text(&output.stderr));
+    assert!(said.contains("use more nodes (`vmmc run --nodes 2`, `vmmc run --hosts FILE`)"), "{said}");
 }
 
 #[test]

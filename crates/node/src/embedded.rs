@@ -45,7 +45,7 @@ pub enum AttachError {
     Channel(#[from] vmmc_host::channel::ChannelError),
     /// The caller is a child of the process that started the node.
     #[error(
-        "this node lives in process {parent}, and the calling process was forked from it; start a node of its own here (`Embedded::start`), or attach to a daemon"
+        "this node lives in process {parent}, and the calling process was forked from it; start a node of its own here, or attach to a daemon (`vmmc node start`)"
     )]
     Forked {
         /// The process that started it.

@@ -8,7 +8,7 @@ mod common;
 
 use common::raw::{self, LONG, Raw};
 use common::wild::{self, HONEST, HOSTILE, Noise, as_user, become_user, can_be_others};
-use common::{Honest, Node, TOO_SLOW, VMMCD, ask, attach_call, beside, connect, nap, turn};
+use common::{Honest, Node, Over, TOO_SLOW, VMMCD, ask, attach_call, beside, connect, nap, turn};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
@@ -305,11 +305,12 @@ fn a_user_whose_descriptors_cannot_be_closed_takes_no_more_than_its_share() {
         let most = scope.spawn(|| {
             let mut most = 0;
             while !over.load(Ordering::SeqCst) {
-                most = std::fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count).max(most);
+                most = wild::descriptors_of(pid).max(most);
                 std::thread::sleep(Duration::from_millis(5));
             }
             most
         });
+        let is_over = Over(&over);
         beside(&mut node, || {
             let end = Instant::now() + Duration::from_secs(4);
             let register = encode(&Request { serial: 1, call: Call::RegisterRegion { len: 4096 } });
@@ -336,7 +337,7 @@ fn a_user_whose_descriptors_cannot_be_closed_takes_no_more_than_its_share() {
             }
             println!("{count} connections with descriptors that linger");
         });
-        over.store(true, Ordering::SeqCst);
+        drop(is_over);
         most.join().unwrap()
     });
     println!("the daemon had up to {most} of {LIMIT} descriptors");
@@ -377,6 +378,7 @@ fn a_process_that_leaves_very_much_behind_holds_nobody_up() {
             }
             longest
         });
+        let is_over = Over(&over);
         beside(&mut node, || {
             let mut processes = Vec::new();
             let mut made = 0;
@@ -407,7 +409,7 @@ fn a_process_that_leaves_very_much_behind_holds_nobody_up() {
             });
             std::thread::sleep(Duration::from_secs(1));
         });
-        over.store(true, Ordering::SeqCst);
+        drop(is_over);
         longest.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     });
     println!("the longest honest call: {:?} while it all came, {:?} while it went", longest[0], longest[1]);

@@ -368,7 +368,9 @@ fn who_waits_for_a_dead_node_hears_of_a_reset() {
             let heard = client.line();
             // As a dropped connection: how, depends on which kernel message comes first. Never as if the stream had gone on.
             assert!(["ConnectionResetError", "got 0"].contains(&heard.as_str()), "{then}, own {own}: {heard}");
-            assert!(start.elapsed() < Duration::from_secs(30), "{then}, own {own}: it took {:?}", start.elapsed());
+            // A second, or the peer timeout of these nodes as well; and what a busy machine takes.
+            let bound = Duration::from_secs(if own { 3 } else { 5 });
+            assert!(start.elapsed() < bound, "{then}, own {own}: it took {:?}", start.elapsed());
         }
     }
 }

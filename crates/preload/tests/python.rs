@@ -552,3 +552,42 @@ fn urgent_data_exclusive_and_nested_sets_are_as_without() {
     assert!(without.ends_with("nested True True True\n"), "{without}");
     assert_eq!(world.run(By::Exec, &["python3", "-c", &script]), without);
 }
+
+/// Which of a pipe, written first, and two connections, the second one written before the first, an event loop hears of
+/// first.
+const ORDER: &str = r#"
+import os, select, socket, time
+def pair():
+    listener = socket.socket(); listener.bind(('127.0.0.1', 0)); listener.listen(1)
+    here = socket.create_connection(listener.getsockname()); there = listener.accept()[0]
+    for _ in range(200):
+        here.sendall(b'x'); there.recv(1); there.sendall(b'y'); here.recv(1)
+    return here, there
+reading, writing = os.pipe()
+(here1, there1), (here2, there2) = pair(), pair()
+names = {there1.fileno(): 'one', there2.fileno(): 'two', reading: 'pipe'}
+loop = select.epoll()
+for fd in names: loop.register(fd, select.EPOLLIN)
+for _ in range(200):
+    os.write(writing, b'p'); here2.sendall(b'2'); here1.sendall(b'1')
+    # A loop that asks again at once is told of rings alone, for some time.
+    time.sleep(0.001)
+    heard = []
+    while len(heard) < 3:
+        for fd, _ in loop.poll():
+            os.read(fd, 1); heard.append(names[fd])
+    print(*heard)
+"#;
+
+#[test]
+fn a_set_gives_connections_in_rings_and_everything_else_first_in_turns() {
+    if !have("python3", "python3") {
+        return;
+    }
+    let heard = World::new().run(AT_ONCE, &["python3", "-c", ORDER]);
+    // Those in rings stand together, among each other in no order that they came in.
+    let rings = heard.lines().filter(|line| line.ends_with("pipe")).count();
+    let kernel = heard.lines().filter(|line| line.starts_with("pipe")).count();
+    assert!(rings + kernel >= 190, "{heard}");
+    assert!(rings >= 50 && kernel >= 50, "not in turns: rings first {rings} times, the kernel {kernel} times");
+}

@@ -14,6 +14,8 @@ use vmmc_sockets::{Context, Medium, Stream};
 
 /// Within this time a death is told; far more than it takes, for busy machines.
 const TOLD: Duration = Duration::from_secs(20);
+/// A death that is heard of within a second, as docs/sockets.md says, and what a busy machine takes.
+const WITHIN_A_SECOND: Duration = Duration::from_secs(3);
 
 /// A child process in some role, and its listener's address.
 struct Role {
@@ -185,9 +187,11 @@ fn a_reader_asleep_is_told_when_its_peer_and_the_node_are_killed_at_once() {
     // Long enough to be asleep for good; nothing depends on it.
     std::thread::sleep(Duration::from_millis(600));
     node.child.kill().unwrap();
+    let killed = Instant::now();
     peer.kill();
     node.child.wait().unwrap();
     let got = reader.join().unwrap();
+    assert!(killed.elapsed() < WITHIN_A_SECOND, "it was told after {:?}", killed.elapsed());
     assert!(matches!(got, Ok(0)) || got.is_err(), "{got:?}");
 }
 
@@ -240,8 +244,7 @@ fn whoever_sleeps_is_told_of_a_death_in_time_whatever_state_the_node_is_in() {
         for_reader.kill();
         for_writer.kill();
         for _ in 0..2 {
-            // A second, and what a busy machine takes; before there was a bound it was half a minute.
-            wait.recv_timeout(Duration::from_secs(10)).unwrap_or_else(|_| panic!("{what:?} after {asleep_ms} ms"));
+            wait.recv_timeout(WITHIN_A_SECOND).unwrap_or_else(|_| panic!("{what:?} after {asleep_ms} ms"));
         }
         println!("{what:?} after {asleep_ms} ms: both were told within {:?}", killed.elapsed());
     }

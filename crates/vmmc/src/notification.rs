@@ -132,6 +132,9 @@ impl Core {
         taker: Taker,
         mut handler: impl FnMut(Notification) + Send + 'static,
     ) -> Result<HandlerGuard, WaitError> {
+        if self.is_forked() {
+            return Err(WaitError::Forked { parent: self.pid });
+        }
         let stop = Arc::new(AtomicBool::new(false));
         let (core, stopped) = (self.clone(), stop.clone());
         self.hub.handler(taker, true);

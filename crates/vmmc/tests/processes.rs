@@ -197,6 +197,8 @@ fn a_forked_child_finds_the_session_unusable() {
             && not_here(export.read(0, &mut [0; 4]))
             && not_here(export.word(0).map(drop))
             && export.wait_word(0, |_| true).is_err()
+            && matches!(session.on_notification(|_| {}), Err(WaitError::Forked { .. }))
+            && matches!(spare.0.on_notification(|_| {}), Err(WaitError::Forked { .. }))
             && not_here(buffer.write(0, b"child"))
             && not_here(buffer.read(0, &mut [0; 4]))
             && not_here(buffer.word(0).map(drop))

@@ -57,7 +57,7 @@ fn paths(session: &Session, from: Option<&str>, json: bool) -> Result<(), Failur
     let why = |path: &str| match path {
         "mapped" => "copies into mapped memory, no system call, no node",
         "engine" => {
-            "through the node: the export cannot be mapped with these rights; ask in the importing program with Import::explain"
+            "through the node: the export cannot be mapped with these rights; the importing program can ask its import for the reason"
         }
         _ => "the export is on another node: descriptors to the node, packets between the nodes",
     };

@@ -54,6 +54,8 @@ pub(super) struct Sockets {
     strangers: VecDeque<Stranger>,
     /// To be sent by whoever called.
     outbox: Vec<(usize, SocketNews, Vec<OwnedFd>)>,
+    /// To be closed by whoever called, where nobody waits for it.
+    copies: witness::Copies,
 }
 
 /// What the service needs of the kernel.
@@ -235,6 +237,11 @@ impl Sockets {
         std::mem::take(&mut self.outbox)
     }
 
+    /// Descriptors to close where nobody waits for it, with the users whose they are.
+    pub(super) fn take_copies(&mut self) -> Vec<(u32, OwnedFd)> {
+        std::mem::take(&mut self.copies)
+    }
+
     /// Clients.
     pub(super) fn clients(&self) -> usize {
         self.clients.len()
@@ -278,7 +285,9 @@ impl Sockets {
             return Err(Misbehaved);
         }
         // Whoever attached was told if there are none.
-        let seen = self.means.as_mut().map_or(Err(OfferRefusal::MemoryShort), |m| m.witness.connection(client, socket));
+        let copies = &mut self.copies;
+        let seen = self.means.as_mut().map(|means| means.witness.connection(client, socket, copies));
+        let seen = seen.unwrap_or(Err(OfferRefusal::MemoryShort));
         let (own, cookie) = match seen {
             Ok(own) => (own, socket.cookie),
             Err(why) => {

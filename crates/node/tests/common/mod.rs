@@ -57,7 +57,8 @@ impl Node {
         choose(&mut config);
         let daemon = Watched::start(VMMCD, config.to_args(), descriptors);
         let node = Node { name, daemon, _turn: turn };
-        raw::wait(&nap, || node.connect().ok());
+        // The kernel takes connections before the daemon has all that it holds: only its answer says that it has.
+        raw::wait(&nap, || ask(&node.connect().ok()?, Call::Info { details: false }, &[]).ok()?.ok());
         node
     }
 
@@ -142,6 +143,15 @@ impl Honest {
     }
 }
 
+/// Says that something is over when it is dropped, also by a panic: a thread that goes on until then would go on for ever.
+pub(crate) struct Over<'a>(pub(crate) &'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
 /// Has the honest pair go on while others do their worst, at least some exchanges long.
 pub(crate) fn beside(node: &mut Node, worst: impl FnOnce() + Send) {
     beside_user(HOSTILE, node, worst);
@@ -166,13 +176,6 @@ pub(crate) fn beside_user(uid: u32, node: &mut Node, worst: impl FnOnce() + Send
             honest.check();
         });
         let hostile = scope.spawn(|| {
-            // Also if it panics: who waits for it would wait for ever.
-            struct Over<'a>(&'a AtomicBool);
-            impl Drop for Over<'_> {
-                fn drop(&mut self) {
-                    self.0.store(true, Ordering::SeqCst);
-                }
-            }
             let _over = Over(&over);
             hostile_thread.store(rustix::thread::gettid().as_raw_nonzero().get(), Ordering::SeqCst);
             become_user(uid);

@@ -33,6 +33,9 @@ impl Station {
             }
             call => self.sockets.handle(now, index, call, fds),
         };
+        for (uid, copy) in self.sockets.take_copies() {
+            drop(self.sort(uid, vec![copy]));
+        }
         if done == Err(Misbehaved) {
             self.let_die(index);
         }

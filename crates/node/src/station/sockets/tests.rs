@@ -5,6 +5,7 @@
 use super::*;
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 use vmmc_host::stream::{EndWords, claim};
 
 /// A service with one client of this process's user, for each process that is wanted.
@@ -155,6 +156,56 @@ fn a_socket_is_claimed_by_its_user_by_root_or_by_whoever_is_seen_to_hold_it() {
     sockets.handle(Time::ZERO, 0, call, Vec::new()).unwrap();
     assert_eq!(refused(sockets.take_outbox().pop().map(|(_, n, _)| n)), Some(OfferRefusal::NotConnected));
     assert!(sockets.offers.is_empty() && sockets.client(0).offers.is_empty());
+}
+
+/// A client closes what it claims while the node looks whether it has it. Whoever drops the last copy of a socket that
+/// lingers waits, and that must never be the node.
+#[test]
+fn a_descriptor_that_is_closed_while_the_node_looks_at_it_holds_it_up_no_longer() {
+    const LINGER: Duration = Duration::from_secs(3);
+    const ROUNDS: u32 = 4_000;
+    let Some((mut sockets, _bells)) = service(1) else { return };
+    if !crate::testing::can_be_others() {
+        return;
+    }
+    let closers = crate::station::closers::Closers::new(false);
+    sockets.client(0).uid = 54_321;
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    rustix::net::sockopt::set_socket_recv_buffer_size(&listener, 4096).unwrap();
+    let mut longest = Duration::ZERO;
+    let mut looks = 0;
+    for round in 0..ROUNDS {
+        let mut socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (peer, _) = listener.accept().unwrap();
+        rustix::net::sockopt::set_socket_send_buffer_size(&socket, 4096).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        while std::io::Write::write(&mut socket, &[0; 1 << 16]).is_ok() {}
+        rustix::net::sockopt::set_socket_linger(&socket, Some(LINGER)).unwrap();
+        let claim = claim(socket.as_fd()).unwrap();
+        let inode = rustix::fs::fstat(&socket).unwrap().st_ino as u32;
+        let found = vmmc_host::stream::KernelSocket { inode, uid: 54_322, established: true, cookie: claim.cookie };
+        let (begin, begun) = std::sync::mpsc::channel();
+        // Not joined: its close may linger until the round is over.
+        std::thread::spawn(move || {
+            begun.recv().unwrap();
+            (0..round % 100).for_each(|_| std::hint::spin_loop());
+            drop(socket);
+        });
+        begin.send(()).unwrap();
+        let mut held = true;
+        while held {
+            let mut copies = witness::Copies::new();
+            let start = Instant::now();
+            held = witness::is_held(sockets.client(0), claim.descriptor, &found, &mut copies);
+            longest = longest.max(start.elapsed());
+            looks += 1;
+            copies.into_iter().for_each(|(uid, copy)| drop(closers.sort(uid, vec![copy])));
+        }
+        // A reset, which ends all lingering.
+        drop(peer);
+    }
+    println!("the longest of {looks} looks: {longest:?}");
+    assert!(longest < LINGER / 2, "a look took {longest:?}");
 }
 
 #[test]

@@ -6,12 +6,20 @@
 //! * the client is root, or
 //! * it belongs to somebody else, and the kernel shows it among the client's descriptors: a server that accepted as root and then became a user has such sockets.
 //!
-//! Invariant: nobody claims a connection of another user. What two processes of one user claim of each other's they could have had anyway. Source: docs/sockets.md.
+//! Invariant: nobody claims a connection of another user. What two processes of one user claim of each other's they could
+//! have had anyway. A look at a descriptor of another user never leaves the node with the last copy of it to close: any
+//! look holds the file for a moment, and its owner may close it meanwhile, so the node takes a copy of its own, which is
+//! closed where nobody waits ([`Copies`]). Source: docs/sockets.md.
 
 use super::Client;
+use rustix::process::{PidfdGetfdFlags, pidfd_getfd};
 use std::fmt;
+use std::os::fd::{AsFd, OwnedFd};
 use vmmc_host::stream::messages::{OfferRefusal, SocketClaim};
 use vmmc_host::stream::{Endpoints, KernelSocket, SocketDiag};
+
+/// Copies of descriptors of clients that were looked at, with the users whose closings they are.
+pub(super) type Copies = Vec<(u32, OwnedFd)>;
 
 /// Asks the kernel.
 #[derive(Debug)]
@@ -44,11 +52,16 @@ impl Witness {
     }
 
     /// The connection that a client claims to have one end of.
-    pub(super) fn connection(&mut self, client: &Client, claim: &SocketClaim) -> Result<Endpoints, OfferRefusal> {
+    pub(super) fn connection(
+        &mut self,
+        client: &Client,
+        claim: &SocketClaim,
+        copies: &mut Copies,
+    ) -> Result<Endpoints, OfferRefusal> {
         let found = self.diag.find(claim).map_err(|_| OfferRefusal::MemoryShort)?;
         let found = found.filter(|found| found.established).ok_or(OfferRefusal::NotConnected)?;
         let own = found.uid == client.uid || client.uid == 0;
-        if !own && !is_held(client, claim.descriptor, &found) {
+        if !own && !is_held(client, claim.descriptor, &found, copies) {
             return Err(OfferRefusal::NotYours);
         }
         let [local, remote] = [claim.local, claim.remote]
@@ -58,8 +71,18 @@ impl Witness {
 }
 
 /// Whether the client has the socket under that number. Its process must live on behind the look: another one may have its id by then.
-fn is_held(client: &Client, descriptor: i32, socket: &KernelSocket) -> bool {
-    let link = std::fs::read_link(format!("/proc/{}/fd/{descriptor}", client.pid));
-    let there = link.is_ok_and(|link| link.as_os_str() == format!("socket:[{}]", socket.inode).as_str());
-    there && client.watch.as_ref().is_some_and(|watch| !watch.has_ended())
+pub(super) fn is_held(client: &Client, descriptor: i32, socket: &KernelSocket, copies: &mut Copies) -> bool {
+    let Some(watch) = &client.watch else { return false };
+    let there = if client.uid == rustix::process::geteuid().as_raw() {
+        // Nobody whom the node serves needs to be kept from holding up its own user. This look is allowed where a copy is
+        // not (ptrace_scope of Yama).
+        let link = std::fs::read_link(format!("/proc/{}/fd/{descriptor}", client.pid));
+        link.is_ok_and(|link| link.as_os_str() == format!("socket:[{}]", socket.inode).as_str())
+    } else {
+        let copy = pidfd_getfd(watch.as_fd(), descriptor, PidfdGetfdFlags::empty()).ok();
+        let cookie = copy.as_ref().and_then(|copy| rustix::net::sockopt::socket_cookie(copy).ok());
+        copies.extend(copy.map(|copy| (client.uid, copy)));
+        cookie == Some(socket.cookie)
+    };
+    there && !watch.has_ended()
 }
