@@ -105,6 +105,37 @@ pub struct Span {
     pub len: u64,
 }
 
+/// Memory that this process makes for others and does not map.
+#[derive(Debug)]
+pub struct Unmapped {
+    fd: OwnedFd,
+    bytes: u64,
+}
+
+impl Unmapped {
+    /// Makes so many bytes of zeros, all their memory reserved.
+    pub fn create(bytes: u64) -> Result<Unmapped, RegionError> {
+        Ok(Unmapped { fd: reserved_memfd(bytes, bytes)?, bytes: round_up(bytes) as u64 })
+    }
+
+    /// A descriptor of the memory, to be passed to another process.
+    pub fn share(&self) -> Result<OwnedFd, RegionError> {
+        duplicate(&self.fd)
+    }
+
+    /// Gives all of it back, whoever else has it: see [`Region::empty`].
+    pub fn empty(&self) {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        // A kernel that cannot keeps the memory, and nothing else changes.
+        let _ = rustix::fs::fallocate(&self.fd, flags, 0, self.bytes);
+    }
+}
+
+fn duplicate(fd: &OwnedFd) -> Result<OwnedFd, RegionError> {
+    fd.try_clone()
+        .map_err(|e| RegionError::System { call: "dup", errno: Errno::from_io_error(&e).unwrap_or(Errno::MFILE) })
+}
+
 struct Mapping {
     base: *mut u8,
     /// Bytes that may be used, `0 < len <= mapped`.
@@ -298,10 +329,7 @@ impl Region {
         // SAFETY: the mapping is ours and lives as long as `self`; it is swapped by an atomic mremap, so every access sees old or new pages with the same
         // content. Concurrent stores may be lost, which the documentation says, but touch no foreign memory.
         unsafe { swap_pages(self.0.base, self.0.mapped, Some(&new))? };
-        let clone = new.try_clone().map_err(|e| RegionError::System {
-            call: "dup",
-            errno: Errno::from_io_error(&e).unwrap_or(Errno::MFILE),
-        })?;
+        let clone = duplicate(&new)?;
         *fd = Some(new);
         Ok(clone)
     }
@@ -348,9 +376,7 @@ impl Region {
     /// A descriptor of the memory, to be passed to another process.
     pub fn share(&self) -> Result<OwnedFd, RegionError> {
         let fd = self.0.fd();
-        fd_of(&fd)?
-            .try_clone()
-            .map_err(|e| RegionError::System { call: "dup", errno: Errno::from_io_error(&e).unwrap_or(Errno::MFILE) })
+        duplicate(fd_of(&fd)?)
     }
 
     /// Maps whole pages of the region once more, present and locked in memory. The caller owns the mapping.

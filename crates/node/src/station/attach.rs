@@ -10,15 +10,17 @@ use super::memory::Left;
 use super::refusal::{refusal, shortage};
 use super::shares::{Holdings, Table};
 use super::{Readable, Station};
-use crate::limits::DESCRIPTORS_PER_PROCESS;
+use crate::limits::{DESCRIPTORS_PER_PROCESS, FORMER_RINGS_MAX};
 use rustix::event::{EventfdFlags, eventfd};
+use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use vmmc_host::abi::GateState;
 use vmmc_host::control::{Answer, CONTROL_VERSION, NodeEvent, Refusal, RefusalCode};
 use vmmc_host::process::ProcessWatch;
 use vmmc_host::wait::{WakeReceiver, wake_pair};
-use vmmc_host::{AttachArea, Channel, NotifyBell, PairRing};
+use vmmc_host::region::Unmapped;
+use vmmc_host::{AttachArea, Channel, NotifyBell};
 use vmmc_nic::{ImportId, ProcessId, Time};
 
 /// What a process that has gone leaves behind. Nothing in the node reaches it any more.
@@ -32,11 +34,13 @@ impl Leftover for Remains {
         if let Some(piece) = self.memory.as_mut().and_then(Leftover::give_up) {
             return Some(piece);
         }
-        // Each may have a ring, which is a mapping.
-        let link = self.process.as_mut().and_then(|process| process.links.pop());
-        if let Some(link) = link {
-            // Its notifier writes for nobody now.
-            link.ring.iter().for_each(PairRing::empty);
+        // Their notifiers write for nobody now.
+        let next = |process: &mut Process| {
+            let of_link = process.links.pop().map(|link| link.ring);
+            of_link.or_else(|| process.former_rings.pop_front().map(Some))
+        };
+        if let Some(ring) = self.process.as_mut().and_then(next) {
+            ring.iter().for_each(Unmapped::empty);
             return Some(Holdings::default());
         }
         // Its client may keep them for as long as it likes; what it had is given back, so they are
@@ -45,6 +49,18 @@ impl Leftover for Remains {
             process.area.empty();
             process.notify_bell.empty();
             Holdings::of_process()
+        })
+    }
+}
+
+/// Rings that nobody reads any more.
+struct Emptied(VecDeque<Unmapped>);
+
+impl Leftover for Emptied {
+    fn give_up(&mut self) -> Option<Holdings> {
+        self.0.pop_front().map(|ring| {
+            ring.empty();
+            Holdings::default()
         })
     }
 }
@@ -174,11 +190,13 @@ impl Station {
         }
         self.drop_exports(&mut process);
         self.drop_imports(&process);
+        let (gates, users) = process.gates.shared();
+        self.count_gates(gates, users);
         let id = process.id;
         let memory = self.memory.drop_process(id);
         self.closers.give_up(uid, Remains { memory, process: Some(process) });
         self.pins.detach(id);
-        self.announce_gone(id);
+        self.announce_gone(id, uid);
     }
 
     /// Ends a connection for its client; the socket is closed elsewhere, with all that it holds unread.
@@ -234,14 +252,30 @@ impl Station {
         }
     }
 
-    /// Whoever could be notified by it learns that no more comes.
-    fn announce_gone(&mut self, gone: ProcessId) {
+    /// Whoever could be notified by it learns that no more comes. It may still read what came: the
+    /// last rings keep their memory until it ends, which counts as a descriptor of its own each.
+    fn announce_gone(&mut self, gone: ProcessId, uid: u32) {
+        let mut unread = VecDeque::new();
         for index in self.attached.clone() {
-            let Some(process) = self.connections[index].as_mut().and_then(|c| c.process.as_mut()) else { continue };
+            let Some(connection) = self.connections[index].as_deref_mut() else { continue };
+            let Some(process) = connection.process.as_mut() else { continue };
             let Some(at) = process.links.iter().position(|l| l.importer == gone) else { continue };
-            if process.links.swap_remove(at).ring.is_some() && !process.unsay_pair(gone) {
-                self.tell(index, &NodeEvent::PairGone { process: gone.0 }, Vec::new());
+            let Some(ring) = process.links.swap_remove(at).ring else { continue };
+            if process.unsay_pair(gone) {
+                unread.push_back(ring);
+                continue;
             }
+            process.former_rings.push_back(ring);
+            if process.former_rings.len() > FORMER_RINGS_MAX {
+                unread.extend(process.former_rings.pop_front());
+            } else {
+                self.shares.count(connection.who.uid, &mut connection.held, Table::Descriptors, 1);
+            }
+            self.tell(index, &NodeEvent::PairGone { process: gone.0 }, Vec::new());
+        }
+        // The more mappings a client has made of one, the longer that takes.
+        if !unread.is_empty() {
+            self.closers.give_up(uid, Emptied(unread));
         }
     }
 

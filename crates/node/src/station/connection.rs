@@ -17,6 +17,7 @@ use vmmc_host::abi::{COOKIE_SEND_FAILED, Completion};
 use vmmc_host::channel::{ChannelError, PeerCredentials};
 use vmmc_host::control::{Moved, NodeEvent, Refusal, encode};
 use vmmc_host::process::ProcessWatch;
+use vmmc_host::region::Unmapped;
 use vmmc_host::ring::{Consumer, Producer, RegionWords};
 use vmmc_host::wait::WakeSender;
 use vmmc_host::{AttachArea, Channel, NotifyBell};
@@ -274,6 +275,8 @@ pub(super) struct Process {
     pub(super) imports_held: u32,
     /// Importers of its exports.
     pub(super) links: Vec<Link>,
+    /// Rings of importers which have gone, which this process may not have read to the end.
+    pub(super) former_rings: VecDeque<Unmapped>,
     /// Looks at its ring in vain.
     pub(super) quiet: u32,
     /// Progress of the engine at which it said `Busy`; it is offered the command again when there is more.
@@ -344,6 +347,7 @@ impl Process {
             imports: Vec::new(),
             imports_held: 0,
             links: Vec::new(),
+            former_rings: VecDeque::new(),
             quiet: 0,
             stalled_at: None,
             wake_due: false,

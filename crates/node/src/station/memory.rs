@@ -7,7 +7,9 @@ use super::closers::Leftover;
 use super::shares::Holdings;
 use super::translation::{ADDRESS_SPACE, Place, Table, Translations, are_one_kind};
 use crate::config::UtlbConfig;
-use crate::limits::{AWAITED_BYTES_MAX, CLOSED_AT_ONCE_BYTES, PINS_PER_CALL_MAX, TABLES_BEYOND_PAGES_MAX, TOUCHED_MAX};
+use crate::limits::{
+    AWAITED_BYTES_MAX, CLOSED_AT_ONCE_BYTES, PINS_PER_CALL_MAX, REGION_SLOTS_KEPT, TABLES_BEYOND_PAGES_MAX, TOUCHED_MAX,
+};
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
@@ -41,7 +43,12 @@ struct ProcessMemory {
     /// Whose regions these are; none: the slot is free.
     owner: Option<ProcessId>,
     slots: Vec<Slot>,
+    /// Free slots; also some that are gone, and no slot is made before those are taken out.
     free: Vec<u32>,
+    /// Regions.
+    count: usize,
+    /// Generation of the next slot that is made, behind all that slots which are gone have had.
+    fresh: u32,
     bytes: u64,
     /// Its own addresses.
     table: Table,
@@ -141,24 +148,18 @@ impl Memory {
 
     /// Regions of a process.
     pub(super) fn regions(&self, process: ProcessId) -> u32 {
-        self.of(process).map_or(0, |memory| (memory.slots.len() - memory.free.len()) as u32)
+        self.of(process).map_or(0, |memory| memory.count as u32)
     }
 
     /// Maps a memfd that came from a process.
     pub(super) fn register(&mut self, process: ProcessId, fd: OwnedFd, len: u64) -> Result<RegionId, MemoryError> {
         let memory = self.of_mut(process).expect("registered by an attached process");
-        if memory.free.is_empty() && memory.slots.len() >= REGIONS_PER_PROCESS_MAX {
+        if memory.count >= REGIONS_PER_PROCESS_MAX {
             return Err(MemoryError::TableFull);
         }
         let region = Region::map(fd, len, Protection::ReadWrite)?;
-        let slot = memory.free.pop().unwrap_or_else(|| {
-            memory.slots.push(Slot::default());
-            memory.slots.len() as u32 - 1
-        });
         memory.bytes += len;
-        let entry = &mut memory.slots[slot as usize];
-        entry.region = Some(region);
-        Ok(RegionId(slot | entry.generation << SLOT_BITS))
+        Ok(memory.put(region))
     }
 
     /// Gives what is not reached any more, to be given up.
@@ -174,6 +175,8 @@ impl Memory {
         let released = Released(std::mem::replace(slot, next));
         memory.bytes -= len;
         memory.free.push(id.0 & SLOT_MASK);
+        memory.count -= 1;
+        memory.shrink();
         Ok(released)
     }
 
@@ -364,6 +367,12 @@ impl Memory {
         Some(duplicate(fd))
     }
 
+    /// Slots that the table of a process has memory for, in either of its lists.
+    #[cfg(test)]
+    pub(super) fn slots(&self, process: ProcessId) -> usize {
+        self.of(process).map_or(0, |m| m.slots.capacity().max(m.free.capacity()))
+    }
+
     /// Bytes of a process's regions.
     pub(super) fn bytes(&self, process: ProcessId) -> u64 {
         self.of(process).map_or(0, |m| m.bytes)
@@ -380,9 +389,52 @@ impl Memory {
 }
 
 impl ProcessMemory {
+    fn put(&mut self, region: Region) -> RegionId {
+        self.count += 1;
+        let slot = loop {
+            match self.free.pop() {
+                Some(slot) if (slot as usize) < self.slots.len() => break slot,
+                Some(_) => {}
+                None => {
+                    self.slots.push(Slot { generation: self.fresh, ..Slot::default() });
+                    break self.slots.len() as u32 - 1;
+                }
+            }
+        };
+        let entry = &mut self.slots[slot as usize];
+        entry.region = Some(region);
+        RegionId(slot | entry.generation << SLOT_BITS)
+    }
+
+    /// Gives memory of the table back that has no use any more, when its last slots are free.
+    fn shrink(&mut self) {
+        while let Some(last) = self.slots.last().filter(|last| last.region.is_none()) {
+            if is_behind(last.generation, self.fresh) {
+                self.fresh = last.generation;
+            }
+            self.slots.pop();
+        }
+        let slots = self.slots.len();
+        // At least half of them are gone, each of which was taken out of the table once.
+        if self.free.len() > 2 * (slots - self.count) + REGION_SLOTS_KEPT {
+            self.free.retain(|slot| (*slot as usize) < slots);
+        }
+        if self.slots.capacity() > 3 * slots + REGION_SLOTS_KEPT {
+            self.slots.shrink_to(slots + slots / 2);
+        }
+        if self.free.capacity() > 3 * self.free.len() + REGION_SLOTS_KEPT {
+            self.free.shrink_to(self.free.len() + self.free.len() / 2);
+        }
+    }
+
     fn slot_mut(&mut self, id: RegionId) -> Option<&mut Slot> {
         self.slots.get_mut((id.0 & SLOT_MASK) as usize).filter(|s| s.is(id) && s.region.is_some())
     }
+}
+
+/// Whether a generation comes behind another one; they begin again at 0.
+fn is_behind(generation: u32, other: u32) -> bool {
+    (1..=GENERATION_MASK / 2).contains(&(generation.wrapping_sub(other) & GENERATION_MASK))
 }
 
 impl Slot {
@@ -605,6 +657,48 @@ mod tests {
         }
         let swapped = all.each_ref().map(|(memory, _)| memory.tables_swapped());
         assert!(swapped[0] == (0, 0) && swapped[1].1 > swapped[2].1 && swapped[2].1 > 100, "{swapped:?}");
+    }
+
+    #[test]
+    fn a_table_of_regions_that_were_released_is_small_and_old_ids_stay_stale() {
+        const REGIONS: usize = 2_000;
+        let (mut memory, process) = table();
+        let region = Region::create(4096).unwrap();
+        let register = |memory: &mut Memory| memory.register(process, region.share().unwrap(), 4096).unwrap();
+        let mut seen = std::collections::HashSet::new();
+        for round in 0..3 {
+            let mut ids: Vec<RegionId> = (0..REGIONS).map(|_| register(&mut memory)).collect();
+            assert!(ids.iter().all(|id| seen.insert(*id)), "an id came twice in round {round}");
+            // The last of them keeps the table as long as it is; others find room in it.
+            let last = ids.pop().unwrap();
+            ids.iter().for_each(|id| drop(memory.release(process, *id).unwrap()));
+            let again = register(&mut memory);
+            assert!(memory.slots(process) >= REGIONS && memory.regions(process) == 2 && seen.insert(again));
+            drop(memory.release(process, last).unwrap());
+            drop(memory.release(process, again).unwrap());
+            assert!(memory.slots(process) <= 128 && memory.regions(process) == 0, "{}", memory.slots(process));
+            // An old id finds nothing in a slot that came again.
+            let new = register(&mut memory);
+            assert!(seen.insert(new));
+            for old in ids.iter().chain([&last, &again]) {
+                assert!(memory.release(process, *old).is_err());
+                assert!(memory.region(RegionRef { process, region: *old }).is_none());
+            }
+            drop(memory.release(process, new).unwrap());
+        }
+    }
+
+    #[test]
+    fn an_id_comes_again_only_after_all_generations_of_its_slot() {
+        let (mut memory, process) = table();
+        let region = Region::create(4096).unwrap();
+        memory.processes[process.slot()].fresh = GENERATION_MASK - 1;
+        let ids = [(); 4].map(|()| {
+            let id = memory.register(process, region.share().unwrap(), 4096).unwrap();
+            drop(memory.release(process, id).unwrap());
+            id.0 >> SLOT_BITS
+        });
+        assert_eq!(ids, [GENERATION_MASK - 1, GENERATION_MASK, 0, 1]);
     }
 
     #[test]

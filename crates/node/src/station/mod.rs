@@ -23,6 +23,7 @@ mod link;
 mod logging;
 mod memory;
 mod notes;
+mod outlived;
 mod pins;
 mod redirection;
 mod refusal;
@@ -194,6 +195,7 @@ pub struct Station {
     outside: bool,
     sockets: sockets::Sockets,
     unread: unread::Unread,
+    outlived: outlived::Outlived,
     counters: Counters,
     notes: VecDeque<notes::Note>,
     log: logging::Logging,
@@ -216,6 +218,7 @@ enum Readable {
     Ended,
     Bell,
     Outside,
+    Outlived,
 }
 
 impl Station {
@@ -262,6 +265,7 @@ impl Station {
             outside: false,
             sockets: sockets::Sockets::new(between),
             unread: unread::Unread::default(),
+            outlived: outlived::Outlived::default(),
             counters: Counters::default(),
             notes: VecDeque::new(),
             log: logging::Logging::default(),
@@ -427,6 +431,7 @@ impl Station {
                 Readable::Doorbell => self.look_again(index),
                 Readable::Bell => {}
                 Readable::Outside => self.outside = true,
+                Readable::Outlived => self.serve_outlived(),
             }
         }
         if self.congested {
@@ -765,6 +770,7 @@ impl Station {
             Readable::Ended => (2, epoll::EventFlags::IN),
             Readable::Bell => (3, epoll::EventFlags::IN | epoll::EventFlags::ET),
             Readable::Outside => (4, epoll::EventFlags::IN),
+            Readable::Outlived => (5, epoll::EventFlags::IN),
         };
         epoll::add(&self.epoll, fd, epoll::EventData::new_u64(kind << 32 | index as u64), flags)
     }
@@ -794,7 +800,8 @@ fn readable(data: u64) -> Readable {
         1 => Readable::Doorbell,
         2 => Readable::Ended,
         3 => Readable::Bell,
-        _ => Readable::Outside,
+        4 => Readable::Outside,
+        _ => Readable::Outlived,
     }
 }
 

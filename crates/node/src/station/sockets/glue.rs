@@ -159,6 +159,7 @@ impl Station {
     pub(in crate::station) fn look_after_sockets(&mut self, now: Time) {
         if self.sockets.next_orphan().is_some_and(|due| due <= now) {
             self.sockets.serve_orphans(now);
+            self.count_slabs();
             self.send_socket_news();
         }
     }
