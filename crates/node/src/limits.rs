@@ -75,9 +75,9 @@ pub const IMPORTS_SLOTS_KEPT: usize = 64;
 /// Pages that the node made for processes which have ended, while clients of users other than the
 /// node's own keep them: 64 MiB.
 pub const OUTLIVED_PAGES_MAX: u64 = 16_384;
-/// Rings of notifiers which have gone that a process may not have read to the end: 12 KiB each. Of
+/// Rings of notifiers which have gone that a process may not have read to the end: 16 KiB each. Of
 /// more, the oldest are emptied.
-pub const FORMER_RINGS_MAX: usize = 64;
+pub const FORMER_RINGS_MAX: usize = 32;
 /// Slots of a table of a process's regions that has memory for them without use.
 pub const REGION_SLOTS_KEPT: usize = 64;
 /// Redirections posted on a node by users other than its own: each costs some 200 bytes.

@@ -243,6 +243,12 @@ impl Sockets {
         self.slabs.is_gone(held);
     }
 
+    /// Slots of slabs that have memory somewhere.
+    #[cfg(test)]
+    pub(super) fn slots(&self) -> u64 {
+        self.slabs.slots.total()
+    }
+
     /// Messages to send: connection, news, descriptors.
     pub(super) fn take_outbox(&mut self) -> Vec<(usize, SocketNews, Vec<OwnedFd>)> {
         std::mem::take(&mut self.outbox)

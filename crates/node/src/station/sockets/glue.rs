@@ -140,6 +140,7 @@ impl Station {
 
     /// Sends what the service has to say.
     pub(in crate::station) fn send_socket_news(&mut self) {
+        self.count_slabs();
         for table in [Table::Descriptors, Table::Regions] {
             self.shares.set_elsewhere(table, self.sockets.slabs());
         }
@@ -159,7 +160,6 @@ impl Station {
     pub(in crate::station) fn look_after_sockets(&mut self, now: Time) {
         if self.sockets.next_orphan().is_some_and(|due| due <= now) {
             self.sockets.serve_orphans(now);
-            self.count_slabs();
             self.send_socket_news();
         }
     }

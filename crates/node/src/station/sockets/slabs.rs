@@ -28,7 +28,7 @@ pub(super) struct Slabs {
     idle: VecDeque<u64>,
     last: u64,
     /// Slots that have memory, whether a connection is in them or not.
-    slots: Quota,
+    pub(super) slots: Quota,
     /// Slabs: each is a descriptor and a mapping of the node.
     taken: Quota,
     /// How many more there may be, all users together; none: as many as there are slots for.
