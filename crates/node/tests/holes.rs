@@ -1,0 +1,136 @@
+//! A user that maps memory which the node touches very many times, in many processes, and punches
+//! holes into it without end, beside an honest pair.
+//!
+//! The kernel takes a punched page out of all mappings, one by one, and lets whoever touches it
+//! wait meanwhile. `VMMC_HOLES_PROCESSES=n` has more processes map it, 60,000 times each. Needs
+//! root; without it the tests print `SKIP` and why.
+
+mod common;
+
+use common::raw::{self, Raw};
+use common::wild::{can_be_others, hostile_time};
+use common::{Node, attach_call, beside, connect, nap};
+use rustix::fs::FallocateFlags;
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::process::{Child, Command, Stdio};
+use std::rc::Rc;
+use std::time::Instant;
+use vmmc_host::control::{Answer, Reply, Request, decode, encode, rights};
+use vmmc_host::wait::Deadline;
+use vmmc_host::{Protection, Region};
+
+/// Mappings of each process: the kernel allows some more.
+const MAPPINGS: usize = 60_000;
+const ROLE: &str = "VMMC_HOLES_ROLE";
+
+/// Processes that map it.
+fn processes() -> usize {
+    std::env::var("VMMC_HOLES_PROCESSES").ok().and_then(|text| text.parse().ok()).unwrap_or(8)
+}
+
+/// One of the processes: maps what it has as its input, and punches holes if told to. No test of
+/// its own.
+#[test]
+fn a_process_with_very_many_mappings() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let memory = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
+    let len = rustix::fs::fstat(&memory).unwrap().st_size as u64;
+    let mut kept = Vec::new();
+    for _ in 0..MAPPINGS {
+        let copy = memory.try_clone().unwrap();
+        let Ok(region) = Region::map(copy, len, Protection::ReadOnly) else { break };
+        region.let_descriptor_go();
+        kept.push(region);
+    }
+    println!("mapped {}", kept.len());
+    std::io::stdout().flush().unwrap();
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    while role == "punch" {
+        if rustix::fs::fallocate(&memory, flags, 0, len).is_err() {
+            break;
+        }
+    }
+    std::thread::sleep(common::raw::LONG * 30);
+}
+
+struct Mapped(Vec<Child>);
+
+impl Mapped {
+    /// Processes of the hostile user that map `memory`; one of them punches holes.
+    fn start(memory: &OwnedFd) -> Mapped {
+        let start = Instant::now();
+        let mut all = Mapped(Vec::new());
+        let mut lines = Vec::new();
+        // The one that punches comes last: memory with holes is not mapped.
+        for at in (0..processes()).rev() {
+            let mut command = Command::new(std::env::current_exe().unwrap());
+            command.args(["--exact", "a_process_with_very_many_mappings", "--nocapture"]);
+            command.env(ROLE, if at == 0 { "punch" } else { "map" });
+            command.stdin(Stdio::from(memory.try_clone().unwrap())).stdout(Stdio::piped());
+            let mut child = command.spawn().unwrap();
+            lines.push(BufReader::new(child.stdout.take().unwrap()));
+            all.0.push(child);
+            if at <= 1 {
+                for mut lines in lines.drain(..) {
+                    let mut line = String::new();
+                    while !line.contains("mapped") {
+                        line.clear();
+                        assert!(lines.read_line(&mut line).unwrap() > 0, "a process has ended");
+                    }
+                }
+            }
+        }
+        println!("{} processes map it {MAPPINGS} times each, after {:?}", processes(), start.elapsed());
+        all
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        self.0.iter_mut().for_each(|child| _ = child.kill());
+        self.0.iter_mut().for_each(|child| _ = child.wait());
+    }
+}
+
+#[test]
+fn holes_in_an_area_of_very_many_mappings_hold_nobody_up() {
+    if !can_be_others() {
+        return;
+    }
+    let mut node = Node::start("area-holes", None);
+    let name = node.name.clone();
+    beside(&mut node, || {
+        let channel = raw::wait(&nap, || connect(0, &name).ok());
+        let call = encode(&Request { serial: 1, call: attach_call() });
+        channel.send(&call, &[], Deadline::after(raw::LONG)).unwrap();
+        let (answer, mut fds) = channel.receive(Deadline::after(raw::LONG)).unwrap();
+        assert!(matches!(decode::<Reply>(&answer).unwrap().result, Ok(Answer::Attached { .. })));
+        let _mapped = Mapped::start(&fds.remove(0));
+        std::thread::sleep(hostile_time());
+    });
+}
+
+#[test]
+fn holes_in_a_region_of_very_many_mappings_hold_nobody_up() {
+    if !can_be_others() {
+        return;
+    }
+    let mut node = Node::start("region-holes", None);
+    let name = node.name.clone();
+    beside(&mut node, || {
+        let attached = || Raw::over(connect(0, &name).unwrap(), Rc::new(std::thread::yield_now));
+        let (mut owner, mut sender) = (attached(), attached());
+        let (_, memory) = owner.export("holes");
+        let (grant, _) = sender.import(None, "holes", rights::WRITE);
+        let _mapped = Mapped::start(&memory.region.share().unwrap());
+        let end = Instant::now() + hostile_time();
+        let mut cookie = 0;
+        while Instant::now() < end {
+            cookie += 1;
+            sender.send(grant.import, (cookie * 8) % 4096, &cookie.to_le_bytes(), cookie);
+            while sender.try_completion().is_some() {}
+        }
+        println!("{cookie} sends");
+    });
+}
