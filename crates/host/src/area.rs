@@ -10,7 +10,7 @@
 //! Invariant: no process can write a word that another process of another user trusts; what a process writes in its own area harms only itself.
 
 use crate::abi::{COMMANDS, COMPLETIONS, NOTIFICATIONS, PAIRS};
-pub use crate::handshake::{enter_lane, fence, leave_lane, set_gate};
+pub use crate::handshake::{enter_lane, fence, leave_lane, must_wake, set_gate};
 use crate::limits::{EXPORTS_PER_PROCESS_MAX, LANES, METERS};
 use crate::meters::Meter;
 use crate::region::{PAGE_BYTES, Protection, Region, RegionError, Unmapped};

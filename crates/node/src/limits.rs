@@ -80,6 +80,21 @@ pub const OUTLIVED_PAGES_MAX: u64 = 16_384;
 pub const FORMER_RINGS_MAX: usize = 32;
 /// Slots of a table of a process's regions that has memory for them without use.
 pub const REGION_SLOTS_KEPT: usize = 64;
+/// Time between two looks whether the node is stuck in memory of a client. While it is, it serves
+/// nobody, so the look finds it there.
+pub const HELD_UP_LOOK: Duration = Duration::from_millis(50);
+/// The same after it was found so, and [how often](HELD_UP_SOON).
+pub const HELD_UP_LOOK_SOON: Duration = Duration::from_millis(2);
+/// See [`HELD_UP_LOOK_SOON`].
+pub const HELD_UP_SOON: u32 = 100;
+/// Time for which memory of one user may keep the node in [`HELD_UP_WINDOW`]: a thousand times what
+/// a page takes that is there.
+pub const HELD_UP_MAX: Duration = Duration::from_millis(100);
+/// See [`HELD_UP_MAX`].
+pub const HELD_UP_WINDOW: Duration = Duration::from_secs(10);
+/// Time for which a user is not served whose memory kept the node longer: six hundred times as
+/// long.
+pub const BARRED_TIME: Duration = Duration::from_secs(60);
 /// Redirections posted on a node by users other than its own: each costs some 200 bytes.
 pub const REDIRECTIONS_MAX: usize = 65_536;
 /// Calls that wait for an answer, all processes together: as many as the engine takes.

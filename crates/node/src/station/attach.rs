@@ -18,8 +18,8 @@ use std::sync::atomic::Ordering;
 use vmmc_host::abi::GateState;
 use vmmc_host::control::{Answer, CONTROL_VERSION, NodeEvent, Refusal, RefusalCode};
 use vmmc_host::process::ProcessWatch;
-use vmmc_host::wait::{WakeReceiver, wake_pair};
 use vmmc_host::region::Unmapped;
+use vmmc_host::wait::{WakeReceiver, wake_pair};
 use vmmc_host::{AttachArea, Channel, NotifyBell};
 use vmmc_nic::{ImportId, ProcessId, Time};
 
@@ -46,8 +46,7 @@ impl Leftover for Remains {
         // Its client may keep them for as long as it likes; what it had is given back, so they are
         // to hold nothing.
         self.process.take().map(|process| {
-            process.area.empty();
-            process.notify_bell.empty();
+            process.empty();
             Holdings::of_process()
         })
     }
@@ -96,7 +95,7 @@ impl Station {
         }
         self.take_share(index, Table::Processes, 1).expect("checked above");
         self.take_share(index, Table::Descriptors, DESCRIPTORS_PER_PROCESS).expect("checked above");
-        self.memory.add_process(id);
+        self.memory.add_process(id, uid);
         self.pins.attach(id, uid);
         if self.by_slot.len() <= id.slot() {
             self.by_slot.resize(id.slot() + 1, None);
@@ -126,7 +125,11 @@ impl Station {
         let bell = (own && self.config.embedded).then(|| receiver.as_fd().try_clone_to_owned()).transpose()?;
         let given = vec![area.share()?, own_bell, receiver_fd(&receiver)?, doorbell.try_clone()?, theirs.into_fd()];
         let program = program_of(pid);
-        Ok((Parts { program, area, gates, wake, doorbell, events, watch, notify_bell, bell_readers, bell }, given))
+        let mark = self.waits.mark();
+        Ok((
+            Parts { uid, mark, program, area, gates, wake, doorbell, events, watch, notify_bell, bell_readers, bell },
+            given,
+        ))
     }
 
     fn watch_process(&self, process: &Process, index: usize) -> rustix::io::Result<()> {
@@ -182,7 +185,7 @@ impl Station {
         self.attached.retain(|&i| i != index);
         self.by_slot[process.id.slot()] = None;
         self.unwatch_process(&process);
-        self.counters.mapped_ended.add(process.area.moved(|_, _| ()));
+        self.counters.mapped_ended.add(process.touch(|area| area.moved(|_, _| ())).unwrap_or_default());
         self.engine.detach(now, process.id);
         self.revocations.forget(connection.number);
         for link in &process.links {
@@ -236,13 +239,15 @@ impl Station {
         for import in process.imports.iter().flatten().filter(|import| import.path == Path::Mapped) {
             if let Some(record) = self.export_record(import.export) {
                 record.importers.remove(&process.id);
-                record.stuck |= import.bound && !ended;
+                record.stuck |= (import.bound || process.is_barred) && !ended;
             }
         }
         let mut inside = Vec::new();
-        process.area.any_lane(|lane| {
-            inside.push(ImportId::from_u64(lane));
-            false
+        process.touch(|area| {
+            area.any_lane(|lane| {
+                inside.push(ImportId::from_u64(lane));
+                false
+            })
         });
         for id in inside.into_iter().filter(|_| !ended) {
             let import = process.imports.get(id.slot as usize).copied().flatten().filter(|import| import.id == id);

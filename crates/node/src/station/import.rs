@@ -14,9 +14,9 @@ use crate::limits::{CALL_TIME_MAX, DESCRIPTORS_PER_LINK};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
-use vmmc_host::{GateTable, PairRing};
 use vmmc_host::control::Owner as HostOwner;
 use vmmc_host::control::{Answer, Call, Grant, Moved, NodeEvent, NotMapped, Refusal, RefusalCode, What};
+use vmmc_host::{GateTable, PairRing};
 use vmmc_nic::{
     ExportId, Exporter, ImportGrant, ImportId, ImportSpec, ImportTarget, NodeName, NodeSpec, Owner, ProcessId, Rights,
     Time,

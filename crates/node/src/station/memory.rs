@@ -6,6 +6,7 @@
 use super::closers::Leftover;
 use super::shares::Holdings;
 use super::translation::{ADDRESS_SPACE, Place, Table, Translations, are_one_kind};
+use super::waits::Mark;
 use crate::config::UtlbConfig;
 use crate::limits::{
     AWAITED_BYTES_MAX, CLOSED_AT_ONCE_BYTES, PINS_PER_CALL_MAX, REGION_SLOTS_KEPT, TABLES_BEYOND_PAGES_MAX, TOUCHED_MAX,
@@ -36,12 +37,17 @@ pub(super) struct Memory {
     touched: Vec<ProcessId>,
     /// Whether anybody takes them.
     asleep: bool,
+    /// Says whose memory is touched.
+    mark: Mark,
 }
 
 #[derive(Default)]
 struct ProcessMemory {
     /// Whose regions these are; none: the slot is free.
     owner: Option<ProcessId>,
+    uid: u32,
+    /// Its user held the node up: nothing of it is touched any more.
+    is_barred: bool,
     slots: Vec<Slot>,
     /// Free slots; also some that are gone, and no slot is made before those are taken out.
     free: Vec<u32>,
@@ -126,15 +132,28 @@ pub(super) fn duplicate(fd: &OwnedFd) -> Result<OwnedFd, RegionError> {
 
 impl Memory {
     /// `asleep`: owners may sleep until something is put into their memory.
-    pub(super) fn new(utlb: UtlbConfig, asleep: bool) -> Memory {
-        Memory { translations: Translations::new(utlb), processes: Vec::new(), touched: Vec::new(), asleep }
+    pub(super) fn new(utlb: UtlbConfig, asleep: bool, mark: Mark) -> Memory {
+        Memory { translations: Translations::new(utlb), processes: Vec::new(), touched: Vec::new(), asleep, mark }
     }
 
-    pub(super) fn add_process(&mut self, process: ProcessId) {
+    pub(super) fn add_process(&mut self, process: ProcessId, uid: u32) {
         if self.processes.len() <= process.slot() {
             self.processes.resize_with(process.slot() + 1, ProcessMemory::default);
         }
-        self.processes[process.slot()] = ProcessMemory { owner: Some(process), ..ProcessMemory::default() };
+        self.processes[process.slot()] = ProcessMemory { owner: Some(process), uid, ..ProcessMemory::default() };
+    }
+
+    /// Nothing of the process is touched any more: its regions are the garbage page.
+    pub(super) fn bar(&mut self, process: ProcessId) {
+        if let Some(memory) = self.of_mut(process) {
+            memory.is_barred = true;
+        }
+    }
+
+    /// Says whose memory is touched from here on; gives what is to be said afterwards.
+    #[inline]
+    pub(super) fn mark(&self, process: ProcessId) -> u64 {
+        self.mark.set(self.of(process).map_or(u32::MAX, |memory| memory.uid))
     }
 
     /// The process is gone: from here on nobody reaches its memory through the node, which is for
@@ -196,7 +215,8 @@ impl Memory {
 
     #[inline]
     pub(super) fn region(&self, at: RegionRef) -> Option<&Region> {
-        self.of(at.process)?.slots.get((at.region.0 & SLOT_MASK) as usize).filter(|s| s.is(at.region))?.region.as_ref()
+        let memory = self.of(at.process).filter(|memory| !memory.is_barred)?;
+        memory.slots.get((at.region.0 & SLOT_MASK) as usize).filter(|s| s.is(at.region))?.region.as_ref()
     }
 
     /// Checks a range that a process claims.
@@ -444,6 +464,31 @@ impl Slot {
     }
 }
 
+impl Memory {
+    /// Copies between memory of two users, so that each is touched by itself.
+    fn copy_between(
+        &self,
+        from: ProcessId,
+        (source, start): (&Region, u64),
+        to: ProcessId,
+        (target, at): (&Region, u64),
+        len: u64,
+    ) {
+        let mut piece = [0; PAGE_BYTES];
+        let mut done = 0;
+        while done < len {
+            let piece = &mut piece[..(len - done).min(PAGE_BYTES as u64) as usize];
+            self.mark(from);
+            let read = source.read(start + done, piece);
+            self.mark(to);
+            if read.and_then(|()| target.write(at + done, piece)).is_err() {
+                return;
+            }
+            done += piece.len() as u64;
+        }
+    }
+}
+
 /// The pages of a run, if there are such addresses.
 fn pages(run: PageRun) -> Result<Pages, MemoryError> {
     let count = u64::from(run.count);
@@ -476,10 +521,13 @@ impl Dma for Memory {
         self.touch(to.process, data.len() as u64);
         if to.region != ADDRESS_SPACE {
             if let Some(region) = self.region(to) {
+                let before = self.mark(to.process);
                 let _ = region.write(offset, data);
+                self.mark.back(before);
             }
             return;
         }
+        let before = self.mark(to.process);
         let mut done = 0;
         while done < data.len() {
             let (place, len) = self.piece(to, offset + done as u64, (data.len() - done) as u64);
@@ -488,14 +536,17 @@ impl Dma for Memory {
             }
             done += len as usize;
         }
+        self.mark.back(before);
     }
 
     #[inline]
     fn gather(&mut self, from: RegionRef, offset: u64, out: &mut [u8]) {
+        let before = self.mark(from.process);
         if from.region != ADDRESS_SPACE {
             if self.region(from).is_none_or(|region| region.read(offset, out).is_err()) {
                 out.fill(0);
             }
+            self.mark.back(before);
             return;
         }
         let mut done = 0;
@@ -507,10 +558,14 @@ impl Dma for Memory {
             }
             done += len as usize;
         }
+        self.mark.back(before);
     }
 
     fn copy(&mut self, from: RegionRef, from_offset: u64, to: RegionRef, to_offset: u64, len: u64) {
         self.touch(to.process, len);
+        let user = |process| self.of(process).map(|memory| memory.uid);
+        let one_user = user(from.process) == user(to.process);
+        let before = self.mark(to.process);
         let mut done = 0;
         while done < len {
             let (source, whole) = self.piece(from, from_offset + done, len - done);
@@ -519,10 +574,12 @@ impl Dma for Memory {
             match (source, self.behind(to.process, target)) {
                 (_, None) => {}
                 (None, Some((target, at))) => zero(target, at, whole),
-                (Some((source, from)), Some((target, at))) => _ = source.copy_to(from, target, at, whole),
+                (Some((source, from)), Some((target, at))) if one_user => _ = source.copy_to(from, target, at, whole),
+                (Some(source), Some(target)) => self.copy_between(from.process, source, to.process, target, whole),
             }
             done += whole;
         }
+        self.mark.back(before);
     }
 
     #[inline]
@@ -530,13 +587,16 @@ impl Dma for Memory {
         self.touch(at.process, size_of::<u64>() as u64);
         let Some(region) = self.region(at).filter(|_| offset % 8 == 0) else { return 0 };
         let Ok(word) = region.word(offset) else { return 0 };
-        match op {
+        let before = self.mark(at.process);
+        let old = match op {
             AtomicOp::FetchAdd(by) => word.fetch_add(by, Ordering::SeqCst),
             AtomicOp::Swap(new) => word.swap(new, Ordering::SeqCst),
             AtomicOp::CompareSwap { expected, desired } => {
                 word.compare_exchange(expected, desired, Ordering::SeqCst, Ordering::SeqCst).unwrap_or_else(|old| old)
             }
-        }
+        };
+        self.mark.back(before);
+        old
     }
 }
 
@@ -557,8 +617,8 @@ mod tests {
     use super::*;
 
     fn table() -> (Memory, ProcessId) {
-        let (mut memory, process) = (Memory::new(UtlbConfig::default(), true), ProcessId(3));
-        memory.add_process(process);
+        let (mut memory, process) = (Memory::new(UtlbConfig::default(), true, Mark::default()), ProcessId(3));
+        memory.add_process(process, 0);
         (memory, process)
     }
 
@@ -615,8 +675,8 @@ mod tests {
     fn tables_on_disk_translate_as_tables_in_memory_do() {
         let limits = [None, Some(1), Some(3)];
         let mut all = limits.map(|tables_max| {
-            let mut memory = Memory::new(UtlbConfig { tables_max, ..UtlbConfig::default() }, true);
-            memory.add_process(ProcessId(3));
+            let mut memory = Memory::new(UtlbConfig { tables_max, ..UtlbConfig::default() }, true, Mark::default());
+            memory.add_process(ProcessId(3), 0);
             let id = memory.register(ProcessId(3), Region::create(64 * 4096).unwrap().share().unwrap(), 64 * 4096);
             (memory, id.unwrap())
         });
