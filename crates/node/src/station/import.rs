@@ -176,8 +176,9 @@ impl Station {
         let record = self.export_record(granted.export).expect("seen when the mapping was allowed");
         let (owner, at, gate) = (record.owner, record.at, record.gate);
         let writable = granted.rights.contains(Rights::WRITE);
-        let region = self.memory.share(at, writable).expect("an export holds its region").map_err(|e| short(&e))?;
         let uid = self.user_of(importer);
+        let region =
+            self.memory.share(at, writable, uid).expect("an export holds its region").map_err(|e| short(&e))?;
         self.shares.check(uid, Table::Outlived, u64::from(GateTable::PAGES)).map_err(|full| full.refusal())?;
         let exporter = self.attached_process(owner)?;
         let gates = exporter.gates.share(uid).map_err(|e| short(&e))?;

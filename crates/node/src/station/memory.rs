@@ -66,6 +66,10 @@ struct Slot {
     region: Option<Region>,
     /// Exports that use the region; it cannot be released before they end.
     exports: u32,
+    /// A process of another user was handed it for writing, and can punch holes into it, too.
+    is_foreign: bool,
+    /// It held the node up, and is not touched any more.
+    is_barred: bool,
     /// Made when the first importer needs it.
     read_only: Option<OwnedFd>,
 }
@@ -150,10 +154,37 @@ impl Memory {
         }
     }
 
-    /// Says whose memory is touched from here on; gives what is to be said afterwards.
+    /// Nor is this region, which the process shares with writers of other users.
+    pub(super) fn bar_region(&mut self, at: RegionRef) {
+        if let Some(slot) = self.of_mut(at.process).and_then(|memory| memory.slot_mut(at.region)) {
+            slot.is_barred = true;
+        }
+    }
+
+    /// Does something with a region, which says whose it is meanwhile; none: it is the garbage page.
     #[inline]
-    pub(super) fn mark(&self, process: ProcessId) -> u64 {
-        self.mark.set(self.of(process).map_or(u32::MAX, |memory| memory.uid))
+    fn reach<T>(&self, at: RegionRef, act: impl FnOnce(&Region) -> T) -> Option<T> {
+        let (memory, slot) = self.reachable(at)?;
+        let before = self.mark_of(at, memory, slot);
+        let done = slot.region.as_ref().map(act);
+        self.mark.back(before);
+        done
+    }
+
+    /// Says whose region is touched from here on; gives what is to be said afterwards.
+    pub(super) fn mark(&self, at: RegionRef) -> Option<u64> {
+        self.reachable(at).map(|(memory, slot)| self.mark_of(at, memory, slot))
+    }
+
+    #[inline]
+    fn mark_of(&self, at: RegionRef, memory: &ProcessMemory, slot: &Slot) -> u64 {
+        if slot.is_foreign { self.mark.set_region(at) } else { self.mark.set(memory.uid) }
+    }
+
+    #[inline]
+    fn reachable(&self, at: RegionRef) -> Option<(&ProcessMemory, &Slot)> {
+        let memory = self.of(at.process).filter(|memory| !memory.is_barred)?;
+        memory.slot(at.region).filter(|slot| !slot.is_barred).map(|slot| (memory, slot))
     }
 
     /// The process is gone: from here on nobody reaches its memory through the node, which is for
@@ -215,8 +246,7 @@ impl Memory {
 
     #[inline]
     pub(super) fn region(&self, at: RegionRef) -> Option<&Region> {
-        let memory = self.of(at.process).filter(|memory| !memory.is_barred)?;
-        memory.slots.get((at.region.0 & SLOT_MASK) as usize).filter(|s| s.is(at.region))?.region.as_ref()
+        self.reachable(at)?.1.region.as_ref()
     }
 
     /// Checks a range that a process claims.
@@ -363,18 +393,14 @@ impl Memory {
         }
     }
 
-    /// The region of a place, if it still exists.
-    #[inline]
-    fn behind(&self, process: ProcessId, place: Option<Place>) -> Option<(&Region, u64)> {
-        let place = place?;
-        self.region(RegionRef { process, region: place.region }).map(|region| (region, place.offset))
-    }
-
-    /// A descriptor of a region for an importer.
-    pub(super) fn share(&mut self, at: RegionRef, writable: bool) -> Option<Result<OwnedFd, RegionError>> {
-        let slot = self.of_mut(at.process)?.slot_mut(at.region)?;
+    /// A descriptor of a region for an importer of this user.
+    pub(super) fn share(&mut self, at: RegionRef, writable: bool, uid: u32) -> Option<Result<OwnedFd, RegionError>> {
+        let memory = self.of_mut(at.process)?;
+        let owner = memory.uid;
+        let slot = memory.slot_mut(at.region)?;
         let region = slot.region.as_ref()?;
         if writable {
+            slot.is_foreign |= uid != owner;
             return Some(region.share());
         }
         let fd = match &mut slot.read_only {
@@ -409,6 +435,11 @@ impl Memory {
 }
 
 impl ProcessMemory {
+    #[inline]
+    fn slot(&self, id: RegionId) -> Option<&Slot> {
+        self.slots.get((id.0 & SLOT_MASK) as usize).filter(|slot| slot.is(id))
+    }
+
     fn put(&mut self, region: Region) -> RegionId {
         self.count += 1;
         let slot = loop {
@@ -465,28 +496,36 @@ impl Slot {
 }
 
 impl Memory {
-    /// Copies between memory of two users, so that each is touched by itself.
-    fn copy_between(
-        &self,
-        from: ProcessId,
-        (source, start): (&Region, u64),
-        to: ProcessId,
-        (target, at): (&Region, u64),
-        len: u64,
-    ) {
+    /// Copies from one region to another. Between those of two users, or that others may write,
+    /// each is touched by itself.
+    fn copy_piece(&self, (from, start): (RegionRef, u64), (to, at): (RegionRef, u64), len: u64) {
+        let user = |there: RegionRef| {
+            let memory = self.of(there.process)?;
+            memory.slot(there.region).filter(|slot| !slot.is_foreign).map(|_| memory.uid)
+        };
+        if user(from).is_some() && user(from) == user(to) {
+            if let Some(source) = self.region(from) {
+                self.reach(to, |target| _ = source.copy_to(start, target, at, len));
+            }
+            return;
+        }
         let mut piece = [0; PAGE_BYTES];
         let mut done = 0;
         while done < len {
             let piece = &mut piece[..(len - done).min(PAGE_BYTES as u64) as usize];
-            self.mark(from);
-            let read = source.read(start + done, piece);
-            self.mark(to);
-            if read.and_then(|()| target.write(at + done, piece)).is_err() {
-                return;
+            if self.reach(from, |source| source.read(start + done, piece).is_ok()) != Some(true) {
+                piece.fill(0);
             }
+            self.reach(to, |target| _ = target.write(at + done, piece));
             done += piece.len() as u64;
         }
     }
+}
+
+/// Where a place is.
+#[inline]
+fn behind(process: ProcessId, place: Option<Place>) -> Option<(RegionRef, u64)> {
+    place.map(|place| (RegionRef { process, region: place.region }, place.offset))
 }
 
 /// The pages of a run, if there are such addresses.
@@ -520,83 +559,74 @@ impl Dma for Memory {
     fn deposit(&mut self, to: RegionRef, offset: u64, data: &[u8]) {
         self.touch(to.process, data.len() as u64);
         if to.region != ADDRESS_SPACE {
-            if let Some(region) = self.region(to) {
-                let before = self.mark(to.process);
-                let _ = region.write(offset, data);
-                self.mark.back(before);
-            }
+            self.reach(to, |region| _ = region.write(offset, data));
             return;
         }
-        let before = self.mark(to.process);
         let mut done = 0;
         while done < data.len() {
             let (place, len) = self.piece(to, offset + done as u64, (data.len() - done) as u64);
-            if let Some((region, at)) = self.behind(to.process, place) {
-                let _ = region.write(at, &data[done..done + len as usize]);
+            if let Some((there, at)) = behind(to.process, place) {
+                self.reach(there, |region| _ = region.write(at, &data[done..done + len as usize]));
             }
             done += len as usize;
         }
-        self.mark.back(before);
     }
 
     #[inline]
     fn gather(&mut self, from: RegionRef, offset: u64, out: &mut [u8]) {
-        let before = self.mark(from.process);
         if from.region != ADDRESS_SPACE {
-            if self.region(from).is_none_or(|region| region.read(offset, out).is_err()) {
+            if self.reach(from, |region| region.read(offset, out).is_ok()) != Some(true) {
                 out.fill(0);
             }
-            self.mark.back(before);
             return;
         }
         let mut done = 0;
         while done < out.len() {
             let (place, len) = self.piece(from, offset + done as u64, (out.len() - done) as u64);
             let piece = &mut out[done..done + len as usize];
-            if self.behind(from.process, place).is_none_or(|(region, at)| region.read(at, piece).is_err()) {
+            let read =
+                behind(from.process, place).and_then(|(there, at)| self.reach(there, |r| r.read(at, piece).is_ok()));
+            if read != Some(true) {
                 piece.fill(0);
             }
             done += len as usize;
         }
-        self.mark.back(before);
     }
 
     fn copy(&mut self, from: RegionRef, from_offset: u64, to: RegionRef, to_offset: u64, len: u64) {
         self.touch(to.process, len);
-        let user = |process| self.of(process).map(|memory| memory.uid);
-        let one_user = user(from.process) == user(to.process);
-        let before = self.mark(to.process);
         let mut done = 0;
         while done < len {
             let (source, whole) = self.piece(from, from_offset + done, len - done);
             let (target, whole) = self.piece(to, to_offset + done, whole);
-            let source = self.behind(from.process, source).filter(|(region, at)| region.check(*at, whole).is_ok());
-            match (source, self.behind(to.process, target)) {
+            let is_there = |at: u64, region: &Region| region.check(at, whole).is_ok();
+            let source = behind(from.process, source)
+                .filter(|(there, at)| self.region(*there).is_some_and(|region| is_there(*at, region)));
+            match (source, behind(to.process, target)) {
                 (_, None) => {}
-                (None, Some((target, at))) => zero(target, at, whole),
-                (Some((source, from)), Some((target, at))) if one_user => _ = source.copy_to(from, target, at, whole),
-                (Some(source), Some(target)) => self.copy_between(from.process, source, to.process, target, whole),
+                (None, Some((target, at))) => _ = self.reach(target, |target| zero(target, at, whole)),
+                (Some(source), Some(target)) => self.copy_piece(source, target, whole),
             }
             done += whole;
         }
-        self.mark.back(before);
     }
 
     #[inline]
     fn atomic(&mut self, at: RegionRef, offset: u64, op: AtomicOp) -> u64 {
         self.touch(at.process, size_of::<u64>() as u64);
-        let Some(region) = self.region(at).filter(|_| offset % 8 == 0) else { return 0 };
-        let Ok(word) = region.word(offset) else { return 0 };
-        let before = self.mark(at.process);
-        let old = match op {
-            AtomicOp::FetchAdd(by) => word.fetch_add(by, Ordering::SeqCst),
-            AtomicOp::Swap(new) => word.swap(new, Ordering::SeqCst),
-            AtomicOp::CompareSwap { expected, desired } => {
-                word.compare_exchange(expected, desired, Ordering::SeqCst, Ordering::SeqCst).unwrap_or_else(|old| old)
-            }
+        if offset % 8 != 0 {
+            return 0;
+        }
+        let act = |region: &Region| {
+            region.word(offset).map_or(0, |word| match op {
+                AtomicOp::FetchAdd(by) => word.fetch_add(by, Ordering::SeqCst),
+                AtomicOp::Swap(new) => word.swap(new, Ordering::SeqCst),
+                AtomicOp::CompareSwap { expected, desired } => word
+                    .compare_exchange(expected, desired, Ordering::SeqCst, Ordering::SeqCst)
+                    .unwrap_or_else(|old| old),
+            })
         };
-        self.mark.back(before);
-        old
+        self.reach(at, act).unwrap_or(0)
     }
 }
 

@@ -520,7 +520,7 @@ impl Station {
     pub(crate) fn lent_region(&self, lent: &Lent) -> Option<&Region> {
         let region =
             self.memory.region(lent.memory).filter(|region| region.check(lent.offset, lent.len as u64).is_ok());
-        region.inspect(|_| _ = self.memory.mark(lent.memory.process))
+        region.inspect(|_| _ = self.memory.mark(lent.memory))
     }
 
     /// What was lent is not touched any more.

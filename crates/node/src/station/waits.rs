@@ -10,7 +10,8 @@
 //!
 //! Invariant: time counts against a user only while the thread that serves everybody is in one and
 //! the same access to memory of that user, in uninterruptible sleep, and reads nothing back from a
-//! disk; and while no other user's memory is given up, for which the kernel locks all of them.
+//! disk; and while no other user's memory is given up, for which the kernel locks all of them. Where
+//! processes of two users can write a region, the region is barred and neither of them.
 
 use super::closers::Closers;
 use super::connection::Connection;
@@ -22,7 +23,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use vmmc_host::control::Refusal;
-use vmmc_nic::Time;
+use vmmc_nic::{ProcessId, RegionId, RegionRef, Time};
 
 /// Says whose memory is touched.
 #[derive(Clone, Default)]
@@ -30,9 +31,11 @@ pub(super) struct Mark(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
-    /// The user whose memory is touched now, and one more; 0: nobody's. In the high half a number
-    /// of the access.
+    /// The user whose memory is touched now, and one more; 0: nobody's; [`REGION`]: see `region`. In
+    /// the high half a number of the access.
     whose: AtomicU64,
+    /// Process and region, if users beside its own can punch holes into it: nobody can tell who did.
+    region: AtomicU64,
     any_found: AtomicBool,
     state: Mutex<State>,
     work: Condvar,
@@ -40,11 +43,20 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    found: Vec<u32>,
+    found: Vec<Who>,
     over: bool,
 }
 
+/// Who is held responsible.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Who {
+    User(u32),
+    /// A region alone, which is not touched any more.
+    Region(ProcessId, RegionId),
+}
+
 const USER: u64 = u32::MAX as u64;
+const REGION: u64 = u32::MAX as u64;
 
 impl Mark {
     /// Memory of this user is touched from here on; gives what is to be said afterwards.
@@ -52,6 +64,15 @@ impl Mark {
     pub(super) fn set(&self, uid: u32) -> u64 {
         let before = self.0.whose.load(Ordering::Relaxed);
         self.put(before, u64::from(uid.wrapping_add(1)));
+        before
+    }
+
+    /// This region is touched from here on, as with [`set`](Self::set).
+    #[inline]
+    pub(super) fn set_region(&self, at: RegionRef) -> u64 {
+        let before = self.0.whose.load(Ordering::Relaxed);
+        self.0.region.store(u64::from(at.process.0) << 32 | u64::from(at.region.0), Ordering::Relaxed);
+        self.put(before, REGION);
         before
     }
 
@@ -132,20 +153,26 @@ impl Shared {
     }
 
     fn run(&self, path: &str, own: [u32; 2], others: impl Fn(u32) -> bool) {
-        let mut charged: HashMap<u32, (Instant, Duration)> = HashMap::new();
+        let mut charged: HashMap<Who, (Instant, Duration)> = HashMap::new();
         let mut soon = 0;
         while self.pause(if soon > 0 { HELD_UP_LOOK_SOON } else { HELD_UP_LOOK }) {
             soon = u32::saturating_sub(soon, 1);
             let whose = self.whose.load(Ordering::Relaxed);
-            let uid = ((whose & USER) as u32).wrapping_sub(1);
-            if whose & USER == 0 || own.contains(&uid) {
+            let region = self.region.load(Ordering::Relaxed);
+            let who = match whose & USER {
+                0 => continue,
+                REGION => Who::Region(ProcessId((region >> 32) as u32), RegionId(region as u32)),
+                user => Who::User(user as u32 - 1),
+            };
+            let uid = if let Who::User(uid) = who { uid } else { u32::MAX };
+            if own.contains(&uid) {
                 continue;
             }
             let Some(reads) = stuck(path) else { continue };
             let start = Instant::now();
             soon = HELD_UP_SOON;
             charged.retain(|_, (since, _)| since.elapsed() < HELD_UP_WINDOW);
-            let before = charged.get(&uid).map_or(Duration::ZERO, |(_, time)| *time);
+            let before = charged.get(&who).map_or(Duration::ZERO, |(_, time)| *time);
             loop {
                 if !self.pause(HELD_UP_LOOK_SOON) {
                     return;
@@ -154,12 +181,12 @@ impl Shared {
                     break;
                 }
                 let time = before + start.elapsed();
-                charged.entry(uid).or_insert((start, time)).1 = time;
+                charged.entry(who).or_insert((start, time)).1 = time;
                 if time >= HELD_UP_MAX {
-                    charged.remove(&uid);
+                    charged.remove(&who);
                     let mut state = self.lock();
-                    if !state.found.contains(&uid) {
-                        state.found.push(uid);
+                    if !state.found.contains(&who) {
+                        state.found.push(who);
                     }
                     self.any_found.store(true, Ordering::Relaxed);
                     break;
@@ -190,8 +217,23 @@ impl Station {
     pub(super) fn bar_found(&mut self, now: Time) {
         if self.waits.mark.0.any_found.swap(false, Ordering::Relaxed) {
             let found = std::mem::take(&mut self.waits.mark.0.lock().found);
-            found.into_iter().for_each(|uid| self.bar(uid, now));
+            for who in found {
+                match who {
+                    Who::User(uid) => self.bar(uid, now),
+                    Who::Region(process, region) => self.bar_region(RegionRef { process, region }, now),
+                }
+            }
         }
+    }
+
+    #[cold]
+    fn bar_region(&mut self, at: RegionRef, now: Time) {
+        self.memory.bar_region(at);
+        let (process, max) = (at.process.0, HELD_UP_MAX.as_millis());
+        let text = format!(
+            "a region of process {process}, which other users may write, kept the node waiting for more than {max} ms, as punched holes do; the node does not touch it any more"
+        );
+        self.note(now, text);
     }
 
     #[cold]
