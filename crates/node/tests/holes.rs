@@ -8,16 +8,17 @@
 mod common;
 
 use common::raw::{self, Raw};
-use common::wild::{can_be_others, hostile_time};
+use common::wild::{HOSTILE, become_user, can_be_others, hostile_time};
 use common::{Node, ask, attach_call, beside, connect, nap};
 use rustix::fs::FallocateFlags;
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 use vmmc_host::abi::{Op, RawCommand, flags};
-use vmmc_host::control::{Answer, RefusalCode, Reply, Request, decode, encode, rights};
+use vmmc_host::control::{Access, Answer, Call, Owner, RefusalCode, Reply, Request, decode, encode, rights};
 use vmmc_host::wait::Deadline;
 use vmmc_host::{Protection, Region};
 
@@ -114,6 +115,59 @@ fn holes_in_an_area_of_very_many_mappings_hold_nobody_up() {
         let _mapped = Mapped::start(&fds.remove(0));
         std::thread::sleep(hostile_time());
         is_refused(&name);
+    });
+}
+
+#[test]
+fn a_user_is_not_held_responsible_for_a_region_that_another_user_may_write() {
+    if !can_be_others() {
+        return;
+    }
+    const OTHER: u32 = HOSTILE + 1;
+    let mut node = Node::start("foreign-holes", None);
+    let name = node.name.clone();
+    let (exported, over) = (AtomicBool::new(false), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let owner = scope.spawn(|| {
+            become_user(OTHER);
+            let attached = || Raw::over(connect(0, &name).unwrap(), Rc::new(std::thread::yield_now));
+            let (mut owner, mut sender) = (attached(), attached());
+            let memory = owner.register(64 << 10);
+            let mut call = Raw::export_call(&memory, "shared");
+            if let Call::Export { access, .. } = &mut call {
+                *access = Access::Anyone;
+            }
+            owner.call(call).unwrap();
+            let (grant, _) = sender.import(None, "shared", rights::WRITE);
+            exported.store(true, Ordering::SeqCst);
+            let mut count = 0u64;
+            while !over.load(Ordering::SeqCst) {
+                count += 1;
+                sender.send(grant.import, 0, &count.to_le_bytes(), count);
+                assert_eq!((sender.completion().cookie, owner.no_completion()), (count, true));
+            }
+            // Both go on, and the node touches the region no more.
+            memory.region.word(0).unwrap().store(0, Ordering::SeqCst);
+            sender.send(grant.import, 0, &1u64.to_le_bytes(), 0);
+            assert_eq!((sender.completion().status, memory.region.word(0).unwrap().load(Ordering::SeqCst)), (0, 0));
+            owner.call(Call::Info { details: false }).unwrap();
+            attached().export("another");
+        });
+        beside(&mut node, || {
+            let mut importer = Raw::over(connect(0, &name).unwrap(), Rc::new(std::thread::yield_now));
+            raw::wait(&nap, || exported.load(Ordering::SeqCst).then_some(()));
+            let mut call = Raw::import_call(None, "shared", rights::READ | rights::WRITE);
+            if let Call::Import { owner, .. } = &mut call {
+                *owner = Owner::Any;
+            }
+            let (answer, fds) = importer.call_with(call, &[]);
+            assert!(matches!(answer, Ok(Answer::Imported(_))), "{answer:?}");
+            let mapped = Mapped::start(&fds[0]);
+            std::thread::sleep(hostile_time());
+            drop(mapped);
+            over.store(true, Ordering::SeqCst);
+        });
+        owner.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     });
 }
 
