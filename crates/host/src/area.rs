@@ -67,6 +67,11 @@ impl AttachArea {
         self.0.share()
     }
 
+    /// Its memory.
+    pub fn memory(&self) -> &Region {
+        &self.0
+    }
+
     /// The process has gone: whoever keeps the area keeps no memory of it.
     pub fn empty(&self) {
         self.0.empty();

@@ -211,12 +211,35 @@ impl Region {
     /// For what others may keep after it has served. Whoever touches it once more has new pages of
     /// his own account; this process must not, for they may not be had.
     pub fn empty(&self) {
+        if let Some(fd) = &*self.0.fd() {
+            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            // As below.
+            let _ = rustix::fs::fallocate(fd, flags, 0, self.0.mapped as u64);
+            return;
+        }
         // SAFETY: the range is that of this mapping, which lives as long as `self`. Its bytes
         // change to zeros under others, which shared memory may do at any time; nothing of this
         // process but `Region` reaches them, and never as a slice.
         let _ = unsafe { rustix::mm::madvise(self.0.base.cast(), self.0.mapped, rustix::mm::Advice::LinuxRemove) };
         // What is mapped for reading, or sealed against writing, keeps its memory, and nothing else
         // changes.
+    }
+
+    /// Puts private pages of zeros in the place of all its memory, for this process alone: whoever
+    /// waits for a page of it here goes on. What is stored from here on reaches nobody.
+    pub fn cut_off(&self) -> Result<(), RegionError> {
+        let prot = match self.0.protection {
+            Protection::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
+            Protection::ReadOnly => ProtFlags::READ,
+        };
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
+        // SAFETY: the range is that of this mapping, which lives as long as `self`, and stays
+        // mapped with the same protection: it is replaced in one step. Its bytes change to zeros
+        // under others, which shared memory may do at any time; nothing of this process but
+        // `Region` reaches them, and never as a slice.
+        unsafe { rustix::mm::mmap_anonymous(self.0.base.cast(), self.0.mapped, prot, flags) }
+            .map(drop)
+            .map_err(|errno| RegionError::System { call: "mmap", errno })
     }
 
     /// Makes a region that only this mapping can write, whoever gets a descriptor and whatever he does with it, be he our own user or root. Kernels before 5.1

@@ -87,6 +87,7 @@ impl Station {
         let process = Process::new(id, parts);
         if let Err(why) = self.watch_process(&process, index) {
             self.unwatch_process(&process);
+            process.forget_area();
             self.engine.detach(self.started, id);
             return Err(shortage("its watch on the new process", why));
         }
@@ -195,6 +196,7 @@ impl Station {
         self.drop_imports(&process);
         let (gates, users) = process.gates.shared();
         self.count_gates(gates, users);
+        process.forget_area();
         let id = process.id;
         let memory = self.memory.drop_process(id);
         self.closers.give_up(uid, Remains { memory, process: Some(process) });

@@ -6,7 +6,7 @@ use super::closers::Foreign;
 use super::gates::Gates;
 use super::link::Link;
 use super::shares::{Holdings, ShareTaken, Shares, Table};
-use super::waits::Mark;
+use super::waits::{AREA, Mark};
 use crate::limits::{
     IMPORTS_SLOTS_KEPT, OUTBOX_BYTES_MAX, OUTBOX_ENTRY_BYTES, OUTBOX_FDS_MAX, RING_QUIET_POLLS, SEND_FAILURES_MAX,
     UNDER_WAY_PER_SOCKET_MAX,
@@ -24,7 +24,7 @@ use vmmc_host::region::Unmapped;
 use vmmc_host::ring::{Consumer, Producer, RegionWords};
 use vmmc_host::wait::WakeSender;
 use vmmc_host::{AttachArea, Channel, NotifyBell};
-use vmmc_nic::{ExportId, ImportId, OpError, ProcessId, Time};
+use vmmc_nic::{ExportId, ImportId, OpError, ProcessId, RegionRef, Time};
 use vmmc_utlb::Pages;
 
 /// A connection.
@@ -337,6 +337,7 @@ pub(super) struct Parts {
 
 impl Process {
     pub(super) fn new(id: ProcessId, parts: Parts) -> Process {
+        parts.mark.know(RegionRef { process: id, region: AREA }, parts.area.memory());
         Process {
             id,
             uid: parts.uid,
@@ -378,16 +379,27 @@ impl Process {
         if self.is_barred {
             return None;
         }
-        let before = self.mark.set(self.uid);
+        let before = self.mark.set(self.uid, self.area_at());
         let done = act(&self.area);
         self.mark.back(before);
         Some(done)
+    }
+
+    /// Its area, as what is touched.
+    #[inline]
+    pub(super) fn area_at(&self) -> RegionRef {
+        RegionRef { process: self.id, region: AREA }
     }
 
     /// The process has gone: whoever keeps its memory keeps nothing.
     pub(super) fn empty(&self) {
         self.area.empty();
         self.notify_bell.empty();
+    }
+
+    /// Its area is not touched any more.
+    pub(super) fn forget_area(&self) {
+        self.mark.forget(self.area_at());
     }
 
     /// The engine took an operation on an import: bytes sent, bytes fetched, or neither for an atomic one.
@@ -421,7 +433,7 @@ impl Process {
                 self.in_use.swap_remove(at);
             }
         }
-        let before = self.mark.set(self.uid);
+        let before = self.mark.set(self.uid, self.area_at());
         if !self.overflow.is_empty() || !completion.push(&mut self.completions) {
             self.overflow.push_back(completion);
         }
@@ -435,7 +447,7 @@ impl Process {
             return;
         }
         self.wake_due = true;
-        let before = self.mark.set(self.uid);
+        let before = self.mark.set(self.uid, self.area_at());
         if !note.push(&mut self.notifications) {
             self.area.notifications_lost().fetch_add(1, Ordering::Relaxed);
         }

@@ -6,7 +6,7 @@
 use super::closers::Leftover;
 use super::shares::Holdings;
 use super::translation::{ADDRESS_SPACE, Place, Table, Translations, are_one_kind};
-use super::waits::Mark;
+use super::waits::{Before, Mark};
 use crate::config::UtlbConfig;
 use crate::limits::{
     AWAITED_BYTES_MAX, CLOSED_AT_ONCE_BYTES, PINS_PER_CALL_MAX, REGION_SLOTS_KEPT, TABLES_BEYOND_PAGES_MAX, TOUCHED_MAX,
@@ -172,13 +172,13 @@ impl Memory {
     }
 
     /// Says whose region is touched from here on; gives what is to be said afterwards.
-    pub(super) fn mark(&self, at: RegionRef) -> Option<u64> {
+    pub(super) fn mark(&self, at: RegionRef) -> Option<Before> {
         self.reachable(at).map(|(memory, slot)| self.mark_of(at, memory, slot))
     }
 
     #[inline]
-    fn mark_of(&self, at: RegionRef, memory: &ProcessMemory, slot: &Slot) -> u64 {
-        if slot.is_foreign { self.mark.set_region(at) } else { self.mark.set(memory.uid) }
+    fn mark_of(&self, at: RegionRef, memory: &ProcessMemory, slot: &Slot) -> Before {
+        if slot.is_foreign { self.mark.set_shared(at) } else { self.mark.set(memory.uid, at) }
     }
 
     #[inline]
@@ -193,6 +193,10 @@ impl Memory {
         self.of(process)?;
         let ProcessMemory { slots, table, .. } = std::mem::take(&mut self.processes[process.slot()]);
         self.translations.forget(process, &table);
+        for (slot, index) in slots.iter().zip(0u32..).filter(|(slot, _)| slot.region.is_some()) {
+            let region = RegionId(index | slot.generation << SLOT_BITS);
+            self.mark.forget(RegionRef { process, region });
+        }
         Some(Left { slots, table: Some(table) })
     }
 
@@ -209,7 +213,9 @@ impl Memory {
         }
         let region = Region::map(fd, len, Protection::ReadWrite)?;
         memory.bytes += len;
-        Ok(memory.put(region))
+        let id = memory.put(region.clone());
+        self.mark.know(RegionRef { process, region: id }, &region);
+        Ok(id)
     }
 
     /// Gives what is not reached any more, to be given up.
@@ -227,6 +233,7 @@ impl Memory {
         memory.free.push(id.0 & SLOT_MASK);
         memory.count -= 1;
         memory.shrink();
+        self.mark.forget(RegionRef { process, region: id });
         Ok(released)
     }
 

@@ -27,7 +27,7 @@ impl Station {
         for &index in &self.attached {
             let Some(process) = self.connections[index].as_mut().and_then(|c| c.process.as_mut()) else { continue };
             if (all || !process.is_quiet()) && !process.is_barred && !self.mark.any_found() {
-                self.mark.set(process.uid);
+                self.mark.set(process.uid, process.area_at());
                 taken += serve_ring(process, &mut self.engine, &mut self.memory, self.progress, now, &self.mark);
             }
         }

@@ -5,8 +5,8 @@
 //! can make millions. The seals that forbid holes forbid shared writing, too. So the node says
 //! whose memory it is about to touch, one word without a system call, and a thread looks now and
 //! then whether it is stuck there. A user whose memory has kept the node longer than
-//! [`HELD_UP_MAX`] is not served for a while: nothing of it is touched any more, its connections
-//! end, and new ones are refused. Memory that is resident and not punched makes nobody wait so.
+//! [`HELD_UP_MAX`] is not served for a while: what the node is stuck in is cut off, nothing of it is
+//! touched any more, its connections end, and new ones are refused. Memory that is resident and not punched makes nobody wait so.
 //!
 //! Invariant: time counts against a user only while the thread that serves everybody is in one and
 //! the same access to memory of that user, in uninterruptible sleep, and reads nothing back from a
@@ -22,6 +22,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
+use vmmc_host::Region;
 use vmmc_host::control::Refusal;
 use vmmc_nic::{ProcessId, RegionId, RegionRef, Time};
 
@@ -31,11 +32,13 @@ pub(super) struct Mark(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
-    /// The user whose memory is touched now, and one more; 0: nobody's; [`REGION`]: see `region`. In
-    /// the high half a number of the access.
+    /// The user whose memory is touched now, and one more; 0: nobody's; [`REGION`]: that of
+    /// several, of whom nobody can tell who punched. In the high half a number of the access.
     whose: AtomicU64,
-    /// Process and region, if users beside its own can punch holes into it: nobody can tell who did.
+    /// Process and region, or [`AREA`].
     region: AtomicU64,
+    /// What may be touched.
+    known: Mutex<HashMap<u64, Region>>,
     any_found: AtomicBool,
     state: Mutex<State>,
     work: Condvar,
@@ -55,49 +58,70 @@ enum Who {
     Region(ProcessId, RegionId),
 }
 
+/// What was said before; see [`Mark::set`].
+#[derive(Clone, Copy)]
+pub(super) struct Before(u64, u64);
+
+/// The area of a process, as a region.
+pub(super) const AREA: RegionId = RegionId(u32::MAX);
+
+fn key(at: RegionRef) -> u64 {
+    u64::from(at.process.0) << 32 | u64::from(at.region.0)
+}
+
 const USER: u64 = u32::MAX as u64;
 const REGION: u64 = u32::MAX as u64;
 
 impl Mark {
-    /// Memory of this user is touched from here on; gives what is to be said afterwards.
+    /// This region is touched from here on, which is this user's; gives what is to be said
+    /// afterwards.
     #[inline]
-    pub(super) fn set(&self, uid: u32) -> u64 {
-        let before = self.0.whose.load(Ordering::Relaxed);
-        self.put(before, u64::from(uid.wrapping_add(1)));
-        before
+    pub(super) fn set(&self, uid: u32, at: RegionRef) -> Before {
+        self.say(u64::from(uid.wrapping_add(1)), key(at))
     }
 
-    /// This region is touched from here on, as with [`set`](Self::set).
+    /// The same of one that several users may write.
     #[inline]
-    pub(super) fn set_region(&self, at: RegionRef) -> u64 {
-        let before = self.0.whose.load(Ordering::Relaxed);
-        self.0.region.store(u64::from(at.process.0) << 32 | u64::from(at.region.0), Ordering::Relaxed);
-        self.put(before, REGION);
-        before
+    pub(super) fn set_shared(&self, at: RegionRef) -> Before {
+        self.say(REGION, key(at))
     }
 
     /// Touched is what was touched before [`set`](Self::set).
     #[inline]
-    pub(super) fn back(&self, before: u64) {
-        self.put(self.0.whose.load(Ordering::Relaxed), before & USER);
+    pub(super) fn back(&self, Before(whose, region): Before) {
+        self.say(whose & USER, region);
     }
 
     /// Nobody's memory is touched.
     #[inline]
     pub(super) fn clear(&self) {
-        self.back(0);
+        self.say(0, 0);
+    }
+
+    /// Only one thread does.
+    #[inline]
+    fn say(&self, user: u64, region: u64) -> Before {
+        let before = Before(self.0.whose.load(Ordering::Relaxed), self.0.region.load(Ordering::Relaxed));
+        self.0.region.store(region, Ordering::Release);
+        self.0.whose.store(((before.0 >> 32).wrapping_add(1) << 32) | user, Ordering::Release);
+        before
+    }
+
+    /// The node has mapped this.
+    pub(super) fn know(&self, at: RegionRef, region: &Region) {
+        self.0.known().insert(key(at), region.clone());
+    }
+
+    /// It is not touched any more.
+    pub(super) fn forget(&self, at: RegionRef) {
+        let known = self.0.known().remove(&key(at));
+        drop(known);
     }
 
     /// Whether a user was found that holds the node up: what it has begun goes no further.
     #[inline]
     pub(super) fn any_found(&self) -> bool {
         self.0.any_found.load(Ordering::Relaxed)
-    }
-
-    /// Only one thread writes it.
-    #[inline]
-    fn put(&self, last: u64, user: u64) {
-        self.0.whose.store(((last >> 32).wrapping_add(1) << 32) | user, Ordering::Relaxed);
     }
 }
 
@@ -146,6 +170,10 @@ impl Shared {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
+    fn known(&self) -> MutexGuard<'_, HashMap<u64, Region>> {
+        self.known.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
     /// Waits; false: it is over.
     fn pause(&self, time: Duration) -> bool {
         let state = self.lock();
@@ -157,8 +185,8 @@ impl Shared {
         let mut soon = 0;
         while self.pause(if soon > 0 { HELD_UP_LOOK_SOON } else { HELD_UP_LOOK }) {
             soon = u32::saturating_sub(soon, 1);
-            let whose = self.whose.load(Ordering::Relaxed);
-            let region = self.region.load(Ordering::Relaxed);
+            let whose = self.whose.load(Ordering::Acquire);
+            let region = self.region.load(Ordering::Acquire);
             let who = match whose & USER {
                 0 => continue,
                 REGION => Who::Region(ProcessId((region >> 32) as u32), RegionId(region as u32)),
@@ -177,7 +205,7 @@ impl Shared {
                 if !self.pause(HELD_UP_LOOK_SOON) {
                     return;
                 }
-                if self.whose.load(Ordering::Relaxed) != whose || stuck(path) != Some(reads) || others(uid) {
+                if self.whose.load(Ordering::Acquire) != whose || stuck(path) != Some(reads) || others(uid) {
                     break;
                 }
                 let time = before + start.elapsed();
@@ -188,7 +216,14 @@ impl Shared {
                     if !state.found.contains(&who) {
                         state.found.push(who);
                     }
+                    drop(state);
                     self.any_found.store(true, Ordering::Relaxed);
+                    // It waits on as long as new holes are punched, however often: unless there is
+                    // no page to wait for.
+                    let stuck_in = self.known().get(&region).cloned();
+                    if let Some(stuck_in) = stuck_in.filter(|_| self.whose.load(Ordering::Acquire) == whose) {
+                        let _ = stuck_in.cut_off();
+                    }
                     break;
                 }
             }
