@@ -10,10 +10,10 @@
 //! Invariant: no process can write a word that another process of another user trusts; what a process writes in its own area harms only itself.
 
 use crate::abi::{COMMANDS, COMPLETIONS, NOTIFICATIONS, PAIRS};
-pub use crate::handshake::{enter_lane, fence, leave_lane, set_gate};
+pub use crate::handshake::{enter_lane, fence, leave_lane, must_wake, set_gate};
 use crate::limits::{EXPORTS_PER_PROCESS_MAX, LANES, METERS};
 use crate::meters::Meter;
-use crate::region::{PAGE_BYTES, Protection, Region, RegionError};
+use crate::region::{PAGE_BYTES, Protection, Region, RegionError, Unmapped};
 use crate::ring::{Consumer, Producer, RegionWords, Shape};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -65,6 +65,11 @@ impl AttachArea {
     /// A descriptor for the other side.
     pub fn share(&self) -> Result<OwnedFd, RegionError> {
         self.0.share()
+    }
+
+    /// Its memory.
+    pub fn memory(&self) -> &Region {
+        &self.0
     }
 
     /// The process has gone: whoever keeps the area keeps no memory of it.
@@ -186,6 +191,9 @@ impl AttachArea {
 pub struct GateTable(Region);
 
 impl GateTable {
+    /// Pages of its memory.
+    pub const PAGES: u32 = (GATE_BYTES / PAGE_BYTES as u64) as u32;
+
     /// The node makes the table for a new process. Gives a descriptor for importers beside it, the only one that there is.
     pub fn create() -> Result<(GateTable, OwnedFd), RegionError> {
         let region = Region::create_for_readers(GATE_BYTES)?;
@@ -250,24 +258,15 @@ impl NotifyBell {
 pub struct PairRing(Region);
 
 impl PairRing {
-    /// The node makes the ring.
-    pub fn create() -> Result<PairRing, RegionError> {
-        Region::create(PAIR_BYTES).map(PairRing)
+    /// The node makes the ring, for two processes that map it. It never touches it itself, but to
+    /// empty it.
+    pub fn create() -> Result<Unmapped, RegionError> {
+        Unmapped::create(PAIR_BYTES)
     }
 
     /// Either process maps it.
     pub fn open(fd: OwnedFd) -> Result<PairRing, RegionError> {
         Region::map(fd, PAIR_BYTES, Protection::ReadWrite).map(PairRing)
-    }
-
-    /// A descriptor for either process.
-    pub fn share(&self) -> Result<OwnedFd, RegionError> {
-        self.0.share()
-    }
-
-    /// The receiver has gone: whoever keeps the ring keeps no memory of it.
-    pub fn empty(&self) {
-        self.0.empty();
     }
 
     /// The notifier's end. One only.
@@ -317,7 +316,7 @@ mod tests {
 
     #[test]
     fn a_full_pair_ring_says_so() {
-        let ring = PairRing::create().unwrap();
+        let ring = PairRing::open(PairRing::create().unwrap().share().unwrap()).unwrap();
         let mut producer = ring.producer();
         let note = RawNotification::default();
         let accepted = (0..1000).take_while(|_| note.push(&mut producer)).count();

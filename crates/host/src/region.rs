@@ -105,6 +105,37 @@ pub struct Span {
     pub len: u64,
 }
 
+/// Memory that this process makes for others and does not map.
+#[derive(Debug)]
+pub struct Unmapped {
+    fd: OwnedFd,
+    bytes: u64,
+}
+
+impl Unmapped {
+    /// Makes so many bytes of zeros, all their memory reserved.
+    pub fn create(bytes: u64) -> Result<Unmapped, RegionError> {
+        Ok(Unmapped { fd: reserved_memfd(bytes, bytes)?, bytes: round_up(bytes) as u64 })
+    }
+
+    /// A descriptor of the memory, to be passed to another process.
+    pub fn share(&self) -> Result<OwnedFd, RegionError> {
+        duplicate(&self.fd)
+    }
+
+    /// Gives all of it back, whoever else has it: see [`Region::empty`].
+    pub fn empty(&self) {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        // A kernel that cannot keeps the memory, and nothing else changes.
+        let _ = rustix::fs::fallocate(&self.fd, flags, 0, self.bytes);
+    }
+}
+
+fn duplicate(fd: &OwnedFd) -> Result<OwnedFd, RegionError> {
+    fd.try_clone()
+        .map_err(|e| RegionError::System { call: "dup", errno: Errno::from_io_error(&e).unwrap_or(Errno::MFILE) })
+}
+
 struct Mapping {
     base: *mut u8,
     /// Bytes that may be used, `0 < len <= mapped`.
@@ -180,12 +211,35 @@ impl Region {
     /// For what others may keep after it has served. Whoever touches it once more has new pages of
     /// his own account; this process must not, for they may not be had.
     pub fn empty(&self) {
+        if let Some(fd) = &*self.0.fd() {
+            let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            // As below.
+            let _ = rustix::fs::fallocate(fd, flags, 0, self.0.mapped as u64);
+            return;
+        }
         // SAFETY: the range is that of this mapping, which lives as long as `self`. Its bytes
         // change to zeros under others, which shared memory may do at any time; nothing of this
         // process but `Region` reaches them, and never as a slice.
         let _ = unsafe { rustix::mm::madvise(self.0.base.cast(), self.0.mapped, rustix::mm::Advice::LinuxRemove) };
         // What is mapped for reading, or sealed against writing, keeps its memory, and nothing else
         // changes.
+    }
+
+    /// Puts private pages of zeros in the place of all its memory, for this process alone: whoever
+    /// waits for a page of it here goes on. What is stored from here on reaches nobody.
+    pub fn cut_off(&self) -> Result<(), RegionError> {
+        let prot = match self.0.protection {
+            Protection::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
+            Protection::ReadOnly => ProtFlags::READ,
+        };
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
+        // SAFETY: the range is that of this mapping, which lives as long as `self`, and stays
+        // mapped with the same protection: it is replaced in one step. Its bytes change to zeros
+        // under others, which shared memory may do at any time; nothing of this process but
+        // `Region` reaches them, and never as a slice.
+        unsafe { rustix::mm::mmap_anonymous(self.0.base.cast(), self.0.mapped, prot, flags) }
+            .map(drop)
+            .map_err(|errno| RegionError::System { call: "mmap", errno })
     }
 
     /// Makes a region that only this mapping can write, whoever gets a descriptor and whatever he does with it, be he our own user or root. Kernels before 5.1
@@ -298,10 +352,7 @@ impl Region {
         // SAFETY: the mapping is ours and lives as long as `self`; it is swapped by an atomic mremap, so every access sees old or new pages with the same
         // content. Concurrent stores may be lost, which the documentation says, but touch no foreign memory.
         unsafe { swap_pages(self.0.base, self.0.mapped, Some(&new))? };
-        let clone = new.try_clone().map_err(|e| RegionError::System {
-            call: "dup",
-            errno: Errno::from_io_error(&e).unwrap_or(Errno::MFILE),
-        })?;
+        let clone = duplicate(&new)?;
         *fd = Some(new);
         Ok(clone)
     }
@@ -348,9 +399,7 @@ impl Region {
     /// A descriptor of the memory, to be passed to another process.
     pub fn share(&self) -> Result<OwnedFd, RegionError> {
         let fd = self.0.fd();
-        fd_of(&fd)?
-            .try_clone()
-            .map_err(|e| RegionError::System { call: "dup", errno: Errno::from_io_error(&e).unwrap_or(Errno::MFILE) })
+        duplicate(fd_of(&fd)?)
     }
 
     /// Maps whole pages of the region once more, present and locked in memory. The caller owns the mapping.

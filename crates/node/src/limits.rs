@@ -72,6 +72,29 @@ pub const DESCRIPTORS_PER_LINK: u32 = 2;
 pub const IMPORTS_MAX: usize = 262_144;
 /// Slots of such a table that has memory for them without use.
 pub const IMPORTS_SLOTS_KEPT: usize = 64;
+/// Pages that the node made for processes which have ended, while clients of users other than the
+/// node's own keep them: 64 MiB.
+pub const OUTLIVED_PAGES_MAX: u64 = 16_384;
+/// Rings of notifiers which have gone that a process may not have read to the end: 16 KiB each. Of
+/// more, the oldest are emptied.
+pub const FORMER_RINGS_MAX: usize = 32;
+/// Slots of a table of a process's regions that has memory for them without use.
+pub const REGION_SLOTS_KEPT: usize = 64;
+/// Time between two looks whether the node is stuck in memory of a client. While it is, it serves
+/// nobody, so the look finds it there.
+pub const HELD_UP_LOOK: Duration = Duration::from_millis(50);
+/// The same after it was found so, and [how often](HELD_UP_SOON).
+pub const HELD_UP_LOOK_SOON: Duration = Duration::from_millis(2);
+/// See [`HELD_UP_LOOK_SOON`].
+pub const HELD_UP_SOON: u32 = 100;
+/// Time for which memory of one user may keep the node in [`HELD_UP_WINDOW`]: a thousand times what
+/// a page takes that is there.
+pub const HELD_UP_MAX: Duration = Duration::from_millis(100);
+/// See [`HELD_UP_MAX`].
+pub const HELD_UP_WINDOW: Duration = Duration::from_secs(10);
+/// Time for which a user is not served whose memory kept the node longer: six hundred times as
+/// long.
+pub const BARRED_TIME: Duration = Duration::from_secs(60);
 /// Redirections posted on a node by users other than its own: each costs some 200 bytes.
 pub const REDIRECTIONS_MAX: usize = 65_536;
 /// Calls that wait for an answer, all processes together: as many as the engine takes.

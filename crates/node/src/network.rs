@@ -361,7 +361,9 @@ impl Network {
                 && to.ip().is_loopback()
                 && self.pages.takes(lent.offset, lent.len);
             let spliced = splice && port.send_pages(&mut self.pages, to, head, memory, tail).is_ok();
-            if spliced || port.send_around(to, head, memory, tail).is_ok() {
+            let sent = spliced || port.send_around(to, head, memory, tail).is_ok();
+            station.end_of_loan();
+            if sent {
                 self.counters.spliced_out += u64::from(spliced);
                 self.count(to, self.last, 1, len + lent.len);
                 return;

@@ -135,7 +135,8 @@ impl Pair {
             core.hub.deliver(self.from, notification);
         }
         if any {
-            let lost = self.ring.lost().load(Ordering::Relaxed);
+            // Less than before: the ring of a notifier that has gone was emptied.
+            let lost = self.ring.lost().load(Ordering::Relaxed).max(self.lost_seen);
             count(&core.counters.lost_in_rings, lost.wrapping_sub(self.lost_seen));
             self.lost_seen = lost;
         }

@@ -18,6 +18,30 @@ fn what_is_written_is_read_through_another_mapping() {
 }
 
 #[test]
+fn what_is_cut_off_is_zeros_of_this_process_alone() {
+    let ours = Region::create(8192).unwrap();
+    let theirs = Region::map(ours.share().unwrap(), 8192, Protection::ReadWrite).unwrap();
+    theirs.write(4096, b"before").unwrap();
+    ours.cut_off().unwrap();
+    assert!(ours.equals(4096, &[0; 6]));
+    ours.write(4096, b"after").unwrap();
+    assert!(theirs.equals(4096, b"before") && ours.equals(4096, b"after"));
+    // It can be emptied still.
+    ours.empty();
+    assert!(theirs.equals(4096, &[0; 6]) && theirs.occupied_bytes() == 4096, "one page was read again");
+}
+
+#[test]
+fn memory_that_is_not_mapped_is_emptied_for_all() {
+    let made = Unmapped::create(8192).unwrap();
+    let theirs = Region::map(made.share().unwrap(), 8192, Protection::ReadWrite).unwrap();
+    theirs.write(0, b"kept").unwrap();
+    assert_eq!(theirs.occupied_bytes(), 8192);
+    made.empty();
+    assert_eq!(theirs.occupied_bytes(), 0);
+}
+
+#[test]
 fn ranges_outside_are_refused() {
     let a = Region::create(100).unwrap();
     assert_eq!(a.write(99, b"ab"), Err(OutOfBounds { offset: 99, len: 2, size: 100 }));

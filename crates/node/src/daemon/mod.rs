@@ -233,6 +233,7 @@ impl Daemon {
         let input = self.runner.input();
         let mut alone_since = now();
         self.log_start();
+        self.runner.station.watch_waits();
         loop {
             let now = now();
             let mut worked = self.runner.step(now);

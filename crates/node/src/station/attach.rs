@@ -10,15 +10,17 @@ use super::memory::Left;
 use super::refusal::{refusal, shortage};
 use super::shares::{Holdings, Table};
 use super::{Readable, Station};
-use crate::limits::DESCRIPTORS_PER_PROCESS;
+use crate::limits::{DESCRIPTORS_PER_PROCESS, FORMER_RINGS_MAX};
 use rustix::event::{EventfdFlags, eventfd};
+use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use vmmc_host::abi::GateState;
 use vmmc_host::control::{Answer, CONTROL_VERSION, NodeEvent, Refusal, RefusalCode};
 use vmmc_host::process::ProcessWatch;
+use vmmc_host::region::Unmapped;
 use vmmc_host::wait::{WakeReceiver, wake_pair};
-use vmmc_host::{AttachArea, Channel, NotifyBell, PairRing};
+use vmmc_host::{AttachArea, Channel, NotifyBell};
 use vmmc_nic::{ImportId, ProcessId, Time};
 
 /// What a process that has gone leaves behind. Nothing in the node reaches it any more.
@@ -32,19 +34,32 @@ impl Leftover for Remains {
         if let Some(piece) = self.memory.as_mut().and_then(Leftover::give_up) {
             return Some(piece);
         }
-        // Each may have a ring, which is a mapping.
-        let link = self.process.as_mut().and_then(|process| process.links.pop());
-        if let Some(link) = link {
-            // Its notifier writes for nobody now.
-            link.ring.iter().for_each(PairRing::empty);
+        // Their notifiers write for nobody now.
+        let next = |process: &mut Process| {
+            let of_link = process.links.pop().map(|link| link.ring);
+            of_link.or_else(|| process.former_rings.pop_front().map(Some))
+        };
+        if let Some(ring) = self.process.as_mut().and_then(next) {
+            ring.iter().for_each(Unmapped::empty);
             return Some(Holdings::default());
         }
         // Its client may keep them for as long as it likes; what it had is given back, so they are
         // to hold nothing.
         self.process.take().map(|process| {
-            process.area.empty();
-            process.notify_bell.empty();
+            process.empty();
             Holdings::of_process()
+        })
+    }
+}
+
+/// Rings that nobody reads any more.
+struct Emptied(VecDeque<Unmapped>);
+
+impl Leftover for Emptied {
+    fn give_up(&mut self) -> Option<Holdings> {
+        self.0.pop_front().map(|ring| {
+            ring.empty();
+            Holdings::default()
         })
     }
 }
@@ -72,6 +87,7 @@ impl Station {
         let process = Process::new(id, parts);
         if let Err(why) = self.watch_process(&process, index) {
             self.unwatch_process(&process);
+            process.forget_area();
             self.engine.detach(self.started, id);
             return Err(shortage("its watch on the new process", why));
         }
@@ -80,7 +96,7 @@ impl Station {
         }
         self.take_share(index, Table::Processes, 1).expect("checked above");
         self.take_share(index, Table::Descriptors, DESCRIPTORS_PER_PROCESS).expect("checked above");
-        self.memory.add_process(id);
+        self.memory.add_process(id, uid);
         self.pins.attach(id, uid);
         if self.by_slot.len() <= id.slot() {
             self.by_slot.resize(id.slot() + 1, None);
@@ -110,7 +126,11 @@ impl Station {
         let bell = (own && self.config.embedded).then(|| receiver.as_fd().try_clone_to_owned()).transpose()?;
         let given = vec![area.share()?, own_bell, receiver_fd(&receiver)?, doorbell.try_clone()?, theirs.into_fd()];
         let program = program_of(pid);
-        Ok((Parts { program, area, gates, wake, doorbell, events, watch, notify_bell, bell_readers, bell }, given))
+        let mark = self.waits.mark();
+        Ok((
+            Parts { uid, mark, program, area, gates, wake, doorbell, events, watch, notify_bell, bell_readers, bell },
+            given,
+        ))
     }
 
     fn watch_process(&self, process: &Process, index: usize) -> rustix::io::Result<()> {
@@ -166,7 +186,7 @@ impl Station {
         self.attached.retain(|&i| i != index);
         self.by_slot[process.id.slot()] = None;
         self.unwatch_process(&process);
-        self.counters.mapped_ended.add(process.area.moved(|_, _| ()));
+        self.counters.mapped_ended.add(process.touch(|area| area.moved(|_, _| ())).unwrap_or_default());
         self.engine.detach(now, process.id);
         self.revocations.forget(connection.number);
         for link in &process.links {
@@ -174,11 +194,14 @@ impl Station {
         }
         self.drop_exports(&mut process);
         self.drop_imports(&process);
+        let (gates, users) = process.gates.shared();
+        self.count_gates(gates, users);
+        process.forget_area();
         let id = process.id;
         let memory = self.memory.drop_process(id);
         self.closers.give_up(uid, Remains { memory, process: Some(process) });
         self.pins.detach(id);
-        self.announce_gone(id);
+        self.announce_gone(id, uid);
     }
 
     /// Ends a connection for its client; the socket is closed elsewhere, with all that it holds unread.
@@ -218,13 +241,15 @@ impl Station {
         for import in process.imports.iter().flatten().filter(|import| import.path == Path::Mapped) {
             if let Some(record) = self.export_record(import.export) {
                 record.importers.remove(&process.id);
-                record.stuck |= import.bound && !ended;
+                record.stuck |= (import.bound || process.is_barred) && !ended;
             }
         }
         let mut inside = Vec::new();
-        process.area.any_lane(|lane| {
-            inside.push(ImportId::from_u64(lane));
-            false
+        process.touch(|area| {
+            area.any_lane(|lane| {
+                inside.push(ImportId::from_u64(lane));
+                false
+            })
         });
         for id in inside.into_iter().filter(|_| !ended) {
             let import = process.imports.get(id.slot as usize).copied().flatten().filter(|import| import.id == id);
@@ -234,14 +259,30 @@ impl Station {
         }
     }
 
-    /// Whoever could be notified by it learns that no more comes.
-    fn announce_gone(&mut self, gone: ProcessId) {
+    /// Whoever could be notified by it learns that no more comes. It may still read what came: the
+    /// last rings keep their memory until it ends, which counts as a descriptor of its own each.
+    fn announce_gone(&mut self, gone: ProcessId, uid: u32) {
+        let mut unread = VecDeque::new();
         for index in self.attached.clone() {
-            let Some(process) = self.connections[index].as_mut().and_then(|c| c.process.as_mut()) else { continue };
+            let Some(connection) = self.connections[index].as_deref_mut() else { continue };
+            let Some(process) = connection.process.as_mut() else { continue };
             let Some(at) = process.links.iter().position(|l| l.importer == gone) else { continue };
-            if process.links.swap_remove(at).ring.is_some() && !process.unsay_pair(gone) {
-                self.tell(index, &NodeEvent::PairGone { process: gone.0 }, Vec::new());
+            let Some(ring) = process.links.swap_remove(at).ring else { continue };
+            if process.unsay_pair(gone) {
+                unread.push_back(ring);
+                continue;
             }
+            process.former_rings.push_back(ring);
+            if process.former_rings.len() > FORMER_RINGS_MAX {
+                unread.extend(process.former_rings.pop_front());
+            } else {
+                self.shares.count(connection.who.uid, &mut connection.held, Table::Descriptors, 1);
+            }
+            self.tell(index, &NodeEvent::PairGone { process: gone.0 }, Vec::new());
+        }
+        // The more mappings a client has made of one, the longer that takes.
+        if !unread.is_empty() {
+            self.closers.give_up(uid, Emptied(unread));
         }
     }
 

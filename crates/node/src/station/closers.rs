@@ -196,8 +196,8 @@ struct Busy {
     thread: i32,
     since: Instant,
     interrupts: u32,
-    /// Of memory, which waits for nobody.
-    memory: bool,
+    /// Of memory of this user, which waits for nobody.
+    memory: Option<u32>,
 }
 
 /// Descriptors of one message.
@@ -340,6 +340,16 @@ impl Closers {
         Paused(self.0.clone())
     }
 
+    /// Whether memory of others than a user is being given up, for which the kernel may let all
+    /// threads of the node wait.
+    pub(super) fn memory_of_others(&self) -> impl Fn(u32) -> bool + Send + use<> {
+        let shared = Arc::downgrade(&self.0);
+        move |uid| {
+            let shared = shared.upgrade();
+            shared.is_some_and(|shared| shared.lock().busy.iter().any(|b| b.memory.is_some_and(|of| of != uid)))
+        }
+    }
+
     /// Waits until all is closed, or no longer than this.
     pub(super) fn finish(&self, within: Duration) {
         let end = Instant::now() + within;
@@ -424,7 +434,7 @@ impl Shared {
         loop {
             let next = if state.paused { None } else { state.take() };
             if let Some((lane, mut unclosed)) = next {
-                let memory = lane.of == Of::Memory;
+                let memory = (lane.of == Of::Memory).then_some(lane.uid);
                 state.busy.push(Busy { thread, since: Instant::now(), interrupts: 0, memory });
                 self.call_hands(&mut state);
                 if std::mem::take(&mut state.keeper_sleeps) {
@@ -493,7 +503,7 @@ impl Shared {
         let mut state = self.lock();
         while !state.over || !state.busy.is_empty() {
             let now = Instant::now();
-            for busy in state.busy.iter_mut().filter(|busy| !busy.memory) {
+            for busy in state.busy.iter_mut().filter(|busy| busy.memory.is_none()) {
                 let patience = CLOSE_PATIENCE * (1 << busy.interrupts.min(9));
                 if now.duration_since(busy.since) >= patience {
                     busy.interrupts += 1;

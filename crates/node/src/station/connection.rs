@@ -6,6 +6,7 @@ use super::closers::Foreign;
 use super::gates::Gates;
 use super::link::Link;
 use super::shares::{Holdings, ShareTaken, Shares, Table};
+use super::waits::{AREA, Mark};
 use crate::limits::{
     IMPORTS_SLOTS_KEPT, OUTBOX_BYTES_MAX, OUTBOX_ENTRY_BYTES, OUTBOX_FDS_MAX, RING_QUIET_POLLS, SEND_FAILURES_MAX,
     UNDER_WAY_PER_SOCKET_MAX,
@@ -13,14 +14,17 @@ use crate::limits::{
 use rustix::io::Errno;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
-use vmmc_host::abi::{COOKIE_SEND_FAILED, Completion};
+use std::sync::atomic::{AtomicU64, Ordering};
+use vmmc_host::abi::{COOKIE_SEND_FAILED, Completion, RawNotification};
+use vmmc_host::area::must_wake;
 use vmmc_host::channel::{ChannelError, PeerCredentials};
 use vmmc_host::control::{Moved, NodeEvent, Refusal, encode};
 use vmmc_host::process::ProcessWatch;
+use vmmc_host::region::Unmapped;
 use vmmc_host::ring::{Consumer, Producer, RegionWords};
 use vmmc_host::wait::WakeSender;
 use vmmc_host::{AttachArea, Channel, NotifyBell};
-use vmmc_nic::{ExportId, ImportId, OpError, ProcessId, Time};
+use vmmc_nic::{ExportId, ImportId, OpError, ProcessId, RegionRef, Time};
 use vmmc_utlb::Pages;
 
 /// A connection.
@@ -248,10 +252,14 @@ impl Outbox {
 /// An attached process.
 pub(super) struct Process {
     pub(super) id: ProcessId,
-    pub(super) area: AttachArea,
+    pub(super) uid: u32,
+    /// Its user held the node up: nothing of it is touched any more.
+    pub(super) is_barred: bool,
+    mark: Mark,
+    area: AttachArea,
     pub(super) commands: Consumer<RegionWords>,
     completions: Producer<RegionWords>,
-    pub(super) notifications: Producer<RegionWords>,
+    notifications: Producer<RegionWords>,
     /// Completions that found their ring full. While there are any, no command of the process is taken, so the engine's bound on its operations bounds them.
     overflow: VecDeque<Completion>,
     pub(super) gates: Gates,
@@ -274,6 +282,8 @@ pub(super) struct Process {
     pub(super) imports_held: u32,
     /// Importers of its exports.
     pub(super) links: Vec<Link>,
+    /// Rings of importers which have gone, which this process may not have read to the end.
+    pub(super) former_rings: VecDeque<Unmapped>,
     /// Looks at its ring in vain.
     pub(super) quiet: u32,
     /// Progress of the engine at which it said `Busy`; it is offered the command again when there is more.
@@ -311,6 +321,8 @@ pub(super) enum Path {
 
 /// What [`Process::new`] needs from outside.
 pub(super) struct Parts {
+    pub(super) uid: u32,
+    pub(super) mark: Mark,
     pub(super) program: String,
     pub(super) area: AttachArea,
     pub(super) gates: Gates,
@@ -325,8 +337,12 @@ pub(super) struct Parts {
 
 impl Process {
     pub(super) fn new(id: ProcessId, parts: Parts) -> Process {
+        parts.mark.know(RegionRef { process: id, region: AREA }, parts.area.memory());
         Process {
             id,
+            uid: parts.uid,
+            is_barred: false,
+            mark: parts.mark,
             commands: parts.area.command_consumer(),
             completions: parts.area.completion_producer(),
             notifications: parts.area.notification_producer(),
@@ -344,6 +360,7 @@ impl Process {
             imports: Vec::new(),
             imports_held: 0,
             links: Vec::new(),
+            former_rings: VecDeque::new(),
             quiet: 0,
             stalled_at: None,
             wake_due: false,
@@ -353,6 +370,36 @@ impl Process {
             in_use: Vec::new(),
             pins_owed: 0,
         }
+    }
+
+    /// Does something with the area, which says whose it is meanwhile; nothing if its user is
+    /// barred.
+    #[inline]
+    pub(super) fn touch<T>(&self, act: impl FnOnce(&AttachArea) -> T) -> Option<T> {
+        if self.is_barred {
+            return None;
+        }
+        let before = self.mark.set(self.uid, self.area_at());
+        let done = act(&self.area);
+        self.mark.back(before);
+        Some(done)
+    }
+
+    /// Its area, as what is touched.
+    #[inline]
+    pub(super) fn area_at(&self) -> RegionRef {
+        RegionRef { process: self.id, region: AREA }
+    }
+
+    /// The process has gone: whoever keeps its memory keeps nothing.
+    pub(super) fn empty(&self) {
+        self.area.empty();
+        self.notify_bell.empty();
+    }
+
+    /// Its area is not touched any more.
+    pub(super) fn forget_area(&self) {
+        self.mark.forget(self.area_at());
     }
 
     /// The engine took an operation on an import: bytes sent, bytes fetched, or neither for an atomic one.
@@ -377,16 +424,34 @@ impl Process {
     /// Gives a completion to the process.
     #[inline]
     pub(super) fn complete(&mut self, completion: Completion) {
+        if self.is_barred {
+            return;
+        }
         self.wake_due = true;
         if !self.in_use.is_empty() {
             if let Some(at) = self.in_use.iter().position(|(cookie, _)| *cookie == completion.cookie) {
                 self.in_use.swap_remove(at);
             }
         }
-        if self.overflow.is_empty() && completion.push(&mut self.completions) {
+        let before = self.mark.set(self.uid, self.area_at());
+        if !self.overflow.is_empty() || !completion.push(&mut self.completions) {
+            self.overflow.push_back(completion);
+        }
+        self.mark.back(before);
+    }
+
+    /// Gives a notification to the process.
+    #[inline]
+    pub(super) fn notify(&mut self, note: RawNotification) {
+        if self.is_barred {
             return;
         }
-        self.overflow.push_back(completion);
+        self.wake_due = true;
+        let before = self.mark.set(self.uid, self.area_at());
+        if !note.push(&mut self.notifications) {
+            self.area.notifications_lost().fetch_add(1, Ordering::Relaxed);
+        }
+        self.mark.back(before);
     }
 
     /// Tells the process that a posted send failed. While it collects nothing, further failures of the same import say nothing new.
@@ -438,14 +503,22 @@ impl Process {
     #[inline]
     pub(super) fn wake_if_due(&mut self) {
         if std::mem::take(&mut self.wake_due) {
-            self.wake.wake_if(self.area.process_sleeping());
+            self.wake_by(AttachArea::process_sleeping);
+        }
+    }
+
+    /// Wakes the process if this flag says so. Its pipe is not its memory.
+    #[inline]
+    fn wake_by(&self, flag: impl FnOnce(&AttachArea) -> &AtomicU64) {
+        if self.touch(|area| must_wake(flag(area))) == Some(true) {
+            self.wake.wake();
         }
     }
 
     /// Wakes threads of the process that sleep until a word changes.
     #[inline]
     pub(super) fn wake_for_words(&self) {
-        self.wake.wake_if(self.area.words_awaited());
+        self.wake_by(AttachArea::words_awaited);
     }
 
     /// Tells the process something unasked. `events_sent` grows with what has really gone out, so a process that sees it grow finds the message.
@@ -465,8 +538,8 @@ impl Process {
     /// Counts events that have gone out and wakes the process for them.
     pub(super) fn count_events(&mut self, sent: u64) {
         if sent > 0 {
-            self.area.events_sent().fetch_add(sent, std::sync::atomic::Ordering::SeqCst);
-            self.wake.wake_if(self.area.process_sleeping());
+            self.touch(|area| area.events_sent().fetch_add(sent, Ordering::SeqCst));
+            self.wake_by(AttachArea::process_sleeping);
         }
     }
 

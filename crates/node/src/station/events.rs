@@ -8,7 +8,6 @@ use super::connection::Process;
 use super::refusal;
 use crate::limits::EVENTS_PER_TURN;
 use crate::log::LogLevel;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 use vmmc_host::abi::{COOKIE_REDIRECT, Completion, RawNotification};
 use vmmc_host::control::{Answer, NodeEvent};
@@ -60,7 +59,7 @@ impl Station {
             Event::Notification { process, export, offset, len, last_word } => {
                 let note = RawNotification { export: export.to_u64(), offset, len, last_word };
                 if let Some(process) = self.process(process) {
-                    notify(process, note);
+                    process.notify(note);
                 }
             }
             Event::SendFailed { process, import, why } => {
@@ -153,13 +152,5 @@ fn completion(cookie: Cookie, result: Result<u64, OpError>) -> Completion {
     match result {
         Ok(value) => Completion { cookie: cookie.0, status: 0, value, args: [0; 3] },
         Err(why) => Completion { cookie: cookie.0, status: why.code(), value: 0, args: why.args() },
-    }
-}
-
-#[inline]
-fn notify(process: &mut Process, note: RawNotification) {
-    process.wake_due = true;
-    if !note.push(&mut process.notifications) {
-        process.area.notifications_lost().fetch_add(1, Ordering::Relaxed);
     }
 }

@@ -259,9 +259,12 @@ impl Station {
     fn keep_those_inside(&self, importers: &mut Importers) {
         importers.retain(|id, by| {
             let process = self.connections[by.index].as_ref().and_then(|c| c.process.as_ref());
-            process
-                .filter(|process| process.id == *id)
-                .is_some_and(|process| process.area.any_lane(|lane| by.imports.contains(&ImportId::from_u64(lane))))
+            process.filter(|process| process.id == *id).is_some_and(|process| {
+                let is_inside =
+                    process.touch(|area| area.any_lane(|lane| by.imports.contains(&ImportId::from_u64(lane))));
+                // Of one that is barred nobody knows, until its connection is closed.
+                is_inside.unwrap_or(true)
+            })
         });
     }
 

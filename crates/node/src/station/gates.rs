@@ -21,6 +21,8 @@ pub(super) struct Gates {
     table: GateTable,
     /// The table for importers.
     readers: OwnedFd,
+    /// Users whose processes were handed it.
+    users: Vec<u32>,
     /// Last generation of each slot that was ever used.
     generations: Vec<u32>,
     free: Vec<u32>,
@@ -29,12 +31,21 @@ pub(super) struct Gates {
 impl Gates {
     pub(super) fn new() -> Result<Gates, RegionError> {
         let (table, readers) = GateTable::create()?;
-        Ok(Gates { table, readers, generations: Vec::new(), free: Vec::new() })
+        Ok(Gates { table, readers, users: Vec::new(), generations: Vec::new(), free: Vec::new() })
     }
 
-    /// A descriptor of the table for an importer.
-    pub(super) fn share(&self) -> Result<OwnedFd, RegionError> {
-        duplicate(&self.readers)
+    /// A descriptor of the table for an importer of this user.
+    pub(super) fn share(&mut self, uid: u32) -> Result<OwnedFd, RegionError> {
+        let copy = duplicate(&self.readers)?;
+        if !self.users.contains(&uid) {
+            self.users.push(uid);
+        }
+        Ok(copy)
+    }
+
+    /// The table, and the users whose processes may have it.
+    pub(super) fn shared(&self) -> (&OwnedFd, &[u32]) {
+        (&self.readers, &self.users)
     }
 
     /// Whether another export can have a gate.

@@ -14,9 +14,9 @@ use crate::limits::{CALL_TIME_MAX, DESCRIPTORS_PER_LINK};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
-use vmmc_host::PairRing;
 use vmmc_host::control::Owner as HostOwner;
 use vmmc_host::control::{Answer, Call, Grant, Moved, NodeEvent, NotMapped, Refusal, RefusalCode, What};
+use vmmc_host::{GateTable, PairRing};
 use vmmc_nic::{
     ExportId, Exporter, ImportGrant, ImportId, ImportSpec, ImportTarget, NodeName, NodeSpec, Owner, ProcessId, Rights,
     Time,
@@ -176,9 +176,12 @@ impl Station {
         let record = self.export_record(granted.export).expect("seen when the mapping was allowed");
         let (owner, at, gate) = (record.owner, record.at, record.gate);
         let writable = granted.rights.contains(Rights::WRITE);
-        let region = self.memory.share(at, writable).expect("an export holds its region").map_err(|e| short(&e))?;
+        let uid = self.user_of(importer);
+        let region =
+            self.memory.share(at, writable, uid).expect("an export holds its region").map_err(|e| short(&e))?;
+        self.shares.check(uid, Table::Outlived, u64::from(GateTable::PAGES)).map_err(|full| full.refusal())?;
         let exporter = self.attached_process(owner)?;
-        let gates = exporter.gates.share().map_err(|e| short(&e))?;
+        let gates = exporter.gates.share(uid).map_err(|e| short(&e))?;
         let bell = duplicate(&exporter.bell_readers).map_err(|e| short(&e))?;
         let link = match exporter.links.iter().position(|l| l.importer == importer) {
             Some(at) => at,
@@ -213,12 +216,17 @@ impl Station {
         let ring = PairRing::create().map_err(short)?;
         let (theirs, ours) = (ring.share().map_err(short)?, ring.share().map_err(short)?);
         exporter.links[link].ring = Some(ring);
-        let user_at = |index: usize| self.connections[index].as_ref().map(|connection| connection.who.uid);
-        let index = self.by_slot.get(importer.slot()).copied().flatten();
-        let uid = index.and_then(user_at).unwrap_or(u32::MAX);
-        let same_user = user_at(owner) == Some(uid);
+        let uid = self.user_of(importer);
+        let same_user = self.connections[owner].as_ref().is_some_and(|connection| connection.who.uid == uid);
         self.tell(owner, &NodeEvent::Pair { process: importer.0, uid, same_user }, vec![theirs]);
         Ok(ours)
+    }
+
+    /// Whose process it is.
+    fn user_of(&self, process: ProcessId) -> u32 {
+        let index = self.by_slot.get(process.slot()).copied().flatten();
+        let connection = index.and_then(|index| self.connections[index].as_ref());
+        connection.map_or(u32::MAX, |connection| connection.who.uid)
     }
 
     /// Gives back what a process has of the table of imports beyond the slots of its own tables.

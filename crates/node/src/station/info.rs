@@ -121,7 +121,7 @@ impl Station {
                 imports: process.imports_held,
                 region_bytes: self.memory.bytes(process.id),
                 commands: process.commands_taken,
-                mapped: process.area.moved(|_, _| ()),
+                mapped: process.touch(|area| area.moved(|_, _| ())).unwrap_or_default(),
                 program: process.program.clone(),
                 pinned: self.memory.table(process.id).map_or(0, Table::pages),
                 counters: self.memory.table(process.id).map_or_else(Vec::new, |table| pin_counters(process, table)),
@@ -150,7 +150,9 @@ impl Station {
         let imports = imports.chain(self.engine.imports_of(move |process| others && !own(process)));
         let mut claimed: HashMap<(ProcessId, u64), Moved> = HashMap::new();
         for process in self.attached_processes().filter(|process| others || own(process.id)) {
-            process.area.moved(|import, moved| claimed.entry((process.id, import)).or_default().add(moved));
+            process.touch(|area| {
+                area.moved(|import, moved| claimed.entry((process.id, import)).or_default().add(moved));
+            });
         }
         let imports = imports.map(|i| ImportInfo {
             name: i.node.is_none().then(|| self.engine.name_of(i.export).map(str::to_string)).flatten(),
@@ -213,7 +215,10 @@ fn shorten(info: &mut NodeInfo) -> bool {
 /// What a process says of its pinning, and what the node knows.
 fn pin_counters(process: &Process, table: &Table) -> Vec<(String, u64)> {
     let theirs = PIN_COUNTER_NAMES.iter().enumerate();
-    let theirs = theirs.map(|(i, name)| (name.to_string(), process.area.pin_counter(i).load(Ordering::Relaxed)));
+    let theirs = theirs.map(|(i, name)| {
+        let count = process.touch(|area| area.pin_counter(i).load(Ordering::Relaxed));
+        (name.to_string(), count.unwrap_or_default())
+    });
     let ours = [
         ("pinned_pages", table.pages()),
         ("translation_lookups", table.counters.lookups),

@@ -6,7 +6,7 @@
 use rustix::fs::{Mode, OFlags};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use vmmc_host::PairRing;
+use vmmc_host::region::Unmapped;
 use vmmc_host::wait::WakeSender;
 use vmmc_nic::ProcessId;
 
@@ -16,7 +16,7 @@ pub(super) struct Link {
     /// Wakes the exporter.
     pub(super) wake: OwnedFd,
     /// Made when the first import that may notify needs it.
-    pub(super) ring: Option<PairRing>,
+    pub(super) ring: Option<Unmapped>,
 }
 
 /// A descriptor of the same pipe that shares no flags with ours.

@@ -6,8 +6,11 @@
 use super::closers::Leftover;
 use super::shares::Holdings;
 use super::translation::{ADDRESS_SPACE, Place, Table, Translations, are_one_kind};
+use super::waits::{Before, Mark};
 use crate::config::UtlbConfig;
-use crate::limits::{AWAITED_BYTES_MAX, CLOSED_AT_ONCE_BYTES, PINS_PER_CALL_MAX, TABLES_BEYOND_PAGES_MAX, TOUCHED_MAX};
+use crate::limits::{
+    AWAITED_BYTES_MAX, CLOSED_AT_ONCE_BYTES, PINS_PER_CALL_MAX, REGION_SLOTS_KEPT, TABLES_BEYOND_PAGES_MAX, TOUCHED_MAX,
+};
 use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
@@ -34,14 +37,24 @@ pub(super) struct Memory {
     touched: Vec<ProcessId>,
     /// Whether anybody takes them.
     asleep: bool,
+    /// Says whose memory is touched.
+    mark: Mark,
 }
 
 #[derive(Default)]
 struct ProcessMemory {
     /// Whose regions these are; none: the slot is free.
     owner: Option<ProcessId>,
+    uid: u32,
+    /// Its user held the node up: nothing of it is touched any more.
+    is_barred: bool,
     slots: Vec<Slot>,
+    /// Free slots; also some that are gone, and no slot is made before those are taken out.
     free: Vec<u32>,
+    /// Regions.
+    count: usize,
+    /// Generation of the next slot that is made, behind all that slots which are gone have had.
+    fresh: u32,
     bytes: u64,
     /// Its own addresses.
     table: Table,
@@ -53,6 +66,10 @@ struct Slot {
     region: Option<Region>,
     /// Exports that use the region; it cannot be released before they end.
     exports: u32,
+    /// A process of another user was handed it for writing, and can punch holes into it, too.
+    is_foreign: bool,
+    /// It held the node up, and is not touched any more.
+    is_barred: bool,
     /// Made when the first importer needs it.
     read_only: Option<OwnedFd>,
 }
@@ -119,15 +136,55 @@ pub(super) fn duplicate(fd: &OwnedFd) -> Result<OwnedFd, RegionError> {
 
 impl Memory {
     /// `asleep`: owners may sleep until something is put into their memory.
-    pub(super) fn new(utlb: UtlbConfig, asleep: bool) -> Memory {
-        Memory { translations: Translations::new(utlb), processes: Vec::new(), touched: Vec::new(), asleep }
+    pub(super) fn new(utlb: UtlbConfig, asleep: bool, mark: Mark) -> Memory {
+        Memory { translations: Translations::new(utlb), processes: Vec::new(), touched: Vec::new(), asleep, mark }
     }
 
-    pub(super) fn add_process(&mut self, process: ProcessId) {
+    pub(super) fn add_process(&mut self, process: ProcessId, uid: u32) {
         if self.processes.len() <= process.slot() {
             self.processes.resize_with(process.slot() + 1, ProcessMemory::default);
         }
-        self.processes[process.slot()] = ProcessMemory { owner: Some(process), ..ProcessMemory::default() };
+        self.processes[process.slot()] = ProcessMemory { owner: Some(process), uid, ..ProcessMemory::default() };
+    }
+
+    /// Nothing of the process is touched any more: its regions are the garbage page.
+    pub(super) fn bar(&mut self, process: ProcessId) {
+        if let Some(memory) = self.of_mut(process) {
+            memory.is_barred = true;
+        }
+    }
+
+    /// Nor is this region, which the process shares with writers of other users.
+    pub(super) fn bar_region(&mut self, at: RegionRef) {
+        if let Some(slot) = self.of_mut(at.process).and_then(|memory| memory.slot_mut(at.region)) {
+            slot.is_barred = true;
+        }
+    }
+
+    /// Does something with a region, which says whose it is meanwhile; none: it is the garbage page.
+    #[inline]
+    fn reach<T>(&self, at: RegionRef, act: impl FnOnce(&Region) -> T) -> Option<T> {
+        let (memory, slot) = self.reachable(at)?;
+        let before = self.mark_of(at, memory, slot);
+        let done = slot.region.as_ref().map(act);
+        self.mark.back(before);
+        done
+    }
+
+    /// Says whose region is touched from here on; gives what is to be said afterwards.
+    pub(super) fn mark(&self, at: RegionRef) -> Option<Before> {
+        self.reachable(at).map(|(memory, slot)| self.mark_of(at, memory, slot))
+    }
+
+    #[inline]
+    fn mark_of(&self, at: RegionRef, memory: &ProcessMemory, slot: &Slot) -> Before {
+        if slot.is_foreign { self.mark.set_shared(at) } else { self.mark.set(memory.uid, at) }
+    }
+
+    #[inline]
+    fn reachable(&self, at: RegionRef) -> Option<(&ProcessMemory, &Slot)> {
+        let memory = self.of(at.process).filter(|memory| !memory.is_barred)?;
+        memory.slot(at.region).filter(|slot| !slot.is_barred).map(|slot| (memory, slot))
     }
 
     /// The process is gone: from here on nobody reaches its memory through the node, which is for
@@ -136,29 +193,29 @@ impl Memory {
         self.of(process)?;
         let ProcessMemory { slots, table, .. } = std::mem::take(&mut self.processes[process.slot()]);
         self.translations.forget(process, &table);
+        for (slot, index) in slots.iter().zip(0u32..).filter(|(slot, _)| slot.region.is_some()) {
+            let region = RegionId(index | slot.generation << SLOT_BITS);
+            self.mark.forget(RegionRef { process, region });
+        }
         Some(Left { slots, table: Some(table) })
     }
 
     /// Regions of a process.
     pub(super) fn regions(&self, process: ProcessId) -> u32 {
-        self.of(process).map_or(0, |memory| (memory.slots.len() - memory.free.len()) as u32)
+        self.of(process).map_or(0, |memory| memory.count as u32)
     }
 
     /// Maps a memfd that came from a process.
     pub(super) fn register(&mut self, process: ProcessId, fd: OwnedFd, len: u64) -> Result<RegionId, MemoryError> {
         let memory = self.of_mut(process).expect("registered by an attached process");
-        if memory.free.is_empty() && memory.slots.len() >= REGIONS_PER_PROCESS_MAX {
+        if memory.count >= REGIONS_PER_PROCESS_MAX {
             return Err(MemoryError::TableFull);
         }
         let region = Region::map(fd, len, Protection::ReadWrite)?;
-        let slot = memory.free.pop().unwrap_or_else(|| {
-            memory.slots.push(Slot::default());
-            memory.slots.len() as u32 - 1
-        });
         memory.bytes += len;
-        let entry = &mut memory.slots[slot as usize];
-        entry.region = Some(region);
-        Ok(RegionId(slot | entry.generation << SLOT_BITS))
+        let id = memory.put(region.clone());
+        self.mark.know(RegionRef { process, region: id }, &region);
+        Ok(id)
     }
 
     /// Gives what is not reached any more, to be given up.
@@ -174,6 +231,9 @@ impl Memory {
         let released = Released(std::mem::replace(slot, next));
         memory.bytes -= len;
         memory.free.push(id.0 & SLOT_MASK);
+        memory.count -= 1;
+        memory.shrink();
+        self.mark.forget(RegionRef { process, region: id });
         Ok(released)
     }
 
@@ -193,7 +253,7 @@ impl Memory {
 
     #[inline]
     pub(super) fn region(&self, at: RegionRef) -> Option<&Region> {
-        self.of(at.process)?.slots.get((at.region.0 & SLOT_MASK) as usize).filter(|s| s.is(at.region))?.region.as_ref()
+        self.reachable(at)?.1.region.as_ref()
     }
 
     /// Checks a range that a process claims.
@@ -340,18 +400,14 @@ impl Memory {
         }
     }
 
-    /// The region of a place, if it still exists.
-    #[inline]
-    fn behind(&self, process: ProcessId, place: Option<Place>) -> Option<(&Region, u64)> {
-        let place = place?;
-        self.region(RegionRef { process, region: place.region }).map(|region| (region, place.offset))
-    }
-
-    /// A descriptor of a region for an importer.
-    pub(super) fn share(&mut self, at: RegionRef, writable: bool) -> Option<Result<OwnedFd, RegionError>> {
-        let slot = self.of_mut(at.process)?.slot_mut(at.region)?;
+    /// A descriptor of a region for an importer of this user.
+    pub(super) fn share(&mut self, at: RegionRef, writable: bool, uid: u32) -> Option<Result<OwnedFd, RegionError>> {
+        let memory = self.of_mut(at.process)?;
+        let owner = memory.uid;
+        let slot = memory.slot_mut(at.region)?;
         let region = slot.region.as_ref()?;
         if writable {
+            slot.is_foreign |= uid != owner;
             return Some(region.share());
         }
         let fd = match &mut slot.read_only {
@@ -362,6 +418,12 @@ impl Memory {
             },
         };
         Some(duplicate(fd))
+    }
+
+    /// Slots that the table of a process has memory for, in either of its lists.
+    #[cfg(test)]
+    pub(super) fn slots(&self, process: ProcessId) -> usize {
+        self.of(process).map_or(0, |m| m.slots.capacity().max(m.free.capacity()))
     }
 
     /// Bytes of a process's regions.
@@ -380,9 +442,57 @@ impl Memory {
 }
 
 impl ProcessMemory {
+    #[inline]
+    fn slot(&self, id: RegionId) -> Option<&Slot> {
+        self.slots.get((id.0 & SLOT_MASK) as usize).filter(|slot| slot.is(id))
+    }
+
+    fn put(&mut self, region: Region) -> RegionId {
+        self.count += 1;
+        let slot = loop {
+            match self.free.pop() {
+                Some(slot) if (slot as usize) < self.slots.len() => break slot,
+                Some(_) => {}
+                None => {
+                    self.slots.push(Slot { generation: self.fresh, ..Slot::default() });
+                    break self.slots.len() as u32 - 1;
+                }
+            }
+        };
+        let entry = &mut self.slots[slot as usize];
+        entry.region = Some(region);
+        RegionId(slot | entry.generation << SLOT_BITS)
+    }
+
+    /// Gives memory of the table back that has no use any more, when its last slots are free.
+    fn shrink(&mut self) {
+        while let Some(last) = self.slots.last().filter(|last| last.region.is_none()) {
+            if is_behind(last.generation, self.fresh) {
+                self.fresh = last.generation;
+            }
+            self.slots.pop();
+        }
+        let slots = self.slots.len();
+        // At least half of them are gone, each of which was taken out of the table once.
+        if self.free.len() > 2 * (slots - self.count) + REGION_SLOTS_KEPT {
+            self.free.retain(|slot| (*slot as usize) < slots);
+        }
+        if self.slots.capacity() > 3 * slots + REGION_SLOTS_KEPT {
+            self.slots.shrink_to(slots + slots / 2);
+        }
+        if self.free.capacity() > 3 * self.free.len() + REGION_SLOTS_KEPT {
+            self.free.shrink_to(self.free.len() + self.free.len() / 2);
+        }
+    }
+
     fn slot_mut(&mut self, id: RegionId) -> Option<&mut Slot> {
         self.slots.get_mut((id.0 & SLOT_MASK) as usize).filter(|s| s.is(id) && s.region.is_some())
     }
+}
+
+/// Whether a generation comes behind another one; they begin again at 0.
+fn is_behind(generation: u32, other: u32) -> bool {
+    (1..=GENERATION_MASK / 2).contains(&(generation.wrapping_sub(other) & GENERATION_MASK))
 }
 
 impl Slot {
@@ -390,6 +500,39 @@ impl Slot {
     fn is(&self, id: RegionId) -> bool {
         self.generation == id.0 >> SLOT_BITS
     }
+}
+
+impl Memory {
+    /// Copies from one region to another. Between those of two users, or that others may write,
+    /// each is touched by itself.
+    fn copy_piece(&self, (from, start): (RegionRef, u64), (to, at): (RegionRef, u64), len: u64) {
+        let user = |there: RegionRef| {
+            let memory = self.of(there.process)?;
+            memory.slot(there.region).filter(|slot| !slot.is_foreign).map(|_| memory.uid)
+        };
+        if user(from).is_some() && user(from) == user(to) {
+            if let Some(source) = self.region(from) {
+                self.reach(to, |target| _ = source.copy_to(start, target, at, len));
+            }
+            return;
+        }
+        let mut piece = [0; PAGE_BYTES];
+        let mut done = 0;
+        while done < len {
+            let piece = &mut piece[..(len - done).min(PAGE_BYTES as u64) as usize];
+            if self.reach(from, |source| source.read(start + done, piece).is_ok()) != Some(true) {
+                piece.fill(0);
+            }
+            self.reach(to, |target| _ = target.write(at + done, piece));
+            done += piece.len() as u64;
+        }
+    }
+}
+
+/// Where a place is.
+#[inline]
+fn behind(process: ProcessId, place: Option<Place>) -> Option<(RegionRef, u64)> {
+    place.map(|place| (RegionRef { process, region: place.region }, place.offset))
 }
 
 /// The pages of a run, if there are such addresses.
@@ -423,16 +566,14 @@ impl Dma for Memory {
     fn deposit(&mut self, to: RegionRef, offset: u64, data: &[u8]) {
         self.touch(to.process, data.len() as u64);
         if to.region != ADDRESS_SPACE {
-            if let Some(region) = self.region(to) {
-                let _ = region.write(offset, data);
-            }
+            self.reach(to, |region| _ = region.write(offset, data));
             return;
         }
         let mut done = 0;
         while done < data.len() {
             let (place, len) = self.piece(to, offset + done as u64, (data.len() - done) as u64);
-            if let Some((region, at)) = self.behind(to.process, place) {
-                let _ = region.write(at, &data[done..done + len as usize]);
+            if let Some((there, at)) = behind(to.process, place) {
+                self.reach(there, |region| _ = region.write(at, &data[done..done + len as usize]));
             }
             done += len as usize;
         }
@@ -441,7 +582,7 @@ impl Dma for Memory {
     #[inline]
     fn gather(&mut self, from: RegionRef, offset: u64, out: &mut [u8]) {
         if from.region != ADDRESS_SPACE {
-            if self.region(from).is_none_or(|region| region.read(offset, out).is_err()) {
+            if self.reach(from, |region| region.read(offset, out).is_ok()) != Some(true) {
                 out.fill(0);
             }
             return;
@@ -450,7 +591,9 @@ impl Dma for Memory {
         while done < out.len() {
             let (place, len) = self.piece(from, offset + done as u64, (out.len() - done) as u64);
             let piece = &mut out[done..done + len as usize];
-            if self.behind(from.process, place).is_none_or(|(region, at)| region.read(at, piece).is_err()) {
+            let read =
+                behind(from.process, place).and_then(|(there, at)| self.reach(there, |r| r.read(at, piece).is_ok()));
+            if read != Some(true) {
                 piece.fill(0);
             }
             done += len as usize;
@@ -463,11 +606,13 @@ impl Dma for Memory {
         while done < len {
             let (source, whole) = self.piece(from, from_offset + done, len - done);
             let (target, whole) = self.piece(to, to_offset + done, whole);
-            let source = self.behind(from.process, source).filter(|(region, at)| region.check(*at, whole).is_ok());
-            match (source, self.behind(to.process, target)) {
+            let is_there = |at: u64, region: &Region| region.check(at, whole).is_ok();
+            let source = behind(from.process, source)
+                .filter(|(there, at)| self.region(*there).is_some_and(|region| is_there(*at, region)));
+            match (source, behind(to.process, target)) {
                 (_, None) => {}
-                (None, Some((target, at))) => zero(target, at, whole),
-                (Some((source, from)), Some((target, at))) => _ = source.copy_to(from, target, at, whole),
+                (None, Some((target, at))) => _ = self.reach(target, |target| zero(target, at, whole)),
+                (Some(source), Some(target)) => self.copy_piece(source, target, whole),
             }
             done += whole;
         }
@@ -476,15 +621,19 @@ impl Dma for Memory {
     #[inline]
     fn atomic(&mut self, at: RegionRef, offset: u64, op: AtomicOp) -> u64 {
         self.touch(at.process, size_of::<u64>() as u64);
-        let Some(region) = self.region(at).filter(|_| offset % 8 == 0) else { return 0 };
-        let Ok(word) = region.word(offset) else { return 0 };
-        match op {
-            AtomicOp::FetchAdd(by) => word.fetch_add(by, Ordering::SeqCst),
-            AtomicOp::Swap(new) => word.swap(new, Ordering::SeqCst),
-            AtomicOp::CompareSwap { expected, desired } => {
-                word.compare_exchange(expected, desired, Ordering::SeqCst, Ordering::SeqCst).unwrap_or_else(|old| old)
-            }
+        if offset % 8 != 0 {
+            return 0;
         }
+        let act = |region: &Region| {
+            region.word(offset).map_or(0, |word| match op {
+                AtomicOp::FetchAdd(by) => word.fetch_add(by, Ordering::SeqCst),
+                AtomicOp::Swap(new) => word.swap(new, Ordering::SeqCst),
+                AtomicOp::CompareSwap { expected, desired } => word
+                    .compare_exchange(expected, desired, Ordering::SeqCst, Ordering::SeqCst)
+                    .unwrap_or_else(|old| old),
+            })
+        };
+        self.reach(at, act).unwrap_or(0)
     }
 }
 
@@ -505,8 +654,8 @@ mod tests {
     use super::*;
 
     fn table() -> (Memory, ProcessId) {
-        let (mut memory, process) = (Memory::new(UtlbConfig::default(), true), ProcessId(3));
-        memory.add_process(process);
+        let (mut memory, process) = (Memory::new(UtlbConfig::default(), true, Mark::default()), ProcessId(3));
+        memory.add_process(process, 0);
         (memory, process)
     }
 
@@ -563,8 +712,8 @@ mod tests {
     fn tables_on_disk_translate_as_tables_in_memory_do() {
         let limits = [None, Some(1), Some(3)];
         let mut all = limits.map(|tables_max| {
-            let mut memory = Memory::new(UtlbConfig { tables_max, ..UtlbConfig::default() }, true);
-            memory.add_process(ProcessId(3));
+            let mut memory = Memory::new(UtlbConfig { tables_max, ..UtlbConfig::default() }, true, Mark::default());
+            memory.add_process(ProcessId(3), 0);
             let id = memory.register(ProcessId(3), Region::create(64 * 4096).unwrap().share().unwrap(), 64 * 4096);
             (memory, id.unwrap())
         });
@@ -605,6 +754,48 @@ mod tests {
         }
         let swapped = all.each_ref().map(|(memory, _)| memory.tables_swapped());
         assert!(swapped[0] == (0, 0) && swapped[1].1 > swapped[2].1 && swapped[2].1 > 100, "{swapped:?}");
+    }
+
+    #[test]
+    fn a_table_of_regions_that_were_released_is_small_and_old_ids_stay_stale() {
+        const REGIONS: usize = 2_000;
+        let (mut memory, process) = table();
+        let region = Region::create(4096).unwrap();
+        let register = |memory: &mut Memory| memory.register(process, region.share().unwrap(), 4096).unwrap();
+        let mut seen = std::collections::HashSet::new();
+        for round in 0..3 {
+            let mut ids: Vec<RegionId> = (0..REGIONS).map(|_| register(&mut memory)).collect();
+            assert!(ids.iter().all(|id| seen.insert(*id)), "an id came twice in round {round}");
+            // The last of them keeps the table as long as it is; others find room in it.
+            let last = ids.pop().unwrap();
+            ids.iter().for_each(|id| drop(memory.release(process, *id).unwrap()));
+            let again = register(&mut memory);
+            assert!(memory.slots(process) >= REGIONS && memory.regions(process) == 2 && seen.insert(again));
+            drop(memory.release(process, last).unwrap());
+            drop(memory.release(process, again).unwrap());
+            assert!(memory.slots(process) <= 128 && memory.regions(process) == 0, "{}", memory.slots(process));
+            // An old id finds nothing in a slot that came again.
+            let new = register(&mut memory);
+            assert!(seen.insert(new));
+            for old in ids.iter().chain([&last, &again]) {
+                assert!(memory.release(process, *old).is_err());
+                assert!(memory.region(RegionRef { process, region: *old }).is_none());
+            }
+            drop(memory.release(process, new).unwrap());
+        }
+    }
+
+    #[test]
+    fn an_id_comes_again_only_after_all_generations_of_its_slot() {
+        let (mut memory, process) = table();
+        let region = Region::create(4096).unwrap();
+        memory.processes[process.slot()].fresh = GENERATION_MASK - 1;
+        let ids = [(); 4].map(|()| {
+            let id = memory.register(process, region.share().unwrap(), 4096).unwrap();
+            drop(memory.release(process, id).unwrap());
+            id.0 >> SLOT_BITS
+        });
+        assert_eq!(ids, [GENERATION_MASK - 1, GENERATION_MASK, 0, 1]);
     }
 
     #[test]

@@ -23,6 +23,7 @@ mod link;
 mod logging;
 mod memory;
 mod notes;
+mod outlived;
 mod pins;
 mod redirection;
 mod refusal;
@@ -32,6 +33,7 @@ mod sockets;
 mod swap;
 mod translation;
 mod unread;
+mod waits;
 
 use crate::config::{Serve, UtlbConfig};
 use crate::limits::{ATTACH_TIME, CLOSE_TIME, CONNECTIONS_MAX, OUTBOX_RETRY, REFUSED_CONNECTIONS_MAX, REVOCATION_LOOK};
@@ -54,7 +56,7 @@ use vmmc_host::area;
 use vmmc_host::channel::{ChannelError, Listener};
 use vmmc_host::control::{Moved, NodeEvent, Refusal, RefusalCode};
 use vmmc_host::wait::Direct;
-use vmmc_host::{Channel, Region};
+use vmmc_host::{Channel, Nanos, Region};
 use vmmc_nic::{
     Ciphers, ClusterKey, Command, Config, Engine, ImportId, Lent, NodeName, PeerTableFull, Source, Time, Transmit,
 };
@@ -194,6 +196,9 @@ pub struct Station {
     outside: bool,
     sockets: sockets::Sockets,
     unread: unread::Unread,
+    outlived: outlived::Outlived,
+    waits: waits::Waits,
+    mark: waits::Mark,
     counters: Counters,
     notes: VecDeque<notes::Note>,
     log: logging::Logging,
@@ -216,6 +221,7 @@ enum Readable {
     Ended,
     Bell,
     Outside,
+    Outlived,
 }
 
 impl Station {
@@ -231,10 +237,11 @@ impl Station {
         // In plain mode anybody on the wire could say that he has the other end.
         engine.messages = config.sockets_between && config.key.is_some();
         let between = engine.messages;
+        let waits = waits::Waits::default();
         Ok(Station {
             engine: Engine::new(engine, seed, now),
             // A process that steps the node itself does not sleep there.
-            memory: Memory::new(config.utlb, !config.embedded),
+            memory: Memory::new(config.utlb, !config.embedded, waits.mark()),
             connections: Vec::new(),
             attached: Vec::new(),
             by_slot: Vec::new(),
@@ -262,6 +269,9 @@ impl Station {
             outside: false,
             sockets: sockets::Sockets::new(between),
             unread: unread::Unread::default(),
+            outlived: outlived::Outlived::default(),
+            mark: waits.mark(),
+            waits,
             counters: Counters::default(),
             notes: VecDeque::new(),
             log: logging::Logging::default(),
@@ -344,7 +354,10 @@ impl Station {
         if self.closers.is_stuck(uid) {
             return Err(full());
         }
-        let why = if !self.config.serve.allows(self.uid, uid) {
+        let barred = self.waits.why_not(uid);
+        let why = if let Some(why) = barred {
+            why
+        } else if !self.config.serve.allows(self.uid, uid) {
             refusal::not_served(self.config.name.as_str(), self.uid, uid)
         } else if self.shares.total(Table::Connections) >= CONNECTIONS_MAX as u64 {
             refusal::refusal(RefusalCode::TableFull, full().to_string())
@@ -380,6 +393,7 @@ impl Station {
 
     /// As [`step`](Self::step), but for what datagrams have left: that can wait until what is posted is out.
     pub(crate) fn serve(&mut self, now: Time) -> bool {
+        self.bar_found(now);
         let mut worked = self.serve_rings(now);
         if self.engine.is_due(now) {
             self.engine.handle_timeout(now);
@@ -427,6 +441,7 @@ impl Station {
                 Readable::Doorbell => self.look_again(index),
                 Readable::Bell => {}
                 Readable::Outside => self.outside = true,
+                Readable::Outlived => self.serve_outlived(),
             }
         }
         if self.congested {
@@ -500,9 +515,17 @@ impl Station {
         self.engine.has_news()
     }
 
-    /// The region that a packet lends from; none if it is gone and zeros stand for it.
+    /// The region that a packet lends from, until [`end_of_loan`](Self::end_of_loan); none if it is
+    /// gone and zeros stand for it.
     pub(crate) fn lent_region(&self, lent: &Lent) -> Option<&Region> {
-        self.memory.region(lent.memory).filter(|region| region.check(lent.offset, lent.len as u64).is_ok())
+        let region =
+            self.memory.region(lent.memory).filter(|region| region.check(lent.offset, lent.len as u64).is_ok());
+        region.inspect(|_| _ = self.memory.mark(lent.memory))
+    }
+
+    /// What was lent is not touched any more.
+    pub(crate) fn end_of_loan(&self) {
+        self.mark.clear();
     }
 
     /// Copies what a packet lends into it; gives the bytes of the whole datagram.
@@ -554,10 +577,14 @@ impl Station {
     pub fn prepare_sleep(&mut self) -> bool {
         self.asleep = true;
         self.counters.sleeps += 1;
-        self.each_process(|process, _| process.area.node_sleeping().store(1, Ordering::SeqCst));
+        self.each_process(|process, _| {
+            process.touch(|area| area.node_sleeping().store(1, Ordering::SeqCst));
+        });
         area::fence();
         let mut ready = false;
-        self.each_process(|process, progress| ready |= process.is_ready(progress));
+        self.each_process(|process, progress| {
+            ready |= process.touch(|_| process.is_ready(progress)).unwrap_or_default();
+        });
         ready |= self.sockets.prepare_sleep_between() || self.engine.has_events() || !self.redirecting.is_idle();
         ready |= !self.dying.is_empty();
         ready
@@ -568,7 +595,9 @@ impl Station {
     pub fn wake_up(&mut self) {
         if std::mem::take(&mut self.asleep) {
             self.sockets.wake_up_between();
-            self.each_process(|process, _| process.area.node_sleeping().store(0, Ordering::SeqCst));
+            self.each_process(|process, _| {
+                process.touch(|area| area.node_sleeping().store(0, Ordering::SeqCst));
+            });
         }
     }
 
@@ -765,6 +794,7 @@ impl Station {
             Readable::Ended => (2, epoll::EventFlags::IN),
             Readable::Bell => (3, epoll::EventFlags::IN | epoll::EventFlags::ET),
             Readable::Outside => (4, epoll::EventFlags::IN),
+            Readable::Outlived => (5, epoll::EventFlags::IN),
         };
         epoll::add(&self.epoll, fd, epoll::EventData::new_u64(kind << 32 | index as u64), flags)
     }
@@ -794,7 +824,8 @@ fn readable(data: u64) -> Readable {
         1 => Readable::Doorbell,
         2 => Readable::Ended,
         3 => Readable::Bell,
-        _ => Readable::Outside,
+        4 => Readable::Outside,
+        _ => Readable::Outlived,
     }
 }
 

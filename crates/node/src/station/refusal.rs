@@ -3,6 +3,8 @@
 //! Invariant: every message names the thing and the numbers, and says what to do next.
 
 use super::memory::MemoryError;
+use crate::limits::HELD_UP_MAX;
+use std::time::Duration;
 use vmmc_host::control::{Refusal, RefusalCode};
 use vmmc_host::region::RegionError;
 use vmmc_nic::{ExportError, ImportError, RedirectError, RejectReason, UnexportError, UnimportError};
@@ -43,6 +45,16 @@ pub(super) fn uncollected() -> Refusal {
 pub(super) fn not_served(node: &str, owner: u32, uid: u32) -> Refusal {
     let message = format!(
         "node {node:?} of user {owner} does not serve user {uid}; use a node of your own (`vmmc node start`), or ask user {owner} to start it with `--serve {uid}`"
+    );
+    refusal(RefusalCode::NotPermitted, message)
+}
+
+/// Memory of this user kept the node waiting.
+pub(super) fn held_up(uid: u32, left: Duration) -> Refusal {
+    let message = format!(
+        "memory of user {uid} kept the node waiting for more than {} ms, as holes do that are punched into what the node has mapped; the user is served again in {} s",
+        HELD_UP_MAX.as_millis(),
+        left.as_secs().max(1)
     );
     refusal(RefusalCode::NotPermitted, message)
 }

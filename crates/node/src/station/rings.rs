@@ -7,6 +7,7 @@ use super::Station;
 use super::connection::Process;
 use super::memory::Memory;
 use super::translation::{ADDRESS_SPACE, Table};
+use super::waits::Mark;
 use crate::limits::{RING_BATCH, RING_QUIET_EVERY, RING_WORK_PAGES, RINGS_FEW};
 use std::net::SocketAddr;
 use vmmc_host::abi::{ADDRESSES, Completion, Op, RawCommand, flags};
@@ -25,10 +26,12 @@ impl Station {
         let mut taken = 0;
         for &index in &self.attached {
             let Some(process) = self.connections[index].as_mut().and_then(|c| c.process.as_mut()) else { continue };
-            if all || !process.is_quiet() {
-                taken += serve_ring(process, &mut self.engine, &mut self.memory, self.progress, now);
+            if (all || !process.is_quiet()) && !process.is_barred && !self.mark.any_found() {
+                self.mark.set(process.uid, process.area_at());
+                taken += serve_ring(process, &mut self.engine, &mut self.memory, self.progress, now, &self.mark);
             }
         }
+        self.mark.clear();
         self.counters.commands += taken as u64;
         taken > 0
     }
@@ -36,12 +39,19 @@ impl Station {
 
 /// Takes commands of one process; returns how many.
 #[inline]
-fn serve_ring(process: &mut Process, engine: &mut Engine, memory: &mut Memory, progress: u64, now: Time) -> usize {
+fn serve_ring(
+    process: &mut Process,
+    engine: &mut Engine,
+    memory: &mut Memory,
+    progress: u64,
+    now: Time,
+    mark: &Mark,
+) -> usize {
     if process.overflows() && !process.drain_overflow() || process.stalled_at == Some(progress) {
         return 0;
     }
     let (mut taken, mut work) = (0, 0);
-    while work < RING_BATCH as u64 {
+    while work < RING_BATCH as u64 && !mark.any_found() {
         let Some(full) = process.commands.peek() else { break };
         let mut inline = [0; INLINE_BYTES_MAX];
         let raw = RawCommand::read(&full, &mut inline);

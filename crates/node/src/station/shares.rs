@@ -10,7 +10,7 @@ use super::Station;
 use super::refusal::refusal;
 use crate::limits::{
     CALLS_MAX, CONNECTIONS_MAX, DESCRIPTORS_KEPT, DESCRIPTORS_PER_PROCESS, DESCRIPTORS_PER_REGION, IMPORTS_MAX,
-    MAPPINGS_KEPT, PEERS_CALLED_MAX, REDIRECTIONS_MAX, REFUSED_CONNECTIONS_MAX, UNDER_WAY_PART,
+    MAPPINGS_KEPT, OUTLIVED_PAGES_MAX, PEERS_CALLED_MAX, REDIRECTIONS_MAX, REFUSED_CONNECTIONS_MAX, UNDER_WAY_PART,
 };
 use std::collections::HashMap;
 use vmmc_host::control::{Refusal, RefusalCode};
@@ -37,10 +37,12 @@ pub(super) enum Table {
     Sockets,
     /// Descriptors in messages that no client has taken.
     UnderWay,
+    /// Pages that the node made for processes that have ended, and clients keep.
+    Outlived,
 }
 
-const TABLES: usize = 12;
-const _: () = assert!(Table::UnderWay as usize == TABLES - 1);
+const TABLES: usize = 13;
+const _: () = assert!(Table::Outlived as usize == TABLES - 1);
 
 impl Table {
     fn words(self) -> &'static str {
@@ -56,6 +58,7 @@ impl Table {
             Table::Redirections => "redirections",
             Table::Sockets => "offered connections",
             Table::UnderWay => "descriptors in messages that are not read",
+            Table::Outlived => "kept pages of processes that have ended",
         }
     }
 }
@@ -159,6 +162,7 @@ impl Shares {
             (Table::Redirections, REDIRECTIONS_MAX as u64),
             (Table::Sockets, crate::limits::SOCKET_OFFERS_ALL_MAX as u64),
             (Table::UnderWay, descriptors() / UNDER_WAY_PART),
+            (Table::Outlived, OUTLIVED_PAGES_MAX),
         ] {
             max[table as usize] = bound;
         }
@@ -180,7 +184,7 @@ impl Shares {
     fn decide(&self, uid: u32, table: Table, own: u64, total: u64, count: u64) -> Result<(), ShareTaken> {
         let max = self.max[table as usize];
         let free = max.saturating_sub(total);
-        let own_user = uid == self.owner || uid == 0;
+        let own_user = self.is_own(uid);
         // What is under way is bounded by the kernel for the node's own user, too.
         let within = if own_user {
             table != Table::UnderWay || count <= free
@@ -191,6 +195,11 @@ impl Shares {
             return Ok(());
         }
         Err(ShareTaken { table, uid, own, max, free })
+    }
+
+    /// Whether it is the node's own user, or root.
+    pub(super) fn is_own(&self, uid: u32) -> bool {
+        uid == self.owner || uid == 0
     }
 
     /// Says how much of a table is counted elsewhere.

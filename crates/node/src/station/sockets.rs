@@ -19,13 +19,14 @@ mod witness;
 use crate::limits::{
     SOCKET_OFFERS_ALL_MAX, SOCKET_OFFERS_MAX, SOCKET_PLACES_MAX, SOCKET_REFUSED_MAX, SOCKET_STRANGERS_MAX,
 };
+pub(super) use slabs::LetGo;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use vmmc_host::Nanos;
 use vmmc_host::process::ProcessWatch;
 use vmmc_host::stream::messages::{EndRef, OfferRefusal, Place, SocketCall, SocketClaim, SocketNews};
-use vmmc_host::stream::{BELLS, Bells, Endpoints, Ringer, Watch};
+use vmmc_host::stream::{BELLS, Bells, Endpoints, Ringer, Slab, Watch};
 use vmmc_nic::Time;
 
 /// The service.
@@ -40,6 +41,8 @@ pub(super) struct Sockets {
     slabs: slabs::Slabs,
     /// Ends whose last known holder has gone.
     orphans: ends::Orphans,
+    /// Slabs that were let go just now, and what each counts while anybody has its memory.
+    let_go: Vec<(Slab, LetGo)>,
     last_process: u32,
     /// What the service needs of the kernel; made for the first client.
     means: Option<Means>,
@@ -230,6 +233,22 @@ impl Sockets {
     /// Says for how many more slabs there is room.
     pub(super) fn set_room(&mut self, room: u64) {
         self.slabs.set_room(room);
+    }
+
+    /// Slabs that nobody may go on with: whoever calls says when nobody has their memory.
+    pub(super) fn take_let_go(&mut self) -> Vec<(Slab, LetGo)> {
+        std::mem::take(&mut self.let_go)
+    }
+
+    /// Nobody has the memory of such a slab any more.
+    pub(super) fn slab_is_gone(&mut self, held: LetGo) {
+        self.slabs.is_gone(held);
+    }
+
+    /// Slots of slabs that have memory somewhere.
+    #[cfg(test)]
+    pub(super) fn slots(&self) -> u64 {
+        self.slabs.slots.total()
     }
 
     /// Messages to send: connection, news, descriptors.

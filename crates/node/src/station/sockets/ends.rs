@@ -267,13 +267,14 @@ impl Sockets {
 
     /// Lets slabs go that a process which has ended shared with another, and that no connection is in any more; the other unmaps them. Some in a turn.
     fn forget_idle(&mut self) {
-        for (slab, pair) in self.slabs.take_idle(SOCKET_SLABS_PER_TURN) {
-            for process in pair {
+        for idle in self.slabs.take_idle(SOCKET_SLABS_PER_TURN) {
+            for process in idle.pair {
                 let Some(index) = self.by_process.get(&process).copied() else { continue };
-                if self.client(index).slabs.remove(&slab) {
-                    self.tell(index, SocketNews::SlabGone { slab }, Vec::new());
+                if self.client(index).slabs.remove(&idle.id) {
+                    self.tell(index, SocketNews::SlabGone { slab: idle.id }, Vec::new());
                 }
             }
+            self.let_go.push((idle.slab, idle.held));
         }
     }
 

@@ -143,6 +143,7 @@ impl Station {
 
     /// Sends what the service has to say.
     pub(in crate::station) fn send_socket_news(&mut self) {
+        self.count_slabs();
         for table in [Table::Descriptors, Table::Regions] {
             self.shares.set_elsewhere(table, self.sockets.slabs());
         }

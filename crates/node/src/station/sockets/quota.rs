@@ -24,6 +24,12 @@ impl Quota {
         fits
     }
 
+    /// How much is taken.
+    #[cfg(test)]
+    pub(super) fn total(&self) -> u64 {
+        self.total
+    }
+
     /// Gives so much of it back.
     pub(super) fn give(&mut self, uid: u32, much: u64) {
         let Some(own) = self.users.get_mut(&uid) else { return };

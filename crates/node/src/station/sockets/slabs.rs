@@ -28,7 +28,7 @@ pub(super) struct Slabs {
     idle: VecDeque<u64>,
     last: u64,
     /// Slots that have memory, whether a connection is in them or not.
-    slots: Quota,
+    pub(super) slots: Quota,
     /// Slabs: each is a descriptor and a mapping of the node.
     taken: Quota,
     /// How many more there may be, all users together; none: as many as there are slots for.
@@ -50,6 +50,22 @@ struct Record {
     abandoned: u64,
     free: Vec<u32>,
     links: HashMap<u32, Link>,
+}
+
+/// What a slab counts in the share of its user until nobody has its memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::station) struct LetGo {
+    user: u32,
+    slots: u64,
+    large: u64,
+}
+
+/// A slab without use.
+pub(super) struct Idle {
+    pub(super) id: u64,
+    pub(super) pair: [u32; 2],
+    pub(super) slab: Slab,
+    pub(super) held: LetGo,
 }
 
 /// An upgraded connection.
@@ -269,22 +285,29 @@ impl Slabs {
         !self.idle.is_empty()
     }
 
-    /// Lets up to `most` slabs go that have no use any more: each is memory that the kernel takes back. Gives them with their processes.
-    pub(super) fn take_idle(&mut self, most: usize) -> Vec<(u64, [u32; 2])> {
+    /// Lets up to `most` slabs go that have no use any more: each is memory that the kernel takes
+    /// back, and counts until it has, which [`is_gone`](Self::is_gone) is told.
+    pub(super) fn take_idle(&mut self, most: usize) -> Vec<Idle> {
         let mut gone = Vec::new();
         for id in self.idle.drain(..most.min(self.idle.len())) {
             let Some(record) = self.slabs.remove(&id) else { continue };
             self.taken.give(record.user, 1);
-            self.slots.give(record.user, u64::from(record.slab.shape().slots));
-            self.large.give(record.user, record.abandoned);
+            let slots = u64::from(record.slab.shape().slots);
+            let held = LetGo { user: record.user, slots, large: record.abandoned };
             for process in record.pair {
                 if let Some(slabs) = self.of_process.get_mut(&process) {
                     slabs.remove(&id);
                 }
             }
-            gone.push((id, record.pair));
+            gone.push(Idle { id, pair: record.pair, slab: record.slab, held });
         }
         gone
+    }
+
+    /// Nobody has the memory of a slab any more that was let go.
+    pub(super) fn is_gone(&mut self, held: LetGo) {
+        self.slots.give(held.user, held.slots);
+        self.large.give(held.user, held.large);
     }
 
     /// All connections and their memory.
@@ -379,7 +402,11 @@ mod tests {
         slabs.abandon(place);
         assert!(!slabs.large.take(USER, SOCKET_LARGE_RING_BYTES, most), "what is abandoned has memory still");
         slabs.retire(1);
-        assert_eq!(slabs.take_idle(9), [(slab, [1, 2])]);
+        let idle = slabs.take_idle(9);
+        assert_eq!(idle.iter().map(|idle| (idle.id, idle.pair)).collect::<Vec<_>>(), [(slab, [1, 2])]);
+        assert!(!slabs.large.take(USER, SOCKET_LARGE_RING_BYTES, most), "its memory is there still");
+        assert!(slabs.take_slot([1, 3], USER).is_none(), "its slots have memory still");
+        slabs.is_gone(idle[0].held);
         assert!(slabs.large.take(USER, SOCKET_LARGE_RING_BYTES, most));
         assert!(slabs.take_slot([1, 3], USER).is_some());
     }

@@ -1,13 +1,15 @@
 //! Processes that break every rule harm only themselves.
 
-use crate::testing::{LONG, Raw, World};
+use crate::testing::{LONG, Raw, World, wait};
+use std::cell::RefCell;
 use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use vmmc_host::Channel;
 use vmmc_host::abi::{Op, RawCommand, flags};
-use vmmc_host::control::{Access, Call, RefusalCode, Request, encode, rights};
+use vmmc_host::control::{Access, Answer, Call, RefusalCode, Reply, Request, decode, encode, rights};
 use vmmc_host::limits::{COMPLETION_SLOTS, EXPORTS_PER_PROCESS_MAX};
+use vmmc_host::stream::messages::{SocketCall, SocketNews};
 use vmmc_host::wait::Deadline;
 use vmmc_nic::OpError;
 
@@ -22,7 +24,7 @@ impl Noise {
 }
 
 /// An honest pair that must go on working.
-fn honest(world: &Rc<std::cell::RefCell<World>>, name: &str) -> impl FnMut() + use<> {
+fn honest(world: &Rc<RefCell<World>>, name: &str) -> impl FnMut() + use<> {
     let (mut a, mut b) = (Raw::attach(world, 0), Raw::attach(world, 0));
     let (_, memory) = a.export(name);
     let (grant, _) = b.import(None, name, rights::WRITE);
@@ -340,40 +342,85 @@ fn what_the_node_opens_for_a_client_counts_in_its_share() {
     crate::testing::wait(&|| one.pump(), || (total() == attached).then_some(()));
 }
 
-#[test]
-fn slabs_of_connections_count_where_descriptors_and_mappings_are_shared() {
-    use super::super::Table;
-    use vmmc_host::stream::messages::SocketCall;
-    let world = World::new(1, None);
-    let one = Raw::attach(&world, 0);
-    let free = || [Table::Descriptors, Table::Regions].map(|table| world.borrow().stations[0].shares.free(table));
-    let say = |channel: &Channel, call: SocketCall, fds: &[std::os::fd::BorrowedFd<'_>]| {
-        channel.try_send(&encode(&Request { serial: 1, call: Call::Sockets(call) }), fds).unwrap();
-        one.pump();
-    };
-    let clients: Vec<Channel> = (0..2)
-        .map(|_| {
-            let (theirs, ours) = Channel::pair().unwrap();
-            let mut world = world.borrow_mut();
-            let now = world.now;
-            world.stations[0].accept(now, theirs).unwrap();
-            ours
-        })
-        .collect();
+/// Two clients of the service with a connection between them; none: this kernel lacks what
+/// connections are upgraded by. With each client what the node has said to it.
+fn connected(world: &Rc<RefCell<World>>, pump: &dyn Fn()) -> Option<[(Channel, Vec<Said>); 2]> {
+    let clients = [(); 2].map(|()| {
+        let (theirs, ours) = Channel::pair().unwrap();
+        let mut world = world.borrow_mut();
+        let now = world.now;
+        world.stations[0].accept(now, theirs).unwrap();
+        ours
+    });
     for client in &clients {
         let bells = vmmc_host::stream::Bells::create().unwrap().share().unwrap();
         say(client, SocketCall::Attach { version: vmmc_host::control::CONTROL_VERSION }, &[bells.as_fd()]);
+        pump();
     }
     if world.borrow().stations[0].sockets.clients() < 2 {
-        return println!("SKIP slabs: this kernel lacks what connections are upgraded by");
+        println!("SKIP slabs: this kernel lacks what connections are upgraded by");
+        return None;
     }
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let near = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let far = listener.accept().unwrap().0;
-    let before = free();
     for (client, socket) in clients.iter().zip([&near, &far]) {
         let socket = vmmc_host::stream::claim(socket.as_fd()).unwrap();
         say(client, SocketCall::Offer { connection: 1, socket }, &[]);
+        pump();
     }
-    assert_eq!(free(), before.map(|free| free - 1), "the first slab of the pair");
+    Some(clients.map(|client| {
+        let said = std::iter::from_fn(|| client.try_receive().ok()).filter_map(|(bytes, fds)| {
+            match decode::<Reply>(&bytes).unwrap().result {
+                Ok(Answer::Sockets(news)) => Some((news, fds)),
+                _ => None,
+            }
+        });
+        let said = said.collect();
+        (client, said)
+    }))
+}
+
+type Said = (SocketNews, Vec<std::os::fd::OwnedFd>);
+
+fn say(client: &Channel, call: SocketCall, fds: &[std::os::fd::BorrowedFd<'_>]) {
+    client.try_send(&encode(&Request { serial: 1, call: Call::Sockets(call) }), fds).unwrap();
+}
+
+#[test]
+fn slabs_of_connections_count_where_descriptors_and_mappings_are_shared() {
+    use super::super::Table;
+    let world = World::new(1, None);
+    let one = Raw::attach(&world, 0);
+    let free = || [Table::Descriptors, Table::Regions].map(|table| world.borrow().stations[0].shares.free(table));
+    let before = free();
+    let Some(_clients) = connected(&world, &|| one.pump()) else { return };
+    // The slab of the pair; and what each client has otherwise.
+    let of_clients = 2 * u64::from(1 + crate::limits::DESCRIPTORS_PER_SOCKETS_CLIENT);
+    assert_eq!(free(), [before[0] - 1 - of_clients, before[1] - 1], "the first slab of the pair");
+}
+
+#[test]
+fn a_slab_that_a_client_keeps_counts_until_it_is_gone() {
+    let world = World::new(1, None);
+    let one = Raw::attach(&world, 0);
+    let Some([(near, said), (far, of_far)]) = connected(&world, &|| one.pump()) else { return };
+    let slots = || world.borrow().stations[0].sockets.slots();
+    let (before, slabs) = (slots(), || world.borrow().stations[0].sockets.slabs());
+    assert_eq!((before, slabs()), (u64::from(crate::limits::SOCKET_SLAB_SLOTS_MIN), 1));
+    for (client, said) in [(&near, &said), (&far, &of_far)] {
+        let end = said.iter().find_map(|(news, _)| match news {
+            SocketNews::Matched { end, .. } => Some(*end),
+            _ => None,
+        });
+        say(client, SocketCall::Release { end: end.unwrap() }, &[]);
+        one.pump();
+    }
+    let kept = said.into_iter().find(|(news, _)| matches!(news, SocketNews::Slab { .. })).unwrap().1;
+    drop((far, of_far));
+    wait(&|| one.pump(), || (slabs() == 0).then_some(()));
+    (0..100).for_each(|_| one.pump());
+    assert_eq!(slots(), before, "somebody has its memory");
+    drop(kept);
+    wait(&|| one.pump(), || (slots() == 0).then_some(()));
 }
