@@ -159,6 +159,14 @@ impl Members {
         }
     }
 
+    /// Whether something may still come by a ring of which no bell tells.
+    pub(crate) fn may_come_unheard(&self) -> bool {
+        self.unheard.iter().any(|(token, _)| {
+            let tcp = CONNECTIONS.pin(self.all[*token as usize].connection);
+            tcp.is_some_and(|tcp| tcp.connection().is_some_and(|connection| !connection.is_heard_by_kernel()))
+        })
+    }
+
     #[cold]
     fn look_at_some_unheard(&mut self) {
         for (token, seen) in std::mem::take(&mut self.unheard) {
@@ -667,9 +675,18 @@ impl Member {
         }
         let manner_only = if self.armed { self.events } else { self.events & MANNER };
         let mut event = epoll_event { events: manner_only, u64: self.data };
-        let op = if stays && !self.asleep { libc::EPOLL_CTL_MOD } else { libc::EPOLL_CTL_DEL };
-        // SAFETY: as above. What the kernel refuses is not there.
-        unsafe { real::epoll_ctl(epfd, op, self.fd, &raw mut event) };
+        let (renewed, kept) = (self.events & EXCLUSIVE != 0, stays && !self.asleep);
+        let control = |op, event| {
+            // SAFETY: the event is ours. What the kernel refuses is not there.
+            unsafe { real::epoll_ctl(epfd, op, self.fd, event) };
+        };
+        // The kernel changes no exclusive registration: it gets another one.
+        if renewed || !kept {
+            control(libc::EPOLL_CTL_DEL, null_mut());
+        }
+        if kept {
+            control(if renewed { libc::EPOLL_CTL_ADD } else { libc::EPOLL_CTL_MOD }, &raw mut event);
+        }
     }
 
     /// Whether the kernel's set says by itself that there is something, as long as there is. An

@@ -265,21 +265,13 @@ impl Set {
         }
     }
 
-    /// Whoever waits for the set as for a descriptor hears of rings by its bell.
-    fn why_nested(&self) -> Reason {
-        let ready = self.ready.load(Acquire);
-        // SAFETY: see `ready`.
-        let silent = unsafe { ready.as_ref() }.is_some_and(ReadySet::is_silent);
-        if silent { Reason::OtherSet } else { Reason::Nested }
-    }
-
     /// Its connections go back to the kernel, and so do those that come.
     fn send_back(&self, within: bool) {
         // Those that come from here on find that the set is nested.
         let connections: Option<Vec<_>> = self.with(|members| members.connections().collect());
         for (fd, connection) in connections.iter().flatten().copied() {
             if let Some(tcp) = CONNECTIONS.pin(connection) {
-                tcp.leave(fd, self.why_nested());
+                tcp.leave(fd, Reason::Nested);
             }
         }
         let done = connections.and_then(|_| {
@@ -302,7 +294,8 @@ impl Set {
     }
 
     /// Whoever waits for the set as for a descriptor hears of rings by its bell only: it rings now
-    /// if there is something in one, and otherwise whoever puts something there rings it.
+    /// if there is something in one, and otherwise whoever puts something there rings it. Where
+    /// nobody would, it rings until nothing more comes by a ring.
     fn tell_outer(&self) {
         let _kept = Kept::now();
         let ready = self.ready.load(Acquire);
@@ -311,7 +304,9 @@ impl Set {
         let Some(epfd) = self.descriptor() else { return };
         let more = self.with(|members| {
             ready.take(&mut |token| members.enqueue(token));
-            members.has_more_than_kernel(epfd)
+            members.look_at_unheard();
+            let more = members.has_more_than_kernel(epfd);
+            more || members.may_come_unheard()
         });
         if more != Some(false) || self.sleepers.load(SeqCst) > 0 || ready.arm() {
             self.wake();
@@ -417,7 +412,7 @@ impl Set {
     /// epoll_ctl for a connection.
     fn control(&self, op: c_int, epfd: c_int, fd: c_int, event: epoll_event, tcp: &Held) -> c_int {
         if op == libc::EPOLL_CTL_ADD && self.nested.load(Relaxed) {
-            tcp.leave(fd, self.why_nested());
+            tcp.leave(fd, Reason::Nested);
         }
         self.epfd.store(epfd, Relaxed);
         let (own, ready) = (self.index(), self.ready(epfd));
@@ -622,7 +617,10 @@ fn wait_in(set: &Set, request: &Request<'_>, limit: Limit) -> c_int {
             continue;
         }
         if rings > 0 && limit.is_over() {
-            return set.leave(0, ready);
+            // On a busy machine it may be over before the kernel was asked, and asked it is.
+            let found = if limit == Limit::Now { Ok(0) } else { set.look(request, 0, Limit::Now, ready) };
+            let left = set.leave(found.unwrap_or(0), ready);
+            return found.map_or_else(|code| errno::fail(code) as c_int, |_| left);
         }
         let looked = if rings > 0 && limit != Limit::Now { set.look_before_sleep(request, ready) } else { Ok(0) };
         match looked {

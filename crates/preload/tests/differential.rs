@@ -1,6 +1,7 @@
 //! Probes of one call each, TCP beside the ring: results, errors, signals, bytes and events compared
 //! line by line. `probes.c` has sequences in one process; `matrix.c` has every state of a connection
-//! times every call, between two processes.
+//! times every call, between two processes, with the node running, stopped and killed, before that and
+//! at any moment of a connection's way into the ring.
 //!
 //! Invariant: every connection of a run that is to be in rings was in one when its probe began, and
 //! what differs is named in docs/exec.md under "Known differences".
@@ -9,7 +10,9 @@ mod common;
 
 use common::{By, World, finish, have, kill, text};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// What docs/exec.md says of differences.
 fn known_differences() -> &'static str {
@@ -81,11 +84,17 @@ type Answers = BTreeMap<String, String>;
 /// The same of several runs of TCP: whatever it was seen to answer.
 type Seen = BTreeMap<String, BTreeSet<String>>;
 
+/// Seeds of each run of these tests; the ignored one takes others.
+const SEEDS: Range<u64> = 1..5;
+
+/// Seeds that run side by side.
+const AT_A_TIME: usize = 4;
+
 /// Runs of TCP after those in which it is asked everything, for states whose lines differ.
 const RUNS_MORE: usize = 3;
 
 /// A run of the matrix, or of some of its states: the answers, and how many of all connections were
-/// in rings.
+/// in rings. With random offers what happens to the node happens at a moment of the same seed.
 fn matrix(
     world: &World,
     binary: &str,
@@ -94,13 +103,14 @@ fn matrix(
     end: &str,
     (node, states): (Node, &[&str]),
 ) -> (Answers, (usize, usize)) {
-    let socket = world.folder.join(format!("matrix-{end}"));
-    let _ = std::fs::remove_file(&socket);
+    static RUNS: AtomicU32 = AtomicU32::new(0);
+    let socket = world.folder.join(format!("matrix-{}", RUNS.fetch_add(1, Ordering::Relaxed)));
     let socket = socket.to_str().expect("ASCII");
+    let seed = offer.strip_prefix("random:").map_or(String::new(), |seed| format!(":{seed}"));
     let node = match node {
         Node::Runs => "alive".to_string(),
-        Node::Stopped => format!("stopped:{}", world.node_pid()),
-        Node::Killed => format!("killed:{}", world.node_pid()),
+        Node::Stopped => format!("stopped:{}{seed}", world.node_pid()),
+        Node::Killed => format!("killed:{}{seed}", world.node_pid()),
     };
     let mut other = world.command(peer, &[binary, "peer", socket]);
     let mut other = other.env("VMMC_OFFER", offer).spawn().expect("it starts");
@@ -123,7 +133,14 @@ fn tcp_answers(world: &World, binary: &str, end: &'static str) -> Seen {
     static ALL: [OnceLock<Seen>; 2] = [OnceLock::new(), OnceLock::new()];
     let all = ALL[usize::from(end == ENDS[1])].get_or_init(|| {
         let mut seen = Seen::new();
-        (0..2).for_each(|_| ask_tcp(world, binary, end, &[], &mut seen));
+        let ask = || matrix(world, binary, (By::Itself, By::Itself), "usual", end, (Node::Runs, &[])).0;
+        let answers = std::thread::scope(|scope| {
+            let asked = [scope.spawn(ask), scope.spawn(ask)];
+            asked.map(|run| run.join().expect("TCP answers"))
+        });
+        for (name, answer) in answers.into_iter().flatten() {
+            seen.entry(name).or_default().insert(answer);
+        }
         assert!(seen.len() > 10_000, "{} lines", seen.len());
         seen
     });
@@ -167,33 +184,70 @@ fn assert_as_tcp(what: &str, (world, binary, end): (&World, &str, &str), tcp: &m
     assert!(lines.is_empty(), "{what}: {} lines\n{}", lines.len(), lines.join("\n"));
 }
 
-/// Two processes under `vmmc exec`, all connections in rings.
+/// Two processes under `vmmc exec`: every line is one of TCP. Says how many of all connections were in
+/// rings.
+fn compare(world: &World, binary: &str, offer: &str, end: &'static str, node: Node) -> (usize, usize) {
+    let states = world.run(By::Itself, &[binary, "states"]);
+    let mut tcp = tcp_answers(world, binary, end);
+    // A node that is killed is needed again for the next state.
+    let parts: Vec<Vec<&str>> = match node {
+        Node::Killed => states.lines().map(|state| vec![state]).collect(),
+        _ => vec![Vec::new()],
+    };
+    let (mut all_moved, mut all_made) = (0, 0);
+    for states in parts {
+        let both = (By::Exec, By::Exec);
+        let (found, (moved, made)) = matrix(world, binary, both, offer, end, (node, &states));
+        (all_moved, all_made) = (all_moved + moved, all_made + made);
+        let what = format!("{offer}, the actor {end}, node {node:?}");
+        assert_as_tcp(&what, (world, binary, end), &mut tcp, &found);
+        if node == Node::Killed {
+            world.start_node();
+        }
+    }
+    if node == Node::Stopped {
+        kill(world.node_pid(), "-CONT");
+    }
+    (all_moved, all_made)
+}
+
+/// All connections in rings.
 fn compare_rings(node: Node) {
     if !have("cc", "gcc") {
         return;
     }
     let world = World::new();
     let binary = built(&world, "matrix");
-    let states = world.run(By::Itself, &[&binary, "states"]);
     for end in ENDS {
-        let mut tcp = tcp_answers(&world, &binary, end);
-        // A node that is killed is needed again for the next state.
-        let parts: Vec<Vec<&str>> = match node {
-            Node::Killed => states.lines().map(|state| vec![state]).collect(),
-            _ => vec![Vec::new()],
-        };
-        for states in parts {
-            let both = (By::Exec, By::Exec);
-            let (found, (moved, all)) = matrix(&world, &binary, both, "at-once", end, (node, &states));
-            assert_eq!(moved, all, "connections in rings");
-            assert_as_tcp(&format!("{end}, node {node:?}"), (&world, &binary, end), &mut tcp, &found);
-            if node == Node::Killed {
-                world.start_node();
-            }
-        }
-        if node == Node::Stopped {
-            kill(world.node_pid(), "-CONT");
-        }
+        let (moved, all) = compare(&world, &binary, "at-once", end, node);
+        assert_eq!(moved, all, "connections in rings");
+    }
+}
+
+/// Connections that are offered, and join, at random moments, while the node is stopped, goes on, or
+/// is killed at another: before they are offered, between an offer and the other one, between the
+/// match and either join, or later. A set may have a connection before all that, or after a part.
+/// Each seed has a node of its own, for most of the time is waiting.
+fn compare_moves(node: Node, seeds: Range<u64>) {
+    if !have("cc", "gcc") {
+        return;
+    }
+    println!("seeds {seeds:?}; replay one: VMMC_SOCKET_SEEDS=SEED..SEED+1, `--ignored seeds_of_the_environment`");
+    let of_seed = |seed: u64| {
+        let world = World::new();
+        let binary = built(&world, "matrix");
+        // Either end in turn.
+        let end = ENDS[(seed % 2) as usize];
+        compare(&world, &binary, &format!("random:{seed}"), end, node)
+    };
+    let seeds: Vec<u64> = seeds.collect();
+    for some in seeds.chunks(AT_A_TIME) {
+        let counts: Vec<(usize, usize)> = std::thread::scope(|scope| {
+            let runs: Vec<_> = some.iter().map(|seed| scope.spawn(move || of_seed(*seed))).collect();
+            runs.into_iter().map(|run| run.join().expect("the seed holds")).collect()
+        });
+        let (moved, all) = counts.iter().fold((0, 0), |sum, count| (sum.0 + count.0, sum.1 + count.1));
+        assert!(moved * 10 > all && moved * 10 < all * 9, "{moved} of {all} connections moved: {some:?}");
     }
 }
 
@@ -242,5 +296,25 @@ fn a_connection_that_moves_at_a_random_moment_answers_as_tcp_does() {
     for offer in SEEDS {
         let (found, _) = matrix(&world, &binary, (By::Exec, By::Exec), offer, end, (Node::Runs, &[]));
         assert_as_tcp(offer, (&world, &binary, end), &mut tcp, &found);
+    }
+}
+
+#[test]
+fn a_connection_that_moves_while_the_node_is_stopped_answers_as_tcp_does() {
+    compare_moves(Node::Stopped, SEEDS);
+}
+
+#[test]
+fn a_connection_that_moves_while_the_node_is_killed_answers_as_tcp_does() {
+    compare_moves(Node::Killed, SEEDS);
+}
+
+#[test]
+#[ignore = "as many seeds as VMMC_SOCKET_SEEDS says, `from..to`"]
+fn seeds_of_the_environment_hold() {
+    let text = std::env::var("VMMC_SOCKET_SEEDS").unwrap_or_default();
+    let (from, to) = text.split_once("..").expect("from..to");
+    for node in [Node::Stopped, Node::Killed] {
+        compare_moves(node, from.parse().unwrap()..to.parse().unwrap());
     }
 }

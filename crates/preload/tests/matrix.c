@@ -5,10 +5,13 @@
  *     matrix actor SOCKET END NODE [STATE...] puts connections into states, makes the calls, and prints
  *
  * SOCKET is a path for the orders from actor to peer. END says which end the actor has: `connects` or
- * `accepts`. NODE is what happens to the node before the states: `alive`, `stopped:PID` or `killed:PID`.
+ * `accepts`. NODE is what happens to the node before the states: `alive`, `stopped:PID` or `killed:PID`;
+ * with a third word, `stopped:PID:SEED`, it happens at a moment that the seed chooses, from the first
+ * connection of a state to its last call, and a node that was stopped may go on at another one.
  * All connections of a state are prepared together, so the naps are few.
  *
- * To add a call, add a line to CALLS; to add a state, one to STATES. */
+ * To add a call, add a line to CALLS; to add a set that has the connection from its beginning on, one
+ * to WATCHES; to add a state, one to STATES. */
 #define _GNU_SOURCE
 #include "vmmc_sockets.h"
 #include <arpa/inet.h>
@@ -195,12 +198,11 @@ static long obey(struct order_message m)
 {
     static int listener;
     int port, *fd = &fds[m.index];
-    long ring;
     switch (m.order) {
     case CONNECT: return *fd = tcp_connected(m.number);
     case LISTEN: listener = tcp_listener(&port); return port;
     case ACCEPT: return *fd = accept4(listener, 0, 0, SOCK_CLOEXEC);
-    case ECHO: ring = took_by_ring(*fd); return send(*fd, "pong", 4, 0) == 4 ? ring : -1;
+    case ECHO: return took_by_ring(*fd);
     case SEND: memset(buf, 'p', m.number); return send(*fd, buf, m.number, 0);
     case SHUT: return shutdown(*fd, m.number);
     case CLOSE: return close(*fd);
@@ -231,6 +233,10 @@ static int be_peer(const char *path)
         answer.result = obey(message);
         snprintf(answer.text, sizeof answer.text, "%s", answer.result < 0 ? strerror(errno) : line);
         send(orders, &answer, sizeof answer, 0);
+        if (message.order != ECHO) continue;
+        /* After so many microseconds: whoever waits for it sleeps, or nearly does. */
+        if (message.number) usleep(message.number);
+        if (send(fds[message.index], "pong", 4, 0) != 4) die("echo");
     }
     return 0;
 }
@@ -727,15 +733,130 @@ static long option_probe(int fd, int i)
     return option(fd, level, name);
 }
 
+/* What happens to the node, and in how many steps; never, if that is negative. */
+static struct { pid_t pid; int signal, seeded, steps, goes_on; unsigned long seed, dice; } node = { .steps = -1, .goes_on = -1 };
+
+/* ── Sets that have the connection before it moves, or while it does ── */
+
+enum { SETS_MAX = 6, LATE_US = 300 };
+
+/* Each exchange is waited for in all the sets, and so is what comes after the state. Sets of some
+ * kinds send a connection back to the kernel. */
+static const struct watch { const char *name; unsigned events; int sets, nested, closes, to_kernel; } watches[] = {
+    { "watched_level", EPOLLIN, 1 },
+    { "watched_all", EPOLLIN | EPOLLOUT | EPOLLRDHUP, 1 },
+    { "watched_edge", EPOLLIN | EPOLLRDHUP | EPOLLET, 1 },
+    { "watched_once", EPOLLIN | EPOLLRDHUP | EPOLLONESHOT, 1 },
+    { "watched_exclusive", EPOLLIN | EPOLLEXCLUSIVE, 1, .to_kernel = 1 },
+    { "watched_nested", EPOLLIN | EPOLLRDHUP, 1, .nested = 1, .to_kernel = 1 },
+    { "watched_by_two", EPOLLIN | EPOLLRDHUP, 2 },
+    { "watched_by_many", EPOLLIN | EPOLLRDHUP, SETS_MAX, .to_kernel = 1 },
+    { "watched_closed", EPOLLIN | EPOLLRDHUP, 1, .closes = 1 },
+    { "watched_closed_by_many", EPOLLIN | EPOLLOUT, SETS_MAX, .closes = 1, .to_kernel = 1 },
+};
+enum { WATCHES_COUNT = sizeof watches / sizeof *watches };
+
+/* The sets of each connection; how often one of them did not tell of bytes, or told of none. */
+static struct watched { const struct watch *as; int sets[SETS_MAX], outer, missed, stale; } watched_by[CONNECTIONS_MAX];
+
+static void watch(int i, const struct watch *as)
+{
+    struct watched *w = &watched_by[i];
+    if (w->as == as) return;
+    *w = (struct watched){ .as = as };
+    for (int n = 0; as && n < as->sets; n++)
+        if ((w->sets[n] = watched(fds[i], as->events)) < 0) die("watch");
+    if (as && as->nested && (w->outer = watched(w->sets[0], EPOLLIN)) < 0) die("watch a set");
+}
+
+/* Whether a set tells of bytes within some seconds, be it told of room before. */
+static int tells(int set)
+{
+    struct epoll_event found;
+    for (int turn = 0; turn < 5000; turn++) {
+        if (epoll_wait(set, &found, 1, 1000) != 1) return 0;
+        if (found.events & EPOLLIN) return 1;
+        usleep(100);
+    }
+    return 0;
+}
+
+/* Bytes come, or lie there. */
+static void hear(int i)
+{
+    struct watched *w = &watched_by[i];
+    struct epoll_event again = { w->as ? w->as->events : 0, { .u64 = 5 } };
+    for (int n = 0; w->as && n < w->as->sets; n++) {
+        if (w->as->nested) w->missed += !tells(w->outer);
+        w->missed += !tells(w->sets[n]);
+        if (again.events & EPOLLONESHOT && epoll_ctl(w->sets[n], EPOLL_CTL_MOD, fds[i], &again)) die("arm");
+    }
+}
+
+/* They have been taken. */
+static void hear_nothing(int i)
+{
+    struct watched *w = &watched_by[i];
+    struct epoll_event found;
+    for (int n = 0; w->as && n < w->as->sets && !(w->as->events & (EPOLLOUT | EPOLLET)); n++)
+        w->stale += epoll_wait(w->sets[n], &found, 1, 0) != 0;
+}
+
+/* A node that was stopped and goes on rings late: then the set may look ready and have nothing. */
+static long outer_event(struct watched *w)
+{
+    struct epoll_event found;
+    struct pollfd inner = { w->sets[0], POLLIN, 0 };
+    for (int turn = 0; node.seeded && turn < 3 && epoll_wait(w->outer, &found, 1, 10) == 1; turn++)
+        if (epoll_wait(w->sets[0], &found, 1, 0) == 1 || poll(&inner, 1, 0) == 0) break;
+    return event(w->outer, 1);
+}
+
+static long watch_probe(int fd, int i)
+{
+    struct watched *w = &watched_by[i];
+    long n = 0;
+    if (w->missed || w->stale) say(" missed %d, stale %d", w->missed, w->stale);
+    if (w->as->closes) close(fd);
+    if (w->as->nested) n = outer_event(w);
+    for (int at = 0; at < w->as->sets; at++) n = event(w->sets[at], w->as->sets > 1 ? 1 : 2);
+    return n;
+}
+
 /* ── The actor ── */
 
 static int moved, made, rings_wanted, connects, listener, port;
+/* Exchanges of a connection, and those in a row that went by rings. */
+static int turns[CONNECTIONS_MAX], good[CONNECTIONS_MAX];
+/* Sets that are to have it, after so many exchanges. */
+static const struct watch *to_watch[CONNECTIONS_MAX];
+static int watch_at[CONNECTIONS_MAX];
 
-/* A new connection, in a ring if both programs have the library and the connections are offered at once. */
+static unsigned drawn(unsigned below)
+{
+    unsigned long z = node.dice += 0x9e3779b97f4a7c15;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
+    z = (z ^ z >> 27) * 0x94d049bb133111eb;
+    return (z ^ z >> 31) % below;
+}
+
+/* Something is about to be done. */
+static void step(void)
+{
+    if (node.steps >= 0 && node.steps-- == 0) kill(node.pid, node.signal);
+    if (node.goes_on >= 0 && node.goes_on-- == 0) kill(node.pid, SIGCONT);
+}
+
+/* When, among these many steps of exchanges and then of others: before all of them, or anywhere. */
+static void choose_moment(int exchanges, int others)
+{
+    unsigned where = drawn(4);
+    node.steps = where == 0 ? 0 : where < 3 ? drawn(exchanges) : exchanges + drawn(others);
+    node.goes_on = node.signal == SIGSTOP ? node.steps + 1 + drawn(2 * (exchanges + others)) : -1;
+}
+
 static void make(int i)
 {
-    int good = 0;
-    struct timeval limit = { 0, WAIT_MS * 1000 };
     if (connects) {
         fds[i] = tcp_connected(port);
         peer(ACCEPT, i, 0);
@@ -743,32 +864,71 @@ static void make(int i)
         peer(CONNECT, i, port);
         if ((fds[i] = accept4(listener, 0, 0, SOCK_CLOEXEC)) < 0) die("accept");
     }
-    for (int turn = 0; turn < (rings_wanted ? 200000 : i % 4) && good < 2; turn++) {
-        if (send(fds[i], "ping", 4, 0) != 4) die("warm-up");
-        int there = peer(ECHO, i, 0).result, here = took_by_ring(fds[i]);
-        good = there && here ? good + 1 : 0;
-    }
+    filled[i] = good[i] = 0;
     made++;
-    filled[i] = 0;
-    moved += good >= 2;
-    setsockopt(fds[i], SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
-    setsockopt(fds[i], SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+}
+
+static void exchange(int i)
+{
+    if (send(fds[i], "ping", 4, 0) != 4) die("warm-up");
+    int there = peer(ECHO, i, watched_by[i].as ? LATE_US : 0).result;
+    hear(i);
+    good[i] = took_by_ring(fds[i]) && there ? good[i] + 1 : 0;
+    hear_nothing(i);
+}
+
+/* New connections: in rings if both programs have the library and the connections are offered at once;
+ * if they are offered at random, after so many exchanges that most are, or are on their way. */
+static void make_all(int count, int watched_from)
+{
+    const struct timeval limit = { 0, WAIT_MS * 1000 };
+    int most = 0, sum = 0;
+    for (int i = 0; i < count; i++) {
+        to_watch[i] = i >= watched_from ? &watches[i - watched_from] : NULL;
+        turns[i] = rings_wanted ? 200000 : node.seeded ? drawn(30) : i % 4;
+        watch_at[i] = rings_wanted && to_watch[i] && to_watch[i]->to_kernel ? turns[i] : 0;
+        if (node.seeded) watch_at[i] = drawn(turns[i] + 1);
+        if (turns[i] > most) most = turns[i];
+        sum += turns[i];
+    }
+    if (node.seeded) choose_moment(count + sum, 3 * count);
+    for (int i = 0; i < count; i++) {
+        step();
+        make(i);
+        watch(i, NULL);
+    }
+    for (int turn = 0, busy = 1; turn < most && busy; turn++) {
+        busy = 0;
+        for (int i = 0; i < count; i++) {
+            if (turn >= turns[i] || (rings_wanted && good[i] >= 2)) continue;
+            if (turn >= watch_at[i]) watch(i, to_watch[i]);
+            step();
+            exchange(i);
+            busy = 1;
+        }
+    }
+    for (int i = 0; i < count; i++) {
+        watch(i, to_watch[i]);
+        moved += good[i] >= (rings_wanted ? 2 : 1);
+        setsockopt(fds[i], SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+        setsockopt(fds[i], SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+    }
 }
 
 /* The probes, each on a connection of its own that is in the state. */
-static void run(const char *node, const struct state *state, const char *title, int count,
+static void run(const struct state *state, const char *title, int count, int watched_from,
                 const char *(*name)(int), long (*probe)(int fd, int i))
 {
     static char results[CONNECTIONS_MAX][1000];
-    pid_t pid = 0;
-    if (strncmp(node, "stopped:", 8) == 0) pid = atoi(node + 8);
-    if (strncmp(node, "killed:", 7) == 0) pid = -atoi(node + 7);
-    for (int i = 0; i < count; i++) make(i);
-    if (pid) kill(pid > 0 ? pid : -pid, pid > 0 ? SIGSTOP : SIGKILL);
-    if (pid) nap();
-    for (int i = 0; i < count; i++) state->first(i);
+    node.dice = node.seed + (state - states) * 1000003;
+    make_all(count, watched_from);
+    if (node.pid && !node.seeded) {
+        kill(node.pid, node.signal);
+        nap();
+    }
+    for (int i = 0; i < count; i++) step(), state->first(i);
     nap();
-    for (int i = 0; i < count; i++) state->later(i);
+    for (int i = 0; i < count; i++) step(), state->later(i);
     nap();
     for (int i = 0; i < count; i++) if (filled[i]) fill(fds[i]);
     nap();
@@ -776,6 +936,7 @@ static void run(const char *node, const struct state *state, const char *title, 
         pipes = 0;
         line[0] = 0;
         errno = 0;
+        step();
         says(probe(fds[i], i));
         if (pipes) say(" SIGPIPE");
         snprintf(results[i], sizeof results[i], "%s", line);
@@ -790,12 +951,13 @@ static void run(const char *node, const struct state *state, const char *title, 
         printf("%s/%s, then its peer:%s\n", title, name(i), peer(LOOK, i, 0).text);
         close(fds[i]);
     }
-    if (pid > 0) kill(pid, SIGCONT);
+    if (node.signal == SIGSTOP) kill(node.pid, SIGCONT);
+    node.steps = node.goes_on = -1;
 }
 
-static const char *call_name(int i) { return calls[i].name; }
+static const char *call_name(int i) { return i < CALLS_COUNT ? calls[i].name : watches[i - CALLS_COUNT].name; }
 static const char *option_name(int i) { return options[i].text; }
-static long call_probe(int fd, int i) { return calls[i].make(fd); }
+static long call_probe(int fd, int i) { return i < CALLS_COUNT ? calls[i].make(fd) : watch_probe(fd, i); }
 
 static int be_actor(char **words, int count)
 {
@@ -810,13 +972,16 @@ static int be_actor(char **words, int count)
     int loaded = hello.result && dlsym(RTLD_DEFAULT, "vmmc_sockets_peek_v1");
     rings_wanted = loaded && offer && strcmp(offer, "at-once") == 0;
     connects = strcmp(words[1], "connects") == 0;
+    node.seeded = sscanf(words[2], "stopped:%d:%lu", &node.pid, &node.seed) == 2
+                  || sscanf(words[2], "killed:%d:%lu", &node.pid, &node.seed) == 2;
+    node.signal = node.pid == 0 ? 0 : words[2][0] == 's' ? SIGSTOP : SIGKILL;
     if (connects) port = peer(LISTEN, 0, 0).result; else listener = tcp_listener(&port);
     for (size_t s = 0; s < sizeof states / sizeof *states; s++) {
         int chosen = count == 3;
         for (int i = 3; i < count; i++) chosen |= strcmp(words[i], states[s].name) == 0;
-        if (chosen) run(words[2], &states[s], states[s].name, CALLS_COUNT, call_name, call_probe);
+        if (chosen) run(&states[s], states[s].name, CALLS_COUNT + WATCHES_COUNT, CALLS_COUNT, call_name, call_probe);
     }
-    if (count == 3) run(words[2], &states[0], "option", OPTIONS_COUNT, option_name, option_probe);
+    if (count == 3) run(&states[0], "option", OPTIONS_COUNT, OPTIONS_COUNT, option_name, option_probe);
     fprintf(stderr, "%d of %d connections moved\n", moved, made);
     return 0;
 }

@@ -22,7 +22,7 @@ use crate::limits::{
 pub(super) use slabs::LetGo;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use vmmc_host::Nanos;
 use vmmc_host::process::ProcessWatch;
 use vmmc_host::stream::messages::{EndRef, OfferRefusal, Place, SocketCall, SocketClaim, SocketNews};
@@ -284,8 +284,12 @@ impl Sockets {
             Some(Some(_)) => return Ok(()),
             Some(None) => {}
         }
-        // Somebody may have wanted to ring it before it came: messages of two processes are read in any order. Only an eventfd can be rung.
-        self.ring_fd(fd.as_fd()).map_err(|_| Misbehaved)?;
+        // Somebody may have wanted to ring it before it came, and has left a mark: messages of two
+        // processes are read in any order. Only an eventfd can be rung. Without a mark it is left as
+        // it is, for a set of which the program waits in another set must not look ready.
+        if self.clients[&index].bells.any(bell) || !is_eventfd(fd.as_fd()) {
+            self.ring_fd(fd.as_fd()).map_err(|_| Misbehaved)?;
+        }
         let process = self.clients[&index].process;
         let friends: Vec<usize> =
             self.clients.iter().filter(|(_, c)| c.peers.contains(&process)).map(|(&i, _)| i).collect();
@@ -494,6 +498,12 @@ impl Sockets {
 fn secret() -> Option<u64> {
     let bytes = crate::key::random_bytes().ok()?;
     Some(u64::from_le_bytes(bytes[..8].try_into().expect("eight of thirty-two")))
+}
+
+/// Whether it is one for certain, without a ring. Where there is no `/proc` nobody knows.
+fn is_eventfd(fd: BorrowedFd<'_>) -> bool {
+    let link = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+    link.is_ok_and(|name| name.as_os_str() == "anon_inode:[eventfd]")
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use crate::core::{Tell, Upgraded, WayBack};
 use crate::limits::{BACK_AT_CLOSE, BACK_PATIENCE, BACK_PAUSE};
 use crate::node::{Meeting, Verdict, refuse};
 use crate::offers::Offers;
-use crate::types::{Bypass, Close, Shutdown};
+use crate::types::{Bypass, Close, Interest, Shutdown};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use std::os::fd::BorrowedFd;
@@ -271,14 +271,14 @@ impl Connection {
             // more.
             fence(Ordering::SeqCst);
             joined.core.outgoing().sender_sleep.wake_all();
-            self.mark_own_watches(context.node());
+            self.mark_own_watches(context.node(), Interest::WRITE);
             joined.give_back_at_last(fd);
             self.pass_on(context, joined);
         }
         if how != Shutdown::Write {
             joined.core.incoming().receiver_flags.fetch_or(Flags::SHUT, Ordering::SeqCst);
             joined.core.incoming().receiver_sleep.wake_all();
-            self.mark_own_watches(context.node());
+            self.mark_own_watches(context.node(), Interest::READ);
         }
     }
 
@@ -422,14 +422,21 @@ impl Connection {
     pub fn is_with_kernel(&self) -> bool {
         let Some(joined) = self.upgraded.get() else { return true };
         let into = joined.core.incoming();
+        self.is_heard_by_kernel() && (!into.reads_ring() || into.available(joined.core.slot.most_bytes()) == 0)
+    }
+
+    /// Whether nothing more comes by the ring, after [`pin_to_kernel`](Self::pin_to_kernel): what
+    /// the peer sends from now on the kernel tells of. Bytes may lie in the ring still.
+    pub fn is_heard_by_kernel(&self) -> bool {
+        let Some(joined) = self.upgraded.get() else { return true };
+        let into = joined.core.incoming();
         if into.receiver_flags.load(Ordering::SeqCst) & Flags::WANTS_KERNEL == 0 {
             return false;
         }
         fence(Ordering::SeqCst);
         let sends = into.sender_lock.load(Ordering::SeqCst) != 0;
         // A peer that could not be followed so far does not leave the ring either.
-        let followed = into.phase() == Phase::Steady && into.reached() == into.announced().number;
-        !sends && followed && (!into.reads_ring() || into.available(joined.core.slot.most_bytes()) == 0)
+        !sends && into.phase() == Phase::Steady && into.reached() == into.announced().number
     }
 
     /// A number that changes when the other end does something by the ring, for whoever no bell

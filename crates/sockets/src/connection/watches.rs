@@ -66,12 +66,14 @@ impl Connection {
         }
     }
 
-    /// Has the event loops of this process look at the connection. The caller has passed a full
-    /// fence.
-    pub(super) fn mark_own_watches(&self, node: &Node) {
+    /// Has the event loops of this process look at the connection that are interested in one of
+    /// these directions; another would wake for nothing, and a set that is waited for in another set
+    /// must not look ready then. The caller has passed a full fence.
+    pub(super) fn mark_own_watches(&self, node: &Node, what: Interest) {
         // Below a signal handler that interrupted one that changes: its loop looks anyway.
         let Some(watches) = self.watches.lock() else { return };
-        for watch in watches.iter().filter(|w| std::ptr::eq(&*w.node, node)).filter_map(|w| Watch::from_word(w.word)) {
+        let concerned = |w: &&Registration| std::ptr::eq(&*w.node, node) && w.interest.0 & what.0 != 0;
+        for watch in watches.iter().filter(concerned).filter_map(|w| Watch::from_word(w.word)) {
             node.mark_own(watch);
         }
     }
