@@ -296,12 +296,6 @@ fn wild_chunks_of_every_kind_in_plain_sessions_harm_no_honest_pair() {
             for (memory, name) in memories.iter().zip(OPEN) {
                 guards_are_untouched(memory, name);
             }
-            let is_written = |memory: &Registered| {
-                let mut bytes = vec![0; (WITHIN.end - WITHIN.start) as usize];
-                memory.region.read(WITHIN.start, &mut bytes).unwrap();
-                bytes.contains(&0xee)
-            };
-            assert!(memories.iter().any(is_written), "no lie was ever written, so the session was none");
         });
         let failed = go.recv().is_err();
         beside(&wire, [&mut near, &mut far], PEER_KIB_MAX, || {
