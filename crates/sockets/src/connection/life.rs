@@ -355,7 +355,7 @@ impl Connection {
         self.stage() == Stage::Closed
     }
 
-    /// Whether the node was given a copy of its socket, which keeps that open for some time beyond
+    /// Whether the node may look at its socket by a copy, which keeps that open for a moment beyond
     /// the program's own descriptors.
     pub fn was_offered(&self) -> bool {
         self.offered_after.load(Ordering::Relaxed) != 0
