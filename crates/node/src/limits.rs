@@ -83,6 +83,8 @@ pub const REGION_SLOTS_KEPT: usize = 64;
 /// Time between two looks whether the node is stuck in memory of a client. While it is, it serves
 /// nobody, so the look finds it there.
 pub const HELD_UP_LOOK: Duration = Duration::from_millis(50);
+/// The same at most while the node touches nobody's memory: each look doubles it.
+pub const HELD_UP_LOOK_IDLE: Duration = Duration::from_millis(400);
 /// The same after it was found so, and [how often](HELD_UP_SOON).
 pub const HELD_UP_LOOK_SOON: Duration = Duration::from_millis(2);
 /// See [`HELD_UP_LOOK_SOON`].

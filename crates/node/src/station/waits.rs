@@ -6,7 +6,8 @@
 //! whose memory it is about to touch, one word without a system call, and a thread looks now and
 //! then whether it is stuck there. A user whose memory has kept the node longer than
 //! [`HELD_UP_MAX`] is not served for a while: what the node is stuck in is cut off, nothing of it is
-//! touched any more, its connections end, and new ones are refused. Memory that is resident and not punched makes nobody wait so.
+//! touched any more, its connections end, and new ones are refused. Memory that is resident and not
+//! punched makes nobody wait so.
 //!
 //! Invariant: time counts against a user only while the thread that serves everybody is in one and
 //! the same access to memory of that user, in uninterruptible sleep, and reads nothing back from a
@@ -17,7 +18,9 @@ use super::closers::Closers;
 use super::connection::Connection;
 use super::refusal::held_up;
 use super::{Nanos, Station};
-use crate::limits::{BARRED_TIME, HELD_UP_LOOK, HELD_UP_LOOK_SOON, HELD_UP_MAX, HELD_UP_SOON, HELD_UP_WINDOW};
+use crate::limits::{
+    BARRED_TIME, HELD_UP_LOOK, HELD_UP_LOOK_IDLE, HELD_UP_LOOK_SOON, HELD_UP_MAX, HELD_UP_SOON, HELD_UP_WINDOW,
+};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -182,10 +185,12 @@ impl Shared {
 
     fn run(&self, path: &str, own: [u32; 2], others: impl Fn(u32) -> bool) {
         let mut charged: HashMap<Who, (Instant, Duration)> = HashMap::new();
-        let mut soon = 0;
-        while self.pause(if soon > 0 { HELD_UP_LOOK_SOON } else { HELD_UP_LOOK }) {
+        let (mut soon, mut pause, mut last) = (0, HELD_UP_LOOK, 0);
+        while self.pause(if soon > 0 { HELD_UP_LOOK_SOON } else { pause }) {
             soon = u32::saturating_sub(soon, 1);
             let whose = self.whose.load(Ordering::Acquire);
+            let idle = whose == std::mem::replace(&mut last, whose) && whose & USER == 0;
+            pause = if idle { (pause * 2).min(HELD_UP_LOOK_IDLE) } else { HELD_UP_LOOK };
             let region = self.region.load(Ordering::Acquire);
             let who = match whose & USER {
                 0 => continue,
