@@ -260,7 +260,8 @@ impl Station {
     }
 
     /// Whoever could be notified by it learns that no more comes. It may still read what came: the
-    /// last rings keep their memory until it ends, which counts as a descriptor of its own each.
+    /// last rings keep their memory until it ends, which counts as a descriptor of its own each, if
+    /// it is of another user than the node's own.
     fn announce_gone(&mut self, gone: ProcessId, uid: u32) {
         let mut unread = VecDeque::new();
         for index in self.attached.clone() {
@@ -272,11 +273,13 @@ impl Station {
                 unread.push_back(ring);
                 continue;
             }
-            process.former_rings.push_back(ring);
-            if process.former_rings.len() > FORMER_RINGS_MAX {
-                unread.extend(process.former_rings.pop_front());
-            } else {
-                self.shares.count(connection.who.uid, &mut connection.held, Table::Descriptors, 1);
+            if !self.shares.is_own(connection.who.uid) {
+                process.former_rings.push_back(ring);
+                if process.former_rings.len() > FORMER_RINGS_MAX {
+                    unread.extend(process.former_rings.pop_front());
+                } else {
+                    self.shares.count(connection.who.uid, &mut connection.held, Table::Descriptors, 1);
+                }
             }
             self.tell(index, &NodeEvent::PairGone { process: gone.0 }, Vec::new());
         }

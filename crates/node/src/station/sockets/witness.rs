@@ -72,7 +72,7 @@ impl Witness {
 
 /// Whether the client has the socket under that number. Its process must live on behind the look: another one may have its id by then.
 pub(super) fn is_held(client: &Client, descriptor: i32, socket: &KernelSocket, copies: &mut Copies) -> bool {
-    let Some(watch) = &client.watch else { return false };
+    let Some(watch) = client.watch.as_ref().filter(|_| descriptor >= 0) else { return false };
     let there = if client.uid == rustix::process::geteuid().as_raw() {
         // Nobody whom the node serves needs to be kept from holding up its own user. This look is allowed where a copy is
         // not (ptrace_scope of Yama).
