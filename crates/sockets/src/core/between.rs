@@ -274,14 +274,19 @@ impl Upgraded {
 
     /// Whether an end of which only the kernel speaks waits for the other node's word.
     pub(crate) fn waits_for_the_rest(&self) -> bool {
-        self.between.as_ref().is_some_and(|b| b.asked_ns.load(Ordering::Relaxed) != 0)
-            && self.slot.words().complete.load(Ordering::Acquire) == 0
+        self.between.as_ref().is_some_and(|b| b.asked_ns.load(Ordering::Relaxed) != 0) && !self.is_complete()
+    }
+
+    /// Whether nothing that the other end sent by the ring is under way: the other node says so, or
+    /// is out of reach and neither direction had left the kernel.
+    fn is_complete(&self) -> bool {
+        self.slot.words().complete.load(Ordering::Acquire) != 0 || self.is_cut_off() && self.is_with_kernel()
     }
 
     /// The kernel says that the other end has ended: whether all that it sent by the ring is here. If that cannot be told, the other node will be asked.
     pub(super) fn is_all_here(&self, kernel: &impl Kernel) -> bool {
         let Some(between) = &self.between else { return true };
-        let all = self.slot.words().complete.load(Ordering::Acquire) != 0;
+        let all = self.is_complete();
         if !all {
             let (now, asked) = (kernel.now_ns(), between.asked_ns.load(Ordering::Relaxed));
             if asked == 0 || now.saturating_sub(asked) >= BETWEEN_ASK_AGAIN_NS {

@@ -100,6 +100,18 @@ fn a_thread_that_waits_for_the_rest_goes_on_when_another_thread_has_heard_first_
 }
 
 #[test]
+fn nobody_waits_for_the_word_of_a_node_that_is_out_of_reach() {
+    let (core, slot) = end();
+    let kernel = Ended { look: Cell::new(End::Ended), during: &|| (), at_look: &|| () };
+    assert_eq!(receive(&core, &kernel), Receiving::Empty);
+    assert!(core.waits_for_the_rest() && !core.ends_sleep());
+    slot.words().ends[0].soon.store(0, Ordering::Relaxed);
+    slot.words().broken.store(1, Ordering::SeqCst);
+    assert!(core.ends_sleep(), "neither direction had left the kernel, which has ended");
+    assert_eq!(receive(&core, &kernel), Receiving::Kernel, "a plain call of TCP");
+}
+
+#[test]
 fn a_reset_that_the_kernel_told_to_a_look_is_told_to_the_next_receive() {
     let (core, slot) = end();
     complete(&slot);

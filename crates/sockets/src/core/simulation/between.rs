@@ -593,8 +593,14 @@ impl World {
 
     fn notice(&mut self, e: usize) {
         self.sides[e].core.slot.words().broken.store(1, Ordering::SeqCst);
-        self.sides[e].asleep = false;
-        self.sides[e].waits_for_room = false;
+        self.wake(e);
+    }
+
+    /// A sleeper wakes, and sleeps again if nothing has changed.
+    fn wake(&mut self, e: usize) {
+        let side = &mut self.sides[e];
+        side.asleep &= !side.core.ends_sleep();
+        side.waits_for_room &= !side.core.looks_writable();
     }
 
     fn settle(&mut self) -> Result<(), String> {
@@ -616,7 +622,11 @@ impl World {
                 if round % 16 == 15 && self.sides[1 - e].over {
                     self.now_ns.set(self.now_ns.get() + 30_000_000);
                     self.sides[e].core.ask_kernel.store(1, Ordering::Relaxed);
-                    self.sides[e].asleep = false;
+                    if self.sides[e].asleep {
+                        self.sides[e].core.follow_hints(&self.socket(e));
+                        self.after(e, Tell::default());
+                        self.wake(e);
+                    }
                 }
                 self.hand_over(e)?;
                 self.receive(e)?;
