@@ -309,11 +309,6 @@ impl Connection {
             }
             Stage::Joined => {
                 let Some(joined) = self.upgraded.get() else { return };
-                // The node first, while the slot is surely not used anew: it gives the peer a hint when all that it knows of have gone. Whether it hears or not, the
-                // count is ours alone to take back.
-                if joined.core.others_hold() {
-                    context.node().let_go(&joined.seat);
-                }
                 let unread = joined.core.leaves_unread_in_kernel(&Socket(fd));
                 let (how, tell) = joined.core.let_go(if unread { Close::Reset } else { how });
                 self.tell(context, joined, tell);
@@ -324,6 +319,9 @@ impl Connection {
                 if how.is_some() {
                     joined.give_back_at_last(fd);
                     self.unreleased.store(true, Ordering::Release);
+                } else {
+                    // The slot may serve another connection by now, which has another secret.
+                    context.node().let_go(&joined.seat);
                 }
             }
             _ => {}
@@ -513,9 +511,9 @@ impl Connection {
             return false;
         }
         match (self.upgraded.get(), self.entry.get()) {
-            (Some(joined), _) if joined.core.others_hold() => {
+            (Some(joined), _) if joined.core.leave_to_others() => {
                 context.node().let_go(&joined.seat);
-                joined.core.leave_to_others()
+                true
             }
             (None, Some(entry)) => {
                 entry.remove();

@@ -175,11 +175,6 @@ impl Upgraded {
         (Some(how), Tell { receiver: true, sender: true })
     }
 
-    /// Whether this process is not the last holder.
-    pub(crate) fn others_hold(&self) -> bool {
-        self.own().holders.load(Ordering::SeqCst) > 1
-    }
-
     /// One holder less, unless it is the last.
     pub(crate) fn leave_to_others(&self) -> bool {
         let less = |n: u32| (n > 1).then(|| n - 1);

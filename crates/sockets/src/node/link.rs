@@ -235,7 +235,7 @@ impl Node {
                 if let Some(connection) = connection {
                     connection.settle(Verdict::Refused(OfferRefusal::MemoryShort));
                 }
-                self.say(link, SocketCall::Release { end }, &[]);
+                self.say_surely(Some(link.session.clone()), SocketCall::Release { end });
             }
         }
     }

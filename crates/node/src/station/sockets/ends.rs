@@ -148,6 +148,10 @@ impl Sockets {
         let holders = &mut link.holders[place.end as usize];
         // It may hold the end a second time, when it passed the descriptor to itself.
         if !holders.remove_one(process) {
+            if !holders.contains(process) {
+                // Another holder, the last one, has released it meanwhile.
+                self.client(index).ends.remove(&place);
+            }
             return;
         }
         let (last, secret) = (holders.is_empty(), link.secret);
