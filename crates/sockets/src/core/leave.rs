@@ -102,9 +102,7 @@ impl Upgraded {
     #[cold]
     pub(super) fn spill(&self, kernel: &impl Kernel) -> bool {
         let out = self.outgoing();
-        let announced = out.announced();
-        let may = !self.is_between() && announced.in_ring() && !announced.pending && !out.goes_back();
-        if !may || out.reached() == announced.number || !out.begin_spill() {
+        if !self.may_spill() || !out.begin_spill() {
             return false;
         }
         let (head, tail) = (out.leaves_from.load(Ordering::Relaxed), out.tail.load(Ordering::Relaxed));
@@ -119,6 +117,13 @@ impl Upgraded {
             self.full.since_ns.store(0, Ordering::Relaxed);
         }
         moved > 0
+    }
+
+    /// Whether this direction is the ring's, and the receiving end has not followed into it.
+    pub(super) fn may_spill(&self) -> bool {
+        let (out, announced) = (self.outgoing(), self.outgoing().announced());
+        let entered = announced.in_ring() && !announced.pending && out.reached() != announced.number;
+        entered && !out.goes_back() && !self.is_between()
     }
 
     /// Receiving end to which the kernel's stream has ended: whether it goes on in the ring, some of

@@ -204,12 +204,6 @@ impl Upgraded {
         announced.in_ring() && !announced.pending && !out.goes_back() && !ended && out.reached() == announced.number
     }
 
-    /// Whether it could put bytes of the ring into the kernel's part in front of it.
-    pub(super) fn could_spill(&self) -> bool {
-        let (out, announced) = (self.outgoing(), self.outgoing().announced());
-        announced.in_ring() && !announced.pending && !out.goes_back() && out.reached() != announced.number
-    }
-
     /// The first half of leaving the ring, with at most so many copies.
     pub(super) fn begin_to_leave(&self, kernel: &impl Kernel, most: u64) {
         let out = self.outgoing();
@@ -639,7 +633,7 @@ impl World {
                 core.begin_to_leave(&self.socket(e), most);
                 out.sender_lock.store(DEAD, Ordering::SeqCst);
             }
-            6 if core.could_spill() && out.begin_spill() => {
+            6 if core.may_spill() && out.begin_spill() => {
                 let head = out.head.load(Ordering::SeqCst);
                 let unread = out.tail.load(Ordering::SeqCst) - head;
                 core.copy_to_kernel(&self.socket(e), head, most.min(unread), 0, false);
