@@ -3,9 +3,10 @@
 #   docker build -t vmmc .
 #   docker run --rm --network host -v vmmc-key:/root/.config/vmmc vmmc
 #
-# Control sockets are abstract, so processes reach the node when they share its network namespace (--network host, or
-# --network container:NAME) and its user id. Memory passes as descriptors, so they need not share anything else.
-# `cargo xtask check first-hour` runs what stands here, without the container.
+# Control sockets are abstract, so processes reach the node when they share its network namespace
+# (--network host, or --network container:NAME) and its user id. Memory passes as descriptors, so
+# they need not share anything else. `cargo xtask check first-hour` runs what stands here, without
+# the container.
 FROM rust:1-bookworm AS build
 WORKDIR /src
 COPY . .

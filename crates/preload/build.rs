@@ -1,5 +1,6 @@
-//! Puts functions written in assembly where the C library's variadic ones are looked for: Rust can export only functions of its own, so those are placeholders
-//! (`src/hooks/variadic.rs`), and the linker gives their names to the assembly.
+//! Puts functions written in assembly where the C library's variadic ones are looked for: Rust can
+//! export only functions of its own, so those are placeholders (`src/hooks/variadic.rs`), and the
+//! linker gives their names to the assembly.
 //!
 //! Invariant: the names are those of the placeholders there. Source: ld(1), `--defsym`.
 

@@ -1,6 +1,8 @@
-//! The C library: installing it, and the step that builds and runs the tutorial against what was installed.
+//! The C library: installing it, and the step that builds and runs the tutorial against what was
+//! installed.
 //!
-//! Invariant: the step uses only the installed tree, as a user's program would: what it does not install is missing there too.
+//! Invariant: the step uses only the installed tree, as a user's program would: what it does not
+//! install is missing there too.
 
 use crate::Outcome::{self, Failed, Passed, Skipped};
 use crate::install::{Tree, built_folder, tool};
@@ -11,9 +13,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Name for the dynamic linker, under which programs find the library at run time; its number is the version of the binary interface.
+/// Name for the dynamic linker, under which programs find the library at run time; its number is
+/// the version of the binary interface.
 const SONAME: &str = "libvmmc.so.0";
-/// What a program needs beside the static library (`cargo rustc -p vmmc-c -- --print native-static-libs`).
+/// What a program needs beside the static library (`cargo rustc -p vmmc-c -- --print
+/// native-static-libs`).
 const STATIC_LIBS: &str = "-lgcc_s -lutil -lrt -lpthread -lm -ldl -lc";
 /// Strict, so that header and examples do not warn in strict programs.
 const FLAGS: &[&str] = &["-O2", "-Wall", "-Wextra", "-Wpedantic", "-Werror"];
@@ -46,8 +50,9 @@ pub(crate) fn install(tree: &mut Tree, profile: &str) -> Result<usize, String> {
     Ok(pages.len())
 }
 
-/// The static library: one object with all that the calls need, in which only the calls have names. So it carries none of the standard library that nobody
-/// calls, and a program may link it beside other libraries that are written in Rust.
+/// The static library: one object with all that the calls need, in which only the calls have names.
+/// So it carries none of the standard library that nobody calls, and a program may link it beside
+/// other libraries that are written in Rust.
 fn static_library(tree: &mut Tree, built: &Path, map: &Path) -> Result<(), String> {
     let text = fs::read_to_string(map).map_err(|e| format!("{}: {e}", map.display()))?;
     let calls = calls(&text);
@@ -55,7 +60,8 @@ fn static_library(tree: &mut Tree, built: &Path, map: &Path) -> Result<(), Strin
     fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     let (lean, object, names) = (folder.join("lean.a"), folder.join("vmmc.o"), folder.join("names"));
     fs::write(&names, calls.join("\n") + "\n").map_err(|e| format!("{}: {e}", names.display()))?;
-    // The standard library's objects carry the compiler's own code of them beside the machine's; it is half of them, and binutils with LLVM's plugin trip over it.
+    // The standard library's objects carry the compiler's own code of them beside the machine's; it
+    // is half of them, and binutils with LLVM's plugin trip over it.
     let mut command = Command::new("objcopy");
     command.args(["--remove-section=.llvmbc", "--remove-section=.llvmcmd"]);
     command.args(tree.strips().then_some("--strip-debug"));
@@ -78,7 +84,8 @@ fn calls(map: &str) -> Vec<&str> {
     map.lines().filter_map(|line| line.trim().strip_suffix(';')).filter(|name| name.starts_with("vmmc_")).collect()
 }
 
-/// The shared library: all of the static one that the calls need, with the versions that the map gives them.
+/// The shared library: all of the static one that the calls need, with the versions that the map
+/// gives them.
 fn link_shared(library: &Path, map: &Path, to: &Path) -> Result<(), String> {
     let mut command = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
     command.args(["-shared", "-O1", "-Wl,--gc-sections,--as-needed,-z,relro,-z,now", &format!("-Wl,-soname,{SONAME}")]);
@@ -87,8 +94,9 @@ fn link_shared(library: &Path, map: &Path, to: &Path) -> Result<(), String> {
     tool("cc", &mut command)
 }
 
-/// The file for pkg-config. A program that is linked with what it says starts without further ado: the dynamic linker looks into `/usr/lib` by itself, and
-/// into every other folder when the program names it.
+/// The file for pkg-config. A program that is linked with what it says starts without further ado:
+/// the dynamic linker looks into `/usr/lib` by itself, and into every other folder when the program
+/// names it.
 fn pkg_config(prefix: &Path, version: &str) -> String {
     let run = if prefix == Path::new("/usr") { "" } else { " -Wl,-rpath,${libdir}" };
     let prefix = prefix.display();
@@ -255,7 +263,8 @@ fn cplusplus(prefix: &Path) -> Result<(), String> {
     done("c-header-in-c++", command)
 }
 
-/// Runs examples on a node of their own. They find the library by what pkg-config or CMake wrote into them.
+/// Runs examples on a node of their own. They find the library by what pkg-config or CMake wrote
+/// into them.
 fn run_all<'a>(node: &str, programs: impl Iterator<Item = &'a PathBuf>) -> Result<(), String> {
     for program in programs {
         let mut command = Command::new(program);

@@ -4,13 +4,16 @@
 //!   docs/*.md ── marked blocks ──▶ files and one session of bash, in a fresh home, with nodes of its own
 //! ```
 //!
-//! A mark is a comment before a block: `typed`, `typed in DIR`, `typed last`, with `, needs COMMAND, packages` at its end where it cannot run everywhere; `file PATH`
-//! for text to put into a file; `not typed: REASON`. `needs packages` is a package index in reach, `needs logs` nodes that
-//! keep logs. Where a block shows what a command prints, it must have printed that ([`crate::printed`]).
+//! A mark is a comment before a block: `typed`, `typed in DIR`, `typed last`, with `, needs
+//! COMMAND, packages` at its end where it cannot run everywhere; `file PATH` for text to put into a
+//! file; `not typed: REASON`. `needs packages` is a package index in reach, `needs logs` nodes that
+//! keep logs. Where a block shows what a command prints, it must have printed that
+//! ([`crate::printed`]).
 //!
-//! Invariant: every console block of the documents is typed or says why not. What is typed is the document's text; only the profile is the check's own, so that
-//! nothing is built a second time (`--full` leaves that away too). Nothing outside of the target folder changes, no
-//! logs of nodes either, and no process stays.
+//! Invariant: every console block of the documents is typed or says why not. What is typed is the
+//! document's text; only the profile is the check's own, so that nothing is built a second time
+//! (`--full` leaves that away too). Nothing outside of the target folder changes, no logs of nodes
+//! either, and no process stays.
 
 use crate::Outcome::{self, Failed, Passed, Skipped};
 use crate::install::built_folder;
@@ -42,7 +45,8 @@ const ALWAYS: &[(&str, &str)] = &[
     ),
     ("-p 7000", "-p $PORT"),
 ];
-/// The same without `--full`: what the document says, with the profile that the other steps have built.
+/// The same without `--full`: what the document says, with the profile that the other steps have
+/// built.
 const INSTEAD: &[(&str, &str)] = &[
     ("cargo xtask install --prefix", "$XTASK install --profile $PROFILE --no-build --prefix"),
     ("cargo xtask install-c --prefix", "$XTASK install-c --profile $PROFILE --no-build --prefix"),
@@ -166,7 +170,8 @@ fn type_all(home: &Path, blocks: &[Block], full: bool) -> Result<String, String>
     let path = home.with_extension("sh");
     fs::write(&path, script).map_err(|e| e.to_string())?;
     let outcome = run("first-hour", session(home, &path, isolated));
-    // A failure in the middle leaves a node; under another user's rights than root's nothing else ends it.
+    // A failure in the middle leaves a node; under another user's rights than root's nothing else
+    // ends it.
     let mut stop = Command::new(built_folder(PROFILE).join("vmmc"));
     let _ = stop.args(["node", "stop", "--name", &node()]).output();
     let log = log_text("first-hour");
@@ -191,8 +196,8 @@ fn type_all(home: &Path, blocks: &[Block], full: bool) -> Result<String, String>
     ))
 }
 
-/// What the Dockerfile does, without the container: its build, what it copies from that, and what it starts, by another
-/// name and for a moment.
+/// What the Dockerfile does, without the container: its build, what it copies from that, and what
+/// it starts, by another name and for a moment.
 fn image(dockerfile: &str, full: bool) -> Result<String, String> {
     let mut script = String::from("cd ~/vmmc; echo '== Dockerfile'\n");
     let mut started: Vec<String> = Vec::new();
@@ -218,9 +223,11 @@ fn image(dockerfile: &str, full: bool) -> Result<String, String> {
     Ok(script)
 }
 
-/// How a session of root is kept apart: whatever a block has started ends with it, and root's logs are its own.
+/// How a session of root is kept apart: whatever a block has started ends with it, and root's logs
+/// are its own.
 const ISOLATE: &[&str] = &["--pid", "--fork", "--kill-child", "--mount-proc"];
-/// What such a session begins with. Nodes of root write below /var/log, whatever the environment says.
+/// What such a session begins with. Nodes of root write below /var/log, whatever the environment
+/// says.
 const OWN_LOGS: &str = "mount -t tmpfs logs /var/log";
 
 /// Whether a session can be kept apart.
@@ -237,7 +244,8 @@ fn session(home: &Path, script: &Path, isolated: bool) -> Command {
     let before = PathBuf::from(std::env::var_os("HOME").unwrap_or_default());
     let kept = |name: &str, folder: &str| std::env::var_os(name).map_or_else(|| before.join(folder), PathBuf::from);
     command.arg(script).current_dir(home).env("HOME", home).env("VMMC_NODE", node());
-    // The toolchain and what it has downloaded are those of the user; what it installs goes into the fresh home.
+    // The toolchain and what it has downloaded are those of the user; what it installs goes into
+    // the fresh home.
     command.env("CARGO_HOME", kept("CARGO_HOME", ".cargo")).env("RUSTUP_HOME", kept("RUSTUP_HOME", ".rustup"));
     command.env("PYENV_ROOT", kept("PYENV_ROOT", ".pyenv")).env("CARGO_INSTALL_ROOT", home.join(".cargo"));
     command.env("PIP_CACHE_DIR", target_folder().join("xtask/pip-cache")).env("CARGO_TARGET_DIR", target_folder());

@@ -1,7 +1,8 @@
 //! Installing below a prefix, and taking it away again.
 //!
-//! Invariant: every file and folder that an installation makes is in its manifest, `share/vmmc/manifest`, from which `share/vmmc/uninstall` removes it; nothing
-//! else is ever removed. What is installed names the prefix, not the folder that a packager stages it in.
+//! Invariant: every file and folder that an installation makes is in its manifest,
+//! `share/vmmc/manifest`, from which `share/vmmc/uninstall` removes it; nothing else is ever
+//! removed. What is installed names the prefix, not the folder that a packager stages it in.
 
 use crate::steps::cargo;
 use crate::{c, root, target_folder};
@@ -15,7 +16,8 @@ use std::process::Command;
 const MANIFEST: &str = "share/vmmc/manifest";
 /// The script that takes it away, also where no source tree is any more.
 const UNINSTALL: &str = "share/vmmc/uninstall";
-/// Bytes that no program or library of an installation may have; debugging data left in would exceed it.
+/// Bytes that no program or library of an installation may have; debugging data left in would
+/// exceed it.
 const ARTIFACT_BYTES_MAX: u64 = 15 << 20;
 
 /// How to call it.
@@ -165,8 +167,8 @@ fn commands_pages(tree: &mut Tree, program: &Path) -> Result<usize, String> {
     Ok(count)
 }
 
-/// The units, with the path of the command in them. Both folders are among those that systemd reads for the prefixes /usr and /usr/local, and the user's one
-/// also for ~/.local.
+/// The units, with the path of the command in them. Both folders are among those that systemd reads
+/// for the prefixes /usr and /usr/local, and the user's one also for ~/.local.
 fn units(tree: &mut Tree) -> Result<(), String> {
     for (from, to) in [("system", "lib/systemd/system"), ("user", "share/systemd/user")] {
         let folder = root().join("packaging/systemd").join(from);
@@ -182,7 +184,8 @@ fn units(tree: &mut Tree) -> Result<(), String> {
     Ok(())
 }
 
-/// A unit whose commands name the program by its path: systemd looks bare names up in folders of its own choice.
+/// A unit whose commands name the program by its path: systemd looks bare names up in folders of
+/// its own choice.
 fn unit(text: &str, program: &str) -> String {
     let line = |line: &str| {
         let (key, value) = line.split_once('=').filter(|(key, _)| key.starts_with("Exec"))?;
@@ -231,7 +234,8 @@ fn uninstall(tree: &Tree) -> Result<String, String> {
     Ok(text.trim_end().to_string())
 }
 
-/// Takes away what the manifest lists. A folder goes when it was made by the installation and is empty.
+/// Takes away what the manifest lists. A folder goes when it was made by the installation and is
+/// empty.
 const SCRIPT: &str = r#"#!/bin/sh
 # Takes away what `cargo xtask install` has put below this prefix: the files in the manifest beside this script, and the folders that it made and that are empty.
 set -eu
@@ -279,7 +283,8 @@ impl Tree {
         self.real.join(relative)
     }
 
-    /// A place for a file: its folders are there, and no file is, because a library or program that runs must not be written in place.
+    /// A place for a file: its folders are there, and no file is, because a library or program that
+    /// runs must not be written in place.
     pub(crate) fn place(&mut self, relative: &str) -> Result<PathBuf, String> {
         let path = self.path(relative);
         let mut folder = Path::new(relative).parent();
@@ -332,7 +337,8 @@ impl Tree {
         Ok(())
     }
 
-    /// Whether a stripped program or library is larger than it may be. What is there can be taken away all the same.
+    /// Whether a stripped program or library is larger than it may be. What is there can be taken
+    /// away all the same.
     pub(crate) fn within_bounds(&self) -> Result<(), String> {
         if !self.strip {
             return Ok(());
@@ -346,7 +352,8 @@ impl Tree {
         Ok(())
     }
 
-    /// Writes the manifest and the script. A part of an installation leaves the rest of an older one as it is; a whole one takes away what it no longer has.
+    /// Writes the manifest and the script. A part of an installation leaves the rest of an older
+    /// one as it is; a whole one takes away what it no longer has.
     pub(crate) fn finish(&mut self, part: Part) -> Result<(), String> {
         let older = fs::read_to_string(self.path(MANIFEST)).unwrap_or_default();
         let script = self.place(UNINSTALL)?;

@@ -1,8 +1,11 @@
-//! The one door: `cargo xtask check` runs everything that CI runs, in the order in which failures are cheapest to find.
+//! The one door: `cargo xtask check` runs everything that CI runs, in the order in which failures
+//! are cheapest to find.
 //!
-//! Invariant: a step passes, fails or is skipped with a printed reason; the last line counts all three, and the exit code is not 0 when a step failed.
+//! Invariant: a step passes, fails or is skipped with a printed reason; the last line counts all
+//! three, and the exit code is not 0 when a step failed.
 
 mod c;
+mod columns;
 mod failures;
 mod first_hour;
 mod install;

@@ -1,7 +1,8 @@
 //! One man page for each call of the C interface, made of the header's comments.
 //!
-//! Invariant: what the page says is what the header says; a function without a comment gets no page and fails the check of symbols. A page shows every type and
-//! constant that its call takes, and names only pages that exist.
+//! Invariant: what the page says is what the header says; a function without a comment gets no page
+//! and fails the check of symbols. A page shows every type and constant that its call takes, and
+//! names only pages that exist.
 
 use crate::man_statuses;
 use std::fmt::Write;
@@ -136,7 +137,8 @@ fn head(name: &str, section: u8, version: &str) -> String {
     format!(".TH {} {section} \"\" \"VMMC {version}\" \"VMMC\"\n.ad l\n.nh\n", name.to_uppercase())
 }
 
-/// Definitions of the types that a call takes, of those in them, and of those that its comment names; statuses have a section of their own.
+/// Definitions of the types that a call takes, of those in them, and of those that its comment
+/// names; statuses have a section of their own.
 fn definitions<'a>(header: &'a str, function: &Function) -> Vec<(String, &'a str)> {
     let mut found: Vec<(String, &str)> = Vec::new();
     let mut waiting = types(&function.declaration);

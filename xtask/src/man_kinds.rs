@@ -1,10 +1,13 @@
-//! Holds the statuses that a man page names against the errors that the code behind the call can give.
+//! Holds the statuses that a man page names against the errors that the code behind the call can
+//! give.
 //!
-//! A call's errors are those of the methods of `crates/vmmc` that its body in `bindings/c/src` calls; their kinds are
-//! those that `crates/vmmc/src/kind.rs` gives them, and those of the errors inside of them.
+//! A call's errors are those of the methods of `crates/vmmc` that its body in `bindings/c/src`
+//! calls; their kinds are those that `crates/vmmc/src/kind.rs` gives them, and those of the errors
+//! inside of them.
 //!
-//! Invariant: a page names no status that its call cannot end with by these types, and leaves out none of those that do
-//! not depend on what the call is about ([`ALWAYS`]), nor any that the body itself names.
+//! Invariant: a page names no status that its call cannot end with by these types, and leaves out
+//! none of those that do not depend on what the call is about ([`ALWAYS`]), nor any that the body
+//! itself names.
 
 use crate::{man, man_statuses};
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,8 +15,8 @@ use std::path::Path;
 
 /// Kinds that every call can end with whose errors have them, whatever it is about.
 const ALWAYS: &[&str] = &["FORKED", "VERSION"];
-/// What these calls do not end with, although their errors have kinds for it: they look only at what the process itself
-/// knows, or wait for its own node's descriptor alone.
+/// What these calls do not end with, although their errors have kinds for it: they look only at
+/// what the process itself knows, or wait for its own node's descriptor alone.
 const NEVER: &[(&str, &[&str])] = &[
     ("vmmc_binding_flush", &["VERSION"]),
     ("vmmc_job_node_of", ALWAYS),

@@ -1,8 +1,9 @@
 //! Which statuses a call of the C interface can end with, for its man page.
 //!
-//! Invariant: a call's list is the sum of what its declaration says (handles, pointers) and of the rows below whose pattern fits its name; every status stands on
-//! some page. Source: `crates/vmmc/src/kind.rs`, which gives the errors of each operation their kinds, and `bindings/c/src`;
-//! `man_kinds.rs` holds the rows against them.
+//! Invariant: a call's list is the sum of what its declaration says (handles, pointers) and of the
+//! rows below whose pattern fits its name; every status stands on some page. Source:
+//! `crates/vmmc/src/kind.rs`, which gives the errors of each operation their kinds, and
+//! `bindings/c/src`; `man_kinds.rs` holds the rows against them.
 
 /// What every call to the node may end with.
 const NODE: &[&str] = &["NODE_GONE", "TIMED_OUT", "FORKED", "VERSION"];
@@ -163,7 +164,8 @@ const ROWS: &[(&str, &[&str])] = &[
     ("vmmc_launched_grow", &["BUSY"]),
 ];
 
-/// Statuses that a call can end with beside VMMC_OK, by its name and declaration, without their prefix.
+/// Statuses that a call can end with beside VMMC_OK, by its name and declaration, without their
+/// prefix.
 pub(crate) fn of(name: &str, declaration: &str) -> Vec<&'static str> {
     let mut found = Vec::new();
     let mut add = |statuses: &[&'static str]| {

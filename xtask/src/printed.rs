@@ -1,12 +1,13 @@
 //! Whether commands print what documents show.
 //!
-//! Invariant: a line that a document shows below a command was printed by it, with other numbers; and nothing else was
-//! printed, unless the document says so with a line `...`. The order is not looked at: several processes print.
+//! Invariant: a line that a document shows below a command was printed by it, with other numbers;
+//! and nothing else was printed, unless the document says so with a line `...`. The order is not
+//! looked at: several processes print.
 
 use crate::first_hour::commands;
 
-/// Compares a block with the log of its session; gives the number of lines. What `names` has first is shown as what it
-/// has second. A build from nothing prints more than is shown (`more`).
+/// Compares a block with the log of its session; gives the number of lines. What `names` has first
+/// is shown as what it has second. A build from nothing prints more than is shown (`more`).
 pub(crate) fn compare(
     place: &str,
     block: &[String],
@@ -67,8 +68,8 @@ fn lines(shown: &[&str], printed: &str, names: &[(&str, &str)], more: bool) -> R
 /// Units that follow a number, which differ as it does.
 const UNITS: &[&str] = &["ns", "us", "µs", "ms", "s", "B/s", "KB/s", "MB/s", "GB/s", "KiB", "MiB", "GiB"];
 
-/// A line with `#` for each number or word with a digit in it, without units after them; spaces and rules are as wide as
-/// what stands in them, so they become one.
+/// A line with `#` for each number or word with a digit in it, without units after them; spaces and
+/// rules are as wide as what stands in them, so they become one.
 fn without_numbers(line: &str) -> String {
     let mut words: Vec<String> = Vec::new();
     for word in line.split_whitespace() {

@@ -1,6 +1,8 @@
-//! The Python package: installed with pip into a virtual environment of its own, then its tests, the tutorial and the check of its stubs run against that.
+//! The Python package: installed with pip into a virtual environment of its own, then its tests,
+//! the tutorial and the check of its stubs run against that.
 //!
-//! Invariant: nothing outside of the target folder changes; without Python 3.11, venv or a package index the step is skipped with the reason.
+//! Invariant: nothing outside of the target folder changes; without Python 3.11, venv or a package
+//! index the step is skipped with the reason.
 
 use crate::Outcome::{self, Failed, Passed, Skipped};
 use crate::c::need;
@@ -84,7 +86,8 @@ fn try_check(venv: &Path) -> Result<String, String> {
     let allowed = allowed.to_str().expect("the tree's path is UTF-8");
     let stubtest = ["-m", "mypy.stubtest", "vmmc", "--ignore-unused-allowlist", "--allowlist", allowed];
     step(venv, &node, "python-stubs", &stubtest)?;
-    // Programs with types are checked against the oldest Python, where the stubs of NumPy say least.
+    // Programs with types are checked against the oldest Python, where the stubs of NumPy say
+    // least.
     let typed = root().join("bindings/python/tests/typed.py");
     let typed = typed.to_str().expect("the tree's path is UTF-8");
     step(venv, &node, "python-typed", &["-m", "mypy", "--strict", "--python-version", "3.11", typed])?;
@@ -107,7 +110,8 @@ fn install(venv: &Path) -> Result<(), String> {
     }
 }
 
-/// Runs the environment's interpreter, outside of the tree, so that it is the installed package that is tested.
+/// Runs the environment's interpreter, outside of the tree, so that it is the installed package
+/// that is tested.
 fn step(venv: &Path, node: &str, name: &str, arguments: &[&str]) -> Result<(), String> {
     let mut command = Command::new(venv.join("bin/python"));
     without_logs(&mut command)

@@ -1,6 +1,7 @@
 //! Pages that must be complete: every environment variable, every error text and every status.
 //!
-//! Invariant: what the sources read or say is on its page; a new variable or text fails until it is.
+//! Invariant: what the sources read or say is on its page; a new variable or text fails until it
+//! is.
 
 use crate::root;
 use std::collections::BTreeSet;
@@ -252,8 +253,8 @@ fn is_seen(file: &str) -> bool {
     face && !APART.iter().any(|part| file.starts_with(part) || file.contains(&format!("/{part}")))
 }
 
-/// Whether a text has a path of Rust in it, as in `Session::attach`. Users of C, Python and the command read the same
-/// texts.
+/// Whether a text has a path of Rust in it, as in `Session::attach`. Users of C, Python and the
+/// command read the same texts.
 fn speaks_rust(text: &str) -> bool {
     let ends = |part: &str| part.chars().next_back().is_some_and(char::is_alphabetic);
     let mut parts = text.split("::");

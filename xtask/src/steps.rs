@@ -1,6 +1,7 @@
 //! The steps of `cargo xtask check`.
 //!
-//! Invariant: a step never changes the tree; what it builds goes below `target`. Long output goes to `target/xtask/STEP.log`, of which the end is printed on failure.
+//! Invariant: a step never changes the tree; what it builds goes below `target`. Long output goes
+//! to `target/xtask/STEP.log`, of which the end is printed on failure.
 
 use crate::Outcome::{self, Failed, Passed, Skipped};
 use crate::{failures, root, target_folder, tidy};
@@ -19,7 +20,8 @@ pub(crate) struct Step {
     pub(crate) run: fn() -> Outcome,
 }
 
-/// Profile of all tests: optimised, because the simulator runs thousands of clusters, with assertions and overflow checks.
+/// Profile of all tests: optimised, because the simulator runs thousands of clusters, with
+/// assertions and overflow checks.
 pub(crate) const PROFILE: &str = "ci";
 /// Seeds of the simulator that every check runs.
 const SIM_SEEDS: std::ops::Range<u64> = 1..2001;
@@ -145,7 +147,8 @@ fn miri() -> Outcome {
     alone(&target_folder().join("miri"), run("miri", command))
 }
 
-/// The one feature that nothing builds by default, in a build of its own: the workspace's would get it too.
+/// The one feature that nothing builds by default, in a build of its own: the workspace's would get
+/// it too.
 fn ciphers() -> Outcome {
     let mut command = cargo(&["test", "--package", "vmmc-nic", "--package", "vmmc-node", "--test", "ciphers"]);
     command.args(["--features", "vmmc-node/aes-256-gcm", "--target-dir"]).arg(target_folder().join("ciphers"));
@@ -155,7 +158,8 @@ fn ciphers() -> Outcome {
     }
 }
 
-/// Takes away what a step has built for itself alone: where every build is the first one, it is never looked at again.
+/// Takes away what a step has built for itself alone: where every build is the first one, it is
+/// never looked at again.
 fn alone(folder: &Path, outcome: Outcome) -> Outcome {
     if std::env::args().any(|word| word == "--lean") {
         let _ = std::fs::remove_dir_all(folder);
@@ -178,8 +182,8 @@ fn sim() -> Outcome {
     last_line_on_pass(outcome, "sim")
 }
 
-/// Seeds that nobody has run before this commit: they start at a place that its hash names. Outside of a
-/// repository the day names it.
+/// Seeds that nobody has run before this commit: they start at a place that its hash names. Outside
+/// of a repository the day names it.
 fn fresh_seeds() -> std::ops::Range<u64> {
     let head = Command::new("git").args(["rev-parse", "HEAD"]).current_dir(root()).output();
     let hash = head.ok().filter(|o| o.status.success()).and_then(|o| {
@@ -302,7 +306,8 @@ pub(crate) fn cargo(arguments: &[&str]) -> Command {
     command
 }
 
-/// Builds libraries, programs and examples. Always all of them at once: a part of the workspace would get dependencies with other features, and build them again.
+/// Builds libraries, programs and examples. Always all of them at once: a part of the workspace
+/// would get dependencies with other features, and build them again.
 pub(crate) fn build() -> Result<(), String> {
     let arguments = ["build", "--workspace", "--profile", PROFILE, "--lib", "--bins", "--examples"];
     match run("build", cargo(&arguments)) {
@@ -363,7 +368,8 @@ pub(crate) fn run(name: &str, mut command: Command) -> Outcome {
     Failed(format!("{status}; all of its output: {}", path.display()))
 }
 
-/// Has the nodes that a command starts keep no log: what a step writes goes below `target`, and logs of nodes do not.
+/// Has the nodes that a command starts keep no log: what a step writes goes below `target`, and
+/// logs of nodes do not.
 pub(crate) fn without_logs(command: &mut Command) -> &mut Command {
     command.env("VMMC_LOG", "off")
 }

@@ -1,9 +1,11 @@
-//! Rules about the tree that matter enough to be tests: arrows between crates, where `unsafe` may be, heads of files, licences.
+//! Rules about the tree that matter enough to be tests: arrows between crates, where `unsafe` may
+//! be, heads of files, licences.
 //!
-//! Invariant: a rule that fails names file, line and what to do. Source: ARCHITECTURE.md, "invariants".
+//! Invariant: a rule that fails names file, line and what to do. Source: ARCHITECTURE.md,
+//! "invariants".
 
 use crate::Outcome::{self, Failed, Passed};
-use crate::{reference, root};
+use crate::{columns, reference, root};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -64,6 +66,7 @@ pub(crate) fn check() -> Outcome {
     files.iter().for_each(|file| sources(file, &mut complaints));
     documents(&mut complaints);
     named_tests(&files, &mut complaints);
+    columns::check(&mut complaints);
     reference::check(&mut complaints);
     if complaints.is_empty() {
         return Passed(format!("{} source files", files.len()));

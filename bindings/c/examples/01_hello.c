@@ -9,7 +9,8 @@ static void receiver(vmmc_session *session) {
     vmmc_export *memory = export_named(session, 4096, "hello", 0);
     printf("receiver: exported 4096 bytes as \"hello\"\n");
 
-    /* The receiver takes no part in the transfer. It looks at its own memory until the length is there. */
+    /* The receiver takes no part in the transfer. It looks at its own memory until the length is
+     * there. */
     uint64_t length = wait_at_least(memory, LENGTH_AT, 1);
     char text[64] = {0};
     check(length < sizeof text, "the length is wrong");
@@ -29,7 +30,8 @@ static void sender(vmmc_session *session) {
 
     uint64_t length = strlen(TEXT);
     must(vmmc_import_send(memory, TEXT_AT, TEXT, length));
-    /* Sends from one process to one export appear in order, so who sees the length sees the text. */
+    /* Sends from one process to one export appear in order, so who sees the length sees the text.
+     */
     must(vmmc_import_send(memory, LENGTH_AT, &length, sizeof length));
     printf("sender:   wrote %llu bytes into the receiver's memory\n", (unsigned long long)length);
     must(vmmc_import_free(memory));

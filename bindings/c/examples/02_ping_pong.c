@@ -1,4 +1,5 @@
-/* Ping-pong: two processes write a number into each other's memory in turn, and measure how long that takes. */
+/* Ping-pong: two processes write a number into each other's memory in turn, and measure how long
+ * that takes. */
 #include "tutorial.h"
 
 enum { ROUNDS = 20000 };

@@ -1,4 +1,5 @@
-/* Remote fetch: a process publishes a table, and another one reads rows of it without the first doing anything. */
+/* Remote fetch: a process publishes a table, and another one reads rows of it without the first
+ * doing anything. */
 #include "tutorial.h"
 
 enum { ROW_BYTES = 256, ROWS = 1000, HEADS = ROWS / 100 };

@@ -1,4 +1,5 @@
-/* Notifications: the receiver sleeps until a sender says that something has come. By waiting, and by a handler on a thread of its own. */
+/* Notifications: the receiver sleeps until a sender says that something has come. By waiting, and
+ * by a handler on a thread of its own. */
 #include "tutorial.h"
 #include <poll.h>
 #include <stdatomic.h>

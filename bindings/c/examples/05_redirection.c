@@ -1,4 +1,5 @@
-/* Transfer redirection: the receiver decides late where incoming data goes, even in the middle of a transfer, and learns exactly which part went where. */
+/* Transfer redirection: the receiver decides late where incoming data goes, even in the middle of a
+ * transfer, and learns exactly which part went where. */
 #include "tutorial.h"
 
 enum { MESSAGE_BYTES = 100000, FIRST_BYTES = 40000, PARTS_MAX = 8 };

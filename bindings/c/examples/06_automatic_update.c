@@ -1,4 +1,5 @@
-/* Automatic update: after a binding, plain stores appear in the other process's memory. And revocation: when the exporter ends the export, they no longer do. */
+/* Automatic update: after a binding, plain stores appear in the other process's memory. And
+ * revocation: when the exporter ends the export, they no longer do. */
 #include "tutorial.h"
 #include <stdatomic.h>
 
@@ -12,7 +13,8 @@ static void watcher(vmmc_session *session) {
     uint64_t last = wait_at_least(meter, 0, STORES);
     printf("watcher: the meter stands at %llu\n", (unsigned long long)last);
 
-    /* The writer could go on storing through its mapping; so the content moves onto pages that the writer does not map. */
+    /* The writer could go on storing through its mapping; so the content moves onto pages that the
+     * writer does not map. */
     void *base;
     must(vmmc_export_pointer(meter, &base));
     vmmc_revocation revocation;

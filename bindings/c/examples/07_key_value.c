@@ -1,7 +1,9 @@
-/* A key-value table that its clients work on alone: the owner of the memory runs no code at all while they insert, update and look up.
+/* A key-value table that its clients work on alone: the owner of the memory runs no code at all
+ * while they insert, update and look up.
  *
- * Each entry has a version word. An odd version means that a client is writing: writers take it with compare-and-swap. A reader fetches the entry and then
- * the version once more; if it moved or is odd, the reader tries again. So nobody waits for the owner, and nobody sees half an entry. */
+ * Each entry has a version word. An odd version means that a client is writing: writers take it
+ * with compare-and-swap. A reader fetches the entry and then the version once more; if it moved or
+ * is odd, the reader tries again. So nobody waits for the owner, and nobody sees half an entry. */
 #include "tutorial.h"
 #include <sched.h>
 

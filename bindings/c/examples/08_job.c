@@ -1,5 +1,6 @@
-/* A job: ranks in a ring pass a sum around through each other's memory. Started alone, the program starts itself as a job of four and shows what the ranks print;
- * `vmmc run -n 4 -- ./08_job` starts it too. */
+/* A job: ranks in a ring pass a sum around through each other's memory. Started alone, the program
+ * starts itself as a job of four and shows what the ranks print; `vmmc run -n 4 -- ./08_job` starts
+ * it too. */
 #include "tutorial.h"
 
 enum { RANKS = 4, WAIT_US = 20000000 };
@@ -13,7 +14,8 @@ static int member(vmmc_job *job) {
     must(vmmc_job_export(job, "sum", 64, NULL, &mine));
     must(vmmc_job_import(job, (rank + 1) % size, "sum", NULL, &next));
 
-    /* Rank 0 begins with its own number plus one; each adds its own and passes it on; rank 0 gets the whole. */
+    /* Rank 0 begins with its own number plus one; each adds its own and passes it on; rank 0 gets
+     * the whole. */
     uint64_t sum = 0;
     if (rank > 0) {
         must(vmmc_export_wait_word(mine, 0, VMMC_NOT_EQUAL, 0, WAIT_US, &sum));

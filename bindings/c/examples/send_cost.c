@@ -1,4 +1,5 @@
-/* What a call costs from C: sends and fetches of 8 bytes over an embedded node, the median of several batches. Not part of the tutorial. */
+/* What a call costs from C: sends and fetches of 8 bytes over an embedded node, the median of
+ * several batches. Not part of the tutorial. */
 #include "tutorial.h"
 
 enum { CALLS = 200000, BATCHES = 9 };

@@ -1,11 +1,14 @@
-/* What the examples share: they run as several real processes, by starting themselves once for each role.
+/* What the examples share: they run as several real processes, by starting themselves once for each
+ * role.
  *
- * Run without arguments, an example starts its roles, waits for them and fails if one of them fails. Each role attaches to the user's default node; when none
- * runs the library starts one, and the example itself serves as the program for that (VMMC_BIN). */
+ * Run without arguments, an example starts its roles, waits for them and fails if one of them
+ * fails. Each role attaches to the user's default node; when none runs the library starts one, and
+ * the example itself serves as the program for that (VMMC_BIN). */
 #ifndef TUTORIAL_H
 #define TUTORIAL_H
 
-/* Strict C (-std=c99) hides what POSIX adds to the headers unless it is asked for, before the first of them: so this file is included first. */
+/* Strict C (-std=c99) hides what POSIX adds to the headers unless it is asked for, before the first
+ * of them: so this file is included first. */
 #ifndef _POSIX_C_SOURCE
 #define _POSIX_C_SOURCE 200809L
 #endif

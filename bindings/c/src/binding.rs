@@ -20,8 +20,9 @@ pub(crate) struct Object {
 }
 handle!(vmmc_binding, Binding, Object, "binding");
 
-/// Binds an import for automatic update; it must be mapped, with the rights read and write. `combining` lets neighbouring stores be combined on their way to
-/// another node, and has no effect within a node.
+/// Binds an import for automatic update; it must be mapped, with the rights read and write.
+/// `combining` lets neighbouring stores be combined on their way to another node, and has no effect
+/// within a node.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_binding_create(
     import: *const vmmc_import,
@@ -43,7 +44,8 @@ pub extern "C" fn vmmc_binding_free(binding: *mut vmmc_binding) -> vmmc_status {
     call(|| handle::free(binding))
 }
 
-/// The export's memory, valid until vmmc_binding_free(). A store to it is an automatic update; after the end of the export stores reach nobody.
+/// The export's memory, valid until vmmc_binding_free(). A store to it is an automatic update;
+/// after the end of the export stores reach nobody.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_binding_pointer(binding: *const vmmc_binding, base: *mut *mut c_void) -> vmmc_status {
     // SAFETY: pointers are as the header asks.
@@ -57,7 +59,8 @@ pub unsafe extern "C" fn vmmc_binding_len(binding: *const vmmc_binding, len: *mu
     unsafe { give(len, "len", || Ok(get(binding)?.import.len())) }
 }
 
-/// Returns when all stores so far are in the export's memory, or with an error if the export has ended.
+/// Returns when all stores so far are in the export's memory, or with an error if the export has
+/// ended.
 #[unsafe(no_mangle)]
 pub extern "C" fn vmmc_binding_flush(binding: *const vmmc_binding, timeout_us: i64) -> vmmc_status {
     call(|| {

@@ -1,6 +1,7 @@
 //! Registered memory: sends and fetches through the engine need no copy on the way.
 //!
-//! Invariant: the memory stays as long as the handle, and as long as any transfer or redirection uses it.
+//! Invariant: the memory stays as long as the handle, and as long as any transfer or redirection
+//! uses it.
 
 use crate::export::{caller_memory, vmmc_export};
 use crate::failure::{call, give};
@@ -28,7 +29,8 @@ pub unsafe extern "C" fn vmmc_buffer_create(
     unsafe { give(buffer, "buffer", || put(handle::Object::Buffer(get(session)?.buffer(len)?))) }
 }
 
-/// Registers memory that the caller has, in place; what vmmc_export_memory() says about such memory holds here too.
+/// Registers memory that the caller has, in place; what vmmc_export_memory() says about such memory
+/// holds here too.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_buffer_memory(
     session: *const vmmc_session,
@@ -45,7 +47,8 @@ pub unsafe extern "C" fn vmmc_buffer_memory(
     unsafe { give(buffer, "buffer", make) }
 }
 
-/// Registers the memory of an export, for sends and fetches from and to it without copies. While it exists the export's memory cannot be moved.
+/// Registers the memory of an export, for sends and fetches from and to it without copies. While it
+/// exists the export's memory cannot be moved.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_buffer_export(
     session: *const vmmc_session,

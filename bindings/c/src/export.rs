@@ -54,7 +54,8 @@ pub const VMMC_EXPORT_NOT_MAPPABLE: u32 = 4;
 pub struct vmmc_export_options {
     /// sizeof (vmmc_export_options).
     pub size: usize,
-    /// Name for importers, 1 to 255 bytes, unique among those of this user on the node; NULL: it is imported by id.
+    /// Name for importers, 1 to 255 bytes, unique among those of this user on the node; NULL: it is
+    /// imported by id.
     pub name: *const c_char,
     /// What importers may be granted: VMMC_READ, VMMC_WRITE, VMMC_ATOMIC; 0: all.
     pub rights: u32,
@@ -113,7 +114,8 @@ impl Deref for InUse<'_> {
 
 impl Object {
     pub(crate) fn open(&self) -> Result<InUse<'_>, Failure> {
-        // Nothing panics while the lock is held for writing, except what has been reported as VMMC_INTERNAL.
+        // Nothing panics while the lock is held for writing, except what has been reported as
+        // VMMC_INTERNAL.
         let guard = self.export.read().unwrap_or_else(|poisoned| poisoned.into_inner());
         if guard.is_some() { Ok(InUse(guard)) } else { Err(Failure::new(VMMC_BAD_HANDLE, "the export has ended")) }
     }
@@ -172,7 +174,8 @@ pub(crate) unsafe fn create(
     put(handle::Object::Export(Object { export: RwLock::new(Some(export)), _memory: memory }))
 }
 
-/// Exports new memory of `len` bytes, zeroed and reserved. It starts on a page, so importers of this node can map it. `options` may be NULL.
+/// Exports new memory of `len` bytes, zeroed and reserved. It starts on a page, so importers of
+/// this node can map it. `options` may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_export_create(
     session: *const vmmc_session,
@@ -184,11 +187,13 @@ pub unsafe extern "C" fn vmmc_export_create(
     unsafe { give(export_, "export", || create(get(session)?.export(len), options)) }
 }
 
-/// Exports memory that the caller has, in place: private, writable, anonymous memory (heap or private mmap), `len` bytes from `base`.
+/// Exports memory that the caller has, in place: private, writable, anonymous memory (heap or
+/// private mmap), `len` bytes from `base`.
 ///
-/// It costs one copy of the range's pages now and one at the end. Unless the range covers whole pages, importers of this node go through the engine, and other
-/// threads must not write to its first and last page while this call and the end of the export run, because other objects on them move along. The memory stays
-/// allocated until the export and all buffers of it are freed.
+/// It costs one copy of the range's pages now and one at the end. Unless the range covers whole
+/// pages, importers of this node go through the engine, and other threads must not write to its
+/// first and last page while this call and the end of the export run, because other objects on them
+/// move along. The memory stays allocated until the export and all buffers of it are freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_export_memory(
     session: *const vmmc_session,
@@ -207,7 +212,8 @@ pub unsafe extern "C" fn vmmc_export_memory(
     unsafe { give(export_, "export", make) }
 }
 
-/// Exports the memory of a buffer; they share it. The buffer must cover its pages alone, as those of vmmc_buffer_create() do.
+/// Exports the memory of a buffer; they share it. The buffer must cover its pages alone, as those
+/// of vmmc_buffer_create() do.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_export_buffer(
     session: *const vmmc_session,
@@ -240,14 +246,16 @@ pub(crate) unsafe fn caller_memory(base: *mut c_void, len: usize) -> Result<Call
     Ok(unsafe { CallerMemory::from_raw_parts(base.cast(), len) })
 }
 
-/// Frees the export, which ends it, as vmmc_export_unexport() would. Its memory goes too, unless the caller gave it: do not use its pointer any more.
+/// Frees the export, which ends it, as vmmc_export_unexport() would. Its memory goes too, unless
+/// the caller gave it: do not use its pointer any more.
 #[unsafe(no_mangle)]
 pub extern "C" fn vmmc_export_free(export_: *mut vmmc_export) -> vmmc_status {
     call(|| handle::free(export_))
 }
 
-/// Ends the export. After VMMC_OK no further byte arrives from anybody who uses the library; with `moving` the content is moved onto other pages at the same
-/// address, so that nobody at all can reach it. The memory remains until vmmc_export_free(); all other calls on the handle then fail.
+/// Ends the export. After VMMC_OK no further byte arrives from anybody who uses the library; with
+/// `moving` the content is moved onto other pages at the same address, so that nobody at all can
+/// reach it. The memory remains until vmmc_export_free(); all other calls on the handle then fail.
 /// VMMC_BUSY: a call of another thread still uses the export.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_export_unexport(
@@ -288,8 +296,8 @@ pub unsafe extern "C" fn vmmc_export_len(export_: *const vmmc_export, len: *mut 
     unsafe { give(len, "len", || Ok(get(export_)?.open()?.len())) }
 }
 
-/// Its memory, valid until vmmc_export_free(). Importers write it at any time: use volatile or atomic accesses for what they may be
-/// writing.
+/// Its memory, valid until vmmc_export_free(). Importers write it at any time: use volatile or
+/// atomic accesses for what they may be writing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_export_pointer(export_: *const vmmc_export, base: *mut *mut c_void) -> vmmc_status {
     // SAFETY: pointers are as the header asks.
@@ -326,7 +334,8 @@ pub unsafe extern "C" fn vmmc_export_write(
     })
 }
 
-/// Loads an aligned 64-bit word. What was sent before that word by the same process is then visible.
+/// Loads an aligned 64-bit word. What was sent before that word by the same process is then
+/// visible.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_export_load(export_: *const vmmc_export, offset: u64, value: *mut u64) -> vmmc_status {
     // SAFETY: pointers are as the header asks.
@@ -342,8 +351,9 @@ pub extern "C" fn vmmc_export_store(export_: *const vmmc_export, offset: u64, va
     })
 }
 
-/// Waits until an aligned 64-bit word satisfies a condition against `operand`; gives its value. `condition` is a vmmc_condition. Everything sent before that
-/// word by the same process is then visible.
+/// Waits until an aligned 64-bit word satisfies a condition against `operand`; gives its value.
+/// `condition` is a vmmc_condition. Everything sent before that word by the same process is then
+/// visible.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_export_wait_word(
     export_: *const vmmc_export,

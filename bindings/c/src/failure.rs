@@ -1,4 +1,5 @@
-//! The boundary: every call runs inside [`call`] or [`give`], which turn errors and panics into a status and a message.
+//! The boundary: every call runs inside [`call`] or [`give`], which turn errors and panics into a
+//! status and a message.
 //!
 //! Invariant: no panic leaves this library; a message belongs to the thread that got its status.
 
@@ -47,8 +48,9 @@ impl<E: Kind + std::fmt::Display> From<E> for Failure {
     }
 }
 
-/// What went wrong last in this thread, in words: the thing, the numbers and the next step. Never NULL; empty if nothing did. The string is valid until the
-/// next call of this library fails in this thread.
+/// What went wrong last in this thread, in words: the thing, the numbers and the next step. Never
+/// NULL; empty if nothing did. The string is valid until the next call of this library fails in
+/// this thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn vmmc_error_message() -> *const c_char {
     MESSAGE.try_with(|message| message.borrow().as_ptr()).unwrap_or(c"".as_ptr())
@@ -56,7 +58,8 @@ pub extern "C" fn vmmc_error_message() -> *const c_char {
 
 /// Runs a call.
 pub(crate) fn call(run: impl FnOnce() -> Result<(), Failure>) -> vmmc_status {
-    // What a panic leaves half done stays behind the library's own locks, which it poisons; the caller gets nothing of it.
+    // What a panic leaves half done stays behind the library's own locks, which it poisons; the
+    // caller gets nothing of it.
     match catch_unwind(AssertUnwindSafe(run)) {
         Ok(Ok(())) => VMMC_OK,
         Ok(Err(failure)) => failure.keep(),

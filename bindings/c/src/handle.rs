@@ -1,6 +1,7 @@
 //! Handles: numbers in the shape of pointers, looked up in a table with generations.
 //!
-//! Invariant: a handle is never dereferenced. An object is dropped when it was freed and the last call that uses it has returned.
+//! Invariant: a handle is never dereferenced. An object is dropped when it was freed and the last
+//! call that uses it has returned.
 
 use crate::failure::Failure;
 use crate::slots::{Slots, Use};
@@ -8,7 +9,8 @@ use crate::{binding, buffer, export, import, job, launch, node, notification, pi
 use std::marker::PhantomData;
 use std::ops::Deref;
 
-/// What a handle can stand for. A job is larger than the others; a process has one, in a table of a few hundred.
+/// What a handle can stand for. A job is larger than the others; a process has one, in a table of a
+/// few hundred.
 #[allow(clippy::large_enum_variant)]
 pub(crate) enum Object {
     Session(session::Object),

@@ -1,6 +1,7 @@
 //! Imports: proxy receive buffers, and deliberate updates, fetches and atomics through them.
 //!
-//! Invariant: transfers are checked by the library; here only the caller's own memory is taken at its word.
+//! Invariant: transfers are checked by the library; here only the caller's own memory is taken at
+//! its word.
 
 use crate::export::rights;
 use crate::failure::{Failure, call, give};
@@ -31,9 +32,11 @@ pub struct vmmc_import_options {
     pub node: *const c_char,
     /// VMMC_READ, VMMC_WRITE, VMMC_ATOMIC; 0: read and write.
     pub rights: u32,
-    /// VMMC_IMPORT_OWNER or VMMC_IMPORT_ANY_OWNER; neither: a name means an export of this process's own user, or else one of root.
+    /// VMMC_IMPORT_OWNER or VMMC_IMPORT_ANY_OWNER; neither: a name means an export of this
+    /// process's own user, or else one of root.
     pub flags: u32,
-    /// Wait this long for an export that does not exist yet, microseconds; 0: a missing export is an error at once.
+    /// Wait this long for an export that does not exist yet, microseconds; 0: a missing export is
+    /// an error at once.
     pub wait_us: i64,
     /// With VMMC_IMPORT_OWNER: user id of the exporting process.
     pub owner: u32,
@@ -44,9 +47,11 @@ unsafe impl Options for vmmc_import_options {
     const NAME: &'static str = "import options";
 }
 
-/// For `flags` of vmmc_import_options: take the export of the user `owner` only. Names belong to users.
+/// For `flags` of vmmc_import_options: take the export of the user `owner` only. Names belong to
+/// users.
 pub const VMMC_IMPORT_OWNER: u32 = 1;
-/// For `flags`: take an export of whoever has one of that name and lets this process import it; vmmc_import_owner() tells whose it is.
+/// For `flags`: take an export of whoever has one of that name and lets this process import it;
+/// vmmc_import_owner() tells whose it is.
 pub const VMMC_IMPORT_ANY_OWNER: u32 = 2;
 
 /// For `flags` of vmmc_send_options: notify the receiver after the data, if the export allows it.
@@ -146,7 +151,8 @@ pub unsafe extern "C" fn vmmc_import_open_id(
     unsafe { give(import, "import", || open(get(session)?.import_id(ExportId::from_u64(id)), options)) }
 }
 
-/// Frees the import, after its posted sends have arrived (or one second). A mapping of it stays until its bindings are freed too.
+/// Frees the import, after its posted sends have arrived (or one second). A mapping of it stays
+/// until its bindings are freed too.
 #[unsafe(no_mangle)]
 pub extern "C" fn vmmc_import_free(import: *mut vmmc_import) -> vmmc_status {
     call(|| handle::free(import))
@@ -168,7 +174,8 @@ pub struct vmmc_moved {
     pub atomics: u64,
 }
 
-/// What this process moved through it by copies of its own; nothing if it is not mapped. docs/counters.md says what is not counted.
+/// What this process moved through it by copies of its own; nothing if it is not mapped.
+/// docs/counters.md says what is not counted.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_import_moved(import: *const vmmc_import, moved: *mut vmmc_moved) -> vmmc_status {
     let read = || {
@@ -228,7 +235,8 @@ pub unsafe extern "C" fn vmmc_import_path(import: *const vmmc_import, path: *mut
     unsafe { give(path, "path", find) }
 }
 
-/// Which path its transfers take, and why not a better one: a paragraph for people, or JSON. Free it with vmmc_string_free().
+/// Which path its transfers take, and why not a better one: a paragraph for people, or JSON. Free
+/// it with vmmc_string_free().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_import_explain(
     import: *const vmmc_import,
@@ -253,8 +261,9 @@ pub extern "C" fn vmmc_import_check(import: *const vmmc_import) -> vmmc_status {
     })
 }
 
-/// The mapped memory for plain loads, if the path is VMMC_PATH_MAPPED and the import may read; valid until the import and its bindings are freed, also after
-/// the end of the export. For stores use vmmc_binding_pointer().
+/// The mapped memory for plain loads, if the path is VMMC_PATH_MAPPED and the import may read;
+/// valid until the import and its bindings are freed, also after the end of the export. For stores
+/// use vmmc_binding_pointer().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_import_pointer(import: *const vmmc_import, base: *mut *const c_void) -> vmmc_status {
     let find = || {
@@ -266,10 +275,12 @@ pub unsafe extern "C" fn vmmc_import_pointer(import: *const vmmc_import, base: *
     unsafe { give(base, "base", find) }
 }
 
-/// Deliberate update: copies `len` bytes to the export, any alignment, any length. The data may be reused on return.
+/// Deliberate update: copies `len` bytes to the export, any alignment, any length. The data may be
+/// reused on return.
 ///
-/// On a mapped import the data is in the receiver's memory on return. Otherwise it is on its way: vmmc_import_flush() waits for it, and should come before the
-/// process ends. Sends of one process to one export appear in order, the last bytes of each last.
+/// On a mapped import the data is in the receiver's memory on return. Otherwise it is on its way:
+/// vmmc_import_flush() waits for it, and should come before the process ends. Sends of one process
+/// to one export appear in order, the last bytes of each last.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_import_send(
     import: *const vmmc_import,
@@ -284,7 +295,8 @@ pub unsafe extern "C" fn vmmc_import_send(
     })
 }
 
-/// vmmc_import_send() with choices: notify the receiver, count, another timeout. `options` may be NULL.
+/// vmmc_import_send() with choices: notify the receiver, count, another timeout. `options` may be
+/// NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_import_send_with(
     import: *const vmmc_import,
@@ -300,7 +312,8 @@ pub unsafe extern "C" fn vmmc_import_send_with(
     })
 }
 
-/// Remote fetch into any memory. Sees what this process sent to the same node before. On failure the memory may have been written in part.
+/// Remote fetch into any memory. Sees what this process sent to the same node before. On failure
+/// the memory may have been written in part.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_import_fetch(
     import: *const vmmc_import,
@@ -315,8 +328,9 @@ pub unsafe extern "C" fn vmmc_import_fetch(
     })
 }
 
-/// Adds to an aligned 64-bit word of the export; gives the old value. Needs the right VMMC_ATOMIC, which an import has only if its options ask
-/// for it: `rights = VMMC_READ | VMMC_WRITE | VMMC_ATOMIC`.
+/// Adds to an aligned 64-bit word of the export; gives the old value. Needs the right VMMC_ATOMIC,
+/// which an import has only if its options ask for it: `rights = VMMC_READ | VMMC_WRITE |
+/// VMMC_ATOMIC`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_import_fetch_add(
     import: *const vmmc_import,
@@ -328,8 +342,9 @@ pub unsafe extern "C" fn vmmc_import_fetch_add(
     unsafe { give(old, "old", || Ok(get(import)?.fetch_add(offset, value)?)) }
 }
 
-/// Stores `desired` in an aligned 64-bit word of the export if it is `expected`; gives the old value. Needs the right VMMC_ATOMIC, which an import has only if its options ask
-/// for it: `rights = VMMC_READ | VMMC_WRITE | VMMC_ATOMIC`.
+/// Stores `desired` in an aligned 64-bit word of the export if it is `expected`; gives the old
+/// value. Needs the right VMMC_ATOMIC, which an import has only if its options ask for it:
+/// `rights = VMMC_READ | VMMC_WRITE | VMMC_ATOMIC`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_import_compare_swap(
     import: *const vmmc_import,
@@ -342,8 +357,9 @@ pub unsafe extern "C" fn vmmc_import_compare_swap(
     unsafe { give(old, "old", || Ok(get(import)?.compare_swap(offset, expected, desired)?)) }
 }
 
-/// Stores a value in an aligned 64-bit word of the export; gives the old value. Needs the right VMMC_ATOMIC, which an import has only if its options ask
-/// for it: `rights = VMMC_READ | VMMC_WRITE | VMMC_ATOMIC`.
+/// Stores a value in an aligned 64-bit word of the export; gives the old value. Needs the right
+/// VMMC_ATOMIC, which an import has only if its options ask for it: `rights = VMMC_READ |
+/// VMMC_WRITE | VMMC_ATOMIC`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_import_swap(
     import: *const vmmc_import,
@@ -355,8 +371,8 @@ pub unsafe extern "C" fn vmmc_import_swap(
     unsafe { give(old, "old", || Ok(get(import)?.swap(offset, value)?)) }
 }
 
-/// Returns when all that this process sent before to the export's node is in memory there, or with the error of an earlier send that failed after it had
-/// returned.
+/// Returns when all that this process sent before to the export's node is in memory there, or with
+/// the error of an earlier send that failed after it had returned.
 #[unsafe(no_mangle)]
 pub extern "C" fn vmmc_import_flush(import: *const vmmc_import, timeout_us: i64) -> vmmc_status {
     call(|| {

@@ -1,6 +1,7 @@
 //! Membership in a job: who this process is, who the others are, their memory by rank and name.
 //!
-//! Invariant: a change of the members is given to the caller once, also when the caller's list was too short for it.
+//! Invariant: a change of the members is given to the caller once, also when the caller's list was
+//! too short for it.
 
 use crate::export::{create, vmmc_export, vmmc_export_options};
 use crate::failure::{Failure, call, give};
@@ -98,7 +99,8 @@ unsafe fn copy_out<T: Copy>(values: &[T], list: *mut T, capacity: usize, name: &
     Ok(values.len())
 }
 
-/// Joins the job that this process was started for. VMMC_NO_JOB when it was not started as part of one.
+/// Joins the job that this process was started for. VMMC_NO_JOB when it was not started as part of
+/// one.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_job_attach(job: *mut *mut vmmc_job) -> vmmc_status {
     let attach = || put(handle::Object::Job(Object { job: Job::attach()?, untold: Mutex::default() }));
@@ -119,7 +121,8 @@ pub unsafe extern "C" fn vmmc_job_rank(job: *const vmmc_job, rank: *mut u32) -> 
     unsafe { give(rank, "rank", || Ok(get(job)?.job.rank())) }
 }
 
-/// Ranks of the job as of the last vmmc_job_changes(), those that have gone included: ranks are never used twice.
+/// Ranks of the job as of the last vmmc_job_changes(), those that have gone included: ranks are
+/// never used twice.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_job_size(job: *const vmmc_job, size: *mut u32) -> vmmc_status {
     // SAFETY: pointers are as the header asks.
@@ -158,7 +161,8 @@ pub unsafe extern "C" fn vmmc_job_state_of(
     unsafe { give(state, "state", || Ok(get(job)?.job.state_of(rank)?.into())) }
 }
 
-/// Ranks that run, as of the last vmmc_job_changes(): up to `capacity` of them; `count` is how many there are, which may be more.
+/// Ranks that run, as of the last vmmc_job_changes(): up to `capacity` of them; `count` is how many
+/// there are, which may be more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_job_members(
     job: *const vmmc_job,
@@ -170,7 +174,8 @@ pub unsafe extern "C" fn vmmc_job_members(
     unsafe { give(count, "count", || copy_out(&get(job)?.job.members(), ranks, capacity, "ranks")) }
 }
 
-/// The full name of an export of a rank, for exports that are made in other ways than vmmc_job_export(); free it with vmmc_string_free().
+/// The full name of an export of a rank, for exports that are made in other ways than
+/// vmmc_job_export(); free it with vmmc_string_free().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_job_name_of(
     job: *const vmmc_job,
@@ -182,7 +187,8 @@ pub unsafe extern "C" fn vmmc_job_name_of(
     unsafe { give(full, "full", || Ok(give_string(&get(job)?.job.name_of(rank, string(name, "name")?)))) }
 }
 
-/// Exports new memory under a name of this rank; others reach it with vmmc_job_import(). `name` in `options` must be NULL; `options` may be.
+/// Exports new memory under a name of this rank; others reach it with vmmc_job_import(). `name` in
+/// `options` must be NULL; `options` may be.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_job_export(
     job: *const vmmc_job,
@@ -195,8 +201,8 @@ pub unsafe extern "C" fn vmmc_job_export(
     unsafe { give(export_, "export", || create(get(job)?.job.export(string(name, "name")?, len), options)) }
 }
 
-/// Imports what a rank has exported under a name. It waits for the export to appear, by default as long as the session's timeout. `node` in `options` must be
-/// NULL; `options` may be.
+/// Imports what a rank has exported under a name. It waits for the export to appear, by default as
+/// long as the session's timeout. `node` in `options` must be NULL; `options` may be.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_job_import(
     job: *const vmmc_job,
@@ -218,8 +224,9 @@ pub extern "C" fn vmmc_job_barrier(job: *const vmmc_job, timeout_us: i64) -> vmm
     })
 }
 
-/// Gives every member the (short) values of all, in order of vmmc_job_members(): the i-th goes to `values` + i * `stride`, its length to the i-th of `lens`. VMMC_OUT_OF_BOUNDS
-/// when `capacity` values of `stride` bytes have no room for them.
+/// Gives every member the (short) values of all, in order of vmmc_job_members(): the i-th goes to
+/// `values` + i * `stride`, its length to the i-th of `lens`. VMMC_OUT_OF_BOUNDS when `capacity`
+/// values of `stride` bytes have no room for them.
 #[unsafe(no_mangle)]
 #[allow(clippy::too_many_arguments)] // lists of C are two arguments each
 pub unsafe extern "C" fn vmmc_job_allgather(
@@ -259,8 +266,9 @@ pub unsafe extern "C" fn vmmc_job_allgather(
     unsafe { give(count, "count", gather) }
 }
 
-/// What has changed among the members since the last call; waits for a change up to the timeout, and gives none when it has passed. From then on collective calls
-/// run over the members as they are. Up to `capacity` changes are given; call again when `count` is `capacity`.
+/// What has changed among the members since the last call; waits for a change up to the timeout,
+/// and gives none when it has passed. From then on collective calls run over the members as they
+/// are. Up to `capacity` changes are given; call again when `count` is `capacity`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_job_changes(
     job: *const vmmc_job,
@@ -288,21 +296,24 @@ pub unsafe extern "C" fn vmmc_job_changes(
     unsafe { give(count, "count", look) }
 }
 
-/// A descriptor for event loops (poll, epoll): readable when vmmc_job_changes() may have something, until that is called. Only wait for it to be readable; do not
-/// read or close it. It is valid as long as the job.
+/// A descriptor for event loops (poll, epoll): readable when vmmc_job_changes() may have something,
+/// until that is called. Only wait for it to be readable; do not read or close it. It is valid as
+/// long as the job.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_job_changes_fd(job: *const vmmc_job, fd: *mut c_int) -> vmmc_status {
     // SAFETY: pointers are as the header asks.
     unsafe { give(fd, "fd", || Ok(get(job)?.job.changes_fd()?.as_raw_fd())) }
 }
 
-/// Says goodbye: the others are told, and however this process ends from now on is no failure of the job. Collective calls are over for it.
+/// Says goodbye: the others are told, and however this process ends from now on is no failure of
+/// the job. Collective calls are over for it.
 #[unsafe(no_mangle)]
 pub extern "C" fn vmmc_job_leave(job: *const vmmc_job) -> vmmc_status {
     call(|| Ok(get(job)?.job.leave()?))
 }
 
-/// Asks for more ranks of the same program; they join as soon as the launcher has started them, which vmmc_job_changes() tells.
+/// Asks for more ranks of the same program; they join as soon as the launcher has started them,
+/// which vmmc_job_changes() tells.
 #[unsafe(no_mangle)]
 pub extern "C" fn vmmc_job_grow(job: *const vmmc_job, ranks: u32) -> vmmc_status {
     call(|| Ok(get(job)?.job.grow(ranks)?))

@@ -1,6 +1,7 @@
 //! Starting and watching jobs.
 //!
-//! Invariant: a job ends with its handle. What an event points to lives until the next call for an event on the same handle.
+//! Invariant: a job ends with its handle. What an event points to lives until the next call for an
+//! event on the same handle.
 
 use crate::failure::{Failure, call, give};
 use crate::handle::{self, get, handle, put};
@@ -99,7 +100,8 @@ pub enum vmmc_event_kind {
     VMMC_EVENT_STARTED = 0,
     /// The rank could not be started; `text` says why.
     VMMC_EVENT_NOT_STARTED = 1,
-    /// The rank printed `len` bytes of `data` on its standard output: whole lines, unless a line is very long.
+    /// The rank printed `len` bytes of `data` on its standard output: whole lines, unless a line is
+    /// very long.
     VMMC_EVENT_OUTPUT = 2,
     /// The same on its standard error.
     VMMC_EVENT_ERROR_OUTPUT = 3,
@@ -116,7 +118,8 @@ pub enum vmmc_event_kind {
 }
 use vmmc_event_kind::*;
 
-/// Something that happened in a job. What it points to is valid until the next call for an event of the same job.
+/// Something that happened in a job. What it points to is valid until the next call for an event of
+/// the same job.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct vmmc_job_event {
@@ -258,7 +261,8 @@ pub unsafe extern "C" fn vmmc_launched_next_event(
     unsafe { give(event, "event", next) }
 }
 
-/// Gives a rank bytes on its standard input; `taken` says how many were taken. The others have to wait until the rank reads.
+/// Gives a rank bytes on its standard input; `taken` says how many were taken. The others have to
+/// wait until the rank reads.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_launched_write_input(
     launched: *const vmmc_launched,
@@ -294,7 +298,8 @@ pub extern "C" fn vmmc_launched_signal(launched: *const vmmc_launched, signal: c
     })
 }
 
-/// Ends the job: SIGTERM, and SIGKILL a second later; `at_once`: SIGKILL now. VMMC_EVENT_ENDED tells when it is done.
+/// Ends the job: SIGTERM, and SIGKILL a second later; `at_once`: SIGKILL now. VMMC_EVENT_ENDED
+/// tells when it is done.
 #[unsafe(no_mangle)]
 pub extern "C" fn vmmc_launched_end(launched: *const vmmc_launched, at_once: bool) -> vmmc_status {
     call(|| {

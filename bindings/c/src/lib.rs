@@ -5,11 +5,13 @@
 //!             ◀── vmmc_status, vmmc_error_message() ──       (and vmmc-node, for embedded nodes)
 //! ```
 //!
-//! **Promises.** A handle that is NULL, freed or of another kind is an error. A panic never crosses the boundary. Outputs are written on success only. What the header
-//! declares is compared with these sources by a test, and so is the list of symbols that the shared library exports.
+//! **Promises.** A handle that is NULL, freed or of another kind is an error. A panic never crosses
+//! the boundary. Outputs are written on success only. What the header declares is compared with
+//! these sources by a test, and so is the list of symbols that the shared library exports.
 //!
-//! **Does not.** It cannot check pointers to the caller's memory: those must be valid for the lengths given, as with any C library. That contract holds for every call
-//! and stands at the head of `vmmc.h` instead of at each function.
+//! **Does not.** It cannot check pointers to the caller's memory: those must be valid for the
+//! lengths given, as with any C library. That contract holds for every call and stands at the head
+//! of `vmmc.h` instead of at each function.
 //!
 //! Start reading at `include/vmmc.h`.
 

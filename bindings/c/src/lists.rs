@@ -68,7 +68,8 @@ pub unsafe extern "C" fn vmmc_import_gather(
     })
 }
 
-/// Gathers from registered memory: sends several ranges of a buffer to consecutive places from `offset` on, all under way at once.
+/// Gathers from registered memory: sends several ranges of a buffer to consecutive places from
+/// `offset` on, all under way at once.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_import_gather_from(
     import: *const vmmc_import,
@@ -84,7 +85,8 @@ pub unsafe extern "C" fn vmmc_import_gather_from(
     })
 }
 
-/// Scatters: sends consecutive parts of the data to several ranges of the export, as far as both reach.
+/// Scatters: sends consecutive parts of the data to several ranges of the export, as far as both
+/// reach.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_import_scatter(
     import: *const vmmc_import,

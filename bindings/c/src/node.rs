@@ -22,8 +22,9 @@ unsafe fn config(options: *const *const c_char, count: usize) -> Result<NodeConf
     NodeConfig::from_args(options).map_err(|error| Failure::new(VMMC_INVALID, error.to_string()))
 }
 
-/// Starts a node inside this process, which runs while callers wait. `options` are `count` strings as those of `vmmc node run`: "--name", "a", "--listen",
-/// "127.0.0.1:0", "--peer", "ADDRESS,ADDRESS", "--key-file", "FILE", "--plain", "--peer-timeout-ms", "N".
+/// Starts a node inside this process, which runs while callers wait. `options` are `count` strings
+/// as those of `vmmc node run`: "--name", "a", "--listen", "127.0.0.1:0", "--peer",
+/// "ADDRESS,ADDRESS", "--key-file", "FILE", "--plain", "--peer-timeout-ms", "N".
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_node_start(
     options: *const *const c_char,
@@ -40,7 +41,8 @@ pub unsafe extern "C" fn vmmc_node_start(
     unsafe { give(node, "node", start) }
 }
 
-/// Attaches this process to its embedded node. `node` in `options` has no effect; `options` may be NULL.
+/// Attaches this process to its embedded node. `node` in `options` has no effect; `options` may be
+/// NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_node_attach(
     node: *const vmmc_node,
@@ -57,7 +59,8 @@ pub unsafe extern "C" fn vmmc_node_attach(
     unsafe { give(session, "session", attach) }
 }
 
-/// UDP addresses that the node listens on, separated by commas, as `--peer` of another node takes them; free the string with vmmc_string_free().
+/// UDP addresses that the node listens on, separated by commas, as `--peer` of another node takes
+/// them; free the string with vmmc_string_free().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_node_addresses(node: *const vmmc_node, addresses: *mut *mut c_char) -> vmmc_status {
     let list = || {
@@ -74,9 +77,10 @@ pub extern "C" fn vmmc_node_free(node: *mut vmmc_node) -> vmmc_status {
     call(|| handle::free(node))
 }
 
-/// Runs a node in this process until it is told to stop (SIGTERM, SIGINT, `vmmc node stop`), with `options` as for vmmc_node_start() and "--linger-s", "N" and
-/// "--detach". A program that calls it can serve as $VMMC_BIN: it is then called as `PROGRAM node start OPTIONS`, for which there is vmmc_node_start_daemon(),
-/// and as `PROGRAM node run OPTIONS`.
+/// Runs a node in this process until it is told to stop (SIGTERM, SIGINT, `vmmc node stop`), with
+/// `options` as for vmmc_node_start() and "--linger-s", "N" and "--detach". A program that calls it
+/// can serve as $VMMC_BIN: it is then called as `PROGRAM node start OPTIONS`, for which there is
+/// vmmc_node_start_daemon(), and as `PROGRAM node run OPTIONS`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_node_run(options: *const *const c_char, count: usize) -> vmmc_status {
     call(|| {
@@ -86,8 +90,8 @@ pub unsafe extern "C" fn vmmc_node_run(options: *const *const c_char, count: usi
     })
 }
 
-/// Starts a node in the background by running this program again as `PROGRAM node run OPTIONS`, for which the program calls vmmc_node_run(). Returns when
-/// processes can attach.
+/// Starts a node in the background by running this program again as `PROGRAM node run OPTIONS`, for
+/// which the program calls vmmc_node_run(). Returns when processes can attach.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_node_start_daemon(options: *const *const c_char, count: usize) -> vmmc_status {
     call(|| {

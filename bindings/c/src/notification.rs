@@ -1,6 +1,7 @@
 //! Notifications: by waiting, by taking, by handlers.
 //!
-//! Invariant: a notification is seen only after the data it speaks of, and goes to exactly one taker.
+//! Invariant: a notification is seen only after the data it speaks of, and goes to exactly one
+//! taker.
 
 use crate::export::vmmc_export;
 use crate::failure::{Failure, call, give};
@@ -43,7 +44,8 @@ impl From<Notification> for vmmc_notification {
 
 /// The caller's word for what the handler gets.
 struct User(*mut c_void);
-// SAFETY: the caller gives it to a handler that runs on a thread of the library, and says so by calling `on_notification`.
+// SAFETY: the caller gives it to a handler that runs on a thread of the library, and says so by
+// calling `on_notification`.
 unsafe impl Send for User {}
 
 /// The handler as Rust has it.
@@ -77,7 +79,8 @@ pub unsafe extern "C" fn vmmc_session_wait_notification(
     unsafe { give(notification, "notification", wait) }
 }
 
-/// A notification if one is there, else VMMC_AGAIN. With vmmc_session_event_fd(): call it until VMMC_AGAIN, then sleep.
+/// A notification if one is there, else VMMC_AGAIN. With vmmc_session_event_fd(): call it until
+/// VMMC_AGAIN, then sleep.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_session_take_notification(
     session: *const vmmc_session,
@@ -87,7 +90,8 @@ pub unsafe extern "C" fn vmmc_session_take_notification(
     unsafe { give(notification, "notification", || again(get(session)?.take_notification())) }
 }
 
-/// Runs a handler on a thread of its own for every notification of exports without their own handler, until vmmc_handler_free(). `user` is passed to it.
+/// Runs a handler on a thread of its own for every notification of exports without their own
+/// handler, until vmmc_handler_free(). `user` is passed to it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_session_on_notification(
     session: *const vmmc_session,
@@ -140,7 +144,8 @@ pub unsafe extern "C" fn vmmc_export_take_notification(
     unsafe { give(notification, "notification", || again(get(export_)?.open()?.take_notification())) }
 }
 
-/// Runs a handler on a thread of its own for every notification of this export, which other takers then no longer see, until vmmc_handler_free().
+/// Runs a handler on a thread of its own for every notification of this export, which other takers
+/// then no longer see, until vmmc_handler_free().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_export_on_notification(
     export_: *const vmmc_export,
@@ -168,7 +173,8 @@ pub extern "C" fn vmmc_export_block_notifications(export_: *const vmmc_export, b
     })
 }
 
-/// Ends a handler, after the call it is in. From inside of the handler itself it returns at once, and the handler is not called again.
+/// Ends a handler, after the call it is in. From inside of the handler itself it returns at once,
+/// and the handler is not called again.
 #[unsafe(no_mangle)]
 pub extern "C" fn vmmc_handler_free(handler_: *mut vmmc_handler) -> vmmc_status {
     call(|| handle::free(handler_))

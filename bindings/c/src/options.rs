@@ -1,6 +1,8 @@
-//! Options: structs of the caller that say their own size, so that younger libraries understand older programs.
+//! Options: structs of the caller that say their own size, so that younger libraries understand
+//! older programs.
 //!
-//! Invariant: a field that the caller's struct does not have reads as 0, which always means the default.
+//! Invariant: a field that the caller's struct does not have reads as 0, which always means the
+//! default.
 
 use crate::failure::Failure;
 use std::mem::MaybeUninit;

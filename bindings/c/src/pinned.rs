@@ -1,6 +1,7 @@
 //! Memory that is lent, and tables of translations by index.
 //!
-//! Invariant: lent memory is the caller's; it is only read, and only while a call that names it, or the table that it was placed in, goes on.
+//! Invariant: lent memory is the caller's; it is only read, and only while a call that names it, or
+//! the table that it was placed in, goes on.
 
 use crate::failure::{call, give};
 use crate::handle::{self, get, handle, put};
@@ -30,7 +31,8 @@ fn part(from: u64, len: u64) -> Result<Range<usize>, crate::failure::Failure> {
     range(from, len).map(|range| range.start as usize..range.end as usize)
 }
 
-/// Lends memory: it stays mapped, and where it is, until vmmc_lent_free(). Sends from it ask nobody whether it has been unmapped. Nothing is pinned before it is used.
+/// Lends memory: it stays mapped, and where it is, until vmmc_lent_free(). Sends from it ask nobody
+/// whether it has been unmapped. Nothing is pinned before it is used.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_session_lend(
     session: *const vmmc_session,
@@ -39,7 +41,8 @@ pub unsafe extern "C" fn vmmc_session_lend(
     lent: *mut *mut vmmc_lent,
 ) -> vmmc_status {
     let lend = || {
-        // SAFETY: memory that the caller leaves in place until it frees the handle, as the documentation asks.
+        // SAFETY: memory that the caller leaves in place until it frees the handle, as the
+        // documentation asks.
         let memory = unsafe { bytes(memory, len, "memory") }?;
         put(handle::Object::Lent(get(session)?.lend(memory)))
     };
@@ -47,14 +50,15 @@ pub unsafe extern "C" fn vmmc_session_lend(
     unsafe { give(lent, "lent", lend) }
 }
 
-/// Ends the lending. Memory that stands in a table must stay until it is taken out of it, or the table is freed.
+/// Ends the lending. Memory that stands in a table must stay until it is taken out of it, or the
+/// table is freed.
 #[unsafe(no_mangle)]
 pub extern "C" fn vmmc_lent_free(lent: *mut vmmc_lent) -> vmmc_status {
     call(|| handle::free(lent))
 }
 
-/// Sends `len` bytes of lent memory without a copy on the way and, but for the first time, without a system call; returns when the range may be reused. After VMMC_TIMED_OUT it
-/// may still be read.
+/// Sends `len` bytes of lent memory without a copy on the way and, but for the first time, without
+/// a system call; returns when the range may be reused. After VMMC_TIMED_OUT it may still be read.
 #[unsafe(no_mangle)]
 pub extern "C" fn vmmc_import_send_lent(
     import: *const vmmc_import,
@@ -78,8 +82,9 @@ pub unsafe extern "C" fn vmmc_table_create(
     unsafe { give(table, "table", make) }
 }
 
-/// Pins lent memory, which must be whole pages, and writes its translations into the entries from `index` on. What stood there goes. The memory stays in place until it is taken
-/// out again or the table is freed.
+/// Pins lent memory, which must be whole pages, and writes its translations into the entries from
+/// `index` on. What stood there goes. The memory stays in place until it is taken out again or the
+/// table is freed.
 #[unsafe(no_mangle)]
 pub extern "C" fn vmmc_table_place(table: *const vmmc_table, index: u32, lent: *const vmmc_lent) -> vmmc_status {
     call(|| Ok(get(table)?.write().unwrap_or_else(PoisonError::into_inner).place(index, *get(lent)?)?))
@@ -91,8 +96,9 @@ pub extern "C" fn vmmc_table_remove(table: *const vmmc_table, index: u32, count:
     call(|| Ok(get(table)?.write().unwrap_or_else(PoisonError::into_inner).remove(index, count)?))
 }
 
-/// Sends `len` bytes of what stands in a table, from byte `from` of the entry at `index` on, without a copy on the way and without a look at any other table; returns when the
-/// memory may be reused.
+/// Sends `len` bytes of what stands in a table, from byte `from` of the entry at `index` on,
+/// without a copy on the way and without a look at any other table; returns when the memory may be
+/// reused.
 #[unsafe(no_mangle)]
 pub extern "C" fn vmmc_import_send_index(
     import: *const vmmc_import,

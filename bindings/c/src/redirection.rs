@@ -86,8 +86,10 @@ unsafe fn tell(report: &RedirectionReport, parts: *mut vmmc_part, capacity: usiz
     Ok(all.len())
 }
 
-/// Posts another destination for data that comes to a range of this export, which must be redirectable (VMMC_EXPORT_REDIRECTABLE). What has come already is
-/// copied now; the rest goes straight to the buffer. Until it is complete or cancelled the buffer's range belongs to the redirection.
+/// Posts another destination for data that comes to a range of this export, which must be
+/// redirectable (VMMC_EXPORT_REDIRECTABLE). What has come already is copied now; the rest goes
+/// straight to the buffer. Until it is complete or cancelled the buffer's range belongs to the
+/// redirection.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_export_redirect(
     export_: *const vmmc_export,
@@ -112,7 +114,8 @@ pub extern "C" fn vmmc_export_consume(export_: *const vmmc_export, offset: u64, 
     call(|| Ok(get(export_)?.open()?.consume(range(offset, len)?)?))
 }
 
-/// What has happened so far: up to `capacity` parts in order of their offsets; `count` is how many there are, which may be more.
+/// What has happened so far: up to `capacity` parts in order of their offsets; `count` is how many
+/// there are, which may be more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_redirection_report(
     redirection: *const vmmc_redirection,
@@ -141,7 +144,8 @@ pub unsafe extern "C" fn vmmc_redirection_wait(
     unsafe { give(count, "count", wait) }
 }
 
-/// Ends it: data that has not come goes to the export again. Tells what has happened until then as vmmc_redirection_report() does.
+/// Ends it: data that has not come goes to the export again. Tells what has happened until then as
+/// vmmc_redirection_report() does.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_redirection_cancel(
     redirection: *const vmmc_redirection,

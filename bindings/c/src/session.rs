@@ -61,7 +61,8 @@ pub struct vmmc_limits {
     pub export_bytes: u64,
 }
 
-/// What a session has done so far. Later releases may add fields at the end: pass sizeof (vmmc_stats) to vmmc_session_stats().
+/// What a session has done so far. Later releases may add fields at the end: pass sizeof
+/// (vmmc_stats) to vmmc_session_stats().
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 pub struct vmmc_stats {
@@ -143,7 +144,8 @@ pub(crate) unsafe fn builder(options: *const vmmc_session_options) -> Result<Ses
 
 /// Attaches to the user's node, starting it when none runs. `options` may be NULL.
 ///
-/// The node is started with the program $VMMC_BIN, else `vmmc` beside the running program, above it, or on PATH.
+/// The node is started with the program $VMMC_BIN, else `vmmc` beside the running program, above
+/// it, or on PATH.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_session_attach(
     options: *const vmmc_session_options,
@@ -153,7 +155,8 @@ pub unsafe extern "C" fn vmmc_session_attach(
     unsafe { give(session, "session", || put(handle::Object::Session(builder(options)?.attach()?))) }
 }
 
-/// Frees the session. It stays attached until all exports, imports and buffers made with it are freed too.
+/// Frees the session. It stays attached until all exports, imports and buffers made with it are
+/// freed too.
 #[unsafe(no_mangle)]
 pub extern "C" fn vmmc_session_free(session: *mut vmmc_session) -> vmmc_status {
     call(|| handle::free(session))
@@ -189,7 +192,8 @@ pub unsafe extern "C" fn vmmc_session_alive(session: *const vmmc_session, alive:
     unsafe { give(alive, "alive", || Ok(get(session)?.is_alive())) }
 }
 
-/// Runs an embedded node once; does nothing with a daemon. For programs that compute for long between calls.
+/// Runs an embedded node once; does nothing with a daemon. For programs that compute for long
+/// between calls.
 #[unsafe(no_mangle)]
 pub extern "C" fn vmmc_session_step(session: *const vmmc_session) -> vmmc_status {
     call(|| {
@@ -217,7 +221,8 @@ pub unsafe extern "C" fn vmmc_session_limits(session: *const vmmc_session, limit
     unsafe { give(limits, "limits", read) }
 }
 
-/// Counters of the session. `size` is sizeof (vmmc_stats); fields that this library does not know are left as they are.
+/// Counters of the session. `size` is sizeof (vmmc_stats); fields that this library does not know
+/// are left as they are.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_session_stats(
     session: *const vmmc_session,
@@ -271,7 +276,8 @@ fn read_stats(session: &Session) -> vmmc_stats {
     }
 }
 
-/// Description of the node as JSON; `details` lists exports, imports and processes too. Free it with vmmc_string_free().
+/// Description of the node as JSON; `details` lists exports, imports and processes too. Free it
+/// with vmmc_string_free().
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_session_node_info(
     session: *const vmmc_session,
@@ -306,7 +312,8 @@ pub unsafe extern "C" fn vmmc_session_ping(
     unsafe { give(rtt_ns, "rtt_ns", ping) }
 }
 
-/// Makes the node know a peer by its addresses (`address:port`; several are several paths to one node).
+/// Makes the node know a peer by its addresses (`address:port`; several are several paths to one
+/// node).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_session_add_peer(
     session: *const vmmc_session,
@@ -326,7 +333,8 @@ pub extern "C" fn vmmc_session_stop_node(session: *const vmmc_session) -> vmmc_s
     call(|| Ok(get(session)?.stop_node()?))
 }
 
-/// Sets the most pages that vmmc_import_send_pinned() and vmmc_import_fetch_pinned() keep pinned at a time. Before the first of them; VMMC_BUSY afterwards.
+/// Sets the most pages that vmmc_import_send_pinned() and vmmc_import_fetch_pinned() keep pinned at
+/// a time. Before the first of them; VMMC_BUSY afterwards.
 #[unsafe(no_mangle)]
 pub extern "C" fn vmmc_session_set_pinned_max(session: *const vmmc_session, pages_max: usize) -> vmmc_status {
     call(|| {
@@ -340,8 +348,9 @@ pub extern "C" fn vmmc_session_set_pinned_max(session: *const vmmc_session, page
     })
 }
 
-/// Ends the pinning of memory: its whole pages are private memory again. Needed before `mremap` over pinned and other memory, and good before pinned memory is
-/// unmapped: it is noticed otherwise, but this costs less.
+/// Ends the pinning of memory: its whole pages are private memory again. Needed before `mremap`
+/// over pinned and other memory, and good before pinned memory is unmapped: it is noticed
+/// otherwise, but this costs less.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_session_forget(
     session: *const vmmc_session,
@@ -355,8 +364,9 @@ pub unsafe extern "C" fn vmmc_session_forget(
     })
 }
 
-/// A descriptor for event loops (poll, epoll): readable when vmmc_session_take_notification() may have something. Only wait for it to be readable, then take
-/// until VMMC_AGAIN; do not read or close it. It is valid as long as the session.
+/// A descriptor for event loops (poll, epoll): readable when vmmc_session_take_notification() may
+/// have something. Only wait for it to be readable, then take until VMMC_AGAIN; do not read or
+/// close it. It is valid as long as the session.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_session_event_fd(session: *const vmmc_session, fd: *mut c_int) -> vmmc_status {
     // SAFETY: pointers are as the header asks.

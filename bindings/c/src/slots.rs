@@ -5,8 +5,10 @@
 //!   pages: 64 slots, 64, 128, 256, ...                  made when the ones before are full, and never moved or freed
 //! ```
 //!
-//! Invariant: an object is in its slot from the store that opens the slot until the use after which the slot is closed and unused; whoever sees the slot open in its
-//! generation and counts its use in the same atomic step keeps it there. A generation is never used twice in one slot, so an old key finds nothing.
+//! Invariant: an object is in its slot from the store that opens the slot until the use after which
+//! the slot is closed and unused; whoever sees the slot open in its generation and counts its use
+//! in the same atomic step keeps it there. A generation is never used twice in one slot, so an old
+//! key finds nothing.
 
 use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
@@ -42,8 +44,9 @@ struct Slot<T> {
     object: UnsafeCell<MaybeUninit<T>>,
 }
 
-// SAFETY: an object is put in by one thread, which nobody else reaches before the state is stored with Release; shared by many as `&T`; and taken out by the one
-// thread that makes the count of a closed slot zero. So what is shared must be `Sync`, and what is taken out elsewhere `Send`.
+// SAFETY: an object is put in by one thread, which nobody else reaches before the state is stored
+// with Release; shared by many as `&T`; and taken out by the one thread that makes the count of a
+// closed slot zero. So what is shared must be `Sync`, and what is taken out elsewhere `Send`.
 unsafe impl<T: Send + Sync> Sync for Slot<T> {}
 
 /// An object in use: it stays until this is dropped.
@@ -70,7 +73,8 @@ impl<T> Slots<T> {
         };
         let (page, at) = place(index);
         let slot = &self.pages[page].get_or_init(|| new_page(page))[at];
-        // SAFETY: the index was free and is ours now, and the slot is closed and unused, so nobody else touches the object.
+        // SAFETY: the index was free and is ours now, and the slot is closed and unused, so nobody
+        // else touches the object.
         unsafe { (*slot.object.get()).write(object) };
         let generation = slot.state.load(Ordering::Relaxed) >> 32;
         slot.state.store(generation << 32 | OPEN, Ordering::Release);
@@ -93,7 +97,8 @@ impl<T> Slots<T> {
         None
     }
 
-    /// Takes the object away from new uses; it is dropped after those that there are. False if there is none, or another thread was faster.
+    /// Takes the object away from new uses; it is dropped after those that there are. False if
+    /// there is none, or another thread was faster.
     pub(crate) fn remove(&self, key: u64) -> bool {
         let Some(used) = self.get(key) else { return false };
         // While it is in use its generation does not change.
@@ -105,7 +110,8 @@ impl<T> Slots<T> {
     }
 }
 
-/// Page and place of an index: page 0 has indices below [`FIRST_PAGE`], page n those from there times 2^(n-1) to 2^n.
+/// Page and place of an index: page 0 has indices below [`FIRST_PAGE`], page n those from there
+/// times 2^(n-1) to 2^n.
 #[inline]
 fn place(index: u32) -> (usize, usize) {
     let page = (index / FIRST_PAGE + 1).ilog2();
@@ -124,7 +130,8 @@ impl<T> Deref for Use<'_, T> {
     type Target = T;
     #[inline]
     fn deref(&self) -> &T {
-        // SAFETY: our use is counted since the slot was open, so the object was put in before (Acquire) and is not taken out before our drop.
+        // SAFETY: our use is counted since the slot was open, so the object was put in before
+        // (Acquire) and is not taken out before our drop.
         unsafe { (*self.slot.object.get()).assume_init_ref() }
     }
 }
@@ -146,7 +153,8 @@ impl<T> Use<'_, T> {
     fn end(&self) {
         // Acquire: after what all others did with the object.
         let state = self.slot.state.load(Ordering::Acquire);
-        // SAFETY: the slot is closed, so no use begins, and ours was the last one: the object is in it, and ours alone.
+        // SAFETY: the slot is closed, so no use begins, and ours was the last one: the object is in
+        // it, and ours alone.
         let object = unsafe { (*self.slot.object.get()).assume_init_read() };
         let generation = (state >> 32) + 1;
         // A slot that has seen all generations is not used again.

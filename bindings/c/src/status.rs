@@ -113,7 +113,8 @@ const NAMES: &[(vmmc_status, &CStr)] = &[
     (VMMC_MEMBERS_CHANGED, c"VMMC_MEMBERS_CHANGED"),
 ];
 
-/// Name of a status as the header spells it, for logs; "unknown status" for other numbers. The string is constant.
+/// Name of a status as the header spells it, for logs; "unknown status" for other numbers. The
+/// string is constant.
 #[unsafe(no_mangle)]
 pub extern "C" fn vmmc_status_name(status: i32) -> *const c_char {
     let known = usize::try_from(status).ok().and_then(|index| NAMES.get(index));

@@ -1,6 +1,7 @@
 //! Transfers between registered memory and imports, and transfers under way.
 //!
-//! Invariant: freeing a transfer abandons its answer, not the transfer; one from the caller's own memory is waited for, because that memory may then be reused.
+//! Invariant: freeing a transfer abandons its answer, not the transfer; one from the caller's own
+//! memory is waited for, because that memory may then be reused.
 
 use crate::buffer::vmmc_buffer;
 use crate::failure::{Failure, call, give};
@@ -43,7 +44,8 @@ fn under_way(transfer: Transfer) -> Result<*mut vmmc_transfer, Failure> {
     put(handle::Object::Transfer(Object(Mutex::new(Moving::Registered(transfer)))))
 }
 
-/// Sends without waiting. The data is copied before return and may be reused. `options` may be NULL.
+/// Sends without waiting. The data is copied before return and may be reused. `options` may be
+/// NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_import_send_async(
     import: *const vmmc_import,
@@ -62,9 +64,10 @@ pub unsafe extern "C" fn vmmc_import_send_async(
     unsafe { give(transfer, "transfer", post) }
 }
 
-/// Sends from any memory without a copy on the way; returns when the memory may be reused. Its whole pages are pinned at first use and stay pinned, so that later
-/// sends cost a look at a table. Memory that cannot be pinned (a stack, a file, a few bytes) is copied. After VMMC_TIMED_OUT it may still be read. `options` may
-/// be NULL.
+/// Sends from any memory without a copy on the way; returns when the memory may be reused. Its
+/// whole pages are pinned at first use and stay pinned, so that later sends cost a look at a table.
+/// Memory that cannot be pinned (a stack, a file, a few bytes) is copied. After VMMC_TIMED_OUT it
+/// may still be read. `options` may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_import_send_pinned(
     import: *const vmmc_import,
@@ -80,8 +83,9 @@ pub unsafe extern "C" fn vmmc_import_send_pinned(
     })
 }
 
-/// Sends from any memory without a copy on the way and without waiting; leave the memory alone until the transfer is done or freed. Pins as
-/// vmmc_import_send_pinned() does; what is copied is copied before return. `options` may be NULL.
+/// Sends from any memory without a copy on the way and without waiting; leave the memory alone
+/// until the transfer is done or freed. Pins as vmmc_import_send_pinned() does; what is copied is
+/// copied before return. `options` may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_import_send_pinned_async(
     import: *const vmmc_import,
@@ -92,7 +96,8 @@ pub unsafe extern "C" fn vmmc_import_send_pinned_async(
     transfer: *mut *mut vmmc_transfer,
 ) -> vmmc_status {
     let post = || {
-        // SAFETY: options of the caller, and memory that the caller leaves alone until the transfer has ended.
+        // SAFETY: options of the caller, and memory that the caller leaves alone until the transfer
+        // has ended.
         let (data, options) = unsafe { (bytes(data, len, "data")?, send_options(options)?) };
         let send = get(import)?.send_pinned_async(offset, data, options)?;
         put(handle::Object::Transfer(Object(Mutex::new(Moving::Pinned(send)))))
@@ -101,8 +106,8 @@ pub unsafe extern "C" fn vmmc_import_send_pinned_async(
     unsafe { give(transfer, "transfer", post) }
 }
 
-/// Remote fetch into any memory without a copy on the way; pins as vmmc_import_send_pinned() does. On failure the memory may have been written in part, and is not
-/// written any more.
+/// Remote fetch into any memory without a copy on the way; pins as vmmc_import_send_pinned() does.
+/// On failure the memory may have been written in part, and is not written any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_import_fetch_pinned(
     import: *const vmmc_import,
@@ -117,8 +122,8 @@ pub unsafe extern "C" fn vmmc_import_fetch_pinned(
     })
 }
 
-/// Sends `len` bytes of a buffer without a copy on the way; returns when the range may be reused. After VMMC_TIMED_OUT it may still be read. `options` may be
-/// NULL.
+/// Sends `len` bytes of a buffer without a copy on the way; returns when the range may be reused.
+/// After VMMC_TIMED_OUT it may still be read. `options` may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_import_send_from(
     import: *const vmmc_import,
@@ -135,7 +140,8 @@ pub unsafe extern "C" fn vmmc_import_send_from(
     })
 }
 
-/// Sends `len` bytes of a buffer without a copy on the way and without waiting; leave the range alone until the transfer is done. `options` may be NULL.
+/// Sends `len` bytes of a buffer without a copy on the way and without waiting; leave the range
+/// alone until the transfer is done. `options` may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_import_send_from_async(
     import: *const vmmc_import,
@@ -155,7 +161,8 @@ pub unsafe extern "C" fn vmmc_import_send_from_async(
     unsafe { give(transfer, "transfer", post) }
 }
 
-/// Fetches `len` bytes into a buffer without a copy on the way. After VMMC_TIMED_OUT the range may still be written.
+/// Fetches `len` bytes into a buffer without a copy on the way. After VMMC_TIMED_OUT the range may
+/// still be written.
 #[unsafe(no_mangle)]
 pub extern "C" fn vmmc_import_fetch_into(
     import: *const vmmc_import,
@@ -167,7 +174,8 @@ pub extern "C" fn vmmc_import_fetch_into(
     call(|| Ok(get(import)?.fetch_into(offset, &*get(buffer)?, range(buffer_offset, len)?)?))
 }
 
-/// Fetches `len` bytes into a buffer without a copy on the way and without waiting; leave the range alone until the transfer is done.
+/// Fetches `len` bytes into a buffer without a copy on the way and without waiting; leave the range
+/// alone until the transfer is done.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_import_fetch_async(
     import: *const vmmc_import,
@@ -182,7 +190,8 @@ pub unsafe extern "C" fn vmmc_import_fetch_async(
     unsafe { give(transfer, "transfer", post) }
 }
 
-/// VMMC_AGAIN while the transfer is under way; VMMC_OK and the bytes moved when it is done; else its error.
+/// VMMC_AGAIN while the transfer is under way; VMMC_OK and the bytes moved when it is done; else
+/// its error.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_transfer_poll(transfer: *const vmmc_transfer, moved: *mut u64) -> vmmc_status {
     let poll = || {
@@ -217,8 +226,8 @@ pub unsafe extern "C" fn vmmc_transfer_wait(
     unsafe { give(moved, "moved", wait) }
 }
 
-/// Frees the transfer, which abandons its answer. What it moves stays alive until it is done; one of vmmc_import_send_pinned_async() is waited for, so that its memory may be
-/// reused.
+/// Frees the transfer, which abandons its answer. What it moves stays alive until it is done; one
+/// of vmmc_import_send_pinned_async() is waited for, so that its memory may be reused.
 #[unsafe(no_mangle)]
 pub extern "C" fn vmmc_transfer_free(transfer: *mut vmmc_transfer) -> vmmc_status {
     call(|| handle::free(transfer))

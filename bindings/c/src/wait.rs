@@ -31,8 +31,8 @@ pub(crate) fn optional(timeout_us: i64) -> Result<Option<Duration>, Failure> {
     Ok(duration(timeout_us).filter(|time| !time.is_zero()))
 }
 
-/// Sets the timeout of all later calls of this thread that take none of their own: sends, fetches, atomics, set-up. VMMC_DEFAULT_TIMEOUT gives them the
-/// session's again.
+/// Sets the timeout of all later calls of this thread that take none of their own: sends, fetches,
+/// atomics, set-up. VMMC_DEFAULT_TIMEOUT gives them the session's again.
 #[unsafe(no_mangle)]
 pub extern "C" fn vmmc_thread_timeout(timeout_us: i64) -> vmmc_status {
     call(|| {

@@ -1,4 +1,5 @@
-//! The calls as C makes them, over an embedded node: misuse is an error and nothing worse, and what the examples do not show works.
+//! The calls as C makes them, over an embedded node: misuse is an error and nothing worse, and what
+//! the examples do not show works.
 
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::ptr::{null, null_mut};
@@ -232,7 +233,8 @@ fn data_moves_in_all_ways() {
 #[test]
 fn callers_memory_is_exported_in_place_and_usable_after() {
     let session = attach("c-own-memory");
-    // Leaked, so that nothing else comes to lie on its pages; and so large that the allocator maps it anew: what it hands out again may have pages that another test pinned.
+    // Leaked, so that nothing else comes to lie on its pages; and so large that the allocator maps
+    // it anew: what it hands out again may have pages that another test pinned.
     let bytes: &'static mut [u8] = vec![0u8; 64 << 20].leak();
     let base = bytes.as_mut_ptr();
     let (mut made, mut id) = (null_mut(), 0);
@@ -280,7 +282,8 @@ fn an_object_freed_during_a_wait_goes_when_the_wait_ends() {
     let memory = export(session as *mut _, 64, c"f", 0) as usize;
     let there = import(session as *mut _, c"f", 0);
     let waiter = std::thread::spawn(move || ready_word(memory as *mut _, 1));
-    // While the other thread waits the export cannot be ended; whether it waits already, only this tells.
+    // While the other thread waits the export cannot be ended; whether it waits already, only this
+    // tells.
     let mut how = vmmc_revocation::VMMC_REVOKED_BY_GATE;
     must(send(there, 8, b"x"));
     // SAFETY: the place is ours.

@@ -1,4 +1,5 @@
-//! The committed header is what the sources say, so a change of the interface shows in review; and C programs see exactly the functions that it declares.
+//! The committed header is what the sources say, so a change of the interface shows in review; and
+//! C programs see exactly the functions that it declares.
 
 use std::path::Path;
 

@@ -12,7 +12,8 @@ TEXT = b"hello from another process"
 def receiver(session: vmmc.Session) -> None:
     export = session.export(4096, name="hello")
     print(f'receiver: exported {len(export)} bytes as "hello" on node {session.node!r}')
-    # The receiver takes no part in the transfer. It looks at its own memory until the length is there.
+    # The receiver takes no part in the transfer. It looks at its own memory until the length is
+    # there.
     length = export.wait_word(LENGTH_AT, not_equal=0, timeout=10)
     text = bytes(memoryview(export)[TEXT_AT : TEXT_AT + length])
     print(f"receiver: found in my memory: {text.decode()!r}")

@@ -19,7 +19,8 @@ def watcher(session: vmmc.Session) -> None:
     last = meter.wait_word(0, at_least=STORES, timeout=10)
     print(f"watcher: the meter stands at {last}")
 
-    # The writer could go on storing through its mapping; so the content moves onto pages that the writer does not map. Our own views see the new pages.
+    # The writer could go on storing through its mapping; so the content moves onto pages that the
+    # writer does not map. Our own views see the new pages.
     words = memoryview(meter).cast("Q")
     revocation = meter.unexport()
     print(f"watcher: unexported; the pages were: {revocation}")

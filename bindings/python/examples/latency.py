@@ -1,8 +1,10 @@
 # %% [markdown]
 # # Latency over size
 #
-# How long a round trip between two processes takes, by the size of what is sent: the other process copies it back. The cells run one after the other in Jupyter
-# (this file opens as a notebook with jupytext, or in editors that know `# %%`), and all at once as a program: `python latency.py [FILE.svg]`.
+# How long a round trip between two processes takes, by the size of what is sent: the other process
+# copies it back. The cells run one after the other in Jupyter (this file opens as a notebook with
+# jupytext, or in editors that know `# %%`), and all at once as a program: `python latency.py
+# [FILE.svg]`.
 
 # %%
 import inspect

@@ -1,6 +1,7 @@
 //! Numbers and rights as callers give them.
 //!
-//! Invariant: what a caller gets wrong about them is an exception of ours that says what to write, not the interpreter's complaint about a conversion.
+//! Invariant: what a caller gets wrong about them is an exception of ours that says what to write,
+//! not the interpreter's complaint about a conversion.
 
 use crate::errors::{exception, invalid};
 use pyo3::conversion::FromPyObjectOwned;

@@ -1,6 +1,7 @@
 //! Python objects with the buffer protocol, as bytes to send and places to fetch into.
 //!
-//! Invariant: the view of the object is held as long as its bytes are used, so its owner can neither free nor resize it.
+//! Invariant: the view of the object is held as long as its bytes are used, so its owner can
+//! neither free nor resize it.
 
 use crate::errors::invalid;
 use pyo3::buffer::PyUntypedBuffer;
@@ -31,8 +32,9 @@ impl Source {
         if len == 0 {
             return &[];
         }
-        // SAFETY: the view is contiguous, of that length, and held as long as `self`. Another thread that writes to the object while its bytes are copied is the
-        // program's race: the bytes are copied and never interpreted, so what arrives is a mix of old and new.
+        // SAFETY: the view is contiguous, of that length, and held as long as `self`. Another
+        // thread that writes to the object while its bytes are copied is the program's race: the
+        // bytes are copied and never interpreted, so what arrives is a mix of old and new.
         unsafe { std::slice::from_raw_parts(self.0.buf_ptr().cast::<u8>().cast_const(), len) }
     }
 }

@@ -1,6 +1,8 @@
-//! Waits and errors: the interpreter's lock is released, key presses end the wait, errors become exceptions.
+//! Waits and errors: the interpreter's lock is released, key presses end the wait, errors become
+//! exceptions.
 //!
-//! Invariant: an exception that a signal handler raised during a wait is what the wait raises, whatever else came of it.
+//! Invariant: an exception that a signal handler raised during a wait is what the wait raises,
+//! whatever else came of it.
 
 use pyo3::prelude::*;
 use std::cell::RefCell;
@@ -19,7 +21,8 @@ fn interrupted() -> bool {
     if RAISED.with_borrow(Option::is_some) {
         return true;
     }
-    // An interpreter that is being taken down runs no more handlers, and nobody waits for the result.
+    // An interpreter that is being taken down runs no more handlers, and nobody waits for the
+    // result.
     Python::try_attach(|py| match py.check_signals() {
         Ok(()) => false,
         Err(error) => {
@@ -50,7 +53,8 @@ pub(crate) fn wait<R: Send, E: Kind + Display + Send>(
     settle(py.detach(|| with_patience(patience, run)))
 }
 
-/// Runs something that may wait, holding the interpreter's lock, so that no other Python thread writes meanwhile.
+/// Runs something that may wait, holding the interpreter's lock, so that no other Python thread
+/// writes meanwhile.
 pub(crate) fn wait_holding<R, E: Kind + Display>(run: impl FnOnce() -> Result<R, E>) -> PyResult<R> {
     let patience = Patience { timeout: None, interrupted: Some(interrupted) };
     settle(with_patience(patience, run))
@@ -83,7 +87,8 @@ pub(crate) fn invalid(message: impl Into<String>) -> PyErr {
     exception(ErrorKind::Invalid, message.into())
 }
 
-/// Something whose end may wait, or needs another thread that waits for the interpreter's lock: it is dropped without that lock.
+/// Something whose end may wait, or needs another thread that waits for the interpreter's lock: it
+/// is dropped without that lock.
 pub(crate) struct Detached<T: Send>(Option<T>);
 
 impl<T: Send> Detached<T> {

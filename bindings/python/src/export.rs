@@ -1,6 +1,7 @@
 //! Exports.
 //!
-//! Invariant: the memory stays where it is as long as the object lives, also after the end of the export: views of it never dangle.
+//! Invariant: the memory stays where it is as long as the object lives, also after the end of the
+//! export: views of it never dangle.
 
 use crate::arguments::{natural, natural_or_none, word, word_or_none};
 use crate::buffer::Buffer;

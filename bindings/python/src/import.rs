@@ -1,6 +1,7 @@
 //! Imports and bindings.
 //!
-//! Invariant: a transfer that cannot wait runs under the interpreter's lock when it is short; all others run without it.
+//! Invariant: a transfer that cannot wait runs under the interpreter's lock when it is short; all
+//! others run without it.
 
 use crate::arguments::{natural, natural_or_none, pairs, word};
 use crate::buffer::Buffer;
@@ -116,7 +117,8 @@ impl Import {
         self.import().rights().bits()
     }
 
-    /// What this process moved through it by copies of its own, as a dict; all 0 if it is not mapped.
+    /// What this process moved through it by copies of its own, as a dict; all 0 if it is not
+    /// mapped.
     #[getter]
     fn moved<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         from_json(py, &to_json(&self.import().moved()))
@@ -233,7 +235,8 @@ impl Import {
         Ok(Transfer::new(wait(py, timeout, post)?, Some(buffer.clone().unbind())))
     }
 
-    /// Sends from any memory without a copy on the way: its whole pages are pinned at first use and stay pinned.
+    /// Sends from any memory without a copy on the way: its whole pages are pinned at first use and
+    /// stay pinned.
     #[pyo3(signature = (offset, data, *, notify=false, counter=None, timeout=None))]
     fn send_pinned(
         &self,
@@ -525,7 +528,8 @@ impl Import {
 
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         let memory = slf.get().view()?;
-        // SAFETY: the view is the interpreter's; the object holds the import, which holds the mapping.
+        // SAFETY: the view is the interpreter's; the object holds the import, which holds the
+        // mapping.
         unsafe { give_view(slf.into_any(), view, flags, memory, true) }
     }
 
@@ -601,7 +605,8 @@ impl Binding {
 
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         let memory = (slf.get().base as *mut u8, slf.get().import().len() as usize);
-        // SAFETY: the view is the interpreter's; the object holds the import, which holds the mapping.
+        // SAFETY: the view is the interpreter's; the object holds the import, which holds the
+        // mapping.
         unsafe { give_view(slf.into_any(), view, flags, memory, false) }
     }
 

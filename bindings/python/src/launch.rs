@@ -19,7 +19,8 @@ const LOOK: Duration = Duration::from_millis(50);
 /// Something that happened in a job.
 #[pyclass(module = "vmmc", frozen)]
 pub(crate) struct Event {
-    /// "started", "not started", "output", "error output", "exited", "left", "joined", "node lost", "ended".
+    /// "started", "not started", "output", "error output", "exited", "left", "joined", "node lost",
+    /// "ended".
     #[pyo3(get)]
     kind: &'static str,
     /// Whom it is about.
@@ -27,7 +28,8 @@ pub(crate) struct Event {
     ranks: Vec<u32>,
     /// What a rank printed.
     data: Vec<u8>,
-    /// Process id of a rank that was started, code of one that exited (negative: the signal that ended it).
+    /// Process id of a rank that was started, code of one that exited (negative: the signal that
+    /// ended it).
     #[pyo3(get)]
     number: i64,
     /// Why, where there is a reason.

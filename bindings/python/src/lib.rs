@@ -5,10 +5,12 @@
 //!   NumPy, memoryview ── buffer protocol ──▶ mapped memory, kept by the object that gave the view
 //! ```
 //!
-//! **Promises.** The interpreter's lock is released in every wait, and a key press (any Python signal handler that raises) ends it. Errors are exceptions of
-//! `vmmc.Error`. A view of mapped memory keeps its mapping: no end of an export, import or session makes it dangle.
+//! **Promises.** The interpreter's lock is released in every wait, and a key press (any Python
+//! signal handler that raises) ends it. Errors are exceptions of `vmmc.Error`. A view of mapped
+//! memory keeps its mapping: no end of an export, import or session makes it dangle.
 //!
-//! **Does not.** Bytes that other processes or threads write while they are copied may be a mix of old and new, as with any shared memory.
+//! **Does not.** Bytes that other processes or threads write while they are copied may be a mix of
+//! old and new, as with any shared memory.
 
 mod arguments;
 mod buffer;

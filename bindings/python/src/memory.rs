@@ -1,7 +1,8 @@
 //! Mapped memory as Python sees it, and Python's memory as VMMC borrows it.
 //!
-//! Invariant: a view never outlives its mapping: the object that gave it holds the mapping, and the view holds the object. Memory that Python lent is not given back
-//! before the last use of its region has ended: what is still in use then waits in a list.
+//! Invariant: a view never outlives its mapping: the object that gave it holds the mapping, and the
+//! view holds the object. Memory that Python lent is not given back before the last use of its
+//! region has ended: what is still in use then waits in a list.
 
 use crate::bytes::contiguous;
 use crate::errors::{exception, invalid};
@@ -61,7 +62,8 @@ enum Pages {
 pub(crate) struct Loan(PyUntypedBuffer);
 
 impl Loan {
-    /// Borrows the memory of an object. `share_edges`: also when its first or last page holds other objects.
+    /// Borrows the memory of an object. `share_edges`: also when its first or last page holds other
+    /// objects.
     pub(crate) fn of(object: &Bound<'_, PyAny>, share_edges: bool) -> PyResult<Loan> {
         sweep();
         let view = contiguous(object)?;
@@ -88,8 +90,10 @@ impl Loan {
 
     /// The memory for the library.
     pub(crate) fn memory(&self) -> CallerMemory {
-        // SAFETY: the view keeps the range allocated and in place until `Lent` gives it back, which it does after the region's end. The interpreter's lock is held
-        // while the pages are taken over and given back, so no Python code writes meanwhile; on shared pages the caller has vouched for the others.
+        // SAFETY: the view keeps the range allocated and in place until `Lent` gives it back, which
+        // it does after the region's end. The interpreter's lock is held while the pages are taken
+        // over and given back, so no Python code writes meanwhile; on shared pages the caller has
+        // vouched for the others.
         unsafe { CallerMemory::from_raw_parts(self.0.buf_ptr().cast(), self.0.len_bytes()) }
     }
 
@@ -137,8 +141,9 @@ unsafe fn pages(base: usize, len: usize) -> Pages {
     if base % PAGE_BYTES == 0 && len % PAGE_BYTES == 0 {
         return Pages::Whole;
     }
-    // Large blocks of glibc's malloc are mappings of their own: a header of 16 bytes at the start of a page, then the memory. The header says how long the mapping
-    // is, in its upper bits, and that it is one, in the second.
+    // Large blocks of glibc's malloc are mappings of their own: a header of 16 bytes at the start
+    // of a page, then the memory. The header says how long the mapping is, in its upper bits, and
+    // that it is one, in the second.
     if base % PAGE_BYTES != 16 {
         return Pages::Shared;
     }

@@ -1,6 +1,7 @@
 //! Notifications and their handlers.
 //!
-//! Invariant: a handler runs on a thread of its own with the interpreter's lock; what it raises is reported as unraisable and does not end it.
+//! Invariant: a handler runs on a thread of its own with the interpreter's lock; what it raises is
+//! reported as unraisable and does not end it.
 
 use crate::errors::drop_detached;
 use pyo3::prelude::*;

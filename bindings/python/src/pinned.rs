@@ -1,6 +1,7 @@
 //! Lent objects, and tables of translations by index.
 //!
-//! Invariant: the view of a lent object is held as long as it is lent or stands in a table, so its owner can neither free nor resize it.
+//! Invariant: the view of a lent object is held as long as it is lent or stands in a table, so its
+//! owner can neither free nor resize it.
 
 use crate::arguments::natural;
 use crate::bytes::Source;
@@ -18,7 +19,8 @@ pub(crate) struct Lent {
 
 impl Lent {
     pub(crate) fn new(session: &vmmc::Session, source: Source) -> Lent {
-        // SAFETY: the view is held beside what names its bytes, and longer; its owner cannot move them meanwhile. What Python code stores there is sent as a mix of old and new.
+        // SAFETY: the view is held beside what names its bytes, and longer; its owner cannot move
+        // them meanwhile. What Python code stores there is sent as a mix of old and new.
         let bytes: &'static [u8] = unsafe { source.bytes_kept() };
         Lent { inner: session.lend(bytes), _source: source }
     }

@@ -1,6 +1,7 @@
 //! Transfers under way.
 //!
-//! Invariant: the memory of a transfer stays registered, and an object that lent it stays alive, until it is done.
+//! Invariant: the memory of a transfer stays registered, and an object that lent it stays alive,
+//! until it is done.
 
 use crate::buffer::Buffer;
 use crate::bytes::Source;

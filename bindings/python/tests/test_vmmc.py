@@ -686,6 +686,7 @@ class Jobs(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    # Whoever is started in the background of a script has key presses ignored, and so would our children.
+    # Whoever is started in the background of a script has key presses ignored, and so would our
+    # children.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     unittest.main(verbosity=2)

@@ -27,7 +27,8 @@ pub(crate) struct Cli {
 }
 
 impl Cli {
-    /// The command line with all that its help says: a command of a group has the exit codes of its group.
+    /// The command line with all that its help says: a command of a group has the exit codes of its
+    /// group.
     pub(crate) fn whole() -> clap::Command {
         <Cli as clap::CommandFactory>::command().mut_subcommands(handing_down)
     }
@@ -104,7 +105,8 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
     },
-    /// Run a whole cluster in this process, on a virtual clock, from a seed, with faults and checkers
+    /// Run a whole cluster in this process, on a virtual clock, from a seed, with faults and
+    /// checkers
     #[command(after_help = EXIT_CODES)]
     Sim(Sim),
     /// Address translation: simulate, compare with the papers, handle traces
@@ -183,14 +185,16 @@ pub(crate) enum What {
     Redirect,
     /// First and later use of memory, pinning, translation; the UTLB paper's Tables 1 and 2
     Utlb,
-    /// Stream sockets beside TCP, on one node or (`--path two-nodes`) between two: round trips, streams, short connections, thinking clients
+    /// Stream sockets beside TCP, on one node or (`--path two-nodes`) between two: round trips,
+    /// streams, short connections, thinking clients
     Sockets,
 }
 
 /// What to do about traces.
 #[derive(Subcommand, Debug)]
 pub(crate) enum Trace {
-    /// Run a program and write down every transfer of its processes, for `vmmc utlb`; a program that runs by other means records with VMMC_TRACE=FILE
+    /// Run a program and write down every transfer of its processes, for `vmmc utlb`; a program
+    /// that runs by other means records with VMMC_TRACE=FILE
     Record(TraceRecord),
 }
 
@@ -423,13 +427,15 @@ pub(crate) struct NodeOptions {
     /// Which node.
     #[command(flatten)]
     pub(crate) which: Which,
-    /// Name that other nodes know this one by, unique in the cluster [default: that of --name; of a node called "default" the machine's host name]
+    /// Name that other nodes know this one by, unique in the cluster [default: that of --name; of a
+    /// node called "default" the machine's host name]
     #[arg(long = "as", value_name = "NAME")]
     pub(crate) known_as: Option<String>,
     /// UDP address to listen on, for example 0.0.0.0:4791; repeat for several
     #[arg(long, value_name = "ADDR")]
     pub(crate) listen: Vec<SocketAddr>,
-    /// Address of another node; several paths to one node separated by commas; repeat for several nodes
+    /// Address of another node; several paths to one node separated by commas; repeat for several
+    /// nodes
     #[arg(long, value_name = "ADDR[,ADDR]")]
     pub(crate) peer: Vec<String>,
     /// File with the cluster key, made if it does not exist [default: ~/.config/vmmc/cluster.key]
@@ -438,22 +444,27 @@ pub(crate) struct NodeOptions {
     /// Neither encrypt nor authenticate what nodes send each other: for trusted wires only
     #[arg(long)]
     pub(crate) plain: bool,
-    /// What to seal packets with: aegis-128l, aes-256-gcm, or any of them that the other node takes too
+    /// What to seal packets with: aegis-128l, aes-256-gcm, or any of them that the other node takes
+    /// too
     #[arg(long, value_name = "CIPHER", default_value = "any", conflicts_with = "plain")]
     pub(crate) cipher: vmmc_node::Ciphers,
-    /// Which users may use the node beside its own and root: any, own (nobody else), or user ids [default: root's node serves any, others own]
+    /// Which users may use the node beside its own and root: any, own (nobody else), or user ids
+    /// [default: root's node serves any, others own]
     #[arg(long, value_name = "any|own|UID[,UID]", default_value = "by-owner", hide_default_value = true)]
     pub(crate) serve: vmmc_node::Serve,
     /// Start no processes for `vmmc run`, neither for this machine nor for others
     #[arg(long)]
     pub(crate) no_run: bool,
-    /// In plain mode too, start processes for other nodes: then everybody who can send packets to this node can run programs as its user
+    /// In plain mode too, start processes for other nodes: then everybody who can send packets to
+    /// this node can run programs as its user
     #[arg(long, requires = "plain")]
     pub(crate) plain_run: bool,
-    /// In plain mode, believe other nodes whose process asks: then everybody who can send packets to this node is any user [default: they import what is exported to anyone]
+    /// In plain mode, believe other nodes whose process asks: then everybody who can send packets
+    /// to this node is any user [default: they import what is exported to anyone]
     #[arg(long, requires = "plain")]
     pub(crate) plain_trust_users: bool,
-    /// Leave TCP connections between programs under `vmmc exec` with the kernel when the other end is on another node
+    /// Leave TCP connections between programs under `vmmc exec` with the kernel when the other end
+    /// is on another node
     #[arg(long)]
     pub(crate) no_sockets_between: bool,
     /// Show counters to Prometheus at http://ADDR/metrics, to everybody who can connect there
@@ -462,7 +473,8 @@ pub(crate) struct NodeOptions {
     /// How much is written to the log: off, error, warn, info or debug [default: info]
     #[arg(long, value_name = "LEVEL", env = "VMMC_LOG")]
     pub(crate) log_level: Option<vmmc_node::LogLevel>,
-    /// The log's file [default: /var/log/vmmc/NAME.log for root, ~/.local/state/vmmc/NAME.log for others; standard error or the journal for `node run`]
+    /// The log's file [default: /var/log/vmmc/NAME.log for root, ~/.local/state/vmmc/NAME.log for
+    /// others; standard error or the journal for `node run`]
     #[arg(long, value_name = "FILE")]
     pub(crate) log_file: Option<PathBuf>,
     /// The program that starts the processes of jobs
@@ -474,7 +486,8 @@ pub(crate) struct NodeOptions {
     /// Call a peer dead that owes an answer for this long, milliseconds
     #[arg(long, value_name = "MS")]
     pub(crate) peer_timeout_ms: Option<u64>,
-    /// Pages of their own memory that all processes together may have pinned [default: a quarter of the machine's memory]
+    /// Pages of their own memory that all processes together may have pinned [default: a quarter of
+    /// the machine's memory]
     #[arg(long, value_name = "PAGES", value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
     pub(crate) pinned_pages: Option<u64>,
     /// Entries of the cache of translations of pinned memory, a power of two
@@ -489,7 +502,8 @@ pub(crate) struct NodeOptions {
     /// Entries of a process's table that one miss reads
     #[arg(long, value_name = "ENTRIES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(vmmc_utlb::limits::PREFETCH_MAX)))]
     pub(crate) utlb_prefetch: u32,
-    /// Second-level tables of a process, each for 2 MiB of addresses, that stay in memory; the others go to disk [default: all stay]
+    /// Second-level tables of a process, each for 2 MiB of addresses, that stay in memory; the
+    /// others go to disk [default: all stay]
     #[arg(long, value_name = "TABLES", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) utlb_tables: Option<u64>,
 }
@@ -544,7 +558,8 @@ pub(crate) struct Exec {
     /// Programs and ports to leave alone [default: ~/.config/vmmc/exec.conf]
     #[arg(long, value_name = "FILE")]
     pub(crate) exclude_file: Option<PathBuf>,
-    /// When connections move into shared memory: `usual` (after 16 receives or 64 KiB), `at-once`, or `random[:SEED]`. The last two are for tests
+    /// When connections move into shared memory: `usual` (after 16 receives or 64 KiB), `at-once`,
+    /// or `random[:SEED]`. The last two are for tests
     #[arg(long, value_name = "WHEN", value_parser = offers)]
     pub(crate) offer: Option<String>,
     /// The program and its arguments, after `--`
@@ -644,7 +659,8 @@ pub(crate) struct Sim {
     /// Seeds A up to, not including, B
     #[arg(long, value_name = "A..B", value_parser = parse_seeds)]
     pub(crate) seeds: Option<Range<u64>>,
-    /// Instead of a cluster the protocol of stream sockets, with forks and deaths at both ends of a connection
+    /// Instead of a cluster the protocol of stream sockets, with forks and deaths at both ends of a
+    /// connection
     #[arg(long, conflicts_with_all = ["nodes", "steps", "trace"])]
     pub(crate) sockets: bool,
     /// Actions of the workload in a run

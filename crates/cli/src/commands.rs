@@ -31,7 +31,8 @@ fn attach(name: &str) -> Result<Session, Failure> {
     try_attach(name).map_err(Failure::from)
 }
 
-/// A description for scripts, in which each export has its id also as all else spells it: `"export_id": "12.3"`.
+/// A description for scripts, in which each export has its id also as all else spells it:
+/// `"export_id": "12.3"`.
 fn with_ids(description: &impl serde::Serialize) -> Result<serde_json::Value, Failure> {
     let mut value = serde_json::to_value(description).map_err(Failure::new)?;
     spell_ids(&mut value);

@@ -1,4 +1,5 @@
-//! Public tools of other libraries: found on the machine or named as missing, run as they come, their output read.
+//! Public tools of other libraries: found on the machine or named as missing, run as they come,
+//! their output read.
 //!
 //! Invariant: no tool is needed; a tool that hangs is killed.
 
@@ -22,7 +23,8 @@ const SERVER_START: Duration = Duration::from_millis(400);
 const LATENCY_ITERATIONS: u64 = 20_000;
 /// Bytes that a bandwidth tool moves, likewise.
 const BANDWIDTH_BYTES: u64 = 512 << 20;
-/// Shorter measurements have fewer: on a processor that others keep busy each iteration takes milliseconds, and whoever asks for little should not wait [`TOOL_WAIT`] for it.
+/// Shorter measurements have fewer: on a processor that others keep busy each iteration takes
+/// milliseconds, and whoever asks for little should not wait [`TOOL_WAIT`] for it.
 const FULL_TIME: Duration = Duration::from_millis(100);
 /// What a tool does not tell: `null` in JSON, empty in a table.
 const UNKNOWN: f64 = f64::NAN;
@@ -128,8 +130,9 @@ fn ucx(transports: &str, latency: bool, size: u64, count: u64) -> Result<Sample,
     parse_ucx(&text, latency).ok_or_else(|| format!("the output of ucx_perftest could not be read: {text:?}"))
 }
 
-/// The last line of `ucx_perftest -f`, "Final:" or not by version: iterations, then latency (50th percentile, average, overall) in microseconds, bandwidth
-/// (average, overall) in MiB/s, message rates (average, overall).
+/// The last line of `ucx_perftest -f`, "Final:" or not by version: iterations, then latency (50th
+/// percentile, average, overall) in microseconds, bandwidth (average, overall) in MiB/s, message
+/// rates (average, overall).
 fn parse_ucx(text: &str, latency: bool) -> Option<Sample> {
     let line = text.lines().rev().find(|l| !l.trim().is_empty())?;
     let numbers: Vec<f64> = line.split_ascii_whitespace().filter_map(|n| n.parse().ok()).collect();
@@ -155,7 +158,8 @@ fn libfabric(provider: &str, endpoint: &str, size: u64, count: u64) -> Result<Sa
     parse_pingpong(&text).ok_or_else(|| format!("the output of fi_pingpong could not be read: {text:?}"))
 }
 
-/// The last line of `fi_pingpong`: ..., microseconds a transfer (a mean, one way), millions of transfers a second.
+/// The last line of `fi_pingpong`: ..., microseconds a transfer (a mean, one way), millions of
+/// transfers a second.
 fn parse_pingpong(text: &str) -> Option<Sample> {
     let line = text.lines().rev().find(|l| l.split_ascii_whitespace().count() >= 8)?;
     let fields: Vec<&str> = line.split_ascii_whitespace().collect();

@@ -1,6 +1,7 @@
 //! How a command ends: exit codes for scripts.
 //!
-//! Invariant: every failure names the thing, the numbers and the next step, and has one of the documented codes.
+//! Invariant: every failure names the thing, the numbers and the next step, and has one of the
+//! documented codes.
 
 use std::process::ExitCode;
 
@@ -51,7 +52,8 @@ pub(crate) enum Failure {
     /// A check failed.
     #[error("{0}")]
     Check(String),
-    /// A rank of a job failed, or the job was ended; or a program that was to be run or recorded failed, or was not there.
+    /// A rank of a job failed, or the job was ended; or a program that was to be run or recorded
+    /// failed, or was not there.
     #[error("{text}")]
     Rank {
         /// Its own exit code, or 128 and the number of a signal.

@@ -1,17 +1,21 @@
 //! Named bounds of the command.
 //!
-//! Invariant: every wait, table and repetition of this crate takes its bound from here, with the reason for the number.
+//! Invariant: every wait, table and repetition of this crate takes its bound from here, with the
+//! reason for the number.
 
 use std::time::Duration;
 
-/// Runs of every series unless `--runs` says otherwise: enough for a median that one disturbed run cannot move.
+/// Runs of every series unless `--runs` says otherwise: enough for a median that one disturbed run
+/// cannot move.
 pub(crate) const RUNS: u32 = 5;
-/// The same of series that are compared with others that keep both cores busy too. Where a hypervisor moves virtual cores about, they are near each other in one moment and
-/// far apart in the next, and a ratio is one of a moment: many short turns.
+/// The same of series that are compared with others that keep both cores busy too. Where a
+/// hypervisor moves virtual cores about, they are near each other in one moment and far apart in
+/// the next, and a ratio is one of a moment: many short turns.
 pub(crate) const TURNS: u32 = 25;
 /// Runs of every series in the demo, which has 30 s for everything.
 pub(crate) const DEMO_RUNS: u32 = 9;
-/// Runs, of however many, in which series take part that need much longer than a turn: [`SLOW_BYTES`] and the programs of others.
+/// Runs, of however many, in which series take part that need much longer than a turn:
+/// [`SLOW_BYTES`] and the programs of others.
 pub(crate) const SLOW_RUNS: u32 = 5;
 /// Messages from here on take longer than a turn.
 pub(crate) const SLOW_BYTES: u64 = 16 << 20;
@@ -23,11 +27,13 @@ pub(crate) const SERIES_TIME: Duration = Duration::from_millis(500);
 pub(crate) const DEMO_SERIES_TIME: Duration = Duration::from_millis(150);
 /// Least and most that one measurement aims at then: a shorter one is mostly preparation.
 pub(crate) const MEASURE_TIME: (Duration, Duration) = (Duration::from_millis(15), Duration::from_millis(100));
-/// Part of a measurement that is spent on warming up caches, branch predictors and the clock of the core, in percent.
+/// Part of a measurement that is spent on warming up caches, branch predictors and the clock of the
+/// core, in percent.
 pub(crate) const WARM_UP_PERCENT: u64 = 20;
 /// Round trips that tell how long one takes, before the measurement proper.
 pub(crate) const CALIBRATION_TRIPS: u64 = 64;
-/// Round trips in one sample when a single one is shorter than [`BATCH_BELOW`]: reading the clock costs about as much as such a round trip.
+/// Round trips in one sample when a single one is shorter than [`BATCH_BELOW`]: reading the clock
+/// costs about as much as such a round trip.
 pub(crate) const BATCH_TRIPS: u64 = 32;
 /// Round trips shorter than this are timed in batches.
 pub(crate) const BATCH_BELOW: Duration = Duration::from_micros(2);
@@ -41,9 +47,11 @@ pub(crate) const MESSAGES_MIN: u64 = 2;
 pub(crate) const MESSAGES_MAX: u64 = 4_000_000;
 /// Looks at a shared word between two looks at the clock while spinning.
 pub(crate) const SPINS_A_LOOK: u32 = 1 << 14;
-/// Looks at a shared word between two yields, when others need the processor: less than a microsecond.
+/// Looks at a shared word between two yields, when others need the processor: less than a
+/// microsecond.
 pub(crate) const SPINS_A_YIELD: u32 = 64;
-/// Longest wait for the other process within a measurement; a measurement takes a fraction of a second, the rest is a busy machine.
+/// Longest wait for the other process within a measurement; a measurement takes a fraction of a
+/// second, the rest is a busy machine.
 pub(crate) const PARTNER_WAIT: Duration = Duration::from_secs(20);
 /// Longest wait of the coordinator for one measurement.
 pub(crate) const MEASUREMENT_WAIT: Duration = Duration::from_secs(60);
@@ -51,7 +59,8 @@ pub(crate) const MEASUREMENT_WAIT: Duration = Duration::from_secs(60);
 pub(crate) const NODE_WAIT: Duration = Duration::from_secs(15);
 /// Bytes of UDP payload that are never exceeded: what fits an IPv4 datagram.
 pub(crate) const DATAGRAM_BYTES_MAX: u64 = 65_507;
-/// Bytes of UDP that are under way at one time in the bandwidth measurement, which has no flow control, if half of the receive buffer holds them.
+/// Bytes of UDP that are under way at one time in the bandwidth measurement, which has no flow
+/// control, if half of the receive buffer holds them.
 pub(crate) const DATAGRAM_WINDOW_BYTES: u64 = 1 << 20;
 /// Datagrams that are under way at one time, at most.
 pub(crate) const DATAGRAM_WINDOW: u64 = 64;
@@ -61,7 +70,8 @@ pub(crate) const DATAGRAM_OVERHEAD_BYTES: u64 = 4 << 10;
 pub(crate) const DATAGRAM_PARTS: u64 = 8;
 /// Capacity of the pipe that is measured: the largest that every user may have.
 pub(crate) const PIPE_BYTES: usize = 1 << 20;
-/// Socket buffers of the Unix and UDP sockets that are measured, granted as far as the machine allows.
+/// Socket buffers of the Unix and UDP sockets that are measured, granted as far as the machine
+/// allows.
 pub(crate) const SOCKET_BUFFER_BYTES: usize = 4 << 20;
 /// Largest size that can be measured: four buffers of it must fit a common machine.
 pub(crate) const SIZE_BYTES_MAX: u64 = 1 << 30;
@@ -69,24 +79,30 @@ pub(crate) const SIZE_BYTES_MAX: u64 = 1 << 30;
 pub(crate) const NOISY_RATIO: f64 = 4.0;
 /// Share of stolen time above which the machine is called noisy.
 pub(crate) const NOISY_STEAL: f64 = 0.02;
-/// Bytes of one piece of a file that the demo moves: small enough to overlap reading, moving and checking, large enough to hide their hand-overs.
+/// Bytes of one piece of a file that the demo moves: small enough to overlap reading, moving and
+/// checking, large enough to hide their hand-overs.
 pub(crate) const PIECE_BYTES: u64 = 1 << 20;
 /// Pieces of a file that the demo has under way.
 pub(crate) const PIECES: u64 = 8;
-/// Messages of a bandwidth measurement that are under way at once between nodes: two fill a pipe, more hide the hand-overs.
+/// Messages of a bandwidth measurement that are under way at once between nodes: two fill a pipe,
+/// more hide the hand-overs.
 pub(crate) const TRANSFERS: usize = 8;
 /// Pauses between two reports of progress: often enough for the eye.
 pub(crate) const PROGRESS_PAUSE: Duration = Duration::from_millis(50);
-/// Least time of one run of a real program in `vmmc bench sockets`: processor time is counted in hundredths of a second, and its start counts.
+/// Least time of one run of a real program in `vmmc bench sockets`: processor time is counted in
+/// hundredths of a second, and its start counts.
 pub(crate) const PROGRAM_TIME: Duration = Duration::from_secs(2);
 /// Longest run of such a program.
 pub(crate) const PROGRAM_WAIT: Duration = Duration::from_secs(120);
-/// How long a node that `vmmc exec` started stays after its last process: long enough for the next command typed by hand.
+/// How long a node that `vmmc exec` started stays after its last process: long enough for the next
+/// command typed by hand.
 pub(crate) const EXEC_NODE_LINGER: Duration = Duration::from_secs(60);
 
-/// How long a supervisor waits for the first word of a launcher that has its link: within the launcher it is the next line, so this is the time of a busy machine.
+/// How long a supervisor waits for the first word of a launcher that has its link: within the
+/// launcher it is the next line, so this is the time of a busy machine.
 pub(crate) const SUPERVISOR_HELLO: Duration = Duration::from_secs(15);
-/// Time between two looks of a keeper whether the supervisor is still there, which a signal tells it anyway.
+/// Time between two looks of a keeper whether the supervisor is still there, which a signal tells
+/// it anyway.
 pub(crate) const KEEPER_LOOK: Duration = Duration::from_secs(10);
 /// Time between two looks of a supervisor whether launcher and node are still there.
 pub(crate) const SUPERVISOR_LOOK: Duration = Duration::from_millis(50);
@@ -98,7 +114,8 @@ pub(crate) const SUPERVISOR_LAST_WORDS: Duration = Duration::from_secs(5);
 pub(crate) const SUPERVISOR_OUT_BYTES: usize = 512 << 10;
 /// Bytes read from a rank's stream at once: what a pipe holds.
 pub(crate) const SUPERVISOR_READ_BYTES: usize = 64 << 10;
-/// Reads from the stream of a rank that has ended: what its pipe can hold, and some, in case something that it started goes on writing.
+/// Reads from the stream of a rank that has ended: what its pipe can hold, and some, in case
+/// something that it started goes on writing.
 pub(crate) const SUPERVISOR_DRAIN_READS: usize = 32;
 /// How long a supervisor tries to kill what is left.
 pub(crate) const SUPERVISOR_KILL_TIME: Duration = Duration::from_secs(10);
@@ -123,10 +140,12 @@ pub(crate) const IDLE_SETTLE: Duration = Duration::from_millis(500);
 /// How long they are watched.
 pub(crate) const IDLE_WATCH: Duration = Duration::from_secs(2);
 
-/// Rounds before stream sockets between nodes are measured: several times those after which a connection has found its medium.
+/// Rounds before stream sockets between nodes are measured: several times those after which a
+/// connection has found its medium.
 pub(crate) const BETWEEN_WARM_ROUNDS: u32 = 500;
 
-/// Turn of one of two connections that are compared: short beside what else happens on a machine, long beside a rest in which nodes go to sleep.
+/// Turn of one of two connections that are compared: short beside what else happens on a machine,
+/// long beside a rest in which nodes go to sleep.
 pub(crate) const BETWEEN_TURN: Duration = Duration::from_millis(10);
 
 /// Two workers and two daemons poll in a measurement between two nodes.

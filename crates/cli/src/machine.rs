@@ -64,14 +64,16 @@ pub(crate) fn core_pair() -> (usize, usize) {
     (first, cores.get(1).copied().unwrap_or(first))
 }
 
-/// Processors for the daemons of two nodes that stand for two machines: where there are too few for everybody who polls, each has that of its worker. Left to
-/// float there, two daemons are now on one processor and now on two, and the figures with them.
+/// Processors for the daemons of two nodes that stand for two machines: where there are too few for
+/// everybody who polls, each has that of its worker. Left to float there, two daemons are now on
+/// one processor and now on two, and the figures with them.
 pub(crate) fn node_cores() -> [Option<usize>; 2] {
     let (first, second) = core_pair();
     if cores().len() < CORES_FOR_TWO_NODES { [Some(first), Some(second)] } else { [None, None] }
 }
 
-/// Puts the calling thread, and what it starts from now on, on one processor. A refusal leaves it where it is: the figures are then noisier, not wrong.
+/// Puts the calling thread, and what it starts from now on, on one processor. A refusal leaves it
+/// where it is: the figures are then noisier, not wrong.
 pub(crate) fn pin(core: usize) {
     let mut set = rustix::thread::CpuSet::new();
     set.set(core);

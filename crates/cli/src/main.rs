@@ -5,7 +5,8 @@
 //!                  └────▶ vmmc (library), vmmc-node (daemon), vmmc-sim
 //! ```
 //!
-//! **Promises.** Human tables by default, one JSON object with `--json`, documented exit codes; processes that it starts for a measurement die with it.
+//! **Promises.** Human tables by default, one JSON object with `--json`, documented exit codes;
+//! processes that it starts for a measurement die with it.
 //!
 //! **Does not.** It has no way into a node that the library does not offer everybody.
 
@@ -47,7 +48,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Writes text to standard output, with nothing in it that a terminal would obey: names and reasons are others' words.
+/// Writes text to standard output, with nothing in it that a terminal would obey: names and reasons
+/// are others' words.
 pub(crate) fn output(text: &str) -> Result<(), Failure> {
     write_out(&printable_lines(text))
 }

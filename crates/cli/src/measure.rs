@@ -9,7 +9,8 @@
 //!      └───────── side channel ──────────┘
 //! ```
 //!
-//! Every series is measured several times, in turns with all others, so that a ratio of two series comes from the same minutes of the same machine.
+//! Every series is measured several times, in turns with all others, so that a ratio of two series
+//! comes from the same minutes of the same machine.
 //!
 //! Invariant: a worker dies when its coordinator does; no wait is endless.
 

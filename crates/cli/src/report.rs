@@ -1,4 +1,5 @@
-//! What a measurement found: rows, machine, warnings, promises. Printed as a table, as JSON or as a page.
+//! What a measurement found: rows, machine, warnings, promises. Printed as a table, as JSON or as a
+//! page.
 //!
 //! Invariant: the three say the same; numbers are in the units that their names end with.
 
@@ -19,7 +20,8 @@ pub(crate) struct Report {
     pub(crate) bench: String,
     /// Where.
     pub(crate) machine: Machine,
-    /// What was done, in sentences, with the time. For the page: whoever watched the command has read it.
+    /// What was done, in sentences, with the time. For the page: whoever watched the command has
+    /// read it.
     pub(crate) about: Vec<String>,
     /// What was measured.
     pub(crate) rows: Vec<Row>,
@@ -45,7 +47,8 @@ pub(crate) struct Missing {
 pub(crate) struct Key {
     /// `vmmc`, `vmmc-plain`, a peer, `cache-line`, `memcpy`, ...
     pub(crate) series: String,
-    /// `same-node`, `two-nodes`, `embedded`; `limit` and `kernel` for what is not ours, `tool` for public tools.
+    /// `same-node`, `two-nodes`, `embedded`; `limit` and `kernel` for what is not ours, `tool` for
+    /// public tools.
     pub(crate) path: String,
     /// What was done, if the bench does several things.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -65,7 +68,8 @@ pub(crate) struct Row {
     pub(crate) key: Key,
     /// Runs that it is the median of.
     pub(crate) runs: usize,
-    /// The headline figure of each run, in the order of the runs: run n of one row was taken next to run n of another.
+    /// The headline figure of each run, in the order of the runs: run n of one row was taken next
+    /// to run n of another.
     pub(crate) each_run: Vec<f64>,
     /// The figures.
     #[serde(flatten)]

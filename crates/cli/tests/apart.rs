@@ -1,7 +1,9 @@
-//! What a node that root runs hands on to the programs that it starts for others: nothing of root's.
+//! What a node that root runs hands on to the programs that it starts for others: nothing of
+//! root's.
 //!
-//! Invariant: no descriptor, variable, terminal, signal disposition, mask or bound of whoever started the node reaches a
-//! process of another user, and the secret of a job is no argument of any process.
+//! Invariant: no descriptor, variable, terminal, signal disposition, mask or bound of whoever
+//! started the node reaches a process of another user, and the secret of a job is no argument of
+//! any process.
 //!
 //! Needs root and `setpriv` (util-linux); without them the tests print `SKIP` and why.
 
@@ -81,7 +83,8 @@ fn what_root_had_open_and_in_its_environment_reaches_no_process_of_another_user(
     let (secret, name) = (folder.file("secret"), unique("apart"));
     std::fs::write(&secret, "for root alone").expect("the folder can be written");
     std::fs::set_permissions(&secret, PermissionsExt::from_mode(0o600)).expect("the file is ours");
-    // As from a careless shell: a file open under a number, signals ignored, a narrow mask, a low bound, a secret variable.
+    // As from a careless shell: a file open under a number, signals ignored, a narrow mask, a low
+    // bound, a secret variable.
     let start = "exec 33<\"$0\"; trap '' USR1 HUP; umask 077; ulimit -Sn 300; exec \"$@\"";
     let vmmc = env!("CARGO_BIN_EXE_vmmc");
     let node = ["node", "start", "--name", &name, "--plain", "--linger-s", "120", "--log-level", "off"];

@@ -1,8 +1,10 @@
-//! Jobs over several hosts: network namespaces joined by veth pairs and a bridge, one of them cut off and healed, and users who may and who may not.
+//! Jobs over several hosts: network namespaces joined by veth pairs and a bridge, one of them cut
+//! off and healed, and users who may and who may not.
 //!
 //! Invariant: a host that is cut off ends its part of the job by itself, as the others end theirs.
 //!
-//! Needs root, `ip` (iproute2) and `setpriv` (util-linux); without them the tests print `SKIP` and why.
+//! Needs root, `ip` (iproute2) and `setpriv` (util-linux); without them the tests print `SKIP` and
+//! why.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! Jobs as their members see them, on one node and on several: ranks, memory by rank and name, barrier, allgather, changes.
+//! Jobs as their members see them, on one node and on several: ranks, memory by rank and name,
+//! barrier, allgather, changes.
 //!
 //! Invariant: a member that ends is an error of those who wait for it, never a hang.
 

@@ -1,4 +1,5 @@
-//! Jobs on one, two and four nodes that lose a process to kill -9 at a random moment while their ranks talk to each other.
+//! Jobs on one, two and four nodes that lose a process to kill -9 at a random moment while their
+//! ranks talk to each other.
 //!
 //! Invariant: whatever is killed, `vmmc run` fails and names it, and nothing of the job is left.
 
@@ -67,8 +68,9 @@ struct Victim {
     name: String,
 }
 
-/// A job under way; its processes are known by a variable of their environment, or by the name of a node of the job among
-/// their arguments: what a node starts has nothing of the starter's environment.
+/// A job under way; its processes are known by a variable of their environment, or by the name of a
+/// node of the job among their arguments: what a node starts has nothing of the starter's
+/// environment.
 struct Running {
     run: Child,
     mark: String,
@@ -97,7 +99,8 @@ impl Running {
         read_to_string(self.folder.0.join(file)).unwrap_or_default()
     }
 
-    /// Processes of the job that run: with `vmmc run` until that was waited for, without the node that was there before.
+    /// Processes of the job that run: with `vmmc run` until that was waited for, without the node
+    /// that was there before.
     fn processes(&self) -> Vec<u32> {
         let mark = format!("VMMC_TEST_MARK={}", self.mark);
         let pids = std::fs::read_dir("/proc").expect("there is /proc").filter_map(Result::ok);

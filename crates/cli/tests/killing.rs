@@ -1,6 +1,7 @@
 //! kill -9 at random moments, in a loop, then a search for leftovers.
 //!
-//! Invariant: peers of a killed process get an error, never hang; nothing of it remains in the node; the same names can be used again at once.
+//! Invariant: peers of a killed process get an error, never hang; nothing of it remains in the
+//! node; the same names can be used again at once.
 
 mod common;
 

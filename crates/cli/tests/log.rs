@@ -1,6 +1,7 @@
 //! What a node writes down, where, and how it is shown.
 //!
-//! Invariant: what happened is found afterwards, also when the node has gone, and nobody can fill the disk with it.
+//! Invariant: what happened is found afterwards, also when the node has gone, and nobody can fill
+//! the disk with it.
 
 mod common;
 
@@ -117,7 +118,8 @@ fn a_foreground_node_writes_to_standard_error_and_to_the_journal_with_its_levels
     }
 }
 
-/// A stand-in for the journal's reader, which prints what it was asked; and, asked for the last entry's time, this one.
+/// A stand-in for the journal's reader, which prints what it was asked; and, asked for the last
+/// entry's time, this one.
 fn journalctl(folder: &Folder, time: &str) -> String {
     let script = format!("#!/bin/sh\ncase \"$*\" in *short-unix*) echo '{time} x' ;; *) echo \"asked: $*\" ;; esac\n");
     let path = folder.file("journalctl");
@@ -139,7 +141,8 @@ fn the_journal_is_asked_for_the_unit_also_when_no_node_runs() {
         let output = run.env("PATH", path).env("XDG_STATE_HOME", &folder.0).output().expect("setpriv runs");
         (output.status.code(), text(&output.stdout) + &text(&output.stderr))
     };
-    // A node of root in the background may have this name on this machine; then its log is what is asked for.
+    // A node of root in the background may have this name on this machine; then its log is what is
+    // asked for.
     if vmmc_host::channel::listening_nodes().iter().any(|(uid, name)| *uid == 0 && name == "default") {
         return println!("SKIP the journal of a unit that does not run: root runs a node \"default\" here");
     }

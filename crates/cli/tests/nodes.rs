@@ -100,7 +100,8 @@ fn a_node_without_processes_ends_after_its_linger_time() {
     });
 }
 
-/// A process of its own that attaches, exports, imports from its neighbour and adds to a counter there. Started by the test below.
+/// A process of its own that attaches, exports, imports from its neighbour and adds to a counter
+/// there. Started by the test below.
 #[test]
 #[ignore = "the child process of a_node_serves_64_processes"]
 fn child_of_64() {
@@ -327,7 +328,8 @@ fn a_node_of_another_release_is_named_and_can_be_ended() {
     let expected = [older.id().to_string(), "another release".into(), format!("node stop --name {name}")];
     assert!(expected.iter().all(|part| said.contains(part)), "{said}");
     let mut exec = command(&["exec", "--name", &name, "--", "echo", "it runs"]);
-    // These tests do not build the library. The dynamic linker goes on without it, and what matters here is said before.
+    // These tests do not build the library. The dynamic linker goes on without it, and what matters
+    // here is said before.
     let run = exec.env("VMMC_PRELOAD", "/not/built/libvmmc_preload.so").output().expect("vmmc can be executed");
     assert_eq!(text(&run.stdout), "it runs\n");
     let warning = text(&run.stderr);

@@ -1,6 +1,7 @@
 //! Two wires between two hosts: nodes that listen on both go on over the one that is left.
 //!
-//! Invariant: whichever wire is cut, and right after the other one came back, the nodes find the one that works long before they call each other dead.
+//! Invariant: whichever wire is cut, and right after the other one came back, the nodes find the
+//! one that works long before they call each other dead.
 //!
 //! Needs root and `ip` (iproute2); without them the test prints `SKIP` and why.
 

@@ -1,4 +1,5 @@
-//! `vmmc trace record` as a user sees it: the transfers of all processes of a program in one trace, its exit code, and what is said when there is nothing.
+//! `vmmc trace record` as a user sees it: the transfers of all processes of a program in one trace,
+//! its exit code, and what is said when there is nothing.
 //!
 //! Invariant: the program that is recorded is this test itself, started again.
 

@@ -1,6 +1,7 @@
 //! `vmmc run`: streams, ends, and kills at random moments.
 //!
-//! Invariant: whatever is killed, nothing that the job started is left, and the node serves the next job.
+//! Invariant: whatever is killed, nothing that the job started is left, and the node serves the
+//! next job.
 
 mod common;
 

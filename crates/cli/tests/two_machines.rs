@@ -1,9 +1,12 @@
-//! Two machines set up as docs/running.md says, word for word: what its section "Several machines" tells the user to type
-//! is read from the document and typed, each block on the host that its heading line names.
+//! Two machines set up as docs/running.md says, word for word: what its section "Several machines"
+//! tells the user to type is read from the document and typed, each block on the host that its
+//! heading line names.
 //!
-//! Invariant: the document is what is tested; this file knows only how to be two machines and to copy a file between them.
+//! Invariant: the document is what is tested; this file knows only how to be two machines and to
+//! copy a file between them.
 //!
-//! Needs root, `ip` (iproute2) and `unshare` (util-linux); without them the test prints `SKIP` and why.
+//! Needs root, `ip` (iproute2) and `unshare` (util-linux); without them the test prints `SKIP` and
+//! why.
 
 mod common;
 

@@ -1,9 +1,11 @@
-//! The units for systemd: well-formed, as closed as their documents say, and not too closed for what they start.
+//! The units for systemd: well-formed, as closed as their documents say, and not too closed for
+//! what they start.
 //!
-//! Invariant: a daemon under the rights and the system calls of its unit does its work; the bounds of exposure only fall.
+//! Invariant: a daemon under the rights and the system calls of its unit does its work; the bounds
+//! of exposure only fall.
 //!
-//! Needs `systemd-analyze` (systemd), and for some tests root, `setpriv` (util-linux) and `strace`; without them the tests
-//! print `SKIP` and why. Nothing is started by systemd.
+//! Needs `systemd-analyze` (systemd), and for some tests root, `setpriv` (util-linux) and `strace`;
+//! without them the tests print `SKIP` and why. Nothing is started by systemd.
 
 mod common;
 
@@ -12,7 +14,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The units, and ten times the exposure that `systemd-analyze security` may find (0: none, 100: all).
+/// The units, and ten times the exposure that `systemd-analyze security` may find (0: none, 100:
+/// all).
 const UNITS: [(&str, u32); 3] =
     [("system/vmmc-node.service", 50), ("system/vmmc-memory.service", 25), ("user/vmmc-node.service", 80)];
 
@@ -161,7 +164,8 @@ fn a_node_with_the_rights_of_its_unit_alone_starts_jobs_as_the_users_who_ask() {
         let printed = text(&output.stdout);
         assert_eq!(printed.matches(&format!("] {user}\n")).count(), 2, "{printed}{}", text(&output.stderr));
     }
-    // A killed keeper leaves a supervisor of another user behind, which the node must be able to kill.
+    // A killed keeper leaves a supervisor of another user behind, which the node must be able to
+    // kill.
     let mut job = Command::new("setpriv");
     job.args(["--reuid", "65534", "--regid", "65534", "--clear-groups", vmmc, "run", "--name", &name, "--"]);
     let job = job.args(["sleep", "1000"]).current_dir("/").stdin(Stdio::null()).stderr(Stdio::null());

@@ -1,5 +1,6 @@
-//! Bandwidth of the copy that mapped sends use, beside an ordinary copy, over sizes and two distances between the starts within their pages (0 and 16 bytes): where
-//! non-temporal stores pay, and where string instructions are to be avoided.
+//! Bandwidth of the copy that mapped sends use, beside an ordinary copy, over sizes and two
+//! distances between the starts within their pages (0 and 16 bytes): where non-temporal stores pay,
+//! and where string instructions are to be avoided.
 //!
 //! `cargo run --release -p vmmc-host --example copy_sizes`
 

@@ -1,6 +1,8 @@
-//! A message of each size from one core to another and back, through a ring of shared memory that is filled with ordinary stores or with ones past the cache: which are better
-//! depends on how far apart the two cores are. Beside them the kernel's single copy into the memory in which the other side wants it (`process_vm_writev`), what a redirected receive would be
-//! for private memory. One line for each size; in a virtual machine run it several times, for its cores move.
+//! A message of each size from one core to another and back, through a ring of shared memory that
+//! is filled with ordinary stores or with ones past the cache: which are better depends on how far
+//! apart the two cores are. Beside them the kernel's single copy into the memory in which the other
+//! side wants it (`process_vm_writev`), what a redirected receive would be for private memory. One
+//! line for each size; in a virtual machine run it several times, for its cores move.
 //!
 //! `cargo run --release -p vmmc-host --example stores [CORE CORE]`
 
@@ -122,7 +124,8 @@ fn send_one_copy(slot: &Slot, end: usize, at: u64, bytes: usize) {
         libc::iovec { iov_base: memory, iov_len: bytes }
     };
     let (from, to) = (piece(end), piece(1 - end));
-    // SAFETY: both buffers have so many bytes and live until both threads are done, and neither is looked at meanwhile.
+    // SAFETY: both buffers have so many bytes and live until both threads are done, and neither is
+    // looked at meanwhile.
     let copied = unsafe { libc::process_vm_writev(libc::getpid(), &raw const from, 1, &raw const to, 1, 0) };
     assert_eq!(copied, bytes as isize, "the kernel copies within a process");
     slot.words().directions[end].tail.store(at + bytes as u64, Ordering::Release);

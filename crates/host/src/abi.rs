@@ -1,7 +1,8 @@
 //! Meaning of the words in rings, gates and lanes.
 //!
-//! Invariant: decoding accepts any bytes; what makes no sense becomes [`Op::Unknown`] or a value that the node's own tables refuse. The library writes these
-//! words, but so can a hostile process: everything here is a claim.
+//! Invariant: decoding accepts any bytes; what makes no sense becomes [`Op::Unknown`] or a value
+//! that the node's own tables refuse. The library writes these words, but so can a hostile process:
+//! everything here is a claim.
 
 use crate::limits::{COMMAND_SLOTS, COMPLETION_SLOTS, INLINE_BYTES_MAX, NOTIFICATION_SLOTS, PAIR_SLOTS};
 use crate::ring::{Consumer, Filling, Full, Producer, Shape, Words};
@@ -54,10 +55,12 @@ pub mod flags {
     pub const COMPLETE: u8 = 8;
 }
 
-/// In [`RawCommand::region`]: the local memory is named by addresses of the process, in [`RawCommand::region_offset`], which the node translates.
+/// In [`RawCommand::region`]: the local memory is named by addresses of the process, in
+/// [`RawCommand::region_offset`], which the node translates.
 pub const ADDRESSES: u64 = 1 << 32;
 
-/// The page from which on "addresses" are indices of the process's own table, of its own choice: no memory has such addresses. Bytes of an entry follow each other as those of a page do.
+/// The page from which on "addresses" are indices of the process's own table, of its own choice: no
+/// memory has such addresses. Bytes of an entry follow each other as those of a page do.
 pub const INDEX_PAGES: u64 = 1 << 47;
 
 /// A command as it stands in the ring, without the inline bytes.
@@ -95,7 +98,8 @@ impl RawCommand {
     /// Writes the command, with `inline` data if [`flags::INLINE`] is set, and makes it visible.
     ///
     /// # Panics
-    /// If the inline data does not fit: the caller compares with [`INLINE_BYTES_MAX`] (or [`INLINE_WITH_COUNTER_BYTES_MAX`]) first.
+    /// If the inline data does not fit: the caller compares with [`INLINE_BYTES_MAX`] (or
+    /// [`INLINE_WITH_COUNTER_BYTES_MAX`]) first.
     #[inline]
     pub fn publish(&self, mut slot: Filling<'_>, inline: &[u8]) {
         let len16 = if self.flags & flags::INLINE != 0 { inline.len() as u64 } else { 0 };
@@ -119,7 +123,8 @@ impl RawCommand {
         slot.publish();
     }
 
-    /// Reads a command; the inline data, at most what a slot holds, goes to `inline`, and its length is `len`.
+    /// Reads a command; the inline data, at most what a slot holds, goes to `inline`, and its
+    /// length is `len`.
     #[inline]
     pub fn read(full: &Full<'_>, inline: &mut [u8; INLINE_BYTES_MAX]) -> RawCommand {
         let head = full.word(1);
@@ -172,7 +177,8 @@ fn op_from_code(code: u64) -> Op {
     }
 }
 
-/// How a command ended. `status` 0 is success; others are codes of the engine's `OpError` with its arguments.
+/// How a command ended. `status` 0 is success; others are codes of the engine's `OpError` with its
+/// arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Completion {
     /// From the command.
@@ -187,8 +193,10 @@ pub struct Completion {
 
 /// Cookies with this bit belong to redirections: the completion says that all bytes have come.
 pub const COOKIE_REDIRECT: u64 = 1 << 63;
-/// Cookie of a completion that tells the failure of a posted send (one without [`flags::COMPLETE`]): `value` is the id of the import it went through, `status`
-/// and `args` say why. At most one is told for each import between two looks of the process; cookies of commands must not have this bit.
+/// Cookie of a completion that tells the failure of a posted send (one without
+/// [`flags::COMPLETE`]): `value` is the id of the import it went through, `status` and `args` say
+/// why. At most one is told for each import between two looks of the process; cookies of commands
+/// must not have this bit.
 pub const COOKIE_SEND_FAILED: u64 = 1 << 62;
 
 impl Completion {
@@ -267,7 +275,8 @@ pub enum GateState {
     NodeStopped,
 }
 
-/// Gate word of an export with this generation in this state. An importer compares one load with `gate_word(generation, Open)`.
+/// Gate word of an export with this generation in this state. An importer compares one load with
+/// `gate_word(generation, Open)`.
 pub const fn gate_word(generation: u32, state: GateState) -> u64 {
     let code = match state {
         GateState::Closed => 0,

@@ -1,7 +1,9 @@
-//! Memory that the caller already has becomes a region: bytes that are given away get pages of their own, and private pages can be moved onto a memfd in place.
+//! Memory that the caller already has becomes a region: bytes that are given away get pages of
+//! their own, and private pages can be moved onto a memfd in place.
 //!
-//! Invariant: in place, the address and the content of every byte stay as they were, before, during and after. Source: DESIGN ("memory that the caller already
-//! has"); it costs one copy of the touched pages at the start and one at the end.
+//! Invariant: in place, the address and the content of every byte stay as they were, before, during
+//! and after. Source: DESIGN ("memory that the caller already has"); it costs one copy of the
+//! touched pages at the start and one at the end.
 
 use crate::region::{PAGE_BYTES, Region, RegionError, Span};
 
@@ -15,7 +17,8 @@ enum Source {
     Owned(Vec<u8>),
 }
 
-// SAFETY: the value is a claim on an address range, not a reference to it; whoever made it vouched for the range (see `from_raw_parts`), or it owns it.
+// SAFETY: the value is a claim on an address range, not a reference to it; whoever made it vouched
+// for the range (see `from_raw_parts`), or it owns it.
 unsafe impl Send for CallerMemory {}
 
 /// Why memory cannot be taken over.
@@ -43,15 +46,18 @@ impl CallerMemory {
     /// Claims an address range, to be taken over in place.
     ///
     /// # Safety
-    /// The range is allocated, readable and writable, and stays so while the value or a region made of it lives. No other thread writes to the pages of the range
-    /// (whole pages, so neighbouring objects too) during [`adopt`] and during the drop of the region. After a fork the pages are shared with the child.
+    /// The range is allocated, readable and writable, and stays so while the value or a region made
+    /// of it lives. No other thread writes to the pages of the range (whole pages, so neighbouring
+    /// objects too) during [`adopt`] and during the drop of the region. After a fork the pages are
+    /// shared with the child.
     pub unsafe fn from_raw_parts(base: *mut u8, len: usize) -> CallerMemory {
         CallerMemory(Source::InPlace { base, len })
     }
 }
 
 impl From<Vec<u8>> for CallerMemory {
-    /// Takes the vector. Its bytes are copied once onto pages of their own, so that importers can map them.
+    /// Takes the vector. Its bytes are copied once onto pages of their own, so that importers can
+    /// map them.
     fn from(vec: Vec<u8>) -> CallerMemory {
         CallerMemory(Source::Owned(vec))
     }
@@ -59,8 +65,10 @@ impl From<Vec<u8>> for CallerMemory {
 
 /// Makes a region of the caller's memory.
 ///
-/// Costs one copy of the bytes; in place, of the range rounded outwards to pages. Neighbouring objects on the first and last page then move along and stay usable; because of them an
-/// unaligned range is never mapped by importers (they use the engine). The last clone of the region gives a range in place private pages again.
+/// Costs one copy of the bytes; in place, of the range rounded outwards to pages. Neighbouring
+/// objects on the first and last page then move along and stay usable; because of them an unaligned
+/// range is never mapped by importers (they use the engine). The last clone of the region gives a
+/// range in place private pages again.
 pub fn adopt(memory: CallerMemory) -> Result<Span, AdoptError> {
     match memory.0 {
         Source::Owned(bytes) if bytes.is_empty() => Err(AdoptError::Empty),
@@ -78,7 +86,8 @@ fn adopt_in_place(base: *mut u8, len: usize) -> Result<Span, AdoptError> {
     let start = base as usize / PAGE_BYTES * PAGE_BYTES;
     let end = (base as usize + len).next_multiple_of(PAGE_BYTES);
     check_mappings(start, end)?;
-    // SAFETY: the pages were just seen to be private, writable and anonymous; the maker of the value vouched that they stay allocated and have no writers now.
+    // SAFETY: the pages were just seen to be private, writable and anonymous; the maker of the
+    // value vouched that they stay allocated and have no writers now.
     let region = unsafe { Region::take_over(base.wrapping_sub(base as usize - start), end - start)? };
     Ok(Span { region, offset: (base as usize - start) as u64, len: len as u64 })
 }
@@ -125,7 +134,8 @@ mod tests {
 
     #[test]
     fn a_range_is_shared_in_place_and_its_neighbours_survive() {
-        // Leaked, so that nobody frees it while it is shared; large, so that no other test's memory lies on its pages.
+        // Leaked, so that nobody frees it while it is shared; large, so that no other test's memory
+        // lies on its pages.
         let bytes: &'static mut [u8] = vec![0u8; 40 << 20].leak();
         bytes.iter_mut().enumerate().for_each(|(i, b)| *b = (i % 251) as u8);
         let part = &mut bytes[10_000..310_000];

@@ -7,7 +7,8 @@
 //! | [`NotifyBell`] | node, one a process | owner | its importers |
 //! | [`PairRing`] | node, one for each notifying pair of processes | notifier (slots), receiver (give-back count) | both |
 //!
-//! Invariant: no process can write a word that another process of another user trusts; what a process writes in its own area harms only itself.
+//! Invariant: no process can write a word that another process of another user trusts; what a
+//! process writes in its own area harms only itself.
 
 use crate::abi::{COMMANDS, COMPLETIONS, NOTIFICATIONS, PAIRS};
 pub use crate::handshake::{enter_lane, fence, leave_lane, must_wake, set_gate};
@@ -107,12 +108,14 @@ impl AttachArea {
         Consumer::new(RegionWords::new(self.0.clone(), NOTIFICATIONS_AT, NOTIFICATIONS), NOTIFICATIONS)
     }
 
-    /// Not 0: the process sleeps, or an event loop of it does; whoever puts something in a ring for it wakes it.
+    /// Not 0: the process sleeps, or an event loop of it does; whoever puts something in a ring for
+    /// it wakes it.
     pub fn process_sleeping(&self) -> &AtomicU64 {
         self.at(PROCESS_SLEEPING)
     }
 
-    /// Not 0: a thread of the process sleeps until a word of its memory changes; the node wakes it when it has put short data there.
+    /// Not 0: a thread of the process sleeps until a word of its memory changes; the node wakes it
+    /// when it has put short data there.
     pub fn words_awaited(&self) -> &AtomicU64 {
         self.at(WORDS_AWAITED)
     }
@@ -132,7 +135,8 @@ impl AttachArea {
         self.at(EVENTS_SENT)
     }
 
-    /// The process's own counters of pinning, in the order of [`PIN_COUNTER_NAMES`]; for `vmmc stats`.
+    /// The process's own counters of pinning, in the order of [`PIN_COUNTER_NAMES`]; for `vmmc
+    /// stats`.
     ///
     /// # Panics
     /// If there is no such counter.
@@ -142,7 +146,8 @@ impl AttachArea {
         self.at(PIN_COUNTERS + index as u64 * 8)
     }
 
-    /// Lane `index`: 0, or the id of the import whose mapping a thread of the process is writing or reading right now.
+    /// Lane `index`: 0, or the id of the import whose mapping a thread of the process is writing or
+    /// reading right now.
     ///
     /// # Panics
     /// If `index` is not below [`LANES`].
@@ -172,7 +177,8 @@ impl AttachArea {
         self.at(METERS_EPOCH)
     }
 
-    /// Whether any thread of the process is inside a mapped transfer of an import for which `is_one` holds.
+    /// Whether any thread of the process is inside a mapped transfer of an import for which
+    /// `is_one` holds.
     pub fn any_lane(&self, mut is_one: impl FnMut(u64) -> bool) -> bool {
         (0..LANES).any(|i| {
             let import = self.lane(i).load(Ordering::Acquire);
@@ -194,7 +200,8 @@ impl GateTable {
     /// Pages of its memory.
     pub const PAGES: u32 = (GATE_BYTES / PAGE_BYTES as u64) as u32;
 
-    /// The node makes the table for a new process. Gives a descriptor for importers beside it, the only one that there is.
+    /// The node makes the table for a new process. Gives a descriptor for importers beside it, the
+    /// only one that there is.
     pub fn create() -> Result<(GateTable, OwnedFd), RegionError> {
         let region = Region::create_for_readers(GATE_BYTES)?;
         let readers = region.share_read_only()?;
@@ -217,12 +224,14 @@ impl GateTable {
     }
 }
 
-/// The flag that a process's notifiers look at before they wake it. It has a memory of its own because the process writes it, and its importers may not.
+/// The flag that a process's notifiers look at before they wake it. It has a memory of its own
+/// because the process writes it, and its importers may not.
 #[derive(Clone, Debug)]
 pub struct NotifyBell(Region);
 
 impl NotifyBell {
-    /// The node makes it for a new process. Gives a descriptor for the process and one for its importers beside it.
+    /// The node makes it for a new process. Gives a descriptor for the process and one for its
+    /// importers beside it.
     pub fn create() -> Result<(NotifyBell, OwnedFd, OwnedFd), RegionError> {
         let region = Region::create(BELL_BYTES)?;
         let (owner, readers) = (region.share()?, region.share_read_only()?);

@@ -1,6 +1,7 @@
 //! What the library needs to reach a node, whatever kind of node it is.
 //!
-//! Invariant: the library cannot tell daemon, embedded node and simulator apart, except that the latter two bring a stepper.
+//! Invariant: the library cannot tell daemon, embedded node and simulator apart, except that the
+//! latter two bring a stepper.
 
 use crate::channel::Channel;
 use crate::wait::{Stepper, Waiter};

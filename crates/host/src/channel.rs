@@ -1,7 +1,9 @@
-//! Control sockets: Unix seqpacket, whole messages, descriptors beside them, the kernel vouching for who is on the other side.
+//! Control sockets: Unix seqpacket, whole messages, descriptors beside them, the kernel vouching
+//! for who is on the other side.
 //!
-//! Invariant: a message arrives whole or not at all; no call waits longer than its deadline. Names are abstract, so a killed process leaves no file, and are scoped
-//! by network namespace, which is the scope of a TCP port.
+//! Invariant: a message arrives whole or not at all; no call waits longer than its deadline. Names
+//! are abstract, so a killed process leaves no file, and are scoped by network namespace, which is
+//! the scope of a TCP port.
 
 use crate::clock::Nanos;
 use crate::limits::{CONNECT_NAP, CONNECT_TIME, CONTROL_BACKLOG, CONTROL_BYTES_MAX, CONTROL_FDS_MAX};
@@ -57,8 +59,8 @@ pub enum Fate {
     Whole,
     /// They are all there, and more than a message may bring.
     TooMany,
-    /// This process can have no more: some are missing. [`Channel::try_receive_all`] has left the message where it was,
-    /// and next time finds it again.
+    /// This process can have no more: some are missing. [`Channel::try_receive_all`] has left the
+    /// message where it was, and next time finds it again.
     Left,
 }
 
@@ -83,7 +85,8 @@ pub enum ChannelError {
         /// Its size.
         bytes: usize,
     },
-    /// Descriptors that came with a message are lost: there were more than fit, or this process can have no more.
+    /// Descriptors that came with a message are lost: there were more than fit, or this process can
+    /// have no more.
     #[error(
         "descriptors that came with a control message are lost: more than {CONTROL_FDS_MAX} came, or this process has as many open as it may; raise its limit (`ulimit -n`)"
     )]
@@ -133,7 +136,8 @@ impl Channel {
         Ok((Channel { fd: a }, Channel { fd: b }))
     }
 
-    /// Connects to an abstract name. While as many wait there already as the kernel lets wait, tries again for some seconds.
+    /// Connects to an abstract name. While as many wait there already as the kernel lets wait,
+    /// tries again for some seconds.
     pub fn connect(name: &str) -> Result<Channel, ChannelError> {
         Channel::connect_until(name, Deadline::after(CONNECT_TIME))
     }
@@ -150,7 +154,8 @@ impl Channel {
         }
     }
 
-    /// Connects to an abstract name; does not wait ([`ChannelError::Busy`] when too many wait already).
+    /// Connects to an abstract name; does not wait ([`ChannelError::Busy`] when too many wait
+    /// already).
     pub fn try_connect(name: &str) -> Result<Channel, ChannelError> {
         let fd = socket()?;
         let address = abstract_address(name)?;
@@ -199,8 +204,8 @@ impl Channel {
         }
     }
 
-    /// Receives one message and its descriptors; does not wait. A message whose descriptors did not all come is
-    /// [`ChannelError::DescriptorsLost`], and those that came are closed.
+    /// Receives one message and its descriptors; does not wait. A message whose descriptors did not
+    /// all come is [`ChannelError::DescriptorsLost`], and those that came are closed.
     pub fn try_receive(&self) -> Result<(Vec<u8>, Vec<OwnedFd>), ChannelError> {
         match self.receive_by(RecvFlags::empty())? {
             Received { bytes, fds, fate: Fate::Whole } => Ok((bytes, fds)),
@@ -208,10 +213,10 @@ impl Channel {
         }
     }
 
-    /// As [`try_receive`](Self::try_receive), from somebody who is not trusted: the kernel never has the last copy of a
-    /// descriptor to close, which could wait for as long as the sender likes. A message is looked at first, which makes
-    /// copies of its descriptors, and taken from the queue only when all of them are there; else it is
-    /// [left](Fate::Left) in the queue.
+    /// As [`try_receive`](Self::try_receive), from somebody who is not trusted: the kernel never
+    /// has the last copy of a descriptor to close, which could wait for as long as the sender
+    /// likes. A message is looked at first, which makes copies of its descriptors, and taken from
+    /// the queue only when all of them are there; else it is [left](Fate::Left) in the queue.
     pub fn try_receive_all(&self) -> Result<Received, ChannelError> {
         let mut received = self.receive_by(RecvFlags::PEEK)?;
         let mut byte = [0u8];
@@ -242,7 +247,8 @@ impl Channel {
         if message.flags.contains(ReturnFlags::TRUNC) && fds.is_empty() && !lost {
             return Err(ChannelError::TooLarge { bytes: CONTROL_BYTES_MAX + 1 });
         }
-        // What was cut short, or says nothing, is no message, whatever it brought: nobody can decode it.
+        // What was cut short, or says nothing, is no message, whatever it brought: nobody can
+        // decode it.
         bytes.truncate(if message.flags.contains(ReturnFlags::TRUNC) { 0 } else { message.bytes });
         let fate = match (lost, fds.len()) {
             (true, _) => Fate::Left,
@@ -269,12 +275,14 @@ impl Channel {
 
     /// Who made the connection.
     pub fn peer(&self) -> Result<PeerCredentials, ChannelError> {
-        // Not rustix's call: its process ids cannot be 0, which is what the kernel says of a process in a pid namespace that this one does not see.
+        // Not rustix's call: its process ids cannot be 0, which is what the kernel says of a
+        // process in a pid namespace that this one does not see.
         let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
         let mut len = size_of::<libc::ucred>() as libc::socklen_t;
         let (level, option) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
-        // SAFETY: the descriptor is open as long as `self` is borrowed; `found` and `len` are ours alone, and the kernel writes at most `len` bytes to `found`, which is
-        // so large and of which every bit pattern is a value.
+        // SAFETY: the descriptor is open as long as `self` is borrowed; `found` and `len` are ours
+        // alone, and the kernel writes at most `len` bytes to `found`, which is so large and of
+        // which every bit pattern is a value.
         let done =
             unsafe { libc::getsockopt(self.fd.as_raw_fd(), level, option, (&raw mut found).cast(), &raw mut len) };
         if done != 0 {
@@ -346,7 +354,8 @@ impl Listener {
         Ok(listener)
     }
 
-    /// Takes an abstract name. Nobody can connect before [`Listener::listen`], so whoever can has found somebody who is ready.
+    /// Takes an abstract name. Nobody can connect before [`Listener::listen`], so whoever can has
+    /// found somebody who is ready.
     pub fn reserve(name: &str) -> Result<Listener, ChannelError> {
         let fd = socket()?;
         match rustix::net::bind(&fd, &abstract_address(name)?) {
@@ -388,12 +397,14 @@ pub fn node_socket_name(uid: u32, node: &str) -> String {
     format!("vmmc/{uid}/{node}")
 }
 
-/// Who listens under the name of a user's node; none: nobody does, or it takes no connection now. Anybody can take an abstract name, so who does not look believes a stranger.
+/// Who listens under the name of a user's node; none: nobody does, or it takes no connection now.
+/// Anybody can take an abstract name, so who does not look believes a stranger.
 pub fn holder_of_node(uid: u32, node: &str) -> Option<PeerCredentials> {
     Channel::try_connect(&node_socket_name(uid, node)).ok()?.peer().ok()
 }
 
-/// Nodes that listen in this network namespace, or are about to: (user id, name), from the kernel's list of Unix sockets.
+/// Nodes that listen in this network namespace, or are about to: (user id, name), from the kernel's
+/// list of Unix sockets.
 pub fn listening_nodes() -> Vec<(u32, String)> {
     let text = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
     let mut nodes: Vec<(u32, String)> = text

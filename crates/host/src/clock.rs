@@ -1,4 +1,5 @@
-//! Time as the waiting code sees it: nanoseconds of the monotonic clock, or of a simulator's virtual clock.
+//! Time as the waiting code sees it: nanoseconds of the monotonic clock, or of a simulator's
+//! virtual clock.
 //!
 //! Invariant: a value is only compared with values of the same clock.
 
@@ -37,7 +38,8 @@ impl Nanos {
     }
 }
 
-/// A clock that is cheap to read, in units of its own: the processor's counter where it runs evenly, else the monotonic clock.
+/// A clock that is cheap to read, in units of its own: the processor's counter where it runs
+/// evenly, else the monotonic clock.
 #[derive(Clone, Copy, Debug)]
 pub struct Ticks {
     counter: bool,
@@ -54,7 +56,8 @@ impl Ticks {
     pub fn now(self) -> u64 {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         if self.counter {
-            // SAFETY: reads a counter that every x86-64 processor has and that Linux leaves to user mode.
+            // SAFETY: reads a counter that every x86-64 processor has and that Linux leaves to user
+            // mode.
             return unsafe { std::arch::x86_64::_rdtsc() };
         }
         let _ = self.counter;
@@ -66,7 +69,8 @@ impl Ticks {
 #[allow(unused_unsafe, reason = "newer compilers know that asking the processor is safe")]
 fn counts_evenly() -> bool {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: every x86-64 processor has the instruction; a leaf is asked for only if the processor says that it has it.
+    // SAFETY: every x86-64 processor has the instruction; a leaf is asked for only if the processor
+    // says that it has it.
     unsafe {
         use std::arch::x86_64::__cpuid;
         const POWER: u32 = 0x8000_0007;

@@ -1,9 +1,10 @@
 //! Set-up messages between a process and its node [NT §3.1, first and third set of primitives].
 //!
-//! Requests travel on a seqpacket socket, one message each way; descriptors travel beside them. Events come unasked on a second socket.
+//! Requests travel on a seqpacket socket, one message each way; descriptors travel beside them.
+//! Events come unasked on a second socket.
 //!
-//! Invariant: a message is at most [`CONTROL_BYTES_MAX`](crate::limits::CONTROL_BYTES_MAX) bytes, and decoding foreign bytes gives a value
-//! or an error, never a panic.
+//! Invariant: a message is at most [`CONTROL_BYTES_MAX`](crate::limits::CONTROL_BYTES_MAX) bytes,
+//! and decoding foreign bytes gives a value or an error, never a panic.
 
 use crate::stream::messages::{SocketCall, SocketInfo, SocketNews};
 use serde::{Deserialize, Serialize};
@@ -12,7 +13,8 @@ use std::time::Duration;
 /// Version of the interface between library and node. Both sides must have the same.
 pub const CONTROL_VERSION: u32 = 9;
 
-/// What a process asks of its node. `serial` numbers are echoed so that a reply that comes after its deadline is recognised and dropped.
+/// What a process asks of its node. `serial` numbers are echoed so that a reply that comes after
+/// its deadline is recognised and dropped.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Request {
     /// Chosen by the process, echoed in the reply.
@@ -60,7 +62,8 @@ pub enum Call {
         /// [`CONTROL_VERSION`] of the library.
         version: u32,
     },
-    /// Makes a region of the process known to the node; its memfd travels along. Answer: [`Answer::Region`].
+    /// Makes a region of the process known to the node; its memfd travels along. Answer:
+    /// [`Answer::Region`].
     RegisterRegion {
         /// Bytes of the region.
         len: u64,
@@ -70,8 +73,10 @@ pub enum Call {
         /// Id from [`Answer::Region`].
         region: u32,
     },
-    /// Gives up translations of the process's own addresses, then installs others [UTLB §3.1]. Commands may then name these addresses, with [`ADDRESSES`](crate::abi::ADDRESSES)
-    /// as their region. Answer: [`Answer::Done`], [`Answer::EvictFirst`]; it may come late, when other processes have given memory back.
+    /// Gives up translations of the process's own addresses, then installs others [UTLB §3.1].
+    /// Commands may then name these addresses, with [`ADDRESSES`](crate::abi::ADDRESSES) as their
+    /// region. Answer: [`Answer::Done`], [`Answer::EvictFirst`]; it may come late, when other
+    /// processes have given memory back.
     Pin {
         /// Pages to give up first.
         unpin: Vec<PageRun>,
@@ -96,7 +101,8 @@ pub enum Call {
         notify: bool,
         /// Whether incoming data may be redirected. Such an export is never mapped by importers.
         redirectable: bool,
-        /// Whether importers on this node may map the region. Only granted when the export covers the whole region.
+        /// Whether importers on this node may map the region. Only granted when the export covers
+        /// the whole region.
         mappable: bool,
     },
     /// Ends an export. Answer: [`Answer::Unexported`].
@@ -106,7 +112,8 @@ pub enum Call {
         /// True: do not rely on importers, the process will move its pages in any case.
         moving: bool,
     },
-    /// Obtains access to an export. Answer: [`Answer::Imported`], with descriptors if [`Grant::mapped`].
+    /// Obtains access to an export. Answer: [`Answer::Imported`], with descriptors if
+    /// [`Grant::mapped`].
     Import {
         /// Node name or `address:port`; none: this node.
         node: Option<String>,
@@ -121,7 +128,8 @@ pub enum Call {
         /// How long the node may take, milliseconds.
         timeout_ms: u64,
     },
-    /// Tells the node that an importer uses plain stores through its mapping (automatic update), so a revocation must move the pages.
+    /// Tells the node that an importer uses plain stores through its mapping (automatic update), so
+    /// a revocation must move the pages.
     Bind {
         /// Id from [`Grant::import`].
         import: u64,
@@ -131,7 +139,8 @@ pub enum Call {
         /// Id from [`Grant::import`].
         import: u64,
     },
-    /// Posts another destination for data that comes to part of a redirectable export. Answer: [`Answer::Redirected`].
+    /// Posts another destination for data that comes to part of a redirectable export. Answer:
+    /// [`Answer::Redirected`].
     Redirect {
         /// The export.
         export: u64,
@@ -156,7 +165,8 @@ pub enum Call {
         /// Id from [`Answer::Redirected`].
         redirect: u64,
     },
-    /// The receiver has used the data in this range of a redirectable export; the next arrival counts as new.
+    /// The receiver has used the data in this range of a redirectable export; the next arrival
+    /// counts as new.
     Consume {
         /// The export.
         export: u64,
@@ -184,7 +194,8 @@ pub enum Call {
     },
     /// Ends the node. Only its own user (or root) may.
     Stop,
-    /// Stream sockets; on connections of their own, which never attach otherwise. Answers come as [`Answer::Sockets`] with serial 0.
+    /// Stream sockets; on connections of their own, which never attach otherwise. Answers come as
+    /// [`Answer::Sockets`] with serial 0.
     Sockets(SocketCall),
     /// Connections that are upgraded or offered. Answer: [`Answer::SocketList`].
     ListSockets,
@@ -236,7 +247,8 @@ pub enum What {
 pub enum Answer {
     /// Nothing to say.
     Done,
-    /// Descriptors, in order: attach area, bell, wake receiver, node doorbell (eventfd), events socket.
+    /// Descriptors, in order: attach area, bell, wake receiver, node doorbell (eventfd), events
+    /// socket.
     Attached {
         /// [`CONTROL_VERSION`] of the node.
         version: u32,
@@ -252,7 +264,8 @@ pub enum Answer {
         /// Id.
         region: u32,
     },
-    /// The process holds its share of the node's pinned memory: it must unpin so many pages of its own first. Nothing was pinned; what was to be given up is.
+    /// The process holds its share of the node's pinned memory: it must unpin so many pages of its
+    /// own first. Nothing was pinned; what was to be given up is.
     EvictFirst {
         /// Pages.
         pages: u64,
@@ -264,12 +277,14 @@ pub enum Answer {
     },
     /// The export is gone.
     Unexported {
-        /// True: an importer could still store into the pages (bound, stopped in mid-transfer, or by request); the process must move its
-        /// memory onto other pages before it tells its caller that the export has ended.
+        /// True: an importer could still store into the pages (bound, stopped in mid-transfer, or
+        /// by request); the process must move its memory onto other pages before it tells its
+        /// caller that the export has ended.
         must_move: bool,
     },
-    /// The import exists. With [`Grant::mapped`], descriptors in order: region, gate table of the exporter, bell of the exporter, wake sender of the exporter,
-    /// and, with [`Grant::pair`], the notification ring.
+    /// The import exists. With [`Grant::mapped`], descriptors in order: region, gate table of the
+    /// exporter, bell of the exporter, wake sender of the exporter, and, with [`Grant::pair`], the
+    /// notification ring.
     Imported(Grant),
     /// The redirection exists.
     Redirected {
@@ -321,19 +336,24 @@ pub struct Grant {
     pub node: String,
     /// Whether the importer maps the region, else why not.
     pub mapped: Result<(), NotMapped>,
-    /// Whether a notification ring comes along. There is one ring for a pair of processes: it comes along with each import from the same exporter that needs it,
-    /// and the importer uses the one that came first, for as long as it is attached.
+    /// Whether a notification ring comes along. There is one ring for a pair of processes: it comes
+    /// along with each import from the same exporter that needs it, and the importer uses the one
+    /// that came first, for as long as it is attached.
     pub pair: bool,
-    /// The exporting process on its node, as [`Answer::Attached`] told it there; 0 for an export on another node.
+    /// The exporting process on its node, as [`Answer::Attached`] told it there; 0 for an export on
+    /// another node.
     pub exporter: u32,
     /// Its process id in the system; 0 for an export on another node.
     pub exporter_pid: u32,
-    /// With [`Grant::mapped`]: index of the export's gate in the gate table of the exporter. Gate slots are the node's choice and are used again.
+    /// With [`Grant::mapped`]: index of the export's gate in the gate table of the exporter. Gate
+    /// slots are the node's choice and are used again.
     pub gate: u32,
-    /// With [`Grant::mapped`]: generation of that gate. The gate is open while its word equals `gate_word(gate_generation, Open)`. It counts uses of the gate
-    /// slot, and is not the generation inside [`Grant::export`].
+    /// With [`Grant::mapped`]: generation of that gate. The gate is open while its word equals
+    /// `gate_word(gate_generation, Open)`. It counts uses of the gate slot, and is not the
+    /// generation inside [`Grant::export`].
     pub gate_generation: u32,
-    /// Whether traffic between the nodes is sealed (encrypted and authenticated); true for an import on this node.
+    /// Whether traffic between the nodes is sealed (encrypted and authenticated); true for an
+    /// import on this node.
     pub sealed: bool,
 }
 
@@ -360,7 +380,8 @@ pub enum NotMapped {
     NotAllowed,
 }
 
-/// Exactly what happened to the bytes of a redirected range; offsets are relative to the export, ranges are (offset, length).
+/// Exactly what happened to the bytes of a redirected range; offsets are relative to the export,
+/// ranges are (offset, length).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, Default)]
 pub struct Redirection {
     /// Had arrived in the default buffer before the redirection was posted, and were copied.
@@ -371,7 +392,8 @@ pub struct Redirection {
     pub pending: Vec<(u64, u64)>,
 }
 
-/// Why the node refused a call. The text names the thing, the numbers and the next step; the code is for programs.
+/// Why the node refused a call. The text names the thing, the numbers and the next step; the code
+/// is for programs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{message}")]
 pub struct Refusal {
@@ -446,7 +468,8 @@ pub enum NodeEvent {
         /// Arguments of the status.
         args: [u64; 3],
     },
-    /// Others need pinned memory: give back so many pages in time, chosen as the process likes; else the node chooses.
+    /// Others need pinned memory: give back so many pages in time, chosen as the process likes;
+    /// else the node chooses.
     GiveBack {
         /// Pages.
         pages: u64,
@@ -621,7 +644,8 @@ pub struct ImportInfo {
     pub path: String,
     /// Name of the export, as far as this node knows it.
     pub name: Option<String>,
-    /// What went through it. Of a mapped one this is the claim of its process, of others what the node took.
+    /// What went through it. Of a mapped one this is the claim of its process, of others what the
+    /// node took.
     pub moved: Moved,
 }
 

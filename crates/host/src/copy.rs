@@ -1,20 +1,24 @@
 //! Copies into and out of memory that other processes use at the same time.
 //!
-//! Invariant: [`deposit`] makes the last byte of a transfer visible after all others (docs/memory-model.md), also when it used
-//! non-temporal stores. Source: the ordering promise of DESIGN, [NT §5.1] for large transfers that bypass the cache.
+//! Invariant: [`deposit`] makes the last byte of a transfer visible after all others
+//! (docs/memory-model.md), also when it used non-temporal stores. Source: the ordering promise of
+//! DESIGN, [NT §5.1] for large transfers that bypass the cache.
 //!
-//! Bulk bytes are copied with `ptr::copy_nonoverlapping`, as every shared-memory system does: another process may store to them meanwhile,
-//! and then the copy contains some mixture of old and new bytes, which the protocol above allows. Nothing here ever forms a reference to them.
+//! Bulk bytes are copied with `ptr::copy_nonoverlapping`, as every shared-memory system does:
+//! another process may store to them meanwhile, and then the copy contains some mixture of old and
+//! new bytes, which the protocol above allows. Nothing here ever forms a reference to them.
 
 use crate::atomics::Ordering;
 use crate::limits::NON_TEMPORAL_BYTES_MIN;
 use crate::stores::Store;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 
-/// Copies `len` bytes so that the last ones become visible last, by stores that the caller has found to pay.
+/// Copies `len` bytes so that the last ones become visible last, by stores that the caller has
+/// found to pay.
 ///
 /// # Safety
-/// `from` is readable and `to` writable for `len` bytes for the whole call, and they do not overlap.
+/// `from` is readable and `to` writable for `len` bytes for the whole call, and they do not
+/// overlap.
 #[inline]
 pub(crate) unsafe fn deposit(how: Store, from: *const u8, to: *mut u8, len: usize) {
     if len == 0 {
@@ -64,9 +68,11 @@ pub(crate) unsafe fn bulk_by(how: Store, from: *const u8, to: *mut u8, len: usiz
     }
 }
 
-/// Whether stores would run shortly ahead of loads, as the processor sees it, which compares the low twelve bits of addresses: the destination starts 1 to 63 bytes further
-/// into its page than the source. `rep movsb`, which the C library uses from about this size on, is then some twenty times slower on AMD processors
-/// (`cargo run --release -p vmmc-host --example copy_sizes` shows it in its first column).
+/// Whether stores would run shortly ahead of loads, as the processor sees it, which compares the
+/// low twelve bits of addresses: the destination starts 1 to 63 bytes further into its page than
+/// the source. `rep movsb`, which the C library uses from about this size on, is then some twenty
+/// times slower on AMD processors (`cargo run --release -p vmmc-host --example copy_sizes` shows it
+/// in its first column).
 #[inline]
 fn chases_itself(from: *const u8, to: *mut u8, len: usize) -> bool {
     (CHASE_BYTES_MIN..CHASE_BYTES_MAX).contains(&len)
@@ -89,7 +95,8 @@ unsafe fn backwards(from: *const u8, to: *mut u8, len: usize) {
     use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_storeu_si128};
     const LINE: usize = 64;
     let mut left = len;
-    // SAFETY: left <= len and each round touches left - 64 .. left on both sides; what remains at the start is copied last. Loads and stores are unaligned ones.
+    // SAFETY: left <= len and each round touches left - 64 .. left on both sides; what remains at
+    // the start is copied last. Loads and stores are unaligned ones.
     unsafe {
         while left >= LINE {
             left -= LINE;
@@ -129,7 +136,8 @@ fn tail_bytes(end: usize, len: usize) -> usize {
 /// As for [`deposit`]; `to` is aligned to `tail`, which is 1, 2, 4 or 8.
 #[inline]
 unsafe fn store_last(from: *const u8, to: *mut u8, tail: usize) {
-    // SAFETY: the caller vouches for the ranges; the alignment of `to` makes the atomic view valid, `from` is read unaligned.
+    // SAFETY: the caller vouches for the ranges; the alignment of `to` makes the atomic view valid,
+    // `from` is read unaligned.
     unsafe {
         match tail {
             8 => AtomicU64::from_ptr(to.cast()).store(from.cast::<u64>().read_unaligned(), Ordering::Release),
@@ -150,8 +158,9 @@ unsafe fn non_temporal(from: *const u8, to: *mut u8, len: usize) {
     const LINE: usize = LINE_BYTES;
     let head = (to as usize).wrapping_neg() % LINE;
     let lines = (len - head) / LINE;
-    // SAFETY: head < 64 <= len (callers pass at least LINE_BYTES), and head + lines * 64 <= len; `to + head` is 64-byte aligned as the
-    // streaming store needs, loads are unaligned. The ranges are the caller's.
+    // SAFETY: head < 64 <= len (callers pass at least LINE_BYTES), and head + lines * 64 <= len;
+    // `to + head` is 64-byte aligned as the streaming store needs, loads are unaligned. The ranges
+    // are the caller's.
     unsafe {
         std::ptr::copy_nonoverlapping(from, to, head);
         let (mut source, mut dest) = (from.add(head), to.add(head));

@@ -1,6 +1,8 @@
-//! What each counter of a node means: the words of `vmmc stats`, of the metrics' HELP lines and of docs/counters.md.
+//! What each counter of a node means: the words of `vmmc stats`, of the metrics' HELP lines and of
+//! docs/counters.md.
 //!
-//! Invariant: every counter that a node gives has a line here, and every line here one in docs/counters.md; tests compare the names.
+//! Invariant: every counter that a node gives has a line here, and every line here one in
+//! docs/counters.md; tests compare the names.
 
 /// A counter in words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

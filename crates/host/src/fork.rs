@@ -1,7 +1,9 @@
-//! A word that a forked child finds zeroed, so that a check for "am I still the process that attached" costs one load.
+//! A word that a forked child finds zeroed, so that a check for "am I still the process that
+//! attached" costs one load.
 //!
-//! Invariant: the page is private to this value and wiped by the kernel at fork (`MADV_WIPEONFORK`); where the kernel lacks that, the word simply keeps
-//! its value. [`Owner`] then compares process ids instead.
+//! Invariant: the page is private to this value and wiped by the kernel at fork
+//! (`MADV_WIPEONFORK`); where the kernel lacks that, the word simply keeps its value. [`Owner`]
+//! then compares process ids instead.
 
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
@@ -26,7 +28,8 @@ impl ForkWord {
     /// Makes the word, with value 0.
     pub fn new() -> Result<ForkWord, Errno> {
         let prot = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a fresh private mapping at an address that the kernel chooses; it aliases nothing.
+        // SAFETY: a fresh private mapping at an address that the kernel chooses; it aliases
+        // nothing.
         let page = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), PAGE_BYTES, prot, MapFlags::PRIVATE)? };
         // SAFETY: the advice concerns only the page just mapped, which holds nothing yet.
         let wiped = unsafe { rustix::mm::madvise(page, PAGE_BYTES, Advice::LinuxWipeOnFork) }.is_ok();
@@ -36,12 +39,14 @@ impl ForkWord {
     /// The word.
     #[inline]
     pub fn word(&self) -> &AtomicU64 {
-        // SAFETY: the page is mapped and page-aligned as long as `self` lives, and all access to it is atomic.
+        // SAFETY: the page is mapped and page-aligned as long as `self` lives, and all access to it
+        // is atomic.
         unsafe { AtomicU64::from_ptr(self.page.cast()) }
     }
 }
 
-/// Tells the process that made it from its children: what holds keys, packet numbers or other processes' trust is used by its maker alone.
+/// Tells the process that made it from its children: what holds keys, packet numbers or other
+/// processes' trust is used by its maker alone.
 #[derive(Debug)]
 pub struct Owner {
     word: ForkWord,
@@ -56,7 +61,8 @@ impl Owner {
         Ok(Owner { word, pid: std::process::id() })
     }
 
-    /// Whether the calling process is the owner and no child of it. One load where the kernel wipes the word.
+    /// Whether the calling process is the owner and no child of it. One load where the kernel wipes
+    /// the word.
     #[inline]
     pub fn is_here(&self) -> bool {
         self.word.word().load(Ordering::Relaxed) != 0 && (self.word.wiped || self.is_same_pid())

@@ -1,13 +1,17 @@
-//! The three agreements between two sides that do not lock: sleeper and waker, transfer and revocation.
+//! The three agreements between two sides that do not lock: sleeper and waker, transfer and
+//! revocation.
 //!
-//! All are Dekker's pattern: each side stores its own word, passes a full fence, then loads the other's, so at least one of them sees the other.
-//! They live in one file of plain atomics so that loom explores them (run the tests with `--cfg loom`).
+//! All are Dekker's pattern: each side stores its own word, passes a full fence, then loads the
+//! other's, so at least one of them sees the other. They live in one file of plain atomics so that
+//! loom explores them (run the tests with `--cfg loom`).
 //!
-//! Invariant: a sleeper that found nothing is seen by the next waker; a transfer that found its gate open is seen by the next revocation.
+//! Invariant: a sleeper that found nothing is seen by the next waker; a transfer that found its
+//! gate open is seen by the next revocation.
 
 use crate::atomics::{AtomicU64, Ordering, fence as full_fence};
 
-/// Announces a mapped transfer in a lane, so that a revocation waits for it, then looks at the gate and returns its word.
+/// Announces a mapped transfer in a lane, so that a revocation waits for it, then looks at the gate
+/// and returns its word.
 #[inline]
 pub fn enter_lane(lane: &AtomicU64, import: u64, gate: &AtomicU64) -> u64 {
     // A locked exchange is the cheapest full fence on x86, and it stores the lane as well.
@@ -24,7 +28,8 @@ pub fn leave_lane(lane: &AtomicU64) {
     lane.store(0, Ordering::Release);
 }
 
-/// Shows a word at a gate. If it closes it, a lane that is seen empty afterwards has no transfer that could still pass.
+/// Shows a word at a gate. If it closes it, a lane that is seen empty afterwards has no transfer
+/// that could still pass.
 pub fn set_gate(gate: &AtomicU64, word: u64) {
     gate.store(word, Ordering::SeqCst);
     fence();
@@ -112,8 +117,9 @@ mod tests_on_hardware {
     #[repr(align(64))]
     struct Line(AtomicU64);
 
-    /// Revokes again and again under a thread that transfers, as the node does; says how often a transfer slipped through. Both sides write the `busy` lines, so that the
-    /// transfer's stores wait in its processor while its load of the gate goes ahead.
+    /// Revokes again and again under a thread that transfers, as the node does; says how often a
+    /// transfer slipped through. Both sides write the `busy` lines, so that the transfer's stores
+    /// wait in its processor while its load of the gate goes ahead.
     fn slips(enter: fn(&AtomicU64, u64, &AtomicU64) -> u64, rounds: u32) -> u32 {
         let (lane, gate, memory, busy) =
             (Line::default(), Line::default(), Line::default(), [const { Line(AtomicU64::new(0)) }; 8]);
@@ -158,7 +164,8 @@ mod tests_on_hardware {
 
     #[test]
     fn no_transfer_slips_through_a_revocation() {
-        // What happens without the fence depends on processor and luck: printed to see that this test can fail.
+        // What happens without the fence depends on processor and luck: printed to see that this
+        // test can fail.
         let without = slips(enter_unfenced, 50_000);
         eprintln!("without a fence of the transfer, {without} of 50,000 revocations let one slip through");
         assert_eq!(slips(enter_lane, 50_000), 0);

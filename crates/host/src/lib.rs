@@ -1,8 +1,8 @@
 //! What both sides of the doorbell share.
 //!
-//! A process and its node meet in shared memory: rings that carry commands and completions, gates that say whether an export still
-//! exists, lanes that say which transfer is under way, regions that hold the data. This crate owns all of it, and all `unsafe` code of
-//! the libraries.
+//! A process and its node meet in shared memory: rings that carry commands and completions, gates
+//! that say whether an export still exists, lanes that say which transfer is under way, regions
+//! that hold the data. This crate owns all of it, and all `unsafe` code of the libraries.
 //!
 //! ```text
 //!   process                          shared memory (unnamed, sealed memfds)                node
@@ -13,10 +13,12 @@
 //!   set-up call ────────────────────▶ Unix seqpacket socket, descriptors ─────────────────▶ driver
 //! ```
 //!
-//! **Promises.** Memory that another process can write is never a `&[u8]`; every index, length and offset that a process wrote is a
-//! claim that is checked before use; no memory has a name, none can shrink, all of it is reserved when it is made.
+//! **Promises.** Memory that another process can write is never a `&[u8]`; every index, length and
+//! offset that a process wrote is a claim that is checked before use; no memory has a name, none
+//! can shrink, all of it is reserved when it is made.
 //!
-//! **Does not.** It knows no protocol between nodes (that is `vmmc-nic`) and takes no decision about rights (the node does).
+//! **Does not.** It knows no protocol between nodes (that is `vmmc-nic`) and takes no decision
+//! about rights (the node does).
 
 #[cfg(not(loom))]
 pub mod abi;

@@ -1,28 +1,34 @@
 //! Named bounds of the interface between a process and its node.
 //!
-//! Invariant: every queue, table and retry of this crate takes its bound from here, with the reason for the number.
+//! Invariant: every queue, table and retry of this crate takes its bound from here, with the reason
+//! for the number.
 
-/// Bytes of one command slot: four cache lines, so that short data travels inline in the descriptor and the first
-/// [`INLINE_FIRST_LINE_BYTES`] of it share the line that the node polls anyway.
+/// Bytes of one command slot: four cache lines, so that short data travels inline in the descriptor
+/// and the first [`INLINE_FIRST_LINE_BYTES`] of it share the line that the node polls anyway.
 pub const COMMAND_SLOT_BYTES: usize = 256;
 /// Bytes of data that fit inline in a command slot (slot minus the five descriptor words).
 pub const INLINE_BYTES_MAX: usize = COMMAND_SLOT_BYTES - 40;
 /// Inline bytes in the first cache line of a command slot.
 pub const INLINE_FIRST_LINE_BYTES: usize = 24;
-/// Slots of the command ring (the papers' command post buffer): 64 KiB; deep enough that a sender of short messages meets
-/// flow control of the network before that of the ring.
+/// Slots of the command ring (the papers' command post buffer): 64 KiB; deep enough that a sender
+/// of short messages meets flow control of the network before that of the ring.
 pub const COMMAND_SLOTS: usize = 256;
-/// Slots of the completion ring. The library never has more commands outstanding that ask for a completion, so the ring cannot overflow.
+/// Slots of the completion ring. The library never has more commands outstanding that ask for a
+/// completion, so the ring cannot overflow.
 pub const COMPLETION_SLOTS: usize = 1024;
-/// Slots of the ring of notifications that come from other nodes or through the engine. Overflow is counted, never silent.
+/// Slots of the ring of notifications that come from other nodes or through the engine. Overflow is
+/// counted, never silent.
 pub const NOTIFICATION_SLOTS: usize = 1024;
-/// Longest sleep of a wait that can be interrupted: a key press is answered within this time, and twenty wake-ups a second cost nothing that shows.
+/// Longest sleep of a wait that can be interrupted: a key press is answered within this time, and
+/// twenty wake-ups a second cost nothing that shows.
 pub const INTERRUPT_SLICE: std::time::Duration = std::time::Duration::from_millis(50);
 /// Slots of the notification ring between two processes of one node.
 pub const PAIR_SLOTS: usize = 128;
-/// Lanes (hazard words) of a process: threads that can be inside a mapped transfer at one time without sharing a lane.
+/// Lanes (hazard words) of a process: threads that can be inside a mapped transfer at one time
+/// without sharing a lane.
 pub const LANES: usize = 256;
-/// Meters of a process: one for each lane, and 1024 for pairs of a lane and an import (64 KiB). What finds none free is counted for its lane only.
+/// Meters of a process: one for each lane, and 1024 for pairs of a lane and an import (64 KiB).
+/// What finds none free is counted for its lane only.
 pub const METERS: usize = LANES + 1024;
 /// Times that meters are read again because an import was given back meanwhile.
 pub const METER_READS_MAX: u32 = 4;
@@ -30,11 +36,13 @@ pub const METER_READS_MAX: u32 = 4;
 pub const EXPORTS_PER_PROCESS_MAX: usize = 4096;
 /// Regions of one process that the node maps.
 pub const REGIONS_PER_PROCESS_MAX: usize = 8192;
-/// Largest control message, bytes. Larger ones are refused by the sender. Bounded so that a seqpacket always fits the socket buffer.
+/// Largest control message, bytes. Larger ones are refused by the sender. Bounded so that a
+/// seqpacket always fits the socket buffer.
 pub const CONTROL_BYTES_MAX: usize = 64 << 10;
 /// File descriptors that accompany one control message.
 pub const CONTROL_FDS_MAX: usize = 8;
-/// Connections that wait until a node takes them: all processes that a node serves may come at once, while it is off its core. The kernel may let fewer wait.
+/// Connections that wait until a node takes them: all processes that a node serves may come at
+/// once, while it is off its core. The kernel may let fewer wait.
 pub const CONTROL_BACKLOG: i32 = 4_096;
 /// Time for which a connection is tried again while too many wait already.
 pub const CONNECT_TIME: std::time::Duration = std::time::Duration::from_secs(5);
@@ -42,50 +50,62 @@ pub const CONNECT_TIME: std::time::Duration = std::time::Duration::from_secs(5);
 pub const CONNECT_NAP: std::time::Duration = std::time::Duration::from_millis(1);
 /// Largest region, bytes: 64 TiB, far below the address space and above any machine's memory.
 pub const REGION_BYTES_MAX: u64 = 1 << 46;
-/// Bytes of memory that must remain available after an export reserved its own, so that a large export does not push the machine into its
-/// out-of-memory killer.
+/// Bytes of memory that must remain available after an export reserved its own, so that a large
+/// export does not push the machine into its out-of-memory killer.
 pub const MEMORY_RESERVE_BYTES: u64 = 64 << 20;
 /// Bytes of a region that are unmapped at a time: a fraction of a millisecond, in which other
 /// threads can map nothing.
 pub const UNMAP_BYTES_MAX: usize = 32 << 20;
-/// Copies of at least this size use non-temporal stores where the processor has them: below it the cache serves the receiver.
-/// See `vmmc bench bandwidth`, which prints both sides of it.
+/// Copies of at least this size use non-temporal stores where the processor has them: below it the
+/// cache serves the receiver. See `vmmc bench bandwidth`, which prints both sides of it.
 pub const NON_TEMPORAL_BYTES_MIN: usize = 8 << 20;
-/// Least bytes of a copy by which stores past the cache are tried: shorter ones are over before a clock sees much of them.
+/// Least bytes of a copy by which stores past the cache are tried: shorter ones are over before a
+/// clock sees much of them.
 pub const STORE_TRIAL_BYTES_MIN: u64 = 4 << 10;
-/// Copies of at least that size before the first trial: by then a ring has been used once, so that no page fault is timed.
+/// Copies of at least that size before the first trial: by then a ring has been used once, so that
+/// no page fault is timed.
 pub const STORES_BEFORE_TRIAL: u32 = 64;
-/// Copies between two trials: some milliseconds of a stream, and a trial the wrong way costs less than one in a hundred.
+/// Copies between two trials: some milliseconds of a stream, and a trial the wrong way costs less
+/// than one in a hundred.
 pub const STORE_TRIAL_EVERY: u32 = 512;
 /// The same after trials that found ordinary stores good again and again.
 pub const STORE_TRIAL_EVERY_MAX: u32 = 1_024;
 /// Least bytes of a copy that goes past the cache.
 pub const STORES_PAST_CACHE_BYTES_MIN: u64 = 2 << 10;
-/// What a reader waits longer for the first bytes if they lie in memory and in no cache; more of them are fetched ahead.
+/// What a reader waits longer for the first bytes if they lie in memory and in no cache; more of
+/// them are fetched ahead.
 pub const UNCACHED_READ_NS: u64 = 300;
 /// Largest UDP payload.
 pub const UDP_DATAGRAM_BYTES_MAX: usize = 65_507;
 /// Datagrams that one send with segmentation offload may carry: the bound of older kernels.
 pub const UDP_SEGMENTS_MAX: usize = 64;
-/// Pages of which one datagram holds references: a packet buffer of the kernel has room for 17 pieces, two of which are for what stands before and behind them.
-/// A pipe holds 16 unless it is made larger.
+/// Pages of which one datagram holds references: a packet buffer of the kernel has room for 17
+/// pieces, two of which are for what stands before and behind them. A pipe holds 16 unless it is
+/// made larger.
 pub const SPLICED_PAGES_MAX: usize = 15;
 /// Failures in a row after which no more pages are handed over by reference.
 pub const SPLICE_FAILURES_MAX: u32 = 8;
-/// Receives of one system call: 1 MiB of buffers, after which the call itself costs nothing that shows.
+/// Receives of one system call: 1 MiB of buffers, after which the call itself costs nothing that
+/// shows.
 pub const UDP_BATCH: usize = 16;
-/// Changes of pinned mappings that are remembered between two looks: a process has at most 65,530 mappings. Should more change, all pins are forgotten.
+/// Changes of pinned mappings that are remembered between two looks: a process has at most 65,530
+/// mappings. Should more change, all pins are forgotten.
 pub const WATCH_EVENTS_MAX: usize = 65_536;
-/// Longest wait for another thread's munmap of pinned memory to come to its end. It needs one wake-up of our thread.
+/// Longest wait for another thread's munmap of pinned memory to come to its end. It needs one
+/// wake-up of our thread.
 pub const WATCH_SETTLE_TIME: std::time::Duration = std::time::Duration::from_secs(2);
-/// Longest wait of `fork` for the child's copies of pinned pages: some gigabytes. A child that is killed meanwhile ends it at once.
+/// Longest wait of `fork` for the child's copies of pinned pages: some gigabytes. A child that is
+/// killed meanwhile ends it at once.
 pub const FORK_COPY_TIME: std::time::Duration = std::time::Duration::from_secs(10);
 /// Pages of the first arena for pinned pages; the next ones double.
 pub const ARENA_PAGES_FIRST: u32 = 64;
-/// Pages of the largest arena: making it costs about a millisecond, once for 4 MiB of pinned memory.
+/// Pages of the largest arena: making it costs about a millisecond, once for 4 MiB of pinned
+/// memory.
 pub const ARENA_PAGES_MAX: u32 = 1024;
-/// Largest mapping without rights that is taken for the guard below a thread's stack. The unused part of an allocator's arena is larger most of the time; where it is not, memory
-/// above it is copied instead of pinned.
+/// Largest mapping without rights that is taken for the guard below a thread's stack. The unused
+/// part of an allocator's arena is larger most of the time; where it is not, memory above it is
+/// copied instead of pinned.
 pub const GUARD_BYTES_MAX: usize = 1 << 20;
-/// Entries of a process's table of translations by index: 256 MiB of memory, in a table of half a MiB if all are used.
+/// Entries of a process's table of translations by index: 256 MiB of memory, in a table of half a
+/// MiB if all are used.
 pub const INDICES_MAX: u32 = 65_536;

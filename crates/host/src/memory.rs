@@ -1,10 +1,12 @@
 //! What the machine says about memory and limits.
 //!
-//! Invariant: nothing here fails; what cannot be read counts as absent, and the caller's own allocation decides.
+//! Invariant: nothing here fails; what cannot be read counts as absent, and the caller's own
+//! allocation decides.
 
 use rustix::process::{Resource, getrlimit};
 
-/// Bytes that can be allocated now without pushing others out: the kernel's estimate, and the limit of our control group if that is lower.
+/// Bytes that can be allocated now without pushing others out: the kernel's estimate, and the limit
+/// of our control group if that is lower.
 pub fn available_bytes() -> u64 {
     let machine = meminfo("MemAvailable:").unwrap_or(u64::MAX);
     machine.min(control_group_available().unwrap_or(u64::MAX))

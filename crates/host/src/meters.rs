@@ -1,4 +1,5 @@
-//! Meters: what the threads of a process moved by copying into and out of mapped memory, by import, where its node can read it.
+//! Meters: what the threads of a process moved by copying into and out of mapped memory, by import,
+//! where its node can read it.
 //!
 //! ```text
 //!  0                unused
@@ -6,10 +7,12 @@
 //!  ..METERS         of one import in one lane, or free
 //! ```
 //!
-//! A meter is a cache line that one thread writes, with loads and stores that need no lock: a transfer that counts itself touches no line of another thread's.
+//! A meter is a cache line that one thread writes, with loads and stores that need no lock: a
+//! transfer that counts itself touches no line of another thread's.
 //!
-//! Invariant: the sum over all meters never loses a transfer. While an import is given back its meters are added to one of a lane, and a reader that meets that
-//! reads again. All of it is what the process says of itself: a reader may show it and decide nothing by it.
+//! Invariant: the sum over all meters never loses a transfer. While an import is given back its
+//! meters are added to one of a lane, and a reader that meets that reads again. All of it is what
+//! the process says of itself: a reader may show it and decide nothing by it.
 
 use crate::area::AttachArea;
 use crate::control::Moved;
@@ -39,7 +42,8 @@ impl<'a> Meter<'a> {
         self.0[word].store(self.0[word].load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
     }
 
-    /// A send of so many bytes. Only the thread that the meter belongs to may call this, as all of the writing calls.
+    /// A send of so many bytes. Only the thread that the meter belongs to may call this, as all of
+    /// the writing calls.
     #[inline]
     pub fn sent(self, bytes: u64) {
         self.add(1, 1);
@@ -83,7 +87,8 @@ impl AttachArea {
         self.meters_used().fetch_max(u64::from(count), Ordering::Release);
     }
 
-    /// Moves the counts of some meters to that of a lane, and empties them. The caller is the only one that does this, and no thread writes to any of them.
+    /// Moves the counts of some meters to that of a lane, and empties them. The caller is the only
+    /// one that does this, and no thread writes to any of them.
     pub fn fold_meters(&self, meters: impl Iterator<Item = u16>, lane: u32) {
         let epoch = self.meters_epoch();
         epoch.fetch_add(1, Ordering::SeqCst);

@@ -1,12 +1,15 @@
-//! Pages of a region on their way into a datagram by reference: what the kernel takes from a pipe it need not copy.
+//! Pages of a region on their way into a datagram by reference: what the kernel takes from a pipe
+//! it need not copy.
 //!
 //! ```text
 //! region ──vmsplice──► pipe ──splice──► datagram in the receiver's queue ──receive──► buffer
 //!            pages, not bytes                                       the only copy
 //! ```
 //!
-//! Invariant: between two sends the pipe is empty and the socket holds no part of a datagram. The receiver gets what the memory holds when it takes the datagram,
-//! so only memory that stays as it is until it has arrived goes this way. Source: [NT §3] (data moves without a copy on the sending side), `vmsplice(2)`, `splice(2)`.
+//! Invariant: between two sends the pipe is empty and the socket holds no part of a datagram. The
+//! receiver gets what the memory holds when it takes the datagram, so only memory that stays as it
+//! is until it has arrived goes this way. Source: [NT §3] (data moves without a copy on the sending
+//! side), `vmsplice(2)`, `splice(2)`.
 
 use crate::Region;
 use crate::limits::{SPLICE_FAILURES_MAX, SPLICED_PAGES_MAX};
@@ -30,8 +33,8 @@ impl PagePipe {
         PagePipe::default()
     }
 
-    /// Whether `len` bytes from `offset` on can go this way: a datagram holds references to so many pages only, and a kernel that refused again and again is not
-    /// asked any more.
+    /// Whether `len` bytes from `offset` on can go this way: a datagram holds references to so many
+    /// pages only, and a kernel that refused again and again is not asked any more.
     #[inline]
     pub fn takes(&self, offset: u64, len: usize) -> bool {
         let first = offset as usize % PAGE_BYTES;
@@ -50,7 +53,8 @@ impl PagePipe {
         let (_, write) = self.ends.as_ref().expect("opened just now");
         let memory = region.as_ptr().wrapping_add(offset as usize);
         let piece = libc::iovec { iov_base: memory.cast(), iov_len: len };
-        // SAFETY: the piece is a range of a region, checked above, and stays mapped for the call; the kernel takes references to its pages and reads no byte.
+        // SAFETY: the piece is a range of a region, checked above, and stays mapped for the call;
+        // the kernel takes references to its pages and reads no byte.
         let took = unsafe { libc::vmsplice(write.as_raw_fd(), &raw const piece, 1, libc::SPLICE_F_NONBLOCK) };
         match usize::try_from(took) {
             Ok(took) if took == len => Ok(()),
@@ -68,7 +72,8 @@ impl PagePipe {
         }
     }
 
-    /// Notes how the send ended for which it was filled. After an error it is closed, with what is left in it.
+    /// Notes how the send ended for which it was filled. After an error it is closed, with what is
+    /// left in it.
     pub(crate) fn settle(&mut self, sent: &io::Result<()>) {
         match sent {
             Ok(()) => self.failures = 0,

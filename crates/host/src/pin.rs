@@ -1,16 +1,21 @@
-//! Demand pinning: pages of the caller's own memory move onto reserved, locked, shared pages in place, so that a node can reach them.
+//! Demand pinning: pages of the caller's own memory move onto reserved, locked, shared pages in
+//! place, so that a node can reach them.
 //!
 //! ```text
 //!  private page ──take──▶ page of an arena, same address, same content ──unmap, remap──▶ gone, every listener is told
 //!                              └── give_private ──▶ private page again
 //! ```
 //!
-//! Invariants: the address and the content of every byte stay as they were. Only whole pages inside a borrowed slice are taken, so nobody writes to them meanwhile. A frame
-//! is used again only after its page is gone and every listener has confirmed that its node forgot it. Pages are locked in memory, as pinned pages are: that also makes
-//! `madvise(MADV_DONTNEED)`, which would mean something else on shared pages, fail instead. Source: [UTLB §3.1]; why this way and no other: docs/utlb.md.
+//! Invariants: the address and the content of every byte stay as they were. Only whole pages inside
+//! a borrowed slice are taken, so nobody writes to them meanwhile. A frame is used again only after
+//! its page is gone and every listener has confirmed that its node forgot it. Pages are locked in
+//! memory, as pinned pages are: that also makes `madvise(MADV_DONTNEED)`, which would mean
+//! something else on shared pages, fail instead. Source: [UTLB §3.1]; why this way and no other:
+//! docs/utlb.md.
 //!
-//! What the caller's memory loses: it is no longer private to the kernel's eyes. Forked children get copies (see `pin/fork.rs`); `mremap` over a mix of taken and other pages is
-//! refused by the kernel (allocators then copy); a huge page that is taken in part is split.
+//! What the caller's memory loses: it is no longer private to the kernel's eyes. Forked children
+//! get copies (see `pin/fork.rs`); `mremap` over a mix of taken and other pages is refused by the
+//! kernel (allocators then copy); a huge page that is taken in part is split.
 
 pub mod costs;
 mod fork;
@@ -96,7 +101,8 @@ impl Arena {
         self.0.equals(u64::from(page) * PAGE_BYTES as u64, body)
     }
 
-    /// Whether the page-aligned `body` lies in the pages from `page` on: marks each of its pages and looks for the mark. Overwrites the first word of each page.
+    /// Whether the page-aligned `body` lies in the pages from `page` on: marks each of its pages
+    /// and looks for the mark. Overwrites the first word of each page.
     #[inline]
     pub fn carries(&self, page: u32, body: &mut [u8], mark: u64) -> bool {
         body.chunks_exact_mut(PAGE_BYTES).zip(u64::from(page)..).all(|(bytes, page)| {
@@ -153,7 +159,8 @@ fn spaces() -> Option<&'static PinSpace> {
 }
 
 impl PinSpace {
-    /// The one of this process; made at first use, with a thread that sleeps until pinned memory is unmapped.
+    /// The one of this process; made at first use, with a thread that sleeps until pinned memory is
+    /// unmapped.
     ///
     /// # Errors
     /// [`PinError::NoWatch`], [`PinError::Forked`].
@@ -241,8 +248,10 @@ impl PinSpace {
             Errno::AGAIN | Errno::PERM => PinError::LockLimit { pages: len / PAGE_BYTES },
             errno => system("mmap")(errno),
         })?;
-        // SAFETY: until the mremap all calls concern the fresh mapping only. `body` is borrowed, so nobody writes to its pages meanwhile, and `suitable` has seen that they are
-        // private memory; mremap replaces them in one step by pages with the same bytes, of the same protection.
+        // SAFETY: until the mremap all calls concern the fresh mapping only. `body` is borrowed, so
+        // nobody writes to its pages meanwhile, and `suitable` has seen that they are private
+        // memory; mremap replaces them in one step by pages with the same bytes, of the same
+        // protection.
         unsafe {
             std::ptr::copy_nonoverlapping(body.as_ptr(), staged.cast::<u8>(), len);
             let _ = rustix::mm::madvise(staged, len, Advice::LinuxDontFork);
@@ -252,13 +261,15 @@ impl PinSpace {
             }
         }
         self.watch.add(base, len).map_err(|error| {
-            // SAFETY: the run was made shared above and is still borrowed; unwatched it must not stay so.
+            // SAFETY: the run was made shared above and is still borrowed; unwatched it must not
+            // stay so.
             let _ = unsafe { swap_pages(base as *mut u8, len, None) };
             PinError::Region(error)
         })
     }
 
-    /// Makes pages private again; whatever a node still does to their frames no longer reaches them.
+    /// Makes pages private again; whatever a node still does to their frames no longer reaches
+    /// them.
     ///
     /// # Errors
     /// [`RegionError`]; then they are as they were.
@@ -276,7 +287,8 @@ impl PinSpace {
         for run in pages.chunk_by(|a, b| a + 1 == *b) {
             let (at, len) = (run[0] as usize * PAGE_BYTES, run.len() * PAGE_BYTES);
             self.watch.remove(at, len);
-            // SAFETY: the pages are ours (they are in the table), mapped (the body is borrowed) and have no other writer (it is borrowed mutably).
+            // SAFETY: the pages are ours (they are in the table), mapped (the body is borrowed) and
+            // have no other writer (it is borrowed mutably).
             unsafe { swap_pages(at as *mut u8, len, None)? };
             run.iter().for_each(|page| state.gone(*page));
         }
@@ -304,7 +316,8 @@ impl PinSpace {
         self.settle(&mut state);
     }
 
-    /// Whether a mapping of a taken page is being changed by another thread right now; one system call.
+    /// Whether a mapping of a taken page is being changed by another thread right now; one system
+    /// call.
     #[inline]
     pub fn is_changing(&self) -> bool {
         self.watch.is_changing()
@@ -344,7 +357,8 @@ impl PinSpace {
 }
 
 impl State {
-    /// Up to so many frames that follow each other: those that were used before, if they suffice, else fresh ones.
+    /// Up to so many frames that follow each other: those that were used before, if they suffice,
+    /// else fresh ones.
     fn some_frames(&mut self, pages: u32) -> Result<(Frame, u32), PinError> {
         if let Some(first) = self.free.take_run(pages) {
             return Ok((first, pages));
@@ -389,7 +403,8 @@ impl State {
         pages.into_iter().for_each(|page| self.gone(page));
     }
 
-    /// The pages lie elsewhere, still on their frames: for listeners they are gone, but the frames are not free.
+    /// The pages lie elsewhere, still on their frames: for listeners they are gone, but the frames
+    /// are not free.
     fn moved(&mut self, from: u64, to: u64, len: u64) {
         let pages: Vec<u64> = self.taken.range(from >> 12..(from + len) >> 12).map(|(page, _)| *page).collect();
         let frames: Vec<(u64, Frame)> =
@@ -438,8 +453,9 @@ impl Listener {
         self.space
     }
 
-    /// Pages that are gone since the last call, with their frames, all changes that began before this call included. Every frame must be [confirmed](Self::confirm) once the
-    /// node has forgotten it.
+    /// Pages that are gone since the last call, with their frames, all changes that began before
+    /// this call included. Every frame must be [confirmed](Self::confirm) once the node has
+    /// forgotten it.
     pub fn gone(&mut self) -> Vec<(u64, Frame)> {
         let mut state = self.space.lock();
         self.space.settle(&mut state);

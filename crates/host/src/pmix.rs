@@ -1,8 +1,11 @@
-//! PMIx, the interface of launchers (`mpirun`, `prterun`, `srun`) to the processes that they start: who am I, how many are we, and values that members publish.
+//! PMIx, the interface of launchers (`mpirun`, `prterun`, `srun`) to the processes that they start:
+//! who am I, how many are we, and values that members publish.
 //!
-//! The client library of the distribution (`libpmix.so.2`) is loaded when a process asks for it, so nothing depends on it that does not use it.
+//! The client library of the distribution (`libpmix.so.2`) is loaded when a process asks for it, so
+//! nothing depends on it that does not use it.
 //!
-//! Invariant: one [`Pmix`] at a time in a process; it is not shared between threads. Source: PMIx Standard 4.1, chapters 2 (handles) and 5 to 7.
+//! Invariant: one [`Pmix`] at a time in a process; it is not shared between threads. Source: PMIx
+//! Standard 4.1, chapters 2 (handles) and 5 to 7.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -64,7 +67,8 @@ struct Process {
     rank: u32,
 }
 
-/// `pmix_value_t`: the union has 24 bytes in version 4; room for more costs nothing, as the library reads the part that the type names.
+/// `pmix_value_t`: the union has 24 bytes in version 4; room for more costs nothing, as the library
+/// reads the part that the type names.
 #[repr(C)]
 struct Value {
     kind: u16,
@@ -107,7 +111,8 @@ impl Pmix {
     /// Connects to the launcher.
     pub fn connect() -> Result<Pmix, PmixError> {
         let library = load()?;
-        // SAFETY: the signatures are those of the PMIx standard, versions 3 to 5, for functions of these names.
+        // SAFETY: the signatures are those of the PMIx standard, versions 3 to 5, for functions of
+        // these names.
         let (init, get, put, commit, fence, finalize) = unsafe {
             (
                 symbol::<Init>(library, c"PMIx_Init")?,
@@ -122,7 +127,8 @@ impl Pmix {
             return Err(PmixError::InUse);
         }
         let mut own = Process { namespace: [0; NAMESPACE_BYTES], rank: 0 };
-        // SAFETY: `own` has the layout of `pmix_proc_t` and lives through the call; no info is passed.
+        // SAFETY: `own` has the layout of `pmix_proc_t` and lives through the call; no info is
+        // passed.
         let status = unsafe { init(&mut own, std::ptr::null_mut(), 0) };
         if let Err(error) = check("PMIx_Init", status) {
             IN_USE.store(false, Ordering::SeqCst);
@@ -146,7 +152,8 @@ impl Pmix {
     /// Processes of the job.
     pub fn size(&self) -> Result<u32, PmixError> {
         let value = self.value(RANK_WILDCARD, "pmix.job.size")?;
-        // SAFETY: the library gave a whole value that it does not free before `finalize`; the type says which part of the union is set.
+        // SAFETY: the library gave a whole value that it does not free before `finalize`; the type
+        // says which part of the union is set.
         match unsafe { ((*value).kind, (*value).data.number) } {
             (TYPE_UINT32, number) => Ok(number),
             (found, _) => Err(PmixError::Type { key: "pmix.job.size".into(), found }),
@@ -158,7 +165,8 @@ impl Pmix {
         let (key, text) = (c_string(key)?, c_string(text)?);
         let mut value = Value { kind: TYPE_STRING, data: Data { room: [0; 8] } };
         value.data.string = text.as_ptr();
-        // SAFETY: key and text end with zeros and live through the call, in which the library copies the value.
+        // SAFETY: key and text end with zeros and live through the call, in which the library
+        // copies the value.
         check("PMIx_Put", unsafe { (self.put)(SCOPE_GLOBAL, key.as_ptr(), &mut value) })?;
         // SAFETY: takes nothing.
         check("PMIx_Commit", unsafe { (self.commit)() })
@@ -184,12 +192,14 @@ impl Pmix {
         }
     }
 
-    /// A value that the library keeps allocated: the few that are asked for are never given back, because how to do that differs between versions.
+    /// A value that the library keeps allocated: the few that are asked for are never given back,
+    /// because how to do that differs between versions.
     fn value(&self, rank: u32, key: &str) -> Result<*const Value, PmixError> {
         let key = c_string(key)?;
         let process = Process { namespace: self.own.namespace, rank };
         let mut value: *mut Value = std::ptr::null_mut();
-        // SAFETY: `process` and `key` live through the call, which writes a pointer to a value of its own on success.
+        // SAFETY: `process` and `key` live through the call, which writes a pointer to a value of
+        // its own on success.
         let status = unsafe { (self.get)(&process, key.as_ptr(), std::ptr::null(), 0, &mut value) };
         check("PMIx_Get", status)?;
         if value.is_null() { Err(PmixError::Call { call: "PMIx_Get", status }) } else { Ok(value) }
@@ -198,7 +208,8 @@ impl Pmix {
 
 impl Drop for Pmix {
     fn drop(&mut self) {
-        // SAFETY: no info is passed, and no value of the library is used after this. If it fails there is nothing left to do.
+        // SAFETY: no info is passed, and no value of the library is used after this. If it fails
+        // there is nothing left to do.
         let _ = unsafe { (self.finalize)(std::ptr::null(), 0) };
         IN_USE.store(false, Ordering::SeqCst);
     }
@@ -215,13 +226,15 @@ fn c_string(text: &str) -> Result<CString, PmixError> {
 /// Loads the library, for good: it has threads and handlers of its own.
 fn load() -> Result<*mut c_void, PmixError> {
     for name in LIBRARIES {
-        // SAFETY: the name ends with zero; the library's initialisers are those of the distribution's PMIx.
+        // SAFETY: the name ends with zero; the library's initialisers are those of the
+        // distribution's PMIx.
         let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
         if !library.is_null() {
             return Ok(library);
         }
     }
-    // SAFETY: after a failed dlopen it gives a text that lives until the next call of this thread into the loader, or null.
+    // SAFETY: after a failed dlopen it gives a text that lives until the next call of this thread
+    // into the loader, or null.
     let why = unsafe {
         let text = libc::dlerror();
         if text.is_null() { "no reason given".to_string() } else { CStr::from_ptr(text).to_string_lossy().into_owned() }

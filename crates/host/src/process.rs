@@ -1,8 +1,10 @@
-//! Watching, binding and starting other processes: a descriptor that becomes readable when a process ends; children that
-//! die with their parent; programs that are started for others and find nothing of their starter.
+//! Watching, binding and starting other processes: a descriptor that becomes readable when a
+//! process ends; children that die with their parent; programs that are started for others and find
+//! nothing of their starter.
 //!
-//! Invariant: the descriptor means the process that had the id when it was opened, never a later one with the same id. Whoever opens it for the other side of a
-//! socket must hold that socket too: if the process ended before, the socket says so.
+//! Invariant: the descriptor means the process that had the id when it was opened, never a later
+//! one with the same id. Whoever opens it for the other side of a socket must hold that socket too:
+//! if the process ended before, the socket says so.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -18,7 +20,8 @@ use std::process::Command;
 pub struct ProcessWatch(OwnedFd);
 
 impl ProcessWatch {
-    /// Watches a process; none if it is gone already or cannot be seen from here (another pid namespace).
+    /// Watches a process; none if it is gone already or cannot be seen from here (another pid
+    /// namespace).
     pub fn open(pid: u32) -> Option<ProcessWatch> {
         let pid = Pid::from_raw(i32::try_from(pid).ok()?)?;
         pidfd_open(pid, PidfdFlags::empty()).ok().map(ProcessWatch)
@@ -52,21 +55,25 @@ pub fn terminate(pid: u32) -> bool {
 /// The signal of [`interrupt_thread`]: nothing happens where it has no handler.
 pub const INTERRUPT: i32 = libc::SIGURG;
 
-/// Interrupts what a thread of this process waits for in the kernel, if the process has a handler for [`INTERRUPT`].
+/// Interrupts what a thread of this process waits for in the kernel, if the process has a handler
+/// for [`INTERRUPT`].
 pub fn interrupt_thread(thread: i32) {
     // SAFETY: three numbers; a thread that is none of this process is refused.
     unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, INTERRUPT) };
 }
 
-/// Has `f` called when this process ends by `exit` or by returning from `main`; false if the table for that is full. It runs while other threads still do, and
-/// perhaps inside a signal handler: it must not wait for them.
+/// Has `f` called when this process ends by `exit` or by returning from `main`; false if the table
+/// for that is full. It runs while other threads still do, and perhaps inside a signal handler: it
+/// must not wait for them.
 pub fn at_exit(f: extern "C" fn()) -> bool {
-    // SAFETY: `f` is a function of this program or library, which registers with its own handle, so it is called before the library is unloaded.
+    // SAFETY: `f` is a function of this program or library, which registers with its own handle, so
+    // it is called before the library is unloaded.
     unsafe { libc::atexit(f) == 0 }
 }
 
-/// Has the kernel kill the process that `command` starts as soon as the calling thread ends: start it from a thread that lives as long as this process. The child's own
-/// children are not covered; they come to the nearest subreaper.
+/// Has the kernel kill the process that `command` starts as soon as the calling thread ends: start
+/// it from a thread that lives as long as this process. The child's own children are not covered;
+/// they come to the nearest subreaper.
 pub fn die_with_this_thread(command: &mut Command) {
     let parent = rustix::process::getpid();
     let bind = move || {
@@ -74,8 +81,9 @@ pub fn die_with_this_thread(command: &mut Command) {
         // If the parent ended before the line above nobody would send the signal.
         if rustix::process::getppid() == Some(parent) { Ok(()) } else { Err(Errno::SRCH.into()) }
     };
-    // SAFETY: between fork and exec the closure only makes two system calls and builds an error from a number: it takes no lock, allocates nothing, and touches no
-    // memory but its own copy of `parent`, so it does not matter what other threads of the parent were doing.
+    // SAFETY: between fork and exec the closure only makes two system calls and builds an error
+    // from a number: it takes no lock, allocates nothing, and touches no memory but its own copy of
+    // `parent`, so it does not matter what other threads of the parent were doing.
     unsafe { command.pre_exec(bind) };
 }
 
@@ -97,8 +105,8 @@ pub struct Apart {
     pub open_files: Option<OpenFiles>,
 }
 
-/// The environment that a program started apart gets: of this process's variables those that say where and how its user
-/// works. A secret in any other variable stays here.
+/// The environment that a program started apart gets: of this process's variables those that say
+/// where and how its user works. A secret in any other variable stays here.
 pub fn plain_environment() -> Vec<(OsString, OsString)> {
     std::env::vars_os().filter(|(name, _)| name.to_str().is_some_and(is_plain_variable)).collect()
 }
@@ -125,12 +133,14 @@ fn is_plain_variable(name: &str) -> bool {
     NAMES.contains(&name) || name.starts_with("LC_")
 }
 
-/// Has the program of `command` start with nothing of this process but what the command itself gives: in a session of its
-/// own (so no terminal can be reached through it), with its standard streams as its only descriptors, with every signal
-/// at its default, no keys of the starter, and the mask and bounds of `apart`. The environment is the caller's to clear.
+/// Has the program of `command` start with nothing of this process but what the command itself
+/// gives: in a session of its own (so no terminal can be reached through it), with its standard
+/// streams as its only descriptors, with every signal at its default, no keys of the starter, and
+/// the mask and bounds of `apart`. The environment is the caller's to clear.
 pub fn start_apart(command: &mut Command, apart: Apart) {
     let prepare = move || {
-        // Fails for the leader of a process group alone, which a new process is not, unless the command made it one.
+        // Fails for the leader of a process group alone, which a new process is not, unless the
+        // command made it one.
         let _ = rustix::process::setsid();
         if let Some(mask) = apart.umask {
             rustix::process::umask(rustix::fs::Mode::from_raw_mode(mask));
@@ -141,16 +151,18 @@ pub fn start_apart(command: &mut Command, apart: Apart) {
         }
         let last_signal = 64;
         for signal in 1..=last_signal {
-            // SAFETY: SIG_DFL is always a valid disposition and installs no code; a number that cannot be set is refused.
+            // SAFETY: SIG_DFL is always a valid disposition and installs no code; a number that
+            // cannot be set is refused.
             unsafe { libc::signal(signal, libc::SIG_DFL) };
         }
-        // SAFETY: the call takes numbers and, as the name of the keyring, a null pointer, which asks for a nameless one.
-        // Kernels without keyrings refuse, and have none to hand on.
+        // SAFETY: the call takes numbers and, as the name of the keyring, a null pointer, which
+        // asks for a nameless one. Kernels without keyrings refuse, and have none to hand on.
         unsafe { libc::syscall(libc::SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, std::ptr::null::<libc::c_char>()) };
         close_at_exec()
     };
-    // SAFETY: between fork and exec the closure only makes system calls and builds an error from a number: it takes no
-    // lock, allocates nothing, and touches no memory but its own copy of `apart`.
+    // SAFETY: between fork and exec the closure only makes system calls and builds an error from a
+    // number: it takes no lock, allocates nothing, and touches no memory but its own copy of
+    // `apart`.
     unsafe { command.pre_exec(prepare) };
 }
 
@@ -164,9 +176,11 @@ fn close_at_exec() -> std::io::Result<()> {
     if unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, flags) } == 0 {
         return Ok(());
     }
-    // Linux before 5.11, or a filter that does not know the call: one by one, as far as descriptors can be.
+    // Linux before 5.11, or a filter that does not know the call: one by one, as far as descriptors
+    // can be.
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-    // The bound may have been lowered below descriptors that are open; the highest that a kernel allows by default.
+    // The bound may have been lowered below descriptors that are open; the highest that a kernel
+    // allows by default.
     let end = limit.maximum.unwrap_or(0).clamp(1 << 16, 1 << 20) as libc::c_int;
     for fd in first..end {
         // SAFETY: sets a flag of a descriptor of this process, or is refused where there is none.
@@ -220,7 +234,8 @@ mod tests {
         let number = low.as_raw_fd();
         let look = "exec 2>&1; ls /proc/self/fd; umask; ulimit -Sn; grep SigIgn /proc/self/status; \
                     cut -d' ' -f6 /proc/self/stat; echo $$";
-        // SAFETY: no other test sends or waits for this signal; ignored signals are handed on by exec.
+        // SAFETY: no other test sends or waits for this signal; ignored signals are handed on by
+        // exec.
         unsafe { libc::signal(libc::SIGUSR2, libc::SIG_IGN) };
         let mut command = Command::new("sh");
         command.args(["-c", look]);

@@ -1,10 +1,13 @@
 //! Regions: memory shared with other processes, always an unnamed sealed memfd.
 //!
-//! Invariant: a region cannot shrink (sealed), and its pages are reserved when it is made (or, of a part, before anybody is told of it), so a mapping of it never
-//! raises SIGBUS; its bytes are only reached through [`Region`], never as a slice. Source: DESIGN, "nothing has a name"; [NT §3.1] exported buffers stay pinned (N16).
+//! Invariant: a region cannot shrink (sealed), and its pages are reserved when it is made (or, of a
+//! part, before anybody is told of it), so a mapping of it never raises SIGBUS; its bytes are only
+//! reached through [`Region`], never as a slice. Source: DESIGN, "nothing has a name"; [NT §3.1]
+//! exported buffers stay pinned (N16).
 //!
-//! Invariant: a descriptor gives what it was opened for and no more. A memfd is a file that every holder of a descriptor can open once more through `/proc/self/fd`,
-//! so its mode counts: ours have [`MODE`], and memory that its group or others may write is not mapped.
+//! Invariant: a descriptor gives what it was opened for and no more. A memfd is a file that every
+//! holder of a descriptor can open once more through `/proc/self/fd`, so its mode counts: ours have
+//! [`MODE`], and memory that its group or others may write is not mapped.
 
 use crate::copy;
 use crate::limits::{MEMORY_RESERVE_BYTES, REGION_BYTES_MAX, UNMAP_BYTES_MAX};
@@ -20,10 +23,12 @@ use std::sync::{Arc, Mutex, MutexGuard};
 /// Bytes of a page.
 pub const PAGE_BYTES: usize = 4096;
 
-/// Mode of every memfd. A new one has 0777, with which whoever holds a descriptor for reading opens `/proc/self/fd/N` for writing.
+/// Mode of every memfd. A new one has 0777, with which whoever holds a descriptor for reading opens
+/// `/proc/self/fd/N` for writing.
 ///
-/// Nobody opens a memfd for writing: who may write is handed a descriptor that is open for it. Everybody who holds one may open it for reading, which
-/// gives him nothing new, and which a node of another user than root needs to do for a region of its client.
+/// Nobody opens a memfd for writing: who may write is handed a descriptor that is open for it.
+/// Everybody who holds one may open it for reading, which gives him nothing new, and which a node
+/// of another user than root needs to do for a region of its client.
 pub const MODE: Mode = Mode::from_raw_mode(0o444);
 
 /// Write bits of the group and of others: memory that has one is not mapped.
@@ -152,12 +157,14 @@ struct Mapping {
 /// What [`Mapping`] does when dropped.
 enum End {
     Unmap,
-    /// The range belongs to the caller's allocator: give it private pages with the same content again.
+    /// The range belongs to the caller's allocator: give it private pages with the same content
+    /// again.
     MakePrivate,
 }
 
-// SAFETY: the pointer is to a shared mapping that lives as long as the value, every access goes through raw pointers or atomics, and concurrent
-// access from other threads is no different from that of other processes, which the type is made for.
+// SAFETY: the pointer is to a shared mapping that lives as long as the value, every access goes
+// through raw pointers or atomics, and concurrent access from other threads is no different from
+// that of other processes, which the type is made for.
 unsafe impl Send for Mapping {}
 // SAFETY: as for Send.
 unsafe impl Sync for Mapping {}
@@ -169,14 +176,16 @@ impl Region {
         Region::map_checked(fd, len, Protection::ReadWrite)
     }
 
-    /// Makes a region of which only the first `reserved` bytes have memory. The others get it by [`reserve`](Self::reserve), and nobody may touch them before.
+    /// Makes a region of which only the first `reserved` bytes have memory. The others get it by
+    /// [`reserve`](Self::reserve), and nobody may touch them before.
     pub fn create_in_part(len: u64, reserved: u64) -> Result<Region, RegionError> {
         let fd = reserved_memfd(len, reserved.min(len))?;
         Region::map_checked(fd, len, Protection::ReadWrite)
     }
 
-    /// Makes a region of zeros in a new file of this user's, for what must outlive this process. No part of it is reserved. Whoever may write the file can also
-    /// shorten it under us: it belongs into a folder of the user's own.
+    /// Makes a region of zeros in a new file of this user's, for what must outlive this process. No
+    /// part of it is reserved. Whoever may write the file can also shorten it under us: it belongs
+    /// into a folder of the user's own.
     pub fn create_in_file(path: &std::path::Path, len: u64) -> Result<Region, RegionError> {
         check_size(len)?;
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::CLOEXEC;
@@ -196,7 +205,8 @@ impl Region {
         reserve_pages(fd_of(&self.0.fd())?, offset, len)
     }
 
-    /// Gives the memory of a part back, which reads as zeros from here on and must be reserved before it is used again.
+    /// Gives the memory of a part back, which reads as zeros from here on and must be reserved
+    /// before it is used again.
     pub fn release(&self, offset: u64, len: u64) {
         if self.check(offset, len).is_ok() {
             let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
@@ -242,8 +252,9 @@ impl Region {
             .map_err(|errno| RegionError::System { call: "mmap", errno })
     }
 
-    /// Makes a region that only this mapping can write, whoever gets a descriptor and whatever he does with it, be he our own user or root. Kernels before 5.1
-    /// know no such seal; there the mode alone keeps other users out.
+    /// Makes a region that only this mapping can write, whoever gets a descriptor and whatever he
+    /// does with it, be he our own user or root. Kernels before 5.1 know no such seal; there the
+    /// mode alone keeps other users out.
     pub fn create_for_readers(len: u64) -> Result<Region, RegionError> {
         let fd = open_memfd(len, len)?;
         let region = Region::map_checked(fd, len, Protection::ReadWrite)?;
@@ -310,7 +321,8 @@ impl Region {
             Protection::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
             Protection::ReadOnly => ProtFlags::READ,
         };
-        // SAFETY: a fresh mapping at an address that the kernel chooses; it aliases nothing of this process.
+        // SAFETY: a fresh mapping at an address that the kernel chooses; it aliases nothing of this
+        // process.
         let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), mapped, prot, MapFlags::SHARED, &fd, 0) }
             .map_err(|errno| RegionError::System { call: "mmap", errno })?;
         Ok(Region(Arc::new(Mapping {
@@ -323,11 +335,13 @@ impl Region {
         })))
     }
 
-    /// Replaces the private pages of `base..base + mapped` by those of a new memfd with the same content.
+    /// Replaces the private pages of `base..base + mapped` by those of a new memfd with the same
+    /// content.
     ///
     /// # Safety
-    /// The range is page-aligned, private, readable and writable memory that stays allocated as long as the region lives, and no thread writes to it during
-    /// this call and during the drop of the last clone.
+    /// The range is page-aligned, private, readable and writable memory that stays allocated as
+    /// long as the region lives, and no thread writes to it during this call and during the drop of
+    /// the last clone.
     pub(crate) unsafe fn take_over(base: *mut u8, mapped: usize) -> Result<Region, RegionError> {
         let fd = reserved_memfd(mapped as u64, mapped as u64)?;
         // SAFETY: the caller vouches for the range and for the absence of writers.
@@ -343,14 +357,17 @@ impl Region {
         Ok(Region(Arc::new(mapping)))
     }
 
-    /// Moves the content onto new pages, so that whoever maps the old ones no longer reaches it (revocation by moving). Returns the new memfd.
+    /// Moves the content onto new pages, so that whoever maps the old ones no longer reaches it
+    /// (revocation by moving). Returns the new memfd.
     ///
-    /// Stores that other threads of this process make during the call may be lost; the caller stops them.
+    /// Stores that other threads of this process make during the call may be lost; the caller stops
+    /// them.
     pub fn move_pages(&self) -> Result<OwnedFd, RegionError> {
         let mut fd = self.0.fd();
         let new = reserved_memfd(self.0.len as u64, self.0.len as u64)?;
-        // SAFETY: the mapping is ours and lives as long as `self`; it is swapped by an atomic mremap, so every access sees old or new pages with the same
-        // content. Concurrent stores may be lost, which the documentation says, but touch no foreign memory.
+        // SAFETY: the mapping is ours and lives as long as `self`; it is swapped by an atomic
+        // mremap, so every access sees old or new pages with the same content. Concurrent stores
+        // may be lost, which the documentation says, but touch no foreign memory.
         unsafe { swap_pages(self.0.base, self.0.mapped, Some(&new))? };
         let clone = duplicate(&new)?;
         *fd = Some(new);
@@ -380,18 +397,21 @@ impl Region {
         self.0.base as usize
     }
 
-    /// Raw pointer to the first byte, for callers that take the responsibility of shared memory themselves.
+    /// Raw pointer to the first byte, for callers that take the responsibility of shared memory
+    /// themselves.
     pub fn as_ptr(&self) -> *mut u8 {
         self.0.base
     }
 
-    /// How many clones there are, this one included: whoever lent memory to a region knows at 1 that nobody else uses it any more.
+    /// How many clones there are, this one included: whoever lent memory to a region knows at 1
+    /// that nobody else uses it any more.
     pub fn users(&self) -> usize {
         Arc::strong_count(&self.0)
     }
 
-    /// Closes the descriptor of the memory: it stays mapped, and can be neither shared on nor changed from here. For memory that came from elsewhere, in a process whose
-    /// descriptors are others'.
+    /// Closes the descriptor of the memory: it stays mapped, and can be neither shared on nor
+    /// changed from here. For memory that came from elsewhere, in a process whose descriptors are
+    /// others'.
     pub fn let_descriptor_go(&self) {
         *self.0.fd() = None;
     }
@@ -402,7 +422,8 @@ impl Region {
         duplicate(fd_of(&fd)?)
     }
 
-    /// Maps whole pages of the region once more, present and locked in memory. The caller owns the mapping.
+    /// Maps whole pages of the region once more, present and locked in memory. The caller owns the
+    /// mapping.
     pub(crate) fn map_locked(&self, offset: u64, len: usize) -> Result<*mut core::ffi::c_void, Errno> {
         let fd = self.0.fd();
         let fd = fd.as_ref().ok_or(Errno::BADF)?;
@@ -446,7 +467,8 @@ impl Region {
     pub fn write_by(&self, how: Store, offset: u64, data: &[u8]) -> Result<(), OutOfBounds> {
         assert_eq!(self.0.protection, Protection::ReadWrite, "write to a region mapped for reading");
         self.check(offset, data.len() as u64)?;
-        // SAFETY: the range was checked, the mapping lives as long as `self`, and `data` is private memory, so it does not overlap a shared mapping.
+        // SAFETY: the range was checked, the mapping lives as long as `self`, and `data` is private
+        // memory, so it does not overlap a shared mapping.
         unsafe { copy::deposit(how, data.as_ptr(), self.0.base.add(offset as usize), data.len()) };
         Ok(())
     }
@@ -455,7 +477,8 @@ impl Region {
     #[inline]
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), OutOfBounds> {
         self.check(offset, into.len() as u64)?;
-        // SAFETY: the range was checked, the mapping lives as long as `self`, and `into` is private memory.
+        // SAFETY: the range was checked, the mapping lives as long as `self`, and `into` is private
+        // memory.
         unsafe { copy::bulk(self.0.base.add(offset as usize), into.as_mut_ptr(), into.len()) };
         Ok(())
     }
@@ -466,7 +489,8 @@ impl Region {
         if self.check(offset, data.len() as u64).is_err() {
             return false;
         }
-        // SAFETY: the range was checked and the mapping lives as long as `self`; if others store meanwhile, the answer is that of some mixture of bytes.
+        // SAFETY: the range was checked and the mapping lives as long as `self`; if others store
+        // meanwhile, the answer is that of some mixture of bytes.
         unsafe { libc::memcmp(self.0.base.add(offset as usize).cast(), data.as_ptr().cast(), data.len()) == 0 }
     }
 
@@ -513,8 +537,9 @@ impl Region {
     pub fn word(&self, offset: u64) -> Result<&AtomicU64, OutOfBounds> {
         self.check(offset, 8)?;
         assert_eq!(offset % 8, 0, "misaligned word");
-        // SAFETY: in bounds and aligned (regions start on a page), the mapping lives as long as `self`, and all processes use such words atomically; should one
-        // not, the value is garbage, which the caller treats as a claim.
+        // SAFETY: in bounds and aligned (regions start on a page), the mapping lives as long as
+        // `self`, and all processes use such words atomically; should one not, the value is
+        // garbage, which the caller treats as a claim.
         Ok(unsafe { AtomicU64::from_ptr(self.0.base.add(offset as usize).cast()) })
     }
 
@@ -538,7 +563,8 @@ impl Region {
     pub(crate) fn words(&self, offset: u64, count: usize) -> Result<&[AtomicU64], OutOfBounds> {
         self.check(offset, count as u64 * 8)?;
         assert_eq!(offset % 8, 0, "misaligned words");
-        // SAFETY: as for `word`; AtomicU64 has the layout of u64, so a slice of them covers exactly the checked range.
+        // SAFETY: as for `word`; AtomicU64 has the layout of u64, so a slice of them covers exactly
+        // the checked range.
         Ok(unsafe { std::slice::from_raw_parts(self.0.base.add(offset as usize).cast::<AtomicU64>(), count) })
     }
 }
@@ -575,8 +601,9 @@ impl Drop for Mapping {
                     let _ = unsafe { rustix::mm::munmap(self.base.add(left).cast(), piece) };
                 }
             }
-            // A failure leaves the pages shared, which is what they were; nothing is lost.
-            // SAFETY: `take_over`'s caller vouched that the range stays allocated and has no writers during this drop.
+            // A failure leaves the pages shared, which is what they were; nothing is lost. SAFETY:
+            // `take_over`'s caller vouched that the range stays allocated and has no writers during
+            // this drop.
             End::MakePrivate => unsafe {
                 let _ = swap_pages(self.base, self.mapped, None);
             },
@@ -613,7 +640,8 @@ fn memory_beyond(fd: &OwnedFd, offset: u64) -> Option<u64> {
 /// What keeps a memfd's size.
 const SIZE_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
-/// An unnamed memfd of `len` bytes, the pages of the first `reserved` reserved, sealed against every change of size.
+/// An unnamed memfd of `len` bytes, the pages of the first `reserved` reserved, sealed against
+/// every change of size.
 fn reserved_memfd(len: u64, reserved: u64) -> Result<OwnedFd, RegionError> {
     let fd = open_memfd(len, reserved)?;
     seal(&fd)?;
@@ -635,7 +663,8 @@ fn open_memfd(len: u64, reserved: u64) -> Result<OwnedFd, RegionError> {
     }
     let system = |call| move |errno| RegionError::System { call, errno };
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    // Kernels before 6.3 do not know NOEXEC_SEAL; later ones may be told to refuse memory that could be executed.
+    // Kernels before 6.3 do not know NOEXEC_SEAL; later ones may be told to refuse memory that
+    // could be executed.
     let fd = match rustix::fs::memfd_create("vmmc", flags | MemfdFlags::NOEXEC_SEAL) {
         Err(Errno::INVAL) => rustix::fs::memfd_create("vmmc", flags),
         made => made,
@@ -658,7 +687,8 @@ fn reserve_pages(fd: &OwnedFd, offset: u64, len: u64) -> Result<(), RegionError>
 /// Puts new pages with the same content under an address range: those of `fd`, or private ones.
 ///
 /// # Safety
-/// The range is page-aligned and mapped readable; nobody else relies on which pages back it. Stores made during the call may be lost.
+/// The range is page-aligned and mapped readable; nobody else relies on which pages back it. Stores
+/// made during the call may be lost.
 pub(crate) unsafe fn swap_pages(base: *mut u8, mapped: usize, fd: Option<&OwnedFd>) -> Result<(), RegionError> {
     let prot = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: fresh mappings at addresses that the kernel chooses.
@@ -669,8 +699,9 @@ pub(crate) unsafe fn swap_pages(base: *mut u8, mapped: usize, fd: Option<&OwnedF
         }
     }
     .map_err(|errno| RegionError::System { call: "mmap", errno })?;
-    // SAFETY: `staged` is a fresh mapping of `mapped` bytes, `base` is readable for as many. mremap replaces the old pages of `base` in one step; on failure the
-    // staged mapping is removed and the old one is untouched.
+    // SAFETY: `staged` is a fresh mapping of `mapped` bytes, `base` is readable for as many. mremap
+    // replaces the old pages of `base` in one step; on failure the staged mapping is removed and
+    // the old one is untouched.
     unsafe {
         std::ptr::copy_nonoverlapping(base, staged.cast::<u8>(), mapped);
         rustix::mm::mremap_fixed(staged, mapped, mapped, MremapFlags::MAYMOVE, base.cast()).map_err(|errno| {

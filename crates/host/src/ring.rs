@@ -1,11 +1,14 @@
-//! Single-producer, single-consumer rings of fixed slots in shared memory: the papers' command post buffer [UTLB §4.1] and its answers.
+//! Single-producer, single-consumer rings of fixed slots in shared memory: the papers' command post
+//! buffer [UTLB §4.1] and its answers.
 //!
-//! The first word of a slot is its sequence number: slot `i` (counted from 0 without end) is full when that word is `i + 1`. So the consumer polls
-//! the very cache line that brings the message, and a short message costs one line transfer. The consumer publishes how many slots it has given
+//! The first word of a slot is its sequence number: slot `i` (counted from 0 without end) is full
+//! when that word is `i + 1`. So the consumer polls the very cache line that brings the message,
+//! and a short message costs one line transfer. The consumer publishes how many slots it has given
 //! back; the producer looks at that only when the ring seems full.
 //!
-//! Invariant: `given back <= consumed <= produced <= given back + slots`. Both indices are private to their side; what the other side wrote is a claim:
-//! a wrong sequence number only makes the consumer wait, a wrong give-back count only makes the producer see a full ring.
+//! Invariant: `given back <= consumed <= produced <= given back + slots`. Both indices are private
+//! to their side; what the other side wrote is a claim: a wrong sequence number only makes the
+//! consumer wait, a wrong give-back count only makes the producer see a full ring.
 
 use crate::atomics::{AtomicU64, Ordering};
 #[cfg(not(loom))]
@@ -230,7 +233,8 @@ impl Full<'_> {
         }
     }
 
-    /// Takes the message out of the ring. The producer is told in steps of a quarter ring, which spares it cache-line traffic.
+    /// Takes the message out of the ring. The producer is told in steps of a quarter ring, which
+    /// spares it cache-line traffic.
     #[inline]
     pub fn done(self) {
         *self.consumed += 1;

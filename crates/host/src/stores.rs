@@ -1,10 +1,15 @@
-//! Which stores fill memory that another core reads next: ordinary ones, or ones that go past the cache.
+//! Which stores fill memory that another core reads next: ordinary ones, or ones that go past the
+//! cache.
 //!
-//! An ordinary store needs the line in its own cache, and the last reader has it: on processors whose cores lie far apart a copy then runs at a tenth of its speed, and the
-//! reader fetches the same lines back. A store past the cache waits for nobody, and the reader finds the bytes in memory; between cores that share their
-//! caches that is the longer way. Which holds is a matter of processor, of where the two threads run, and in a virtual machine of the moment: so both are timed, now and then.
+//! An ordinary store needs the line in its own cache, and the last reader has it: on processors
+//! whose cores lie far apart a copy then runs at a tenth of its speed, and the reader fetches the
+//! same lines back. A store past the cache waits for nobody, and the reader finds the bytes in
+//! memory; between cores that share their caches that is the longer way. Which holds is a matter of
+//! processor, of where the two threads run, and in a virtual machine of the moment: so both are
+//! timed, now and then.
 //!
-//! Invariant: how bytes are stored changes nothing but time. Source: measurements of docs/sockets.md.
+//! Invariant: how bytes are stored changes nothing but time. Source: measurements of
+//! docs/sockets.md.
 
 use crate::limits::{
     STORE_TRIAL_BYTES_MIN, STORE_TRIAL_EVERY, STORE_TRIAL_EVERY_MAX, STORES_BEFORE_TRIAL, STORES_PAST_CACHE_BYTES_MIN,
@@ -46,7 +51,8 @@ impl Default for Stores {
 }
 
 impl Stores {
-    /// Makes one copy of about `len` bytes in the way that pays; `copy` says how many bytes it copied.
+    /// Makes one copy of about `len` bytes in the way that pays; `copy` says how many bytes it
+    /// copied.
     #[inline]
     pub fn copy(&self, len: u64, now_ns: impl Fn() -> u64, copy: impl FnOnce(Store) -> u64) -> u64 {
         if len >= STORE_TRIAL_BYTES_MIN {
@@ -80,7 +86,8 @@ impl Stores {
         copied
     }
 
-    /// Past the cache the writer saves the difference, and the reader loses what the first bytes take to come from memory, and some: half as much as the stores themselves.
+    /// Past the cache the writer saves the difference, and the reader loses what the first bytes
+    /// take to come from memory, and some: half as much as the stores themselves.
     fn decide(&self) {
         let [cached, past] = [Store::Cached, Store::PastCache].map(|how| self.cost[how as usize].load(Relaxed));
         let from = match cached.saturating_sub(past + past / 2) {
@@ -99,7 +106,8 @@ mod tests {
     use super::*;
     use std::cell::Cell;
 
-    /// Copies on a machine where a MiB takes so many nanoseconds; gives how many of them went past the cache.
+    /// Copies on a machine where a MiB takes so many nanoseconds; gives how many of them went past
+    /// the cache.
     fn copies(stores: &Stores, count: u32, len: u64, cached_ns: u64, past_ns: u64) -> u32 {
         let (clock, mut past) = (Cell::new(0), 0);
         for _ in 0..count {

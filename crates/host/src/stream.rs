@@ -1,4 +1,5 @@
-//! Memory of stream sockets: what the two ends of an upgraded connection share, and the kernel calls that the upgrade needs.
+//! Memory of stream sockets: what the two ends of an upgraded connection share, and the kernel
+//! calls that the upgrade needs.
 //!
 //! ```text
 //!   slab (one memfd, shared by a pair of processes)            bells (one memfd for each process, shared by it with its peers)
@@ -10,8 +11,9 @@
 //!   behind all slots: two large rings for each, which get memory when they are needed
 //! ```
 //!
-//! Invariant: every word here can be written by the other side at any time, so all are claims; positions are masked before they become addresses, so the worst
-//! that a peer can do is to spoil the bytes of its own connection. Source: [NT §4]; DESIGN, sockets.
+//! Invariant: every word here can be written by the other side at any time, so all are claims;
+//! positions are masked before they become addresses, so the worst that a peer can do is to spoil
+//! the bytes of its own connection. Source: [NT §4]; DESIGN, sockets.
 
 #[cfg(not(loom))]
 mod bells;
@@ -60,14 +62,17 @@ pub use words::{DirectionWords, EndWords, Epoch, Flags, Layout, Left, Phase, Sle
 
 #[cfg(not(loom))]
 impl SleepWord {
-    /// Sleeps until woken, a signal handler runs, or `slice` is over (`ETIMEDOUT`). Only after [`announce`](Self::announce) and a look in vain. What is `restartable` goes
-    /// on by itself after handlers that ask for it (`SA_RESTART`), as a receive without a timeout does; else every handler ends it, as with a timeout.
+    /// Sleeps until woken, a signal handler runs, or `slice` is over (`ETIMEDOUT`). Only after
+    /// [`announce`](Self::announce) and a look in vain. What is `restartable` goes on by itself
+    /// after handlers that ask for it (`SA_RESTART`), as a receive without a timeout does; else
+    /// every handler ends it, as with a timeout.
     pub fn sleep(&self, slice: std::time::Duration, restartable: bool) -> Result<(), rustix::io::Errno> {
         use rustix::io::Errno;
         use rustix::thread::futex::{Flags, Timespec, wait};
         let short = Timespec { tv_sec: slice.as_secs() as i64, tv_nsec: i64::from(slice.subsec_nanos()) };
         let slept = match restartable.then(|| self.sleep_restartable(slice)) {
-            // Before Linux 5.16 only a sleep without an end is restarted; it hears of a death from the node alone.
+            // Before Linux 5.16 only a sleep without an end is restarted; it hears of a death from
+            // the node alone.
             Some(Err(Errno::NOSYS | Errno::PERM)) => wait(&self.0, Flags::empty(), 1, None),
             Some(slept) => slept,
             None => wait(&self.0, Flags::empty(), 1, Some(&short)),
@@ -91,7 +96,8 @@ impl SleepWord {
         waitv(&[wait], WaitvFlags::empty(), Some(&end), rustix::time::ClockId::Monotonic).map(|_| ())
     }
 
-    /// Wakes whoever sleeps, if the announcement says that somebody does. The caller has published and passed a full fence.
+    /// Wakes whoever sleeps, if the announcement says that somebody does. The caller has published
+    /// and passed a full fence.
     #[inline]
     pub fn wake(&self) {
         if self.take() {

@@ -1,13 +1,13 @@
 //! Text for people: words of others that must not move a terminal, and times.
 //!
-//! Invariant: what comes out of [`printable`] has no character that a terminal obeys, or that changes the order in which
-//! a reader sees the others.
+//! Invariant: what comes out of [`printable`] has no character that a terminal obeys, or that
+//! changes the order in which a reader sees the others.
 
 use std::borrow::Cow;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Text of somebody else, fit for a terminal, a line of a log or a cell of a table: what a terminal would obey is
-/// written as in a string of Rust (`\u{1b}`, `\n`).
+/// Text of somebody else, fit for a terminal, a line of a log or a cell of a table: what a terminal
+/// would obey is written as in a string of Rust (`\u{1b}`, `\n`).
 pub fn printable(text: &str) -> Cow<'_, str> {
     escape(text, moves_a_terminal)
 }
@@ -17,7 +17,8 @@ pub fn printable_lines(text: &str) -> Cow<'_, str> {
     escape(text, |c| !matches!(c, '\n' | '\t') && moves_a_terminal(c))
 }
 
-/// JSON, which is ours, of strings that may not be: control characters that JSON allows as they are get its own escapes.
+/// JSON, which is ours, of strings that may not be: control characters that JSON allows as they are
+/// get its own escapes.
 pub fn printable_json(text: &str) -> Cow<'_, str> {
     if !text.chars().any(|c| c != '\n' && moves_a_terminal(c)) {
         return Cow::Borrowed(text);
@@ -41,7 +42,8 @@ fn escape(text: &str, bad: impl Fn(char) -> bool) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Control characters (C0, DEL, C1), and those that turn the direction of writing, end lines or have no width.
+/// Control characters (C0, DEL, C1), and those that turn the direction of writing, end lines or
+/// have no width.
 fn moves_a_terminal(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
@@ -56,9 +58,9 @@ pub fn utc(time: SystemTime) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:03}Z", since.subsec_millis())
 }
 
-/// Year, month and day of a number of days after the first of 1970, by the Gregorian calendar. Years are counted from
-/// March here, so that the odd day of February is the last one. Source: H. Hinnant, "chrono-Compatible Low-Level Date
-/// Algorithms", `civil_from_days`.
+/// Year, month and day of a number of days after the first of 1970, by the Gregorian calendar.
+/// Years are counted from March here, so that the odd day of February is the last one. Source: H.
+/// Hinnant, "chrono-Compatible Low-Level Date Algorithms", `civil_from_days`.
 fn civil(days: u64) -> (u64, u64, u64) {
     let days = days + 719_468;
     let (era, of_era) = (days / 146_097, days % 146_097);

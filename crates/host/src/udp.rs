@@ -1,9 +1,12 @@
-//! UDP sockets for the engine's datagrams: large buffers, segmentation offload, batched receives, path size.
+//! UDP sockets for the engine's datagrams: large buffers, segmentation offload, batched receives,
+//! path size.
 //!
-//! Invariant: no call waits; what the kernel lacks (offload, large buffers) is found out once and done without. Source: DESIGN §3 "Between nodes".
+//! Invariant: no call waits; what the kernel lacks (offload, large buffers) is found out once and
+//! done without. Source: DESIGN §3 "Between nodes".
 //!
-//! Calls with a control message go to libc because rustix wraps neither `UDP_SEGMENT` / `UDP_GRO` nor `recvmmsg`. Single datagrams go through rustix, whose calls
-//! are not points where a thread can be cancelled: marking those costs time with each.
+//! Calls with a control message go to libc because rustix wraps neither `UDP_SEGMENT` / `UDP_GRO`
+//! nor `recvmmsg`. Single datagrams go through rustix, whose calls are not points where a thread
+//! can be cancelled: marking those costs time with each.
 
 use crate::Region;
 use crate::limits::{UDP_BATCH, UDP_DATAGRAM_BYTES_MAX, UDP_SEGMENTS_MAX};
@@ -16,7 +19,8 @@ use std::mem::{self, MaybeUninit};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-/// Bytes for the control messages of one datagram: one `cmsghdr` with a 4-byte value, and room to spare.
+/// Bytes for the control messages of one datagram: one `cmsghdr` with a 4-byte value, and room to
+/// spare.
 const CONTROL_BYTES: usize = 64;
 const SEND: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
 const RECEIVE: RecvFlags = RecvFlags::DONTWAIT;
@@ -56,14 +60,17 @@ impl UdpPort {
         UdpPort::set_up(UdpSocket::bind(address)?, buffer_bytes)
     }
 
-    /// A second socket on the same address, connected to `peer`: the kernel spares looking up the route of each datagram, and hands it what comes from there.
+    /// A second socket on the same address, connected to `peer`: the kernel spares looking up the
+    /// route of each datagram, and hands it what comes from there.
     pub fn connected(&self, peer: SocketAddr, buffer_bytes: usize) -> io::Result<UdpPort> {
-        // Two sockets share an address if both agree at the time of binding. Afterwards the first one alone decides again who may join it.
+        // Two sockets share an address if both agree at the time of binding. Afterwards the first
+        // one alone decides again who may join it.
         set_option(&self.socket, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
         let bound = bind_shared(self.local);
         set_option(&self.socket, libc::SOL_SOCKET, libc::SO_REUSEPORT, 0)?;
         let socket = bound?;
-        // What strangers send between these two calls comes out of this socket as if the peer had sent it: no more than any stranger could do by forging.
+        // What strangers send between these two calls comes out of this socket as if the peer had
+        // sent it: no more than any stranger could do by forging.
         socket.connect(peer)?;
         set_option(&socket, libc::SOL_SOCKET, libc::SO_REUSEPORT, 0)?;
         Ok(UdpPort { peer: Some(peer), ..UdpPort::set_up(socket, buffer_bytes)? })
@@ -73,28 +80,32 @@ impl UdpPort {
         socket.set_nonblocking(true)?;
         let address = socket.local_addr()?;
         let bytes = i32::try_from(buffer_bytes).unwrap_or(i32::MAX);
-        // What was not granted shows in `buffer_bytes`. The forced variants need a privilege, and then ignore the system-wide maximum.
+        // What was not granted shows in `buffer_bytes`. The forced variants need a privilege, and
+        // then ignore the system-wide maximum.
         for (forced, plain) in [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)] {
             if set_option(&socket, libc::SOL_SOCKET, forced, bytes).is_err() {
                 let _ = set_option(&socket, libc::SOL_SOCKET, plain, bytes);
             }
         }
-        // Without offload for receives, several datagrams simply come one by one. On loopback datagrams can be as large as a receive anyway, and the plain call is
-        // the quicker one.
+        // Without offload for receives, several datagrams simply come one by one. On loopback
+        // datagrams can be as large as a receive anyway, and the plain call is the quicker one.
         let joins = !address.ip().is_loopback() && set_option(&socket, libc::SOL_UDP, libc::UDP_GRO, 1).is_ok();
         let segments = get_option(&socket, libc::SOL_UDP, libc::UDP_SEGMENT).is_ok();
-        // Datagrams are never cut up by IP: a lost fragment would lose them all, and the engine must learn of paths that are smaller than they look.
+        // Datagrams are never cut up by IP: a lost fragment would lose them all, and the engine
+        // must learn of paths that are smaller than they look.
         let (level, option) = path_size_option(&address);
         let _ = set_option(&socket, level, option, libc::IP_PMTUDISC_DO);
         Ok(UdpPort { socket: socket.into(), local: address, segments, joins, peer: None, last: LastLook::Taken })
     }
 
-    /// Takes out of the kernel's queue what a [receive](ReceiveBatch::receive) has given and left there, as the next one would do. Until then the socket looks readable.
+    /// Takes out of the kernel's queue what a [receive](ReceiveBatch::receive) has given and left
+    /// there, as the next one would do. Until then the socket looks readable.
     #[inline]
     pub fn release(&mut self) {
         if self.last == LastLook::Left {
             self.last = LastLook::Taken;
-            // It is there, and this socket has no other reader. Should it stay all the same, it is given once more, as datagrams may be.
+            // It is there, and this socket has no other reader. Should it stay all the same, it is
+            // given once more, as datagrams may be.
             let _ = net::recv(&self.socket, &mut [0u8; 0], RECEIVE);
         }
     }
@@ -104,7 +115,8 @@ impl UdpPort {
         self.local
     }
 
-    /// Bytes of the receive buffer, as the kernel counts them (its own bookkeeping included, about half).
+    /// Bytes of the receive buffer, as the kernel counts them (its own bookkeeping included, about
+    /// half).
     pub fn receive_buffer_bytes(&self) -> usize {
         get_option(&self.socket, libc::SOL_SOCKET, libc::SO_RCVBUF).map_or(0, |n| n as usize)
     }
@@ -138,7 +150,8 @@ impl UdpPort {
     /// Sends `bytes` as datagrams of `segment_bytes` each (the last may be shorter).
     ///
     /// # Panics
-    /// If `segment_bytes` is 0, or several segments are asked for where [`sends_segments`](Self::sends_segments) is false or that exceed the bounds of
+    /// If `segment_bytes` is 0, or several segments are asked for where
+    /// [`sends_segments`](Self::sends_segments) is false or that exceed the bounds of
     /// [`crate::limits`].
     pub fn send(&self, to: SocketAddr, bytes: &[u8], segment_bytes: usize) -> io::Result<()> {
         assert!(segment_bytes > 0 && bytes.len() <= UDP_DATAGRAM_BYTES_MAX, "send of {} bytes", bytes.len());
@@ -166,7 +179,8 @@ impl UdpPort {
         sent
     }
 
-    /// Sends one datagram: `head`, then memory of a region straight from its place, then `tail`. What goes out is what the memory holds while the kernel copies it.
+    /// Sends one datagram: `head`, then memory of a region straight from its place, then `tail`.
+    /// What goes out is what the memory holds while the kernel copies it.
     ///
     /// # Panics
     /// If the range is not in the region.
@@ -185,9 +199,10 @@ impl UdpPort {
         unsafe { self.send_message(to, &mut iovs, None, SEND) }
     }
 
-    /// As [`send_around`](Self::send_around), but the kernel takes references to the pages of the region instead of a copy, through `pipe`: what arrives is what
-    /// the memory holds when the receiver takes the datagram. The caller asks the pipe first whether it [takes](PagePipe::takes) the range. After an error the
-    /// datagram may have gone out cut short.
+    /// As [`send_around`](Self::send_around), but the kernel takes references to the pages of the
+    /// region instead of a copy, through `pipe`: what arrives is what the memory holds when the
+    /// receiver takes the datagram. The caller asks the pipe first whether it
+    /// [takes](PagePipe::takes) the range. After an error the datagram may have gone out cut short.
     ///
     /// # Panics
     /// If the range is not in the region.
@@ -214,18 +229,21 @@ impl UdpPort {
     ) -> io::Result<()> {
         pipe.fill(region, offset, len)?;
         let piece = libc::iovec { iov_base: head.as_ptr().cast_mut().cast(), iov_len: head.len() };
-        // Of a datagram that comes in parts the kernel computes the checksum at once, by reading all of it, unless it may have to be cut up later.
+        // Of a datagram that comes in parts the kernel computes the checksum at once, by reading
+        // all of it, unless it may have to be cut up later.
         let uncut = self.segments.then_some(UDP_DATAGRAM_BYTES_MAX as u16);
         // SAFETY: the piece is `head`.
         unsafe { self.send_message(to, &mut [piece], uncut, SEND | SendFlags::MORE) }?;
         self.end_pages(pipe, to, len, tail)
     }
 
-    /// Adds what is in the pipe, `len` bytes, and `tail` to the datagram that was begun, and lets it go.
+    /// Adds what is in the pipe, `len` bytes, and `tail` to the datagram that was begun, and lets
+    /// it go.
     fn end_pages(&self, pipe: &PagePipe, to: SocketAddr, len: usize, tail: &[u8]) -> io::Result<()> {
         let ended = pipe.empty_into(&self.socket, len).and_then(|()| self.send(to, tail, tail.len().max(1)));
         if ended.is_err() {
-            // Whatever the socket still holds back must not become part of the next datagram. If it holds nothing, this is an empty one.
+            // Whatever the socket still holds back must not become part of the next datagram. If it
+            // holds nothing, this is an empty one.
             let _ = self.send(to, &[], 1);
         }
         ended
@@ -260,7 +278,8 @@ impl UdpPort {
             message.msg_control = control.0.as_mut_ptr().cast();
             // SAFETY: CMSG_SPACE only computes.
             message.msg_controllen = unsafe { libc::CMSG_SPACE(2) } as _;
-            // SAFETY: the control buffer is aligned (see `Control`) and larger than CMSG_SPACE(2), so the first header and its two bytes of data lie in it.
+            // SAFETY: the control buffer is aligned (see `Control`) and larger than CMSG_SPACE(2),
+            // so the first header and its two bytes of data lie in it.
             unsafe {
                 let header = libc::CMSG_FIRSTHDR(&raw const message);
                 (*header).cmsg_level = libc::SOL_UDP;
@@ -269,7 +288,8 @@ impl UdpPort {
                 libc::CMSG_DATA(header).cast::<u16>().write_unaligned(segment_bytes);
             }
         }
-        // SAFETY: all pointers in `message` are to locals and to the pieces, which the caller vouches for; the kernel only reads them.
+        // SAFETY: all pointers in `message` are to locals and to the pieces, which the caller
+        // vouches for; the kernel only reads them.
         let sent = unsafe { libc::sendmsg(self.socket.as_raw_fd(), &raw const message, flags.bits() as i32) };
         if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
@@ -324,9 +344,11 @@ impl ReceiveBatch {
         }
     }
 
-    /// Receives what is there, at most `max` (or [`UDP_BATCH`]) receives, and gives each datagram to `each`. When nothing is there it looks again, `looks` times in
-    /// all. Returns the number of receives; 0 when nothing came. A single datagram that comes after a look in vain may be left in the kernel's queue until the next call or
-    /// [`UdpPort::release`]: whoever waits for it need not wait until the kernel has freed its memory too.
+    /// Receives what is there, at most `max` (or [`UDP_BATCH`]) receives, and gives each datagram
+    /// to `each`. When nothing is there it looks again, `looks` times in all. Returns the number of
+    /// receives; 0 when nothing came. A single datagram that comes after a look in vain may be left
+    /// in the kernel's queue until the next call or [`UdpPort::release`]: whoever waits for it need
+    /// not wait until the kernel has freed its memory too.
     #[inline]
     pub fn receive(
         &mut self,
@@ -357,7 +379,8 @@ impl ReceiveBatch {
         Ok(count)
     }
 
-    /// The quickest call for a single datagram, with nothing around the system call of looks in vain: they decide how soon after its arrival it is found.
+    /// The quickest call for a single datagram, with nothing around the system call of looks in
+    /// vain: they decide how soon after its arrival it is found.
     #[inline]
     fn receive_one(
         &mut self,
@@ -416,7 +439,8 @@ impl ReceiveBatch {
             header.msg_control = self.controls[i].0.as_mut_ptr().cast();
             header.msg_controllen = CONTROL_BYTES as _;
         }
-        // SAFETY: `max <= UDP_BATCH` headers are filled in; their pointers are to buffers of this value and to locals, disjoint, and live through the call.
+        // SAFETY: `max <= UDP_BATCH` headers are filled in; their pointers are to buffers of this
+        // value and to locals, disjoint, and live through the call.
         let got = unsafe {
             libc::recvmmsg(
                 port.socket.as_raw_fd(),
@@ -435,7 +459,8 @@ impl ReceiveBatch {
             let message = unsafe { message.assume_init_ref() };
             let len = (message.msg_len as usize).min(BUFFER_BYTES);
             let segment_bytes = joined_segment(&message.msg_hdr).unwrap_or(len).max(1);
-            // A sender whose address is of neither family cannot be answered: its datagram counts as empty.
+            // A sender whose address is of neither family cannot be answered: its datagram counts
+            // as empty.
             let from = self.names[i].address();
             let none = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
             self.came.push(Came {
@@ -457,11 +482,13 @@ impl Default for ReceiveBatch {
 /// Bytes of one receive buffer: the largest datagram, and the largest join of several.
 const BUFFER_BYTES: usize = 1 << 16;
 
-/// Where receive buffers start within their page. The kernel's payloads start near the beginning of a page, and string instructions of some processors copy
-/// at a tenth of their speed between places that are 1 to 63 bytes apart in their pages (see `copy.rs`): the middle is far from there.
+/// Where receive buffers start within their page. The kernel's payloads start near the beginning of
+/// a page, and string instructions of some processors copy at a tenth of their speed between places
+/// that are 1 to 63 bytes apart in their pages (see `copy.rs`): the middle is far from there.
 const IN_PAGE_BYTES: usize = 2048;
 
-/// Errors that earlier sends left on the socket (a peer that is not there) and empty queues are not errors of a receive.
+/// Errors that earlier sends left on the socket (a peer that is not there) and empty queues are not
+/// errors of a receive.
 #[inline]
 fn nothing_there(error: Errno) -> io::Result<usize> {
     match error {
@@ -472,7 +499,8 @@ fn nothing_there(error: Errno) -> io::Result<usize> {
 
 /// Segment size, if the kernel joined several datagrams.
 fn joined_segment(message: &libc::msghdr) -> Option<usize> {
-    // SAFETY: the kernel has filled the control buffer and set its length; the walk stays inside, and the value of UDP_GRO is an int.
+    // SAFETY: the kernel has filled the control buffer and set its length; the walk stays inside,
+    // and the value of UDP_GRO is an int.
     unsafe {
         let mut header = libc::CMSG_FIRSTHDR(message);
         while !header.is_null() {
@@ -491,7 +519,8 @@ fn joined_segment(message: &libc::msghdr) -> Option<usize> {
 pub struct Way {
     /// UDP payload bytes that fit without being cut up.
     pub payload_bytes: usize,
-    /// The address of this machine that datagrams to there come from, unless a socket says otherwise.
+    /// The address of this machine that datagrams to there come from, unless a socket says
+    /// otherwise.
     pub source: IpAddr,
 }
 
@@ -547,7 +576,8 @@ impl SocketName {
                 sin.sin_family = libc::AF_INET as libc::sa_family_t;
                 sin.sin_port = v4.port().to_be();
                 sin.sin_addr.s_addr = u32::from_ne_bytes(v4.ip().octets());
-                // SAFETY: sockaddr_storage is made to hold every address type: large enough and aligned.
+                // SAFETY: sockaddr_storage is made to hold every address type: large enough and
+                // aligned.
                 unsafe { at.cast::<libc::sockaddr_in>().write(sin) };
                 name.len = mem::size_of::<libc::sockaddr_in>() as libc::socklen_t;
             }
@@ -571,7 +601,8 @@ impl SocketName {
         let at = &raw const self.storage;
         match i32::from(self.storage.ss_family) {
             libc::AF_INET => {
-                // SAFETY: the storage is large enough and aligned for it, any bytes are a valid sockaddr_in.
+                // SAFETY: the storage is large enough and aligned for it, any bytes are a valid
+                // sockaddr_in.
                 let sin = unsafe { at.cast::<libc::sockaddr_in>().read() };
                 let ip = Ipv4Addr::from(sin.sin_addr.s_addr.to_ne_bytes());
                 Some(SocketAddr::V4(SocketAddrV4::new(ip, u16::from_be(sin.sin_port))))
@@ -706,7 +737,8 @@ mod tests {
         let bytes: Vec<u8> = (0..200_000u32).map(|i| (i / 7) as u8).collect();
         region.write(0, &bytes).unwrap();
         let full = SPLICED_PAGES_MAX * PAGE_BYTES;
-        // Whole pages, parts of pages at either end, a single byte, all that fits with a head and a tail.
+        // Whole pages, parts of pages at either end, a single byte, all that fits with a head and a
+        // tail.
         let ranges = [(0, 61_440), (4_000, 57_000), (8_191, 1), (4_096, 61_000), (1, 8_192), (3, full - 100)];
         for port in [&a, &hot] {
             for (offset, len) in ranges {

@@ -1,10 +1,11 @@
 //! Waiting: spin, then yield, then block; or step the node that lives in this process.
 //!
-//! This is the one place where a thread sleeps. An embedded node and the simulator install a [`Stepper`] here; all blocking calls of the library come
-//! through [`Waiter::wait`].
+//! This is the one place where a thread sleeps. An embedded node and the simulator install a
+//! [`Stepper`] here; all blocking calls of the library come through [`Waiter::wait`].
 //!
-//! Invariant: every wait ends at its deadline; a wait that blocks has first announced itself in the sleep flag, so no wake-up is lost: the waker publishes,
-//! fences, looks at the flag; the sleeper sets the flag, fences, looks again, sleeps.
+//! Invariant: every wait ends at its deadline; a wait that blocks has first announced itself in the
+//! sleep flag, so no wake-up is lost: the waker publishes, fences, looks at the flag; the sleeper
+//! sets the flag, fences, looks again, sleeps.
 
 use crate::abi::RawCommand;
 use crate::channel::{ChannelError, wait_fd};
@@ -57,17 +58,21 @@ pub trait Stepper: Send + Sync {
     fn now(&self) -> Nanos;
     /// Does what can be done now; says whether there was anything.
     fn step(&self) -> bool;
-    /// As [`step`](Self::step), by a thread whose last step found nothing a moment ago: need not read the clock again, and may look `times` times for what comes.
+    /// As [`step`](Self::step), by a thread whose last step found nothing a moment ago: need not
+    /// read the clock again, and may look `times` times for what comes.
     fn step_again(&self, _times: u32) -> bool {
         self.step()
     }
-    /// Does this for this attachment now, past the command ring, if nothing stands before it. False: nothing happened; post it.
+    /// Does this for this attachment now, past the command ring, if nothing stands before it.
+    /// False: nothing happened; post it.
     fn send_now(&self, _what: &Direct<'_>) -> bool {
         false
     }
-    /// Sleeps until there may be something to do, at most until `until`. A simulator moves its clock instead.
+    /// Sleeps until there may be something to do, at most until `until`. A simulator moves its
+    /// clock instead.
     fn park(&self, until: Nanos);
-    /// How long steps may find nothing before the thread parks, ns. A simulator parks at once: its clock only moves there.
+    /// How long steps may find nothing before the thread parks, ns. A simulator parks at once: its
+    /// clock only moves there.
     fn patience_ns(&self) -> u64 {
         POLL_MAX_NS
     }
@@ -83,7 +88,8 @@ pub struct TimedOut;
 pub struct Patience {
     /// Replaces the default time of waits that have no deadline of their own.
     pub timeout: Option<Duration>,
-    /// Asked every [`INTERRUPT_SLICE`] while a wait sleeps; when it says yes the wait ends as if its deadline had passed.
+    /// Asked every [`INTERRUPT_SLICE`] while a wait sleeps; when it says yes the wait ends as if
+    /// its deadline had passed.
     pub interrupted: Option<fn() -> bool>,
 }
 
@@ -91,7 +97,8 @@ thread_local! {
     static PATIENCE: Cell<Patience> = const { Cell::new(Patience { timeout: None, interrupted: None }) };
 }
 
-/// Runs a function whose waits on this thread are bounded by `patience`: how languages with interrupts of their own, and calls with a timeout each, sit on top.
+/// Runs a function whose waits on this thread are bounded by `patience`: how languages with
+/// interrupts of their own, and calls with a timeout each, sit on top.
 pub fn with_patience<R>(patience: Patience, run: impl FnOnce() -> R) -> R {
     struct Restore(Patience);
     impl Drop for Restore {
@@ -103,7 +110,8 @@ pub fn with_patience<R>(patience: Patience, run: impl FnOnce() -> R) -> R {
     run()
 }
 
-/// Sets the patience of this thread until the next change; [`with_patience`] restores what it found.
+/// Sets the patience of this thread until the next change; [`with_patience`] restores what it
+/// found.
 pub fn set_patience(patience: Patience) {
     PATIENCE.set(patience);
 }
@@ -122,15 +130,18 @@ pub fn is_interrupted() -> bool {
 #[derive(Clone)]
 pub struct Waiter {
     stepper: Option<Arc<dyn Stepper>>,
-    /// Nanoseconds to poll before blocking; adapts between [`POLL_MIN_NS`] and [`POLL_MAX_NS`] to whether polling succeeds.
+    /// Nanoseconds to poll before blocking; adapts between [`POLL_MIN_NS`] and [`POLL_MAX_NS`] to
+    /// whether polling succeeds.
     poll_ns: Arc<AtomicU64>,
     /// Waits that napped since the last one that looked for [`POLL_LONG_NS`].
     naps: Arc<AtomicU32>,
     yields: Arc<Yields>,
 }
 
-/// Whether giving the core away between looks pays. A busy third party keeps it for a whole time slice each time; then it is better to sleep, for who is woken gets
-/// the core before who was busy. A hypervisor that takes the core does so now and then, and whoever sleeps then waits for it longer still.
+/// Whether giving the core away between looks pays. A busy third party keeps it for a whole time
+/// slice each time; then it is better to sleep, for who is woken gets the core before who was busy.
+/// A hypervisor that takes the core does so now and then, and whoever sleeps then waits for it
+/// longer still.
 #[derive(Debug, Default)]
 pub struct Yields {
     /// Sleeps until the next try.
@@ -171,11 +182,14 @@ impl Yields {
     }
 }
 
-/// Longest polling before a wait blocks: what a blocking wake-up costs on a virtual machine, so polling at most doubles a wait.
+/// Longest polling before a wait blocks: what a blocking wake-up costs on a virtual machine, so
+/// polling at most doubles a wait.
 pub const POLL_MAX_NS: u64 = 50_000;
-/// Polling of one wait in [`NAPS_BEFORE_POLL`] that nap: as long as a nap of the other side takes, and an answer.
+/// Polling of one wait in [`NAPS_BEFORE_POLL`] that nap: as long as a nap of the other side takes,
+/// and an answer.
 const POLL_LONG_NS: u64 = 150_000;
-/// Naps say nothing about when the word came that they found: two that nap for each other would do so for ever. So now and then one looks for longer.
+/// Naps say nothing about when the word came that they found: two that nap for each other would do
+/// so for ever. So now and then one looks for longer.
 const NAPS_BEFORE_POLL: u32 = 16;
 /// What a blocking wake-up costs there.
 const WAKE_NS: u64 = 50_000;
@@ -234,8 +248,9 @@ impl Waiter {
         self.stepper.as_ref().is_some_and(|stepper| stepper.step())
     }
 
-    /// The beginning of a wait that may be long, for a thread that steps the node that is ours to run: looks for what may be under way already for some 15 us, with nothing
-    /// between a step and `ready`. None: it has not come, or this is not for such a thread or wait.
+    /// The beginning of a wait that may be long, for a thread that steps the node that is ours to
+    /// run: looks for what may be under way already for some 15 us, with nothing between a step and
+    /// `ready`. None: it has not come, or this is not for such a thread or wait.
     #[inline]
     pub fn look_quickly<T>(&self, deadline: Deadline, mut ready: impl FnMut() -> Option<T>) -> Option<T> {
         let stepper = self.stepper.as_deref()?;
@@ -249,7 +264,8 @@ impl Waiter {
         (0..QUICK_STEPS).find_map(|_| step_and_look(stepper, STEPS_A_LOOK, &mut ready).ok())
     }
 
-    /// Does this past the command ring, if the node is ours to run and nothing stands before it; see [`Stepper::send_now`].
+    /// Does this past the command ring, if the node is ours to run and nothing stands before it;
+    /// see [`Stepper::send_now`].
     #[inline]
     pub fn send_now(&self, what: &Direct<'_>) -> bool {
         self.stepper.as_ref().is_some_and(|stepper| stepper.send_now(what))
@@ -260,8 +276,9 @@ impl Waiter {
         self.naps.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Waits until `ready` gives something. `block` sleeps until there may be news, at most until the given time; it must announce itself and look once
-    /// more before it sleeps (see [`WakeReceiver::sleep`]).
+    /// Waits until `ready` gives something. `block` sleeps until there may be news, at most until
+    /// the given time; it must announce itself and look once more before it sleeps (see
+    /// [`WakeReceiver::sleep`]).
     pub fn wait<T>(
         &self,
         deadline: Deadline,
@@ -349,8 +366,9 @@ impl Waiter {
             let found = ready();
             let now = Nanos::monotonic();
             if let Some(value) = found {
-                // Without the wake-up it would have been there in time. Otherwise two that wait for each other would never leave their sleeps: each one's
-                // wake-up makes the other one's wait too long to be polled.
+                // Without the wake-up it would have been there in time. Otherwise two that wait for
+                // each other would never leave their sleeps: each one's wake-up makes the other
+                // one's wait too long to be polled.
                 if yields && now.since(start).as_nanos() as u64 <= POLL_MAX_NS + WAKE_NS {
                     self.adapt(true);
                 }
@@ -410,7 +428,8 @@ fn wait_stepping<T>(
 /// Nothing is ready; whether the node had work.
 struct Worked(bool);
 
-/// One step, and if there was nothing to do some more that need no clock, each kind with a look at what is waited for.
+/// One step, and if there was nothing to do some more that need no clock, each kind with a look at
+/// what is waited for.
 #[inline]
 fn step_and_look<T>(stepper: &dyn Stepper, steps: u32, ready: &mut impl FnMut() -> Option<T>) -> Result<T, Worked> {
     let worked = stepper.step();
@@ -424,7 +443,8 @@ fn step_and_look<T>(stepper: &dyn Stepper, steps: u32, ready: &mut impl FnMut() 
     ready().ok_or(Worked(worked))
 }
 
-/// The sleeping side of a wake-up: a pipe that only its owner reads. It is also the descriptor for event loops.
+/// The sleeping side of a wake-up: a pipe that only its owner reads. It is also the descriptor for
+/// event loops.
 #[derive(Debug)]
 pub struct WakeReceiver(OwnedFd);
 
@@ -452,14 +472,16 @@ impl WakeReceiver {
         while matches!(rustix::io::read(&self.0, &mut bytes), Ok(n) if n == bytes.len()) {}
     }
 
-    /// Sleeps until somebody wakes us or the deadline passes. `flag` tells wakers that we sleep; `look` is the last look after the flag is set: true means stay awake.
+    /// Sleeps until somebody wakes us or the deadline passes. `flag` tells wakers that we sleep;
+    /// `look` is the last look after the flag is set: true means stay awake.
     pub fn sleep(&self, flags: &[&AtomicU64], deadline: Deadline, look: impl FnOnce() -> bool) {
         self.drain();
         for flag in flags {
             announce_sleep(flag);
         }
         if !look() {
-            // A failure other than the deadline (which the caller sees on its clock) shows as an early return; the caller's loop looks again.
+            // A failure other than the deadline (which the caller sees on its clock) shows as an
+            // early return; the caller's loop looks again.
             let _ = wait_fd(self.0.as_fd(), PollFlags::IN, deadline);
         }
         for flag in flags {
@@ -485,7 +507,8 @@ impl WakeSender {
         self.0.try_clone()
     }
 
-    /// Wakes the receiver. A full pipe has woken it already; a receiver that is gone needs no waking.
+    /// Wakes the receiver. A full pipe has woken it already; a receiver that is gone needs no
+    /// waking.
     pub fn wake(&self) {
         loop {
             match rustix::io::write(&self.0, &[1]) {
@@ -495,7 +518,8 @@ impl WakeSender {
         }
     }
 
-    /// Wakes the receiver if its flag says that it sleeps. Call after what it is to see has been published.
+    /// Wakes the receiver if its flag says that it sleeps. Call after what it is to see has been
+    /// published.
     #[inline]
     pub fn wake_if(&self, flag: &AtomicU64) {
         if must_wake(flag) {
@@ -576,7 +600,8 @@ mod tests {
             };
             waiter.wait(long(), ready, block).expect("the sleep ends");
         };
-        // On a busy machine some sleeps take longer than asked for, and some waits do not count; others do.
+        // On a busy machine some sleeps take longer than asked for, and some waits do not count;
+        // others do.
         let until = |asleep, done: &dyn Fn() -> bool| {
             let limit = long();
             while !done() {
@@ -672,7 +697,8 @@ mod tests {
         let stepper = Arc::new(Countdown(AtomicU64::new(100), AtomicBool::new(false)));
         let waiter = Waiter::stepping(stepper.clone());
         let deadline = waiter.deadline(Duration::from_millis(5));
-        // The clock of this stepper only moves when parked, so the wait has to look idle for long enough first: make it so at once.
+        // The clock of this stepper only moves when parked, so the wait has to look idle for long
+        // enough first: make it so at once.
         stepper.0.fetch_sub(1, Ordering::Relaxed);
         let mut looks = 0;
         let got = waiter.wait(

@@ -1,4 +1,5 @@
-//! Which cipher seals the packets of a session: a choice that both ends agree on in the handshake, inside what it seals.
+//! Which cipher seals the packets of a session: a choice that both ends agree on in the handshake,
+//! inside what it seals.
 //!
 //! Invariant: a node offers and takes only what it was told to and what this build has.
 

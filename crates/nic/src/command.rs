@@ -1,7 +1,8 @@
 //! What a process asks of the interface, and how the interface asks for memory copies.
 //!
-//! Invariant: the engine never sees user memory; it names regions and offsets it has checked against
-//! its own tables, and the driver moves the bytes, as the papers' firmware programs DMA [NT §3.1].
+//! Invariant: the engine never sees user memory; it names regions and offsets it has checked
+//! against its own tables, and the driver moves the bytes, as the papers' firmware programs DMA [NT
+//! §3.1].
 
 use crate::ids::{Cookie, ImportId, RegionId, RegionRef};
 
@@ -50,7 +51,8 @@ impl AtomicOp {
 /// Where the data of a send is.
 #[derive(Clone, Copy, Debug)]
 pub enum Source<'a> {
-    /// In the descriptor, at most [`INLINE_BYTES_MAX`](crate::limits::INLINE_BYTES_MAX) bytes; the engine copies it.
+    /// In the descriptor, at most [`INLINE_BYTES_MAX`](crate::limits::INLINE_BYTES_MAX) bytes; the
+    /// engine copies it.
     Inline(&'a [u8]),
     /// In memory of the sender, which must stay unchanged until the completion.
     Region {

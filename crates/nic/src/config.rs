@@ -28,7 +28,8 @@ pub struct Config {
     pub ciphers: Ciphers,
     /// Own addresses, told to peers as further paths to this node; may be empty.
     pub listen: Vec<SocketAddr>,
-    /// UDP payload bytes per packet, unless [`set_path_mtu`](crate::Engine::set_path_mtu) says otherwise.
+    /// UDP payload bytes per packet, unless [`set_path_mtu`](crate::Engine::set_path_mtu) says
+    /// otherwise.
     pub path_mtu_bytes: usize,
     /// Largest datagram this node can receive, bytes; peers send no larger ones.
     pub recv_packet_bytes_max: usize,
@@ -38,9 +39,11 @@ pub struct Config {
     pub peer_timeout: Duration,
     /// Time between signs of life while imports exist.
     pub keepalive: Duration,
-    /// Whether peers are believed whose process asks. If not, as is wise in plain mode, where anybody can say anything, they may only import what is exported to anyone.
+    /// Whether peers are believed whose process asks. If not, as is wise in plain mode, where
+    /// anybody can say anything, they may only import what is exported to anyone.
     pub trust_users: bool,
-    /// Whether the driver takes messages of other drivers ([`poll_message`](crate::Engine::poll_message)); peers are told.
+    /// Whether the driver takes messages of other drivers
+    /// ([`poll_message`](crate::Engine::poll_message)); peers are told.
     pub messages: bool,
 }
 

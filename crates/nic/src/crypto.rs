@@ -1,4 +1,5 @@
-//! Handshake and seal, both from libraries: Noise NNpsk0 by `snow`, AEGIS-128L (draft-irtf-cfrg-aegis-aead) by `aegis`, AES-256-GCM (NIST SP 800-38D) by `aws-lc-rs`.
+//! Handshake and seal, both from libraries: Noise NNpsk0 by `snow`, AEGIS-128L
+//! (draft-irtf-cfrg-aegis-aead) by `aegis`, AES-256-GCM (NIST SP 800-38D) by `aws-lc-rs`.
 //!
 //! Invariant: a key seals each packet number once. After `KEY_PACKETS` packets both sides move to
 //! the next key by Noise's own rekeying rule, without a message: the packet number says which.
@@ -25,7 +26,8 @@ const AEGIS_BYTES: usize = 16;
 const NONCE_BYTES: usize = 16;
 /// Bytes of the plain mode's checksum.
 const CHECKSUM_BYTES: usize = 8;
-/// Bytes behind the body of a plain packet: start and length of what the checksum leaves out, and the checksum.
+/// Bytes behind the body of a plain packet: start and length of what the checksum leaves out, and
+/// the checksum.
 const PLAIN_TRAILER_BYTES: usize = 8 + CHECKSUM_BYTES;
 
 /// A handshake in progress.
@@ -146,8 +148,9 @@ impl Seal {
         matches!(self, Seal::Plain)
     }
 
-    /// Seals `packet[HEADER_BYTES..end]` in place and returns the whole length. Of a packet that [may](Self::may_lend) lend, `lent` bytes at `at` are not here yet and
-    /// will be put in: the checksum leaves them out.
+    /// Seals `packet[HEADER_BYTES..end]` in place and returns the whole length. Of a packet that
+    /// [may](Self::may_lend) lend, `lent` bytes at `at` are not here yet and will be put in: the
+    /// checksum leaves them out.
     pub(crate) fn seal(&mut self, number: u64, packet: &mut [u8], end: usize, (at, lent): (usize, usize)) -> usize {
         match self {
             Seal::Plain => {
@@ -225,7 +228,8 @@ impl Keys {
 
 /// A key of either cipher. The branch between them goes the same way for all packets of a session.
 enum Key {
-    /// There is nothing to prepare for it: whoever seals seldom pays no more than whoever seals often.
+    /// There is nothing to prepare for it: whoever seals seldom pays no more than whoever seals
+    /// often.
     Aegis([u8; AEGIS_BYTES]),
     #[cfg(feature = "aes-256-gcm")]
     Aes(Box<aes::Key>),
@@ -463,7 +467,8 @@ mod tests {
     #[test]
     fn the_checksum_is_that_of_the_wire_format() {
         let bytes: Vec<u8> = (0..100).collect();
-        // The format's own words: four lanes take eight bytes each in turn, and zeros to the end of the last turn, of which there is always one more.
+        // The format's own words: four lanes take eight bytes each in turn, and zeros to the end of
+        // the last turn, of which there is always one more.
         let plainly = |bytes: &[u8]| {
             const K: u64 = 0x9e37_79b9_7f4a_7c15;
             let mut lanes = [bytes.len() as u64, K, !K, K.rotate_left(32)];

@@ -212,7 +212,8 @@ pub enum ImportError {
         /// How long.
         after_ms: u64,
     },
-    /// No session came about, and somebody at the node's address has said why. Nobody vouches for that: it is the most likely reason, and no more.
+    /// No session came about, and somebody at the node's address has said why. Nobody vouches for
+    /// that: it is the most likely reason, and no more.
     #[error("no session within {after_ms} ms; {}", hinted(*hint))]
     NoSession {
         /// How long this node tried.

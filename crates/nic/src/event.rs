@@ -7,7 +7,8 @@ use crate::error::{ImportError, OpError, PeerDownReason};
 use crate::ids::{Cookie, ExportId, ImportId, NodeName, ProcessId, RedirectId};
 use crate::rights::ImportGrant;
 
-/// Something a process or the driver must hear of. Take all of them after every call into the engine.
+/// Something a process or the driver must hear of. Take all of them after every call into the
+/// engine.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Event {
     /// An operation with a cookie ended.

@@ -13,8 +13,8 @@ use crate::wire::packet::{HEADER_BYTES, Header, Kind};
 use crate::wire::{Reader, Writer};
 use crate::{AtomicOp, Engine, ExportId, ImportError, ImportTarget, OpError, Owner, Rights};
 
-/// All that an engine has, but for its counters, what it is about to send, its budgets for answers to strangers, and hints for texts: what a datagram without proof must
-/// leave as it is.
+/// All that an engine has, but for its counters, what it is about to send, its budgets for answers
+/// to strangers, and hints for texts: what a datagram without proof must leave as it is.
 pub fn state(engine: &Engine) -> String {
     engine.state()
 }

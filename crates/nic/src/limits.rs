@@ -1,9 +1,12 @@
-//! Every bound of the engine, with its reason. A queue, table or retry that is not here does not exist.
+//! Every bound of the engine, with its reason. A queue, table or retry that is not here does not
+//! exist.
 
 use std::time::Duration;
 
-/// Whether somebody who holds `own` of a table, of which `total` of `max` are taken, may take another entry: only while it then holds no more than is still free. So one
-/// that takes all it gets leaves half for the others, `k` of them leave one part in `k + 1`, and nothing is set aside for those who do not come.
+/// Whether somebody who holds `own` of a table, of which `total` of `max` are taken, may take
+/// another entry: only while it then holds no more than is still free. So one that takes all it
+/// gets leaves half for the others, `k` of them leave one part in `k + 1`, and nothing is set aside
+/// for those who do not come.
 pub(crate) fn share_allows(own: usize, total: usize, max: usize) -> bool {
     own + 2 <= max.saturating_sub(total)
 }
@@ -28,7 +31,8 @@ pub const IMPORTS_PER_PROCESS_MAX: usize = 32_768;
 pub const GRANTS_MAX: usize = 131_072;
 /// Peers known: 4 times the promised 64 nodes.
 pub const PEERS_MAX: usize = 256;
-/// Peers for which there is room whatever addresses processes ask: the promised 64 nodes, told by the driver.
+/// Peers for which there is room whatever addresses processes ask: the promised 64 nodes, told by
+/// the driver.
 pub const PEERS_CONFIGURED_KEPT: usize = 64;
 /// Addresses of one peer: two networks with two interfaces each.
 pub const PATHS_MAX: usize = 4;
@@ -37,7 +41,8 @@ pub const PATHS_MAX: usize = 4;
 pub const PATH_MTUS_MAX: usize = 2 * PEERS_MAX * PATHS_MAX;
 /// Imports of this node that wait for an answer.
 pub const IMPORTS_WAITING_MAX: usize = 16_384;
-/// Waits whose deadline has passed that are ended before rings and network have their turn: each is an answer, some microseconds.
+/// Waits whose deadline has passed that are ended before rings and network have their turn: each is
+/// an answer, some microseconds.
 pub const EXPIRED_PER_TURN: usize = 128;
 /// Imports that an export which ends breaks at once; of more, as many each time that all events
 /// have been taken. Each is an event.
@@ -48,7 +53,8 @@ pub const REMOTE_WAITS_PER_PEER_MAX: usize = 8_192;
 /// this node: twice as many as may wait there for names, so that waits never take all. A withdrawn
 /// one counts until its answer has come; those beyond it are asked for later.
 pub const ASKED_PER_PEER_MAX: usize = 2 * REMOTE_WAITS_PER_PEER_MAX;
-/// Requests for services that the driver has not been told of; further ones are not told and end with their deadline.
+/// Requests for services that the driver has not been told of; further ones are not told and end
+/// with their deadline.
 pub const SERVICES_WANTED_MAX: usize = 1_024;
 /// Pings waiting for an answer.
 pub const PINGS_MAX: usize = 256;
@@ -57,9 +63,11 @@ pub const PINGS_MAX: usize = 256;
 pub const QUEUE_OPS_MAX: usize = 1_024;
 /// Operations of one process not yet complete, all peers together, before `Busy`.
 pub const PROCESS_OPS_MAX: usize = 8_192;
-/// Inline buffers of the engine: with 216 bytes each, 14 MiB at most. One process has half of them, if its bound on operations lets it.
+/// Inline buffers of the engine: with 216 bytes each, 14 MiB at most. One process has half of them,
+/// if its bound on operations lets it.
 pub const INLINE_BUFFERS_MAX: usize = 65_536;
-/// Fetches and atomics a peer may have outstanding here; the requester holds further ones back. One process has half of them, a full command ring.
+/// Fetches and atomics a peer may have outstanding here; the requester holds further ones back. One
+/// process has half of them, a full command ring.
 pub const SERVED_REQUESTS_MAX: usize = 2_048;
 /// Bytes of one local copy step: 100 us of memory bandwidth, so nobody stalls the node.
 pub const LOCAL_PIECE_BYTES: u64 = 1 << 20;
@@ -71,26 +79,34 @@ pub const ARRIVED_RANGES_MAX: usize = 1_024;
 /// Redirections posted per export at once.
 pub const REDIRECTS_PER_EXPORT_MAX: usize = 64;
 
-/// Memory shorter than this is copied into its packet even if the caller could send it from its place: a further piece of a message costs the kernel about as much as
-/// copying some KiB, and packets that lend go out one by one.
+/// Memory shorter than this is copied into its packet even if the caller could send it from its
+/// place: a further piece of a message costs the kernel about as much as copying some KiB, and
+/// packets that lend go out one by one.
 pub const LENT_BYTES_MIN: usize = 8 << 10;
-/// A lent piece of at least that size, which further ones follow, ends where a page of memory ends: so the next ones are whole pages, for drivers that hand pages on.
+/// A lent piece of at least that size, which further ones follow, ends where a page of memory ends:
+/// so the next ones are whole pages, for drivers that hand pages on.
 pub const LENT_PAGES_BYTES_MIN: usize = 32 << 10;
-/// Pages that a lent piece of a longer transfer touches at most: what Linux takes into one datagram by reference, beside what stands before and behind it.
+/// Pages that a lent piece of a longer transfer touches at most: what Linux takes into one datagram
+/// by reference, beside what stands before and behind it.
 pub const LENT_PAGES_MAX: u64 = 15;
-/// Sends of up to so many bytes go out by reference whenever they can: what was written shortly before is in a cache, from where the receiver has it quickly.
+/// Sends of up to so many bytes go out by reference whenever they can: what was written shortly
+/// before is in a cache, from where the receiver has it quickly.
 pub const REFERENCE_BYTES_MAX: u64 = 4 << 20;
-/// Longer ones do so while at most this part (numerator, denominator) of what may be under way is. Beyond it the receiver is the slower side, for it has to get them from
-/// memory, and that is better left to the sender's copy: with references only, sends of 16 MiB on loopback had 0.7 to 0.8 of the rate of copies.
+/// Longer ones do so while at most this part (numerator, denominator) of what may be under way is.
+/// Beyond it the receiver is the slower side, for it has to get them from memory, and that is
+/// better left to the sender's copy: with references only, sends of 16 MiB on loopback had 0.7 to
+/// 0.8 of the rate of copies.
 pub const REFERENCE_SPAN: (usize, usize) = (3, 4);
 /// A page of memory.
 pub const PAGE_BYTES: u64 = 4096;
 
 /// Chunks between the oldest unacknowledged one and the newest one sent.
 pub const CHUNK_WINDOW: u64 = 8_192;
-/// Control chunks may pass the receiver's byte budget by this much: errors must get out when data cannot.
+/// Control chunks may pass the receiver's byte budget by this much: errors must get out when data
+/// cannot.
 pub const CONTROL_SLACK_BYTES: usize = 256 * 1024;
-/// Ranges in one acknowledgement: 32 holes of one window are plenty, the rest follows with the next.
+/// Ranges in one acknowledgement: 32 holes of one window are plenty, the rest follows with the
+/// next.
 pub const ACK_RANGES_MAX: usize = 32;
 /// Runs of consecutive chunks in one packet, so that its record needs no allocation.
 pub const RUNS_PER_PACKET_MAX: usize = 4;
@@ -98,17 +114,20 @@ pub const RUNS_PER_PACKET_MAX: usize = 4;
 pub const REORDER_PACKETS: u64 = 3;
 /// Packets received before an acknowledgement goes out, whatever their size.
 pub const ACK_EVERY_PACKETS: u32 = 8;
-/// Bytes received before an acknowledgement goes out: every fourth packet of 64 KiB. Chosen together with [`RTO_MIN`], on two runs each
-/// on a noisy machine: spurious retransmissions went away; the gain in bandwidth is not settled.
+/// Bytes received before an acknowledgement goes out: every fourth packet of 64 KiB. Chosen
+/// together with [`RTO_MIN`], on two runs each on a noisy machine: spurious retransmissions went
+/// away; the gain in bandwidth is not settled.
 pub const ACK_EVERY_BYTES: usize = 256 << 10;
 /// Longest wait of an acknowledgement for company.
 pub const ACK_DELAY: Duration = Duration::from_millis(1);
-/// Packets received before a send or request that goes out at once takes their acknowledgement along: writing and reading one takes both sides a good part of what
-/// a short message takes.
+/// Packets received before a send or request that goes out at once takes their acknowledgement
+/// along: writing and reading one takes both sides a good part of what a short message takes.
 pub const ACK_ALONG_PACKETS: u32 = 4;
-/// It takes along that of fewer when the first of them has waited this long: then messages do not follow each other so closely that another is due at once.
+/// It takes along that of fewer when the first of them has waited this long: then messages do not
+/// follow each other so closely that another is due at once.
 pub const ACK_ALONG_AFTER: Duration = Duration::from_micros(20);
-/// Shortest retransmission timeout: above the acknowledgement delay and a scheduler tick on a busy core.
+/// Shortest retransmission timeout: above the acknowledgement delay and a scheduler tick on a busy
+/// core.
 pub const RTO_MIN: Duration = Duration::from_millis(10);
 /// Retransmission timeout before the first measurement.
 pub const RTO_INITIAL: Duration = Duration::from_millis(50);
@@ -130,7 +149,8 @@ pub const WINDOW_MIN_PACKETS: usize = 2;
 /// Largest congestion window: a 10 Gbit/s link of 50 ms.
 pub const WINDOW_MAX_BYTES: usize = 64 << 20;
 
-/// Pings (and answers to them) of one session that wait to be sent: two rounds of probes of all paths.
+/// Pings (and answers to them) of one session that wait to be sent: two rounds of probes of all
+/// paths.
 pub const PINGS_QUEUED_MAX: usize = 8;
 /// Answers that one peer may make this node keep by asking and never acknowledging, before its
 /// session ends: more than a peer can have a right to. That is as many as its processes can have
@@ -143,7 +163,8 @@ pub const PING_RETRY: Duration = Duration::from_millis(200);
 
 /// Bytes of a message between drivers: longer contents are cut up, so that others have their turn.
 pub const MESSAGE_BYTES_MAX: usize = 32 << 10;
-/// Bytes of messages to one peer that wait or are under way, beside its budget: what else is to be sent is not held up for long.
+/// Bytes of messages to one peer that wait or are under way, beside its budget: what else is to be
+/// sent is not held up for long.
 pub const MESSAGES_QUEUED_BYTES_MAX: usize = 512 << 10;
 /// Bytes of messages that one peer may make this node keep by asking and never acknowledging,
 /// before its session ends: far more than this node has to say by itself (see
@@ -152,7 +173,8 @@ pub const MESSAGES_KEPT_BYTES_MAX: usize = 8 * MESSAGES_QUEUED_BYTES_MAX;
 
 /// Packets in the replay window: reordering beyond this is loss.
 pub const REPLAY_WINDOW_PACKETS: u64 = 4_096;
-/// Packets under one key before both sides go to the next, so that a key that leaks does not open what was sent long before; the cipher itself allows far more.
+/// Packets under one key before both sides go to the next, so that a key that leaks does not open
+/// what was sent long before; the cipher itself allows far more.
 pub const KEY_PACKETS: u64 = 1 << 21;
 /// Smallest packet a path must carry: every control chunk fits (IPv6 minimum less headers).
 pub const PACKET_BYTES_MIN: usize = 1_200;
@@ -167,18 +189,23 @@ pub const HELLO_RETRY_MAX: Duration = Duration::from_millis(200);
 pub const PENDING_SESSIONS_MAX: usize = 64;
 /// How long such a session waits for its first packet.
 pub const PENDING_LIFETIME: Duration = Duration::from_secs(3);
-/// Hellos answered per second, after a burst of [`HELLO_BURST`]: a key exchange costs some 100 us. Only those count that have proof of the cluster key and a cookie.
+/// Hellos answered per second, after a burst of [`HELLO_BURST`]: a key exchange costs some 100 us.
+/// Only those count that have proof of the cluster key and a cookie.
 pub const HELLOS_PER_SECOND: u64 = 200;
 /// See [`HELLOS_PER_SECOND`].
 pub const HELLO_BURST: u64 = 128;
-/// "I do not know this session" answers per second, and their burst: to addresses of known peers, and as many to all others together.
+/// "I do not know this session" answers per second, and their burst: to addresses of known peers,
+/// and as many to all others together.
 pub const HINTS_PER_SECOND: u64 = 100;
-/// Rejections per second, and their burst: they are hints for the text of an error, and a stranger can ask for them.
+/// Rejections per second, and their burst: they are hints for the text of an error, and a stranger
+/// can ask for them.
 pub const REJECTS_PER_SECOND: u64 = 100;
-/// A cookie is good in the span in which it was given and in the next: longer than all tries of a hello on a link that loses three in ten, and shorter than it takes for
-/// the memory of a pending session to matter.
+/// A cookie is good in the span in which it was given and in the next: longer than all tries of a
+/// hello on a link that loses three in ten, and shorter than it takes for the memory of a pending
+/// session to matter.
 pub const COOKIE_SPAN: Duration = Duration::from_secs(2);
-/// An attempt takes no other cookie for so long: one that comes sooner is an old one, or forged by somebody who has the key.
+/// An attempt takes no other cookie for so long: one that comes sooner is an old one, or forged by
+/// somebody who has the key.
 pub const COOKIE_HOLD: Duration = Duration::from_secs(1);
 /// No second question to an address that a peer was heard from and that is not proven, before this.
 pub const NEWCOMER_RETRY: Duration = Duration::from_millis(100);

@@ -76,9 +76,11 @@ pub(crate) struct Peer {
     /// No handshake on a mere hint before this.
     pub(crate) hint_not_before: Time,
     pub(crate) contest: Option<Contest>,
-    /// What somebody at one of its addresses has said about why there is no session, or what junk from there looks like. Nobody vouches for it: it goes into texts only.
+    /// What somebody at one of its addresses has said about why there is no session, or what junk
+    /// from there looks like. Nobody vouches for it: it goes into texts only.
     pub(crate) hint: Option<RejectReason>,
-    /// An address that proven packets come from and that is none of its paths: it becomes one when it answers this question.
+    /// An address that proven packets come from and that is none of its paths: it becomes one when
+    /// it answers this question.
     pub(crate) newcomer: Option<Newcomer>,
     /// Keepalives without an answer.
     pub(crate) ping_tries: u32,
@@ -151,13 +153,15 @@ impl Peer {
         self.paths[index].failed = false;
     }
 
-    /// Another path than the current one, if the peer was heard there last: it works, at least from there to here.
+    /// Another path than the current one, if the peer was heard there last: it works, at least from
+    /// there to here.
     pub(crate) fn heard_elsewhere(&self) -> Option<usize> {
         let from = self.session.as_deref()?.last_from?;
         self.path_of(from).filter(|&index| index != self.current)
     }
 
-    /// Gives the current path up for the one that the peer was heard on last, or else for the next one; false when there is no other.
+    /// Gives the current path up for the one that the peer was heard on last, or else for the next
+    /// one; false when there is no other.
     pub(crate) fn switch_path(&mut self) -> bool {
         if self.paths.len() < 2 {
             return false;

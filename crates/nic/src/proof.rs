@@ -1,8 +1,9 @@
-//! What is proven before there is a session: that a datagram comes from a holder of the cluster key (`Proof`), and that a hello was made after this node asked for it
-//! (`Cookies`).
+//! What is proven before there is a session: that a datagram comes from a holder of the cluster key
+//! (`Proof`), and that a hello was made after this node asked for it (`Cookies`).
 //!
-//! Invariant: both are checked before anything is done for a datagram, and cost a hash each; neither remembers anything of a sender. The hash is keyed BLAKE2s, by `blake2`.
-//! Source: the first MAC and the cookie of WireGuard, RFC 6347 (DTLS) 4.2.1.
+//! Invariant: both are checked before anything is done for a datagram, and cost a hash each;
+//! neither remembers anything of a sender. The hash is keyed BLAKE2s, by `blake2`. Source: the
+//! first MAC and the cookie of WireGuard, RFC 6347 (DTLS) 4.2.1.
 
 use blake2::Blake2sMac;
 use blake2::digest::Mac;
@@ -20,7 +21,8 @@ pub(crate) const COOKIE_BYTES: usize = 16;
 /// A cookie; zeros stand for none.
 pub(crate) type Cookie = [u8; COOKIE_BYTES];
 
-/// At the end of each datagram outside sessions, but for a rejection, whose reader may have another key.
+/// At the end of each datagram outside sessions, but for a rejection, whose reader may have another
+/// key.
 pub(crate) enum Proof {
     /// Plain mode: against damage only.
     Checksum,

@@ -23,7 +23,8 @@ struct Post {
     id: RedirectId,
     cookie: Cookie,
     range: ByteRange,
-    /// `[range.start, open)` is redirected already; what has arrived beyond it is still to be copied.
+    /// `[range.start, open)` is redirected already; what has arrived beyond it is still to be
+    /// copied.
     open: u64,
     to: RegionRef,
     to_offset: u64,
@@ -172,8 +173,9 @@ impl Redirector {
         self.posts.push(Post { id, cookie, range, open: range.start, to, to_offset, copied, redirected });
     }
 
-    /// Has a redirection cover more of its range, so that up to `bytes` that had arrived are to be copied. Until it covers a place, what comes there goes to the default
-    /// buffer, to be copied later. None: it is unknown.
+    /// Has a redirection cover more of its range, so that up to `bytes` that had arrived are to be
+    /// copied. Until it covers a place, what comes there goes to the default buffer, to be copied
+    /// later. None: it is unknown.
     pub(crate) fn advance(&mut self, id: RedirectId, bytes: u64) -> Option<Advance> {
         let index = self.posts.iter().position(|post| post.id == id)?;
         let post = &mut self.posts[index];

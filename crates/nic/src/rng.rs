@@ -1,4 +1,5 @@
-//! Random numbers from the seed: ids, ephemeral keys, tokens. The only source of chance in the engine.
+//! Random numbers from the seed: ids, ephemeral keys, tokens. The only source of chance in the
+//! engine.
 
 use rand_chacha::ChaCha12Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};

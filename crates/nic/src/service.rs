@@ -1,10 +1,13 @@
 //! Services: exports that a node brings up when somebody asks for them.
 //!
-//! An import that waits for a name with [`SERVICE_PREFIX`] is told to the driver, which may start the process that exports it, or refuse. So processes are created on
-//! other nodes without a message of their own: the request, its deadline, its user and its cancellation are those of the import. Source: [NT §3.2], where the daemons
-//! create processes; that the request is an import is our departure.
+//! An import that waits for a name with [`SERVICE_PREFIX`] is told to the driver, which may start
+//! the process that exports it, or refuse. So processes are created on other nodes without a
+//! message of their own: the request, its deadline, its user and its cancellation are those of the
+//! import. Source: [NT §3.2], where the daemons create processes; that the request is an import is
+//! our departure.
 //!
-//! Invariant: at most [`SERVICES_WANTED_MAX`](crate::limits::SERVICES_WANTED_MAX) requests wait for the driver, and a refused request is answered once.
+//! Invariant: at most [`SERVICES_WANTED_MAX`](crate::limits::SERVICES_WANTED_MAX) requests wait for
+//! the driver, and a refused request is answered once.
 
 use crate::ids::NodeName;
 use crate::tables::Tables;

@@ -140,7 +140,8 @@ pub struct PeerInfo {
     pub sealed: bool,
     /// What packets of the present session are sealed with.
     pub cipher: Option<crate::cipher::Cipher>,
-    /// What somebody at one of its addresses says about why there is no session. Nobody vouches for it.
+    /// What somebody at one of its addresses says about why there is no session. Nobody vouches for
+    /// it.
     pub hint: Option<crate::error::RejectReason>,
     /// Incarnation number of the other engine.
     pub incarnation: u64,

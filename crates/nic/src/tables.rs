@@ -155,7 +155,8 @@ pub(crate) struct Tables {
     pub(crate) granted: BTreeMap<(u16, u32), usize>,
     pub(crate) waits: Slab<Wait>,
     pub(crate) waiters: Waiters,
-    /// Services that somebody waits for and the driver has not been told of: name, user, peer that asks.
+    /// Services that somebody waits for and the driver has not been told of: name, user, peer that
+    /// asks.
     pub(crate) services: VecDeque<(String, u32, Option<u16>)>,
     pub(crate) inline: InlinePool,
     pub(crate) events: VecDeque<Event>,
@@ -164,7 +165,8 @@ pub(crate) struct Tables {
     pub(crate) takes_messages: bool,
     /// Peers are believed whose process asks.
     pub(crate) trusts_users: bool,
-    /// Messages that came. The driver takes them after each datagram, and no datagram makes more than the receive window of them due.
+    /// Messages that came. The driver takes them after each datagram, and no datagram makes more
+    /// than the receive window of them due.
     pub(crate) messages: VecDeque<(Via, Box<[u8]>)>,
     pub(crate) stats: Stats,
 }
@@ -323,7 +325,8 @@ impl Tables {
         }
     }
 
-    /// Why a request of `uid` found nothing. Exports of other users exist only for those whom they admit.
+    /// Why a request of `uid` found nothing. Exports of other users exist only for those whom they
+    /// admit.
     pub(crate) fn why_missing(&self, what: &ImportTarget, uid: u32) -> ImportError {
         let found = match what {
             ImportTarget::Name(name) => self.admitting(name, uid),

@@ -1,4 +1,5 @@
-//! The cipher is a choice of both ends: every pair of choices gives the common one or a clear refusal.
+//! The cipher is a choice of both ends: every pair of choices gives the common one or a clear
+//! refusal.
 
 mod common;
 

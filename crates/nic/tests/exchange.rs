@@ -46,7 +46,8 @@ fn a_short_send_goes_past_the_queues_while_nothing_stands_before_it() {
         s.world.settle();
         assert_eq!(&s.world.bytes(1, s.target)[8..15], b"at once");
         assert_eq!(s.world.nodes[0].engine.stats().sends, 1, "it was acknowledged");
-        // What is wrong is left to the queue, where it gets its answer; so is what comes after something queued.
+        // What is wrong is left to the queue, where it gets its answer; so is what comes after
+        // something queued.
         assert!(!s.world.send_now(0, s.sender, (s.import, 60), b"too long"));
         let other = s.world.process(0);
         assert!(!s.world.send_now(0, other, to, b"not his"));
@@ -122,7 +123,8 @@ fn a_request_goes_past_the_queues_while_nothing_stands_before_it() {
         assert_eq!(s.world.bytes(1, s.target)[8..16], 50u64.to_le_bytes());
         // What is wrong is left to the queue, where it gets its answer.
         assert!(!s.world.do_now(0, s.sender, fetch(6, 60)));
-        // No more are asked for at once than the share of one process of what the peer answers at once; the others wait in the queue.
+        // No more are asked for at once than the share of one process of what the peer answers at
+        // once; the others wait in the queue.
         let mut asked = 10u64;
         while s.world.do_now(0, s.sender, fetch(asked, 0)) {
             asked += 1;
@@ -144,7 +146,8 @@ fn a_request_goes_past_the_queues_while_nothing_stands_before_it() {
     }
 }
 
-/// As [`setup`], with an import of the receiver too, of memory that the sender exports; from here on datagrams are settled late.
+/// As [`setup`], with an import of the receiver too, of memory that the sender exports; from here
+/// on datagrams are settled late.
 fn setup_both_ways(sealed: bool) -> (Setup, RegionRef, ImportId) {
     let mut s = setup(2, sealed, 64);
     let back = s.world.region(0, s.sender, 1, 64);
@@ -245,7 +248,8 @@ fn nobody_can_change_a_bit_of_a_packet_under_way() {
 
 #[test]
 fn an_answer_takes_along_the_acknowledgement_of_what_is_not_settled_yet() {
-    // Sizes of an answer that goes out so long after the question, at once or by way of the queues; nothing is settled in between.
+    // Sizes of an answer that goes out so long after the question, at once or by way of the queues;
+    // nothing is settled in between.
     let answer = |sealed: bool, at_once: bool, after: Duration| {
         let (mut s, _, answers) = setup_both_ways(sealed);
         let (mut buf, send) = ([0; 1500], plain_send(answers, 0, b"answer"));
@@ -298,7 +302,8 @@ fn a_send_from_another_address_teaches_a_path_that_answers_unless_it_is_an_old_p
         let before = paths(&s.world);
         let [later, earlier, nowhere] = [7, 8, 9].map(|path| addr(0, path));
         s.world.nodes[0].addrs.extend([later, earlier]);
-        // What is held for the gap, and what closes it: only the newest packet tells where the peer is.
+        // What is held for the gap, and what closes it: only the newest packet tells where the peer
+        // is.
         s.world.deliver(1, later, &mut new.clone());
         s.world.deliver(1, earlier, &mut old.clone());
         assert_eq!(paths(&s.world), before, "anybody could have sent it on from there");

@@ -102,7 +102,8 @@ fn what_is_sent_from_its_place_in_memory_arrives_as_whole_as_anything() {
     }
 }
 
-/// A plain pair whose packets are large enough to lend, a region on either side, and an import of node 1's.
+/// A plain pair whose packets are large enough to lend, a region on either side, and an import of
+/// node 1's.
 fn lending(seed: u64) -> (World, RegionRef, RegionRef, ImportId) {
     let mut world = World::pair(seed, false);
     world.faults = bad_network();

@@ -115,7 +115,8 @@ fn a_peer_that_has_the_key_and_lies_harms_only_its_session() {
 
 #[test]
 fn wild_chunks_of_every_kind_harm_no_honest_pair() {
-    // The liar is node 0, in plain mode, where all that it takes is a checksum; nodes 1 and 2 are honest.
+    // The liar is node 0, in plain mode, where all that it takes is a checksum; nodes 1 and 2 are
+    // honest.
     let mut world = World::new(8);
     (0..3).for_each(|_| _ = world.add(|_| {}));
     let (liar, owner, honest) = (world.process(0), world.process(1), world.process(2));

@@ -1,4 +1,5 @@
-//! Names belong to users: nobody takes a name before its user does, and an importer knows whose memory it got.
+//! Names belong to users: nobody takes a name before its user does, and an importer knows whose
+//! memory it got.
 
 mod common;
 

@@ -1,6 +1,8 @@
-//! What users of one node take of another node's tables, and processes of what they share in one: others always find something.
+//! What users of one node take of another node's tables, and processes of what they share in one:
+//! others always find something.
 //!
-//! Nobody lies here: each of these is what an ordinary user can do. And none of it is done in one turn.
+//! Nobody lies here: each of these is what an ordinary user can do. And none of it is done in one
+//! turn.
 
 mod common;
 

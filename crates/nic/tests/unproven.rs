@@ -1,4 +1,5 @@
-//! A datagram without proof changes nothing: every kind, forged, damaged and replayed, at engines in every state of a session's life.
+//! A datagram without proof changes nothing: every kind, forged, damaged and replayed, at engines
+//! in every state of a session's life.
 
 mod common;
 
@@ -6,7 +7,8 @@ use common::{Recorded, World, addr, key};
 use std::time::Duration;
 use vmmc_nic::*;
 
-/// A pair on its way to a session and through some traffic, so many steps of the virtual clock far. Nothing is lost, so what was sent longer ago than the delay has come.
+/// A pair on its way to a session and through some traffic, so many steps of the virtual clock far.
+/// Nothing is lost, so what was sent longer ago than the delay has come.
 fn pair_after(steps: usize) -> World {
     let mut world = World::pair(2, true);
     world.tape = Some(Vec::new());
@@ -44,7 +46,8 @@ fn earlier_life() -> Vec<Recorded> {
     tape
 }
 
-/// Delivers a datagram from where it may seem to come from; nothing but counters and answers to strangers may follow.
+/// Delivers a datagram from where it may seem to come from; nothing but counters and answers to
+/// strangers may follow.
 fn changes_nothing(world: &mut World, data: &[u8], what: &str) {
     for node in 0..2 {
         for from in [addr(1 - node, 0), addr(40, 0)] {
@@ -80,7 +83,8 @@ fn a_datagram_without_proof_changes_nothing_in_any_state() {
                 changes_nothing(&mut world, &damaged, "a damaged datagram");
             }
             changes_nothing(&mut world, &data[..data.len() - 1], "a datagram cut short");
-            // Every kind with the name of this session or attempt, which whoever sees the wire knows.
+            // Every kind with the name of this session or attempt, which whoever sees the wire
+            // knows.
             for kind in 0..16 {
                 for number in (0..10).chain([u64::MAX, 1 << 40]) {
                     for body in [&[][..], &[0; 16], &[7; 32], &[1; 200]] {

@@ -1,6 +1,8 @@
-//! What a node costs: 8-byte ping-pong and bulk between two nodes on loopback, with raw rings instead of a library.
+//! What a node costs: 8-byte ping-pong and bulk between two nodes on loopback, with raw rings
+//! instead of a library.
 //!
-//! `cargo run --release -p vmmc-node --example latency -- daemons` (or `embedded`, `local`; `--sealed`; `--seconds N`; `bulk`)
+//! `cargo run --release -p vmmc-node --example latency -- daemons` (or `embedded`, `local`;
+//! `--sealed`; `--seconds N`; `bulk`)
 #![allow(dead_code, unused_imports)]
 
 #[path = "../src/testing/raw.rs"]
@@ -30,7 +32,8 @@ fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let has = |flag: &str| args.iter().any(|a| a == flag);
     let sealed = has("--sealed");
-    // Cores for the first daemon, the first side, the second daemon, the second side, such as CORES=0,0,1,1.
+    // Cores for the first daemon, the first side, the second daemon, the second side, such as
+    // CORES=0,0,1,1.
     if let Some(core) = std::env::var("CORES").ok().and_then(|cores| {
         let side = args.iter().any(|a| a == "side");
         let second = if side { !has("first") } else { args.get(1).is_some_and(|n| n.contains("-b-")) };

@@ -1,4 +1,5 @@
-//! What a step costs: two embedded nodes on loopback, stepped in turn by one thread, processor time instead of wall time.
+//! What a step costs: two embedded nodes on loopback, stepped in turn by one thread, processor time
+//! instead of wall time.
 //!
 //! `cargo run --release -p vmmc-node --example step_cost [-- --sealed] [--only 8-byte]`
 #![allow(dead_code, unused_imports)]

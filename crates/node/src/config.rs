@@ -1,6 +1,7 @@
 //! What a node is told at its start, and the same as command-line options.
 //!
-//! Invariant: `NodeConfig::from_args(config.to_args())` gives the configuration again, except for a key given as bytes, which never appears on a command line.
+//! Invariant: `NodeConfig::from_args(config.to_args())` gives the configuration again, except for a
+//! key given as bytes, which never appears on a command line.
 
 use crate::limits::{LINGER_SECONDS_MAX, PEER_TIMEOUT_DEFAULT, PEER_TIMEOUT_MIN, PINNED_PAGES_MAX, SERVED_USERS_MAX};
 use crate::log::LogLevel;
@@ -14,7 +15,8 @@ use vmmc_utlb::limits::{ENTRIES_MAX, PREFETCH_MAX, WAYS_MAX};
 /// Name of the node that a user gets without asking for one.
 pub const DEFAULT_NODE: &str = "default";
 
-/// Where the cluster key comes from. Nodes of one cluster have the same key; it authenticates them and encrypts what they send each other.
+/// Where the cluster key comes from. Nodes of one cluster have the same key; it authenticates them
+/// and encrypts what they send each other.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub enum KeySource {
     /// The user's key file, [`default_key_file`](crate::default_key_file); made on first use.
@@ -102,9 +104,11 @@ impl std::str::FromStr for Serve {
 pub struct UtlbConfig {
     /// Entries, ways, and whether indices are offset by process.
     pub cache: CacheShape,
-    /// Entries of a process's table that one miss reads, 1 to [`PREFETCH_MAX`](vmmc_utlb::limits::PREFETCH_MAX).
+    /// Entries of a process's table that one miss reads, 1 to
+    /// [`PREFETCH_MAX`](vmmc_utlb::limits::PREFETCH_MAX).
     pub prefetch: u32,
-    /// Second-level tables of a process, each for 2 MiB of addresses, that stay in memory; the others go to a file without a name. None: all stay.
+    /// Second-level tables of a process, each for 2 MiB of addresses, that stay in memory; the
+    /// others go to a file without a name. None: all stay.
     pub tables_max: Option<usize>,
 }
 
@@ -118,12 +122,14 @@ impl Default for UtlbConfig {
 /// Settings of a node, daemon or embedded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeConfig {
-    /// Name: 1 to 63 letters, digits, `.`, `_`, `-`; unique among the user's nodes on this machine. Processes of the
-    /// machine look for it.
+    /// Name: 1 to 63 letters, digits, `.`, `_`, `-`; unique among the user's nodes on this machine.
+    /// Processes of the machine look for it.
     pub name: String,
-    /// Name that other nodes know this one by, unique in the cluster. None: see [`cluster_name`](Self::cluster_name).
+    /// Name that other nodes know this one by, unique in the cluster. None: see
+    /// [`cluster_name`](Self::cluster_name).
     pub known_as: Option<String>,
-    /// UDP addresses to listen on; port 0 lets the kernel choose. Empty: a port that the kernel chooses on all IPv4 addresses, so that the node can call others.
+    /// UDP addresses to listen on; port 0 lets the kernel choose. Empty: a port that the kernel
+    /// chooses on all IPv4 addresses, so that the node can call others.
     pub listen: Vec<SocketAddr>,
     /// Peers known from the start; several addresses of one peer are several paths to it.
     pub peers: Vec<Vec<SocketAddr>>,
@@ -135,7 +141,8 @@ pub struct NodeConfig {
     pub linger: Option<Duration>,
     /// A peer that owes an answer for this long is dead.
     pub peer_timeout: Duration,
-    /// Pages of their own memory that all processes together may have pinned; none: a quarter of the machine's memory.
+    /// Pages of their own memory that all processes together may have pinned; none: a quarter of
+    /// the machine's memory.
     pub pinned_pages_max: Option<u64>,
     /// The cache of translations.
     pub utlb: UtlbConfig,
@@ -145,23 +152,29 @@ pub struct NodeConfig {
     pub detach: bool,
     /// How much a daemon writes down; none: [`LogLevel::Info`].
     pub log_level: Option<LogLevel>,
-    /// The file that it writes to. None: a daemon in the background takes [`default_log_file`](crate::default_log_file), one
-    /// in the foreground standard error or the journal, and one that is a thread of some program none.
+    /// The file that it writes to. None: a daemon in the background takes
+    /// [`default_log_file`](crate::default_log_file), one in the foreground standard error or the
+    /// journal, and one that is a thread of some program none.
     pub log_file: Option<PathBuf>,
-    /// The program `vmmc`, with which a daemon starts supervisors of jobs; none: it starts no processes for anybody. An embedded node never does.
+    /// The program `vmmc`, with which a daemon starts supervisors of jobs; none: it starts no
+    /// processes for anybody. An embedded node never does.
     pub launcher: Option<PathBuf>,
-    /// Whether a daemon in plain mode starts processes for other nodes too. Then everybody who can send it packets can have it start processes as its user.
+    /// Whether a daemon in plain mode starts processes for other nodes too. Then everybody who can
+    /// send it packets can have it start processes as its user.
     pub plain_run: bool,
     /// What packets may be sealed with, if there is a key. Both ends must agree.
     pub ciphers: Ciphers,
-    /// In plain mode: whether other nodes are believed whose process asks. Then everybody who can send packets here is any user; else other nodes may only import what is
-    /// exported to anyone.
+    /// In plain mode: whether other nodes are believed whose process asks. Then everybody who can
+    /// send packets here is any user; else other nodes may only import what is exported to anyone.
     pub plain_trust_users: bool,
-    /// Where a daemon shows its counters to Prometheus (`http://ADDR/metrics`), to everybody who can connect. None: nowhere.
+    /// Where a daemon shows its counters to Prometheus (`http://ADDR/metrics`), to everybody who
+    /// can connect. None: nowhere.
     pub metrics: Option<SocketAddr>,
-    /// Daemons with a key: whether stream sockets of programs under `vmmc exec` are upgraded when the other end is on another node that does so too.
+    /// Daemons with a key: whether stream sockets of programs under `vmmc exec` are upgraded when
+    /// the other end is on another node that does so too.
     pub sockets_between: bool,
-    /// Embedded: whether a thread of the node serves peers while no caller waits. It sleeps while there is nothing to do and while callers step the node.
+    /// Embedded: whether a thread of the node serves peers while no caller waits. It sleeps while
+    /// there is nothing to do and while callers step the node.
     pub keeper: bool,
 }
 
@@ -206,8 +219,9 @@ impl NodeConfig {
         self
     }
 
-    /// The name that other nodes know this one by: what was given, else the node's own name; and since every machine may
-    /// have a node called [`DEFAULT_NODE`], that of the machine for such a one.
+    /// The name that other nodes know this one by: what was given, else the node's own name; and
+    /// since every machine may have a node called [`DEFAULT_NODE`], that of the machine for such a
+    /// one.
     pub fn cluster_name(&self) -> String {
         match &self.known_as {
             Some(name) => name.clone(),
@@ -237,7 +251,8 @@ impl NodeConfig {
         self
     }
 
-    /// Believes other nodes, in plain mode too, whose process asks: for wires and machines where everybody who can send packets may be any user.
+    /// Believes other nodes, in plain mode too, whose process asks: for wires and machines where
+    /// everybody who can send packets may be any user.
     #[must_use]
     pub fn plain_trust_users(mut self) -> NodeConfig {
         self.plain_trust_users = true;
@@ -250,10 +265,12 @@ impl NodeConfig {
         pages.unwrap_or_else(crate::station::pinned_pages_default)
     }
 
-    /// The options of `vmmc node run` and `vmmcd`:
-    /// `--name N`, `--as N`, `--listen A`, `--peer A[,A]`, `--key-file F`, `--plain`, `--serve WHOM`, `--linger-s N`, `--peer-timeout-ms N`, `--pinned-pages N`, `--utlb-entries N`, `--utlb-ways N`,
-    /// `--utlb-no-offset`, `--utlb-prefetch N`, `--utlb-tables N`, `--detach`, `--log-level LEVEL`, `--log-file FILE`, `--launcher FILE`, `--no-run`, `--plain-run`, `--plain-trust-users`, `--cipher C`, `--metrics A`,
-    /// `--no-sockets-between`.
+    /// The options of `vmmc node run` and `vmmcd`: `--name N`, `--as N`, `--listen A`, `--peer
+    /// A[,A]`, `--key-file F`, `--plain`, `--serve WHOM`, `--linger-s N`, `--peer-timeout-ms N`,
+    /// `--pinned-pages N`, `--utlb-entries N`, `--utlb-ways N`, `--utlb-no-offset`,
+    /// `--utlb-prefetch N`, `--utlb-tables N`, `--detach`, `--log-level LEVEL`, `--log-file FILE`,
+    /// `--launcher FILE`, `--no-run`, `--plain-run`, `--plain-trust-users`, `--cipher C`,
+    /// `--metrics A`, `--no-sockets-between`.
     pub fn from_args(args: impl IntoIterator<Item = String>) -> Result<NodeConfig, BadOption> {
         let mut config = NodeConfig { handle_signals: true, ..NodeConfig::default() };
         let mut args = args.into_iter();
@@ -261,7 +278,8 @@ impl NodeConfig {
         let (mut entries, mut ways, mut offset) = (cache.entries(), cache.ways(), cache.offset());
         while let Some(option) = args.next() {
             let mut value = || {
-                // No name, address or file begins like an option, so one that does is the next option.
+                // No name, address or file begins like an option, so one that does is the next
+                // option.
                 let value = args.next().filter(|value| !value.starts_with("--"));
                 value.ok_or_else(|| BadOption::NoValue { option: option.clone() })
             };

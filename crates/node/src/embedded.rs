@@ -6,11 +6,15 @@
 //!   keeper thread          ── steps when nobody has for a millisecond, so that peers are served while the program computes
 //! ```
 //!
-//! Invariant: news that a step brought wakes every thread that sleeps in `park`: a sleeper registers, then takes the lock under which steps run, and looks at the count of
-//! news; a step counts its news, then looks for sleepers, under that lock. Source: DESIGN §3 ("the engine stepped inline by the waiting thread, 1.8 us").
+//! Invariant: news that a step brought wakes every thread that sleeps in `park`: a sleeper
+//! registers, then takes the lock under which steps run, and looks at the count of news; a step
+//! counts its news, then looks for sleepers, under that lock. Source: DESIGN §3 ("the engine
+//! stepped inline by the waiting thread, 1.8 us").
 //!
-//! Invariant: a child of the process that started the node never steps it. It has the keys and packet numbers of its parent, and a number is used once; and it may
-//! have been forked while another thread held a lock here. So every way in asks for the owner before it takes a lock, and what a child drops it leaves as it is.
+//! Invariant: a child of the process that started the node never steps it. It has the keys and
+//! packet numbers of its parent, and a number is used once; and it may have been forked while
+//! another thread held a lock here. So every way in asks for the owner before it takes a lock, and
+//! what a child drops it leaves as it is.
 
 use crate::config::NodeConfig;
 use crate::daemon::RunError;
@@ -30,7 +34,8 @@ use vmmc_host::wait::{Direct, Stepper};
 use vmmc_host::{Attachment, Channel, Nanos};
 use vmmc_nic::Time;
 
-/// A node that lives in this process. Clones are handles to the same node, which ends with the last of them and of its attachments.
+/// A node that lives in this process. Clones are handles to the same node, which ends with the last
+/// of them and of its attachments.
 #[derive(Clone)]
 pub struct Embedded(Arc<Core>);
 
@@ -149,7 +154,8 @@ impl Embedded {
 impl Drop for Core {
     fn drop(&mut self) {
         if !self.shared.owner.is_here() {
-            // The keeper is no thread of this process, and the node says goodbye, unpins and closes in the parent's name. It stays as it is.
+            // The keeper is no thread of this process, and the node says goodbye, unpins and closes
+            // in the parent's name. It stays as it is.
             std::mem::forget(self.keeper.take());
             std::mem::forget(self.shared.clone());
             return;
@@ -236,10 +242,12 @@ impl Shared {
         self.runner.lock().expect("a step of the embedded node panicked")
     }
 
-    /// How often a thread may look for what comes while it has the node, which it could hand to another after so many: more often if it is alone.
+    /// How often a thread may look for what comes while it has the node, which it could hand to
+    /// another after so many: more often if it is alone.
     #[inline]
     fn looks(&self, times: u32) -> u32 {
-        // Changed by whoever has the node; another thread may set it meanwhile, and is turned away again should that be lost.
+        // Changed by whoever has the node; another thread may set it meanwhile, and is turned away
+        // again should that be lost.
         match self.short_hearings.load(Ordering::Relaxed) {
             0 => times * LONE_LOOKS,
             left => {
@@ -261,7 +269,8 @@ impl Shared {
     /// One step; news wakes the threads in `park`.
     #[inline]
     fn step(&self, runner: &mut Runner, now: Time) -> bool {
-        // Doorbells are needed while nobody looks at the rings. The keeper looks within its nap; without it, a thread in `park` relies on them.
+        // Doorbells are needed while nobody looks at the rings. The keeper looks within its nap;
+        // without it, a thread in `park` relies on them.
         if self.has_keeper || self.parked.load(Ordering::Relaxed) == 0 {
             runner.station.wake_up();
         }
@@ -273,8 +282,9 @@ impl Shared {
         worked
     }
 
-    /// News wakes the threads in `park`, and the keeper if it sleeps. Under the lock, as all that it looks at is changed or looked at by those; locked instructions
-    /// here would be a good part of the way of a short message.
+    /// News wakes the threads in `park`, and the keeper if it sleeps. Under the lock, as all that
+    /// it looks at is changed or looked at by those; locked instructions here would be a good part
+    /// of the way of a short message.
     #[inline]
     fn tell(&self, runner: &mut Runner, worked: bool) {
         if !worked {
@@ -321,13 +331,15 @@ impl Shared {
         self.leave(&bell);
     }
 
-    /// Whether this thread may sleep, and how long. Called after it is among the sleepers: whoever steps next sees it there.
+    /// Whether this thread may sleep, and how long. Called after it is among the sleepers: whoever
+    /// steps next sees it there.
     fn may_sleep(&self, until: Time) -> Option<Time> {
         let mut runner = self.lock();
         if SEEN.get() != (self.address(), self.news.load(Ordering::Acquire)) {
             return None;
         }
-        // A notifier that came before the bells were raised did not ring: the caller looks once more before it sleeps.
+        // A notifier that came before the bells were raised did not ring: the caller looks once
+        // more before it sleeps.
         if runner.station.raise_bells(true) {
             return None;
         }
@@ -385,7 +397,8 @@ impl Shared {
         let _ = rustix::io::read(&self.keeper_bell, &mut count);
     }
 
-    /// Steps until there has been nothing to do for a while, or a caller steps. Returns until when to sleep.
+    /// Steps until there has been nothing to do for a while, or a caller steps. Returns until when
+    /// to sleep.
     fn keep_awake(&self) -> Option<Time> {
         let stepped = self.stepped.load(Ordering::Relaxed);
         loop {

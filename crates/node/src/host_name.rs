@@ -1,7 +1,8 @@
 //! The name of this machine, as nodes may be called.
 //!
-//! Invariant: what comes out is a node name, the same at every call on one machine. Machines that were given no name of
-//! their own (`localhost`) get one from their machine id, so that two of them differ.
+//! Invariant: what comes out is a node name, the same at every call on one machine. Machines that
+//! were given no name of their own (`localhost`) get one from their machine id, so that two of them
+//! differ.
 
 use std::hash::{Hash, Hasher};
 use vmmc_nic::NodeName;

@@ -1,6 +1,7 @@
 //! The cluster key file.
 //!
-//! Invariant: a key is only taken from a file that its user alone can read; a key file appears whole or not at all, also when two nodes start at the same moment.
+//! Invariant: a key is only taken from a file that its user alone can read; a key file appears
+//! whole or not at all, also when two nodes start at the same moment.
 
 use crate::config::KeySource;
 use std::fs::{self, OpenOptions};
@@ -103,7 +104,8 @@ fn read_key(path: &Path) -> Result<Option<ClusterKey>, KeyError> {
     parse(text.trim()).map(|key| Some(ClusterKey(key))).ok_or_else(|| KeyError::Content { path: name(path) })
 }
 
-/// Makes a key file, unless another node does so first: written beside it, then linked to its name, which fails if the name is taken.
+/// Makes a key file, unless another node does so first: written beside it, then linked to its name,
+/// which fails if the name is taken.
 fn make_key(path: &Path) -> Result<(), KeyError> {
     let folder = path.parent().unwrap_or(Path::new("."));
     fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(|e| failed(folder, "made", &e))?;
@@ -119,7 +121,8 @@ fn make_key(path: &Path) -> Result<(), KeyError> {
         Err(e) if e.kind() == ErrorKind::AlreadyExists => Ok(()),
         other => other,
     });
-    // The draft is of no use in any case; if it cannot be removed it holds no key that anybody uses.
+    // The draft is of no use in any case; if it cannot be removed it holds no key that anybody
+    // uses.
     let _ = fs::remove_file(&draft);
     linked.map_err(|e| failed(path, "made", &e))
 }

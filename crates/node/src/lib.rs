@@ -8,8 +8,10 @@
 //!                 stepped by:   daemon loop │ waiting callers (embedded) │ a simulator
 //! ```
 //!
-//! **Promises.** What a process writes in rings or says on its control socket is a claim, checked against its own tables before the engine sees it, and harms only
-//! itself. When an unexport is answered, no further byte arrives. A killed node leaves nothing behind. An idle node uses no processor time to speak of.
+//! **Promises.** What a process writes in rings or says on its control socket is a claim, checked
+//! against its own tables before the engine sees it, and harms only itself. When an unexport is
+//! answered, no further byte arrives. A killed node leaves nothing behind. An idle node uses no
+//! processor time to speak of.
 //!
 //! **Does not.** It holds no protocol (that is `vmmc-nic`) and no `unsafe` (that is `vmmc-host`).
 //!

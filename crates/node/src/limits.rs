@@ -1,33 +1,39 @@
 //! Named bounds of the node.
 //!
-//! Invariant: every queue, table and retry of this crate takes its bound from here, with the reason for the number.
+//! Invariant: every queue, table and retry of this crate takes its bound from here, with the reason
+//! for the number.
 
 use std::time::Duration;
 
-/// Commands taken from one ring before the next ring has its turn: long enough to fill a packet with short sends, short enough that 64 busy rings turn in a millisecond.
+/// Commands taken from one ring before the next ring has its turn: long enough to fill a packet
+/// with short sends, short enough that 64 busy rings turn in a millisecond.
 pub const RING_BATCH: usize = 32;
 /// Pages of its own that a command may name for the price of one command: the node looks whether
 /// each is pinned.
 pub const RING_WORK_PAGES: u64 = 512;
 /// Looks at a ring in vain before it is looked at only now and then.
 pub const RING_QUIET_POLLS: u32 = 256;
-/// Steps between two looks at quiet rings: adds some microseconds to the first command after a pause, and spares the others the look.
+/// Steps between two looks at quiet rings: adds some microseconds to the first command after a
+/// pause, and spares the others the look.
 pub const RING_QUIET_EVERY: u32 = 16;
 /// Up to this many rings are all looked at each time: it costs less than deciding.
 pub const RINGS_FEW: usize = 4;
 /// Steps for which a ring rests after the engine said `Busy`.
 pub const RING_BUSY_REST: u32 = 4;
-/// Connections, attached or not: all processes that the engine takes, and the programs whose stream sockets are served. One user has half of them, unless it is the node's own.
+/// Connections, attached or not: all processes that the engine takes, and the programs whose stream
+/// sockets are served. One user has half of them, unless it is the node's own.
 pub const CONNECTIONS_MAX: usize = 640;
 /// Connections beside them that are only told why they are not served.
 pub const REFUSED_CONNECTIONS_MAX: usize = 64;
 /// Connections taken before rings and network have their turn.
 pub const ACCEPT_BATCH: usize = 64;
-/// Descriptors that came with messages of one user and wait to be closed, for a socket's peer or a file system of the
-/// user's, at which nothing more is taken from it. One message more may have come.
+/// Descriptors that came with messages of one user and wait to be closed, for a socket's peer or a
+/// file system of the user's, at which nothing more is taken from it. One message more may have
+/// come.
 pub const UNCLOSED_MAX: usize = 64;
-/// Descriptors of all users that wait to be closed, control sockets included, at which no connection is taken: those of a
-/// full table of connections, and as many of some that were turned away.
+/// Descriptors of all users that wait to be closed, control sockets included, at which no
+/// connection is taken: those of a full table of connections, and as many of some that were turned
+/// away.
 pub const UNCLOSED_ALL_MAX: usize = 4_096;
 /// Threads that close: as many users as have file systems that never answer, and some.
 pub const CLOSERS_MAX: usize = 16;
@@ -38,8 +44,9 @@ pub const SOCKET_CLOSERS_MAX: usize = 4;
 /// Time after which a thread that has taken a descriptor is in the system call that closes it, so
 /// that nobody can copy it any more.
 pub const CLOSE_BEGUN: Duration = Duration::from_millis(1);
-/// Time after which a close is interrupted, and then again after twice as long: a thousand times what one takes that
-/// waits for nothing, so that whoever makes it wait holds up some hundred others of its own in a second, and no fewer.
+/// Time after which a close is interrupted, and then again after twice as long: a thousand times
+/// what one takes that waits for nothing, so that whoever makes it wait holds up some hundred
+/// others of its own in a second, and no fewer.
 pub const CLOSE_PATIENCE: Duration = Duration::from_millis(2);
 /// Memory of one region, bytes, that the thread that serves everybody gives back to the kernel
 /// itself: some 30 us. More is given back by the threads that close.
@@ -50,13 +57,16 @@ pub const CLOSER_IDLE: Duration = Duration::from_secs(1);
 pub const CLOSE_TIME: Duration = Duration::from_secs(1);
 /// Time for which no connection is taken after the node had no descriptor left for one.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
-/// Descriptors that a daemon keeps to give up when there is none: connections that it turns away in such a time.
+/// Descriptors that a daemon keeps to give up when there is none: connections that it turns away in
+/// such a time.
 pub const SPARES: usize = 8;
 /// Descriptors that shares leave to the node itself: sockets, files, supervisors.
 pub const DESCRIPTORS_KEPT: u64 = 128;
-/// Mappings that shares leave to the node itself: its libraries, heaps, threads, and the areas of its processes, three each.
+/// Mappings that shares leave to the node itself: its libraries, heaps, threads, and the areas of
+/// its processes, three each.
 pub const MAPPINGS_KEPT: u64 = 4_096;
-/// Descriptors of the node for an attached process: attach area, gate tables, notify bell, wake pipe, doorbell, events socket, watch.
+/// Descriptors of the node for an attached process: attach area, gate tables, notify bell, wake
+/// pipe, doorbell, events socket, watch.
 pub const DESCRIPTORS_PER_PROCESS: u32 = 10;
 /// Descriptors of the node for a region: as it came, and for importers that only read.
 pub const DESCRIPTORS_PER_REGION: u32 = 2;
@@ -64,7 +74,8 @@ pub const DESCRIPTORS_PER_REGION: u32 = 2;
 /// them, watch, and bells and event counter of the node that clients with connections to other
 /// nodes have. Those of slabs are counted by the service.
 pub const DESCRIPTORS_PER_SOCKETS_CLIENT: u32 = 4 + vmmc_host::stream::BELLS;
-/// Descriptors of the node for a pair of processes of which one maps memory of the other: wake-ups and notification ring.
+/// Descriptors of the node for a pair of processes of which one maps memory of the other: wake-ups
+/// and notification ring.
 pub const DESCRIPTORS_PER_LINK: u32 = 2;
 /// Slots of the tables of imports of the processes of users other than the node's own, free ones
 /// too: each costs some 150 bytes, and three times as much for a while after most have been given
@@ -101,7 +112,8 @@ pub const BARRED_TIME: Duration = Duration::from_secs(60);
 pub const REDIRECTIONS_MAX: usize = 65_536;
 /// Calls that wait for an answer, all processes together: as many as the engine takes.
 pub const CALLS_MAX: usize = vmmc_nic::limits::IMPORTS_WAITING_MAX;
-/// Addresses from which users other than the node's own wait for imports and pings: each may become a peer, and the promised 64 others have room beside them.
+/// Addresses from which users other than the node's own wait for imports and pings: each may become
+/// a peer, and the promised 64 others have room beside them.
 pub const PEERS_CALLED_MAX: usize = 128;
 /// Offered stream sockets of a node, for users other than its own.
 pub const SOCKET_OFFERS_ALL_MAX: usize = 4 * SOCKET_OFFERS_MAX;
@@ -119,7 +131,8 @@ pub const REVOCATIONS_PER_TURN: usize = 128;
 pub const REVOCATIONS_PIECE: usize = 8;
 /// Control messages taken from one connection before the next has its turn.
 pub const CONTROL_BATCH: usize = 16;
-/// Work for one user's control messages before rings, network and other users have their turn, in messages of the cheap kind (some microseconds). A millisecond.
+/// Work for one user's control messages before rings, network and other users have their turn, in
+/// messages of the cheap kind (some microseconds). A millisecond.
 pub const CONTROL_USER_TURN: usize = 128;
 /// What a message is worth that makes the node describe itself: it walks all its tables.
 pub const CONTROL_WORK_INFO: usize = 64;
@@ -133,16 +146,20 @@ pub const CONTROL_WORK_BYTES: usize = 1 << 10;
 pub const CONTROL_WORK_COPIED_BYTES: u64 = 64 << 10;
 /// Pages that are pinned or given up for the price of one.
 pub const CONTROL_WORK_PAGES: u64 = 256;
-/// Events of the engine that are handed out before the rest has its turn: one export that ends breaks tens of thousands of imports.
+/// Events of the engine that are handed out before the rest has its turn: one export that ends
+/// breaks tens of thousands of imports.
 pub const EVENTS_PER_TURN: usize = 1_024;
-/// Calls of one process that wait for an answer (imports that wait, pings): one for each import that it may have, roughly.
+/// Calls of one process that wait for an answer (imports that wait, pings): one for each import
+/// that it may have, roughly.
 pub const CALLS_WAITING_MAX: usize = 4_096;
-/// Bytes of replies or events of one connection that wait for room in its socket, bookkeeping included: all imports of a process may break at once. While replies wait, no
-/// request of the connection is read. A process that leaves more uncollected is let go.
+/// Bytes of replies or events of one connection that wait for room in its socket, bookkeeping
+/// included: all imports of a process may break at once. While replies wait, no request of the
+/// connection is read. A process that leaves more uncollected is let go.
 pub const OUTBOX_BYTES_MAX: usize = 8 << 20;
 /// Bookkeeping of a message that waits.
 pub const OUTBOX_ENTRY_BYTES: usize = 128;
-/// Descriptors that wait so: those of a process that is told of all others, and some. A call whose answer would bring more is refused.
+/// Descriptors that wait so: those of a process that is told of all others, and some. A call whose
+/// answer would bring more is refused.
 pub const OUTBOX_FDS_MAX: usize = 512;
 /// Descriptors that the node has sent on one socket and its client has not taken: 25 replies of
 /// imports that are mapped. What comes after them waits in the outbox.
@@ -160,13 +177,16 @@ pub const UNREAD_LOOK_MAX: Duration = Duration::from_millis(500);
 pub const OUTBOX_USER_BYTES_MAX: usize = 64 << 20;
 /// Time between two tries to send what waits in an outbox.
 pub const OUTBOX_RETRY: Duration = Duration::from_millis(2);
-/// Time for which a revocation waits for mapped transfers under way: the copy of 1 GiB, and some. Then the exporter is told to move its pages.
+/// Time for which a revocation waits for mapped transfers under way: the copy of 1 GiB, and some.
+/// Then the exporter is told to move its pages.
 pub const REVOCATION_WAIT: Duration = Duration::from_millis(200);
-/// Time between two looks at the lanes of a revocation that waits while the node has nothing else to do.
+/// Time between two looks at the lanes of a revocation that waits while the node has nothing else
+/// to do.
 pub const REVOCATION_LOOK: Duration = Duration::from_micros(100);
 /// Revocations of one process that wait at once.
 pub const REVOCATIONS_PER_PROCESS_MAX: usize = 1_024;
-/// Failures of posted sends remembered for a process until its completion ring has room; further ones of the same import say nothing new.
+/// Failures of posted sends remembered for a process until its completion ring has room; further
+/// ones of the same import say nothing new.
 pub const SEND_FAILURES_MAX: usize = 256;
 /// Longest wait of a call that names none we believe: a day.
 pub const CALL_TIME_MAX: Duration = Duration::from_secs(24 * 3600);
@@ -175,9 +195,11 @@ pub const INFO_LIST_MAX: usize = 256;
 /// Bytes of a description's lists, for the same reason.
 pub const INFO_BYTES_MAX: usize = 48 << 10;
 
-/// Supervisors of jobs that one node has at once: each is a process, and takes a place among those that the engine serves.
+/// Supervisors of jobs that one node has at once: each is a process, and takes a place among those
+/// that the engine serves.
 pub const SUPERVISORS_MAX: usize = 64;
-/// Supervisors started in a row for one user, neither the node's own nor root: all that it may have. Each is a fork of the daemon, a millisecond and more.
+/// Supervisors started in a row for one user, neither the node's own nor root: all that it may
+/// have. Each is a fork of the daemon, a millisecond and more.
 pub const STARTS_BURST: u32 = SUPERVISORS_MAX as u32 / 2;
 /// Time after which one more may be started for it: an eightieth of the node's time at most.
 pub const STARTS_EVERY: Duration = Duration::from_millis(250);
@@ -186,9 +208,11 @@ pub const STARTS_EVERY: Duration = Duration::from_millis(250);
 pub const SERVICE_START_TIME: Duration = Duration::from_secs(20);
 /// Users whose starts are remembered; of more, those who have waited longest are forgotten.
 pub const STARTERS_MAX: usize = 1_024;
-/// Pause before the second search for what a killed supervisor left behind; doubles up to [`ORPHANS_PAUSE_MAX`].
+/// Pause before the second search for what a killed supervisor left behind; doubles up to
+/// [`ORPHANS_PAUSE_MAX`].
 pub const ORPHANS_PAUSE: Duration = Duration::from_millis(5);
-/// Longest such pause: what runs away from the search, by forking again and again, costs a thread one look at all processes in that time.
+/// Longest such pause: what runs away from the search, by forking again and again, costs a thread
+/// one look at all processes in that time.
 pub const ORPHANS_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Bytes of the last words of a daemon or a supervisor that are worth repeating.
 pub const WORDS_BYTES: usize = 4096;
@@ -203,7 +227,8 @@ pub const NOTE_BYTES_MAX: usize = 400;
 pub const LOG_FILE_BYTES_MAX: u64 = 1 << 20;
 /// Old files of a log that are kept beside the one that is written.
 pub const LOG_FILES_KEPT: usize = 3;
-/// Nodes whose logs stay in a folder; of more, the oldest go. So a user's logs take at most 256 MiB, and as a rule far less.
+/// Nodes whose logs stay in a folder; of more, the oldest go. So a user's logs take at most 256
+/// MiB, and as a rule far less.
 pub const LOG_NODES_KEPT: usize = 64;
 /// Bytes of a line of the log: a note, and some. Less than a pipe takes at once.
 pub const LOG_LINE_BYTES_MAX: usize = 1024;
@@ -224,14 +249,18 @@ pub const LOG_COUNTERS_EVERY: Duration = Duration::from_secs(10);
 
 /// Pages that one call may pin and unpin: 64 MiB, so that a call never keeps the node for long.
 pub const PINS_PER_CALL_MAX: u64 = 16_384;
-/// Second-level tables of translations (4 KiB each, of 512 pages) that a process may have beyond one for each page that it has registered. A page has one address,
-/// so an honest process needs none of them, but for what it has just released; and what the node keeps for a process stays in proportion to the process's own memory.
+/// Second-level tables of translations (4 KiB each, of 512 pages) that a process may have beyond
+/// one for each page that it has registered. A page has one address, so an honest process needs
+/// none of them, but for what it has just released; and what the node keeps for a process stays in
+/// proportion to the process's own memory.
 pub const TABLES_BEYOND_PAGES_MAX: u64 = 64;
-/// Pins of one process that wait for memory: its threads', and those whose callers have stopped waiting.
+/// Pins of one process that wait for memory: its threads', and those whose callers have stopped
+/// waiting.
 pub const PINS_WAITING_MAX: usize = 8;
 /// Runs of pages that the waiting pins of one user name together: 6 MiB.
 pub const PIN_RUNS_WAITING_MAX: usize = 262_144;
-/// Time within which a process gives pinned memory back that others need: a hundred times what a sleeping process takes. Then the node takes it.
+/// Time within which a process gives pinned memory back that others need: a hundred times what a
+/// sleeping process takes. Then the node takes it.
 pub const GIVE_BACK_TIME: Duration = Duration::from_millis(250);
 /// Part of the machine's memory that may be pinned at a node, unless configured: one in so many.
 pub const PINNED_PART: u64 = 4;
@@ -242,8 +271,9 @@ pub const PINNED_PAGES_MAX: u64 = 1 << 40;
 pub const RECEIVE_BATCH: usize = 16;
 /// Datagrams longer than this on average are received one by one.
 pub const BATCHED_BYTES_MAX: u64 = 4096;
-/// Memory of at least that size goes to a node of this machine by reference to its pages, with four system calls instead of one: in a C program that moves datagrams
-/// so, 16 KiB were a tenth slower than copied, 32 KiB a tenth faster, 60 KiB two fifths.
+/// Memory of at least that size goes to a node of this machine by reference to its pages, with four
+/// system calls instead of one: in a C program that moves datagrams so, 16 KiB were a tenth slower
+/// than copied, 32 KiB a tenth faster, 60 KiB two fifths.
 pub const SPLICE_BYTES_MIN: usize = 32 << 10;
 /// Sends to the network before rings have their turn.
 pub const TRANSMIT_BATCH: usize = 64;
@@ -251,7 +281,8 @@ pub const TRANSMIT_BATCH: usize = 64;
 pub const SOCKET_BUFFER_BYTES: usize = 8 << 20;
 /// Least bytes that a peer may have under way to this node: two datagrams of the largest size.
 pub const BUDGET_BYTES_MIN: usize = 128 << 10;
-/// Most bytes, on loopback: what fits the cache beside its source and destination. With 4 MiB half of the bandwidth was lost.
+/// Most bytes, on loopback: what fits the cache beside its source and destination. With 4 MiB half
+/// of the bandwidth was lost.
 pub const BUDGET_BYTES_LOOPBACK: usize = 1 << 20;
 /// Most bytes, elsewhere: a link of 10 Gbit/s and 6 ms.
 pub const BUDGET_BYTES_MAX: usize = 8 << 20;
@@ -272,11 +303,13 @@ pub const ROUTES_MAX: usize = 1_024;
 /// Addresses probed for their path size in a second: spoofed senders must not make us busy.
 pub const PROBES_PER_SECOND: u32 = 100;
 
-/// Time without work after which a node sleeps; polling costs its core, sleeping costs the next message a wake-up of about as long.
+/// Time without work after which a node sleeps; polling costs its core, sleeping costs the next
+/// message a wake-up of about as long.
 pub const AWAKE_TIME: Duration = Duration::from_micros(80);
 /// Longest data that a sleeping thread may be waiting for a word of.
 pub const AWAITED_BYTES_MAX: u64 = 4096;
-/// Processes that are woken after one step because of such data; more find it at their next look, at most a millisecond later.
+/// Processes that are woken after one step because of such data; more find it at their next look,
+/// at most a millisecond later.
 pub const TOUCHED_MAX: usize = 64;
 /// Time between two looks at the control sockets while rings and network are busy.
 pub const CONTROL_LOOK: Duration = Duration::from_micros(50);
@@ -288,18 +321,21 @@ pub const CONTROL_LOOK_FIRST: u32 = 4;
 pub const CONTROL_FREQUENT_STEPS: u32 = 2;
 /// Looks in vain after which they are not.
 pub const CONTROL_FREQUENT_LOOKS: u32 = 32;
-/// So many times as many looks for datagrams in a row, if no other thread wants the node: the less often a whole step comes between two looks, the sooner something is found.
+/// So many times as many looks for datagrams in a row, if no other thread wants the node: the less
+/// often a whole step comes between two looks, the sooner something is found.
 pub const LONE_LOOKS: u32 = 2;
 /// Hearings without that after a thread was turned away: some milliseconds.
 pub const SHORT_HEARINGS: u32 = 1 << 12;
 /// Time for which the keeper of an embedded node leaves it to callers that step it.
 pub const KEEPER_NAP: Duration = Duration::from_millis(1);
-/// Longest such time, while callers step it again and again: shorter than the shortest retransmission timer of a peer, which would fire needlessly when they stop.
+/// Longest such time, while callers step it again and again: shorter than the shortest
+/// retransmission timer of a peer, which would fire needlessly when they stop.
 pub const KEEPER_NAP_MAX: Duration = Duration::from_millis(4);
 /// Longest sleep of anything, so that a lost timer is late and not forgotten.
 pub const SLEEP_MAX: Duration = Duration::from_secs(60);
 
-/// Users that a node may be told to serve by their ids: more than that is a group, and `any` serves it.
+/// Users that a node may be told to serve by their ids: more than that is a group, and `any` serves
+/// it.
 pub const SERVED_USERS_MAX: usize = 256;
 
 /// A peer that owes an answer for this long is dead, unless configured.
@@ -315,40 +351,49 @@ pub const START_LOOK: Duration = Duration::from_millis(2);
 /// Time for saying goodbye to peers and processes at the end.
 pub const GOODBYE_TIME: Duration = Duration::from_millis(50);
 
-/// Offers of stream sockets of one process whose peer has not come: as many as a process has descriptors on most systems. Further ones stay on kernel TCP.
+/// Offers of stream sockets of one process whose peer has not come: as many as a process has
+/// descriptors on most systems. Further ones stay on kernel TCP.
 pub const SOCKET_OFFERS_MAX: usize = 16_384;
-/// Bytes of each of the two rings of an upgraded connection: 10,000 idle connections take less than 700 MiB.
+/// Bytes of each of the two rings of an upgraded connection: 10,000 idle connections take less than
+/// 700 MiB.
 pub const SOCKET_RING_BYTES: u64 = 32 << 10;
 /// Bytes of a ring that was full once.
 pub const SOCKET_LARGE_RING_BYTES: u64 = 512 << 10;
-/// Bytes of all large rings of a node, half of them for one user alone; whoever asks for more keeps the small one, or gets what others have not used for
-/// [`SOCKET_LARGE_IDLE`].
+/// Bytes of all large rings of a node, half of them for one user alone; whoever asks for more keeps
+/// the small one, or gets what others have not used for [`SOCKET_LARGE_IDLE`].
 pub const SOCKET_LARGE_BYTES_MAX: u64 = 512 << 20;
 /// Time between two looks for large rings that rest: each goes over all connections.
 pub const SOCKET_LARGE_LOOK: Duration = Duration::from_millis(100);
 /// Large rings that such a look takes back: the kernel gets half a MiB of each.
 pub const SOCKET_LARGE_TAKEN_PER_LOOK: usize = 64;
-/// Slots of all slabs of a node, half of them for one user alone: each has 68 KiB of memory, 2.2 GiB together. Further connections stay with the kernel.
+/// Slots of all slabs of a node, half of them for one user alone: each has 68 KiB of memory, 2.2
+/// GiB together. Further connections stay with the kernel.
 pub const SOCKET_SLOTS_MAX: u64 = 32_768;
-/// Processes known to hold one end of a connection. Further ones are holders that the node does not know of.
+/// Processes known to hold one end of a connection. Further ones are holders that the node does not
+/// know of.
 pub const SOCKET_HOLDERS_MAX: usize = 64;
 /// Places named in one message after a fork: what the library sends at a time.
 pub const SOCKET_PLACES_MAX: usize = 512;
 /// Time without a byte after which a large ring may be taken back for others.
 pub const SOCKET_LARGE_IDLE: Duration = Duration::from_secs(1);
-/// Slots of the first slab of a pair of processes; each further one has twice as many, up to [`SOCKET_SLAB_SLOTS_MAX`].
+/// Slots of the first slab of a pair of processes; each further one has twice as many, up to
+/// [`SOCKET_SLAB_SLOTS_MAX`].
 pub const SOCKET_SLAB_SLOTS_MIN: u32 = 4;
 /// Slots of a large slab: 2.2 MiB.
 pub const SOCKET_SLAB_SLOTS_MAX: u32 = 32;
-/// Times after the last known holder of an end has gone at which the other end is told to ask its kernel: the holder's sockets may be closed a little after it has
-/// gone, and an exec closes them one by one.
+/// Times after the last known holder of an end has gone at which the other end is told to ask its
+/// kernel: the holder's sockets may be closed a little after it has gone, and an exec closes them
+/// one by one.
 pub const SOCKET_HINTS: [Duration; 4] =
     [Duration::ZERO, Duration::from_millis(20), Duration::from_millis(200), Duration::from_secs(2)];
-/// Ends that are taken from processes which have ended, before rings and network have their turn: half a millisecond.
+/// Ends that are taken from processes which have ended, before rings and network have their turn:
+/// half a millisecond.
 pub const SOCKET_ENDS_PER_TURN: usize = 512;
-/// Ends of one such process before the next has its turn: one that held a few is not behind one that held all.
+/// Ends of one such process before the next has its turn: one that held a few is not behind one
+/// that held all.
 pub const SOCKET_ENDS_PIECE: usize = 64;
-/// Ends without a holder that are looked at in a turn: each may wake its peer, which takes some microseconds.
+/// Ends without a holder that are looked at in a turn: each may wake its peer, which takes some
+/// microseconds.
 pub const SOCKET_ORPHANS_PER_TURN: usize = 64;
 /// Slabs that are let go in a turn: the kernel takes up to 2.2 MiB of each back.
 pub const SOCKET_SLABS_PER_TURN: usize = 4;
@@ -356,18 +401,22 @@ pub const SOCKET_SLABS_PER_TURN: usize = 4;
 pub const SOCKET_STRANGERS_MAX: usize = 32;
 /// Messages read from a client of the sockets service that has gone: more than its socket holds.
 pub const SOCKET_LAST_WORDS_MAX: usize = 4_096;
-/// Time that a program that was started by exec may take to ask for the connections that it inherited.
+/// Time that a program that was started by exec may take to ask for the connections that it
+/// inherited.
 pub const SOCKET_ORPHAN_TIME: Duration = Duration::from_secs(10);
-/// Connections to other nodes that are upgraded, or about to be, half of them for one user alone: each has two rings here, 70 KiB together with its words.
+/// Connections to other nodes that are upgraded, or about to be, half of them for one user alone:
+/// each has two rings here, 70 KiB together with its words.
 pub const BETWEEN_LINKS_MAX: usize = 16_384;
 /// Offers that other nodes are still to be asked about: all that stand, which are divided among
 /// users.
 pub const BETWEEN_ASKS_MAX: usize = SOCKET_OFFERS_ALL_MAX;
 /// Connections to other nodes that are served before rings and network have their turn.
 pub const BETWEEN_TURN: usize = 64;
-/// Lines of each of the kernel's tables of sockets that are read for a list: some milliseconds. Of sockets beyond them it does not say to whom they belong.
+/// Lines of each of the kernel's tables of sockets that are read for a list: some milliseconds. Of
+/// sockets beyond them it does not say to whom they belong.
 pub const SOCKET_TABLE_LINES_MAX: usize = 8_192;
-/// Refused offers that are remembered for lists, half of them for one user alone: some 150 bytes each, and no list has as many entries.
+/// Refused offers that are remembered for lists, half of them for one user alone: some 150 bytes
+/// each, and no list has as many entries.
 pub const SOCKET_REFUSED_MAX: usize = 4_096;
 /// Entries of a list of sockets in one message.
 pub const SOCKET_LIST_MAX: usize = 400;
@@ -376,11 +425,13 @@ pub const SOCKET_LIST_MAX: usize = 400;
 pub const METRICS_CLIENTS_MAX: usize = 16;
 /// Age of a description at which the daemon's loop makes another one, however many ask.
 pub const METRICS_FRESH: Duration = Duration::from_millis(100);
-/// How long a client of the metrics may take for its request and for each part of its answer, and the daemon's loop for the answer.
+/// How long a client of the metrics may take for its request and for each part of its answer, and
+/// the daemon's loop for the answer.
 pub const METRICS_TIME: Duration = Duration::from_secs(2);
 /// Time between two tries to take a client of the metrics when the first one failed.
 pub const METRICS_PAUSE: Duration = Duration::from_millis(50);
 /// Bytes of a request for metrics: its head, of which the first line matters.
 pub const METRICS_REQUEST_BYTES_MAX: usize = 8 << 10;
-/// Time between two draws of fresh randomness for the keys of later sessions: a few microseconds each, once a second.
+/// Time between two draws of fresh randomness for the keys of later sessions: a few microseconds
+/// each, once a second.
 pub const STIR_EVERY: Duration = Duration::from_secs(1);

@@ -4,12 +4,13 @@
 //!   2026-11-24T04:10:11.123Z info  peer: node "beta" is up at 10.0.0.2:4791
 //! ```
 //!
-//! It goes to the journal where standard error is the journal's, to standard error in the foreground, and to a file for a
-//! daemon in the background: the next one begins at [`LOG_FILE_BYTES_MAX`], and [`LOG_FILES_KEPT`] old ones are kept.
+//! It goes to the journal where standard error is the journal's, to standard error in the
+//! foreground, and to a file for a daemon in the background: the next one begins at
+//! [`LOG_FILE_BYTES_MAX`], and [`LOG_FILES_KEPT`] old ones are kept.
 //!
-//! Invariant: nobody can fill the disk or bury other lines through it: lines have a bound for each source and for all,
-//! files one of size and number. A line is one line, with nothing that a terminal obeys. Writing never waits for whoever
-//! reads. Nothing on the way of data writes any.
+//! Invariant: nobody can fill the disk or bury other lines through it: lines have a bound for each
+//! source and for all, files one of size and number. A line is one line, with nothing that a
+//! terminal obeys. Writing never waits for whoever reads. Nothing on the way of data writes any.
 
 use crate::config::NodeConfig;
 use crate::limits::{
@@ -75,7 +76,8 @@ impl std::str::FromStr for LogLevel {
 }
 
 /// The file that a daemon in the background writes: for root `/var/log/vmmc/NAME.log`, for others
-/// `$XDG_STATE_HOME/vmmc/NAME.log`, which is `~/.local/state/vmmc/NAME.log` where that is not set. None without a home.
+/// `$XDG_STATE_HOME/vmmc/NAME.log`, which is `~/.local/state/vmmc/NAME.log` where that is not set.
+/// None without a home.
 pub fn default_log_file(node: &str) -> Option<PathBuf> {
     let file = format!("{node}.log");
     if rustix::process::geteuid().is_root() {
@@ -139,7 +141,8 @@ impl Log {
         }
     }
 
-    /// Writes a line about something that `who`, of the kind `topic`, causes; unless its share is used up.
+    /// Writes a line about something that `who`, of the kind `topic`, causes; unless its share is
+    /// used up.
     pub(crate) fn line(&mut self, level: LogLevel, topic: &'static str, who: u64, text: &str) {
         if level > self.level {
             return;
@@ -262,14 +265,16 @@ impl LogFile {
         let _ = std::fs::rename(&self.path, older(&self.path, 1));
         match open(&self.path) {
             Ok(file) => (self.file, self.bytes) = (file, 0),
-            // The folder has gone or is full: what is there is begun anew, so that it stays bounded.
+            // The folder has gone or is full: what is there is begun anew, so that it stays
+            // bounded.
             Err(_) if self.file.set_len(0).is_ok() => self.bytes = 0,
             Err(_) => {}
         }
     }
 }
 
-/// Nodes with names of their own leave logs behind: of those that do not run the oldest are removed.
+/// Nodes with names of their own leave logs behind: of those that do not run the oldest are
+/// removed.
 fn remove_oldest(path: &Path) {
     let uid = rustix::process::geteuid().as_raw();
     let running = listening_nodes();
@@ -327,7 +332,8 @@ impl Sources {
     /// Whether this source may write a line now: if so, how many it could not write before.
     fn admit(&mut self, source: (&'static str, u64), now: Instant) -> Option<u64> {
         if self.each.len() >= LOG_SOURCES_MAX && !self.each.contains_key(&source) {
-            // Those whose share is whole again are as good as new ones; others make room by age, and come with a new share.
+            // Those whose share is whole again are as good as new ones; others make room by age,
+            // and come with a new share.
             self.each.retain(|_, share| now.duration_since(share.filled) < LOG_EVERY * LOG_BURST || share.left_out > 0);
             if self.each.len() >= LOG_SOURCES_MAX {
                 let oldest = self.each.iter().min_by_key(|(_, share)| share.filled).map(|(source, _)| *source);

@@ -1,7 +1,8 @@
 //! Datagrams on UDP sockets.
 //!
-//! Invariant: nothing here waits, and nothing that a stranger sends makes it remember more than a bounded table. What cannot be sent is lost, as on any wire; the
-//! engine sends it again. Source: DESIGN §3 "Transport by default UDP sockets (GSO/GRO, batched calls)".
+//! Invariant: nothing here waits, and nothing that a stranger sends makes it remember more than a
+//! bounded table. What cannot be sent is lost, as on any wire; the engine sends it again. Source:
+//! DESIGN §3 "Transport by default UDP sockets (GSO/GRO, batched calls)".
 
 use crate::limits::{
     BATCHED_BYTES_MAX, BUDGET_BYTES_LOOPBACK, BUDGET_BYTES_MAX, BUDGET_BYTES_MIN, HOT_SENDS, OTHERS_BUSY_LOOKS,
@@ -154,8 +155,9 @@ impl Network {
         Ok(())
     }
 
-    /// Puts the sockets into the epoll set or takes them out: between two sleeps nobody looks there, and being in it costs time with each datagram. Says whether
-    /// they are where they should be.
+    /// Puts the sockets into the epoll set or takes them out: between two sleeps nobody looks
+    /// there, and being in it costs time with each datagram. Says whether they are where they
+    /// should be.
     pub(crate) fn arm(&mut self, armed: bool) -> bool {
         // What is left in a socket would end a sleep at once.
         self.ports.iter_mut().chain(self.hot.iter_mut().map(|(_, port)| port)).for_each(UdpPort::release);
@@ -169,7 +171,8 @@ impl Network {
             if !armed {
                 let _ = epoll::delete(&*self.epoll, port);
             } else if let Err(e) = self.show(port) {
-                // One that is there already is one that an earlier call put there before the kernel ran out of memory.
+                // One that is there already is one that an earlier call put there before the kernel
+                // ran out of memory.
                 all &= e.raw_os_error() == Some(EEXIST);
             }
         }
@@ -182,8 +185,10 @@ impl Network {
         self.ports.iter().map(UdpPort::local_addr).collect()
     }
 
-    /// Bytes that may be under way to this node from a peer: a quarter of the smallest receive buffer, for the kernel's bookkeeping counts too, most for small
-    /// datagrams. A node that only loopback reaches asks for less: more under way would only push the datagrams out of the cache before they are read.
+    /// Bytes that may be under way to this node from a peer: a quarter of the smallest receive
+    /// buffer, for the kernel's bookkeeping counts too, most for small datagrams. A node that only
+    /// loopback reaches asks for less: more under way would only push the datagrams out of the
+    /// cache before they are read.
     pub(crate) fn receive_budget_bytes(&self) -> usize {
         let smallest = self.ports.iter().map(UdpPort::receive_buffer_bytes).min();
         let near = !self.ports.is_empty() && self.ports.iter().all(|p| p.local_addr().ip().is_loopback());
@@ -198,7 +203,8 @@ impl Network {
             return (0..looks).any(|_| self.receive_others(station, now));
         }
         if self.receive_from(None, station, now, looks) {
-            // Somebody may wait for just this. The others are looked at when there is nothing, and now and then.
+            // Somebody may wait for just this. The others are looked at when there is nothing, and
+            // now and then.
             self.hot_receives = self.hot_receives.wrapping_add(1);
             if self.hot_receives % OTHERS_LOOK_AFTER == 0 {
                 self.receive_others(station, now);
@@ -244,7 +250,8 @@ impl Network {
                 stranger = Some(from);
             }
         });
-        // An error other than "nothing there" is one of this socket for this moment; the engine sees it as silence.
+        // An error other than "nothing there" is one of this socket for this moment; the engine
+        // sees it as silence.
         let came = came.unwrap_or(0);
         self.full_receives = if came < asked { 0 } else { self.full_receives.saturating_add(1) };
         self.batch_size = match self.full_receives {
@@ -298,7 +305,8 @@ impl Network {
         any
     }
 
-    /// Does this for an attached process at once, as the station allows; says whether it did. Nothing happens while others wait for room.
+    /// Does this for an attached process at once, as the station allows; says whether it did.
+    /// Nothing happens while others wait for room.
     #[inline]
     pub(crate) fn send_now(&mut self, station: &mut Station, now: Time, from: ConnectionId, what: &Direct<'_>) -> bool {
         if self.held.is_some() {
@@ -348,14 +356,16 @@ impl Network {
         all.into_iter().map(|(name, n)| (name.to_string(), n)).collect()
     }
 
-    /// Sends a datagram whose long piece is still in its memory; `at` is where the rest of it is in the buffer.
+    /// Sends a datagram whose long piece is still in its memory; `at` is where the rest of it is in
+    /// the buffer.
     fn send_lent(&mut self, transmit: Transmit, lent: &Lent, at: usize, station: &mut Station, now: Time) {
         let (to, len) = (transmit.to, transmit.len);
         let known = self.routes.get(self.last).filter(|route| route.address == to && route.probed);
         if let (Some(route), Some(region), None) = (known, station.lent_region(lent), &self.held) {
             let (head, tail) = self.buffer[at..at + len].split_at(lent.at);
             let (memory, port) = ((region, lent.offset, lent.len), port(&self.ports, &self.hot, to, route.port));
-            // Only to a node of this machine: nobody else could see what the memory holds later (docs/security.md).
+            // Only to a node of this machine: nobody else could see what the memory holds later
+            // (docs/security.md).
             let splice = lent.by_reference
                 && lent.len >= SPLICE_BYTES_MIN
                 && to.ip().is_loopback()
@@ -447,7 +457,8 @@ impl Network {
             }
             _ => {
                 self.counters.send_errors += 1;
-                // A connected socket keeps the address it was given; the host may have another one by now.
+                // A connected socket keeps the address it was given; the host may have another one
+                // by now.
                 self.hot = self.hot.take().filter(|(hot, _)| *hot != run.to);
                 self.streak.1 = 0;
             }
@@ -482,7 +493,8 @@ impl Network {
         true
     }
 
-    /// The route to an address: made, and its path size asked for, if it is new. `heard` is the socket that it was just heard on.
+    /// The route to an address: made, and its path size asked for, if it is new. `heard` is the
+    /// socket that it was just heard on.
     fn learn(&mut self, address: SocketAddr, heard: Option<usize>, station: &mut Station, now: Time) -> Option<usize> {
         let known = self.routes.iter().position(|r| r.address == address);
         let index = match known {
@@ -493,7 +505,8 @@ impl Network {
                     None => self.port_for(address)?,
                 };
                 if self.routes.len() >= ROUTES_MAX {
-                    // Strangers could have filled it; those that matter are learned again at their next datagram.
+                    // Strangers could have filled it; those that matter are learned again at their
+                    // next datagram.
                     self.routes.clear();
                 }
                 self.routes.push(Route { address, port, probed: false });
@@ -514,8 +527,9 @@ impl Network {
         Some(index)
     }
 
-    /// A socket for an address; opened if none is of its family. With several paths, an answer comes back over the wire that the question took only if the question came
-    /// from the address that belongs to that wire.
+    /// A socket for an address; opened if none is of its family. With several paths, an answer
+    /// comes back over the wire that the question took only if the question came from the address
+    /// that belongs to that wire.
     fn port_for(&mut self, address: SocketAddr) -> Option<usize> {
         let source = way_to(address).ok().map(|way| way.source);
         let fits = |p: &UdpPort| p.local_addr().is_ipv4() == address.is_ipv4();
@@ -533,13 +547,14 @@ impl Network {
     }
 }
 
-/// How many datagrams to ask for next: one while few come or large ones, which are best put in their place before the next evicts them from the cache; more while a
-/// batch of short ones fills.
+/// How many datagrams to ask for next: one while few come or large ones, which are best put in
+/// their place before the next evicts them from the cache; more while a batch of short ones fills.
 fn next_batch(asked: usize, came: usize, bytes: u64) -> usize {
     if came < asked || bytes > came as u64 * BATCHED_BYTES_MAX { 1 } else { (asked * 2).min(RECEIVE_BATCH) }
 }
 
-/// Whether sockets that brought nothing for so many looks at the hot one are to be looked at after `looks` more.
+/// Whether sockets that brought nothing for so many looks at the hot one are to be looked at after
+/// `looks` more.
 #[inline]
 fn others_are_due(quiet: &mut u32, looks: u32) -> bool {
     let before = *quiet;

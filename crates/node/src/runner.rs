@@ -1,7 +1,8 @@
 //! A station on real sockets: what the daemon's loop and the callers of an embedded node both step.
 //!
-//! Invariant: a step does not wait, and takes the time once, and once more after it has served control sockets. Only the process that started it steps it: a child
-//! would seal packets under numbers that its parent uses.
+//! Invariant: a step does not wait, and takes the time once, and once more after it has served
+//! control sockets. Only the process that started it steps it: a child would seal packets under
+//! numbers that its parent uses.
 
 use crate::config::NodeConfig;
 use crate::daemon::RunError;
@@ -124,12 +125,14 @@ impl Runner {
         if !self.owner.is_here() {
             return false;
         }
-        // What the process has posted goes out before anything is asked of the kernel: that is the way of a waiting caller's message.
+        // What the process has posted goes out before anything is asked of the kernel: that is the
+        // way of a waiting caller's message.
         let mut worked = std::mem::take(&mut self.sent_now);
         worked |= self.station.serve(now);
         worked |= self.network.transmit(&mut self.station, now);
         worked |= self.settle(now);
-        // Control comes while the answer to what was sent is under way, not between its arrival and whoever waits for it.
+        // Control comes while the answer to what was sent is under way, not between its arrival and
+        // whoever waits for it.
         if self.control_is_due(worked, now) {
             self.looked_at_control = now;
             self.frequent_looks = self.frequent_looks.saturating_sub(1);
@@ -139,7 +142,8 @@ impl Runner {
                 self.frequent_looks = CONTROL_FREQUENT_LOOKS;
                 self.station.step(now);
                 self.network.transmit(&mut self.station, now);
-                // That may have taken long, and the answer to what it sent may be here: a ping does not take no time.
+                // That may have taken long, and the answer to what it sent may be here: a ping does
+                // not take no time.
                 now = self::now();
             }
         }
@@ -156,8 +160,9 @@ impl Runner {
         worked
     }
 
-    /// The part of a [`step`](Self::step) that brings what somebody waits for: takes what has come from other nodes since, at the time of the last step, or comes while it
-    /// looks so many times. Says whether there was anything.
+    /// The part of a [`step`](Self::step) that brings what somebody waits for: takes what has come
+    /// from other nodes since, at the time of the last step, or comes while it looks so many times.
+    /// Says whether there was anything.
     #[inline]
     pub(crate) fn hear(&mut self, looks: u32) -> bool {
         if !self.owner.is_here() {
@@ -176,7 +181,8 @@ impl Runner {
         if !self.network.receive(&mut self.station, now, looks) {
             return false;
         }
-        // Mere data calls for nothing: whoever waits for it goes first. So do peers that wait for an answer, and processes that are told something.
+        // Mere data calls for nothing: whoever waits for it goes first. So do peers that wait for
+        // an answer, and processes that are told something.
         if self.station.has_news() {
             self.network.transmit(&mut self.station, now);
             self.station.serve_events(now);
@@ -188,7 +194,8 @@ impl Runner {
         true
     }
 
-    /// Fresh randomness for the keys of later sessions: this node may be the copy of another, with all that it remembers.
+    /// Fresh randomness for the keys of later sessions: this node may be the copy of another, with
+    /// all that it remembers.
     fn stir(&mut self, now: Time) {
         if now.since(self.stirred_at) < STIR_EVERY {
             return;
@@ -206,8 +213,9 @@ impl Runner {
         self.vain = 0;
     }
 
-    /// Does this for an attached process at once, if nothing stands before it; false: nothing happened. Never twice without a [`step`](Self::step) between, so that
-    /// whoever only sends serves his node too.
+    /// Does this for an attached process at once, if nothing stands before it; false: nothing
+    /// happened. Never twice without a [`step`](Self::step) between, so that whoever only sends
+    /// serves his node too.
     #[inline]
     pub(crate) fn send_now(&mut self, from: ConnectionId, what: &Direct<'_>) -> bool {
         if self.sent_now || !self.owner.is_here() {
@@ -237,8 +245,8 @@ impl Runner {
         }
     }
 
-    /// Called after a step with work, when nobody sleeps on [`input`](Self::input): after some of them datagrams no longer show there, until the next
-    /// [`prepare_sleep`](Self::prepare_sleep).
+    /// Called after a step with work, when nobody sleeps on [`input`](Self::input): after some of
+    /// them datagrams no longer show there, until the next [`prepare_sleep`](Self::prepare_sleep).
     #[inline]
     pub(crate) fn stays_awake(&mut self) {
         self.busy = self.busy.saturating_add(1);
@@ -258,7 +266,8 @@ impl Runner {
         if self.vain == 0 { Duration::ZERO } else { now.since(self.idle_since) }
     }
 
-    /// Announces a sleep. None: there is work, do not sleep; else the time at which the sleep must end.
+    /// Announces a sleep. None: there is work, do not sleep; else the time at which the sleep must
+    /// end.
     pub(crate) fn prepare_sleep(&mut self, now: Time) -> Option<Time> {
         self.busy = 0;
         let armed = self.network.arm(true);
@@ -290,7 +299,8 @@ impl Runner {
     }
 }
 
-/// Sleeps until one of the descriptors is readable, at most until `until`. Which one does not matter: the caller looks at all.
+/// Sleeps until one of the descriptors is readable, at most until `until`. Which one does not
+/// matter: the caller looks at all.
 pub(crate) fn sleep(fds: &[&OwnedFd], now: Time, until: Time) {
     let left = until.since(now).min(SLEEP_MAX);
     let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };

@@ -1,8 +1,9 @@
-//! Two daemons whose users chose ciphers: they seal with the best one that both take, which the status of each names, or
-//! refuse each other by a text that says what to do.
+//! Two daemons whose users chose ciphers: they seal with the best one that both take, which the
+//! status of each names, or refuse each other by a text that says what to do.
 //!
-//! The choice of AES-256-GCM needs the feature of that name (`cargo test -p vmmc-node --features aes-256-gcm --test
-//! ciphers`), with which `cargo xtask check ciphers` builds it; without it those pairs print `SKIP`.
+//! The choice of AES-256-GCM needs the feature of that name (`cargo test -p vmmc-node --features
+//! aes-256-gcm --test ciphers`), with which `cargo xtask check ciphers` builds it; without it those
+//! pairs print `SKIP`.
 
 mod common;
 

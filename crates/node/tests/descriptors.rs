@@ -1,6 +1,8 @@
-//! Every descriptor that a client ever gets, and what its holder can do with it; compared with the table in docs/security.md.
+//! Every descriptor that a client ever gets, and what its holder can do with it; compared with the
+//! table in docs/security.md.
 //!
-//! Invariant: a descriptor that the node begins to hand out, or one that gives more than before, fails here until the table says so.
+//! Invariant: a descriptor that the node begins to hand out, or one that gives more than before,
+//! fails here until the table says so.
 
 #[path = "../src/testing/raw.rs"]
 #[allow(dead_code, reason = "shared with the tests of the crate")]
@@ -248,7 +250,8 @@ fn call(client: &Attachment, call: &Call, fds: &[BorrowedFd<'_>]) -> (Answer, Ve
     hear(&client.channel, &pump_of(client))
 }
 
-/// What the holder of a descriptor can do, by itself and by opening it once more, if need be after changing its mode.
+/// What the holder of a descriptor can do, by itself and by opening it once more, if need be after
+/// changing its mode.
 fn gives(fd: &OwnedFd) -> Gives {
     let mode = rustix::fs::fcntl_getfl(fd).unwrap() & OFlags::ACCMODE;
     let mut gives = Gives {
@@ -279,7 +282,8 @@ fn can_map_for_writing(fd: BorrowedFd<'_>) -> bool {
     }
 }
 
-/// Runs in a thread of another user. Identities belong to threads, as far as the kernel is concerned.
+/// Runs in a thread of another user. Identities belong to threads, as far as the kernel is
+/// concerned.
 fn as_user<T: Send>(uid: u32, what: impl FnOnce() -> T + Send) -> T {
     let run = move || {
         let uid = Uid::from_raw(uid);

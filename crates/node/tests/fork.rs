@@ -1,4 +1,5 @@
-//! An embedded node and the children of its process: a child has a copy of the keys and of the packet numbers, and uses neither.
+//! An embedded node and the children of its process: a child has a copy of the keys and of the
+//! packet numbers, and uses neither.
 
 #[path = "../src/testing/raw.rs"]
 #[allow(dead_code, reason = "shared with the tests of the crate")]
@@ -74,7 +75,8 @@ fn node(name: &str, keeper: bool) -> NodeConfig {
     config
 }
 
-/// What a child does with all that it has from its parent. Its answer: 0 if nothing of it had an effect.
+/// What a child does with all that it has from its parent. Its answer: 0 if nothing of it had an
+/// effect.
 fn misuse(near: Embedded, parent: u32, attachment: vmmc_host::Attachment, importer: Raw) -> i32 {
     match near.attach() {
         Err(AttachError::Forked { parent: told }) if told == parent => {}
@@ -125,7 +127,8 @@ fn a_child_of_an_embedded_node_uses_no_key_of_its_parent() {
             importer.pump();
             let spare = near.attach().unwrap();
             let parent = std::process::id();
-            // SAFETY: the child uses what it has of its parent and ends; another thread's lock that it would wait for is what this test is about.
+            // SAFETY: the child uses what it has of its parent and ends; another thread's lock that
+            // it would wait for is what this test is about.
             let pid = unsafe { libc::fork() };
             if pid == 0 {
                 // A child that hangs is a failure too, not a test without end.

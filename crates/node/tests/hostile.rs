@@ -1,4 +1,5 @@
-//! A hostile user beside an honest pair, on a real daemon of root's: scripted attacks, and a generator of wild calls with wild descriptors.
+//! A hostile user beside an honest pair, on a real daemon of root's: scripted attacks, and a
+//! generator of wild calls with wild descriptors.
 //!
 //! Honest exchanges have a deadline ([`common::SLOW`]), and their content is looked at; so are the
 //! daemon's memory and descriptors. `SEED=n` replays a run, and `VMMC_HOSTILE_SECONDS=n` lets it
@@ -133,7 +134,8 @@ fn replies_that_nobody_reads_cost_a_bounded_amount_and_hold_up_nobody() {
             }
         }
         println!("{sent} requests were taken");
-        // What it asks while nothing is read waits in its own socket. Some of it comes when it is read.
+        // What it asks while nothing is read waits in its own socket. Some of it comes when it is
+        // read.
         let (bytes, _) = channels[0].receive(Deadline::after(LONG)).unwrap();
         decode::<Reply>(&bytes).unwrap();
     });
@@ -276,7 +278,8 @@ fn what_a_client_leaves_unread_is_closed_where_nobody_waits() {
             if round % 4 == 0 {
                 ask(&channel, attach_call(), &[]).unwrap().unwrap();
             }
-            // Junk that ends the connection, or the client does; behind it a message of no bytes, that hides a descriptor.
+            // Junk that ends the connection, or the client does; behind it a message of no bytes,
+            // that hides a descriptor.
             let junk: &[u8] = if round % 2 == 0 { &[0xff; 40] } else { &[] };
             let _ = channel.try_send(junk, &[]);
             send_lingering(&channel, &[], [1, 9, wild::FDS_MAX][round % 3]);

@@ -1,8 +1,9 @@
-/* Sending and receiving on upgraded connections without a copy: the program fills in what it sends, and looks at what it
- * received, in the memory that it shares with its peer.
+/* Sending and receiving on upgraded connections without a copy: the program fills in what it sends,
+ * and looks at what it received, in the memory that it shares with its peer.
  *
- * For any program with TCP sockets; nothing is linked. Under `vmmc exec` the calls are found in the library that it loads. Without it,
- * and on connections that are not in shared memory (now), they fail with ENOTSUP: use send and recv, this time.
+ * For any program with TCP sockets; nothing is linked. Under `vmmc exec` the calls are found in the
+ * library that it loads. Without it, and on connections that are not in shared memory (now), they
+ * fail with ENOTSUP: use send and recv, this time.
  *
  *     void *room;
  *     ssize_t n = vmmc_sockets_reserve(fd, 100, &room);       // 1 to 100 bytes
@@ -13,8 +14,10 @@
  *     n = vmmc_sockets_peek(fd, &bytes);                      // 0: the end of the stream
  *     if (n > 0) { use(bytes, n); vmmc_sockets_consume(fd, n); }
  *
- * Between reserve and commit nobody else can send on the connection, between peek and consume nobody else can receive: end what you begin, soon, in the same thread.
- * That thread gets EDEADLK when it sends or receives otherwise meanwhile. The peer's process can write to this memory at any time: read a byte once, then check it.
+ * Between reserve and commit nobody else can send on the connection, between peek and consume
+ * nobody else can receive: end what you begin, soon, in the same thread. That thread gets EDEADLK
+ * when it sends or receives otherwise meanwhile. The peer's process can write to this memory at any
+ * time: read a byte once, then check it.
  */
 #ifndef VMMC_SOCKETS_H
 #define VMMC_SOCKETS_H
@@ -28,7 +31,8 @@
 extern "C" {
 #endif
 
-/* The function of that name, if the library is loaded; looked up once in each file that uses it. RTLD_DEFAULT is null. */
+/* The function of that name, if the library is loaded; looked up once in each file that uses it.
+ * RTLD_DEFAULT is null. */
 #define VMMC_SOCKETS_FUNCTION_(type, name)                \
     static type found;                                    \
     static int looked;                                    \
@@ -45,7 +49,8 @@ extern "C" {
         return -1;                                        \
     }
 
-/* Room for `most` bytes or fewer, at least one. Waits for it unless the socket is non-blocking (EAGAIN). -1 and errno: as send. */
+/* Room for `most` bytes or fewer, at least one. Waits for it unless the socket is non-blocking
+ * (EAGAIN). -1 and errno: as send. */
 static inline ssize_t vmmc_sockets_reserve(int fd, size_t most, void **memory)
 {
     typedef ssize_t (*reserve_fn)(int, size_t, void **);
@@ -61,8 +66,8 @@ static inline int vmmc_sockets_commit(int fd, size_t bytes)
     return function(fd, bytes);
 }
 
-/* The next received bytes, as many as lie side by side; 0: the end of the stream, nothing to consume. Waits for some unless the socket is non-blocking (EAGAIN).
- * -1 and errno: as recv. */
+/* The next received bytes, as many as lie side by side; 0: the end of the stream, nothing to
+ * consume. Waits for some unless the socket is non-blocking (EAGAIN). -1 and errno: as recv. */
 static inline ssize_t vmmc_sockets_peek(int fd, const void **memory)
 {
     typedef ssize_t (*peek_fn)(int, const void **);
@@ -70,7 +75,8 @@ static inline ssize_t vmmc_sockets_peek(int fd, const void **memory)
     return function(fd, memory);
 }
 
-/* Receives the first `bytes` of them, 0 or more; the others come again. -1 and EINVAL: this thread has peeked at fewer. */
+/* Receives the first `bytes` of them, 0 or more; the others come again. -1 and EINVAL: this thread
+ * has peeked at fewer. */
 static inline int vmmc_sockets_consume(int fd, size_t bytes)
 {
     typedef int (*consume_fn)(int, size_t);

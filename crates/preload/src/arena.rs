@@ -1,8 +1,11 @@
-//! Objects that descriptors refer to: memory that never goes away, counted references, a free list without locks.
+//! Objects that descriptors refer to: memory that never goes away, counted references, a free list
+//! without locks.
 //!
-//! Invariant: an object is in use exactly while its word (descriptors in the upper half, calls in progress in the lower half) is not 0; [`Resource::end`]
-//! runs once, by whoever brings it to 0, and then the object may serve again. Since the memory stays, a thread that looked an object up just before another
-//! closed it touches at worst a later object's counter, notices, and puts it back. Nothing here takes a lock, so fork and signal handlers find it usable.
+//! Invariant: an object is in use exactly while its word (descriptors in the upper half, calls in
+//! progress in the lower half) is not 0; [`Resource::end`] runs once, by whoever brings it to 0,
+//! and then the object may serve again. Since the memory stays, a thread that looked an object up
+//! just before another closed it touches at worst a later object's counter, notices, and puts it
+//! back. Nothing here takes a lock, so fork and signal handlers find it usable.
 
 use crate::limits::{ARENA_CHUNK, ARENA_CHUNKS_MAX};
 use std::ops::Deref;
@@ -18,7 +21,8 @@ pub(crate) trait Resource: Sync + 'static {
     fn fresh() -> Self;
     /// Nobody refers to it any more: let go of what it holds, and be as fresh.
     fn end(&self);
-    /// The same in the child of a fork, for an object that only calls of other threads held. False: one of them was in the middle of it, so it stays as it is for ever.
+    /// The same in the child of a fork, for an object that only calls of other threads held. False:
+    /// one of them was in the middle of it, so it stays as it is for ever.
     fn end_in_child(&self) -> bool {
         self.end();
         true
@@ -42,7 +46,8 @@ type Chunk<T> = [Counted<T>; ARENA_CHUNK];
 pub(crate) struct Arena<T: 'static> {
     chunks: [AtomicPtr<Chunk<T>>; ARENA_CHUNKS_MAX],
     made: AtomicU32,
-    /// Lower half: first in the free list, plus 1. Upper half: changes at every pop, so that a slow thread's exchange fails.
+    /// Lower half: first in the free list, plus 1. Upper half: changes at every pop, so that a slow
+    /// thread's exchange fails.
     free: AtomicU64,
 }
 
@@ -131,7 +136,8 @@ impl<T: Resource> Arena<T> {
 
     fn counted(&'static self, index: Index) -> Option<&'static Counted<T>> {
         let chunk = self.chunks.get(index.0 as usize / ARENA_CHUNK)?.load(Acquire);
-        // SAFETY: a chunk is published once, whole, and never freed; the rest is the index within it.
+        // SAFETY: a chunk is published once, whole, and never freed; the rest is the index within
+        // it.
         let chunk = unsafe { chunk.as_ref() }?;
         Some(&chunk[index.0 as usize % ARENA_CHUNK])
     }

@@ -1,8 +1,11 @@
-//! Cancellation of threads: our own sleeps end when their thread is cancelled, as the C library's do.
+//! Cancellation of threads: our own sleeps end when their thread is cancelled, as the C library's
+//! do.
 //!
-//! Invariant: a thread acts on a cancellation in the hook that the program called, where nothing of ours is under way; a call that sleeps returns there first. What the C
-//! library's own calls do below us (a poll, a kernel receive) unwinds through our frames, which is why hooks and real functions may unwind. In programs that cancel no
-//! thread a call that may sleep pays for one load. Source: pthreads(7), "cancellation points".
+//! Invariant: a thread acts on a cancellation in the hook that the program called, where nothing of
+//! ours is under way; a call that sleeps returns there first. What the C library's own calls do
+//! below us (a poll, a kernel receive) unwinds through our frames, which is why hooks and real
+//! functions may unwind. In programs that cancel no thread a call that may sleep pays for one load.
+//! Source: pthreads(7), "cancellation points".
 
 use crate::errno;
 use crate::limits::CANCELLED_MAX;
@@ -16,7 +19,8 @@ use vmmc_sockets::Connection;
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 /// How often a thread of this process was cancelled, counted once it has been put there.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
-/// Threads that were cancelled and may not know it yet, 0 for none. The number of a thread that has ended may be there until another one of that number looks.
+/// Threads that were cancelled and may not know it yet, 0 for none. The number of a thread that has
+/// ended may be there until another one of that number looks.
 static CANCELLED: [AtomicU64; CANCELLED_MAX] = [const { AtomicU64::new(0) }; CANCELLED_MAX];
 
 thread_local! {
@@ -28,7 +32,8 @@ unsafe extern "C-unwind" {
     fn pthread_testcancel();
 }
 
-/// A call that may sleep: the thread ends before it, or instead of sleeping in it, if it is cancelled.
+/// A call that may sleep: the thread ends before it, or instead of sleeping in it, if it is
+/// cancelled.
 #[inline]
 pub(crate) fn cancellable<T: Default + PartialOrd>(mut call: impl FnMut() -> T) -> T {
     loop {
@@ -51,7 +56,8 @@ fn look() {
         let own = own();
         CANCELLED.iter().filter(|one| one.load(SeqCst) == own).for_each(|one| one.store(0, SeqCst));
     }
-    // SAFETY: no arguments; if it unwinds, no frame of ours from here to the program has anything to clean up.
+    // SAFETY: no arguments; if it unwinds, no frame of ours from here to the program has anything
+    // to clean up.
     unsafe { pthread_testcancel() };
 }
 

@@ -81,7 +81,8 @@ impl Limit {
         }
     }
 
-    /// The same, but not later than a time that a sleep should not exceed while connections to other nodes are upgraded: then somebody must look whether the node lives.
+    /// The same, but not later than a time that a sleep should not exceed while connections to
+    /// other nodes are upgraded: then somebody must look whether the node lives.
     pub(crate) fn nap(self) -> Limit {
         if !own::context().has_between() {
             return self;

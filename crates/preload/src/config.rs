@@ -1,13 +1,16 @@
 //! What `vmmc exec` tells the library, in environment variables that programs inherit.
 //!
-//! Invariant: read once, when the library is loaded; a variable that makes no sense is as if it were not there.
+//! Invariant: read once, when the library is loaded; a variable that makes no sense is as if it
+//! were not there.
 
 use std::path::Path;
 use std::sync::OnceLock;
 
-/// `VMMC_EXEC`: set by `vmmc exec`; without it the library does nothing. `verbose` asks for a report at the end of each program.
+/// `VMMC_EXEC`: set by `vmmc exec`; without it the library does nothing. `verbose` asks for a
+/// report at the end of each program.
 pub(crate) const EXEC_VARIABLE: &str = "VMMC_EXEC";
-/// `VMMC_EXCLUDE`: words `program:NAME` and `port:NUMBER` or `port:FIRST-LAST`, separated by commas.
+/// `VMMC_EXCLUDE`: words `program:NAME` and `port:NUMBER` or `port:FIRST-LAST`, separated by
+/// commas.
 pub(crate) const EXCLUDE_VARIABLE: &str = "VMMC_EXCLUDE";
 
 /// What was asked for.

@@ -1,7 +1,8 @@
 //! fork, vfork and exec.
 //!
-//! Invariant: the child of a vfork, which runs on its parent's memory, never changes the table. The child of a fork finds every lock free and no call in progress.
-//! Whatever another program inherits is with the kernel before it starts.
+//! Invariant: the child of a vfork, which runs on its parent's memory, never changes the table. The
+//! child of a fork finds every lock free and no call in progress. Whatever another program inherits
+//! is with the kernel before it starts.
 
 use crate::arena::{Index, Pin};
 use crate::errno::Kept;
@@ -22,11 +23,13 @@ use vmmc_sockets::{Connection, Forking};
 /// The process that the table belongs to.
 static OWNER: AtomicI32 = AtomicI32::new(0);
 
-/// What the forking thread holds meanwhile. `core` refers to what `connections` keep, so it comes first, and goes first.
+/// What the forking thread holds meanwhile. `core` refers to what `connections` keep, so it comes
+/// first, and goes first.
 struct InProgress {
     core: Option<Forking<'static>>,
     connections: Vec<Held>,
-    /// Each with whether the fork took its lock: a section of this very thread may have it, which the fork's signal handler interrupted.
+    /// Each with whether the fork took its lock: a section of this very thread may have it, which
+    /// the fork's signal handler interrupted.
     sets: Vec<(Pin<Set>, bool)>,
     making: bool,
     /// Signals that were let through before the fork.
@@ -62,13 +65,15 @@ fn let_signals_through(before: &sigset_t) {
 /// Registers the handlers of fork.
 pub(crate) fn install() {
     OWNER.store(own_pid(), Relaxed);
-    // SAFETY: the handlers are functions without arguments that live as long as the library, which is never unloaded.
+    // SAFETY: the handlers are functions without arguments that live as long as the library, which
+    // is never unloaded.
     unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
 }
 
 /// A fork that runs no handlers.
 pub(crate) fn around(fork: impl FnOnce() -> c_long) -> c_long {
-    // SAFETY: the handlers, called as fork calls them: in this thread before, and after it in each process.
+    // SAFETY: the handlers, called as fork calls them: in this thread before, and after it in each
+    // process.
     unsafe {
         before();
         let pid = fork();
@@ -89,7 +94,8 @@ pub(crate) fn begins_elsewhere() {
 }
 
 fn own_pid() -> pid_t {
-    // SAFETY: no arguments. A system call each time: the C library's is not cached either, and only ends and copies of connections ask.
+    // SAFETY: no arguments. A system call each time: the C library's is not cached either, and only
+    // ends and copies of connections ask.
     unsafe { libc::getpid() }
 }
 
@@ -110,8 +116,9 @@ unsafe extern "C" fn before() {
     let sets: Vec<(Pin<Set>, bool)> = sets.collect();
     let core = own::context_if_made().map(|context| {
         let open = connections.iter().filter_map(|held| held.connection());
-        // SAFETY: a connection lives as long as its object is pinned, and the pins outlive what refers to it: `InProgress` drops `core` first, and the handlers below use
-        // it up before they let go of the pins.
+        // SAFETY: a connection lives as long as its object is pinned, and the pins outlive what
+        // refers to it: `InProgress` drops `core` first, and the handlers below use it up before
+        // they let go of the pins.
         context.before_fork(open.map(|connection| unsafe { &*std::ptr::from_ref::<Connection>(connection) }))
     });
     FORKING.set(Box::into_raw(Box::new(InProgress { core, connections, sets, making, signals })));
@@ -183,8 +190,9 @@ unsafe extern "C" fn in_child() {
     let_signals_through(&signals);
 }
 
-/// Another program is started with what is not marked close-on-exec. If it is one of ours, it goes on with upgraded connections, and counts as a holder from now on;
-/// whatever else it inherits goes back to the kernel.
+/// Another program is started with what is not marked close-on-exec. If it is one of ours, it goes
+/// on with upgraded connections, and counts as a holder from now on; whatever else it inherits goes
+/// back to the kernel.
 ///
 /// # Safety
 /// Name, words and environment are as the exec family takes them, or cannot be read.
@@ -228,8 +236,8 @@ unsafe fn hand_on(named: Named, argv: Words, env: Words, more: bool) -> Vec<Inde
     handed
 }
 
-/// This process becomes another program: as [`before_spawn`], and it ceases to hold the other connections. Undone when the value is dropped, for then it did not
-/// become one.
+/// This process becomes another program: as [`before_spawn`], and it ceases to hold the other
+/// connections. Undone when the value is dropped, for then it did not become one.
 ///
 /// # Safety
 /// As [`before_spawn`].

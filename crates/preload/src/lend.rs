@@ -1,7 +1,9 @@
-//! Memory of the rings for programs that ask for it: the pointer-based interface behind `include/vmmc_sockets.h`.
+//! Memory of the rings for programs that ask for it: the pointer-based interface behind
+//! `include/vmmc_sockets.h`.
 //!
-//! Invariant: memory is handed out only while this thread holds the loan of the protocol core; whatever is not in a ring is refused with `ENOTSUP`, and the program
-//! makes the ordinary call. Source: [NT §4], N14.
+//! Invariant: memory is handed out only while this thread holds the loan of the protocol core;
+//! whatever is not in a ring is refused with `ENOTSUP`, and the program makes the ordinary call.
+//! Source: [NT §4], N14.
 
 use crate::errno::fail;
 use crate::own::{self, Inside};

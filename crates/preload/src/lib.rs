@@ -1,14 +1,17 @@
-//! The shared object that `vmmc exec` loads into unmodified programs, so that their TCP connections go through VMMC.
+//! The shared object that `vmmc exec` loads into unmodified programs, so that their TCP connections
+//! go through VMMC.
 //!
 //! ```text
 //!  program ──▶ hooks (C symbols) ──▶ table: what is this descriptor? ──▶ nothing: the C library's call
 //!                                                     └──▶ a connection, an epoll set: transfer, options, set, wait
 //! ```
 //!
-//! **Promises.** The program keeps its kernel socket, its number and its options. Each hook ends as done, as an error number, or as a bypass: the C library's own
-//! call, with a reason that is counted. A program that was not started by `vmmc exec` is not changed.
+//! **Promises.** The program keeps its kernel socket, its number and its options. Each hook ends as
+//! done, as an error number, or as a bypass: the C library's own call, with a reason that is
+//! counted. A program that was not started by `vmmc exec` is not changed.
 //!
-//! **Does not.** Programs without a dynamic linker, and programs that make their system calls themselves (Go, liburing), are not reached. Source: [NT §4].
+//! **Does not.** Programs without a dynamic linker, and programs that make their system calls
+//! themselves (Go, liburing), are not reached. Source: [NT §4].
 
 #![cfg_attr(test, allow(dead_code, reason = "in the unit tests the hooks are not called"))]
 
@@ -57,7 +60,8 @@ extern "C" fn unload() {
         let report = reason::report();
         if !report.is_empty() {
             let text = format!("vmmc: process {} ends\n{report}", std::process::id());
-            // SAFETY: the text is ours for the length of the call; a closed standard error is no failure.
+            // SAFETY: the text is ours for the length of the call; a closed standard error is no
+            // failure.
             unsafe { real::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len()) };
         }
     }
@@ -66,7 +70,8 @@ extern "C" fn unload() {
 
 #[cfg(not(test))]
 #[used]
-// SAFETY: the section holds pointers to functions that the dynamic linker calls without arguments that matter.
+// SAFETY: the section holds pointers to functions that the dynamic linker calls without arguments
+// that matter.
 #[unsafe(link_section = ".init_array")]
 static LOAD: extern "C" fn() = load;
 

@@ -1,12 +1,15 @@
 //! The connections of one epoll set.
 //!
-//! Invariant: a member in use is registered in the kernel's set under its token and generation. `queued` says that it is in the queue, once. A member that the program took out while
-//! its bytes went by the ring stays registered, asleep, until the connection closes or goes back to the kernel: event loops that take out and put in at every request
-//! would pay two system calls for it.
+//! Invariant: a member in use is registered in the kernel's set under its token and generation.
+//! `queued` says that it is in the queue, once. A member that the program took out while its bytes
+//! went by the ring stays registered, asleep, until the connection closes or goes back to the
+//! kernel: event loops that take out and put in at every request would pay two system calls for it.
 //!
-//! The kernel's registration belongs to a descriptor number and an open file, and outlives the number if the file stays open, in a fork, in a message, below a call of another thread. So
-//! a token ends with its registration: when its descriptor goes, that is taken out of the kernel's set, or, if the file may stay open elsewhere, made the program's own, with the program's
-//! data, as TCP has it. What the kernel had said before of an earlier generation is nobody's event.
+//! The kernel's registration belongs to a descriptor number and an open file, and outlives the
+//! number if the file stays open, in a fork, in a message, below a call of another thread. So a
+//! token ends with its registration: when its descriptor goes, that is taken out of the kernel's
+//! set, or, if the file may stay open elsewhere, made the program's own, with the program's data,
+//! as TCP has it. What the kernel had said before of an earlier generation is nobody's event.
 
 use crate::arena::Index;
 use crate::limits::DEAF_SLICE_NS;
@@ -34,12 +37,14 @@ const TOKEN_BITS: u32 = 16;
 const BELL: u64 = (1 << KEY_BITS) - 1;
 const _: () = assert!(TOKENS_MAX as u64 == 1 << TOKEN_BITS);
 
-/// What marks data as ours among the program's: random, so that a program's own value is mistaken for it once in 2^40.
+/// What marks data as ours among the program's: random, so that a program's own value is mistaken
+/// for it once in 2^40.
 fn mark() -> u64 {
     static MARK: OnceLock<u64> = OnceLock::new();
     *MARK.get_or_init(|| {
         let mut bytes = [0u8; 8];
-        // SAFETY: eight bytes of ours. Without randomness the mark is 0xa5.., still unlike a pointer or a small number.
+        // SAFETY: eight bytes of ours. Without randomness the mark is 0xa5.., still unlike a
+        // pointer or a small number.
         if unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) } != 8 {
             bytes = [0xa5; 8];
         }
@@ -464,7 +469,8 @@ impl Members {
         self.free.push_back(token);
     }
 
-    /// The set goes: its members are in it no more, nor in the next one that gets its place. Without `ready` the bits stay as they are.
+    /// The set goes: its members are in it no more, nor in the next one that gets its place.
+    /// Without `ready` the bits stay as they are.
     pub(crate) fn remove_all(&mut self, ready: Option<&ReadySet>) {
         for (_, connection) in self.connections() {
             let Some(tcp) = CONNECTIONS.pin(connection) else { continue };
@@ -515,7 +521,8 @@ impl Members {
         self.wait += 1;
     }
 
-    /// Looks at what is in the queue once and writes events behind the first `found`; says how many there are then.
+    /// Looks at what is in the queue once and writes events behind the first `found`; says how many
+    /// there are then.
     ///
     /// # Safety
     /// `events` has room for `max`.
@@ -530,7 +537,8 @@ impl Members {
             }
             let Some(token) = self.queue.pop_front() else { break };
             if self.all[token as usize].reported == self.wait {
-                // Already in this answer; some programs take a second event for the same descriptor at its word.
+                // Already in this answer; some programs take a second event for the same descriptor
+                // at its word.
                 self.queue.push_back(token);
                 continue;
             }
@@ -597,7 +605,8 @@ impl Members {
         if new || !again { holds & (asked | ALWAYS) } else { 0 }
     }
 
-    /// Turns the kernel's events behind the first `found` into the program's; says how many there are then.
+    /// Turns the kernel's events behind the first `found` into the program's; says how many there
+    /// are then.
     ///
     /// # Safety
     /// So many events are there.
@@ -630,7 +639,8 @@ impl Members {
         if !connection.is_plain() {
             let certain = connection.is_read_from_kernel();
             let only_bytes = tcp.seen().is_some_and(|seen| seen.edge(bits, certain));
-            // Bytes in the kernel while the ring is read tell of the other end, as much as its end does.
+            // Bytes in the kernel while the ring is read tell of the other end, as much as its end
+            // does.
             if !only_bytes || !certain {
                 connection.kernel_event(borrowed(member.fd));
             }
@@ -653,7 +663,9 @@ impl Member {
         mark() | u64::from(self.generation) << TOKEN_BITS | u64::from(token)
     }
 
-    /// The descriptor under which it is registered goes, and another one of the connection stays: the ring is told of under that one. TCP has it under the number that is gone, until both are.
+    /// The descriptor under which it is registered goes, and another one of the connection stays:
+    /// the ring is told of under that one. TCP has it under the number that is gone, until both
+    /// are.
     fn move_to(&mut self, going: &Going<'_>, heir: c_int, token: u32) {
         let Some(epfd) = going.epfd else { return };
         let mut event = epoll_event { events: self.registered, u64: self.key(token) };

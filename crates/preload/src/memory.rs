@@ -1,9 +1,12 @@
 //! The library's own memory: its allocations neither use nor wait for the program's allocator.
 //!
-//! A signal handler may call close, accept, send, recv and shutdown, also while its thread is in the middle of `malloc`. What those calls allocate and free here must not go there.
+//! A signal handler may call close, accept, send, recv and shutdown, also while its thread is in
+//! the middle of `malloc`. What those calls allocate and free here must not go there.
 //!
-//! Invariant: nothing here takes a lock. A free block is in one list, that of its size; memory of blocks is never given back, so a thread that looks at a block which another
-//! one has just taken reads a stale word, and its exchange fails by the tag. A block that a thread of the parent was about to take at a fork is lost in the child. Source: signal-safety(7).
+//! Invariant: nothing here takes a lock. A free block is in one list, that of its size; memory of
+//! blocks is never given back, so a thread that looks at a block which another one has just taken
+//! reads a stale word, and its exchange fails by the tag. A block that a thread of the parent was
+//! about to take at a fork is lost in the child. Source: signal-safety(7).
 
 use crate::limits::{MEMORY_BLOCK_MAX, MEMORY_CHUNK};
 use std::alloc::{GlobalAlloc, Layout};
@@ -13,7 +16,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
 /// Bytes of the smallest block, as a power of two: room for what a free block holds.
 const SMALLEST: u32 = 4;
 const CLASSES: usize = (MEMORY_BLOCK_MAX.trailing_zeros() - SMALLEST) as usize + 1;
-/// Bits of an address in a list's word, without those that are 0 in a multiple of the smallest block; the others count its changes.
+/// Bits of an address in a list's word, without those that are 0 in a multiple of the smallest
+/// block; the others count its changes.
 const ADDRESS_BITS: u32 = 48 - SMALLEST;
 /// Alignment up to which a mapping serves.
 const PAGE: usize = 4096;
@@ -35,7 +39,8 @@ fn class(layout: Layout) -> Option<usize> {
     (bytes <= MEMORY_BLOCK_MAX).then(|| (bytes.next_power_of_two().trailing_zeros() - SMALLEST) as usize)
 }
 
-// SAFETY: a block is as large and as aligned as its class, which is at least what was asked for, and belongs to nobody else until it is given back. Nothing unwinds.
+// SAFETY: a block is as large and as aligned as its class, which is at least what was asked for,
+// and belongs to nobody else until it is given back. Nothing unwinds.
 unsafe impl GlobalAlloc for Memory {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let Some(class) = class(layout) else {
@@ -49,7 +54,8 @@ unsafe impl GlobalAlloc for Memory {
         match class(layout) {
             Some(class) => self.push(class, block),
             None => {
-                // SAFETY: the caller's promise: `alloc` gave it for this layout, so it is a whole mapping of ours.
+                // SAFETY: the caller's promise: `alloc` gave it for this layout, so it is a whole
+                // mapping of ours.
                 unsafe { libc::munmap(block.cast(), layout.size()) };
             }
         }
@@ -64,7 +70,8 @@ impl Memory {
             if block.is_null() {
                 return block;
             }
-            // SAFETY: it was a free block, whose memory stays; if it is somebody's by now the word is not used, for the exchange fails.
+            // SAFETY: it was a free block, whose memory stays; if it is somebody's by now the word
+            // is not used, for the exchange fails.
             let next = unsafe { block.cast::<u64>().read_volatile() } & ((1 << ADDRESS_BITS) - 1);
             match self.free[class].compare_exchange_weak(head, changed(head) | next, AcqRel, Acquire) {
                 Ok(_) => return block,
@@ -159,7 +166,8 @@ mod tests {
                     let mut held: Vec<(*mut u8, Layout)> = Vec::new();
                     for round in 0..4_000usize {
                         let layout = Layout::from_size_align(1 + round * 37 % 70_000, 1 << (round % 7)).expect("valid");
-                        // SAFETY: a layout of at least one byte; each block is filled, checked and given back once.
+                        // SAFETY: a layout of at least one byte; each block is filled, checked and
+                        // given back once.
                         unsafe {
                             let block = MEMORY.alloc(layout);
                             assert!(!block.is_null() && block as usize % layout.align() == 0);

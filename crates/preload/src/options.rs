@@ -196,7 +196,8 @@ pub(crate) unsafe fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_in
             }
             result
         }
-        // What is in a ring with room has arrived, and so have the kernel's last bytes, whose acknowledgement may be late. A full one is a receiver that takes no more.
+        // What is in a ring with room has arrived, and so have the kernel's last bytes, whose
+        // acknowledgement may be late. A full one is a receiver that takes no more.
         libc::TIOCOUTQ if connection.medium(Direction::Send) == Medium::Ring => {
             let result = kernel();
             if let (0, Some(place)) = (result, integer()) {

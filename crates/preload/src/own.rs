@@ -1,7 +1,9 @@
-//! What this process has once: its side of the sockets service, and descriptors of our own in somebody else's process.
+//! What this process has once: its side of the sockets service, and descriptors of our own in
+//! somebody else's process.
 //!
-//! Invariant: our descriptors lie at the top of the range that the program may use, so that it gets the numbers it would get without us, and it can neither
-//! close nor replace them. Our own code may: [`Inside`] says that it runs.
+//! Invariant: our descriptors lie at the top of the range that the program may use, so that it gets
+//! the numbers it would get without us, and it can neither close nor replace them. Our own code
+//! may: [`Inside`] says that it runs.
 
 use crate::config::config;
 use crate::limits::{OWN_DESCRIPTORS, OWN_TOP_MAX};

@@ -1,7 +1,8 @@
 //! Connections that come and go in control messages.
 //!
-//! Invariant: a connection that was not upgraded stays with the kernel once its descriptor is on the way to another process; one that was is joined by the receiver, if
-//! that is ours. Source: unix(7), SCM_RIGHTS.
+//! Invariant: a connection that was not upgraded stays with the kernel once its descriptor is on
+//! the way to another process; one that was is joined by the receiver, if that is ours. Source:
+//! unix(7), SCM_RIGHTS.
 
 use crate::reason::Reason;
 use crate::{probe, table, tcp};

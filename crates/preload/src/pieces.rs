@@ -1,6 +1,7 @@
 //! Pieces of the program's memory on their way into or out of a ring.
 //!
-//! Invariant: a window shows at most [`PIECES`] pieces and never bytes before the cursor; a piece without bytes has a pointer that is valid for none.
+//! Invariant: a window shows at most [`PIECES`] pieces and never bytes before the cursor; a piece
+//! without bytes has a pointer that is valid for none.
 
 use crate::limits::PIECES;
 use crate::real;
@@ -50,7 +51,8 @@ impl<'a> Cursor<'a> {
         let mut window = Window { pieces: [EMPTY; PIECES], count: self.rest.len().min(PIECES) };
         for (place, piece) in window.pieces.iter_mut().zip(self.rest) {
             if piece.iov_len > 0 {
-                // A stream's call may move less than it was asked to, so a length that no slice can have is cut.
+                // A stream's call may move less than it was asked to, so a length that no slice can
+                // have is cut.
                 *place = iovec { iov_base: piece.iov_base, iov_len: piece.iov_len.min(isize::MAX as usize) };
             }
         }
@@ -73,8 +75,9 @@ pub(crate) struct Window {
 impl Window {
     /// As memory to read from.
     pub(crate) fn as_sent(&self) -> &[IoSlice<'_>] {
-        // SAFETY: IoSlice has the layout of iovec; the program promised memory that is valid for the call. Threads of it that write there meanwhile get what they
-        // would get from the kernel: some of the bytes, old or new.
+        // SAFETY: IoSlice has the layout of iovec; the program promised memory that is valid for
+        // the call. Threads of it that write there meanwhile get what they would get from the
+        // kernel: some of the bytes, old or new.
         unsafe { std::slice::from_raw_parts(self.pieces.as_ptr().cast(), self.count) }
     }
 

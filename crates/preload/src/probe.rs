@@ -1,4 +1,5 @@
-//! Whether memory that the program names can be read: what is not there is the kernel's to refuse, with `EFAULT`.
+//! Whether memory that the program names can be read: what is not there is the kernel's to refuse,
+//! with `EFAULT`.
 //!
 //! What is read here instead of in the kernel is looked at: descriptor lists, message headers,
 //! lists of pieces, times, signal masks, addresses, option values, and names and words of programs
@@ -64,7 +65,8 @@ fn look(page: usize, place: &Cell<usize>) -> bool {
     readable
 }
 
-/// Whether so many bytes may be there at all, without asking: neither the null page nor beyond the end.
+/// Whether so many bytes may be there at all, without asking: neither the null page nor beyond the
+/// end.
 #[inline]
 pub(crate) fn is_plausible(at: *const u8, bytes: usize) -> bool {
     let first = at as usize;

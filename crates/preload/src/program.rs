@@ -1,7 +1,10 @@
-//! Whether a program that is about to be started will be one of ours, so that it can go on with upgraded connections.
+//! Whether a program that is about to be started will be one of ours, so that it can go on with
+//! upgraded connections.
 //!
-//! Invariant: yes only if the dynamic linker will load this library into it and the library will be active there; whatever cannot be told is a no, and its connections
-//! go back to the kernel first. Only heads of files are read, and nothing in them is believed beyond their length. Source: elf(5), ld.so(8), execve(2).
+//! Invariant: yes only if the dynamic linker will load this library into it and the library will be
+//! active there; whatever cannot be told is a no, and its connections go back to the kernel first.
+//! Only heads of files are read, and nothing in them is believed beyond their length. Source:
+//! elf(5), ld.so(8), execve(2).
 
 use crate::config;
 use crate::probe::Texts;
@@ -133,7 +136,8 @@ fn piece(file: &File, at: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Whether the dynamic linker of our C library loads it, in a way that honours LD_PRELOAD, and it makes its calls through that library.
+/// Whether the dynamic linker of our C library loads it, in a way that honours LD_PRELOAD, and it
+/// makes its calls through that library.
 fn loads_us(path: &Path) -> bool {
     let Ok(file) = File::open(path) else { return false };
     let privileged = file.metadata().map_or(true, |m| m.mode() & 0o6000 != 0) || has_capabilities(path);

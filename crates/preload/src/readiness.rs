@@ -1,6 +1,7 @@
 //! What poll, select and epoll say about one connection.
 //!
-//! Invariant: a direction in the ring is judged by the ring, one in the kernel by the kernel; a full ring never looks writable.
+//! Invariant: a direction in the ring is judged by the ring, one in the kernel by the kernel; a
+//! full ring never looks writable.
 
 use crate::real;
 use crate::seen::Seen;
@@ -22,7 +23,8 @@ pub(crate) fn interest(events: u32) -> Interest {
     )
 }
 
-/// The bits that hold now, of those asked for. `seen` is what the kernel said in an event loop that is told of every edge.
+/// The bits that hold now, of those asked for. `seen` is what the kernel said in an event loop that
+/// is told of every edge.
 pub(crate) fn bits_of(state: &State, fd: c_int, events: u32, seen: Option<&Seen>) -> u32 {
     let mut bits = 0;
     if state.readable {

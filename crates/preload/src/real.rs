@@ -1,8 +1,11 @@
-//! The functions that our hooks stand in front of: the next definition in the order of the dynamic linker.
+//! The functions that our hooks stand in front of: the next definition in the order of the dynamic
+//! linker.
 //!
-//! Invariant: an address is looked up once and never changes. All are looked up when the library is loaded, so that a hook that runs in a signal
-//! handler finds them; a hook that is called earlier (from another library's constructor) looks up its own. Calling the C library's function instead of
-//! the kernel keeps cancellation points and other preloaded libraries as they are. Source: dlsym(3), RTLD_NEXT.
+//! Invariant: an address is looked up once and never changes. All are looked up when the library is
+//! loaded, so that a hook that runs in a signal handler finds them; a hook that is called earlier
+//! (from another library's constructor) looks up its own. Calling the C library's function instead
+//! of the kernel keeps cancellation points and other preloaded libraries as they are. Source:
+//! dlsym(3), RTLD_NEXT.
 
 use libc::{
     aiocb, c_char, c_int, c_long, c_void, epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off64_t, pid_t, pollfd,
@@ -74,7 +77,8 @@ impl<T> Missing for *mut T {
 macro_rules! real {
     ($($name:ident $cname:literal ($($arg:ident: $ty:ty),*) -> $ret:ty;)*) => {
         $(
-            /// Calls the next definition of the function of that name; fails with ENOSYS when there is none.
+            /// Calls the next definition of the function of that name; fails with ENOSYS when there
+            /// is none.
             ///
             /// # Safety
             /// As the function itself.
@@ -85,7 +89,8 @@ macro_rules! real {
                     crate::errno::set(libc::ENOSYS);
                     return <$ret as Missing>::FAILED;
                 }
-                // SAFETY: the symbol of this name has this C type, and unwinds when its thread is cancelled; a variadic one takes these arguments in the same registers.
+                // SAFETY: the symbol of this name has this C type, and unwinds when its thread is
+                // cancelled; a variadic one takes these arguments in the same registers.
                 let call = unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C-unwind" fn($($ty),*) -> $ret>(at) };
                 // SAFETY: the caller's promise.
                 unsafe { call($($arg),*) }

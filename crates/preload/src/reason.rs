@@ -1,6 +1,7 @@
 //! Why bytes of a connection go through the kernel, counted.
 //!
-//! Invariant: every call that a hook leaves to the kernel on a connection that could have been upgraded has a reason here.
+//! Invariant: every call that a hook leaves to the kernel on a connection that could have been
+//! upgraded has a reason here.
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};

@@ -1,10 +1,15 @@
-//! What the kernel last said about a connection's own socket, so that an event loop need not ask again what it has just been told.
+//! What the kernel last said about a connection's own socket, so that an event loop need not ask
+//! again what it has just been told.
 //!
-//! An upgraded connection whose bytes go by the kernel is registered there edge-triggered, and a program that wants levels is to be told as long as there is something. Each
-//! such question was a system call. But an edge says that there are bytes, and a receive that got less than it asked for says that there are none until the next edge.
+//! An upgraded connection whose bytes go by the kernel is registered there edge-triggered, and a
+//! program that wants levels is to be told as long as there is something. Each such question was a
+//! system call. But an edge says that there are bytes, and a receive that got less than it asked
+//! for says that there are none until the next edge.
 //!
-//! Invariant: "nothing to read" is only said when a receive that began after the last edge found the end of what was there; "something" is said once for an edge, and then the kernel is
-//! asked, for somebody else may have read it, or a receive all of it. Nothing is said of a socket that other processes have, or that the kernel reported more about than bytes and room.
+//! Invariant: "nothing to read" is only said when a receive that began after the last edge found
+//! the end of what was there; "something" is said once for an edge, and then the kernel is asked,
+//! for somebody else may have read it, or a receive all of it. Nothing is said of a socket that
+//! other processes have, or that the kernel reported more about than bytes and room.
 
 use crate::limits::{SEEN_ROOM_BYTES, SEEN_SEND_BYTES};
 use crate::readiness::OUTPUT;
@@ -47,8 +52,9 @@ impl Seen {
         self.odd.store(false, Relaxed);
     }
 
-    /// The kernel's set reported these bits. `certain`: bytes are for the program, and not copies of what it had, which are read away without it. Says whether the
-    /// bits are of bytes and room only.
+    /// The kernel's set reported these bits. `certain`: bytes are for the program, and not copies
+    /// of what it had, which are read away without it. Says whether the bits are of bytes and room
+    /// only.
     pub(crate) fn edge(&self, bits: u32, certain: bool) -> bool {
         if bits & BYTES != 0 {
             let edge = self.edges.fetch_add(1, Relaxed).wrapping_add(1);
@@ -76,7 +82,8 @@ impl Seen {
         self.edges.load(Relaxed)
     }
 
-    /// A receive that began after that edge got so many bytes of those asked for. If it got all, there may be more, or not.
+    /// A receive that began after that edge got so many bytes of those asked for. If it got all,
+    /// there may be more, or not.
     pub(crate) fn received(&self, edge: u32, bytes: usize, asked: usize) {
         if bytes < asked { &self.drained } else { &self.told }.store(edge, Relaxed);
     }

@@ -1,6 +1,7 @@
 //! select, said in terms of poll.
 //!
-//! Invariant: with no upgraded connection among the descriptors it is the C library's call; the answer's bits and count are those of select(2).
+//! Invariant: with no upgraded connection among the descriptors it is the C library's call; the
+//! answer's bits and count are those of select(2).
 
 use crate::clock::Limit;
 use crate::errno;
@@ -21,7 +22,8 @@ struct Sets([*mut fd_set; 3]);
 impl Sets {
     fn has(&self, which: usize, fd: c_int) -> bool {
         let set = self.0[which];
-        // SAFETY: null, or the program's set, which has room for every number below its count, whatever FD_SETSIZE says: the bit is looked up by hand.
+        // SAFETY: null, or the program's set, which has room for every number below its count,
+        // whatever FD_SETSIZE says: the bit is looked up by hand.
         !set.is_null() && unsafe { *bits(set).add(fd as usize / 64) } & (1 << (fd as usize % 64)) != 0
     }
 

@@ -1,10 +1,14 @@
 //! Epoll sets: which connections are in them, and how the program waits.
 //!
-//! Invariant: a connection that is not upgraded is registered as the program asked, with its data replaced by a token of ours; one that is upgraded is registered
-//! edge-triggered for what the kernel alone knows (end of stream, and directions that are still there), and level, edge, one-shot and output are judged here. Everything else in the set is the kernel's alone. So a program that stops listening costs no system call, and a FIN rings once.
+//! Invariant: a connection that is not upgraded is registered as the program asked, with its data
+//! replaced by a token of ours; one that is upgraded is registered edge-triggered for what the
+//! kernel alone knows (end of stream, and directions that are still there), and level, edge,
+//! one-shot and output are judged here. Everything else in the set is the kernel's alone. So a
+//! program that stops listening costs no system call, and a FIN rings once.
 //!
-//! Waiting: connections that may be ready are in a queue, fed by the bits that peers set; nobody scans. Before sleeping the set is armed, and its bell is in the kernel's
-//! set. Descriptors that are not ours are looked at at least every [`KERNEL_LOOK_NS`].
+//! Waiting: connections that may be ready are in a queue, fed by the bits that peers set; nobody
+//! scans. Before sleeping the set is armed, and its bell is in the kernel's set. Descriptors that
+//! are not ours are looked at at least every [`KERNEL_LOOK_NS`].
 
 use crate::arena::{Index, Resource};
 use crate::clock::{Limit, now_ns};
@@ -28,7 +32,8 @@ use vmmc_sockets::{Connection, ReadySet};
 pub(crate) struct Set {
     /// The members that are connections.
     pub(crate) members: SectionLock<Members>,
-    /// What signal handlers left to the section that they interrupted: a list of boxes, the last one first.
+    /// What signal handlers left to the section that they interrupted: a list of boxes, the last
+    /// one first.
     left: AtomicPtr<Left>,
     /// Its own index.
     own: AtomicU32,
@@ -40,7 +45,8 @@ pub(crate) struct Set {
     sleepers: AtomicU32,
     /// Connections with a direction in the ring, as counted last.
     rings: AtomicU32,
-    /// Whether the kernel's events come first the next time that both are asked: neither is always first, for some programs take the order for that of arrival.
+    /// Whether the kernel's events come first the next time that both are asked: neither is always
+    /// first, for some programs take the order for that of arrival.
     kernel_first: AtomicBool,
     /// When the kernel was last asked.
     looked_ns: AtomicU64,
@@ -210,7 +216,8 @@ impl Set {
 
     #[cold]
     fn make_ready(&self, epfd: c_int) -> Option<&ReadySet> {
-        // One thread makes it; and whoever the bell wakes in the kernel at once needs this lock to look.
+        // One thread makes it; and whoever the bell wakes in the kernel at once needs this lock to
+        // look.
         let made = self.with(|_| {
             if self.has_bell() {
                 return true;
@@ -222,8 +229,9 @@ impl Set {
         if made == Some(true) { self.ready(epfd) } else { None }
     }
 
-    /// A wait in the child of a fork: its peers ring the parent, whose bell it is. The connections go back to the kernel, which both hear; what comes by the ring until then the
-    /// child hears by a bell of its own.
+    /// A wait in the child of a fork: its peers ring the parent, whose bell it is. The connections
+    /// go back to the kernel, which both hear; what comes by the ring until then the child hears by
+    /// a bell of its own.
     #[cold]
     fn take_over(&self, epfd: c_int) {
         // Says how the node calls this process, without which nobody can ring it.
@@ -313,7 +321,8 @@ impl Set {
         }
     }
 
-    /// Whether the kernel's set has events that the program must not see: once a connection was in it, for the bell stays and may ring late.
+    /// Whether the kernel's set has events that the program must not see: once a connection was in
+    /// it, for the bell stays and may ring late.
     fn has_bell(&self) -> bool {
         !self.ready.load(Acquire).is_null()
     }
@@ -342,7 +351,8 @@ fn hang_bell(epfd: c_int) -> Option<Box<ReadySet>> {
     (hung == 0 || errno::current() == libc::EEXIST).then_some(ready)
 }
 
-/// Held while a set is made known, and for the length of a fork: the child would find the lock of a set taken that the fork had not listed.
+/// Held while a set is made known, and for the length of a fork: the child would find the lock of a
+/// set taken that the fork had not listed.
 pub(crate) static MAKING: SectionLock<()> = SectionLock::new(());
 
 /// epoll_create gave a set.
@@ -445,7 +455,8 @@ impl Set {
         result
     }
 
-    /// A descriptor of a connection that is in the set is about to go. `epfd`: a descriptor of the set; none where the kernel knows already.
+    /// A descriptor of a connection that is in the set is about to go. `epfd`: a descriptor of the
+    /// set; none where the kernel knows already.
     fn going(&self, fd: c_int, tcp: &Held, epfd: Option<c_int>, leaves: Leaves, heir: Option<c_int>) {
         let ready = self.ready.load(Acquire);
         let inherited = self.inherited.load(Relaxed);
@@ -563,7 +574,8 @@ pub(crate) fn wait(request: &Request<'_>, limit: impl FnOnce() -> Result<Limit, 
     Some(wait_in(&set, request, limit))
 }
 
-/// The kernel's own wait, begun on a set without a bell, gave `n`. If a connection came into the set meanwhile, what it says is not for the program as it stands.
+/// The kernel's own wait, begun on a set without a bell, gave `n`. If a connection came into the
+/// set meanwhile, what it says is not for the program as it stands.
 ///
 /// # Safety
 /// So many events are there.
@@ -662,7 +674,8 @@ fn wait_in(set: &Set, request: &Request<'_>, limit: Limit) -> c_int {
 }
 
 impl Set {
-    /// Events of connections that may be ready, behind those found already. Says how many there are then, and how many connections use rings.
+    /// Events of connections that may be ready, behind those found already. Says how many there are
+    /// then, and how many connections use rings.
     fn collect(&self, request: &Request<'_>, found: usize, ready: &ReadySet) -> Option<(usize, usize)> {
         let collected = self.with(|members| {
             members.look_at_unheard();
@@ -697,7 +710,8 @@ impl Set {
         Ok(looked.unwrap_or(found))
     }
 
-    /// Asks the kernel for a while, if connections go to other nodes: what comes from there would have to wake this thread.
+    /// Asks the kernel for a while, if connections go to other nodes: what comes from there would
+    /// have to wake this thread.
     fn look_before_sleep(&self, request: &Request<'_>, ready: &ReadySet) -> Result<usize, c_int> {
         let mut answer = Ok(0);
         if own::context().has_between() {

@@ -1,7 +1,9 @@
-//! What each descriptor of this process is to us: nothing (nearly all), a TCP connection, an epoll set, or one of our own.
+//! What each descriptor of this process is to us: nothing (nearly all), a TCP connection, an epoll
+//! set, or one of our own.
 //!
-//! Invariant: an entry is set after the kernel gave the descriptor and removed before the kernel may give it anew, so that an entry never outlives its
-//! descriptor. A lookup of a descriptor that is nothing to us costs two loads.
+//! Invariant: an entry is set after the kernel gave the descriptor and removed before the kernel
+//! may give it anew, so that an entry never outlives its descriptor. A lookup of a descriptor that
+//! is nothing to us costs two loads.
 
 use crate::arena::{Arena, Index, Pin};
 use crate::limits::{TABLE_CHUNK, TABLE_CHUNKS_MAX};
@@ -96,7 +98,8 @@ pub(crate) fn set(fd: c_int) -> Option<Pin<Set>> {
     (cell.load(Acquire) == word).then_some(pin)
 }
 
-/// The descriptor is this from now on; what it was is released. The entry's reference becomes the table's. `false`: the number is beyond the table.
+/// The descriptor is this from now on; what it was is released. The entry's reference becomes the
+/// table's. `false`: the number is beyond the table.
 pub(crate) fn put(fd: c_int, entry: Entry) -> bool {
     match cell_made(fd) {
         Some(cell) => {

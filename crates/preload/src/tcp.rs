@@ -1,7 +1,9 @@
-//! One TCP connection of this process: an open file description, whatever number of descriptors it has.
+//! One TCP connection of this process: an open file description, whatever number of descriptors it
+//! has.
 //!
-//! Invariant: a connection with a reason to stay with the kernel never gets rid of it. What the program set on the socket is asked of the kernel when it is
-//! first needed after it may have changed, since another process that shares the socket may set it too.
+//! Invariant: a connection with a reason to stay with the kernel never gets rid of it. What the
+//! program set on the socket is asked of the kernel when it is first needed after it may have
+//! changed, since another process that shares the socket may set it too.
 
 use crate::arena::{Index, Pin, Resource};
 use crate::config::config;
@@ -75,7 +77,8 @@ impl Resource for Tcp {
         let connection = self.connection.swap(null_mut(), AcqRel);
         if !connection.is_null() {
             let _inside = Inside::enter();
-            // SAFETY: `adopt` put the reference here; nobody refers to this object any more, so nobody reads it concurrently.
+            // SAFETY: `adopt` put the reference here; nobody refers to this object any more, so
+            // nobody reads it concurrently.
             let connection = unsafe { Arc::from_raw(connection) };
             if let Some(context) = own::context_if_made() {
                 connection.release(context);
@@ -94,15 +97,16 @@ impl Resource for Tcp {
 
 /// The descriptor for the length of a call.
 pub(crate) fn borrowed(fd: c_int) -> BorrowedFd<'static> {
-    // SAFETY: used for one call, in which the program promises that the descriptor is open; a wrong number fails in the kernel. Only -1 would be invalid, and that
-    // is in no table.
+    // SAFETY: used for one call, in which the program promises that the descriptor is open; a wrong
+    // number fails in the kernel. Only -1 would be invalid, and that is in no table.
     unsafe { BorrowedFd::borrow_raw(fd) }
 }
 
 impl Tcp {
     /// The protocol core's side of it.
     pub(crate) fn connection(&self) -> Option<&Connection> {
-        // SAFETY: set before the object was first found in the table and dropped after the last call; we are such a call.
+        // SAFETY: set before the object was first found in the table and dropped after the last
+        // call; we are such a call.
         unsafe { self.connection.load(Acquire).as_ref() }
     }
 
@@ -122,7 +126,8 @@ impl Tcp {
         if first {
             reason::count(reason);
         }
-        // Whoever does not know of the ring needs more than the others: that what is in it goes back, too.
+        // Whoever does not know of the ring needs more than the others: that what is in it goes
+        // back, too.
         if first || reason.bypass() == Bypass::Leaked {
             if let Some(connection) = self.connection() {
                 let _inside = Inside::enter();
@@ -164,7 +169,8 @@ impl Tcp {
         self.shared.load(Relaxed)
     }
 
-    /// What the kernel said about its socket, if that is upgraded and nobody else reads or writes it.
+    /// What the kernel said about its socket, if that is upgraded and nobody else reads or writes
+    /// it.
     pub(crate) fn seen(&self) -> Option<&Seen> {
         let own = !self.is_plain() && !self.is_shared() && self.has_no_reason_to_leave();
         own.then_some(&self.seen)
@@ -269,13 +275,15 @@ pub(crate) fn report_open() {
     }
 }
 
-/// The program closes or replaces a descriptor of a connection, which is still open. To be followed by the release of `entry`.
+/// The program closes or replaces a descriptor of a connection, which is still open. To be followed
+/// by the release of `entry`.
 pub(crate) fn closing(fd: c_int, entry: Entry) {
     ends(fd, entry, Leaves::Closes, false);
 }
 
-/// The program dissolves a connection (connect to AF_UNSPEC), which is a reset for its peer, or hands it to somebody whose calls we do not see; the descriptor stays. To be followed by
-/// the release of `entry`.
+/// The program dissolves a connection (connect to AF_UNSPEC), which is a reset for its peer, or
+/// hands it to somebody whose calls we do not see; the descriptor stays. To be followed by the
+/// release of `entry`.
 pub(crate) fn stays(fd: c_int, entry: Entry, dissolves: bool) {
     ends(fd, entry, Leaves::Stays, dissolves);
 }
@@ -287,7 +295,8 @@ fn ends(fd: c_int, entry: Entry, leaves: Leaves, dissolves: bool) {
     if pin.sets().next().is_some() {
         let heir = if last { None } else { another(index, fd) };
         if heir.is_some() && set::holds(fd, &pin) {
-            // The kernel's set goes on with a number that the program has given up; only the kernel can follow that.
+            // The kernel's set goes on with a number that the program has given up; only the kernel
+            // can follow that.
             pin.leave(fd, Reason::ManySets);
         }
         set::going(fd, &pin, leaves, heir);
@@ -337,7 +346,8 @@ pub(crate) fn adopt(fd: c_int, nonblocking: Option<bool>) {
     }
 }
 
-/// Makes a descriptor known that came from another process. If that one had upgraded it, this one goes on with it; otherwise it stays with the kernel.
+/// Makes a descriptor known that came from another process. If that one had upgraded it, this one
+/// goes on with it; otherwise it stays with the kernel.
 pub(crate) fn join(fd: c_int) {
     if !config().active || fd <= libc::STDERR_FILENO || reason::stopped().is_some() {
         return;

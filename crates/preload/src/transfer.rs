@@ -1,6 +1,7 @@
 //! Moving bytes: each call ends as done, as an error, or as a bypass with a reason.
 //!
-//! Invariant: a byte of a connection goes through the kernel or through the ring, never both. Waiting happens here or in the kernel's call, as the program asked.
+//! Invariant: a byte of a connection goes through the kernel or through the ring, never both.
+//! Waiting happens here or in the kernel's call, as the program asked.
 
 use crate::errno::{self, fail};
 use crate::limits::{COPY_BYTES, LEAVE_PATIENCE, PEEK_ALL_MAX, POLL_SLICE_MS};
@@ -142,7 +143,8 @@ fn receive_on(
             }
             Received::Kernel(call) => {
                 reason::count(Reason::NotYet);
-                // Waiting for all of it is done here: while the kernel waits, the rest may come by the ring.
+                // Waiting for all of it is done here: while the kernel waits, the rest may come by
+                // the ring.
                 let own = moved > 0 || flags & libc::MSG_WAITALL != 0;
                 if flags & libc::MSG_DONTWAIT == 0 && !tcp.is_nonblocking(fd) {
                     call.look(borrowed(fd));
@@ -157,7 +159,8 @@ fn receive_on(
                 };
                 let after = call.finish(as_result(n));
                 if !connection.is_plain() {
-                    // These may have been the last bytes of the kernel, with others in the ring already whose bell has rung.
+                    // These may have been the last bytes of the kernel, with others in the ring
+                    // already whose bell has rung.
                     set::look_again(tcp);
                 }
                 errno::set(kept);
@@ -182,8 +185,9 @@ fn receive_on(
 
 /// Whether a receive that got less than it was asked for, by `way`, tries to get more.
 ///
-/// Where the connection has just moved, bytes that came by both ways are one receive's: programs that
-/// were told of the end take a short receive for the last one. A reset is left for the next call.
+/// Where the connection has just moved, bytes that came by both ways are one receive's: programs
+/// that were told of the end take a short receive for the last one. A reset is left for the next
+/// call.
 fn goes_on(connection: &Connection, fd: c_int, enough: bool, way: Medium) -> bool {
     if enough && (connection.is_plain() || way == Medium::Ring && !connection.leaves_ring()) {
         return false;
@@ -590,7 +594,8 @@ pub(crate) unsafe fn splice(
     }
     if let Some(tcp) = table::connection(to) {
         let Some(connection) = tcp.connection() else { return kernel() };
-        // Bytes that were taken out of a pipe cannot be put back when the ring is full, so this direction is the kernel's.
+        // Bytes that were taken out of a pipe cannot be put back when the ring is full, so this
+        // direction is the kernel's.
         return in_kernel(&tcp, connection, to, 0, Reason::Splice, kernel);
     }
     let Some(tcp) = table::connection(from) else { return kernel() };

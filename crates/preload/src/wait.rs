@@ -1,7 +1,9 @@
 //! poll: waiting for several descriptors at once.
 //!
-//! Invariant: with no upgraded connection among the descriptors it is the C library's call. Otherwise connections with a direction in the ring are judged by
-//! [`crate::readiness`], and the kernel watches them for what it alone knows; a bell of the call's own stands for the rings while it sleeps.
+//! Invariant: with no upgraded connection among the descriptors it is the C library's call.
+//! Otherwise connections with a direction in the ring are judged by [`crate::readiness`], and the
+//! kernel watches them for what it alone knows; a bell of the call's own stands for the rings while
+//! it sleeps.
 
 use crate::clock::Limit;
 use crate::errno;
@@ -92,7 +94,8 @@ unsafe fn rings<'a>(fds: *mut pollfd, count: nfds_t) -> Option<&'a mut [pollfd]>
     fds.iter().any(|entry| is_ring(entry.fd)).then_some(fds)
 }
 
-/// Whether a descriptor cannot be waited for in the kernel alone. An epoll set that is waited for is nested from now on.
+/// Whether a descriptor cannot be waited for in the kernel alone. An epoll set that is waited for
+/// is nested from now on.
 pub(crate) fn is_ring(fd: c_int) -> bool {
     match table::entry(fd) {
         table::Entry::Connection(_) => table::connection(fd).is_some_and(|tcp| !tcp.is_plain()),
@@ -107,7 +110,8 @@ pub(crate) fn is_ring(fd: c_int) -> bool {
     }
 }
 
-/// Bells of waits that are over, as boxes: taken while a wait is under way, so that a wait in a signal handler, or of another thread, takes another one or makes its own.
+/// Bells of waits that are over, as boxes: taken while a wait is under way, so that a wait in a
+/// signal handler, or of another thread, takes another one or makes its own.
 static SPARE: [AtomicPtr<ReadySet>; SPARE_BELLS] = [const { AtomicPtr::new(null_mut()) }; SPARE_BELLS];
 
 /// A bell of an earlier wait. After a fork it would ring in the parent.
@@ -170,7 +174,8 @@ pub(crate) fn wait(fds: &mut [pollfd], limit: Limit, mask: Option<&sigset_t>) ->
     result
 }
 
-/// Waits for one direction of one connection, as a blocking call does: that needs no bell, and there are as many threads as may be. None: it takes more than that.
+/// Waits for one direction of one connection, as a blocking call does: that needs no bell, and
+/// there are as many threads as may be. None: it takes more than that.
 fn single(entry: &mut pollfd, limit: Limit) -> Option<c_int> {
     let events = u32::from(entry.events as u16);
     let side = match (events & INPUT, events & OUTPUT) {
@@ -277,7 +282,8 @@ fn with_bell(
     }
 }
 
-/// Puts what holds now for connections into the program's entries, and what the kernel must watch into ours. Says how many are ready.
+/// Puts what holds now for connections into the program's entries, and what the kernel must watch
+/// into ours. Says how many are ready.
 fn judge(fds: &mut [pollfd], watched: &[Watched], kernel: &mut [pollfd]) -> c_int {
     let mut ready = 0;
     for one in watched {

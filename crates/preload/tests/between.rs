@@ -1,6 +1,8 @@
-//! Programs on two nodes: their connections go through the engine, nobody notices, and what one side loses the other hears of.
+//! Programs on two nodes: their connections go through the engine, nobody notices, and what one
+//! side loses the other hears of.
 //!
-//! Invariant: no test says how fast anything is; what a program prints is compared with what it would print over TCP.
+//! Invariant: no test says how fast anything is; what a program prints is compared with what it
+//! would print over TCP.
 
 mod common;
 
@@ -26,7 +28,8 @@ while True:
     threading.Thread(target=serve, args=(listener.accept()[0],)).start()
 "#;
 
-/// Rounds for each line of input, then what its arguments say: `end` does nothing more; `block` and `poll` wait for bytes that never come.
+/// Rounds for each line of input, then what its arguments say: `end` does nothing more; `block` and
+/// `poll` wait for bytes that never come.
 const CLIENT: &str = r#"
 import select, socket, sys
 c = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
@@ -60,8 +63,9 @@ except OSError as e:
     print(type(e).__name__, flush=True)
 "#;
 
-/// Answers each message with the message, until one says what becomes of the connection, and how many bytes come before: then it goes to a program that is not ours, which
-/// answers their digest and whatever comes.
+/// Answers each message with the message, until one says what becomes of the connection, and how
+/// many bytes come before: then it goes to a program that is not ours, which answers their digest
+/// and whatever comes.
 const PASSER: &str = r#"
 import array, fcntl, os, socket, sys, termios, time
 OTHER = """
@@ -106,7 +110,8 @@ else:
     os.execve(sys.executable, words(c), {})
 "#;
 
-/// The client of [`PASSER`]: rounds, then so many bytes that the program at the other end does not read.
+/// The client of [`PASSER`]: rounds, then so many bytes that the program at the other end does not
+/// read.
 const OWNER: &str = r#"
 import hashlib, select, socket, sys
 c = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
@@ -154,7 +159,8 @@ assert c.recv(1) == b""
 print("fine", flush=True)
 "#;
 
-/// Reads blocks in small pieces, each when its event loop says so, levels and edges; then reads nothing until it is told to.
+/// Reads blocks in small pieces, each when its event loop says so, levels and edges; then reads
+/// nothing until it is told to.
 const SIPPER: &str = r#"
 import select, socket, sys
 BLOCK = 40000
@@ -285,7 +291,8 @@ fn make_rounds(client: &mut Talker) {
     assert_eq!(client.line(), "done");
 }
 
-/// As many rounds as bring the connection into the ring, both ways: the nodes find each other's offers when they come to run.
+/// As many rounds as bring the connection into the ring, both ways: the nodes find each other's
+/// offers when they come to run.
 fn into_the_ring(one: &World, two: &World, client: &mut Talker) {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -366,7 +373,8 @@ fn who_waits_for_a_dead_node_hears_of_a_reset() {
             let start = Instant::now();
             kill(pid, "-KILL");
             let heard = client.line();
-            // As a dropped connection: how, depends on which kernel message comes first. Never as if the stream had gone on.
+            // As a dropped connection: how, depends on which kernel message comes first. Never as
+            // if the stream had gone on.
             assert!(["ConnectionResetError", "got 0"].contains(&heard.as_str()), "{then}, own {own}: {heard}");
             // A second, or the peer timeout of these nodes as well; and what a busy machine takes.
             let bound = Duration::from_secs(if own { 3 } else { 5 });
@@ -429,7 +437,8 @@ fn what_was_promised_to_a_program_that_is_not_ours_comes_without_the_node() {
     }
 }
 
-/// A connection with so many unread bytes in its ring, and its ends just before the server passes it on.
+/// A connection with so many unread bytes in its ring, and its ends just before the server passes
+/// it on.
 fn passed(one: &World, two: &World, how: &str, bytes: u64, wait: &str) -> (Talker, Talker) {
     let (mut server, mut client) = connected_by(one, two, PASSER, &[OWNER]);
     into_the_ring(one, two, &mut client);
@@ -445,10 +454,12 @@ fn passed(one: &World, two: &World, how: &str, bytes: u64, wait: &str) -> (Talke
     (server, client)
 }
 
-/// Longest life of a connection of the stress program, far above what one takes and far below a wait that a timeout ended.
+/// Longest life of a connection of the stress program, far above what one takes and far below a
+/// wait that a timeout ended.
 const STALLED: Duration = Duration::from_secs(10);
 
-/// Runs the stress program between two nodes: connections of every kind that is named, each with a seed and a count.
+/// Runs the stress program between two nodes: connections of every kind that is named, each with a
+/// seed and a count.
 fn stress([one, two]: &[World; 2], runs: &[[&str; 3]]) {
     let stress = built().join("examples/stress");
     let stress = stress.to_str().expect("ASCII");
@@ -531,7 +542,8 @@ fn redis_on_another_node_answers() {
     assert_eq!(one.run(By::Exec, &["redis-cli", "-p", &at, "eval", script, "0"]).trim(), "300");
     let printed = one.run(By::Exec, &["redis-cli", "-p", &at, "-r", "200", "incr", "counter"]);
     assert_eq!(printed.lines().last(), Some("200"));
-    // Few requests each: on a busy machine a message between nodes takes some milliseconds. Several times, for connections come and go each time.
+    // Few requests each: on a busy machine a message between nodes takes some milliseconds. Several
+    // times, for connections come and go each time.
     let [alone, many, pipes] = [
         ["-c", "1", "-P", "1", "-n", "300"],
         ["-c", "20", "-P", "1", "-n", "1000"],

@@ -1,6 +1,8 @@
-/* Every call of the C library that touches a stream socket, each on a connection of its own that has moved into shared memory, if it can.
- * Each prints what the call said and what came of it, and then tries whether the connection goes on: with and without `vmmc exec` the output is the same.
- * Both ends are in this process unless the case says otherwise. One argument: the name of a case, or "all". */
+/* Every call of the C library that touches a stream socket, each on a connection of its own that
+ * has moved into shared memory, if it can. Each prints what the call said and what came of it, and
+ * then tries whether the connection goes on: with and without `vmmc exec` the output is the same.
+ * Both ends are in this process unless the case says otherwise. One argument: the name of a case,
+ * or "all". */
 #define _GNU_SOURCE
 #include "vmmc_sockets.h"
 #include <aio.h>
@@ -63,7 +65,8 @@ static void ready(int fd)
     if (poll(&entry, 1, 20000) != 1) die("nothing came");
 }
 
-/* Whether what this descriptor receives comes by shared memory; there must be something to receive. */
+/* Whether what this descriptor receives comes by shared memory; there must be something to receive.
+ */
 static int by_ring(int fd)
 {
     const void *bytes;
@@ -80,7 +83,8 @@ static int listener(void)
 }
 struct pair { int a, b; };
 static int connections, in_rings;
-/* Turns until both directions are in shared memory, or long enough to be sure that they will not be. */
+/* Turns until both directions are in shared memory, or long enough to be sure that they will not
+ * be. */
 static void turns(struct pair p)
 {
     int loaded = dlsym(RTLD_DEFAULT, "vmmc_sockets_peek_v1") != NULL, moved = 0;
@@ -237,7 +241,8 @@ static void case_receive(void)
         case 5: n = recvmmsg(p.b, messages, 2, 0, NULL); left = messages[1].msg_len; break;
         case 6: n = preadv2(p.b, pieces, 2, -1, 0); break;
         case 7: pipe(pipes); n = splice(p.b, NULL, pipes[1], NULL, five, 0); read(pipes[0], text, five); close(pipes[0]); close(pipes[1]); break;
-        /* What is in the ring goes back at the peer's next call, which cannot be made by this thread while it waits. */
+        /* What is in the ring goes back at the peer's next call, which cannot be made by this
+         * thread while it waits. */
         case 8: expect(p.b, "bytes"); stream = fdopen(p.b, "r+"); put(p.a, "first\nnext\n", 11);
             fgets(text, sizeof text, stream); fgets(more, sizeof more, stream); n = strlen(more);
             printf("  %s", more); p.b = dup(p.b); fclose(stream); break;
@@ -285,7 +290,8 @@ static void case_requests(void)
     fcntl(p.a, F_SETFL, O_NONBLOCK);
     long sent = 0, some, got = 0;
     struct pollfd out = { p.a, POLLOUT, 0 };
-    /* What was full a moment ago may have been given room to grow before the look. A ring grows once. */
+    /* What was full a moment ago may have been given room to grow before the look. A ring grows
+     * once. */
     long room = 1; int error = 0;
     for (int times = 0; room && times < 5; times++) {
         while ((some = write(p.a, much, sizeof much)) > 0) sent += some;
@@ -678,7 +684,8 @@ static void case_cancel(void)
     }
 }
 
-/* Urgent data has brought the connection back to the kernel: who waits there is cancelled as soon as in a ring. */
+/* Urgent data has brought the connection back to the kernel: who waits there is cancelled as soon
+ * as in a ring. */
 static void case_cancel_in_kernel(void)
 {
     struct pair p = made();
@@ -737,7 +744,8 @@ static void case_forks(void)
     ended(p);
 }
 
-/* A loop that waits by the kernel's asynchronous input and output hears of bytes, for its connections stay there. */
+/* A loop that waits by the kernel's asynchronous input and output hears of bytes, for its
+ * connections stay there. */
 static void case_kernel_aio(void)
 {
     aio_context_t context = 0;

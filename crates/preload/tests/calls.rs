@@ -1,13 +1,16 @@
-//! Every call of the C library that touches a stream socket, made by a C program (`calls.c`) on connections in shared memory: it prints the same with and without `vmmc exec`.
+//! Every call of the C library that touches a stream socket, made by a C program (`calls.c`) on
+//! connections in shared memory: it prints the same with and without `vmmc exec`.
 //!
-//! Invariant: a case compares everything that it prints, and its connections were in shared memory when it began. The program is compiled as distributions do it, with
-//! the checked forms of the calls. Source: the table of calls in docs/exec.md, and glibc's manual.
+//! Invariant: a case compares everything that it prints, and its connections were in shared memory
+//! when it began. The program is compiled as distributions do it, with the checked forms of the
+//! calls. Source: the table of calls in docs/exec.md, and glibc's manual.
 
 mod common;
 
 use common::{By, World, finish, have, text};
 
-/// The cases of `calls.c`, and how many of its connections stay with the kernel for what the program asked of them before they were used.
+/// The cases of `calls.c`, and how many of its connections stay with the kernel for what the
+/// program asked of them before they were used.
 const CASES: &[(&str, usize)] = &[
     ("send", 0),
     ("receive", 0),

@@ -1,7 +1,7 @@
-//! Probes of one call each, TCP beside the ring: results, errors, signals, bytes and events compared
-//! line by line. `probes.c` has sequences in one process; `matrix.c` has every state of a connection
-//! times every call, between two processes, with the node running, stopped and killed, before that and
-//! at any moment of a connection's way into the ring.
+//! Probes of one call each, TCP beside the ring: results, errors, signals, bytes and events
+//! compared line by line. `probes.c` has sequences in one process; `matrix.c` has every state of a
+//! connection times every call, between two processes, with the node running, stopped and killed,
+//! before that and at any moment of a connection's way into the ring.
 //!
 //! Invariant: every connection of a run that is to be in rings was in one when its probe began, and
 //! what differs is named in docs/exec.md under "Known differences".
@@ -184,8 +184,8 @@ fn assert_as_tcp(what: &str, (world, binary, end): (&World, &str, &str), tcp: &m
     assert!(lines.is_empty(), "{what}: {} lines\n{}", lines.len(), lines.join("\n"));
 }
 
-/// Two processes under `vmmc exec`: every line is one of TCP. Says how many of all connections were in
-/// rings.
+/// Two processes under `vmmc exec`: every line is one of TCP. Says how many of all connections were
+/// in rings.
 fn compare(world: &World, binary: &str, offer: &str, end: &'static str, node: Node) -> (usize, usize) {
     let states = world.run(By::Itself, &[binary, "states"]);
     let mut tcp = tcp_answers(world, binary, end);
@@ -224,10 +224,10 @@ fn compare_rings(node: Node) {
     }
 }
 
-/// Connections that are offered, and join, at random moments, while the node is stopped, goes on, or
-/// is killed at another: before they are offered, between an offer and the other one, between the
-/// match and either join, or later. A set may have a connection before all that, or after a part.
-/// Each seed has a node of its own, for most of the time is waiting.
+/// Connections that are offered, and join, at random moments, while the node is stopped, goes on,
+/// or is killed at another: before they are offered, between an offer and the other one, between
+/// the match and either join, or later. A set may have a connection before all that, or after a
+/// part. Each seed has a node of its own, for most of the time is waiting.
 fn compare_moves(node: Node, seeds: Range<u64>) {
     if !have("cc", "gcc") {
         return;
@@ -281,8 +281,8 @@ fn a_peer_without_vmmc_is_served_as_by_tcp() {
     }
 }
 
-/// Connections that are offered, and join, at random moments are on their way into the ring when the
-/// state is entered and the call is made.
+/// Connections that are offered, and join, at random moments are on their way into the ring when
+/// the state is entered and the call is made.
 #[test]
 fn a_connection_that_moves_at_a_random_moment_answers_as_tcp_does() {
     const SEEDS: [&str; 3] = ["random:1", "random:2", "random:3"];

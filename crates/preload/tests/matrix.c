@@ -1,17 +1,18 @@
-/* The matrix of probes: each state of a connection times each call, a fresh connection for each pair. The
- * same program prints the same over TCP and over rings; tests/differential.rs compares line by line.
+/* The matrix of probes: each state of a connection times each call, a fresh connection for each
+ * pair. The same program prints the same over TCP and over rings; tests/differential.rs compares
+ * line by line.
  *
- *     matrix peer SOCKET                      obeys an actor
- *     matrix actor SOCKET END NODE [STATE...] puts connections into states, makes the calls, and prints
+ *     matrix peer SOCKET obeys an actor matrix actor SOCKET END NODE [STATE...] puts connections
+ *     into states, makes the calls, and prints
  *
- * SOCKET is a path for the orders from actor to peer. END says which end the actor has: `connects` or
- * `accepts`. NODE is what happens to the node before the states: `alive`, `stopped:PID` or `killed:PID`;
- * with a third word, `stopped:PID:SEED`, it happens at a moment that the seed chooses, from the first
- * connection of a state to its last call, and a node that was stopped may go on at another one.
- * All connections of a state are prepared together, so the naps are few.
+ * SOCKET is a path for the orders from actor to peer. END says which end the actor has: `connects`
+ * or `accepts`. NODE is what happens to the node before the states: `alive`, `stopped:PID` or
+ * `killed:PID`; with a third word, `stopped:PID:SEED`, it happens at a moment that the seed
+ * chooses, from the first connection of a state to its last call, and a node that was stopped may
+ * go on at another one. All connections of a state are prepared together, so the naps are few.
  *
- * To add a call, add a line to CALLS; to add a set that has the connection from its beginning on, one
- * to WATCHES; to add a state, one to STATES. */
+ * To add a call, add a line to CALLS; to add a set that has the connection from its beginning on,
+ * one to WATCHES; to add a state, one to STATES. */
 #define _GNU_SOURCE
 #include "vmmc_sockets.h"
 #include <arpa/inet.h>
@@ -877,8 +878,9 @@ static void exchange(int i)
     hear_nothing(i);
 }
 
-/* New connections: in rings if both programs have the library and the connections are offered at once;
- * if they are offered at random, after so many exchanges that most are, or are on their way. */
+/* New connections: in rings if both programs have the library and the connections are offered at
+ * once; if they are offered at random, after so many exchanges that most are, or are on their way.
+ */
 static void make_all(int count, int watched_from)
 {
     const struct timeval limit = { 0, WAIT_MS * 1000 };

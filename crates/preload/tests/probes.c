@@ -1,5 +1,7 @@
-/* Probes of one call each, every one on a fresh connection whose bytes go by shared memory, if they can: with and without `vmmc exec` they print the same, but for the differences that docs/exec.md
- * names. To add a probe add a line to PROBES. `p.a` and `p.b` are the ends, both in this process; nothing is unread when a probe begins. */
+/* Probes of one call each, every one on a fresh connection whose bytes go by shared memory, if they
+ * can: with and without `vmmc exec` they print the same, but for the differences that docs/exec.md
+ * names. To add a probe add a line to PROBES. `p.a` and `p.b` are the ends, both in this process;
+ * nothing is unread when a probe begins. */
 #define _GNU_SOURCE
 #include "vmmc_sockets.h"
 #include <arpa/inet.h>
@@ -99,7 +101,8 @@ static int within(int fd, int ms) { struct timeval t = { 0, ms * 1000 }; return 
 static void later(int fd, const char *text) { if (fork() == 0) { usleep(60000); send(fd, text, strlen(text), MSG_NOSIGNAL); _exit(0); } }
 static long spliced(int fd) { int ends[2]; if (pipe(ends) || write(ends[1], "piped", 5) != 5) return -2; long n = splice(ends[0], 0, fd, 0, 5, 0); int kept = errno; close(ends[0]); close(ends[1]); errno = kept; return n; }
 static void *reads_late(void *fd) { usleep(30000); return (void *)recv(*(int *)fd, buf, 9, MSG_DONTWAIT); }
-/* Urgent data, so many turns after the beginning, while the peer has not yet read what came last. */
+/* Urgent data, so many turns after the beginning, while the peer has not yet read what came last.
+ */
 static void urgent_after(int turns)
 {
     struct pair before = p;

@@ -1,6 +1,8 @@
-//! Real programs, unchanged, with and without `vmmc exec` at either end: the same results in all four combinations.
+//! Real programs, unchanged, with and without `vmmc exec` at either end: the same results in all
+//! four combinations.
 //!
-//! Invariant: a test compares what programs print or transfer, never how fast. Source: the list of programs in docs/exec.md.
+//! Invariant: a test compares what programs print or transfer, never how fast. Source: the list of
+//! programs in docs/exec.md.
 
 mod common;
 
@@ -209,7 +211,8 @@ fn an_event_loop_sees_no_event_that_is_not_its_own() {
     if !have("python3", "python3") {
         return;
     }
-    // What is added for connections to a program's epoll set stays there when they have gone, and a thread may sleep in the set before the first one comes.
+    // What is added for connections to a program's epoll set stays there when they have gone, and a
+    // thread may sleep in the set before the first one comes.
     const LOOP: &str = r#"
 import os, select, socket, threading, time
 listener = socket.create_server(("127.0.0.1", 0))

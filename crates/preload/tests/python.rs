@@ -1,6 +1,8 @@
-//! CPython's own tests of its network modules, with and without `vmmc exec`: the same result for each of them.
+//! CPython's own tests of its network modules, with and without `vmmc exec`: the same result for
+//! each of them.
 //!
-//! Invariant: no test may pass without and fail with. Tests that need what this machine lacks are skipped by CPython itself, in both runs.
+//! Invariant: no test may pass without and fail with. Tests that need what this machine lacks are
+//! skipped by CPython itself, in both runs.
 
 mod common;
 
@@ -53,7 +55,8 @@ const EXCLUDED: &[(&str, &str, &str)] = &[(
 
 /// Longest run of a module.
 const MODULES_PATIENCE: Duration = Duration::from_secs(1800);
-/// After so many seconds CPython's runner says where a module hangs, and ends: of the module, not of a test, so it must suffice for the longest one on a busy machine.
+/// After so many seconds CPython's runner says where a module hangs, and ends: of the module, not
+/// of a test, so it must suffice for the longest one on a busy machine.
 const MODULE_SECONDS: &str = "1500";
 
 /// Name and result of each test; none if the runner did not come to its end.
@@ -100,7 +103,8 @@ fn compare(world: &World, words: &[&str], least: usize) {
     }
 }
 
-/// The Pythons of this machine that bring their own tests: the one in the search path and, if it is another one, the distribution's.
+/// The Pythons of this machine that bring their own tests: the one in the search path and, if it is
+/// another one, the distribution's.
 fn pythons(world: &World) -> Vec<&'static str> {
     let mut found: Vec<(&str, String)> = Vec::new();
     for python in ["python3", "/usr/bin/python3"] {
@@ -220,8 +224,8 @@ print(failed or 'fine')
     assert_eq!(world.run(By::Exec, &["python3", "-c", SCRIPT]), "fine\n");
 }
 
-/// What several scripts begin with: an exact receive, and turns of two ends until their connection is in the ring, however busy the machine and its
-/// node are.
+/// What several scripts begin with: an exact receive, and turns of two ends until their connection
+/// is in the ring, however busy the machine and its node are.
 const EXACTLY: &str = r"
 import ctypes, os, socket, time
 def exactly(c, n):
@@ -325,7 +329,8 @@ fn connections_survive_exec_and_spawn() {
     let output = finish(world.verbose(&["python3", script, "both", script]));
     assert_eq!(common::text(&output), "fine\n", "{}", String::from_utf8_lossy(&output.stderr));
     let report = String::from_utf8_lossy(&output.stderr);
-    // The first program, and five others that it started, one of which could not be; and their shells.
+    // The first program, and five others that it started, one of which could not be; and their
+    // shells.
     let upgraded = report.lines().filter(|line| line.ends_with("connections upgraded")).count();
     assert!(upgraded >= 5, "the other programs used no ring: {report}");
 }
@@ -373,7 +378,8 @@ print('fine')
     assert!(report.contains("inherited by another program"), "{report}");
 }
 
-/// A connection goes to a program that does not know of rings while bytes that nobody has read lie in one; that program reads them, and answers.
+/// A connection goes to a program that does not know of rings while bytes that nobody has read lie
+/// in one; that program reads them, and answers.
 const UNREAD: &str = r#"
 import array, fcntl, hashlib, os, select, socket, sys, termios, time
 def go_on(c, n):
@@ -553,8 +559,8 @@ fn urgent_data_exclusive_and_nested_sets_are_as_without() {
     assert_eq!(world.run(By::Exec, &["python3", "-c", &script]), without);
 }
 
-/// Which of a pipe, written first, and two connections, the second one written before the first, an event loop hears of
-/// first.
+/// Which of a pipe, written first, and two connections, the second one written before the first, an
+/// event loop hears of first.
 const ORDER: &str = r#"
 import os, select, socket, time
 def pair():

@@ -1,6 +1,8 @@
-//! Servers and runtimes that bring processes, threads or event loops of their own: a database, two language runtimes, a remote shell, a parallel program.
+//! Servers and runtimes that bring processes, threads or event loops of their own: a database, two
+//! language runtimes, a remote shell, a parallel program.
 //!
-//! Invariant: a test compares what programs print or transfer, never how fast; and each runs with and without `vmmc exec` at either end.
+//! Invariant: a test compares what programs print or transfer, never how fast; and each runs with
+//! and without `vmmc exec` at either end.
 
 mod common;
 
@@ -118,7 +120,8 @@ fn a_java_machine_serves_and_asks() {
     if !have("java", "default-jre-headless") || !have("javac", "default-jdk-headless") {
         return;
     }
-    // A selector with non-blocking channels on one side, threads with blocking streams on the other.
+    // A selector with non-blocking channels on one side, threads with blocking streams on the
+    // other.
     const PROGRAM: &str = r#"
 import java.io.*; import java.net.*; import java.nio.*; import java.nio.channels.*; import java.util.*;
 public class Echo {
@@ -319,7 +322,8 @@ int main(int c, char **v) {
             for (size_t n; (n = get(peer, from, sizeof from)) > 0;) put(peer, from, n);
     }
     if (connect(fd, (void *)&at, sizeof at)) { perror("connect"); return 1; }
-    /* The connection moves while it is in use: who expects that goes on until it has, and a good while after. */
+    /* The connection moves while it is in use: who expects that goes on until it has, and a good
+     * while after. */
     long most = !strcmp(v[3], "lent") ? 256L * TOTAL : TOTAL;
     for (long done = 0, size = 1; done < most && lent <= TOTAL; done += size, size = size * 3 % 69999 + 1) {
         for (long i = 0; i < size; i++) to[i] = (char)((done + i) * 31 >> 4);

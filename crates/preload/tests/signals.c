@@ -1,5 +1,7 @@
-/* A signal handler that closes, accepts, sends, receives and shuts down, on connections that its thread is busy with: in epoll_wait, epoll_ctl, poll, recv, send, close, connect, accept, fork,
- * and malloc. All of these may be called in a handler (signal-safety(7)), so nothing may hang, whatever it interrupts. It prints how often the handler ran. Argument: rounds. */
+/* A signal handler that closes, accepts, sends, receives and shuts down, on connections that its
+ * thread is busy with: in epoll_wait, epoll_ctl, poll, recv, send, close, connect, accept, fork,
+ * and malloc. All of these may be called in a handler (signal-safety(7)), so nothing may hang,
+ * whatever it interrupts. It prints how often the handler ran. Argument: rounds. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>

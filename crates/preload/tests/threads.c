@@ -1,4 +1,5 @@
-/* Threads and signal handlers that get in each other's way on connections. Argument: what to try. Each prints "fine". */
+/* Threads and signal handlers that get in each other's way on connections. Argument: what to try.
+ * Each prints "fine". */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -112,7 +113,8 @@ static void closes(int rounds)
     }
 }
 
-/* Both ends write more than fits before they read, and wait for room in a poll of two descriptors. */
+/* Both ends write more than fits before they read, and wait for room in a poll of two descriptors.
+ */
 static void *writes(void *with)
 {
     int fd = (int)(long)with, pipes[2];
@@ -182,7 +184,8 @@ static void crossing(int seconds)
     for (int i = 0; i < 2; i++) { pthread_join(threads[i], 0); close(crossed[i]); pthread_join(readers[i], 0); }
 }
 
-/* Two threads that each change a set, and whose handlers change the other's; no change gets lost. */
+/* Two threads that each change a set, and whose handlers change the other's; no change gets lost.
+ */
 static int sets_crossed[2];
 static void cross_sets(int sig)
 {
@@ -327,7 +330,8 @@ static void sets(int rounds)
     }
 }
 
-/* A chain of forks: each process accepts one connection, forks the one that accepts the next, and serves its own with epoll. */
+/* A chain of forks: each process accepts one connection, forks the one that accepts the next, and
+ * serves its own with epoll. */
 static void serve_in_chain(int rounds)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);

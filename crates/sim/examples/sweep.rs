@@ -1,7 +1,8 @@
-//! Runs many seeds: `cargo run --release -p vmmc-sim --example sweep -- FIRST LAST [NODES [STEPS]]`.
+//! Runs many seeds: `cargo run --release -p vmmc-sim --example sweep -- FIRST LAST [NODES
+//! [STEPS]]`.
 //!
-//! Without NODES the number of nodes follows from the seed, two to eight. With FIRST = LAST it runs that one seed and
-//! tells the last events when it fails.
+//! Without NODES the number of nodes follows from the seed, two to eight. With FIRST = LAST it runs
+//! that one seed and tells the last events when it fails.
 
 use std::time::Instant;
 

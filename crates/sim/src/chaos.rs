@@ -1,7 +1,8 @@
 //! Faults: when they begin, whom they touch, when they end.
 //!
-//! Invariant: every fault that disturbs a node is counted in the model while it lasts, so that the checker of honest
-//! errors knows which errors have a reason; and every fault has an end, so that progress can be demanded.
+//! Invariant: every fault that disturbs a node is counted in the model while it lasts, so that the
+//! checker of honest errors knows which errors have a reason; and every fault has an end, so that
+//! progress can be demanded.
 
 use crate::cluster::{Cluster, Happening};
 use crate::network::{Weather, address};

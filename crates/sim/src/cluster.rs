@@ -1,7 +1,8 @@
 //! The cluster: engines, network, memory and clock, stepped one event at a time.
 //!
-//! Invariant: time moves only in [`Cluster::advance`]; after every call into an engine its copies, events and datagrams
-//! have all been taken before anything else happens, as its documentation asks for.
+//! Invariant: time moves only in [`Cluster::advance`]; after every call into an engine its copies,
+//! events and datagrams have all been taken before anything else happens, as its documentation asks
+//! for.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -211,7 +212,8 @@ impl Cluster {
         }
     }
 
-    /// Calls into a node's engine with its way to memory, then takes what the call gave. `None` when the node is down.
+    /// Calls into a node's engine with its way to memory, then takes what the call gave. `None`
+    /// when the node is down.
     pub(crate) fn call<R>(
         &mut self,
         node: usize,
@@ -222,7 +224,8 @@ impl Cluster {
         Some(result)
     }
 
-    /// As [`Cluster::call`], but leaves events and datagrams for the caller to take with [`Cluster::settle`].
+    /// As [`Cluster::call`], but leaves events and datagrams for the caller to take with
+    /// [`Cluster::settle`].
     pub(crate) fn call_raw<R>(
         &mut self,
         node: usize,
@@ -235,7 +238,8 @@ impl Cluster {
         Some(act(engine, now, &mut port))
     }
 
-    /// Takes copies, events and datagrams from an engine until it has none, and notes its next timeout.
+    /// Takes copies, events and datagrams from an engine until it has none, and notes its next
+    /// timeout.
     pub(crate) fn settle(&mut self, node: usize) {
         let mut pieces = 0;
         loop {
@@ -255,7 +259,8 @@ impl Cluster {
         self.plan_wake(node);
     }
 
-    /// Lets the next thing happen, unless it lies beyond `until_ns`. False when there is nothing left before then.
+    /// Lets the next thing happen, unless it lies beyond `until_ns`. False when there is nothing
+    /// left before then.
     pub(crate) fn advance(&mut self, until_ns: u64) -> bool {
         if self.due.peek().is_none_or(|Reverse(due)| due.at_ns > until_ns) || self.judge.verdict.is_some() {
             return false;
@@ -351,7 +356,8 @@ impl Cluster {
         taken > 0
     }
 
-    /// Hands a datagram to the network, from the sender's interface on the same network as the address.
+    /// Hands a datagram to the network, from the sender's interface on the same network as the
+    /// address.
     pub(crate) fn transmit(&mut self, node: usize, to: std::net::SocketAddr, bytes: &[u8]) {
         let path = crate::network::locate(to).map_or(0, |(_, path)| path);
         let from = address(node, path.min(self.network.paths() - 1));
@@ -369,8 +375,8 @@ impl Cluster {
             host.wake_at_ns = None;
             return;
         };
-        // A timeout in the past is due now; one at this very moment that stays would be a livelock, which
-        // RUN_EVENTS_MAX ends.
+        // A timeout in the past is due now; one at this very moment that stays would be a livelock,
+        // which RUN_EVENTS_MAX ends.
         let at_ns = at.as_nanos().max(self.model.now_ns);
         if at != Time::MAX && host.wake_at_ns != Some(at_ns) {
             host.wake_at_ns = Some(at_ns);

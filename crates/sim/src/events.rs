@@ -1,6 +1,7 @@
 //! What engines tell, matched with what was asked of them.
 //!
-//! Invariant: an event that fits nothing that was asked is an observation too ([`Seen::Unknown`]), never ignored.
+//! Invariant: an event that fits nothing that was asked is an observation too ([`Seen::Unknown`]),
+//! never ignored.
 
 use vmmc_nic::{Cookie, Event, ImportError, ImportGrant, ImportId, OpError, ProcessId};
 
@@ -51,7 +52,8 @@ impl Cluster {
         let model = &self.model;
         let found = match event {
             Event::Completion { process, cookie, result } => completion(model, node, *process, *cookie, *result),
-            // What becomes of posted sends was told with the end of their import, or nobody wants to know.
+            // What becomes of posted sends was told with the end of their import, or nobody wants
+            // to know.
             Event::SendFailed { process, import, .. } if is_over(model, node, *process, *import) => return None,
             Event::SendFailed { process, import, why } => send_failed(model, node, *process, *import, *why),
             Event::Notification { process, export, offset, len, last_word } => model
@@ -106,8 +108,8 @@ impl Cluster {
         Some(Seen::Imported { import, result })
     }
 
-    /// Which export a grant means. Ids come again in a later life of a node, so the life counts that the importer's
-    /// session is with.
+    /// Which export a grant means. Ids come again in a later life of a node, so the life counts
+    /// that the importer's session is with.
     fn granted_export(&self, importer: usize, exporter: usize, grant: &ImportGrant) -> Option<ExportKey> {
         let candidates = self.model.exports_named(exporter, grant.export);
         if candidates.len() < 2 {
@@ -137,7 +139,8 @@ impl Cluster {
                 if facts.state == ImportState::Dropped {
                     let pid = self.model.procs[facts.importer].pid;
                     let id = grant.import;
-                    // Broken in the same breath is fine too: then it is released already or not, as the engine likes.
+                    // Broken in the same breath is fine too: then it is released already or not, as
+                    // the engine likes.
                     let _ = self.call_raw(node, |engine, now, _| engine.unimport(now, pid, id));
                 }
             }

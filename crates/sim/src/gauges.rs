@@ -7,7 +7,8 @@ use crate::limits::IDLE_PACKETS_PER_NODE_MAX;
 use crate::model::Seen;
 
 impl Cluster {
-    /// Reads the levels of one random node: all of them after every action would cost more than the simulation.
+    /// Reads the levels of one random node: all of them after every action would cost more than the
+    /// simulation.
     pub(crate) fn gauge_one(&mut self) {
         let node = self.rng.below(self.options.nodes as u64) as usize;
         for (what, value, bound) in self.levels(node) {

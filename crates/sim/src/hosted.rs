@@ -1,11 +1,14 @@
-//! Simulated nodes that ordinary library code attaches to: real stations and engines, a simulated wire, a virtual clock.
+//! Simulated nodes that ordinary library code attaches to: real stations and engines, a simulated
+//! wire, a virtual clock.
 //!
-//! A thread that waits steps every node of the cluster; when nothing is left to do now, the clock moves to the next packet or timer. So blocking user code
-//! runs unchanged, and a deadline of an hour passes in a moment.
+//! A thread that waits steps every node of the cluster; when nothing is left to do now, the clock
+//! moves to the next packet or timer. So blocking user code runs unchanged, and a deadline of an
+//! hour passes in a moment.
 //!
 //! Invariant: the clock moves only in `park`, never past a packet that is due, never back.
 //!
-//! The faulty network of [`run`](crate::run) is no part of this: here the wire delays and, if asked, loses packets, which is what a conformance suite needs.
+//! The faulty network of [`run`](crate::run) is no part of this: here the wire delays and, if
+//! asked, loses packets, which is what a conformance suite needs.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -28,7 +31,8 @@ const WIRE_DELAY: Duration = Duration::from_micros(5);
 const WIRE_MTU_BYTES: usize = 9000;
 /// Rounds over all nodes in one step; bounds a step, not the work that is left.
 const ROUNDS_A_STEP: usize = 64;
-/// The clock moves at most this far at a time, so that a thread of the program that computes meanwhile does not find all its deadlines past.
+/// The clock moves at most this far at a time, so that a thread of the program that computes
+/// meanwhile does not find all its deadlines past.
 const LEAP_MAX_NS: u64 = 1_000_000;
 /// Real time that such a leap takes.
 const LEAP_PAUSE: Duration = Duration::from_micros(50);
@@ -117,7 +121,8 @@ impl Hosted {
         for (index, node) in nodes.iter_mut().enumerate() {
             for (_, address) in addresses.iter().enumerate().filter(|(other, _)| *other != index) {
                 node.station.set_path_mtu(*address, WIRE_MTU_BYTES);
-                // A full peer table only means that this pair meets when an import names the address.
+                // A full peer table only means that this pair meets when an import names the
+                // address.
                 let _ = node.station.add_peer(now, &[*address]);
             }
         }
@@ -136,7 +141,8 @@ impl Hosted {
         Ok(Attachment::stepped(theirs, self.0.clone()))
     }
 
-    /// Lets the cluster run for this long by its own clock, for programs that do something else than wait for it.
+    /// Lets the cluster run for this long by its own clock, for programs that do something else
+    /// than wait for it.
     pub fn run(&self, duration: Duration) {
         let end = self.0.now() + duration;
         while self.0.now() < end {

@@ -1,6 +1,7 @@
 //! Shows every observation to every checker, then to the model, and keeps the first verdict.
 //!
-//! Invariant: after the first failure nothing more is judged, so the failure told is the cause and not a consequence.
+//! Invariant: after the first failure nothing more is judged, so the failure told is the cause and
+//! not a consequence.
 
 use std::fmt;
 

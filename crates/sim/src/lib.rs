@@ -1,7 +1,9 @@
-//! A whole VMMC cluster in one process: the real engines of every node on a virtual clock, from one seed.
+//! A whole VMMC cluster in one process: the real engines of every node on a virtual clock, from one
+//! seed.
 //!
-//! [`run`] takes [`Options`] and gives a [`Report`], or the [`Failure`] of the first property that did not hold, with the
-//! command that replays it. [`run_many`] does a range of seeds on several threads.
+//! [`run`] takes [`Options`] and gives a [`Report`], or the [`Failure`] of the first property that
+//! did not hold, with the command that replays it. [`run_many`] does a range of seeds on several
+//! threads.
 //!
 //! ```text
 //!   workload ──post, export, import──▶ Engine 0 ──datagrams──▶ ┌─────────┐
@@ -13,13 +15,15 @@
 //!      └──────▶ checkers: one per property                     Engine 1 ... 63
 //! ```
 //!
-//! What it promises: equal options give the same run, packet for packet, on every machine; every engine is a real
-//! [`vmmc_nic::Engine`], called as its documentation says; after every observation every checker has judged. What it does
-//! not do: rings, daemons, system calls and threads are no part of it, those are tested with real processes.
+//! What it promises: equal options give the same run, packet for packet, on every machine; every
+//! engine is a real [`vmmc_nic::Engine`], called as its documentation says; after every observation
+//! every checker has judged. What it does not do: rings, daemons, system calls and threads are no
+//! part of it, those are tested with real processes.
 //!
-//! The properties, each in a file of `checkers`: exactly once, order per channel, confinement to exported ranges with the
-//! right (and the right bytes, the last one last), nothing after revocation, one notification per request, redirection as
-//! reported, errors only for a reason, progress once faults end, bounded memory.
+//! The properties, each in a file of `checkers`: exactly once, order per channel, confinement to
+//! exported ranges with the right (and the right bytes, the last one last), nothing after
+//! revocation, one notification per request, redirection as reported, errors only for a reason,
+//! progress once faults end, bounded memory.
 //!
 //! ```
 //! let report = vmmc_sim::run(vmmc_sim::Options { steps: 20, ..vmmc_sim::Options::new(2, 1) })?;

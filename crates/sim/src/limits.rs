@@ -6,16 +6,17 @@ use std::time::Duration;
 pub const NODES_MIN: usize = 2;
 /// The size the project promises to hold at; an engine's peer table is of the same order.
 pub const NODES_MAX: usize = 64;
-/// Actions of a run unless told otherwise: enough for every fault to meet every kind of operation over a sweep, few
-/// enough that a seed takes tens of milliseconds.
+/// Actions of a run unless told otherwise: enough for every fault to meet every kind of operation
+/// over a sweep, few enough that a seed takes tens of milliseconds.
 pub const STEPS_DEFAULT: u64 = 300;
-/// A step does one more round of actions for so many nodes, so that a large cluster is as busy as a small one.
+/// A step does one more round of actions for so many nodes, so that a large cluster is as busy as a
+/// small one.
 pub(crate) const NODES_PER_ACTION: usize = 12;
 /// Events told on failure: one screen.
 pub const TRACE_LINES_DEFAULT: usize = 40;
 
-/// Packets that wait longer than this for their link are dropped, as a switch with a full buffer does. 4 ms at the
-/// simulated 10 Gbit/s is 5 MB, a common switch buffer.
+/// Packets that wait longer than this for their link are dropped, as a switch with a full buffer
+/// does. 4 ms at the simulated 10 Gbit/s is 5 MB, a common switch buffer.
 pub(crate) const LINK_QUEUE_NS_MAX: u64 = 4_000_000;
 /// Old packets kept to be replayed: a few from different sessions.
 pub(crate) const REPLAY_STORE_PACKETS: usize = 32;
@@ -34,8 +35,8 @@ pub(crate) const OPERATIONS_PER_PROCESS_MAX: usize = 24;
 pub(crate) const OPERATIONS_FLOOD: usize = 1_200;
 /// A burst of operations is at most this part of what may be outstanding.
 pub(crate) const OPERATIONS_PER_BURST_PART: usize = 16;
-/// How long after a node has died an operation towards it may be outstanding, beyond the peer timeout: a handshake or
-/// keepalive may have to find out first.
+/// How long after a node has died an operation towards it may be outstanding, beyond the peer
+/// timeout: a handshake or keepalive may have to find out first.
 pub(crate) const DEAD_PEER_SLACK_NS: u64 = 2_000_000_000;
 
 /// Bytes at the start of exported memory kept for counters (first half) and atomics (second half).
@@ -43,17 +44,17 @@ pub(crate) const WORDS_BYTES: u64 = 128;
 /// Tries to find a place for a send that no other outstanding operation uses.
 pub(crate) const PLACE_TRIES: usize = 6;
 
-/// Once the network is healed, everything outstanding must be decided within the engine's peer timeout (a session that
-/// is beyond rescue is found out) twice (the new one may have to find out about the old), and this for retransmission
-/// timers that had backed off.
+/// Once the network is healed, everything outstanding must be decided within the engine's peer
+/// timeout (a session that is beyond rescue is found out) twice (the new one may have to find out
+/// about the old), and this for retransmission timers that had backed off.
 pub(crate) const PROGRESS_GRACE: Duration = Duration::from_secs(10);
-/// How much later than a deadline its answer may come: the engine is stepped exactly at its timeouts, so only rounding
-/// of its timers is forgiven.
+/// How much later than a deadline its answer may come: the engine is stepped exactly at its
+/// timeouts, so only rounding of its timers is forgiven.
 pub(crate) const DEADLINE_SLACK_NS: u64 = 20_000_000;
 /// Events one engine may give in answer to one call before it is called a livelock.
 pub(crate) const EVENTS_PER_CALL_MAX: usize = 100_000;
-/// Rounds of work one engine may find without time passing before it is called a livelock; a round is a copy of 1 MiB
-/// or a burst of datagrams.
+/// Rounds of work one engine may find without time passing before it is called a livelock; a round
+/// is a copy of 1 MiB or a burst of datagrams.
 pub(crate) const WORK_PIECES_PER_CALL_MAX: usize = 10_000;
 /// Datagrams one engine may give in answer to one call before it is called a livelock.
 pub(crate) const DATAGRAMS_PER_CALL_MAX: usize = 100_000;
@@ -61,8 +62,8 @@ pub(crate) const DATAGRAMS_PER_CALL_MAX: usize = 100_000;
 pub(crate) const RUN_EVENTS_MAX: u64 = 20_000_000;
 /// How long a probe after the storm waits: as long as everything must be decided in.
 pub(crate) const PROBE_PATIENCE_NS: u64 = 15_000_000_000;
-/// Simulated time a process table, a session and its acknowledgements may take to come to rest after the last process
-/// has left, ns.
+/// Simulated time a process table, a session and its acknowledgements may take to come to rest
+/// after the last process has left, ns.
 pub(crate) const REST_NS: u64 = 2_000_000_000;
 /// Simulated time for which the cluster at rest is watched, ns.
 pub(crate) const IDLE_NS: u64 = 5_000_000_000;

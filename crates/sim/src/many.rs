@@ -1,4 +1,5 @@
-//! Many seeds on several threads. Runs share nothing, so their results do not depend on the number of threads.
+//! Many seeds on several threads. Runs share nothing, so their results do not depend on the number
+//! of threads.
 
 use std::ops::Range;
 use std::sync::Mutex;
@@ -16,9 +17,9 @@ pub struct Sweep {
     pub failures: Vec<Failure>,
 }
 
-/// Runs every seed of `seeds` on `threads` threads (at least one). `options` says what to run for a seed
-/// ([`Options::for_sweep`] unless there is reason for another); `progress` is told the number of seeds finished and
-/// failed after each one, from any thread, and returns whether to go on.
+/// Runs every seed of `seeds` on `threads` threads (at least one). `options` says what to run for a
+/// seed ([`Options::for_sweep`] unless there is reason for another); `progress` is told the number
+/// of seeds finished and failed after each one, from any thread, and returns whether to go on.
 pub fn run_many(
     seeds: Range<u64>,
     threads: usize,

@@ -1,7 +1,7 @@
 //! The memory of all simulated processes, and the port through which an engine reaches it.
 //!
-//! Invariant: every byte an engine moves goes through [`Port`], which tells the judge whose byte it is before moving it.
-//! Memory that is gone is the garbage page: writes vanish, reads give zeros.
+//! Invariant: every byte an engine moves goes through [`Port`], which tells the judge whose byte it
+//! is before moving it. Memory that is gone is the garbage page: writes vanish, reads give zeros.
 
 use vmmc_nic::{AtomicOp, Dma, RegionRef};
 

@@ -1,8 +1,10 @@
-//! The simulated network: directed links with rate, delay and weather, several paths per node, partitions.
+//! The simulated network: directed links with rate, delay and weather, several paths per node,
+//! partitions.
 //!
-//! Invariant: a datagram is delivered whole or not at all, any number of times, at any later moment, and only to the
-//! address it was sent to. Bits flip only where an engine is able to notice: in plain mode the UDP checksum of a real
-//! network drops a damaged packet, so here it is dropped too.
+//! Invariant: a datagram is delivered whole or not at all, any number of times, at any later
+//! moment, and only to the address it was sent to. Bits flip only where an engine is able to
+//! notice: in plain mode the UDP checksum of a real network drops a damaged packet, so here it is
+//! dropped too.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
@@ -56,7 +58,8 @@ impl Weather {
         ns_per_kib: 800,
     };
 
-    /// Weather drawn within what `faults` allows. A third of draws is mild, so that throughput is exercised as well.
+    /// Weather drawn within what `faults` allows. A third of draws is mild, so that throughput is
+    /// exercised as well.
     pub(crate) fn draw(rng: &mut Rng, faults: &Faults) -> Weather {
         let level = rng.pick(&[0, 20, 100, 300, 1000, 1000]);
         let mut rate = |max: u32| rng.below(u64::from(max * level / 1000) + 1) as u32;
@@ -170,7 +173,8 @@ impl Network {
         self.store.clear();
     }
 
-    /// Sends a datagram; each copy that will arrive is given to `deliver` with its arrival time in ns.
+    /// Sends a datagram; each copy that will arrive is given to `deliver` with its arrival time in
+    /// ns.
     pub(crate) fn send(
         &mut self,
         now_ns: u64,

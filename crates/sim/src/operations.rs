@@ -1,7 +1,9 @@
-//! What the simulated processes do with their imports: sends, fetches, atomics and flushes, right and wrong.
+//! What the simulated processes do with their imports: sends, fetches, atomics and flushes, right
+//! and wrong.
 //!
-//! Invariant: an operation is entered in the model before the engine hears of it, because an engine acts at once when
-//! both ends are on its node; and its bytes overlap with no other operation whose fate is open.
+//! Invariant: an operation is entered in the model before the engine hears of it, because an engine
+//! acts at once when both ends are on its node; and its bytes overlap with no other operation whose
+//! fate is open.
 
 use vmmc_nic::{AtomicOp, Command, INLINE_BYTES_MAX, ImportId, RegionId, Rights, Source};
 
@@ -167,7 +169,8 @@ impl Cluster {
         });
     }
 
-    /// Enters an operation in the model and posts it, past the queues if the engine lets it now and then; `command` is given its key, import and memory.
+    /// Enters an operation in the model and posts it, past the queues if the engine lets it now and
+    /// then; `command` is given its key, import and memory.
     fn post<'a>(&mut self, op: Op, command: impl FnOnce(OpKey, ImportId, RegionId) -> Command<'a>) {
         let (node, pid) = (self.model.procs[op.sender].node, self.model.procs[op.sender].pid);
         let memory = op.memory.map_or(RegionId(0), |m| self.model.regions[m].at.region);
@@ -251,7 +254,8 @@ impl Cluster {
         })
     }
 
-    /// A word of the region's counters (`zone` 0) or atomics (`zone` 64), as an offset of the export.
+    /// A word of the region's counters (`zone` 0) or atomics (`zone` 64), as an offset of the
+    /// export.
     fn word(&mut self, export: ExportKey, zone: u64) -> Option<u64> {
         let at = zone + 8 * self.rng.below(WORDS_BYTES / 16);
         let facts = &self.model.exports[export];
@@ -266,8 +270,9 @@ impl Cluster {
         (8 - start % 8) % 8 + 8 * self.rng.below(8) + odd
     }
 
-    /// What a fetch through `import` must find in `start..end` of the exported region: what is there, and the sends of
-    /// the same import that are under way. `None` where that is not certain.
+    /// What a fetch through `import` must find in `start..end` of the exported region: what is
+    /// there, and the sends of the same import that are under way. `None` where that is not
+    /// certain.
     fn expected(&self, import: ImportKey, export: ExportKey, start: u64, end: u64) -> Option<Expected> {
         let facts = &self.model.exports[export];
         let region = &self.model.regions[facts.region];

@@ -11,7 +11,8 @@ pub struct Options {
     pub nodes: usize,
     /// The seed everything else is drawn from.
     pub seed: u64,
-    /// Workload actions (an operation, an export, a fault ...) before the faults end and the run is wound up.
+    /// Workload actions (an operation, an export, a fault ...) before the faults end and the run is
+    /// wound up.
     pub steps: u64,
     /// Which faults may happen, and how often.
     pub faults: Faults,
@@ -34,7 +35,8 @@ impl Options {
         }
     }
 
-    /// The run a sweep does for `seed`: the number of nodes follows from the seed too, two to eight.
+    /// The run a sweep does for `seed`: the number of nodes follows from the seed too, two to
+    /// eight.
     pub fn for_sweep(seed: u64) -> Options {
         Options::new(2 + (seed % 7) as usize, seed)
     }

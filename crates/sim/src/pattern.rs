@@ -1,8 +1,9 @@
-//! What the bytes of an operation look like: a keystream from the operation's number, so that any piece of memory can
-//! be asked "are you bytes i.. of operation k?" without keeping a copy of what was sent.
+//! What the bytes of an operation look like: a keystream from the operation's number, so that any
+//! piece of memory can be asked "are you bytes i.. of operation k?" without keeping a copy of what
+//! was sent.
 //!
-//! Invariant: two different operations agree on 8 aligned bytes with probability 2^-64, so a stale, doubled or
-//! misplaced deposit cannot pass for the right one unless it is a few bytes long.
+//! Invariant: two different operations agree on 8 aligned bytes with probability 2^-64, so a stale,
+//! doubled or misplaced deposit cannot pass for the right one unless it is a few bytes long.
 
 use crate::rng::mix;
 

@@ -1,6 +1,8 @@
-//! The receiver's side of transfer redirection: posting, cancelling, asking for reports, consuming [NT §3.1].
+//! The receiver's side of transfer redirection: posting, cancelling, asking for reports, consuming
+//! [NT §3.1].
 //!
-//! Invariant: redirections cover data only, never the counters and atomics at the start of a region.
+//! Invariant: redirections cover data only, never the counters and atomics at the start of a
+//! region.
 
 use vmmc_nic::RedirectError;
 

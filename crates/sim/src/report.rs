@@ -41,7 +41,8 @@ pub struct Report {
     pub virtual_time: Duration,
     /// Real time. Not part of the digest.
     pub wall_time: Duration,
-    /// A hash over every packet, deposit and event with its time: equal for equal options, on every machine.
+    /// A hash over every packet, deposit and event with its time: equal for equal options, on every
+    /// machine.
     pub digest: u64,
 }
 
@@ -123,7 +124,8 @@ pub struct FaultCounts {
 }
 
 impl Report {
-    /// Adds the counts of another run. Digests are combined so that the order of adding does not matter.
+    /// Adds the counts of another run. Digests are combined so that the order of adding does not
+    /// matter.
     pub fn add(&mut self, other: &Report) {
         self.runs += other.runs;
         self.steps += other.steps;

@@ -1,8 +1,10 @@
-//! The one source of randomness of a simulated cluster: everything that varies between two runs is drawn from here.
+//! The one source of randomness of a simulated cluster: everything that varies between two runs is
+//! drawn from here.
 //!
-//! Invariant: the sequence depends on nothing but the seed. No standard-library hasher, address or clock ever feeds
-//! a decision, so that a seed replays to the last packet. The generator is xoshiro256** seeded through SplitMix64;
-//! it is written out here because its output is part of what a seed means and must not change with a dependency.
+//! Invariant: the sequence depends on nothing but the seed. No standard-library hasher, address or
+//! clock ever feeds a decision, so that a seed replays to the last packet. The generator is
+//! xoshiro256** seeded through SplitMix64; it is written out here because its output is part of
+//! what a seed means and must not change with a dependency.
 
 /// A seeded generator. Cheap to split into independent streams with [`Rng::fork`].
 #[derive(Clone, Debug)]
@@ -21,7 +23,8 @@ impl Rng {
         Rng { state: [next(), next(), next(), next()] }
     }
 
-    /// A generator of its own for a part of the simulation, so that one more draw there does not shift the others.
+    /// A generator of its own for a part of the simulation, so that one more draw there does not
+    /// shift the others.
     pub(crate) fn fork(&mut self) -> Rng {
         Rng::new(self.next())
     }
@@ -40,7 +43,8 @@ impl Rng {
         result
     }
 
-    /// Uniform in `0..bound`; 0 when `bound` is 0. The bias (below 2^-32 for the bounds used here) does not matter.
+    /// Uniform in `0..bound`; 0 when `bound` is 0. The bias (below 2^-32 for the bounds used here)
+    /// does not matter.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }
@@ -75,7 +79,8 @@ impl Rng {
         out
     }
 
-    /// A waiting time with the given mean, exponentially distributed in coarse steps without floating point.
+    /// A waiting time with the given mean, exponentially distributed in coarse steps without
+    /// floating point.
     pub(crate) fn around(&mut self, mean_ns: u64) -> u64 {
         // -ln(u) for u = 2^-k has mean ln 2 per leading zero; two draws give a smooth enough tail.
         let zeros = u64::from(self.next().leading_zeros());

@@ -1,8 +1,8 @@
 //! One run: storm, calm, probe, rest.
 //!
-//! In the storm the workload acts and faults come and go. Then all faults end and everything outstanding must be decided.
-//! Then fresh traffic between neighbours must work without any error. Then all processes leave, and the engines must hold
-//! nothing and be quiet.
+//! In the storm the workload acts and faults come and go. Then all faults end and everything
+//! outstanding must be decided. Then fresh traffic between neighbours must work without any error.
+//! Then all processes leave, and the engines must hold nothing and be quiet.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
@@ -21,8 +21,8 @@ use crate::tamper::Tamper;
 /// Runs one seed.
 ///
 /// # Errors
-/// The first property that did not hold, with the last events before it and the command that replays it. A panic inside
-/// an engine is a failure too, of the checker `panic`.
+/// The first property that did not hold, with the last events before it and the command that
+/// replays it. A panic inside an engine is a failure too, of the checker `panic`.
 pub fn run(options: Options) -> Result<Report, Box<Failure>> {
     let trace_lines = options.trace_lines;
     // Text is made only when it is wanted: a failed run is run again for it.
@@ -74,7 +74,8 @@ impl Cluster {
         }
     }
 
-    /// Runs until nothing is outstanding, or until the bound of the progress checker, which then judges.
+    /// Runs until nothing is outstanding, or until the bound of the progress checker, which then
+    /// judges.
     fn decide(&mut self) {
         let until_ns = bound_ns(&self.model).max(self.model.now_ns);
         while !is_decided(&self.model) && self.advance(until_ns) {}
@@ -84,7 +85,8 @@ impl Cluster {
         }
     }
 
-    /// After the storm every pair of neighbours must be able to talk: an import is granted and a send arrives.
+    /// After the storm every pair of neighbours must be able to talk: an import is granted and a
+    /// send arrives.
     fn probe(&mut self) {
         let nodes = self.options.nodes;
         let probers: Vec<ProcKey> = (0..nodes).filter_map(|node| self.prober(node)).collect();
@@ -138,7 +140,8 @@ impl Cluster {
                 self.detach(node, proc, pid);
             }
         }
-        // A stranger goes on knocking until its own patience ends; whether the cluster is quiet is another question.
+        // A stranger goes on knocking until its own patience ends; whether the cluster is quiet is
+        // another question.
         if let Some(stranger) = self.setup.stranger {
             self.crash_node(stranger);
         }

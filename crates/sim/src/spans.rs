@@ -1,7 +1,8 @@
 //! A set of byte ranges: which bytes of something have happened.
 //!
-//! Invariant: the ranges are sorted, disjoint, not empty and not touching, so that a set that is full is exactly one
-//! range. Sets here are tiny (bytes of one send arrive almost in order), hence a sorted vector.
+//! Invariant: the ranges are sorted, disjoint, not empty and not touching, so that a set that is
+//! full is exactly one range. Sets here are tiny (bytes of one send arrive almost in order), hence
+//! a sorted vector.
 
 /// A set of bytes, kept as sorted `start..end` ranges.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,7 +1,8 @@
-//! Where a test may put a bug: between an engine and the memory, the events and the levels that it shows.
+//! Where a test may put a bug: between an engine and the memory, the events and the levels that it
+//! shows.
 //!
-//! Checkers must be shown to fail. The engines are taken as they are; a [`Tamper`] stands between them and the
-//! simulation and does what a broken engine would have done. Honest runs have none.
+//! Checkers must be shown to fail. The engines are taken as they are; a [`Tamper`] stands between
+//! them and the simulation and does what a broken engine would have done. Honest runs have none.
 
 use vmmc_nic::{AtomicOp, Event, RegionRef};
 

@@ -1,7 +1,8 @@
 //! What happened, as a digest always and as text when asked.
 //!
-//! Invariant: the digest depends on every packet, deposit and event and on their order, and on nothing of the machine.
-//! Text is made only when lines are kept: formatting every event would cost more than simulating it.
+//! Invariant: the digest depends on every packet, deposit and event and on their order, and on
+//! nothing of the machine. Text is made only when lines are kept: formatting every event would cost
+//! more than simulating it.
 
 use std::collections::VecDeque;
 use std::fmt;

@@ -1,7 +1,8 @@
-//! What the simulated processes do beside moving memory: attach, export, import, ping, leave, in random order.
+//! What the simulated processes do beside moving memory: attach, export, import, ping, leave, in
+//! random order.
 //!
-//! Invariant: an export is in the model before any event is taken that may come of it, because an import that waits for
-//! its name is granted by the very call that makes it.
+//! Invariant: an export is in the model before any event is taken that may come of it, because an
+//! import that waits for its name is granted by the very call that makes it.
 
 use vmmc_nic::{
     Access, ExportSpec, ImportSpec, ImportTarget, NodeSpec, Owner, PingBy, RegionId, RegionRef, Rights, Time,

@@ -1,6 +1,8 @@
-//! Two processes, one TCP connection, which moves into shared memory by itself; the same over plain TCP for comparison.
+//! Two processes, one TCP connection, which moves into shared memory by itself; the same over plain
+//! TCP for comparison.
 //!
-//! Terminal: `cargo run --release -p vmmc-sockets --example 01_ping_pong`. It starts a node and the second process itself. No root needed.
+//! Terminal: `cargo run --release -p vmmc-sockets --example 01_ping_pong`. It starts a node and the
+//! second process itself. No root needed.
 //!
 //! Expected output, with other figures:
 //!

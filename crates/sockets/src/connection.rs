@@ -1,7 +1,8 @@
 //! One connection of this process: where its bytes go, and whether there are any.
 //!
-//! Invariant: a direction is in one medium at a time, and leaves it at a byte that both sides agree on (`core.rs`). What is here waits, wakes, offers and follows the
-//! node's verdict. Source: [NT §4]; docs/sockets.md.
+//! Invariant: a direction is in one medium at a time, and leaves it at a byte that both sides agree
+//! on (`core.rs`). What is here waits, wakes, offers and follows the node's verdict. Source: [NT
+//! §4]; docs/sockets.md.
 
 mod between;
 mod forks;
@@ -29,7 +30,8 @@ use vmmc_host::stream::{End, Phase, Watch, core, thread_id};
 pub use forks::Forking;
 pub(crate) use watches::Registration;
 
-/// A connected TCP socket of this process: one for each open file description, however many descriptors lead to it.
+/// A connected TCP socket of this process: one for each open file description, however many
+/// descriptors lead to it.
 #[derive(Debug)]
 pub struct Connection {
     own: Weak<Connection>,
@@ -121,7 +123,8 @@ impl Kernel for Socket<'_> {
     }
 
     fn received(&self) -> Option<(u64, u64)> {
-        // In this order: a byte that comes between the two questions is unread, but not counted as received. The other way round it would be taken for read.
+        // In this order: a byte that comes between the two questions is unread, but not counted as
+        // received. The other way round it would be taken for read.
         let received = vmmc_host::stream::tcp_progress(self.0).ok()?.received;
         Some((received, vmmc_host::stream::unread_bytes(self.0)))
     }
@@ -157,7 +160,8 @@ impl Kernel for Socket<'_> {
     }
 }
 
-/// A system call on the kernel's socket that is about to be made. While it lives the direction stays in the kernel.
+/// A system call on the kernel's socket that is about to be made. While it lives the direction
+/// stays in the kernel.
 #[derive(Debug)]
 #[must_use = "make the system call, then finish"]
 pub struct KernelCall<'a> {
@@ -178,8 +182,9 @@ enum Counted {
 }
 
 impl KernelCall<'_> {
-    /// Before a receive that waits for bytes: looks whether they come within the time in which a look is better than a sleep. For connections between nodes; within one, the
-    /// kernel is left soon.
+    /// Before a receive that waits for bytes: looks whether they come within the time in which a
+    /// look is better than a sleep. For connections between nodes; within one, the kernel is left
+    /// soon.
     pub fn look(&self, fd: BorrowedFd<'_>) {
         if let Some(joined) = self.looking() {
             joined.looks.look(Nanos::monotonic, || vmmc_host::stream::would_receive(fd));
@@ -216,7 +221,8 @@ impl KernelCall<'_> {
             // Another thread was told.
             Some((_, true)) if result == Ok(0) => After::Retry,
             Some((Phase::EndsAt(_), _)) => After::Retry,
-            // An end in the kernel while a change is pending: whoever announced it has died over it.
+            // An end in the kernel while a change is pending: whoever announced it has died over
+            // it.
             Some((Phase::Pending, _)) if result != Ok(0) => After::Retry,
             _ => After::Return,
         }
@@ -319,7 +325,8 @@ impl Connection {
                 Some(errno) => Sent::Failed(errno),
                 None => self.send(context, fd, from),
             },
-            // TCP takes what is sent to an end that closed in order, and says so later: so does its socket, whose peer has gone.
+            // TCP takes what is sent to an end that closed in order, and says so later: so does its
+            // socket, whose peer has gone.
             Sending::Failed(Errno::PIPE) if joined.core.has_closed_in_order() && !joined.core.has_ended() => {
                 joined.core.outgoing().kernel_sends.fetch_add(1, Ordering::SeqCst);
                 Sent::Kernel(KernelCall { connection: self, direction: Direction::Send, counted: Counted::Joined })
@@ -399,7 +406,8 @@ impl Connection {
             return Err(joined);
         }
         let call = self.count_plain(direction);
-        // The upgrade looks at the counts after it has been stored: either it sees the call, or the call sees it.
+        // The upgrade looks at the counts after it has been stored: either it sees the call, or the
+        // call sees it.
         fence(Ordering::SeqCst);
         match self.upgraded.get() {
             Some(joined) => {
@@ -420,7 +428,8 @@ impl Connection {
         KernelCall { connection: self, direction, counted: Counted::Early }
     }
 
-    /// Holds a direction in the kernel for a system call of another kind (sendfile, splice); none: it is in the ring.
+    /// Holds a direction in the kernel for a system call of another kind (sendfile, splice); none:
+    /// it is in the ring.
     pub fn kernel_call(&self, direction: Direction) -> Option<KernelCall<'_>> {
         let Some(joined) = self.upgraded.get() else {
             let call = self.count_plain(direction);

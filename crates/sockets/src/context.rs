@@ -1,7 +1,8 @@
 //! What a process has once: its way to the node, and the areas that it has mapped.
 //!
-//! Invariant: making one costs nothing and talks to nobody; the node is asked for when the first connection is worth an offer. A forked child begins with a client of
-//! its own, so nothing that another thread held locked at the fork matters to it. Source: [NT §4].
+//! Invariant: making one costs nothing and talks to nobody; the node is asked for when the first
+//! connection is worth an offer. A forked child begins with a client of its own, so nothing that
+//! another thread held locked at the fork matters to it. Source: [NT §4].
 
 use crate::connection::{Connection, Forking};
 use crate::ledger::Ledger;
@@ -30,15 +31,17 @@ pub struct Settings {
     pub node_uid: u32,
     /// Name of the node.
     pub node_name: String,
-    /// Called with each descriptor that the context keeps: may move it out of the application's way; gives back the one to use.
+    /// Called with each descriptor that the context keeps: may move it out of the application's
+    /// way; gives back the one to use.
     pub keep_fd: fn(OwnedFd) -> OwnedFd,
-    /// Asked by a thread that is about to sleep in a ring: whether its call must end as one that a signal interrupted does. [`Connection::wake_own`] makes those ask that
-    /// sleep already.
+    /// Asked by a thread that is about to sleep in a ring: whether its call must end as one that a
+    /// signal interrupted does. [`Connection::wake_own`] makes those ask that sleep already.
     pub is_interrupted: fn() -> bool,
     /// Whether this thread is in another call of the library, below a signal handler. Where that is
     /// not known, it is to be feared.
     pub is_nested: fn() -> bool,
-    /// Waits until a socket is ready, at most until the deadline; says whether it was. A way to wait in which the process's threads can be cancelled, where that is asked for.
+    /// Waits until a socket is ready, at most until the deadline; says whether it was. A way to
+    /// wait in which the process's threads can be cancelled, where that is asked for.
     pub wait_socket: fn(BorrowedFd<'_>, PollFlags, Deadline) -> Result<bool, Errno>,
     /// When a connection is offered.
     pub offers: Offers,
@@ -46,13 +49,15 @@ pub struct Settings {
     pub offer_after_exchanges: u32,
     /// Bytes after which a connection is offered.
     pub offer_after_bytes: u64,
-    /// Whether short sends to another node go by the ring without a look at what that gains: for tests.
+    /// Whether short sends to another node go by the ring without a look at what that gains: for
+    /// tests.
     pub between_always: bool,
 }
 
 impl Settings {
-    /// The node named by `VMMC_SOCKETS_NODE` (`uid/name`), or the user's own of the default name. `VMMC_SOCKETS_BETWEEN=always` sets
-    /// [`between_always`](Self::between_always); `VMMC_OFFER` sets [`offers`](Self::offers), and a text that makes no sense is as if it were not there.
+    /// The node named by `VMMC_SOCKETS_NODE` (`uid/name`), or the user's own of the default name.
+    /// `VMMC_SOCKETS_BETWEEN=always` sets [`between_always`](Self::between_always); `VMMC_OFFER`
+    /// sets [`offers`](Self::offers), and a text that makes no sense is as if it were not there.
     pub fn from_env() -> Settings {
         let own = rustix::process::geteuid().as_raw();
         let text = std::env::var("VMMC_SOCKETS_NODE").unwrap_or_default();
@@ -85,7 +90,8 @@ pub struct Context {
     pub(crate) offers: OfferPolicy,
     /// Decides when connections are offered, where that is left to chance.
     pub(crate) dice: Dice,
-    /// Core of the peer that was heard last, plus one: where an event loop expects the next event from.
+    /// Core of the peer that was heard last, plus one: where an event loop expects the next event
+    /// from.
     pub(crate) peer_core: AtomicU32,
 }
 
@@ -124,7 +130,8 @@ impl ForkGate {
     }
 }
 
-/// Looks until there is something: for what another thread is about to finish, or what this very thread holds below a signal handler and will not give.
+/// Looks until there is something: for what another thread is about to finish, or what this very
+/// thread holds below a signal handler and will not give.
 fn patiently<T>(look: impl Fn() -> Option<T>) -> Option<T> {
     for _ in 0..LOCK_TRIES {
         if let Some(found) = look() {
@@ -174,7 +181,8 @@ impl Context {
         &self.nodes[generation / GENERATIONS_CHUNK].get_or_init(nodes)[generation % GENERATIONS_CHUNK]
     }
 
-    /// Runs `join` unless a fork is under way: then the connection would be counted as plain, and be upgraded in the child.
+    /// Runs `join` unless a fork is under way: then the connection would be counted as plain, and
+    /// be upgraded in the child.
     pub(crate) fn unless_forking(&self, join: impl FnOnce()) {
         JOINING.set(JOINING.get() + 1);
         self.gate.joining.fetch_add(1, Ordering::SeqCst);
@@ -190,10 +198,11 @@ impl Context {
         Connection::new(self.generation())
     }
 
-    /// Follows a connected TCP socket that came from another program or descriptor message (exec, `SCM_RIGHTS`). The socket itself says whether it is upgraded: then
-    /// the node tells where, and this process joins; if nobody can tell, the connection ends here, for its bytes could not be had in order; and it stays
-    /// with the kernel if it is another user's, who brought it back there. If it is not
-    /// upgraded it stays with the kernel, for others may hold it.
+    /// Follows a connected TCP socket that came from another program or descriptor message (exec,
+    /// `SCM_RIGHTS`). The socket itself says whether it is upgraded: then the node tells where, and
+    /// this process joins; if nobody can tell, the connection ends here, for its bytes could not be
+    /// had in order; and it stays with the kernel if it is another user's, who brought it back
+    /// there. If it is not upgraded it stays with the kernel, for others may hold it.
     pub fn adopt(&self, fd: BorrowedFd<'_>) -> Arc<Connection> {
         let connection = Connection::new(self.generation());
         if !is_marked_upgraded(fd) {
@@ -208,9 +217,9 @@ impl Context {
         connection
     }
 
-    /// Follows an upgraded socket that this program found open when it was started. Whether it was counted for us or not, we count ourselves: a count that is too high
-    /// does no harm. If nobody can tell where its bytes are, until the deadline, only we cannot use
-    /// it: others may hold it.
+    /// Follows an upgraded socket that this program found open when it was started. Whether it was
+    /// counted for us or not, we count ourselves: a count that is too high does no harm. If nobody
+    /// can tell where its bytes are, until the deadline, only we cannot use it: others may hold it.
     pub fn inherit(&self, fd: BorrowedFd<'_>, deadline: Deadline) -> Arc<Connection> {
         let connection = Connection::new(self.generation());
         match self.node().adopt(&self.settings, fd, deadline) {
@@ -224,8 +233,9 @@ impl Context {
         connection
     }
 
-    /// To be called before `fork` with all open connections. The thread that forks keeps the result, and ends it in the parent and in the child: what one fork counted is
-    /// nothing to another one that a second thread makes at the same time.
+    /// To be called before `fork` with all open connections. The thread that forks keeps the
+    /// result, and ends it in the parent and in the child: what one fork counted is nothing to
+    /// another one that a second thread makes at the same time.
     pub fn before_fork<'a>(&'a self, open: impl Iterator<Item = &'a Connection>) -> Forking<'a> {
         // What the child does not know of its peers' bells it may never hear.
         self.poll();
@@ -233,8 +243,9 @@ impl Context {
         Forking::count(self.node(), &self.ledger, open)
     }
 
-    /// To be called in the parent after `fork`, which may have failed: then the connections count as held by one process more than there is, which costs their peers a
-    /// question to the kernel, and nothing else.
+    /// To be called in the parent after `fork`, which may have failed: then the connections count
+    /// as held by one process more than there is, which costs their peers a question to the kernel,
+    /// and nothing else.
     pub fn after_fork_parent(&self, forking: Forking<'_>) {
         drop(forking);
         self.gate.open();
@@ -268,19 +279,22 @@ impl Context {
         self.node().take_news();
     }
 
-    /// Whether connections to other nodes are upgraded: then a wait should end at least every [`BETWEEN_SLICE_MAX`](crate::limits::BETWEEN_SLICE_MAX), to
+    /// Whether connections to other nodes are upgraded: then a wait should end at least every
+    /// [`BETWEEN_SLICE_MAX`](crate::limits::BETWEEN_SLICE_MAX), to
     /// [`look_after_node`](Self::look_after_node).
     #[inline]
     pub fn has_between(&self) -> bool {
         self.node().has_between()
     }
 
-    /// Looks whether the node is alive, and tells the event loops of connections that do not survive it.
+    /// Looks whether the node is alive, and tells the event loops of connections that do not
+    /// survive it.
     pub fn look_after_node(&self) {
         self.node().look_after();
     }
 
-    /// A set for an event loop. A process has at most [`BELLS`](vmmc_host::stream::BELLS) of them at a time.
+    /// A set for an event loop. A process has at most [`BELLS`](vmmc_host::stream::BELLS) of them
+    /// at a time.
     ///
     /// # Errors
     /// `EMFILE` when there are as many, and when memory or descriptors are short.

@@ -1,6 +1,8 @@
-//! The protocol of one upgraded connection, on shared words and a kernel socket: who may put bytes where, and when a direction changes its medium.
+//! The protocol of one upgraded connection, on shared words and a kernel socket: who may put bytes
+//! where, and when a direction changes its medium.
 //!
-//! Neither waits nor wakes: results say what to do next, and whom to tell. So the same code runs over a real socket and in tests that script every interleaving.
+//! Neither waits nor wakes: results say what to do next, and whom to tell. So the same code runs
+//! over a real socket and in tests that script every interleaving.
 //!
 //! Invariant: the concatenation of what the sending end gave to [`Upgraded::send`] and to kernel
 //! calls that [`Upgraded::begin_kernel_send`] allowed is what the receiving end gets from
@@ -27,7 +29,8 @@ pub(crate) trait Kernel {
     fn receive_now(&self, into: &mut [IoSliceMut<'_>], take: bool) -> Result<usize, Errno>;
     /// Bytes given to it so far.
     fn sent(&self) -> Option<u64>;
-    /// Bytes that have come, and how many of them nobody has read yet. A byte may be counted for the end of the stream.
+    /// Bytes that have come, and how many of them nobody has read yet. A byte may be counted for
+    /// the end of the stream.
     fn received(&self) -> Option<(u64, u64)>;
     /// What it says about the other end.
     fn look(&self) -> End;
@@ -47,7 +50,8 @@ pub(crate) trait Kernel {
     fn now_ns(&self) -> u64 {
         vmmc_host::Nanos::monotonic().0
     }
-    /// The time as of some milliseconds ago, nanoseconds. A clock that stands still asks for nothing.
+    /// The time as of some milliseconds ago, nanoseconds. A clock that stands still asks for
+    /// nothing.
     fn coarse_ns(&self) -> u64 {
         0
     }
@@ -87,7 +91,8 @@ pub(crate) struct Upgraded {
     gone: AtomicU32,
     /// When that was noticed, bytes were in the ring that it had not read.
     unread_at_death: AtomicU32,
-    /// The node says that all holders of the other end have died, and the kernel says "open": somebody unknown holds it, whose death the node will not see.
+    /// The node says that all holders of the other end have died, and the kernel says "open":
+    /// somebody unknown holds it, whose death the node will not see.
     pub(crate) careful: AtomicU32,
     /// The reset has been reported.
     reset_told: AtomicU32,
@@ -241,8 +246,8 @@ impl Upgraded {
             || self.is_broken()
     }
 
-    /// Whether a thread that sleeps until the ring has something should go on: also when another thread has followed the direction into the kernel, or has heard first that all
-    /// is here.
+    /// Whether a thread that sleeps until the ring has something should go on: also when another
+    /// thread has followed the direction into the kernel, or has heard first that all is here.
     pub(crate) fn ends_sleep(&self) -> bool {
         self.looks_readable() || !self.incoming().reads_ring() && !self.waits_for_the_rest()
     }

@@ -1,16 +1,19 @@
 //! How many processes hold a connection that is not upgraded.
 //!
-//! A plain socket that parent and child of a fork both hold cannot be offered: neither knows what the other sends. A count in memory that both share tells when one
-//! of them has closed it, as a server does that forks for each connection.
+//! A plain socket that parent and child of a fork both hold cannot be offered: neither knows what
+//! the other sends. A count in memory that both share tells when one of them has closed it, as a
+//! server does that forks for each connection.
 //!
-//! Invariant: the count is never below the number of processes of ours that may use the socket; a killed one never leaves it, and then the socket stays with the kernel.
+//! Invariant: the count is never below the number of processes of ours that may use the socket; a
+//! killed one never leaves it, and then the socket stays with the kernel.
 
 use crate::limits::LEDGER_ENTRIES;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use vmmc_host::Region;
 use vmmc_host::stream::{Section, SectionLock};
 
-/// Gives out entries; inherited by fork, so parent and child never give out the same one: the index is shared, too.
+/// Gives out entries; inherited by fork, so parent and child never give out the same one: the index
+/// is shared, too.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
     page: SectionLock<Option<Region>>,

@@ -1,5 +1,6 @@
-//! Stream sockets over VMMC: a TCP connection between two processes is upgraded in place, at a byte boundary, to rings in shared memory; between nodes to rings of which
-//! each node has a replica, where that pays.
+//! Stream sockets over VMMC: a TCP connection between two processes is upgraded in place, at a byte
+//! boundary, to rings in shared memory; between nodes to rings of which each node has a replica,
+//! where that pays.
 //!
 //! ```text
 //!   process                                                        peer process
@@ -9,11 +10,13 @@
 //!   offer (the connected socket) ─────▶ node ◀───── offer           the node compares the two address pairs, makes the area
 //! ```
 //!
-//! The application keeps its kernel socket: for its name, its options, the end of the stream and the death of the peer. [`Context`] is what a process has once,
-//! [`Connection`] what it has for each open connection, [`ReadySet`] what it has for each event loop.
+//! The application keeps its kernel socket: for its name, its options, the end of the stream and
+//! the death of the peer. [`Context`] is what a process has once, [`Connection`] what it has for
+//! each open connection, [`ReadySet`] what it has for each event loop.
 //!
-//! **Promises.** Bytes arrive once, in order, or the connection ends as a dropped TCP connection would. A peer that was not started so is served by the kernel and
-//! never disturbed. Nothing here blocks connect or accept, starts a thread, or panics on what a peer writes into shared memory.
+//! **Promises.** Bytes arrive once, in order, or the connection ends as a dropped TCP connection
+//! would. A peer that was not started so is served by the kernel and never disturbed. Nothing here
+//! blocks connect or accept, starts a thread, or panics on what a peer writes into shared memory.
 //!
 //! **Does not.** It hooks no calls (that is `vmmc-preload`).
 //!

@@ -1,21 +1,26 @@
 //! Named bounds of the socket layer.
 //!
-//! Invariant: every queue, table, wait and retry of this crate takes its bound from here, with the reason for the number.
+//! Invariant: every queue, table, wait and retry of this crate takes its bound from here, with the
+//! reason for the number.
 
 use std::time::Duration;
 
-/// Receives with data after which a connection is offered: connections that carry one request or two cost what TCP costs.
+/// Receives with data after which a connection is offered: connections that carry one request or
+/// two cost what TCP costs.
 pub const OFFER_AFTER_EXCHANGES: u32 = 16;
 /// Bytes, either way, after which a connection is offered however few calls moved them.
 pub const OFFER_AFTER_BYTES: u64 = 64 << 10;
-/// Offers in vain in a row that double what a connection must carry before it is offered: a few short
-/// connections are no habit.
+/// Offers in vain in a row that double what a connection must carry before it is offered: a few
+/// short connections are no habit.
 pub const OFFERS_IN_VAIN: u32 = 4;
-/// Offers in vain that one connection makes up for which went on after it: it saved far more than they cost.
+/// Offers in vain that one connection makes up for which went on after it: it saved far more than
+/// they cost.
 pub const OFFERS_PAID: u32 = 3;
-/// Largest factor: 2 MiB or 512 receives, some 10 ms of a busy connection, which a long one hardly notices.
+/// Largest factor: 2 MiB or 512 receives, some 10 ms of a busy connection, which a long one hardly
+/// notices.
 pub const OFFER_FACTOR_MAX: u32 = 32;
-/// Calls of which one offers a connection, or joins it, when that is left to chance: most connections get there within a few exchanges, and some never do.
+/// Calls of which one offers a connection, or joins it, when that is left to chance: most
+/// connections get there within a few exchanges, and some never do.
 pub const OFFER_DICE: u64 = 6;
 /// Event loops that can watch one end of a connection: more go back to the kernel.
 pub const WATCHERS_MAX: usize = 4;
@@ -29,7 +34,8 @@ pub const ADOPT_TIME: Duration = Duration::from_secs(5);
 pub const ANSWER_TIME: Duration = Duration::from_secs(1);
 /// Pause between two looks for the answer about such a socket.
 pub const ADOPT_PAUSE: Duration = Duration::from_micros(50);
-/// Tries for the lock of the node's client, each after a yield: its holder sends or takes some messages.
+/// Tries for the lock of the node's client, each after a yield: its holder sends or takes some
+/// messages.
 pub const LOCK_TRIES: u32 = 1_000;
 /// Messages that wait for a node whose socket is full, or for the thread that is talking to it: as
 /// many as it has connections at most. Further ones get lost: a slot that is not released stays
@@ -41,7 +47,8 @@ pub const NODE_RETRY: Duration = Duration::from_secs(2);
 pub const NEWS_BATCH: usize = 256;
 /// Places told in one message after a fork.
 pub const HOLD_BATCH: usize = 512;
-/// Time that a fork waits for another thread that is just moving a connection, or has one of its short locks: far more than either takes on a busy machine.
+/// Time that a fork waits for another thread that is just moving a connection, or has one of its
+/// short locks: far more than either takes on a busy machine.
 pub const FORK_PATIENCE: Duration = Duration::from_secs(1);
 /// Pause between two looks of such a wait, after some yields.
 pub const FORK_PAUSE: Duration = Duration::from_micros(50);
@@ -52,7 +59,8 @@ pub const GENERATION_CHUNKS: usize = 1024;
 /// Connections whose forks are counted on one page.
 pub const LEDGER_ENTRIES: usize = 512;
 
-/// Bytes after which a send makes what it has copied visible: the receiver copies them out while the next are copied in.
+/// Bytes after which a send makes what it has copied visible: the receiver copies them out while
+/// the next are copied in.
 pub const PUBLISH_BYTES: u64 = 16 << 10;
 /// Bytes after which a receive gives room back.
 pub const TAKE_BYTES: u64 = 32 << 10;
@@ -66,7 +74,8 @@ pub const GROW_AGAIN_BYTES: u64 = 16 << 20;
 /// writes more than a ring before it reads.
 pub const FULL_TIME_NS: u64 = 10_000_000;
 
-/// Longest wait without sleep. Between cores nothing was gained beyond 5 us, and a wake-up of a sleeper costs more than 20 us here.
+/// Longest wait without sleep. Between cores nothing was gained beyond 5 us, and a wake-up of a
+/// sleeper costs more than 20 us here.
 pub const LOOK_TIME: Duration = Duration::from_micros(20);
 /// Waits without sleep that fail in a row before some are skipped.
 pub const VAIN_WAITS: u32 = 4;
@@ -78,81 +87,102 @@ pub const YIELD_LONG: Duration = Duration::from_micros(100);
 pub const NO_YIELD_WAITS: u32 = 64;
 /// But not more than this.
 pub const NO_YIELD_WAITS_MAX: u32 = 1 << 16;
-/// Look for bytes in the kernel, for an end that spends less than this between two waits, and twice that time longer: 64 KiB there and back take less between two processes of one machine.
+/// Look for bytes in the kernel, for an end that spends less than this between two waits, and twice
+/// that time longer: 64 KiB there and back take less between two processes of one machine.
 pub const KERNEL_LOOK_TIME: Duration = Duration::from_micros(40);
-/// Most waits in the kernel that sleep at once after looks in vain; four times as many each further time, up to here.
+/// Most waits in the kernel that sleep at once after looks in vain; four times as many each further
+/// time, up to here.
 pub const KERNEL_SKIPPED_WAITS_MAX: u32 = 1 << 14;
-/// Receives in a row that find bytes at once before some do not look: a look costs a fiftieth of a long receive.
+/// Receives in a row that find bytes at once before some do not look: a look costs a fiftieth of a
+/// long receive.
 pub const EARLY_LOOKS: u32 = 16;
 /// Slice of waits in the kernel that a change of medium should end.
 pub const CAREFUL_SLICE: Duration = Duration::from_millis(100);
-/// Such a slice while the change is just being announced, which takes a few microseconds unless its sender died over it.
+/// Such a slice while the change is just being announced, which takes a few microseconds unless its
+/// sender died over it.
 pub const PENDING_SLICE: Duration = Duration::from_millis(1);
-/// First slice of a sleep on a ring, after which the sleeper asks the kernel about the other end, and its node whether it lives. Whoever closes an end wakes the sleeper, and
-/// the node does for whoever dies; but a node can be stopped or dead, and nobody knows, so the sleeper asks in any case. Each slice is twice as long as the last one: a
-/// death is heard of after as long as the sleep has lasted, at most.
+/// First slice of a sleep on a ring, after which the sleeper asks the kernel about the other end,
+/// and its node whether it lives. Whoever closes an end wakes the sleeper, and the node does for
+/// whoever dies; but a node can be stopped or dead, and nobody knows, so the sleeper asks in any
+/// case. Each slice is twice as long as the last one: a death is heard of after as long as the
+/// sleep has lasted, at most.
 pub const SLEEP_SLICE: Duration = Duration::from_millis(10);
-/// Longest slice: a thread that sleeps for hours takes some microseconds of a processor in a second.
+/// Longest slice: a thread that sleeps for hours takes some microseconds of a processor in a
+/// second.
 pub const SLEEP_SLICE_MAX: Duration = Duration::from_secs(1);
-/// Pause after which a call that finds nothing asks the kernel about the other end without a hint: as
-/// the first sleep, and doubling as sleeps do.
+/// Pause after which a call that finds nothing asks the kernel about the other end without a hint:
+/// as the first sleep, and doubling as sleeps do.
 pub const ASK_PAUSE_NS: u64 = SLEEP_SLICE.as_nanos() as u64;
 /// Longest such pause.
 pub const ASK_PAUSE_NS_MAX: u64 = SLEEP_SLICE_MAX.as_nanos() as u64;
 /// Slice of a sleep in the kernel while only the kernel can end it.
 pub const KERNEL_SLICE_MAX: Duration = Duration::from_secs(30);
-/// Longest slice when nobody knows who holds the other end, or several processes do: then the node does not see the last of them go.
+/// Longest slice when nobody knows who holds the other end, or several processes do: then the node
+/// does not see the last of them go.
 pub const SHARED_SLEEP_SLICE_MAX: Duration = Duration::from_millis(100);
 
-/// Time that a program which becomes another one, or passes a connection on, waits for the peer to put unread bytes back into the kernel. A peer that computes for longer does so
-/// at its next call.
+/// Time that a program which becomes another one, or passes a connection on, waits for the peer to
+/// put unread bytes back into the kernel. A peer that computes for longer does so at its next call.
 pub const BACK_PATIENCE: Duration = Duration::from_millis(200);
-/// Time for the other node to say that it heard, or for the peer to follow into the ring, before such a connection between nodes is reset: far above what busy machines need.
+/// Time for the other node to say that it heard, or for the peer to follow into the ring, before
+/// such a connection between nodes is reset: far above what busy machines need.
 pub const BETWEEN_BACK_PATIENCE: Duration = Duration::from_secs(2);
-/// Looks at how far a holder that was killed had read: bytes that come in between make one of no use.
+/// Looks at how far a holder that was killed had read: bytes that come in between make one of no
+/// use.
 pub const COPIES_LOOKS: u32 = 16;
 /// Pause between two looks of that wait.
 pub const BACK_PAUSE: Duration = Duration::from_micros(50);
-/// Time that a close waits for the kernel to take bytes that were asked back, before the connection is reset.
+/// Time that a close waits for the kernel to take bytes that were asked back, before the connection
+/// is reset.
 pub const BACK_AT_CLOSE: Duration = Duration::from_secs(1);
 
-/// Most bytes of a send by a ring between nodes. Up to here the engine was at least twice as fast as TCP (`vmmc bench latency --path two-nodes`), with 64 KiB it was as fast.
+/// Most bytes of a send by a ring between nodes. Up to here the engine was at least twice as fast
+/// as TCP (`vmmc bench latency --path two-nodes`), with 64 KiB it was as fast.
 pub const BETWEEN_SEND_BYTES_MAX: u64 = 16 << 10;
-/// Time between two sends that is a rest: nodes have gone to sleep, so that the next message costs two wake-ups more than TCP's.
+/// Time between two sends that is a rest: nodes have gone to sleep, so that the next message costs
+/// two wake-ups more than TCP's.
 pub const BETWEEN_REST_NS: u64 = 1_000_000;
 /// Rests in a row that bring a direction back to the kernel: one is not a habit.
 pub const BETWEEN_RESTS: u32 = 4;
 /// Turns whose mean time is compared between ring and kernel.
 pub const BETWEEN_WINDOW: u32 = 32;
-/// Turns after a change of medium that are not measured: the other end needs about three of them to follow.
+/// Turns after a change of medium that are not measured: the other end needs about three of them to
+/// follow.
 pub const BETWEEN_SETTLING: u32 = 8;
-/// Turns of a trial after which it ends if most of them went badly: what is clearly slower need not be measured.
+/// Turns of a trial after which it ends if most of them went badly: what is clearly slower need not
+/// be measured.
 pub const BETWEEN_GLANCE: u32 = 8;
 /// How many of them that is; and turns with a long pause that show the same.
 pub const BETWEEN_GLANCE_BAD: u32 = 6;
-/// Turns in the kernel after a window, from the second one on, for which nobody looks at a clock: two looks at either end cost a hundredth of a short turn.
+/// Turns in the kernel after a window, from the second one on, for which nobody looks at a clock:
+/// two looks at either end cost a hundredth of a short turn.
 pub const BETWEEN_UNMEASURED: u32 = 224;
 /// The same of an end that thinks: it makes few turns a second, and each is cold.
 pub const BETWEEN_UNMEASURED_THINKING: u32 = 992;
 /// Long sends in a row after which a direction carries nothing else, as it seems.
 pub const BETWEEN_LONG_SENDS: u32 = 8;
-/// Sends of it to come that nobody looks at: so late at most it is noticed that there are short ones again.
+/// Sends of it to come that nobody looks at: so late at most it is noticed that there are short
+/// ones again.
 pub const BETWEEN_LONG_RESTS: u32 = 64;
 /// Turns in the kernel, after the first window, that bring a direction into the ring.
 pub const BETWEEN_TURNS_MIN: u32 = 32;
-/// Turns for which a direction wishes for the ring and gets no answer: ten times as many as it takes.
+/// Turns for which a direction wishes for the ring and gets no answer: ten times as many as it
+/// takes.
 pub const BETWEEN_WISH_TURNS: u32 = 32;
 /// Turns after which it wishes so again: meanwhile its calls cost nothing beside TCP's own.
 pub const BETWEEN_WISH_AGAIN: u32 = 512;
-/// A trial in vain multiplies that number: the second one comes before a connection is a tenth of a second old, and the fourth costs one turn in four hundred.
+/// A trial in vain multiplies that number: the second one comes before a connection is a tenth of a
+/// second old, and the fourth costs one turn in four hundred.
 pub const BETWEEN_TRIAL_FACTOR: u32 = 8;
 /// But not beyond this.
 pub const BETWEEN_TURNS_MAX: u32 = 1 << 14;
 /// Windows in the ring that were worth it before an earlier return is forgiven.
 pub const BETWEEN_GOOD_WINDOWS: u32 = 128;
-/// Longest sleep of whoever waits for bytes from another node before it looks whether its own node is alive.
+/// Longest sleep of whoever waits for bytes from another node before it looks whether its own node
+/// is alive.
 pub const BETWEEN_SLICE_MAX: Duration = Duration::from_secs(1);
-/// Connections between nodes of one process that hear of the death of the node at once; others at their next call.
+/// Connections between nodes of one process that hear of the death of the node at once; others at
+/// their next call.
 pub const BETWEEN_LIST_MAX: usize = 65_536;
 /// Time after which the other node is asked again whether all is here.
 pub const BETWEEN_ASK_AGAIN_NS: u64 = 20_000_000;

@@ -60,7 +60,8 @@ pub(crate) struct Node {
     lost_at: AtomicU64,
     /// Clock time until which it is not asked again whether it answers: it did not.
     silent_until: AtomicU64,
-    /// Looks for the answer to the attach so far, plus one; 0: none is awaited. A node that refuses it does not count that as news.
+    /// Looks for the answer to the attach so far, plus one; 0: none is awaited. A node that refuses
+    /// it does not count that as news.
     answer_looks: AtomicU32,
     /// The node that answered last refused this library for its version.
     other_version: AtomicBool,
@@ -150,7 +151,8 @@ pub(crate) enum Verdict {
 }
 
 impl Peer {
-    /// Marks a token, and wakes the event loop if it sleeps. False: it sleeps, and its bell has not come yet.
+    /// Marks a token, and wakes the event loop if it sleeps. False: it sleeps, and its bell has not
+    /// come yet.
     #[inline]
     pub(crate) fn ring(&self, watch: Watch) -> bool {
         if !self.bells.mark(watch.bell, watch.token) {
@@ -318,7 +320,8 @@ mod tests {
                     drop(link);
                 });
                 wait.recv().unwrap();
-                // A loop that gets none leaves its connections to the kernel; one that does is rung.
+                // A loop that gets none leaves its connections to the kernel; one that does is
+                // rung.
                 (0..1_000).find_map(|_| node.take_bell(&settings).ok()).expect("the other thread is soon done")
             });
             let (message, fds) = theirs.try_receive().expect("the node was told");

@@ -1,6 +1,7 @@
 //! When a connection is offered to the node.
 //!
-//! Invariant: the choice changes when a connection moves into shared memory, and nothing else. `at-once` and `random` are for tests: they bring every suite that a program has into the rings.
+//! Invariant: the choice changes when a connection moves into shared memory, and nothing else.
+//! `at-once` and `random` are for tests: they bring every suite that a program has into the rings.
 
 use crate::limits::OFFER_DICE;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -12,7 +13,8 @@ pub enum Offers {
     Usual,
     /// As soon as it is established.
     AtOnce,
-    /// Each call decides by a throw of dice; so does each call after a match, which joins or waits. The seed repeats the throws.
+    /// Each call decides by a throw of dice; so does each call after a match, which joins or waits.
+    /// The seed repeats the throws.
     Random(u64),
 }
 

@@ -1,11 +1,14 @@
 //! How long to look before sleeping.
 //!
-//! Peer on another core: pause and look. Peer on this core: give it away, unless that handed it to somebody busy the last time. Looking in vain makes the next waits
-//! sleep at once, so that a peer that thinks between requests does not cost us the time it thinks.
+//! Peer on another core: pause and look. Peer on this core: give it away, unless that handed it to
+//! somebody busy the last time. Looking in vain makes the next waits sleep at once, so that a peer
+//! that thinks between requests does not cost us the time it thinks.
 //!
-//! A receive in the kernel can be looked for in the same way, before its call sleeps: between nodes a wake-up costs both processors more than most messages take.
+//! A receive in the kernel can be looked for in the same way, before its call sleeps: between nodes
+//! a wake-up costs both processors more than most messages take.
 //!
-//! Invariant: a wait without sleep ends after [`LOOK_TIME`], or in the kernel three times [`KERNEL_LOOK_TIME`], give or take one yield. Source: measurements of docs/sockets.md.
+//! Invariant: a wait without sleep ends after [`LOOK_TIME`], or in the kernel three times
+//! [`KERNEL_LOOK_TIME`], give or take one yield. Source: measurements of docs/sockets.md.
 
 use crate::limits::{
     EARLY_LOOKS, KERNEL_LOOK_TIME, KERNEL_SKIPPED_WAITS_MAX, LOOK_TIME, NO_YIELD_WAITS, NO_YIELD_WAITS_MAX,
@@ -29,7 +32,8 @@ pub(crate) struct Patience {
 const LOOKS: u32 = 32;
 
 impl Patience {
-    /// Looks until `ready`, for as long as that tends to pay and at most `max`. `peer_core` is where the other side runs, plus one; 0: unknown.
+    /// Looks until `ready`, for as long as that tends to pay and at most `max`. `peer_core` is
+    /// where the other side runs, plus one; 0: unknown.
     pub(crate) fn look(&self, peer_core: u32, max: Duration, mut ready: impl FnMut() -> bool) -> bool {
         if ready() {
             return true;
@@ -85,8 +89,9 @@ impl Patience {
 
 /// What looking before receives in the kernel gained, on one connection.
 ///
-/// A sleep costs about as much processor time as [`LOOK_TIME`]. Looking for longer pays in time only, so it is for an end that spends less than [`KERNEL_LOOK_TIME`] between two waits:
-/// one that thinks would burn more than its whole work takes.
+/// A sleep costs about as much processor time as [`LOOK_TIME`]. Looking for longer pays in time
+/// only, so it is for an end that spends less than [`KERNEL_LOOK_TIME`] between two waits: one that
+/// thinks would burn more than its whole work takes.
 #[derive(Debug, Default)]
 pub(crate) struct KernelLooks {
     vain: AtomicU32,
@@ -116,7 +121,8 @@ impl KernelLooks {
         self.early.store(0, Ordering::Relaxed);
         let start = now();
         let busy = start.since(Nanos(self.received_ns.load(Ordering::Relaxed)));
-        // Who was busy with long messages waits for long ones, of a peer that is as busy and may have slept.
+        // Who was busy with long messages waits for long ones, of a peer that is as busy and may
+        // have slept.
         let max = if busy < KERNEL_LOOK_TIME { KERNEL_LOOK_TIME + 2 * busy } else { LOOK_TIME };
         let mut before = start;
         loop {
@@ -203,7 +209,8 @@ mod tests {
         assert!(patience.look(0, LOOK_TIME, || true));
     }
 
-    /// Waits of which each has bytes after so many microseconds, and each receive is followed by such a pause; gives how long was looked in all, and how many looks ended well.
+    /// Waits of which each has bytes after so many microseconds, and each receive is followed by
+    /// such a pause; gives how long was looked in all, and how many looks ended well.
     fn waits(looks: &KernelLooks, clock: &Cell<u64>, count: u32, wait_us: u64, pause_us: u64) -> (u64, u32) {
         let (mut looked_us, mut good) = (0, 0);
         for _ in 0..count {
@@ -242,7 +249,8 @@ mod tests {
         let peer = KernelLooks::default();
         let (looked_us, good) = waits(&peer, &clock, 10_000, 110, 3);
         assert!(good == 0 && looked_us < 500, "{good} {looked_us}");
-        // Somebody who stopped thinking is found out within a bounded number of waits, and then always.
+        // Somebody who stopped thinking is found out within a bounded number of waits, and then
+        // always.
         waits(&peer, &clock, KERNEL_SKIPPED_WAITS_MAX, 10, 3);
         assert_eq!(waits(&peer, &clock, 1_000, 10, 3).1, 1_000);
         // Where bytes are always there nobody looks at the clock.

@@ -1,6 +1,7 @@
 //! What an event loop has: a bitmap of connections worth a look, and a bell.
 //!
-//! Invariant: a bit that is set after [`ReadySet::arm`] said "nothing" rings the bell. Source: DESIGN, "do not scan all connections".
+//! Invariant: a bit that is set after [`ReadySet::arm`] said "nothing" rings the bell. Source:
+//! DESIGN, "do not scan all connections".
 
 use crate::connection::Connection;
 use crate::context::Context;
@@ -100,7 +101,8 @@ impl ReadySet {
         matches!(self.bell, Bell::Silent { .. })
     }
 
-    /// Becomes readable when the set is armed and something happens. Register it edge-triggered and do not read it.
+    /// Becomes readable when the set is armed and something happens. Register it edge-triggered and
+    /// do not read it.
     pub fn bell(&self) -> BorrowedFd<'_> {
         match &self.bell {
             Bell::Of(bell) => self.node.bell_fd(*bell),
@@ -118,7 +120,8 @@ impl ReadySet {
         self.is_silent() || self.node.bells_are_scarce()
     }
 
-    /// Follows a connection under a token of the caller's choice, below [`TOKENS_MAX`]. Look at its state once afterwards.
+    /// Follows a connection under a token of the caller's choice, below [`TOKENS_MAX`]. Look at its
+    /// state once afterwards.
     ///
     /// # Errors
     /// When the connection or the token cannot be followed.
@@ -171,12 +174,14 @@ impl ReadySet {
         }
     }
 
-    /// Waits without sleeping until something happens, for as long as that tends to pay and at most `max`; says whether something did.
+    /// Waits without sleeping until something happens, for as long as that tends to pay and at most
+    /// `max`; says whether something did.
     pub fn spin(&self, context: &Context, max: Duration) -> bool {
         self.patience.look(context.peer_core.load(Ordering::Relaxed), max, || self.any())
     }
 
-    /// Before a sleep for connections of which some go to other nodes, whose bytes mostly come by the kernel: asks the kernel, by `ready`, for as long as that tends to pay.
+    /// Before a sleep for connections of which some go to other nodes, whose bytes mostly come by
+    /// the kernel: asks the kernel, by `ready`, for as long as that tends to pay.
     pub fn look_in_kernel(&self, ready: impl FnMut() -> bool) {
         self.looks.look(Nanos::monotonic, ready);
     }

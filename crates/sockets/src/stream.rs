@@ -1,6 +1,7 @@
 //! The direct interface for Rust programs: a TCP stream that moves into shared memory by itself.
 //!
-//! Invariant: a stream may be used wherever a [`TcpStream`] is read and written; its peer may be any TCP program. Source: [NT §4].
+//! Invariant: a stream may be used wherever a [`TcpStream`] is read and written; its peer may be
+//! any TCP program. Source: [NT §4].
 
 use crate::connection::Connection;
 use crate::context::Context;
@@ -13,7 +14,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use vmmc_host::stream::Stretch;
 
-/// A connected TCP stream of this process. Clone the [`Arc`] around it to use it from several threads.
+/// A connected TCP stream of this process. Clone the [`Arc`] around it to use it from several
+/// threads.
 #[derive(Debug)]
 pub struct Stream {
     socket: TcpStream,
@@ -95,8 +97,9 @@ impl Stream {
         }
     }
 
-    /// Room for at most `most` bytes in the ring to the peer, to be filled in where the peer will read it; waits until there is some. None: the bytes go through
-    /// the kernel now, so send them as ever.
+    /// Room for at most `most` bytes in the ring to the peer, to be filled in where the peer will
+    /// read it; waits until there is some. None: the bytes go through the kernel now, so send them
+    /// as ever.
     ///
     /// # Errors
     /// As a TCP socket's; `EDEADLK` if this thread has a [`Room`] of this stream already.
@@ -115,8 +118,9 @@ impl Stream {
         }
     }
 
-    /// The next received bytes where the peer has put them, as many as lie side by side; waits until there are some. An empty view is the end of the stream. None: the
-    /// bytes come through the kernel now, so receive them as ever.
+    /// The next received bytes where the peer has put them, as many as lie side by side; waits
+    /// until there are some. An empty view is the end of the stream. None: the bytes come through
+    /// the kernel now, so receive them as ever.
     ///
     /// # Errors
     /// As a TCP socket's; `EDEADLK` if this thread has a [`View`] of this stream already.
@@ -170,7 +174,8 @@ fn send_by_kernel(fd: BorrowedFd<'_>, from: &[IoSlice<'_>]) -> Result<usize, Err
     }
 }
 
-/// Room in the ring to the peer. What is dropped without [`send`](Room::send) is not sent. Meanwhile nobody else sends on the stream, and this thread must not.
+/// Room in the ring to the peer. What is dropped without [`send`](Room::send) is not sent.
+/// Meanwhile nobody else sends on the stream, and this thread must not.
 #[derive(Debug)]
 pub struct Room<'a> {
     stream: &'a Stream,
@@ -190,7 +195,8 @@ impl Room<'_> {
         self.memory.write(at, from)
     }
 
-    /// The memory, for callers that take the responsibility themselves: the peer's process can read and write it at any time.
+    /// The memory, for callers that take the responsibility themselves: the peer's process can read
+    /// and write it at any time.
     pub fn as_ptr(&mut self) -> *mut u8 {
         self.memory.as_ptr()
     }
@@ -209,7 +215,8 @@ impl Drop for Room<'_> {
     }
 }
 
-/// Received bytes where they lie. What is dropped without [`take`](View::take) comes again. Meanwhile nobody else receives on the stream, and this thread must not.
+/// Received bytes where they lie. What is dropped without [`take`](View::take) comes again.
+/// Meanwhile nobody else receives on the stream, and this thread must not.
 #[derive(Debug)]
 pub struct View<'a> {
     stream: &'a Stream,
@@ -234,7 +241,8 @@ impl View<'_> {
         self.memory.as_ref().map_or(0, |memory| memory.read(at, into))
     }
 
-    /// The memory, for callers that take the responsibility themselves: the peer's process can write it at any time, so it is never a `&[u8]`. Null at the end.
+    /// The memory, for callers that take the responsibility themselves: the peer's process can
+    /// write it at any time, so it is never a `&[u8]`. Null at the end.
     pub fn as_ptr(&self) -> *const u8 {
         self.memory.as_ref().map_or(std::ptr::null(), |memory| memory.as_ptr().cast_const())
     }

@@ -1,6 +1,7 @@
 //! What calls say and are told.
 //!
-//! Invariant: plain values; no call of this crate reports through anything else. Source: the calls of [NT §4], in the terms of sockets(7).
+//! Invariant: plain values; no call of this crate reports through anything else. Source: the calls
+//! of [NT §4], in the terms of sockets(7).
 
 use crate::connection::KernelCall;
 use rustix::io::Errno;
@@ -9,7 +10,8 @@ use vmmc_host::stream::Stretch;
 /// Result of [`Connection::send`](crate::Connection::send).
 #[derive(Debug)]
 pub enum Sent<'a> {
-    /// So many bytes of the buffers are on their way; less than all when there was no room for the rest.
+    /// So many bytes of the buffers are on their way; less than all when there was no room for the
+    /// rest.
     Done(usize),
     /// No room now.
     Full,
@@ -27,7 +29,8 @@ pub enum Sent<'a> {
 pub enum Received<'a> {
     /// So many bytes were put into the buffers; 0 for the end of the stream.
     Done(usize),
-    /// So many bytes came from the kernel of a connection that is upgraded: if they were the last there, others may be in the ring whose bell has rung.
+    /// So many bytes came from the kernel of a connection that is upgraded: if they were the last
+    /// there, others may be in the ring whose bell has rung.
     OfKernel(usize),
     /// Nothing is there now.
     Empty,
@@ -39,7 +42,8 @@ pub enum Received<'a> {
     Failed(Errno),
 }
 
-/// Result of [`Connection::lend_room`](crate::Connection::lend_room) and [`Connection::lend_bytes`](crate::Connection::lend_bytes).
+/// Result of [`Connection::lend_room`](crate::Connection::lend_room) and
+/// [`Connection::lend_bytes`](crate::Connection::lend_bytes).
 #[derive(Debug)]
 pub enum Lent {
     /// At least one byte.
@@ -50,16 +54,19 @@ pub enum Lent {
     End,
     /// This direction is in the kernel: send or receive as ever.
     Kernel,
-    /// The connection has ended (`EPIPE`, `ECONNRESET`), or the thread has such memory already (`EDEADLK`).
+    /// The connection has ended (`EPIPE`, `ECONNRESET`), or the thread has such memory already
+    /// (`EDEADLK`).
     Failed(Errno),
 }
 
-/// What to do with the result of a system call that was made between a [`KernelCall`]'s making and its finish.
+/// What to do with the result of a system call that was made between a [`KernelCall`]'s making and
+/// its finish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum After {
     /// It is the result of the application's call.
     Return,
-    /// Throw it away (it was an end of stream, or "would block") and ask again: the stream goes on elsewhere.
+    /// Throw it away (it was an end of stream, or "would block") and ask again: the stream goes on
+    /// elsewhere.
     Retry,
 }
 
@@ -119,7 +126,8 @@ pub enum Shutdown {
 /// How the last descriptor is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Close {
-    /// The peer reads what is on its way, then the end of the stream; bytes that we have not read make it a reset, as in TCP.
+    /// The peer reads what is on its way, then the end of the stream; bytes that we have not read
+    /// make it a reset, as in TCP.
     Orderly,
     /// `SO_LINGER` with time 0: the peer sees a reset.
     Reset,
@@ -148,12 +156,14 @@ impl Interest {
     }
 }
 
-/// What could be done with a connection now. `readable` and `writable` only speak for directions in the ring; the kernel knows about the others.
+/// What could be done with a connection now. `readable` and `writable` only speak for directions in
+/// the ring; the kernel knows about the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct State {
     /// A receive would give bytes, the end of the stream or an error.
     pub readable: bool,
-    /// A send would take bytes or give an error. A ring that is less than half empty is not writable, so that writers are not woken for crumbs.
+    /// A send would take bytes or give an error. A ring that is less than half empty is not
+    /// writable, so that writers are not woken for crumbs.
     pub writable: bool,
     /// The peer sends no more (`EPOLLRDHUP`); bytes may still be there to read.
     pub read_hangup: bool,

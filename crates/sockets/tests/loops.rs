@@ -1,6 +1,7 @@
 //! Event loops: bits, bells, and what the state of a connection says.
 //!
-//! Invariant: whatever happens to a connection after a loop has looked at it marks its token, and rings the bell of a loop that sleeps.
+//! Invariant: whatever happens to a connection after a loop has looked at it marks its token, and
+//! rings the bell of a loop that sleeps.
 
 mod common;
 
@@ -62,7 +63,8 @@ fn bytes_room_and_ends_mark_a_token_and_ring_a_bell() {
     let data = [1u8; 4096];
     let mut sent = 0;
     let start = Instant::now();
-    // The node may give the full ring room to grow between the last send and the look: then it is writable, and not full.
+    // The node may give the full ring room to grow between the last send and the look: then it is
+    // writable, and not full.
     while one.connection().state(&a, one.socket().as_fd()).writable {
         assert!(start.elapsed() < Duration::from_secs(20), "a full ring is not writable");
         while let Sent::Done(n) = one.connection().send(&a, one.socket().as_fd(), &[IoSlice::new(&data)]) {

@@ -1,6 +1,8 @@
-//! Real processes: killed in the middle of anything, and ended without a word. The test program starts itself once for each role.
+//! Real processes: killed in the middle of anything, and ended without a word. The test program
+//! starts itself once for each role.
 //!
-//! Invariant: whoever waits for a process that has died is told, and never gets a byte that was not sent.
+//! Invariant: whoever waits for a process that has died is told, and never gets a byte that was not
+//! sent.
 
 mod common;
 
@@ -14,7 +16,8 @@ use vmmc_sockets::{Context, Medium, Stream};
 
 /// Within this time a death is told; far more than it takes, for busy machines.
 const TOLD: Duration = Duration::from_secs(20);
-/// A death that is heard of within a second, as docs/sockets.md says, and what a busy machine takes.
+/// A death that is heard of within a second, as docs/sockets.md says, and what a busy machine
+/// takes.
 const WITHIN_A_SECOND: Duration = Duration::from_secs(3);
 
 /// A child process in some role, and its listener's address.

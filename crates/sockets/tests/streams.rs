@@ -140,7 +140,8 @@ fn a_writer_whose_bytes_nobody_reads_gets_a_larger_ring() {
     let (a, b) = (node.context(), node.context());
     let (one, two) = upgraded_pair(&a, &b);
     let small = one.describe().ring_bytes;
-    // Many a program writes some 100 KiB and reads its own end later, in the same thread: the kernel's buffers take that much.
+    // Many a program writes some 100 KiB and reads its own end later, in the same thread: the
+    // kernel's buffers take that much.
     let data: Vec<u8> = (0..200_000u32).map(|i| ((i * 17) >> 3) as u8).collect();
     (&one).write_all(&data).unwrap();
     let large = one.describe().ring_bytes;

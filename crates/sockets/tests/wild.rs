@@ -1,6 +1,8 @@
-//! A hostile user of the sockets service beside an honest pair: wild but well-formed messages with wild descriptors, and noise in the words of its own connections.
+//! A hostile user of the sockets service beside an honest pair: wild but well-formed messages with
+//! wild descriptors, and noise in the words of its own connections.
 //!
-//! The node is a process of its own. Honest exchanges have a deadline, and their content is looked at; so are the node's memory and descriptors. `SEED=n` replays a run, and
+//! The node is a process of its own. Honest exchanges have a deadline, and their content is looked
+//! at; so are the node's memory and descriptors. `SEED=n` replays a run, and
 //! `VMMC_HOSTILE_SECONDS=n` lets it take longer.
 //!
 //! Invariant: what one user does changes nothing for another one.
@@ -73,7 +75,8 @@ fn context(node: &str) -> Arc<Context> {
 /// What the honest pair shows of itself: a claim that others may repeat.
 type Shown = Mutex<Option<SocketClaim>>;
 
-/// Exchanges over a connection that stays, and over new ones that must still be upgraded. To be called by a thread that is the honest user.
+/// Exchanges over a connection that stays, and over new ones that must still be upgraded. To be
+/// called by a thread that is the honest user.
 fn honest(node: &str, over: &AtomicBool, shown: &Shown) {
     let (a, b) = (context(node), context(node));
     let (one, two) = upgraded_pair(&a, &b);
@@ -138,7 +141,8 @@ impl Client {
         Some(client)
     }
 
-    /// Says this when the node takes it, and hears it meanwhile. False: it was let go, or the time is over.
+    /// Says this when the node takes it, and hears it meanwhile. False: it was let go, or the time
+    /// is over.
     fn insist(&mut self, call: &SocketCall, until: Instant) -> bool {
         while Instant::now() < until {
             self.hear();
@@ -295,7 +299,8 @@ fn hostile_round(node: &str, noise: &mut Noise, shown: &Shown) -> usize {
     said
 }
 
-/// Very many connections, each of whose ends very many clients hold until all of them leave at once. Gives the number of ends that were held.
+/// Very many connections, each of whose ends very many clients hold until all of them leave at
+/// once. Gives the number of ends that were held.
 fn crowd(node: &str) -> usize {
     let until = Instant::now() + CROWD_TIME;
     let pairs: Vec<(TcpStream, TcpStream)> = (0..CROWD_PAIRS).map(|_| tcp_pair()).collect();

@@ -1,4 +1,5 @@
-//! Prints generated traces beside the rows of the paper that they are tuned on: Table 3 and the 1 K rows of Table 4.
+//! Prints generated traces beside the rows of the paper that they are tuned on: Table 3 and the 1 K
+//! rows of Table 4.
 
 use vmmc_utlb::generate::{APPLICATION_PROCESSES, App, NODES, node};
 use vmmc_utlb::paper;

@@ -1,7 +1,9 @@
 //! How fast the simulator is, and whether a public LRU map counts the same misses.
 //!
-//! `cargo run --release -p vmmc-utlb --example lookups_per_second [MILLIONS [simulator]]` streams that many records (default 20) through a direct-mapped shared cache
-//! with LRU pinning, then runs one LRU problem through this crate and through crate `lru`. Memory does not grow with the number of records.
+//! `cargo run --release -p vmmc-utlb --example lookups_per_second [MILLIONS [simulator]]` streams
+//! that many records (default 20) through a direct-mapped shared cache with LRU pinning, then runs
+//! one LRU problem through this crate and through crate `lru`. Memory does not grow with the number
+//! of records.
 
 use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
@@ -29,7 +31,8 @@ impl Watch {
     }
 }
 
-/// A skewed choice among 64 Ki pages: seven of eight uses go to the first 1024, the others to all. About a tenth of the lookups miss, as in Barnes and Water.
+/// A skewed choice among 64 Ki pages: seven of eight uses go to the first 1024, the others to all.
+/// About a tenth of the lookups miss, as in Barnes and Water.
 fn page(rng: &mut Rng) -> u64 {
     let random = rng.next_u64();
     if random % 8 == 0 { random >> 48 } else { random >> 54 }

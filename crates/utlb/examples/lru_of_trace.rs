@@ -1,4 +1,5 @@
-//! One LRU problem on one trace: `cargo run --release -p vmmc-utlb --example lru_of_trace -- FILE PAGES` prints requests, misses and seconds on the processor, reading included.
+//! One LRU problem on one trace: `cargo run --release -p vmmc-utlb --example lru_of_trace -- FILE
+//! PAGES` prints requests, misses and seconds on the processor, reading included.
 //!
 //! `against_libcachesim.py` beside it runs the same file through libCacheSim.
 

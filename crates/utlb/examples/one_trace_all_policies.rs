@@ -1,7 +1,9 @@
-//! Misses of every policy on one trace, to be compared with another simulator: `... --example one_trace_all_policies -- FILE PAGES`.
+//! Misses of every policy on one trace, to be compared with another simulator: `... --example
+//! one_trace_all_policies -- FILE PAGES`.
 //!
-//! For libCacheSim give it the same oracleGeneral file and a cache of as many objects; in Python, with the package `libcachesim`:
-//! `LRU(cache_size=PAGES).process_trace(TraceReader(FILE, TraceType.ORACLE_GENERAL_TRACE, ReaderInitParam(ignore_obj_size=True)))`.
+//! For libCacheSim give it the same oracleGeneral file and a cache of as many objects; in Python,
+//! with the package `libcachesim`: `LRU(cache_size=PAGES).process_trace(TraceReader(FILE,
+//! TraceType.ORACLE_GENERAL_TRACE, ReaderInitParam(ignore_obj_size=True)))`.
 
 use std::time::Instant;
 use vmmc_utlb::PolicyKind;

@@ -1,6 +1,8 @@
-//! Runs for the questions that the paper left open: other policies, per-process tables against the shared cache under independent programs, dynamic limits.
+//! Runs for the questions that the paper left open: other policies, per-process tables against the
+//! shared cache under independent programs, dynamic limits.
 //!
-//! `cargo run --release -p vmmc-utlb --example open_questions -- DIR` writes `utlb-*.svg` into DIR and prints the tables of docs/utlb.md.
+//! `cargo run --release -p vmmc-utlb --example open_questions -- DIR` writes `utlb-*.svg` into DIR
+//! and prints the tables of docs/utlb.md.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -106,7 +108,8 @@ fn policies(save: &impl Fn(&str, &Chart)) {
     }
 }
 
-/// `count` programs that know nothing of each other: one process each, programs in turns, each started `stagger_ns` after the one before.
+/// `count` programs that know nothing of each other: one process each, programs in turns, each
+/// started `stagger_ns` after the one before.
 fn independent(count: u16, stagger_ns: u64) -> Vec<Record> {
     let program = |i: u16| -> Vec<Record> {
         let app = App::ALL[usize::from(i) % App::ALL.len()];

@@ -1,4 +1,5 @@
-//! Prints tables of the paper beside ours: `cargo run --release -p vmmc-utlb --example tables -- 4 5 7 8`; `md` before them for Markdown.
+//! Prints tables of the paper beside ours: `cargo run --release -p vmmc-utlb --example tables -- 4
+//! 5 7 8`; `md` before them for Markdown.
 
 use vmmc_utlb::cost::PAPER;
 use vmmc_utlb::report::{nt_table, table};

@@ -1,4 +1,5 @@
-//! Writes a generated trace: `cargo run -p vmmc-utlb --example write_trace -- APP NODE FILE`; the format follows from the name of the file.
+//! Writes a generated trace: `cargo run -p vmmc-utlb --example write_trace -- APP NODE FILE`; the
+//! format follows from the name of the file.
 
 use vmmc_utlb::generate::{App, node};
 use vmmc_utlb::trace::{Format, write};

@@ -1,4 +1,5 @@
-//! A dynamic limit: one amount of pinned memory for the whole node, moved between processes while they run. The paper's open problem. [UTLB §3.4]
+//! A dynamic limit: one amount of pinned memory for the whole node, moved between processes while
+//! they run. The paper's open problem. [UTLB §3.4]
 //!
 //! ```text
 //!  request ──free──▶ Granted
@@ -7,10 +8,12 @@
 //!            given_back ──▶ poll: Grant          deadline passed ──▶ poll: Revoke (the driver unpins; engine entries become garbage)
 //! ```
 //!
-//! Invariants: granted pages never exceed the total; a process is asked by one ask at a time and never below its share; what was granted is counted until
-//! it is given back or revoked. The total is divided among the users that have processes attached, and each one's part among its processes. Whoever waits would hold no more
-//! than its share, so all who wait can be served from what others hold beyond theirs; should shares shrink meanwhile, who no longer fits is told to evict. No clock: time is an
-//! argument.
+//! Invariants: granted pages never exceed the total; a process is asked by one ask at a time and
+//! never below its share; what was granted is counted until it is given back or revoked. The total
+//! is divided among the users that have processes attached, and each one's part among its
+//! processes. Whoever waits would hold no more than its share, so all who wait can be served from
+//! what others hold beyond theirs; should shares shrink meanwhile, who no longer fits is told to
+//! evict. No clock: time is an argument.
 
 use crate::ids::Process;
 use std::collections::{BTreeMap, VecDeque};
@@ -38,7 +41,8 @@ pub enum BudgetAction {
         /// By when.
         deadline_us: u64,
     },
-    /// Tell a waiting process that others have come and it holds its share now: it must evict as many of its own pages.
+    /// Tell a waiting process that others have come and it holds its share now: it must evict as
+    /// many of its own pages.
     EvictOwn {
         /// Whom.
         process: Process,
@@ -52,7 +56,8 @@ pub enum BudgetAction {
         /// How many.
         pages: usize,
     },
-    /// The process did not give back in time: unpin so many of its pages, whichever, and make their translations garbage.
+    /// The process did not give back in time: unpin so many of its pages, whichever, and make their
+    /// translations garbage.
     Revoke {
         /// Whose.
         process: Process,
@@ -245,7 +250,8 @@ impl Budget {
         }
     }
 
-    /// Shares have shrunk: nobody waits for what would put it above its own, for nobody may be there to be asked.
+    /// Shares have shrunk: nobody waits for what would put it above its own, for nobody may be
+    /// there to be asked.
     fn turn_down(&mut self) {
         for (process, pages) in std::mem::take(&mut self.waiting) {
             let share = self.share(process);

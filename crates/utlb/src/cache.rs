@@ -1,8 +1,9 @@
 //! The cache of translations in the network interface, shared by all processes. [UTLB §3.2]
 //!
-//! Invariant: a tag is in at most one place, in the set `(page + offset(process)) mod sets`; inside a set the entries are in the order of their last
-//! use. Direct-mapped is one way. The offset is the paper's "process-dependent constant", which it leaves open: here the golden section of the sets
-//! times the process, which spreads any number of processes evenly.
+//! Invariant: a tag is in at most one place, in the set `(page + offset(process)) mod sets`; inside
+//! a set the entries are in the order of their last use. Direct-mapped is one way. The offset is
+//! the paper's "process-dependent constant", which it leaves open: here the golden section of the
+//! sets times the process, which spreads any number of processes evenly.
 
 use crate::ids::{Frame, Page, Process, Tag};
 use crate::limits::{ENTRIES_MAX, WAYS_MAX};
@@ -124,7 +125,8 @@ impl SharedCache {
         } else {
             0
         };
-        // The offset is a fraction of 2^32; scaled to the sets it differs for every process even in small caches.
+        // The offset is a fraction of 2^32; scaled to the sets it differs for every process even in
+        // small caches.
         let offset = (offset * (self.mask + 1)) >> (u64::BITS / 2);
         ((page.number() + offset) & self.mask) as usize * self.shape.ways
     }
@@ -143,8 +145,9 @@ impl SharedCache {
         Some(self.frames[set])
     }
 
-    /// How many of the `most` pages right behind `page` are here with the frames right behind `frame`. Each of them counts as used. Only a direct-mapped cache is looked at in
-    /// this way; others say 0.
+    /// How many of the `most` pages right behind `page` are here with the frames right behind
+    /// `frame`. Each of them counts as used. Only a direct-mapped cache is looked at in this way;
+    /// others say 0.
     #[inline]
     pub fn row_behind(&self, process: Process, page: Page, frame: Frame, most: u64) -> u64 {
         if self.shape.ways != 1 || most > Page::MAX.number() - page.number() {
@@ -180,7 +183,8 @@ impl SharedCache {
         }
         let end = set + self.shape.ways;
         let there = self.tags[set..end].iter().position(|t| *t == tag || *t == EMPTY);
-        // Entries in use are in front of empty ones, so the first empty one is also behind a copy of the tag, if there is one.
+        // Entries in use are in front of empty ones, so the first empty one is also behind a copy
+        // of the tag, if there is one.
         let place = there.map_or(end - 1, |way| set + way);
         let out = self.tags[place];
         self.tags[set..=place].rotate_right(1);

@@ -1,8 +1,9 @@
 //! Why a cache missed: compulsory, capacity or conflict. [UTLB §3.2, §6.4; Hill's three C]
 //!
-//! Invariant: the three add up to the misses. Compulsory: the tag was never looked up before. Capacity: a fully associative LRU cache of as many entries,
-//! given the same lookups, fills and invalidations, misses too. Conflict: the rest. A page that was unpinned and comes back is a capacity miss: it is the
-//! host's memory that was too small.
+//! Invariant: the three add up to the misses. Compulsory: the tag was never looked up before.
+//! Capacity: a fully associative LRU cache of as many entries, given the same lookups, fills and
+//! invalidations, misses too. Conflict: the rest. A page that was unpinned and comes back is a
+//! capacity miss: it is the host's memory that was too small.
 
 use crate::ids::{Slot, Tag};
 use crate::page_table::{PageSet, PageTable};

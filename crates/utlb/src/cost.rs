@@ -1,7 +1,9 @@
-//! What events cost: the paper's formulas, and named profiles of machines. [UTLB §6.2, Tables 1, 2; NT Tables 1, 2]
+//! What events cost: the paper's formulas, and named profiles of machines. [UTLB §6.2, Tables 1, 2;
+//! NT Tables 1, 2]
 //!
-//! Invariant: the formulas are the paper's, term by term. The paper does not state the kernel-side costs of the interrupt-based approach; 17 and 15 us
-//! (27 and 25 less one crossing of 10 us) give all twelve cells of its Table 6.
+//! Invariant: the formulas are the paper's, term by term. The paper does not state the kernel-side
+//! costs of the interrupt-based approach; 17 and 15 us (27 and 25 less one crossing of 10 us) give
+//! all twelve cells of its Table 6.
 
 use crate::sim::{Mechanism, Outcome};
 
@@ -105,7 +107,8 @@ pub const LINUX: Profile = Profile {
     ..NT
 };
 
-/// The machine of docs/measured.md, as `vmmc bench utlb` measured it under load: pinning in the running system, from its first and later uses.
+/// The machine of docs/measured.md, as `vmmc bench utlb` measured it under load: pinning in the
+/// running system, from its first and later uses.
 pub const HERE: Profile = Profile {
     name: "here",
     source: "measured by vmmc bench utlb: 2-core AMD virtual machine under load, Linux 6.18; pinning by moving pages in place; interrupt: waking a sleeping thread; kernel: mlock and munlock",

@@ -1,6 +1,8 @@
-//! What has happened, in numbers: the same for the running system and for the simulator, so that a run and the replay of its trace can be compared.
+//! What has happened, in numbers: the same for the running system and for the simulator, so that a
+//! run and the replay of its trace can be compared.
 //!
-//! Invariant: counters only grow. `lookups` counts pages, as the firmware does; `transfers` counts calls. [UTLB §6.2, §4.2]
+//! Invariant: counters only grow. `lookups` counts pages, as the firmware does; `transfers` counts
+//! calls. [UTLB §6.2, §4.2]
 
 use crate::limits::PIN_CLASSES;
 

@@ -1,8 +1,10 @@
-//! First level of every two-level table here: from a leaf number to a leaf, two memory references for a lookup. [UTLB §3, §3.1]
+//! First level of every two-level table here: from a leaf number to a leaf, two memory references
+//! for a lookup. [UTLB §3, §3.1]
 //!
-//! The paper's directory is an array, because its addresses have 32 bits. With 48 bits it is an open hash table with a memory of the last leaf found,
-//! which is the array's speed for programs with any locality. Invariant: at most half of the places are taken; a leaf that is empty is given back, so
-//! memory follows what is in the table, not what once was.
+//! The paper's directory is an array, because its addresses have 32 bits. With 48 bits it is an
+//! open hash table with a memory of the last leaf found, which is the array's speed for programs
+//! with any locality. Invariant: at most half of the places are taken; a leaf that is empty is
+//! given back, so memory follows what is in the table, not what once was.
 
 /// From leaf numbers to leaves.
 #[derive(Clone, Debug)]

@@ -1,9 +1,12 @@
-//! Traces of seven SPLASH-2 programs over shared virtual memory, as one node of four sees them. [UTLB §6, §6.1, Table 3]
+//! Traces of seven SPLASH-2 programs over shared virtual memory, as one node of four sees them.
+//! [UTLB §6, §6.1, Table 3]
 //!
-//! The paper's traces are lost; these have the programs' structure where it decides which pages are used (FFT, LU, Radix) and a model of task queues and
-//! neighbourhoods where it does not (Barnes, Raytrace, Volrend, Water). Invariants: 4 application processes (1 to 4) and a protocol process (5) a node;
-//! all use the same virtual addresses for shared memory; the same seed gives the same trace. What is tuned, and on what, is said at each constant: Table 3
-//! and the 1 K rows of Table 4, nothing else.
+//! The paper's traces are lost; these have the programs' structure where it decides which pages are
+//! used (FFT, LU, Radix) and a model of task queues and neighbourhoods where it does not (Barnes,
+//! Raytrace, Volrend, Water). Invariants: 4 application processes (1 to 4) and a protocol process
+//! (5) a node; all use the same virtual addresses for shared memory; the same seed gives the same
+//! trace. What is tuned, and on what, is said at each constant: Table 3 and the 1 K rows of Table
+//! 4, nothing else.
 
 mod irregular;
 mod regular;

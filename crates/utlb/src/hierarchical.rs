@@ -1,7 +1,10 @@
-//! The hierarchical table of a process: directory in the engine, second-level tables in host memory, indexed by virtual page. [UTLB §3.3, §4.2]
+//! The hierarchical table of a process: directory in the engine, second-level tables in host
+//! memory, indexed by virtual page. [UTLB §3.3, §4.2]
 //!
-//! Invariant: every entry that the driver did not install is the garbage page, so the engine never checks what a process says: at worst a lying process
-//! moves garbage. A second-level table that is swapped out is known to the directory by its disk block; the engine then asks the host to bring it in.
+//! Invariant: every entry that the driver did not install is the garbage page, so the engine never
+//! checks what a process says: at worst a lying process moves garbage. A second-level table that is
+//! swapped out is known to the directory by its disk block; the engine then asks the host to bring
+//! it in.
 
 use crate::directory::Directory;
 use crate::ids::{Frame, Page, Pages};
@@ -29,7 +32,8 @@ pub struct SecondLevel {
     frames: Box<[Frame]>,
 }
 
-/// No translation. No frame has all bits set, which [`HierarchicalTable::install`] sees to, so an entry is one word.
+/// No translation. No frame has all bits set, which [`HierarchicalTable::install`] sees to, so an
+/// entry is one word.
 const NOTHING: Frame = Frame(u64::MAX);
 
 fn there(frame: Frame) -> Option<Frame> {
@@ -180,7 +184,8 @@ impl HierarchicalTable {
         })
     }
 
-    /// The valid ones of up to `count` entries from `page` on, in one read; a read ends at the end of the second-level table. [UTLB §3.2, Table 2]
+    /// The valid ones of up to `count` entries from `page` on, in one read; a read ends at the end
+    /// of the second-level table. [UTLB §3.2, Table 2]
     pub fn fetch(&self, page: Page, count: u32, mut entry: impl FnMut(Page, Frame)) {
         let (number, at) = split(page);
         let Some(Entry::InMemory { frames, .. }) = self.directory.leaf(number) else { return };
@@ -204,7 +209,8 @@ impl HierarchicalTable {
         })
     }
 
-    /// Pages that share a second-level table with `page`, which is the number of the table times their count on.
+    /// Pages that share a second-level table with `page`, which is the number of the table times
+    /// their count on.
     #[inline]
     pub fn second_level(page: Page) -> u64 {
         split(page).0
@@ -232,7 +238,8 @@ impl HierarchicalTable {
         }
     }
 
-    /// The second-level table of `page` cannot be read back: its pages are garbage from now on. How many there were.
+    /// The second-level table of `page` cannot be read back: its pages are garbage from now on. How
+    /// many there were.
     pub fn lose(&mut self, page: Page) -> usize {
         let number = split(page).0;
         let Some(Entry::OnDisk { used, .. }) = self.directory.leaf_mut(number) else { return 0 };
@@ -243,7 +250,8 @@ impl HierarchicalTable {
         lost
     }
 
-    /// Takes the second-level table of `page` out of memory; the caller stores it at `block` and keeps what is in it pinned or not as it likes.
+    /// Takes the second-level table of `page` out of memory; the caller stores it at `block` and
+    /// keeps what is in it pinned or not as it likes.
     ///
     /// # Errors
     ///

@@ -1,6 +1,7 @@
 //! The numbers of this crate, as types that cannot be mixed up.
 //!
-//! Invariant: a [`Page`] is below 2^48 - 1, so that a page and its process fit into one [`Tag`] and no tag has all bits set.
+//! Invariant: a [`Page`] is below 2^48 - 1, so that a page and its process fit into one [`Tag`] and
+//! no tag has all bits set.
 
 use crate::limits::{PAGE_BITS, PAGE_SHIFT};
 
@@ -9,7 +10,8 @@ use crate::limits::{PAGE_BITS, PAGE_SHIFT};
 pub struct Page(u64);
 
 impl Page {
-    /// The largest page. One below the largest number of 48 bits, so that all bits set can mean "no entry" in a cache.
+    /// The largest page. One below the largest number of 48 bits, so that all bits set can mean "no
+    /// entry" in a cache.
     pub const MAX: Page = Page((1 << PAGE_BITS) - 2);
 
     /// The page of that number; `None` above [`Page::MAX`].
@@ -59,7 +61,8 @@ impl Pages {
         (count <= Page::MAX.0 + 1 - first.0).then_some(Pages { first, count })
     }
 
-    /// The pages that the bytes `[address, address + len_bytes)` touch; a transfer of no bytes touches one. `None` if they leave the address space.
+    /// The pages that the bytes `[address, address + len_bytes)` touch; a transfer of no bytes
+    /// touches one. `None` if they leave the address space.
     #[inline]
     pub fn of_bytes(address: u64, len_bytes: u64) -> Option<Pages> {
         let last = Page::of_address(address.checked_add(len_bytes.max(1) - 1)?)?;
@@ -102,15 +105,18 @@ impl Pages {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Process(pub u16);
 
-/// What a page translates to: a physical frame in the paper, an offset in a mapped region in the running system. Opaque here.
+/// What a page translates to: a physical frame in the paper, an offset in a mapped region in the
+/// running system. Opaque here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Frame(pub u64);
 
-/// Where a process asked its translation to be stored in its table. A claim: any number is safe. [UTLB §3]
+/// Where a process asked its translation to be stored in its table. A claim: any number is safe.
+/// [UTLB §3]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Index(pub u32);
 
-/// A place for one pinned page in a process's own bookkeeping; small and dense, so that policies are arrays.
+/// A place for one pinned page in a process's own bookkeeping; small and dense, so that policies
+/// are arrays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Slot(pub u32);
 

@@ -1,6 +1,8 @@
-//! A table with user-chosen indices: in the engine for the per-process form, in host memory behind the shared cache for the other. [UTLB §3.1, §3.2, §4.2]
+//! A table with user-chosen indices: in the engine for the per-process form, in host memory behind
+//! the shared cache for the other. [UTLB §3.1, §3.2, §4.2]
 //!
-//! Invariant: an entry that the driver did not install is the garbage page, and so is every index outside the table: no index can do harm.
+//! Invariant: an entry that the driver did not install is the garbage page, and so is every index
+//! outside the table: no index can do harm.
 
 use crate::ids::{Frame, Index};
 

@@ -1,4 +1,5 @@
-//! User-managed translation (UTLB): tables, caches and replacement policies, and a simulator that drives the same types by traces.
+//! User-managed translation (UTLB): tables, caches and replacement policies, and a simulator that
+//! drives the same types by traces.
 //!
 //! ```text
 //!   process                       driver                     engine
@@ -7,10 +8,12 @@
 //!      └─────────────────── page or index ──────────▶ SharedCache ──▶ Frame
 //! ```
 //!
-//! **Promises.** No I/O, no clock, no unsafe; no threads but in the sweep. The simulator (feature `sim`, on by default) has no tables of its own: it
-//! runs these. What a process says about addresses or indices can at worst lead to the garbage page.
+//! **Promises.** No I/O, no clock, no unsafe; no threads but in the sweep. The simulator (feature
+//! `sim`, on by default) has no tables of its own: it runs these. What a process says about
+//! addresses or indices can at worst lead to the garbage page.
 //!
-//! **Does not.** It pins nothing: it says what to pin. Without the feature `sim` it writes traces and does not read them.
+//! **Does not.** It pins nothing: it says what to pin. Without the feature `sim` it writes traces
+//! and does not read them.
 //!
 //! ```
 //! use vmmc_utlb::{CacheShape, Frame, HierarchicalTable, Page, Pages, PinRequest, Pinning, PolicyKind, Prepin};

@@ -1,7 +1,10 @@
-//! The user's lookup structures: the bit array of pinned pages, and the two-level table from pages to indices. [UTLB §3, §3.1, §3.3]
+//! The user's lookup structures: the bit array of pinned pages, and the two-level table from pages
+//! to indices. [UTLB §3, §3.1, §3.3]
 //!
-//! Invariant: the bit of a page is set exactly while its index is valid; a leaf without bits is given back. [`PageTable`] is both structures in one,
-//! because a policy wants the index of a page that the bit says is pinned; [`PageSet`] is the bits alone, which is all that the hierarchical form needs.
+//! Invariant: the bit of a page is set exactly while its index is valid; a leaf without bits is
+//! given back. [`PageTable`] is both structures in one, because a policy wants the index of a page
+//! that the bit says is pinned; [`PageSet`] is the bits alone, which is all that the hierarchical
+//! form needs.
 
 use crate::directory::Directory;
 use crate::ids::{Page, Pages};
@@ -222,7 +225,8 @@ impl PageTable {
         leaf.bits.has(at).then(|| leaf.values[at])
     }
 
-    /// The values of all of `pages`, in order and in as few pieces as they have tables; false, and nothing is called, if one has none. One look at 64 pages, one search for 512.
+    /// The values of all of `pages`, in order and in as few pieces as they have tables; false, and
+    /// nothing is called, if one has none. One look at 64 pages, one search for 512.
     #[inline]
     pub fn find_all(&mut self, pages: Pages, mut each: impl FnMut(&[u32])) -> bool {
         let (first, end) = (pages.first().number(), pages.first().number() + pages.count());

@@ -1,7 +1,9 @@
 //! The papers' tables, as facts to compare with. [UTLB Tables 1 to 8; NT Tables 2 to 4]
 //!
-//! Invariant: numbers are as printed, columns in the order of [`App::ALL`] and of [`SIZES`]. Trap: in our copy each row of Table 8 is sorted ascending, so only
-//! its rows of the direct-mapped cache (which are Table 4's) can be told apart by program; of the others only the set of values is usable.
+//! Invariant: numbers are as printed, columns in the order of [`App::ALL`] and of [`SIZES`]. Trap:
+//! in our copy each row of Table 8 is sorted ascending, so only its rows of the direct-mapped cache
+//! (which are Table 4's) can be told apart by program; of the others only the set of values is
+//! usable.
 
 use crate::generate::App;
 
@@ -169,7 +171,8 @@ pub const T6: [(App, usize, f64, f64); 6] = [
     (App::Fft, 16384, 8.7, 14.8),
 ];
 
-/// Table 8 by size: 2-way with offset, 4-way with offset, direct without; each row sorted ascending.
+/// Table 8 by size: 2-way with offset, 4-way with offset, direct without; each row sorted
+/// ascending.
 pub const T8: [[[f64; 7]; 3]; 5] = [
     [
         [0.12, 0.30, 0.32, 0.48, 0.49, 0.50, 0.63],

@@ -1,12 +1,15 @@
-//! The user's side: which pages are pinned, what to pin and to give up at a miss, what may not be given up. [UTLB §3, §3.4, §6.5]
+//! The user's side: which pages are pinned, what to pin and to give up at a miss, what may not be
+//! given up. [UTLB §3, §3.4, §6.5]
 //!
 //! ```text
 //!  lookup ──pinned──▶ transfer            no system call
 //!     └────missing──▶ miss ──▶ PinRequest ──▶ the driver unpins, pins, installs ──▶ pinned
 //! ```
 //!
-//! Invariants: a page has a slot exactly while it is pinned; `pages[slot]` is its page; no more than `limit` pages are pinned after a `miss` and its
-//! `pinned` calls; a held page is never in `PinRequest::unpin`. The slot is also the index that the process chooses for a page in its table. [UTLB §3.1]
+//! Invariants: a page has a slot exactly while it is pinned; `pages[slot]` is its page; no more
+//! than `limit` pages are pinned after a `miss` and its `pinned` calls; a held page is never in
+//! `PinRequest::unpin`. The slot is also the index that the process chooses for a page in its
+//! table. [UTLB §3.1]
 
 use crate::counters::PinCounters;
 use crate::ids::{Page, Pages, Slot};
@@ -138,7 +141,8 @@ impl Pinning {
         all
     }
 
-    /// [`lookup`](Pinning::lookup) and [`hold`](Pinning::hold) in one, for a transfer whose pages are all pinned. If they are not, nothing is counted: `lookup` follows.
+    /// [`lookup`](Pinning::lookup) and [`hold`](Pinning::hold) in one, for a transfer whose pages
+    /// are all pinned. If they are not, nothing is counted: `lookup` follows.
     #[inline]
     pub fn acquire(&mut self, pages: Pages) -> bool {
         let (policy, held) = (&mut self.policy, &mut self.held);
@@ -195,7 +199,8 @@ impl Pinning {
         &self.counters
     }
 
-    /// After a lookup that found pages missing: what the driver shall do. Calls [`Pinning::pinned`] must follow for what it pinned.
+    /// After a lookup that found pages missing: what the driver shall do. Calls [`Pinning::pinned`]
+    /// must follow for what it pinned.
     ///
     /// # Errors
     ///
@@ -217,7 +222,8 @@ impl Pinning {
         Ok(())
     }
 
-    /// Whether [`miss`](Pinning::miss) would find room now; asked before the lookup, a transfer that must wait is counted once.
+    /// Whether [`miss`](Pinning::miss) would find room now; asked before the lookup, a transfer
+    /// that must wait is counted once.
     ///
     /// # Errors
     ///
@@ -253,7 +259,8 @@ impl Pinning {
                 self.window
             }
         };
-        // Ahead of need we never pin so much that the transfer itself, or what is in use, would have to go.
+        // Ahead of need we never pin so much that the transfer itself, or what is in use, would
+        // have to go.
         let taken = self.held.len() + pages.count() as usize;
         let room = self.limit.map_or(usize::MAX, |limit| limit.saturating_sub(taken) + pin.len());
         for step in 1..u64::from(window) {
@@ -303,7 +310,8 @@ impl Pinning {
         Unpin { page, slot }
     }
 
-    /// The driver has pinned `page`. Its slot: the index at which its translation is to be found in a user-indexed table.
+    /// The driver has pinned `page`. Its slot: the index at which its translation is to be found in
+    /// a user-indexed table.
     pub fn pinned(&mut self, page: Page) -> Slot {
         if let Some(slot) = self.table.peek(page) {
             return Slot(slot);
@@ -320,7 +328,8 @@ impl Pinning {
         slot
     }
 
-    /// A transfer with these pages has started: those of them that are pinned are no victims until [`Pinning::release`].
+    /// A transfer with these pages has started: those of them that are pinned are no victims until
+    /// [`Pinning::release`].
     pub fn hold(&mut self, pages: Pages) {
         let held = &mut self.held;
         if self.table.find_all(pages, |slots| held.hold_all(slots)) {
@@ -346,7 +355,8 @@ impl Pinning {
         }
     }
 
-    /// The memory was unmapped, remapped or is no longer wanted: what was pinned of it, for the driver to unpin. Held pages stay.
+    /// The memory was unmapped, remapped or is no longer wanted: what was pinned of it, for the
+    /// driver to unpin. Held pages stay.
     pub fn forget(&mut self, pages: Pages, unpinned: &mut Vec<Unpin>) {
         for page in pages.iter() {
             if let Some(slot) = self.table.peek(page).map(Slot).filter(|slot| !self.held.contains(*slot)) {
@@ -355,7 +365,8 @@ impl Pinning {
         }
     }
 
-    /// The node asks for memory: up to `count` pages, chosen by this process's policy; fewer if the others are held. [UTLB §3.4]
+    /// The node asks for memory: up to `count` pages, chosen by this process's policy; fewer if the
+    /// others are held. [UTLB §3.4]
     pub fn give_back(&mut self, count: usize, unpinned: &mut Vec<Unpin>) {
         for _ in 0..count {
             let Some(victim) = self.policy.victim(&self.held) else { break };

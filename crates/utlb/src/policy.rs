@@ -1,8 +1,10 @@
-//! Replacement: which pinned page to give up. Five policies of the paper, three newer ones, and a trait for an application's own. [UTLB §3.4]
+//! Replacement: which pinned page to give up. Five policies of the paper, three newer ones, and a
+//! trait for an application's own. [UTLB §3.4]
 //!
-//! A policy sees slots, not pages: small dense numbers, so that its bookkeeping is arrays. Invariant: a victim is a slot that was inserted, was not
-//! removed since, and is not held; the owner removes it before it inserts another. Departure from the paper: it names the policies only; how ties are
-//! broken (least recently used first) is ours.
+//! A policy sees slots, not pages: small dense numbers, so that its bookkeeping is arrays.
+//! Invariant: a victim is a slot that was inserted, was not removed since, and is not held; the
+//! owner removes it before it inserts another. Departure from the paper: it names the policies
+//! only; how ties are broken (least recently used first) is ours.
 
 mod clock;
 mod frequency;
@@ -61,7 +63,8 @@ impl Held {
     ///
     /// # Panics
     ///
-    /// If no transfer used it: then some transfer was released twice, and pages of another could be unpinned under it.
+    /// If no transfer used it: then some transfer was released twice, and pages of another could be
+    /// unpinned under it.
     #[inline]
     pub fn release(&mut self, slot: Slot) {
         let count = self.counts.get_mut(slot.at()).filter(|count| **count > 0);
@@ -70,7 +73,8 @@ impl Held {
         self.held -= usize::from(*count == 0);
     }
 
-    /// [`hold`](Held::hold) for each of these slots. Pages that were pinned together have slots in a row, which are counted together.
+    /// [`hold`](Held::hold) for each of these slots. Pages that were pinned together have slots in
+    /// a row, which are counted together.
     #[inline]
     pub(crate) fn hold_all(&mut self, slots: &[u32]) {
         match row(slots) {
@@ -114,8 +118,9 @@ fn row(slots: &[u32]) -> Option<std::ops::Range<usize>> {
 
 /// An application's choice of what to unpin.
 ///
-/// Called in this order for each page: [`inserted`](Policy::inserted) once, [`touched`](Policy::touched) at each later use, [`removed`](Policy::removed)
-/// once. [`victim`](Policy::victim) only proposes; the owner then calls `removed`.
+/// Called in this order for each page: [`inserted`](Policy::inserted) once,
+/// [`touched`](Policy::touched) at each later use, [`removed`](Policy::removed) once.
+/// [`victim`](Policy::victim) only proposes; the owner then calls `removed`.
 pub trait Policy: std::fmt::Debug + Send {
     /// A page was pinned and has this slot from now on. It counts as its first use.
     fn inserted(&mut self, slot: Slot, page: Page);
@@ -123,13 +128,15 @@ pub trait Policy: std::fmt::Debug + Send {
     /// A pinned page is used again.
     fn touched(&mut self, slot: Slot);
 
-    /// The page of the slot is not pinned any more. `evicted` if it was this policy's victim, not forgotten for another reason.
+    /// The page of the slot is not pinned any more. `evicted` if it was this policy's victim, not
+    /// forgotten for another reason.
     fn removed(&mut self, slot: Slot, page: Page, evicted: bool);
 
     /// The slot to give up; `None` if every one is held.
     fn victim(&mut self, held: &Held) -> Option<Slot>;
 
-    /// How many pages may be pinned from now on; `None` for no limit. Policies that divide their space need it.
+    /// How many pages may be pinned from now on; `None` for no limit. Policies that divide their
+    /// space need it.
     fn limited(&mut self, pages: Option<usize>) {
         let _ = pages;
     }
@@ -208,7 +215,8 @@ impl PolicyKind {
     }
 }
 
-/// A policy in use: LRU without indirection, because it is on the path of every transfer, and any other behind the trait.
+/// A policy in use: LRU without indirection, because it is on the path of every transfer, and any
+/// other behind the trait.
 #[derive(Debug)]
 pub enum AnyPolicy {
     /// LRU.
@@ -218,7 +226,8 @@ pub enum AnyPolicy {
 }
 
 impl AnyPolicy {
-    /// Whether using the same slots again, in the same order and without another use between, changes no later choice.
+    /// Whether using the same slots again, in the same order and without another use between,
+    /// changes no later choice.
     #[inline]
     pub(crate) fn repeats_change_nothing(&self) -> bool {
         matches!(self, AnyPolicy::Lru(_))

@@ -1,4 +1,5 @@
-//! Records of transfers, and our own format of traces, as the running system writes it: a head of 8 bytes, then records of differences; 4 to 8 bytes a record before compression.
+//! Records of transfers, and our own format of traces, as the running system writes it: a head of 8
+//! bytes, then records of differences; 4 to 8 bytes a record before compression.
 //!
 //! ```text
 //!  "VMMCTRC" version      8 bytes

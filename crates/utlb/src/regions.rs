@@ -1,7 +1,9 @@
-//! A modern registration cache, for comparison: whole buffers are registered, found again by containment, and given up least recently used first.
+//! A modern registration cache, for comparison: whole buffers are registered, found again by
+//! containment, and given up least recently used first.
 //!
-//! This is what message-passing libraries over RDMA do (UCX `rcache`, Open MPI `grdma`). Invariant: regions do not overlap: a buffer that overlaps some
-//! registers their union anew, after deregistering them. Source: no paper; the behaviour of those libraries.
+//! This is what message-passing libraries over RDMA do (UCX `rcache`, Open MPI `grdma`). Invariant:
+//! regions do not overlap: a buffer that overlaps some registers their union anew, after
+//! deregistering them. Source: no paper; the behaviour of those libraries.
 
 use crate::ids::{Page, Pages, Slot};
 use crate::policy::{AnyPolicy, Held, Policy, PolicyKind};

@@ -1,6 +1,7 @@
 //! Tables and figures of the papers beside ours, as data and as text, CSV and SVG.
 //!
-//! Invariant: a cell that is prediction is computed from generated traces that never saw it. Averages are over the four nodes.
+//! Invariant: a cell that is prediction is computed from generated traces that never saw it.
+//! Averages are over the four nodes.
 
 mod plot;
 mod tables;
@@ -42,7 +43,8 @@ fn printed(number: Option<f64>, digits: usize) -> String {
 }
 
 impl Table {
-    /// Cells that the paper has too: how many there are, how many agree within `tolerance`, the largest difference. Tuned ones apart.
+    /// Cells that the paper has too: how many there are, how many agree within `tolerance`, the
+    /// largest difference. Tuned ones apart.
     pub fn agreement(&self, tolerance: f64) -> (usize, usize, f64) {
         let compared = self.cells.iter().filter(|cell| !cell.tuned);
         let differences: Vec<f64> = compared.filter_map(|cell| Some((cell.ours? - cell.paper?).abs())).collect();

@@ -1,4 +1,5 @@
-//! Seeded random numbers (SplitMix64): the same everywhere, for RANDOM replacement and for generated traces.
+//! Seeded random numbers (SplitMix64): the same everywhere, for RANDOM replacement and for
+//! generated traces.
 //!
 //! Invariant: the sequence of a seed never changes; golden counts depend on it.
 

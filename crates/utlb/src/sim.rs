@@ -1,7 +1,8 @@
 //! The simulator: the tables, caches and policies of this crate, driven by a trace. [UTLB §6]
 //!
-//! Invariant: nothing here decides what hits or misses; that is the running system's code. A transfer ends before the next one begins, pins never fail,
-//! and every address exists. Results depend on nothing but configuration and trace.
+//! Invariant: nothing here decides what hits or misses; that is the running system's code. A
+//! transfer ends before the next one begins, pins never fail, and every address exists. Results
+//! depend on nothing but configuration and trace.
 
 mod config;
 mod dynamic;

@@ -1,7 +1,8 @@
 //! Traces of transfers: what happened, when, by whom, where. [UTLB §6]
 //!
-//! Invariant: a reader yields records in the order of time and with addresses that exist, or an error that names file, offset and reason; it never panics
-//! and never reads more than a block ahead. Readers and writers take streams: this crate opens no files.
+//! Invariant: a reader yields records in the order of time and with addresses that exist, or an
+//! error that names file, offset and reason; it never panics and never reads more than a block
+//! ahead. Readers and writers take streams: this crate opens no files.
 
 mod csv;
 mod din;
@@ -52,7 +53,8 @@ impl Format {
         Format::ALL.into_iter().find(|format| format.name().eq_ignore_ascii_case(name))
     }
 
-    /// From the name of a file: `.csv`, `.din`, `.oracleGeneral`, any with `.zst` behind; all others are our own.
+    /// From the name of a file: `.csv`, `.din`, `.oracleGeneral`, any with `.zst` behind; all
+    /// others are our own.
     pub fn of_file(name: &str) -> Format {
         let name = name.to_ascii_lowercase();
         let name = name.strip_suffix(".zst").unwrap_or(&name);
@@ -250,7 +252,8 @@ const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 ///
 /// # Errors
 ///
-/// What the input or the stream says. [`Format::Oracle`] keeps the trace in memory, because each of its records knows when its page is next used.
+/// What the input or the stream says. [`Format::Oracle`] keeps the trace in memory, because each of
+/// its records knows when its page is next used.
 pub fn write(
     file: &str,
     stream: impl Write,

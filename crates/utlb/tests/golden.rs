@@ -1,4 +1,5 @@
-//! Golden counts on small traces in the tree. A change here is a change of meaning and must be explained.
+//! Golden counts on small traces in the tree. A change here is a change of meaning and must be
+//! explained.
 //!
 //! `small.csv` was made by hand; `water-node0.vmmc.zst` is `generate Water`, node 0, seed 1.
 
@@ -9,7 +10,8 @@ use vmmc_utlb::{CacheShape, PolicyKind, Prepin};
 const SMALL: &[u8] = include_bytes!("traces/small.csv");
 const WATER: &[u8] = include_bytes!("traces/water-node0.vmmc.zst");
 
-/// [lookups, check misses, pin calls, pins, unpins, engine misses, compulsory, capacity, conflict, entries fetched].
+/// [lookups, check misses, pin calls, pins, unpins, engine misses, compulsory, capacity, conflict,
+/// entries fetched].
 fn counts(config: Config, bytes: &[u8], format: Format) -> [u64; 10] {
     let trace = read("golden", bytes, format).expect("a trace of the tree");
     let total = stream(Config { classify: true, ..config }, trace).expect("a trace of the tree").total;

@@ -1,5 +1,6 @@
-//! Ping-pong: two processes write a number into each other's memory in turn, and measure how long that takes. Then the same with messages of 64 KiB, each of which the
-//! other process copies out before it answers.
+//! Ping-pong: two processes write a number into each other's memory in turn, and measure how long
+//! that takes. Then the same with messages of 64 KiB, each of which the other process copies out
+//! before it answers.
 //!
 //! `cargo run --release --example 02_ping_pong`
 
@@ -20,7 +21,8 @@ fn main() -> ExitCode {
     tutorial::run(&[("pinger", pinger), ("ponger", ponger)])
 }
 
-/// Each side exports a word, and room for a long message, for the other one and imports the other one's.
+/// Each side exports a word, and room for a long message, for the other one and imports the other
+/// one's.
 fn meet(session: &Session, mine: &str, theirs: &str) -> Result<(Export, Import), Failure> {
     let export = session.export(8 + LONG_BYTES as u64).name(mine).create()?;
     let import = session.import(theirs).wait(Duration::from_secs(10)).open()?;

@@ -1,4 +1,5 @@
-//! Remote fetch: a process publishes a table, and another one reads rows of it without the first doing anything.
+//! Remote fetch: a process publishes a table, and another one reads rows of it without the first
+//! doing anything.
 //!
 //! `cargo run --release --example 03_fetch`
 

@@ -1,4 +1,5 @@
-//! Transfer redirection: the receiver decides late where incoming data goes, even in the middle of a transfer, and learns exactly which part went where.
+//! Transfer redirection: the receiver decides late where incoming data goes, even in the middle of
+//! a transfer, and learns exactly which part went where.
 //!
 //! `cargo run --release --example 05_redirection`
 

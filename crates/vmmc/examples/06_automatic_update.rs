@@ -1,4 +1,5 @@
-//! Automatic update: after a binding, plain stores appear in the other process's memory. And revocation: when the exporter ends the export, they no longer do.
+//! Automatic update: after a binding, plain stores appear in the other process's memory. And
+//! revocation: when the exporter ends the export, they no longer do.
 //!
 //! `cargo run --release --example 06_automatic_update`
 
@@ -25,7 +26,8 @@ fn watcher(session: &Session) -> Result<(), Failure> {
     let last = meter.wait_word(0, |value| value >= STORES)?;
     println!("watcher: the meter stands at {last}");
 
-    // The writer could go on storing through its mapping; so the content moves onto pages that the writer does not map.
+    // The writer could go on storing through its mapping; so the content moves onto pages that the
+    // writer does not map.
     let region = meter.region();
     let revocation = meter.unexport()?;
     println!("watcher: unexported; the pages were {revocation:?}");

@@ -1,6 +1,8 @@
-//! A parallel program: heat flows along a ring of ranks, each of which holds a piece of the rod and writes its borders into its neighbours' memory.
+//! A parallel program: heat flows along a ring of ranks, each of which holds a piece of the rod and
+//! writes its borders into its neighbours' memory.
 //!
-//! `vmmc run -n 4 -- target/release/examples/08_job` starts it on this node, `vmmc run -n 4 --nodes 2 -- ...` on two. Without `vmmc run` it starts four ranks of itself.
+//! `vmmc run -n 4 -- target/release/examples/08_job` starts it on this node, `vmmc run -n 4 --nodes
+//! 2 -- ...` on two. Without `vmmc run` it starts four ranks of itself.
 
 use std::process::ExitCode;
 use vmmc::job::{Job, JobError, JobEvent, Launch};
@@ -44,7 +46,8 @@ fn simulate(job: &Job) -> Result<(), Failure> {
     let left = (rank + size - 1) % size;
     let right = (rank + 1) % size;
 
-    // Two words for each neighbour and parity of the step: the step that the value belongs to, and the value.
+    // Two words for each neighbour and parity of the step: the step that the value belongs to, and
+    // the value.
     let halo = job.export("halo", 64).create()?;
     let to_left = job.import(left, "halo")?.open()?;
     let to_right = job.import(right, "halo")?.open()?;
@@ -52,7 +55,8 @@ fn simulate(job: &Job) -> Result<(), Failure> {
     let mut rod = vec![if rank == 0 { 1000.0f64 } else { 0.0 }; CELLS];
     for step in 1..=STEPS {
         let turn = 32 * (step % 2);
-        // Our first cell is the left neighbour's right border, and the other way round. The value goes first, the step says that it is there.
+        // Our first cell is the left neighbour's right border, and the other way round. The value
+        // goes first, the step says that it is there.
         for (to, place, value) in [(&to_left, 16, rod[0]), (&to_right, 0, rod[CELLS - 1])] {
             to.send(turn + place + 8, &value.to_le_bytes())?;
             to.send(turn + place, &step.to_le_bytes())?;

@@ -1,6 +1,8 @@
-//! What a mapped send costs beside a bare copy of the same bytes, in one thread, ns per call: `cargo run --release -p vmmc --example send_cost`.
+//! What a mapped send costs beside a bare copy of the same bytes, in one thread, ns per call:
+//! `cargo run --release -p vmmc --example send_cost`.
 //!
-//! Not part of the tutorial: it is the check that the fast path of `Import::send` stays short. Medians of many batches; the machine should be quiet.
+//! Not part of the tutorial: it is the check that the fast path of `Import::send` stays short.
+//! Medians of many batches; the machine should be quiet.
 
 use std::hint::black_box;
 use std::time::Instant;

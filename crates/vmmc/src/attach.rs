@@ -1,6 +1,7 @@
 //! The way from nothing to a session: reach a node, start one if none runs, shake hands, watch it.
 //!
-//! Invariant: the other side is our own user or root, as the kernel says, or a node inside this process.
+//! Invariant: the other side is our own user or root, as the kernel says, or a node inside this
+//! process.
 
 use crate::collector::Collector;
 use crate::control::{Answered, Control};
@@ -130,7 +131,8 @@ fn build(
     })
 }
 
-/// Starts the thread that reads events while nobody waits, and sees the death of the node. It sleeps in the kernel otherwise.
+/// Starts the thread that reads events while nobody waits, and sees the death of the node. It
+/// sleeps in the kernel otherwise.
 fn watch(core: &Arc<Core>) -> std::io::Result<()> {
     let events = core.events_end.try_clone()?;
     let core = Arc::downgrade(core);

@@ -1,8 +1,9 @@
 //! Automatic update: plain stores propagate by themselves [SHRIMP §2].
 //!
-//! Invariant: within a node the binding is the mapping itself, so a store is in the export's memory at once and nothing looks at the gate: the node is told, and
-//! a revocation moves the exporter's pages. The interface leaves room for bindings between nodes, whose stores are combined and sent later: hence
-//! [`BindOptions::combining`] and [`Binding::flush`].
+//! Invariant: within a node the binding is the mapping itself, so a store is in the export's memory
+//! at once and nothing looks at the gate: the node is told, and a revocation moves the exporter's
+//! pages. The interface leaves room for bindings between nodes, whose stores are combined and sent
+//! later: hence [`BindOptions::combining`] and [`Binding::flush`].
 
 use crate::error::{AccessError, BindError, TransferError};
 use crate::import::{Import, Shared};
@@ -15,7 +16,8 @@ use vmmc_nic::Rights;
 /// Choices for a binding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BindOptions {
-    /// Combine neighbouring stores on their way to another node. Within a node there is nothing to combine, and it has no effect.
+    /// Combine neighbouring stores on their way to another node. Within a node there is nothing to
+    /// combine, and it has no effect.
     pub combining: bool,
 }
 
@@ -25,7 +27,8 @@ pub struct Binding<'a> {
 }
 
 impl Import {
-    /// Binds the import for automatic update: stores through the binding appear in the export without a send.
+    /// Binds the import for automatic update: stores through the binding appear in the export
+    /// without a send.
     ///
     /// # Errors
     /// [`BindError`] when the import is not mapped (it says why) or lacks a right.
@@ -54,12 +57,14 @@ impl Binding<'_> {
         self.import.len()
     }
 
-    /// First byte: stores through it are automatic updates. For callers that take the responsibility of shared memory themselves; valid as long as the import lives.
+    /// First byte: stores through it are automatic updates. For callers that take the
+    /// responsibility of shared memory themselves; valid as long as the import lives.
     pub fn as_ptr(&self) -> *mut u8 {
         self.region().as_ptr()
     }
 
-    /// Stores bytes; the last one becomes visible last. After the export's end the bytes reach nobody.
+    /// Stores bytes; the last one becomes visible last. After the export's end the bytes reach
+    /// nobody.
     ///
     /// # Errors
     /// [`AccessError::OutOfBounds`]; [`AccessError::Forked`].
@@ -92,7 +97,8 @@ impl Binding<'_> {
         Ok(self.region().word(offset)?)
     }
 
-    /// Returns when all stores so far are in the export's memory, or an error if the export has ended.
+    /// Returns when all stores so far are in the export's memory, or an error if the export has
+    /// ended.
     ///
     /// # Errors
     /// [`TransferError`].

@@ -1,6 +1,8 @@
-//! Registered memory: the node knows it, so sends and fetches through the engine need no copy on the way.
+//! Registered memory: the node knows it, so sends and fetches through the engine need no copy on
+//! the way.
 //!
-//! Invariant: the memory stays registered as long as any clone, any transfer under way or any redirection uses it.
+//! Invariant: the memory stays registered as long as any clone, any transfer under way or any
+//! redirection uses it.
 
 use crate::core::Core;
 use crate::error::AccessError;
@@ -9,7 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use vmmc_host::Region;
 
-/// Memory registered with the node, for sends and fetches without copies. Clones are the same memory.
+/// Memory registered with the node, for sends and fetches without copies. Clones are the same
+/// memory.
 #[derive(Clone)]
 pub struct Buffer {
     core: Arc<Core>,
@@ -27,7 +30,8 @@ impl Buffer {
         self.piece.len
     }
 
-    /// First byte in this process, for callers that take the responsibility of shared memory themselves: valid as long as the buffer lives.
+    /// First byte in this process, for callers that take the responsibility of shared memory
+    /// themselves: valid as long as the buffer lives.
     pub fn as_ptr(&self) -> *mut u8 {
         self.piece.as_ptr()
     }

@@ -1,6 +1,7 @@
 //! What comes from the node and from notifying processes: completions, notifications, events.
 //!
-//! Invariant: one thread at a time. The events socket is read before the notification rings, so a ring that was announced is looked at; a ring is never read by two.
+//! Invariant: one thread at a time. The events socket is read before the notification rings, so a
+//! ring that was announced is looked at; a ring is never read by two.
 
 use crate::core::{Core, count};
 use crate::hub::Notifier;
@@ -162,7 +163,8 @@ fn complete(core: &Core, completion: &Completion) {
     core.release(finished.hold);
 }
 
-/// The engine's error behind a status; one that this release does not know counts as a broken protocol.
+/// The engine's error behind a status; one that this release does not know counts as a broken
+/// protocol.
 fn op_error(status: u16, args: [u64; 3]) -> OpError {
     OpError::from_code(status, args).unwrap_or(OpError::Protocol)
 }

@@ -1,6 +1,8 @@
-//! Set-up calls to the node: one socket, any number of threads, answers told apart by serial numbers.
+//! Set-up calls to the node: one socket, any number of threads, answers told apart by serial
+//! numbers.
 //!
-//! Invariant: at most one thread reads the socket; a reply goes to the thread that asked, or, if that gave up, what it grants is given back to the node.
+//! Invariant: at most one thread reads the socket; a reply goes to the thread that asked, or, if
+//! that gave up, what it grants is given back to the node.
 
 use crate::error::{CallError, millis};
 use crate::limits::{STEPPED_SLICE, TELLS_KEPT_MAX, UNREAD_REPLIES_MAX};
@@ -218,7 +220,8 @@ impl Control {
         }
     }
 
-    /// Leaves a call to the next thread that comes by, since this one may be inside [`tell`](Self::tell).
+    /// Leaves a call to the next thread that comes by, since this one may be inside
+    /// [`tell`](Self::tell).
     fn keep(&self, call: Call) {
         self.kept.lock().expect("no panic while the lock is held").push_back(call);
     }

@@ -1,7 +1,8 @@
 //! The inside of a session: what exports, imports, buffers and transfers share.
 //!
-//! Invariant: commands are posted under one lock, in the order in which their callers got it; everything that comes from the node is collected under another one, by
-//! whichever thread looks first. Once the node is gone no call waits.
+//! Invariant: commands are posted under one lock, in the order in which their callers got it;
+//! everything that comes from the node is collected under another one, by whichever thread looks
+//! first. Once the node is gone no call waits.
 
 use crate::collector::Collector;
 use crate::control::{Answered, Control};
@@ -132,7 +133,8 @@ impl Core {
         self.waiting.waiter.deadline(after)
     }
 
-    /// Time for waits that have no deadline of their own: what the calling thread has set, else the session's.
+    /// Time for waits that have no deadline of their own: what the calling thread has set, else the
+    /// session's.
     pub(crate) fn timeout(&self) -> Duration {
         patience().timeout.unwrap_or(self.timeout)
     }
@@ -186,7 +188,8 @@ impl Core {
         }
     }
 
-    /// Whether this is a child of the process that attached: it must touch nothing that the parent shares with the node.
+    /// Whether this is a child of the process that attached: it must touch nothing that the parent
+    /// shares with the node.
     pub(crate) fn is_forked(&self) -> bool {
         !matches!(self.hot.state(), ALIVE | GONE)
     }
@@ -221,8 +224,9 @@ impl Core {
         self.wait_for(deadline, None, ready)
     }
 
-    /// As [`wait`](Self::wait), for a word of exported memory. It naps instead of sleeping, for a store by another process wakes nobody; but the node wakes it
-    /// after it has put short data there.
+    /// As [`wait`](Self::wait), for a word of exported memory. It naps instead of sleeping, for a
+    /// store by another process wakes nobody; but the node wakes it after it has put short data
+    /// there.
     #[inline]
     pub(crate) fn wait_word<T>(&self, deadline: Deadline, ready: impl FnMut() -> Option<T>) -> Result<T, End> {
         self.wait_for(deadline, Some(NAP_MIN), ready)

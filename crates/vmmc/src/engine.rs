@@ -1,7 +1,9 @@
 //! Transfers through the engine: to other nodes, and to exports of this node that cannot be mapped.
 //!
-//! Invariant: memory that a command names is held by its slot until the completion; the caller's own memory is never named, only copied, so it is free on return.
-//! Commands of one thread are posted in the order of its calls. Source: [UTLB §4.1] command post buffer; [NT §3.1] short data inline.
+//! Invariant: memory that a command names is held by its slot until the completion; the caller's
+//! own memory is never named, only copied, so it is free on return. Commands of one thread are
+//! posted in the order of its calls. Source: [UTLB §4.1] command post buffer; [NT §3.1] short data
+//! inline.
 
 use crate::buffer::Buffer;
 use crate::core::{Core, End, Limit, count};
@@ -94,8 +96,9 @@ impl Shared {
         self.send_staged(offset, data, options, limit)
     }
 
-    /// Sends short data past the command ring, if the node is in this process and nothing stands before it; says whether it did. What has come from the node is
-    /// looked at afterwards: somebody waits for the data.
+    /// Sends short data past the command ring, if the node is in this process and nothing stands
+    /// before it; says whether it did. What has come from the node is looked at afterwards:
+    /// somebody waits for the data.
     #[inline]
     fn send_now(&self, offset: u64, data: &[u8]) -> Result<bool, TransferError> {
         let core = &*self.core;
@@ -115,7 +118,8 @@ impl Shared {
         Ok(true)
     }
 
-    /// Sends in pieces that stay in staging memory until they have arrived; only the last one carries counter and notification.
+    /// Sends in pieces that stay in staging memory until they have arrived; only the last one
+    /// carries counter and notification.
     fn send_staged(
         &self,
         offset: u64,
@@ -250,7 +254,8 @@ impl Shared {
         Ok(())
     }
 
-    /// A chunk for the next piece of a fetch: waits for one only if nothing is under way, which would give one back.
+    /// A chunk for the next piece of a fetch: waits for one only if nothing is under way, which
+    /// would give one back.
     fn next_chunk(
         &self,
         left: usize,

@@ -1,7 +1,8 @@
 //! What can go wrong, one enum per operation.
 //!
-//! Invariant: every message names the thing, the numbers and the next step; every enum can be compared in tests. What a peer or a user does wrong arrives
-//! here; what this library does wrong is an assertion.
+//! Invariant: every message names the thing, the numbers and the next step; every enum can be
+//! compared in tests. What a peer or a user does wrong arrives here; what this library does wrong
+//! is an assertion.
 
 use crate::Rights;
 use std::time::Duration;
@@ -213,7 +214,8 @@ pub enum ExportError {
     },
 }
 
-/// Why an export could not be ended in the regular way. The export is gone from the caller's view in any case.
+/// Why an export could not be ended in the regular way. The export is gone from the caller's view
+/// in any case.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum UnexportError {
     /// The node refused or did not answer.
@@ -281,7 +283,8 @@ impl ExportError {
     }
 }
 
-/// Why data did not move: sends, fetches, atomics, flushes. `import` is the name of the import as in `"frames" (export 12.3 of process 77 on node a)`.
+/// Why data did not move: sends, fetches, atomics, flushes. `import` is the name of the import as
+/// in `"frames" (export 12.3 of process 77 on node a)`.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum TransferError {
     /// The exporter took the export back.

@@ -1,6 +1,7 @@
 //! Which path an import's transfers take, and why not a better one.
 //!
-//! Invariant: what is said here is what the transfers do; the path is decided when the import is made.
+//! Invariant: what is said here is what the transfers do; the path is decided when the import is
+//! made.
 
 use serde::{Serialize, Serializer};
 use std::fmt;
@@ -18,7 +19,8 @@ pub enum Path {
     Network,
 }
 
-/// Why an import goes the way it goes. `Display` gives a paragraph for people, `Serialize` fields for programs.
+/// Why an import goes the way it goes. `Display` gives a paragraph for people, `Serialize` fields
+/// for programs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Explanation {
     /// The import, as in `"frames" (export 12.3 of process 77 on node a)`.

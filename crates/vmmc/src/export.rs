@@ -1,7 +1,8 @@
 //! Exports: memory that others may import, and its end.
 //!
-//! Invariant: when [`Export::unexport`] has returned successfully, no importer's byte arrives in this memory any more. Source: [NT §3.1]; revocation by moving pages
-//! is our departure, since a mapping held by another process cannot be taken back (DESIGN §3).
+//! Invariant: when [`Export::unexport`] has returned successfully, no importer's byte arrives in
+//! this memory any more. Source: [NT §3.1]; revocation by moving pages is our departure, since a
+//! mapping held by another process cannot be taken back (DESIGN §3).
 
 use crate::core::Core;
 use crate::error::{AccessError, CallError, ExportError, UnexportError, WaitError};
@@ -59,8 +60,9 @@ pub struct ExportBuilder {
 /// How an ended export was made unreachable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Revocation {
-    /// The engine refuses, and mapped transfers have stopped at the gate. A hostile importer that stores through its mapping without the library could still reach
-    /// the old pages: use [`Export::unexport_moving`] against such.
+    /// The engine refuses, and mapped transfers have stopped at the gate. A hostile importer that
+    /// stores through its mapping without the library could still reach the old pages: use
+    /// [`Export::unexport_moving`] against such.
     Gate,
     /// The content was moved onto other pages; whoever still maps the old ones reaches nothing.
     Moved,
@@ -80,7 +82,8 @@ impl ExportBuilder {
         }
     }
 
-    /// Name for importers, 1 to 255 bytes, unique among those of this user on the node; without one it is imported by id.
+    /// Name for importers, 1 to 255 bytes, unique among those of this user on the node; without one
+    /// it is imported by id.
     pub fn name(mut self, name: &str) -> Self {
         self.name = Some(name.to_string());
         self
@@ -104,19 +107,22 @@ impl ExportBuilder {
         self
     }
 
-    /// Whether incoming data may be redirected; default false. Such an export is served by the engine also on its own node, since the node must see every byte.
+    /// Whether incoming data may be redirected; default false. Such an export is served by the
+    /// engine also on its own node, since the node must see every byte.
     pub fn redirectable(mut self, redirectable: bool) -> Self {
         self.redirectable = redirectable;
         self
     }
 
-    /// Whether importers on this node may map the memory; default true. Without, they go through the engine, and nobody can touch the pages after the end.
+    /// Whether importers on this node may map the memory; default true. Without, they go through
+    /// the engine, and nobody can touch the pages after the end.
     pub fn mappable(mut self, mappable: bool) -> Self {
         self.mappable = mappable;
         self
     }
 
-    /// Makes the export. Its memory is reserved now: a shortage is an error here and never a signal later.
+    /// Makes the export. Its memory is reserved now: a shortage is an error here and never a signal
+    /// later.
     ///
     /// # Errors
     /// [`ExportError`].
@@ -173,8 +179,8 @@ impl Export {
         self.piece().region().clone()
     }
 
-    /// First byte in this process, for callers that take the responsibility of shared memory themselves: valid as long as the export or its
-    /// [`region`](Self::region) lives.
+    /// First byte in this process, for callers that take the responsibility of shared memory
+    /// themselves: valid as long as the export or its [`region`](Self::region) lives.
     pub fn as_ptr(&self) -> *mut u8 {
         self.piece().as_ptr()
     }
@@ -207,11 +213,13 @@ impl Export {
         self.piece().word(offset)
     }
 
-    /// Waits the session's timeout until a word satisfies a condition; gives its value. Everything sent before that word by the same process is then visible.
+    /// Waits the session's timeout until a word satisfies a condition; gives its value. Everything
+    /// sent before that word by the same process is then visible.
     ///
-    /// It polls, yields the processor, then sleeps: the node wakes it for short data (up to 4 KiB) that comes through the engine. A store by another process of
-    /// this node, or a word at the end of long data, wakes nobody and is found after a nap of up to 1 ms; to block without naps, ask the sender for a
-    /// notification.
+    /// It polls, yields the processor, then sleeps: the node wakes it for short data (up to 4 KiB)
+    /// that comes through the engine. A store by another process of this node, or a word at the end
+    /// of long data, wakes nobody and is found after a nap of up to 1 ms; to block without naps,
+    /// ask the sender for a notification.
     ///
     /// # Errors
     /// [`WaitError`].
@@ -236,8 +244,9 @@ impl Export {
         })
     }
 
-    /// Ends the export. When this returns no further byte arrives from anybody who uses the library, and, if an importer had bound itself or was stopped in the
-    /// middle of a transfer, the content has been moved onto other pages.
+    /// Ends the export. When this returns no further byte arrives from anybody who uses the
+    /// library, and, if an importer had bound itself or was stopped in the middle of a transfer,
+    /// the content has been moved onto other pages.
     ///
     /// # Errors
     /// [`UnexportError`].
@@ -245,7 +254,8 @@ impl Export {
         self.end(false)
     }
 
-    /// Ends the export and moves its content onto other pages (one copy), without relying on importers. Other threads must not store to the memory meanwhile.
+    /// Ends the export and moves its content onto other pages (one copy), without relying on
+    /// importers. Other threads must not store to the memory meanwhile.
     ///
     /// # Errors
     /// [`UnexportError`].
@@ -275,7 +285,8 @@ impl Export {
         self.core.take_notification(self.taker())
     }
 
-    /// Runs a handler on a thread of its own for every notification of this export, which other takers then no longer see.
+    /// Runs a handler on a thread of its own for every notification of this export, which other
+    /// takers then no longer see.
     ///
     /// # Errors
     /// [`WaitError`].
@@ -337,7 +348,8 @@ impl Export {
         match answer {
             Ok((Answer::Unexported { must_move: false }, _)) => Ok(Revocation::Gate),
             Ok((Answer::Unexported { must_move: true }, _)) => self.move_pages(piece),
-            // With the node everything it granted through the engine is gone too; only mappings remain, and moving frees us of them.
+            // With the node everything it granted through the engine is gone too; only mappings
+            // remain, and moving frees us of them.
             Err(CallError::NodeGone { .. }) if moving => self.move_pages(piece),
             Ok(_) => Err(error(self.core.wrong_answer("to an unexport"))),
             Err(e) => Err(error(e)),

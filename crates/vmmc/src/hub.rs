@@ -1,7 +1,9 @@
 //! Where notifications queue in the process until somebody takes them.
 //!
-//! Invariant: a notification is in at most one queue, taken at most once, and every one that came is counted as taken, queued, lost or stale; those of one sender stay
-//! in order. A process that writes into its ring what its import would not let it say is not believed. Source: [NT §3.1] notifications can be blocked and unblocked, for all buffers and for one.
+//! Invariant: a notification is in at most one queue, taken at most once, and every one that came
+//! is counted as taken, queued, lost or stale; those of one sender stay in order. A process that
+//! writes into its ring what its import would not let it say is not believed. Source: [NT §3.1]
+//! notifications can be blocked and unblocked, for all buffers and for one.
 
 use crate::limits::{NOTIFICATIONS_EARLY_MAX, NOTIFICATIONS_MAX, NOTIFICATIONS_PER_EXPORT_MAX};
 use crate::notification::Notification;

@@ -1,7 +1,8 @@
 //! Imports: proxy receive buffers, and the deliberate updates and fetches through them.
 //!
-//! Invariant: every transfer is checked here against length and rights of the import before it reaches mapped memory or the command ring. Source: [NT §3.1],
-//! [SHRIMP §2] deliberate update; gather, scatter and remote atomics as every peer library has them.
+//! Invariant: every transfer is checked here against length and rights of the import before it
+//! reaches mapped memory or the command ring. Source: [NT §3.1], [SHRIMP §2] deliberate update;
+//! gather, scatter and remote atomics as every peer library has them.
 
 use crate::core::{Core, End, Limit, count};
 use crate::error::{CallError, ImportError, TransferError, millis};
@@ -21,9 +22,11 @@ use vmmc_host::handshake::fence;
 use vmmc_host::{Deadline, Protection, Region, RegionError};
 use vmmc_nic::{ExportId, OpError, Rights};
 
-/// A proxy receive buffer: access to another process's export. Dropping it gives the import back, after its posted sends have arrived (or one second).
+/// A proxy receive buffer: access to another process's export. Dropping it gives the import back,
+/// after its posted sends have arrived (or one second).
 ///
-/// All calls can be made from any thread. Errors of sends that had already returned are told by the next call on the import, at the latest by [`flush`](Import::flush).
+/// All calls can be made from any thread. Errors of sends that had already returned are told by the
+/// next call on the import, at the latest by [`flush`](Import::flush).
 ///
 /// ```
 /// # let node = vmmc_node::Embedded::start(vmmc_node::NodeConfig::new("doc-import").key(vmmc_node::KeySource::Plain))?;
@@ -126,26 +129,30 @@ impl ImportBuilder {
         self
     }
 
-    /// Takes the export of this user only. By default a name means an export of this process's own user, or else one of root: names belong to users, and nobody
-    /// can take one before its user does. An id means its export, whoever has it.
+    /// Takes the export of this user only. By default a name means an export of this process's own
+    /// user, or else one of root: names belong to users, and nobody can take one before its user
+    /// does. An id means its export, whoever has it.
     pub fn owner(mut self, uid: u32) -> Self {
         self.owner = Owner::User(uid);
         self
     }
 
-    /// Takes an export of whoever has one of this name and lets this process import it: its own user first, then root. [`Import::owner`] tells whose it is.
+    /// Takes an export of whoever has one of this name and lets this process import it: its own
+    /// user first, then root. [`Import::owner`] tells whose it is.
     pub fn any_owner(mut self) -> Self {
         self.owner = Owner::Any;
         self
     }
 
-    /// Rights wanted; default read and write. Without read the memory cannot be mapped, and transfers go through the engine.
+    /// Rights wanted; default read and write. Without read the memory cannot be mapped, and
+    /// transfers go through the engine.
     pub fn rights(mut self, rights: Rights) -> Self {
         self.rights = rights;
         self
     }
 
-    /// Wait this long for an export that does not exist yet; without this a missing export is an error at once.
+    /// Wait this long for an export that does not exist yet; without this a missing export is an
+    /// error at once.
     pub fn wait(mut self, timeout: Duration) -> Self {
         self.wait = Some(timeout);
         self
@@ -249,8 +256,10 @@ impl Import {
         &self.shared.node
     }
 
-    /// The mapped memory, if transfers are copies by the caller: valid as long as the import lives. Loads through it see what the exporter's memory holds, or held
-    /// at the end of the export. Stores through it need a [`Binding`](crate::Binding), which tells the exporter that they happen.
+    /// The mapped memory, if transfers are copies by the caller: valid as long as the import lives.
+    /// Loads through it see what the exporter's memory holds, or held at the end of the export.
+    /// Stores through it need a [`Binding`](crate::Binding), which tells the exporter that they
+    /// happen.
     pub fn as_ptr(&self) -> Option<*const u8> {
         self.mapped.as_ref().map(|mapped| mapped.region().as_ptr().cast_const())
     }
@@ -277,8 +286,10 @@ impl Import {
         }
     }
 
-    /// What this process moved through it by copies of its own; nothing if it is not mapped. What stores through a [`Binding`](crate::Binding) moved is not counted, nor what
-    /// threads moved that came when all 1,024 counters of the session were taken; [`Session::stats`] has those too.
+    /// What this process moved through it by copies of its own; nothing if it is not mapped. What
+    /// stores through a [`Binding`](crate::Binding) moved is not counted, nor what threads moved
+    /// that came when all 1,024 counters of the session were taken; [`Session::stats`] has those
+    /// too.
     pub fn moved(&self) -> Moved {
         self.mapped.as_ref().map(Mapped::moved).unwrap_or_default()
     }
@@ -297,13 +308,15 @@ impl Import {
         }
     }
 
-    /// Deliberate update: copies `data` to the export, any alignment, any length. The data may be reused on return.
+    /// Deliberate update: copies `data` to the export, any alignment, any length. The data may be
+    /// reused on return.
     ///
-    /// On a mapped import the data is in the receiver's memory on return. Otherwise it is on its way; [`flush`](Self::flush) waits for it, and should come before the
-    /// process ends.
+    /// On a mapped import the data is in the receiver's memory on return. Otherwise it is on its
+    /// way; [`flush`](Self::flush) waits for it, and should come before the process ends.
     ///
     /// # Errors
-    /// [`TransferError`]; nothing has moved, except after [`TransferError::TimedOut`], when the data may still arrive.
+    /// [`TransferError`]; nothing has moved, except after [`TransferError::TimedOut`], when the
+    /// data may still arrive.
     #[inline]
     pub fn send(&self, offset: u64, data: &[u8]) -> Result<(), TransferError> {
         let shared = &*self.shared;
@@ -363,7 +376,8 @@ impl Import {
         Ok(())
     }
 
-    /// Remote fetch into any memory, any alignment, any length. Sees what this process sent to the same node before.
+    /// Remote fetch into any memory, any alignment, any length. Sees what this process sent to the
+    /// same node before.
     ///
     /// # Errors
     /// [`TransferError`]; the memory may have been written in part.
@@ -379,7 +393,8 @@ impl Import {
 
     /// Adds to an aligned word; gives the old value.
     ///
-    /// Needs [`Rights::ATOMIC`] ([`TransferError::NoRight`] else), which an import has only if it asks for it: `.rights(Rights::ALL)`.
+    /// Needs [`Rights::ATOMIC`] ([`TransferError::NoRight`] else), which an import has only if it
+    /// asks for it: `.rights(Rights::ALL)`.
     ///
     /// # Errors
     /// [`TransferError`].
@@ -408,7 +423,8 @@ impl Import {
 
     /// Stores `new` in an aligned word if it is `expected`; gives the old value.
     ///
-    /// Needs [`Rights::ATOMIC`] ([`TransferError::NoRight`] else), which an import has only if it asks for it: `.rights(Rights::ALL)`.
+    /// Needs [`Rights::ATOMIC`] ([`TransferError::NoRight`] else), which an import has only if it
+    /// asks for it: `.rights(Rights::ALL)`.
     ///
     /// # Errors
     /// [`TransferError`].
@@ -426,7 +442,8 @@ impl Import {
 
     /// Stores `new` in an aligned word; gives the old value.
     ///
-    /// Needs [`Rights::ATOMIC`] ([`TransferError::NoRight`] else), which an import has only if it asks for it: `.rights(Rights::ALL)`.
+    /// Needs [`Rights::ATOMIC`] ([`TransferError::NoRight`] else), which an import has only if it
+    /// asks for it: `.rights(Rights::ALL)`.
     ///
     /// # Errors
     /// [`TransferError`].
@@ -438,7 +455,8 @@ impl Import {
         }
     }
 
-    /// Returns when all that this process sent before to the export's node is in memory there, or the error of a posted send that failed.
+    /// Returns when all that this process sent before to the export's node is in memory there, or
+    /// the error of a posted send that failed.
     ///
     /// # Errors
     /// [`TransferError`].
@@ -584,7 +602,8 @@ impl Drop for Import {
             }
         }
         if shared.posted.load(Ordering::Relaxed) && self.broken().is_none() {
-            // Posted sends are promised to arrive; giving the import back at once would cut them off. Their errors have nobody left to hear them.
+            // Posted sends are promised to arrive; giving the import back at once would cut them
+            // off. Their errors have nobody left to hear them.
             let _ = shared.flush_engine(&Limit::within(&shared.core, DROP_FLUSH));
         }
         shared.core.imports.remove(shared.id);

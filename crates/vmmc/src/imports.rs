@@ -1,6 +1,7 @@
 //! Imports of the session as the node's news find them.
 //!
-//! Invariant: an error of a posted send is told once, by the next call on its import; the end of an import is told by every call.
+//! Invariant: an error of a posted send is told once, by the next call on its import; the end of an
+//! import is told by every call.
 
 use crate::limits::BROKEN_EARLY_MAX;
 use std::collections::{HashMap, VecDeque};

@@ -1,4 +1,5 @@
-//! One classification of all errors, for programs that decide by kind: the C interface's status codes and Python's exceptions are made of it.
+//! One classification of all errors, for programs that decide by kind: the C interface's status
+//! codes and Python's exceptions are made of it.
 //!
 //! Invariant: a number is given to one kind for ever; new kinds get new numbers.
 
@@ -11,7 +12,8 @@ use vmmc_host::RegionError;
 use vmmc_host::adopt::AdoptError;
 use vmmc_host::control::RefusalCode;
 
-/// What an error is about, whichever call it came from. The numbers are the status codes of the C interface.
+/// What an error is about, whichever call it came from. The numbers are the status codes of the C
+/// interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {

@@ -1,5 +1,6 @@
-//! Virtual memory-mapped communication: a process exports part of its memory, another one imports it and then writes to it or reads from it, without a
-//! system call (on one node) and without the receiver doing anything.
+//! Virtual memory-mapped communication: a process exports part of its memory, another one imports
+//! it and then writes to it or reads from it, without a system call (on one node) and without the
+//! receiver doing anything.
 //!
 //! ```text
 //!    owner                                         user (same node, or another one)
@@ -26,17 +27,23 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! **Promises.** Every wait has a deadline (5 s unless set otherwise), and every failure an error that names the thing, the numbers and the next step. Once
-//! [`Export::unexport`] has returned no further byte arrives. A dead process, daemon or node is an error within a second (unreachable nodes: five), never a hang. Memory is
-//! reserved when it is exported, so a shortage is an error then and never a signal later. What order data becomes visible in is written down in
-//! [`memory_model`], with the test that holds each promise. All handles can be used from any thread.
+//! **Promises.** Every wait has a deadline (5 s unless set otherwise), and every failure an error
+//! that names the thing, the numbers and the next step. Once [`Export::unexport`] has returned no
+//! further byte arrives. A dead process, daemon or node is an error within a second (unreachable
+//! nodes: five), never a hang. Memory is reserved when it is exported, so a shortage is an error
+//! then and never a signal later. What order data becomes visible in is written down in
+//! [`memory_model`], with the test that holds each promise. All handles can be used from any
+//! thread.
 //!
-//! **Does not.** It copies no memory behind your back after a call has returned, other than what the call says. It takes no signals, and needs no async runtime. A child of
-//! a fork cannot use its parent's session (it gets an error); it attaches anew. Data that is still on its way when the process ends does not arrive: [`Import::flush`].
+//! **Does not.** It copies no memory behind your back after a call has returned, other than what
+//! the call says. It takes no signals, and needs no async runtime. A child of a fork cannot use its
+//! parent's session (it gets an error); it attaches anew. Data that is still on its way when the
+//! process ends does not arrive: [`Import::flush`].
 //!
 //! # The node
 //!
-//! [`Session::attach`] talks to a daemon of the same user. A program can also bring its own node, which runs while callers wait:
+//! [`Session::attach`] talks to a daemon of the same user. A program can also bring its own node,
+//! which runs while callers wait:
 //!
 //! ```
 //! use vmmc_node::{Embedded, KeySource, NodeConfig};

@@ -1,13 +1,15 @@
 //! Named bounds of the library.
 //!
-//! Invariant: every queue, table and retry of this crate takes its bound from here, with the reason for the number.
+//! Invariant: every queue, table and retry of this crate takes its bound from here, with the reason
+//! for the number.
 
 use std::time::Duration;
 use vmmc_host::limits::{COMPLETION_SLOTS, INLINE_BYTES_MAX as SLOT_INLINE, LANES};
 
 /// Default of all waits: the time within which a dead node is an error.
 pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(5);
-/// How much longer than the node we wait for its answer, so that its own "timed out", which says more, comes first.
+/// How much longer than the node we wait for its answer, so that its own "timed out", which says
+/// more, comes first.
 pub const ANSWER_GRACE: Duration = Duration::from_millis(500);
 /// How long an attach waits for a node that it started itself.
 pub const START_TIMEOUT: Duration = Duration::from_secs(10);
@@ -18,38 +20,47 @@ pub const START_LINGER_S: u64 = 60;
 
 /// Bytes of a send that travel in the descriptor.
 pub const INLINE_BYTES_MAX: usize = SLOT_INLINE;
-/// Redirections of one process at once: twice what one export may have; each holds a place in the completion ring.
+/// Redirections of one process at once: twice what one export may have; each holds a place in the
+/// completion ring.
 pub const REDIRECTIONS_MAX: usize = 128;
 /// Places in the completion ring kept for reports of failed sends.
 pub const FAILURE_PLACES: usize = 64;
 /// Transfers that can be outstanding: the rest of the completion ring, which so never overflows.
 pub const TRANSFERS_MAX: usize = COMPLETION_SLOTS - REDIRECTIONS_MAX - FAILURE_PLACES;
 
-/// Staging chunks, (bytes, how many), smallest first: short messages must not wait for long ones; the largest are big enough to keep the engine's packets
-/// full and small enough that copying one overlaps with sending the one before. 2.75 MiB together, made at first use.
+/// Staging chunks, (bytes, how many), smallest first: short messages must not wait for long ones;
+/// the largest are big enough to keep the engine's packets full and small enough that copying one
+/// overlaps with sending the one before. 2.75 MiB together, made at first use.
 pub const STAGING: [(u64, u32); 3] = [(4 << 10, 64), (32 << 10, 16), (256 << 10, 8)];
 /// Largest staging chunk, bytes.
 pub const STAGING_CHUNK_MAX: u64 = STAGING[2].0;
-/// Part of the chunks of a size that one import may hold, so that a node that does not answer cannot stop sends to others: one in this many.
+/// Part of the chunks of a size that one import may hold, so that a node that does not answer
+/// cannot stop sends to others: one in this many.
 pub const STAGING_SHARE: u32 = 2;
 /// Largest memory kept for the next long notified send, bytes; longer ones allocate each time.
 pub const LONG_SEND_KEPT_MAX: u64 = 16 << 20;
 
-/// Pages of the caller's memory that a session keeps pinned unless told otherwise: 64 MiB, less where RLIMIT_MEMLOCK is lower.
+/// Pages of the caller's memory that a session keeps pinned unless told otherwise: 64 MiB, less
+/// where RLIMIT_MEMLOCK is lower.
 pub const PINNED_PAGES_DEFAULT: usize = 16_384;
 /// Pages that one command names: longer transfers are several.
 pub const PINNED_PIECE_PAGES: usize = 1024;
-/// Sends of plain slices of up to so many pages are copied: that is faster than to ask the kernel whether the slice still lies on its pinned pages (`vmmc bench utlb`).
+/// Sends of plain slices of up to so many pages are copied: that is faster than to ask the kernel
+/// whether the slice still lies on its pinned pages (`vmmc bench utlb`).
 pub const PINNED_COPIED_PAGES: usize = 8;
-/// Least bytes of whole pages worth pinning when the ends of a transfer lie on other pages and need commands of their own.
+/// Least bytes of whole pages worth pinning when the ends of a transfer lie on other pages and need
+/// commands of their own.
 pub const PINNED_EDGED_BYTES_MIN: usize = 16 << 10;
 /// Bytes of a trace that are kept before they go to its file: some thousands of records.
 pub const TRACE_BUFFER_BYTES: usize = 64 << 10;
-/// Records of a thread that wait to be written: what fits beside the program's own data into a small cache.
+/// Records of a thread that wait to be written: what fits beside the program's own data into a
+/// small cache.
 pub const TRACE_RING_RECORDS: usize = 1024;
-/// Threads that record at a time without waiting for each other: twice the lanes of a process. Further ones write each record to the file at once.
+/// Threads that record at a time without waiting for each other: twice the lanes of a process.
+/// Further ones write each record to the file at once.
 pub const TRACE_RINGS_MAX: usize = 2 * LANES;
-/// Programs that a recorded process runs one after the other, each in the place of the one before; a further one takes the place of the first in the trace.
+/// Programs that a recorded process runs one after the other, each in the place of the one before;
+/// a further one takes the place of the first in the trace.
 pub const TRACE_PROGRAMS_MAX: u32 = 1000;
 /// Times that a transfer tries again when mappings change under it, before it copies.
 pub const PIN_TRIES: u32 = 3;
@@ -69,19 +80,23 @@ pub const BROKEN_EARLY_MAX: usize = 1024;
 /// Dead exporters whose notification rings are kept before they are swept out.
 pub const PEERS_BEFORE_SWEEP: usize = 64;
 
-/// Calls sent without waiting for the reply, before replies are collected: they fit the socket buffer many times.
+/// Calls sent without waiting for the reply, before replies are collected: they fit the socket
+/// buffer many times.
 pub const UNREAD_REPLIES_MAX: usize = 16;
-/// Calls kept for later when the control socket is full; further ones are dropped, and the node forgets their objects when the process leaves.
+/// Calls kept for later when the control socket is full; further ones are dropped, and the node
+/// forgets their objects when the process leaves.
 pub const TELLS_KEPT_MAX: usize = 4096;
 
 /// Lane that threads share when all others are taken.
 pub const SHARED_LANE: u32 = LANES as u32 - 1;
 
-/// First pause while waiting for room in the command ring, which nobody announces, or for a word in memory, which only the node does, after short data.
+/// First pause while waiting for room in the command ring, which nobody announces, or for a word in
+/// memory, which only the node does, after short data.
 pub const NAP_MIN: Duration = Duration::from_micros(50);
 /// Longest such pause: 1,000 wake-ups a second cost one percent of a core.
 pub const NAP_MAX: Duration = Duration::from_millis(1);
-/// Longest sleep of a thread that waits on a node in this process. Its news wakes the thread; this bounds what a kind of node that forgets to would cost.
+/// Longest sleep of a thread that waits on a node in this process. Its news wakes the thread; this
+/// bounds what a kind of node that forgets to would cost.
 pub const STEPPED_SLICE: Duration = Duration::from_millis(100);
 /// How long a dropped import may wait for its posted sends to arrive.
 pub const DROP_FLUSH: Duration = Duration::from_secs(1);
@@ -92,12 +107,15 @@ pub const JOB_RANKS_MAX: usize = 1024;
 pub const JOB_NODES_MAX: usize = 64;
 /// Longest value of an allgather, bytes: a name, an address, an id and some numbers.
 pub const ALLGATHER_BYTES_MAX: usize = 256;
-/// How long a rank waits for the table of its job, or for a change of it to be written: the supervisor exports it before it starts anybody, and writes it in
-/// microseconds, so this is the time of a busy machine.
+/// How long a rank waits for the table of its job, or for a change of it to be written: the
+/// supervisor exports it before it starts anybody, and writes it in microseconds, so this is the
+/// time of a busy machine.
 pub const JOB_TABLE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time between two looks at the members while a collective call waits: a dead one is an error within a second.
+/// Time between two looks at the members while a collective call waits: a dead one is an error
+/// within a second.
 pub const JOB_LOOK: Duration = Duration::from_millis(50);
-/// Time between two looks, while a member waits for changes, whether the wait was interrupted: news wake it at once.
+/// Time between two looks, while a member waits for changes, whether the wait was interrupted: news
+/// wake it at once.
 pub const JOB_NEWS_LOOK: Duration = Duration::from_millis(20);
 /// How long nodes may take to come up with a supervisor.
 pub const LAUNCH_TIMEOUT: Duration = Duration::from_secs(10);
@@ -105,13 +123,16 @@ pub const LAUNCH_TIMEOUT: Duration = Duration::from_secs(10);
 pub const LAUNCH_LOOK: Duration = Duration::from_millis(50);
 /// Output of ranks that waits for somebody to take it, bytes; then ranks wait in their writes.
 pub const JOB_EVENT_BYTES_MAX: usize = 1 << 20;
-/// Standard input under way to one rank, bytes: what it has not read does not hold up what is for others.
+/// Standard input under way to one rank, bytes: what it has not read does not hold up what is for
+/// others.
 pub const JOB_INPUT_BYTES_MAX: u64 = 128 << 10;
-/// Bytes of the ring on either side of a link: a round trip between nodes at several hundred MB/s, and little to reserve.
+/// Bytes of the ring on either side of a link: a round trip between nodes at several hundred MB/s,
+/// and little to reserve.
 pub const LINK_RING_BYTES: u64 = 256 << 10;
 /// Bytes of one send through a link: what fits one staging chunk of middle size.
 pub const LINK_PIECE_BYTES: u64 = 32 << 10;
 /// Longest message of a link, bytes: arguments and environment may have a few MiB.
 pub const LINK_MESSAGE_BYTES_MAX: usize = 16 << 20;
-/// How long news of a member may take from one node of a job to another, on a busy machine: errors wait so long for their cause.
+/// How long news of a member may take from one node of a job to another, on a busy machine: errors
+/// wait so long for their cause.
 pub const JOB_NEWS_TIME: Duration = Duration::from_millis(500);

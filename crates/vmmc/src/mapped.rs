@@ -1,8 +1,10 @@
-//! Transfers within a node: copies by the caller into and out of the exporter's mapped memory. No system call, no lock, no allocation, and no look at a clock but for one long send in some
+//! Transfers within a node: copies by the caller into and out of the exporter's mapped memory. No
+//! system call, no lock, no allocation, and no look at a clock but for one long send in some
 //! hundred ([`Stores`]).
 //!
-//! Invariant: bytes move only between [`enter_lane`] with an open gate and [`leave_lane`], so a revocation that has seen gate closed and lane empty is final.
-//! Source: DESIGN §3 "same node", [SHRIMP §2] for the mapping that does the work.
+//! Invariant: bytes move only between [`enter_lane`] with an open gate and [`leave_lane`], so a
+//! revocation that has seen gate closed and lane empty is final. Source: DESIGN §3 "same node",
+//! [SHRIMP §2] for the mapping that does the work.
 
 use crate::lanes;
 use crate::limits::SHARED_LANE;
@@ -47,7 +49,8 @@ pub(crate) struct Mapped {
     generation: u32,
     open: u64,
     import: u64,
-    /// By lane: its meter of this import, 0 before the first transfer. Only the lane's thread touches a place.
+    /// By lane: its meter of this import, 0 before the first transfer. Only the lane's thread
+    /// touches a place.
     meters: Box<[AtomicU16; LANES]>,
     /// How long copies are stored best. Apart from what all sends read.
     stores: Box<Stores>,
@@ -109,7 +112,8 @@ impl Hot {
         self.state.word().store(GONE, Ordering::Release);
     }
 
-    /// A meter for what a lane moves through an import: one of their own, or that of the lane if all are taken.
+    /// A meter for what a lane moves through an import: one of their own, or that of the lane if
+    /// all are taken.
     #[cold]
     fn assign_meter(&self, lane: u32, import: u64) -> u16 {
         let mut meters = self.meters.lock().expect("no panic while the lock is held");

@@ -1,6 +1,7 @@
 //! A piece of registered memory, as exports and buffers hold it.
 //!
-//! Invariant: every access is checked against the piece, not only against its region, which may contain neighbours that belong to somebody else.
+//! Invariant: every access is checked against the piece, not only against its region, which may
+//! contain neighbours that belong to somebody else.
 
 use crate::core::Core;
 use crate::error::{AccessError, BufferError};

@@ -1,6 +1,7 @@
 //! Notifications: taking them by waiting, by handlers, by event loops [NT §3.1].
 //!
-//! Invariant: a notification is seen only after the data it speaks of; it goes to exactly one taker.
+//! Invariant: a notification is seen only after the data it speaks of; it goes to exactly one
+//! taker.
 
 use crate::core::{Core, End};
 use crate::error::{WaitError, millis};
@@ -63,7 +64,8 @@ impl Core {
         }
     }
 
-    /// A notification if one is there; for event loops this also says that the loop is about to sleep when there is none.
+    /// A notification if one is there; for event loops this also says that the loop is about to
+    /// sleep when there is none.
     pub(crate) fn take_notification(&self, taker: Taker) -> Option<Notification> {
         if self.is_forked() {
             return None;
@@ -99,7 +101,8 @@ impl Core {
         }
     }
 
-    /// A descriptor that is readable when a notification may be taken: it watches the process's wake-up and the queue.
+    /// A descriptor that is readable when a notification may be taken: it watches the process's
+    /// wake-up and the queue.
     pub(crate) fn event_fd(&self) -> Result<BorrowedFd<'_>, WaitError> {
         if self.is_forked() {
             return Err(WaitError::Forked { parent: self.pid });

@@ -1,7 +1,9 @@
-//! Exporting processes of this node as an importer sees them: their gates, their wake-up, the notification ring to them.
+//! Exporting processes of this node as an importer sees them: their gates, their wake-up, the
+//! notification ring to them.
 //!
-//! Invariant: there is one [`Peer`] for each exporting process, and one producer for each notification ring, however many imports share them. A process is told
-//! by the inode of its gate table, which is not used again while we map it.
+//! Invariant: there is one [`Peer`] for each exporting process, and one producer for each
+//! notification ring, however many imports share them. A process is told by the inode of its gate
+//! table, which is not used again while we map it.
 
 use crate::limits::PEERS_BEFORE_SWEEP;
 use std::collections::HashMap;
@@ -77,7 +79,8 @@ impl Peer {
         self.dead.store(true, Ordering::Relaxed);
     }
 
-    /// Puts a notification in the ring and wakes the receiver if it sleeps; false if the ring is full, which the receiver finds counted.
+    /// Puts a notification in the ring and wakes the receiver if it sleeps; false if the ring is
+    /// full, which the receiver finds counted.
     pub(crate) fn notify(&self, notification: RawNotification) -> bool {
         let mut guard = self.pair.lock().expect("no panic while the lock is held");
         let Some(pair) = guard.as_mut() else { return false };

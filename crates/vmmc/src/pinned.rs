@@ -1,8 +1,11 @@
-//! Sends from and fetches into any memory of the caller's, without a copy on the way. [UTLB §3, §4.1]
+//! Sends from and fetches into any memory of the caller's, without a copy on the way. [UTLB §3,
+//! §4.1]
 //!
-//! Invariant: only whole pages inside the caller's slice are named by a command, because only those have no other writer; the ends go by copies of their own. The bytes of a
-//! send become visible in the order that any send promises: its last piece is posted when the others have arrived. A fetch that is given up leaves nobody who writes to
-//! the caller's memory: its pages become private again.
+//! Invariant: only whole pages inside the caller's slice are named by a command, because only those
+//! have no other writer; the ends go by copies of their own. The bytes of a send become visible in
+//! the order that any send promises: its last piece is posted when the others have arrived. A fetch
+//! that is given up leaves nobody who writes to the caller's memory: its pages become private
+//! again.
 
 use crate::core::{Limit, count};
 use crate::engine::Ticket;
@@ -21,9 +24,11 @@ use vmmc_utlb::Pages;
 const PIECE_BYTES: usize = PINNED_PIECE_PAGES * PAGE_BYTES;
 
 impl Import {
-    /// Sends from any memory without a copy on the way; returns when the memory may be reused. Its whole pages are pinned at first use and stay pinned, so that later sends
-    /// cost a look at a table. Memory that cannot be pinned (a stack, a file, a few bytes) is copied, and so are [a few pages](crate::PinOptions::copied_up_to) that nobody has
-    /// [lent](crate::Session::lend): that is faster than to make sure that they still are where they were pinned.
+    /// Sends from any memory without a copy on the way; returns when the memory may be reused. Its
+    /// whole pages are pinned at first use and stay pinned, so that later sends cost a look at a
+    /// table. Memory that cannot be pinned (a stack, a file, a few bytes) is copied, and so are [a
+    /// few pages](crate::PinOptions::copied_up_to) that nobody has [lent](crate::Session::lend):
+    /// that is faster than to make sure that they still are where they were pinned.
     ///
     /// # Errors
     /// [`TransferError`]; after [`TransferError::TimedOut`] the memory may still be read.
@@ -84,7 +89,8 @@ impl Import {
         shared.send_engine(offset + body.end as u64, &data[body.end..], options)
     }
 
-    /// Remote fetch into any memory without a copy on the way; pins as [`send_pinned`](Self::send_pinned) does.
+    /// Remote fetch into any memory without a copy on the way; pins as
+    /// [`send_pinned`](Self::send_pinned) does.
     ///
     /// # Errors
     /// [`TransferError`]; the memory may have been written in part, and is not written any more.

@@ -1,12 +1,14 @@
-//! Translations that the program places itself: a table of its own, with indices that it chooses, as the paper's per-process form. [UTLB §3.1]
+//! Translations that the program places itself: a table of its own, with indices that it chooses,
+//! as the paper's per-process form. [UTLB §3.1]
 //!
 //! ```text
 //!  place(index, memory) ── Call::Pin ──▶ the process's table in the node      once
 //!  send_index(index, bytes) ── command {index, bytes} ──▶ entry ──▶ memory     no look at any table here, no cache there
 //! ```
 //!
-//! Invariant: an entry's memory is lent as long as the table lives, so it stays where it is; the node's entry is gone before the memory can be. Whatever a process says of
-//! indices is a claim: an entry that was not placed is refused, or is the garbage page.
+//! Invariant: an entry's memory is lent as long as the table lives, so it stays where it is; the
+//! node's entry is gone before the memory can be. Whatever a process says of indices is a claim: an
+//! entry that was not placed is refused, or is the garbage page.
 
 use crate::core::Core;
 use crate::error::{CallError, PlaceError, TransferError};
@@ -22,8 +24,9 @@ use vmmc_host::region::PAGE_BYTES;
 use vmmc_nic::OpError;
 use vmmc_utlb::{Page, Pages};
 
-/// A table of translations by index; made by [`Session::pinned_table`](crate::Session::pinned_table). Its pages are pinned as long as they stand in it, beside those that the session's own
-/// policy chooses among.
+/// A table of translations by index; made by
+/// [`Session::pinned_table`](crate::Session::pinned_table). Its pages are pinned as long as they
+/// stand in it, beside those that the session's own policy chooses among.
 ///
 /// ```no_run
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -60,7 +63,8 @@ impl<'a> PinnedTable<'a> {
         self.entries.is_empty()
     }
 
-    /// Pins memory and writes its translations into the entries from `index` on, a page each. What stood there goes. Waits the session's timeout.
+    /// Pins memory and writes its translations into the entries from `index` on, a page each. What
+    /// stood there goes. Waits the session's timeout.
     ///
     /// # Errors
     /// [`PlaceError`]: the entries are as they were, or empty.
@@ -110,7 +114,8 @@ impl<'a> PinnedTable<'a> {
         first.and_then(|first| Pages::new(first, entries.len() as u64)).expect("indices are pages")
     }
 
-    /// The memory of some bytes, counted from the entry at `index` on, in pieces within pages; none if an entry is empty.
+    /// The memory of some bytes, counted from the entry at `index` on, in pieces within pages; none
+    /// if an entry is empty.
     fn pieces(&self, index: u32, bytes: Range<usize>) -> Option<Vec<&'a [u8]>> {
         let start = (index as usize).checked_mul(PAGE_BYTES)?;
         let (from, end) = (start.checked_add(bytes.start)?, start.checked_add(bytes.end)?);
@@ -151,11 +156,13 @@ impl Drop for PinnedTable<'_> {
 }
 
 impl Import {
-    /// Sends bytes of memory that stands in a table, without a copy on the way and without a look at any table of this process; returns when the memory may be reused. `bytes` count from
-    /// the start of the entry at `index` and may go on into those behind it.
+    /// Sends bytes of memory that stands in a table, without a copy on the way and without a look
+    /// at any table of this process; returns when the memory may be reused. `bytes` count from the
+    /// start of the entry at `index` and may go on into those behind it.
     ///
     /// # Errors
-    /// [`TransferError`]; [`TransferError::BufferOutOfBounds`] if one of the entries is empty or does not exist.
+    /// [`TransferError`]; [`TransferError::BufferOutOfBounds`] if one of the entries is empty or
+    /// does not exist.
     pub fn send_index(
         &self,
         offset: u64,
@@ -174,19 +181,22 @@ impl Import {
                 size: table.entries.len() as u64 * PAGE_BYTES as u64,
             });
         }
-        // A table of another session means nothing to this one's node; its memory is as good as any.
+        // A table of another session means nothing to this one's node; its memory is as good as
+        // any.
         if self.mapped.is_some() || !Arc::ptr_eq(&shared.core, &table.core) || len == 0 {
             return self.send_pieces(offset, table, index, bytes);
         }
         shared.check_trouble()?;
-        // Pieces of as many pages as one command may name; each has arrived before the next one goes.
+        // Pieces of as many pages as one command may name; each has arrived before the next one
+        // goes.
         let mut done = 0;
         while done < len {
             let start = bytes.start + done;
             let room = PINNED_PIECE_PAGES * PAGE_BYTES - start % PAGE_BYTES;
             let piece = start..start + room.min(len - done);
             let at = offset + done as u64;
-            // Others needed the memory: the node took the translations away, and may give them again.
+            // Others needed the memory: the node took the translations away, and may give them
+            // again.
             let gone = !shared.send_entries(at, table, index, piece.clone())?;
             if gone && !(table.place_again(index, &piece) && shared.send_entries(at, table, index, piece.clone())?) {
                 self.send_pieces(at, table, index, piece.clone())?;

@@ -1,7 +1,10 @@
-//! Transfers of any memory under way: handles to sends and fetches that pin, and memory that is lent for a while.
+//! Transfers of any memory under way: handles to sends and fetches that pin, and memory that is
+//! lent for a while.
 //!
-//! Invariant: the pages of a transfer under way are held, so no policy gives them up. A send borrows its memory until it has arrived. A fetch owns its memory, because a
-//! handle may be forgotten: then the memory is never used for anything else. What is given up before its end is cut off from the memory first.
+//! Invariant: the pages of a transfer under way are held, so no policy gives them up. A send
+//! borrows its memory until it has arrived. A fetch owns its memory, because a handle may be
+//! forgotten: then the memory is never used for anything else. What is given up before its end is
+//! cut off from the memory first.
 
 use crate::core::Limit;
 use crate::engine::Ticket;
@@ -17,8 +20,9 @@ use std::sync::Arc;
 use vmmc_host::Deadline;
 use vmmc_nic::{OpError, Rights};
 
-/// Memory that its owner leaves in place for as long as this value lives, which the borrow proves: nobody can unmap or move it meanwhile, so a send from it needs no look at
-/// what other threads do to mappings. Made by [`Session::lend`](crate::Session::lend).
+/// Memory that its owner leaves in place for as long as this value lives, which the borrow proves:
+/// nobody can unmap or move it meanwhile, so a send from it needs no look at what other threads do
+/// to mappings. Made by [`Session::lend`](crate::Session::lend).
 #[derive(Clone, Copy, Debug)]
 pub struct Lent<'a>(pub(crate) &'a [u8]);
 
@@ -29,7 +33,8 @@ impl<'a> Lent<'a> {
     }
 }
 
-/// A send from the caller's own memory under way; made by [`Import::send_pinned_async`]. Dropping it waits the session's timeout for its end.
+/// A send from the caller's own memory under way; made by [`Import::send_pinned_async`]. Dropping
+/// it waits the session's timeout for its end.
 #[must_use = "dropped at once it waits at once"]
 pub struct PinnedSend<'a> {
     shared: Arc<Shared>,
@@ -79,7 +84,8 @@ impl PinnedSend<'_> {
         self.wait_by(deadline)
     }
 
-    /// As [`wait`](Self::wait), until a deadline; may be called again after [`TransferError::TimedOut`].
+    /// As [`wait`](Self::wait), until a deadline; may be called again after
+    /// [`TransferError::TimedOut`].
     ///
     /// # Errors
     /// [`TransferError`].
@@ -164,7 +170,8 @@ impl Drop for PinnedSend<'_> {
     }
 }
 
-/// A fetch into memory of the caller's under way; made by [`Import::fetch_pinned_async`]. Dropping it gives it up: its memory is cut off from the node, then freed.
+/// A fetch into memory of the caller's under way; made by [`Import::fetch_pinned_async`]. Dropping
+/// it gives it up: its memory is cut off from the node, then freed.
 #[must_use = "a fetch that nobody waits for is given up"]
 pub struct PinnedFetch {
     shared: Arc<Shared>,
@@ -177,7 +184,8 @@ pub struct PinnedFetch {
 }
 
 impl PinnedFetch {
-    /// Whether it is done, well or not: [`wait`](Self::wait) then returns at once. Steps an embedded node.
+    /// Whether it is done, well or not: [`wait`](Self::wait) then returns at once. Steps an
+    /// embedded node.
     pub fn poll(&mut self) -> bool {
         let shared = self.shared.clone();
         if !self.is_done() {
@@ -192,7 +200,8 @@ impl PinnedFetch {
         self.is_done()
     }
 
-    /// Waits the session's timeout. The memory comes back in any case; after an error it may have been written in part, and is not written any more.
+    /// Waits the session's timeout. The memory comes back in any case; after an error it may have
+    /// been written in part, and is not written any more.
     pub fn wait(self) -> (Vec<u8>, Result<(), TransferError>) {
         let deadline = self.shared.core.default_deadline();
         self.wait_by(deadline)
@@ -283,8 +292,10 @@ impl Drop for PinnedFetch {
 }
 
 impl Import {
-    /// Sends from any memory without a copy on the way, and without waiting: the memory stays borrowed until the handle is done. Several may be under way; their pages are
-    /// given up for no other transfer. Bytes become visible in the order that any send promises. Memory that cannot be pinned is copied before the call returns.
+    /// Sends from any memory without a copy on the way, and without waiting: the memory stays
+    /// borrowed until the handle is done. Several may be under way; their pages are given up for no
+    /// other transfer. Bytes become visible in the order that any send promises. Memory that cannot
+    /// be pinned is copied before the call returns.
     ///
     /// # Errors
     /// [`TransferError`]; later errors come with the handle.
@@ -335,8 +346,9 @@ impl Import {
         }
     }
 
-    /// Remote fetch into memory that is given away for the time, without a copy on the way and without waiting. Several may be under way. Pages that cannot be pinned are fetched
-    /// before the call returns.
+    /// Remote fetch into memory that is given away for the time, without a copy on the way and
+    /// without waiting. Several may be under way. Pages that cannot be pinned are fetched before
+    /// the call returns.
     ///
     /// # Errors
     /// [`TransferError`]; later errors come with the handle.
@@ -369,7 +381,8 @@ impl Import {
         Ok(fetch)
     }
 
-    /// As [`send_pinned`](Self::send_pinned), from memory that is [lent](crate::Session::lend): a later use makes no system call at all.
+    /// As [`send_pinned`](Self::send_pinned), from memory that is [lent](crate::Session::lend): a
+    /// later use makes no system call at all.
     ///
     /// # Errors
     /// As for [`send_pinned`](Self::send_pinned).

@@ -1,4 +1,5 @@
-//! Demand pinning, the user's side: which pages of the caller's memory the node can reach, and what to do when it cannot yet. [UTLB §3, Figure 2]
+//! Demand pinning, the user's side: which pages of the caller's memory the node can reach, and what
+//! to do when it cannot yet. [UTLB §3, Figure 2]
 //!
 //! ```text
 //!  transfer ──lookup──▶ pinned ──▶ command with addresses               no call, no message
@@ -6,9 +7,12 @@
 //!               └─ cannot be pinned: the caller copies
 //! ```
 //!
-//! Invariants: a page counts as pinned only while the node has its translation, or had it when it last said so; pages of a transfer under way are no victims; a translation
-//! is used only after it was seen that the caller's bytes still lie in its frame: by a mark in them, because the kernel says that no mapping changes and every change so far
-//! has been heard of, or because they were lent since a moment of which that is known. So memory that was unmapped or moved is never sent or written by its old translation.
+//! Invariants: a page counts as pinned only while the node has its translation, or had it when it
+//! last said so; pages of a transfer under way are no victims; a translation is used only after it
+//! was seen that the caller's bytes still lie in its frame: by a mark in them, because the kernel
+//! says that no mapping changes and every change so far has been heard of, or because they were
+//! lent since a moment of which that is known. So memory that was unmapped or moved is never sent
+//! or written by its old translation.
 
 use crate::core::{Core, count};
 use crate::error::{BufferError, CallError, PlaceError};
@@ -39,7 +43,8 @@ pub struct PinOptions {
 }
 
 impl Default for PinOptions {
-    /// LRU, only what is needed, 64 MiB or three quarters of `RLIMIT_MEMLOCK`; plain slices of up to 8 pages are copied.
+    /// LRU, only what is needed, 64 MiB or three quarters of `RLIMIT_MEMLOCK`; plain slices of up
+    /// to 8 pages are copied.
     fn default() -> Self {
         let locked = locked_bytes_max().map_or(usize::MAX, |bytes| bytes as usize / PAGE_BYTES / 4 * 3);
         PinOptions {
@@ -67,22 +72,26 @@ impl PinOptions {
         self
     }
 
-    /// How many pages to pin at a miss. Pages ahead of need are pinned only where they were before: memory that no transfer has named may be written meanwhile.
+    /// How many pages to pin at a miss. Pages ahead of need are pinned only where they were before:
+    /// memory that no transfer has named may be written meanwhile.
     #[must_use]
     pub fn ahead(mut self, prepin: Prepin) -> Self {
         self.prepin = prepin;
         self
     }
 
-    /// Saves a send from pinned memory its one system call, and a fetch the marks that it leaves in each page. The program promises that no thread gets hold of addresses that another thread is just unmapping, or calls
-    /// [`Session::forget`](crate::Session::forget) before it unmaps pinned memory. Changes that have ended are noticed all the same.
+    /// Saves a send from pinned memory its one system call, and a fetch the marks that it leaves in
+    /// each page. The program promises that no thread gets hold of addresses that another thread is
+    /// just unmapping, or calls [`Session::forget`](crate::Session::forget) before it unmaps pinned
+    /// memory. Changes that have ended are noticed all the same.
     #[must_use]
     pub fn trusting(mut self) -> Self {
         self.trusting = true;
         self
     }
 
-    /// Sends from plain slices of up to so many pages are copied and not pinned, which is faster for a few pages; 0 pins whatever can be pinned. Lent memory, and any memory of a
+    /// Sends from plain slices of up to so many pages are copied and not pinned, which is faster
+    /// for a few pages; 0 pins whatever can be pinned. Lent memory, and any memory of a
     /// [trusting](Self::trusting) session, is pinned however short it is.
     #[must_use]
     pub fn copied_up_to(mut self, pages: usize) -> Self {
@@ -211,7 +220,8 @@ impl Pins {
         len <= self.copied_bytes.load(Ordering::Relaxed)
     }
 
-    /// Makes sure that the node can reach these pages, and holds them for a transfer; none: the caller must copy.
+    /// Makes sure that the node can reach these pages, and holds them for a transfer; none: the
+    /// caller must copy.
     pub(crate) fn hold(&self, core: &Core, mut body: Body<'_>, deadline: impl Fn() -> Deadline) -> Option<Pages> {
         let found = self.try_hold(core, &mut body, deadline);
         if found.is_none() {
@@ -229,7 +239,8 @@ impl Pins {
         for _ in 0..PIN_TRIES {
             let mut stage = self.lock();
             let state = self.state(core, &mut stage)?;
-            // Whether mappings change is asked before the news are looked at: a change that has ended by then is among them.
+            // Whether mappings change is asked before the news are looked at: a change that has
+            // ended by then is among them.
             let asks = !state.trusting && matches!(body, Body::Send(_));
             if asks && state.listener.space().is_changing() || state.listener.has_news() {
                 state.hear();
@@ -345,7 +356,8 @@ impl Pins {
         Ok(())
     }
 
-    /// A transfer into this memory was given up: from now on it reaches pages that are nobody's. Should even that fail, the program must not go on.
+    /// A transfer into this memory was given up: from now on it reaches pages that are nobody's.
+    /// Should even that fail, the program must not go on.
     pub(crate) fn withdraw(&self, body: &mut [u8]) {
         let Stage::Used(state) = &mut *self.lock() else { return };
         let done = state.listener.space().give_private(body);
@@ -476,7 +488,8 @@ impl State {
         true
     }
 
-    /// Asks the node for translations; what it wants back first is given by the policy. No error inside: there is nothing left to give.
+    /// Asks the node for translations; what it wants back first is given by the policy. No error
+    /// inside: there is nothing left to give.
     fn ask(&mut self, core: &Core, pin: &[(Page, Frame)], deadline: Deadline) -> Result<(), Option<CallError>> {
         loop {
             let runs = self.pin_runs(core, pin, deadline).ok_or(None)?;
@@ -496,7 +509,8 @@ impl State {
         }
     }
 
-    /// Tells the node what was unpinned, and asks for what is to be pinned; how many pages must go first.
+    /// Tells the node what was unpinned, and asks for what is to be pinned; how many pages must go
+    /// first.
     fn call_pin(&mut self, core: &Core, pin: Vec<PinRun>, deadline: Deadline) -> Result<u64, BufferError> {
         let untold = std::mem::take(&mut self.untold);
         let mut unpin = page_runs(untold.clone());
@@ -562,7 +576,8 @@ impl State {
         self.regions[at]
     }
 
-    /// Whether the caller's bytes lie in the frames that the node knows: marks them there and looks here.
+    /// Whether the caller's bytes lie in the frames that the node knows: marks them there and looks
+    /// here.
     #[inline]
     fn carries(&mut self, pages: Pages, bytes: &mut [u8]) -> bool {
         self.marks = self.marks.wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -1,7 +1,8 @@
-//! Transfer redirection: incoming data of a default buffer goes where the receiver wants it [NT §3.1].
+//! Transfer redirection: incoming data of a default buffer goes where the receiver wants it [NT
+//! §3.1].
 //!
-//! Invariant: what was posted is told exactly: bytes copied because they had come before, bytes that went straight to the new place, bytes still to come. The
-//! sender knows nothing of it.
+//! Invariant: what was posted is told exactly: bytes copied because they had come before, bytes
+//! that went straight to the new place, bytes still to come. The sender knows nothing of it.
 
 use crate::buffer::Buffer;
 use crate::core::{Core, End};
@@ -73,10 +74,12 @@ impl Redirects {
 }
 
 impl Export {
-    /// Posts another destination for data that comes to a range of this export, which must be redirectable.
+    /// Posts another destination for data that comes to a range of this export, which must be
+    /// redirectable.
     ///
-    /// What has come already (since it was last consumed) is copied now; the rest goes straight to the buffer when it comes. Until the redirection is complete or
-    /// cancelled the buffer's range belongs to it.
+    /// What has come already (since it was last consumed) is copied now; the rest goes straight to
+    /// the buffer when it comes. Until the redirection is complete or cancelled the buffer's range
+    /// belongs to it.
     ///
     /// # Errors
     /// [`RedirectError`]; at most [`Limits::redirections`](crate::Limits::redirections) at once.
@@ -117,7 +120,8 @@ impl Export {
         }
     }
 
-    /// The data in this range of a redirectable export has been used; the next arrival counts as new.
+    /// The data in this range of a redirectable export has been used; the next arrival counts as
+    /// new.
     ///
     /// # Errors
     /// [`RedirectError`].
@@ -172,7 +176,8 @@ impl Redirection {
         }
     }
 
-    /// Ends it: data that has not come goes to the export again. Tells what has happened until then.
+    /// Ends it: data that has not come goes to the export again. Tells what has happened until
+    /// then.
     ///
     /// # Errors
     /// [`RedirectError`].
@@ -219,7 +224,8 @@ impl Redirection {
 impl Drop for Redirection {
     fn drop(&mut self) {
         if !self.ended && !self.is_complete() {
-            // Waits for the node, so that data of sends that begin after this goes to the export. A node that is gone redirects nothing.
+            // Waits for the node, so that data of sends that begin after this goes to the export. A
+            // node that is gone redirects nothing.
             let _ = self.ask(Call::CancelRedirect { redirect: self.redirect });
         }
         self.core.redirects.remove(self.cookie);

@@ -1,7 +1,7 @@
 //! Regions that the node knows.
 //!
-//! Invariant: a region of this process has at most one id at the node at a time, however many exports and buffers use it, and the node forgets it after the last of
-//! them.
+//! Invariant: a region of this process has at most one id at the node at a time, however many
+//! exports and buffers use it, and the node forgets it after the last of them.
 
 use crate::core::Core;
 use crate::error::{BufferError, CallError};

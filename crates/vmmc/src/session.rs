@@ -1,6 +1,7 @@
 //! A process's attachment to its node: the door to exports, imports, buffers and notifications.
 //!
-//! Invariant: all state is behind one shared core; a session can be used from any number of threads. A child of a fork finds its parent's session unusable.
+//! Invariant: all state is behind one shared core; a session can be used from any number of
+//! threads. A child of a fork finds its parent's session unusable.
 
 use crate::attach;
 use crate::buffer::Buffer;
@@ -34,7 +35,8 @@ pub(crate) const NODE_VARIABLE: &str = "VMMC_NODE";
 /// Name of the default node.
 const DEFAULT_NODE: &str = "default";
 
-/// An attachment to a node. Clones are the same attachment; it ends with the last clone and the last export, import and buffer made with it.
+/// An attachment to a node. Clones are the same attachment; it ends with the last clone and the
+/// last export, import and buffer made with it.
 ///
 /// ```
 /// # let node = vmmc_node::Embedded::start(vmmc_node::NodeConfig::new("doc-session").key(vmmc_node::KeySource::Plain))?;
@@ -47,7 +49,8 @@ const DEFAULT_NODE: &str = "default";
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Source: [NT §3.1] export and import through a node; which waits it has is told in [`SessionBuilder::timeout`].
+/// Source: [NT §3.1] export and import through a node; which waits it has is told in
+/// [`SessionBuilder::timeout`].
 #[derive(Clone)]
 pub struct Session {
     core: Arc<Core>,
@@ -66,9 +69,10 @@ pub struct SessionBuilder {
 /// Who the node is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeIdentity {
-    /// Name that other nodes know it by, and that [`node`](crate::ImportBuilder::node) of an import on another node takes. It is the name
-    /// that this session was attached by only where the node was given no other (`vmmc node start --as`) and is not the
-    /// default one, which is known by the name of its machine.
+    /// Name that other nodes know it by, and that [`node`](crate::ImportBuilder::node) of an import
+    /// on another node takes. It is the name that this session was attached by only where the node
+    /// was given no other (`vmmc node start --as`) and is not the default one, which is known by
+    /// the name of its machine.
     pub name: String,
     /// UDP addresses it listens on.
     pub listen: Vec<String>,
@@ -112,8 +116,9 @@ impl SessionBuilder {
         self
     }
 
-    /// Whether to start the node when none runs; default true. The program is `$VMMC_BIN`, else `vmmc` beside the running program or in its parent folders, else on
-    /// the path; the node ends a minute after its last process.
+    /// Whether to start the node when none runs; default true. The program is `$VMMC_BIN`, else
+    /// `vmmc` beside the running program or in its parent folders, else on the path; the node ends
+    /// a minute after its last process.
     pub fn start_node(mut self, start: bool) -> SessionBuilder {
         self.start = start;
         self
@@ -125,7 +130,8 @@ impl SessionBuilder {
         self
     }
 
-    /// Records every transfer of the session in this file, for `vmmc utlb`; what `$VMMC_TRACE` says if this is not called.
+    /// Records every transfer of the session in this file, for `vmmc utlb`; what `$VMMC_TRACE` says
+    /// if this is not called.
     pub fn trace(mut self, file: &Path) -> SessionBuilder {
         self.trace = Some(file.to_path_buf());
         self
@@ -134,7 +140,8 @@ impl SessionBuilder {
     /// Attaches.
     ///
     /// # Errors
-    /// [`AttachError`]. The node must belong to our own user or to root; the kernel says whose it is.
+    /// [`AttachError`]. The node must belong to our own user or to root; the kernel says whose it
+    /// is.
     pub fn attach(self) -> Result<Session, AttachError> {
         let attachment = attach::reach(&self)?;
         self.over(attachment)
@@ -209,7 +216,8 @@ impl Session {
         self.core.usable().is_ok()
     }
 
-    /// Runs an embedded node once; does nothing with a daemon. Programs that compute for long between calls can step their node with this.
+    /// Runs an embedded node once; does nothing with a daemon. Programs that compute for long
+    /// between calls can step their node with this.
     pub fn step(&self) {
         self.core.step();
     }
@@ -225,7 +233,8 @@ impl Session {
         }
     }
 
-    /// Stream sockets that the node knows of, upgraded ones first, as many as fit a message; and how many there are.
+    /// Stream sockets that the node knows of, upgraded ones first, as many as fit a message; and
+    /// how many there are.
     ///
     /// # Errors
     /// [`CallError`]; only the node's user and root may.
@@ -248,7 +257,8 @@ impl Session {
         }
     }
 
-    /// Makes the node know a peer by its addresses (`address:port`; several are several paths to one node).
+    /// Makes the node know a peer by its addresses (`address:port`; several are several paths to
+    /// one node).
     ///
     /// # Errors
     /// [`CallError`].
@@ -269,8 +279,9 @@ impl Session {
         }
     }
 
-    /// Leaves the node at once, as the end of the process would: exports end (their importers are told that the owner has gone), later calls fail. Without this, a
-    /// session ends with the last handle made with it.
+    /// Leaves the node at once, as the end of the process would: exports end (their importers are
+    /// told that the owner has gone), later calls fail. Without this, a session ends with the last
+    /// handle made with it.
     pub fn leave(&self) {
         if !self.core.is_forked() {
             self.core.control.shut_down();
@@ -278,13 +289,17 @@ impl Session {
         }
     }
 
-    /// How this session pins memory for [`Import::send_pinned`](crate::Import::send_pinned) and [`Import::fetch_pinned`](crate::Import::fetch_pinned). Before the first of them, else it changes nothing; says whether it did.
+    /// How this session pins memory for [`Import::send_pinned`](crate::Import::send_pinned) and
+    /// [`Import::fetch_pinned`](crate::Import::fetch_pinned). Before the first of them, else it
+    /// changes nothing; says whether it did.
     pub fn set_pinning(&self, options: PinOptions) -> bool {
         self.core.pins.set_options(options)
     }
 
-    /// Memory that stays where it is while the value lives, as the borrow proves: sends from it ([`Import::send_lent`](crate::Import::send_lent)) need not ask whether another
-    /// thread is just unmapping it, which is the one system call of [`Import::send_pinned`](crate::Import::send_pinned). Nothing is pinned before it is used.
+    /// Memory that stays where it is while the value lives, as the borrow proves: sends from it
+    /// ([`Import::send_lent`](crate::Import::send_lent)) need not ask whether another thread is
+    /// just unmapping it, which is the one system call of
+    /// [`Import::send_pinned`](crate::Import::send_pinned). Nothing is pinned before it is used.
     pub fn lend<'a>(&self, memory: &'a [u8]) -> Lent<'a> {
         if let Ok(space) = PinSpace::of_process() {
             space.hear();
@@ -292,7 +307,8 @@ impl Session {
         Lent(memory)
     }
 
-    /// A table of so many translations that the program places itself, under indices that it chooses. [`Import::send_index`](crate::Import::send_index) sends by index.
+    /// A table of so many translations that the program places itself, under indices that it
+    /// chooses. [`Import::send_index`](crate::Import::send_index) sends by index.
     ///
     /// # Errors
     /// [`PlaceError::TooLarge`].
@@ -300,8 +316,9 @@ impl Session {
         PinnedTable::new(self.core.clone(), entries)
     }
 
-    /// Ends the pinning of memory: its whole pages are private memory again, and the node knows nothing of them. Needed before `mremap` over pinned and other memory, and good
-    /// before memory is unmapped that was pinned: it is noticed otherwise, but this costs less.
+    /// Ends the pinning of memory: its whole pages are private memory again, and the node knows
+    /// nothing of them. Needed before `mremap` over pinned and other memory, and good before memory
+    /// is unmapped that was pinned: it is noticed otherwise, but this costs less.
     ///
     /// # Errors
     /// [`BufferError`]: the memory may still be pinned.
@@ -314,7 +331,8 @@ impl Session {
         self.core.stats()
     }
 
-    /// Exports new memory of `len` bytes, zeroed and reserved. It starts on a page, so importers of this node can map it.
+    /// Exports new memory of `len` bytes, zeroed and reserved. It starts on a page, so importers of
+    /// this node can map it.
     ///
     /// ```
     /// # let node = vmmc_node::Embedded::start(vmmc_node::NodeConfig::new("doc-session-export").key(vmmc_node::KeySource::Plain))?;
@@ -327,8 +345,10 @@ impl Session {
         ExportBuilder::new(self.clone(), Source::New(len))
     }
 
-    /// Exports memory that the caller has. A `Vec<u8>` is given away: its bytes are copied once onto pages of their own, which importers of this node can map. A range claimed
-    /// with `CallerMemory::from_raw_parts` is taken over in place: one copy of its pages now, one at the end; unless it covers whole pages, importers of this node go through the engine.
+    /// Exports memory that the caller has. A `Vec<u8>` is given away: its bytes are copied once
+    /// onto pages of their own, which importers of this node can map. A range claimed with
+    /// `CallerMemory::from_raw_parts` is taken over in place: one copy of its pages now, one at the
+    /// end; unless it covers whole pages, importers of this node go through the engine.
     pub fn export_memory(&self, memory: impl Into<CallerMemory>) -> ExportBuilder {
         ExportBuilder::new(self.clone(), Source::Caller(memory.into()))
     }
@@ -368,7 +388,8 @@ impl Session {
         self.register(Source::New(len))
     }
 
-    /// The caller's memory, registered for sends and fetches without copies; costs as [`export_memory`](Self::export_memory) says.
+    /// The caller's memory, registered for sends and fetches without copies; costs as
+    /// [`export_memory`](Self::export_memory) says.
     ///
     /// # Errors
     /// [`BufferError`].
@@ -384,7 +405,8 @@ impl Session {
         self.register(Source::Region(region))
     }
 
-    /// The next notification of any export that has no handler of its own; waits the session's timeout.
+    /// The next notification of any export that has no handler of its own; waits the session's
+    /// timeout.
     ///
     /// # Errors
     /// [`WaitError`].
@@ -400,12 +422,14 @@ impl Session {
         self.core.wait_notification(Taker::Any, deadline)
     }
 
-    /// A notification if one is there. With [`event_fd`](Self::event_fd): call it until it gives none, then sleep.
+    /// A notification if one is there. With [`event_fd`](Self::event_fd): call it until it gives
+    /// none, then sleep.
     pub fn take_notification(&self) -> Option<Notification> {
         self.core.take_notification(Taker::Any)
     }
 
-    /// Runs a handler on a thread of its own for every notification of exports without their own handler, until the guard is dropped.
+    /// Runs a handler on a thread of its own for every notification of exports without their own
+    /// handler, until the guard is dropped.
     ///
     /// # Errors
     /// [`WaitError::System`] when no thread can be had.
@@ -416,8 +440,9 @@ impl Session {
         self.core.handle_notifications(Taker::Any, handler)
     }
 
-    /// A descriptor for event loops (poll, epoll): readable when [`take_notification`](Self::take_notification) may have something. Only wait for it to be readable; do
-    /// not read it.
+    /// A descriptor for event loops (poll, epoll): readable when
+    /// [`take_notification`](Self::take_notification) may have something. Only wait for it to be
+    /// readable; do not read it.
     ///
     /// # Errors
     /// [`WaitError::System`] when no descriptor can be had.
@@ -425,7 +450,8 @@ impl Session {
         self.core.event_fd()
     }
 
-    /// Notifications of all exports queue up and are not delivered, until [`unblock_notifications`](Self::unblock_notifications).
+    /// Notifications of all exports queue up and are not delivered, until
+    /// [`unblock_notifications`](Self::unblock_notifications).
     pub fn block_notifications(&self) {
         self.core.hub.block(Taker::Any, true);
     }

@@ -1,7 +1,9 @@
-//! Commands that will be answered: who waits for which completion, and what must stay alive until it comes.
+//! Commands that will be answered: who waits for which completion, and what must stay alive until
+//! it comes.
 //!
-//! Invariant: a cookie names one use of a slot; at most [`TRANSFERS_MAX`] are in use, so the completion ring cannot overflow; what a command reads or writes is held
-//! by its slot until the completion, whether or not anybody still waits.
+//! Invariant: a cookie names one use of a slot; at most [`TRANSFERS_MAX`] are in use, so the
+//! completion ring cannot overflow; what a command reads or writes is held by its slot until the
+//! completion, whether or not anybody still waits.
 
 use crate::limits::TRANSFERS_MAX;
 use crate::regions::Registered;
@@ -72,7 +74,8 @@ impl Slots {
         }
     }
 
-    /// Takes a slot for a command about to be posted; none when all are in use. Its holder waits for it, abandons it, or leaves it unattended.
+    /// Takes a slot for a command about to be posted; none when all are in use. Its holder waits
+    /// for it, abandons it, or leaves it unattended.
     pub(crate) fn reserve(&self) -> Option<u64> {
         let index = self.free.lock().expect("no panic while the lock is held").pop()?;
         let slot = &self.slots[index as usize];
@@ -123,7 +126,8 @@ impl Slots {
         }
     }
 
-    /// A completion came. One that fits no slot is dropped: the node erred, and no memory of ours depends on it.
+    /// A completion came. One that fits no slot is dropped: the node erred, and no memory of ours
+    /// depends on it.
     pub(crate) fn complete(&self, completion: &Completion, result: Result<u64, OpError>) -> Finished {
         let nothing = Finished { failed: None, hold: Hold::Nothing };
         let Some(slot) = self.slots.get(completion.cookie as u32 as usize) else { return nothing };

@@ -1,6 +1,8 @@
-//! Staging memory: registered memory that data of the caller passes through on its way to and from the engine.
+//! Staging memory: registered memory that data of the caller passes through on its way to and from
+//! the engine.
 //!
-//! Invariant: a chunk has one user; an import holds at most its share of the chunks of a size, so one node that does not answer leaves chunks for the others.
+//! Invariant: a chunk has one user; an import holds at most its share of the chunks of a size, so
+//! one node that does not answer leaves chunks for the others.
 
 use crate::limits::{STAGING, STAGING_CHUNK_MAX, STAGING_SHARE};
 use crate::regions::Registered;
@@ -39,7 +41,8 @@ impl Staging {
         STAGING.iter().map(|(bytes, count)| bytes * u64::from(*count)).sum()
     }
 
-    /// A chunk of at least `len` bytes, or of the largest size; none now if all are in use or the import has its share.
+    /// A chunk of at least `len` bytes, or of the largest size; none now if all are in use or the
+    /// import has its share.
     pub(crate) fn take(&self, len: u64, share: &Arc<Share>) -> Option<Chunk> {
         let wanted = len.min(STAGING_CHUNK_MAX);
         let class = STAGING.iter().position(|(bytes, _)| *bytes >= wanted).expect("the largest size is as large");

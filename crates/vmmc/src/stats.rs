@@ -1,13 +1,15 @@
 //! Counters of a session.
 //!
-//! Invariant: nothing that is lost goes uncounted. Counters of mapped transfers are meters ([`vmmc_host::meters`]), so counting costs the sender no shared cache line, and the
-//! node sees them.
+//! Invariant: nothing that is lost goes uncounted. Counters of mapped transfers are meters
+//! ([`vmmc_host::meters`]), so counting costs the sender no shared cache line, and the node sees
+//! them.
 
 use crate::core::Core;
 use serde::Serialize;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a session has done so far. The page of all [`counters`](crate::counters) tells what is claimed and what is measured.
+/// What a session has done so far. The page of all [`counters`](crate::counters) tells what is
+/// claimed and what is measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SessionStats {
     /// Sends by copying into mapped memory.

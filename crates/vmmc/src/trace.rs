@@ -5,11 +5,14 @@
 //!  thread ──record──▶ its ring ──┴──▶ in the order of time, to the file
 //! ```
 //!
-//! Invariant: a trace file is complete whenever no session of the process is alive, and after `exit` and the return from `main`, whatever is still alive then. A process that
-//! is killed, or ends by `_exit`, leaves a file that counts as cut and lacks at most [`TRACE_RING_RECORDS`] records of each thread; `vmmc trace record` adds those from the
-//! rings, which it keeps in a file ([`rings`]), so it loses nothing. Records of a thread are in the
-//! order in which they were made, those of several threads in the order of their times, which come from the clock that all processes of the machine share. A record costs a look at
-//! the processor's counter and four stores: no lock, no system call, and what it becomes in the file is made of many at once.
+//! Invariant: a trace file is complete whenever no session of the process is alive, and after
+//! `exit` and the return from `main`, whatever is still alive then. A process that is killed, or
+//! ends by `_exit`, leaves a file that counts as cut and lacks at most [`TRACE_RING_RECORDS`]
+//! records of each thread; `vmmc trace record` adds those from the rings, which it keeps in a file
+//! ([`rings`]), so it loses nothing. Records of a thread are in the order in which they were made,
+//! those of several threads in the order of their times, which come from the clock that all
+//! processes of the machine share. A record costs a look at the processor's counter and four
+//! stores: no lock, no system call, and what it becomes in the file is made of many at once.
 
 mod rings;
 
@@ -31,17 +34,20 @@ use vmmc_utlb::{Op, OwnWriter, Pages, Record};
 
 /// Name of the environment variable that names the file; `%p` in it becomes the process id.
 const FILE_VARIABLE: &str = "VMMC_TRACE";
-/// Name of the environment variable that, set to `pinned`, leaves all others than lookups of pinned memory out.
+/// Name of the environment variable that, set to `pinned`, leaves all others than lookups of pinned
+/// memory out.
 const ONLY_VARIABLE: &str = "VMMC_TRACE_ONLY";
 
-/// Set: the rings are kept in a file beside the trace, with this ending, for whoever finishes the trace of a process that was killed.
+/// Set: the rings are kept in a file beside the trace, with this ending, for whoever finishes the
+/// trace of a process that was killed.
 const RINGS_VARIABLE: &str = "VMMC_TRACE_RINGS";
 
 /// A trace that is being written.
 pub(crate) struct Tracer {
     /// No other tracer of this process has it.
     number: u64,
-    /// The process that made it; in a child of a fork nothing is recorded, for the file is the parent's.
+    /// The process that made it; in a child of a fork nothing is recorded, for the file is the
+    /// parent's.
     pid: u32,
     clock: Ticks,
     writer: Mutex<Writer>,
@@ -60,7 +66,8 @@ struct Writer {
     then: (u64, u64),
     /// Bytes of the end mark, if it stands there now.
     ended: Option<usize>,
-    /// Something could not be written: the disk is full, perhaps. The program goes on without a trace.
+    /// Something could not be written: the disk is full, perhaps. The program goes on without a
+    /// trace.
     failed: bool,
 }
 
@@ -147,7 +154,8 @@ impl Tracer {
         }
     }
 
-    /// The first record of a thread, one after those of another tracer, or one that finds its ring full.
+    /// The first record of a thread, one after those of another tracer, or one that finds its ring
+    /// full.
     #[cold]
     fn record_slowly(&self, rings: &RefCell<Vec<(u64, Arc<Ring>)>>, raw: Raw) {
         let mut rings = rings.borrow_mut();
@@ -211,7 +219,8 @@ impl Tracer {
     }
 }
 
-/// The process ends, perhaps in the middle of a record, or of a drain: what cannot be had is left to the rings.
+/// The process ends, perhaps in the middle of a record, or of a drain: what cannot be had is left
+/// to the rings.
 extern "C" fn complete_all() {
     let Ok(all) = TRACERS.try_lock() else { return };
     for tracer in all.iter().flatten().map(|(_, tracer)| tracer).filter(|tracer| !tracer.is_parents()) {
@@ -221,7 +230,8 @@ extern "C" fn complete_all() {
     }
 }
 
-/// A process that starts another program in its own place keeps its number: what the first one recorded stays.
+/// A process that starts another program in its own place keeps its number: what the first one
+/// recorded stays.
 fn unused(path: &Path) -> PathBuf {
     if std::env::var_os(RINGS_VARIABLE).is_none() || !path.exists() {
         return path.to_path_buf();
@@ -233,7 +243,8 @@ fn unused(path: &Path) -> PathBuf {
 }
 
 impl Writer {
-    /// Writes what is in the rings. Times between two drains lie between their times as their ticks lie between their ticks.
+    /// Writes what is in the rings. Times between two drains lie between their times as their ticks
+    /// lie between their ticks.
     fn drain(&mut self, clock: Ticks) {
         let now = (clock.now(), Nanos::monotonic().0);
         let pace = Pace::between(self.then, now);

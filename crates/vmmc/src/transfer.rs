@@ -1,6 +1,8 @@
-//! Transfers between registered memory and imports, lists of pieces, and handles to transfers under way.
+//! Transfers between registered memory and imports, lists of pieces, and handles to transfers under
+//! way.
 //!
-//! Invariant: a handle that is dropped abandons the answer only; memory stays registered until the engine is done with it.
+//! Invariant: a handle that is dropped abandons the answer only; memory stays registered until the
+//! engine is done with it.
 
 use crate::buffer::Buffer;
 use crate::core::Limit;
@@ -12,7 +14,8 @@ use std::sync::Arc;
 use vmmc_host::Deadline;
 use vmmc_nic::Rights;
 
-/// A transfer under way. Dropping it abandons the answer, not the transfer; registered memory that it uses stays alive until it is done.
+/// A transfer under way. Dropping it abandons the answer, not the transfer; registered memory that
+/// it uses stays alive until it is done.
 #[must_use = "a transfer that nobody waits for is abandoned"]
 pub struct Transfer {
     shared: Arc<Shared>,
@@ -61,7 +64,8 @@ impl Transfer {
         self.wait_by(deadline)
     }
 
-    /// As [`wait`](Self::wait), until a deadline; may be called again after [`TransferError::TimedOut`].
+    /// As [`wait`](Self::wait), until a deadline; may be called again after
+    /// [`TransferError::TimedOut`].
     ///
     /// # Errors
     /// [`TransferError`].
@@ -124,7 +128,8 @@ impl Import {
         Ok(self.pending(self.shared.send_copied(offset, data, options)?))
     }
 
-    /// Sends from registered memory without waiting; leave the range alone until the transfer is done.
+    /// Sends from registered memory without waiting; leave the range alone until the transfer is
+    /// done.
     ///
     /// # Errors
     /// [`TransferError`]; later errors come with the transfer.
@@ -172,7 +177,8 @@ impl Import {
         }
     }
 
-    /// Remote fetch into registered memory without waiting; leave the range alone until the transfer is done.
+    /// Remote fetch into registered memory without waiting; leave the range alone until the
+    /// transfer is done.
     ///
     /// # Errors
     /// [`TransferError`]; later errors come with the transfer.
@@ -210,7 +216,8 @@ impl Import {
         Ok(())
     }
 
-    /// Gathers from registered memory: sends several ranges to consecutive places, all under way at once.
+    /// Gathers from registered memory: sends several ranges to consecutive places, all under way at
+    /// once.
     ///
     /// # Errors
     /// [`TransferError`]; others of the ranges may have been sent.
@@ -225,7 +232,8 @@ impl Import {
         transfers.into_iter().try_for_each(|transfer| transfer.wait().map(drop))
     }
 
-    /// Scatters: sends consecutive parts of `data` to several ranges of the export, as far as both reach.
+    /// Scatters: sends consecutive parts of `data` to several ranges of the export, as far as both
+    /// reach.
     ///
     /// # Errors
     /// [`TransferError`]; parts before the failing one may have been sent.

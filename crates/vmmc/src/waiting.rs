@@ -1,7 +1,9 @@
 //! How the threads of a session share one wake-up: one sleeps on it, the others wait for that one.
 //!
-//! Invariant: a thread that blocks has looked after it announced itself, so nothing that came before is missed: the sleeper by the flags of the rings (see
-//! `vmmc_host::handshake`), the followers by `epoch`, which grows after every delivery and is compared under the lock that the deliverer takes to notify.
+//! Invariant: a thread that blocks has looked after it announced itself, so nothing that came
+//! before is missed: the sleeper by the flags of the rings (see `vmmc_host::handshake`), the
+//! followers by `epoch`, which grows after every delivery and is compared under the lock that the
+//! deliverer takes to notify.
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::os::fd::{AsFd, OwnedFd};
@@ -12,7 +14,8 @@ use vmmc_host::handshake::{announce_sleep, retract_sleep};
 use vmmc_host::wait::{TimedOut, Waiter, is_interrupted};
 use vmmc_host::{Deadline, WakeReceiver};
 
-/// Waits as [`Waiter::wait`] does. With a node in this process it wakes after every `slice`, because what it waits for may come in ways that the node does not see.
+/// Waits as [`Waiter::wait`] does. With a node in this process it wakes after every `slice`,
+/// because what it waits for may come in ways that the node does not see.
 pub(crate) fn wait_sliced<T>(
     waiter: &Waiter,
     deadline: Deadline,
@@ -42,7 +45,8 @@ pub(crate) struct Waiting {
     epoch: AtomicU64,
     /// Threads that wait on `changed`, or are about to.
     followers: AtomicUsize,
-    /// Threads that wait for staging memory or a completion place, which other threads of this process give back.
+    /// Threads that wait for staging memory or a completion place, which other threads of this
+    /// process give back.
     starved: AtomicUsize,
     /// Whether some thread has the role of the sleeper.
     sleeper: Mutex<bool>,
@@ -95,8 +99,8 @@ impl Waiting {
         result
     }
 
-    /// Blocks until there may be news or the deadline passes. `look` collects what has come and says whether the caller has what it wants; `flags` tell wakers that
-    /// this process sleeps.
+    /// Blocks until there may be news or the deadline passes. `look` collects what has come and
+    /// says whether the caller has what it wants; `flags` tell wakers that this process sleeps.
     pub(crate) fn block(&self, flags: &[&AtomicU64], deadline: Deadline, look: &mut dyn FnMut() -> bool) {
         let epoch = self.epoch.load(Ordering::SeqCst);
         self.followers.fetch_add(1, Ordering::SeqCst);

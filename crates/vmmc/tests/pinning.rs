@@ -1,7 +1,8 @@
 //! Address spaces that change under pinned memory, and nodes that run short of it.
 //!
-//! Source: [UTLB §3.4] and the promise that a stale translation is never used. The checker is plain: every page of memory gets content of its own when it is made, and after each
-//! transfer both sides must agree.
+//! Source: [UTLB §3.4] and the promise that a stale translation is never used. The checker is
+//! plain: every page of memory gets content of its own when it is made, and after each transfer
+//! both sides must agree.
 
 use std::time::Duration;
 use vmmc::{Export, Import, PinOptions, SendOptions, Session};
@@ -219,7 +220,8 @@ fn another_threads_munmap_that_has_not_returned_leaves_no_stale_translation() {
         for round in 1..120u64 {
             mapping.fill(round);
             check_send(&import, &export, mapping.bytes(), "before");
-            // One thread unmaps; the other takes the address as soon as it is free, which is before munmap has returned.
+            // One thread unmaps; the other takes the address as soon as it is free, which is before
+            // munmap has returned.
             let unmapper = std::thread::spawn(move || drop(mapping));
             let fixed = libc::MAP_FIXED_NOREPLACE;
             mapping = loop {

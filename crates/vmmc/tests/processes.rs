@@ -1,6 +1,8 @@
-//! Real processes that are killed, and one that forks. The test program starts itself once for each role.
+//! Real processes that are killed, and one that forks. The test program starts itself once for each
+//! role.
 //!
-//! Source: "a process killed -9 in the middle of anything: peers get an error within a second, its memory and names are gone".
+//! Source: "a process killed -9 in the middle of anything: peers get an error within a second, its
+//! memory and names are gone".
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -10,7 +12,8 @@ use vmmc::{AccessError, BindOptions, Rights, SendOptions, Session, TransferError
 use vmmc_node::{KeySource, NodeConfig};
 
 const LONG: Duration = Duration::from_secs(30);
-/// Within this time a death is told. It is promised to be one second; the rest is for busy machines.
+/// Within this time a death is told. It is promised to be one second; the rest is for busy
+/// machines.
 const TOLD: Duration = Duration::from_secs(10);
 
 /// A child process in some role; killed when dropped.
@@ -180,7 +183,8 @@ fn a_forked_child_finds_the_session_unusable() {
     let bound = session.import("parents").open().unwrap();
     let binding = bound.bind(BindOptions::default()).unwrap();
     let handler = spare.0.on_notification(|_| {}).unwrap();
-    // SAFETY: the child runs only the calls below, which take no lock that another thread could hold at the fork (they fail before), and leaves by _exit.
+    // SAFETY: the child runs only the calls below, which take no lock that another thread could
+    // hold at the fork (they fail before), and leaves by _exit.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let forked = |result: Result<(), TransferError>| matches!(result, Err(TransferError::Forked { .. }));

@@ -1,6 +1,8 @@
-//! The trace of a run, replayed in the simulator, counts what the running system counted: one code, two drivers.
+//! The trace of a run, replayed in the simulator, counts what the running system counted: one code,
+//! two drivers.
 //!
-//! Source: the promise of crate `vmmc-utlb`. The program whose run is recorded is this test itself, started again with `VMMC_TRACE` set.
+//! Source: the promise of crate `vmmc-utlb`. The program whose run is recorded is this test itself,
+//! started again with `VMMC_TRACE` set.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -24,7 +26,8 @@ fn cache() -> UtlbConfig {
     UtlbConfig { cache: CacheShape::new(16, 2, false).unwrap(), prefetch: 4, tables_max: Some(1) }
 }
 
-/// The program that is recorded: sends and fetches of random whole pages, some of which it forgets or unmaps.
+/// The program that is recorded: sends and fetches of random whole pages, some of which it forgets
+/// or unmaps.
 #[test]
 #[ignore = "a role that the other test starts"]
 fn recorded_program() {

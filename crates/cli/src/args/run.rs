@@ -30,7 +30,8 @@ pub(crate) struct Run {
     /// File that names nodes: one ADDR:PORT (or `local`) on a line, with `slots=N` if wanted
     #[arg(long, value_name = "FILE")]
     pub(crate) hosts: Option<PathBuf>,
-    /// Name of the launcher's own node, which is started when it does not run [default: $VMMC_NODE, or default]
+    /// Name of the launcher's own node, which is started when it does not run [default: $VMMC_NODE,
+    /// or default]
     #[arg(long, alias = "node", value_name = "NAME")]
     pub(crate) name: Option<String>,
     /// Rank that gets standard input, or `none`

@@ -74,7 +74,8 @@ pub(crate) struct Simulate {
     /// lru, mru, lfu, mfu, random, fifo, clock, sieve, s3fifo
     #[arg(long, value_delimiter = ',', default_value = "lru")]
     pub(crate) policy: Vec<String>,
-    /// What may be pinned: unlimited, a size for each process (4M), or node:SIZE for all, moved between them
+    /// What may be pinned: unlimited, a size for each process (4M), or node:SIZE for all, moved
+    /// between them
     #[arg(long, value_delimiter = ',', default_value = "unlimited")]
     pub(crate) memory: Vec<String>,
     /// Split misses of the interface into compulsory, capacity and conflict
@@ -92,7 +93,8 @@ pub(crate) struct Simulate {
     /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
-    /// Write a chart: the figure of --plot over the first parameter that has a list, a line for each value of the others
+    /// Write a chart: the figure of --plot over the first parameter that has a list, a line for
+    /// each value of the others
     #[arg(long, value_name = "FILE")]
     pub(crate) svg: Option<PathBuf>,
     /// Write a page with the chart and the table

@@ -1,7 +1,8 @@
-//! `vmmc bench sockets`: stream sockets beside plain TCP, between two processes of one node, in turns.
+//! `vmmc bench sockets`: stream sockets beside plain TCP, between two processes of one node, in
+//! turns.
 //!
-//! Invariant: both sides of a ratio come from the same run, on the same cores, by the same code; only the way the bytes take differs. Processor time is that of both
-//! processes together.
+//! Invariant: both sides of a ratio come from the same run, on the same cores, by the same code;
+//! only the way the bytes take differs. Processor time is that of both processes together.
 
 mod between;
 mod peer;
@@ -21,7 +22,8 @@ use vmmc_node::{KeySource, NodeConfig};
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Case {
-    /// 8 bytes there and back; `same_core`: both ends on one; `busy`: a third thread on the same core that never rests.
+    /// 8 bytes there and back; `same_core`: both ends on one; `busy`: a third thread on the same
+    /// core that never rests.
     Ping { same_core: bool, busy: bool },
     /// 1 MiB writes in one direction.
     Push,
@@ -180,7 +182,8 @@ impl Outcome {
         }
     }
 
-    /// With what pairs of the same thing say. A bound that is exceeded by less than they differ is missed all the same; the run just cannot tell.
+    /// With what pairs of the same thing say. A bound that is exceeded by less than they differ is
+    /// missed all the same; the run just cannot tell.
     fn with_spread(self, pairs: &[(Figure, Figure)]) -> Outcome {
         let of = |f: &dyn Fn(&Figure) -> f64| median(pairs.iter().map(|(a, b)| (f(b) / f(a) - 1.0).abs()).collect());
         let spread = (of(&|f| f.wall), of(&|f| f.cpu));

@@ -1,6 +1,7 @@
 //! `vmmc bench utlb`: the papers' Tables 1 and 2, measured on the running system.
 //!
-//! Invariant: the figures of the papers are those of `vmmc-utlb`'s profiles; the printed profile is what `here` is made of.
+//! Invariant: the figures of the papers are those of `vmmc-utlb`'s profiles; the printed profile is
+//! what `here` is made of.
 
 use crate::args::Output;
 use crate::failure::Failure;
@@ -10,7 +11,8 @@ use crate::measure::utlb::{COUNTS, Costs, Row, measure};
 use crate::report::table::align;
 use vmmc_utlb::cost::PAPER;
 
-/// Most that a later use of a page may cost more than library memory, ns: of a plain slice, and of lent memory.
+/// Most that a later use of a page may cost more than library memory, ns: of a plain slice, and of
+/// lent memory.
 const LATER_NS_MAX: f64 = 100.0;
 
 /// Most that a page that somebody receives may cost while it is recorded, of what it costs else.

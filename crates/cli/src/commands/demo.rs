@@ -1,6 +1,7 @@
 //! `vmmc demo`: two nodes, a file that moves, a table.
 //!
-//! Invariant: every byte that moved was checked by the side that received it; nodes, workers and key end with the command.
+//! Invariant: every byte that moved was checked by the side that received it; nodes, workers and
+//! key end with the command.
 
 use crate::args::{Demo, measure_time};
 use crate::commands::bench::{kernel_peer, noise, show, verdict};
@@ -107,7 +108,8 @@ fn move_file(
     Ok(about)
 }
 
-/// Brings a file that fits well into memory there, so that the first move does not wait for the disk while the others do not.
+/// Brings a file that fits well into memory there, so that the first move does not wait for the
+/// disk while the others do not.
 fn read_once(path: &str, bytes: u64) -> Result<(), Failure> {
     if bytes > vmmc_host::memory::available_bytes() / 4 {
         return Ok(());

@@ -1,6 +1,8 @@
-//! `vmmc exec`: a program as it is, with its TCP connections going through VMMC where both ends were started so.
+//! `vmmc exec`: a program as it is, with its TCP connections going through VMMC where both ends
+//! were started so.
 //!
-//! Invariant: the program runs, whatever is missing on our side; what keeps it on plain TCP is said on standard error before it starts. Source: [NT §4].
+//! Invariant: the program runs, whatever is missing on our side; what keeps it on plain TCP is said
+//! on standard error before it starts. Source: [NT §4].
 
 use super::program::{self, Kind};
 use super::try_attach;
@@ -88,7 +90,8 @@ fn preload(library: &Path, before: Option<OsString>) -> OsString {
     all
 }
 
-/// Beside this binary (a build folder), in `../lib/vmmc` or `../lib` (an installation), or where the variable says.
+/// Beside this binary (a build folder), in `../lib/vmmc` or `../lib` (an installation), or where
+/// the variable says.
 fn library() -> Result<PathBuf, Failure> {
     if let Some(named) = std::env::var_os(LIBRARY_VARIABLE) {
         return Ok(PathBuf::from(named));
@@ -99,7 +102,8 @@ fn library() -> Result<PathBuf, Failure> {
     places.iter().find(|place| place.exists()).cloned().ok_or_else(|| Failure::new(missing(folder)))
 }
 
-/// What to do where the library is not. `cargo install` brings programs alone, so this is what its users see.
+/// What to do where the library is not. `cargo install` brings programs alone, so this is what its
+/// users see.
 fn missing(folder: &Path) -> String {
     let place = folder.parent().unwrap_or(folder).join("lib/vmmc").join(LIBRARY);
     format!(
@@ -115,7 +119,8 @@ fn missing(folder: &Path) -> String {
     )
 }
 
-/// The node must run before the first connection looks for it; that it runs already is the usual case, then it must be of this release. The error says what to do.
+/// The node must run before the first connection looks for it; that it runs already is the usual
+/// case, then it must be of this release. The error says what to do.
 fn provide_node(name: &str) -> Result<(), String> {
     let uid = rustix::process::geteuid().as_raw();
     if !listening_nodes().contains(&(uid, name.to_string())) {

@@ -89,7 +89,8 @@ fn next(path: &Path, file: &File) -> Option<File> {
     (id(&next) != id(file)).then_some(next)
 }
 
-/// The end of the log: of its file, and of the one before if that one has fewer lines. The file is then read to its end.
+/// The end of the log: of its file, and of the one before if that one has fewer lines. The file is
+/// then read to its end.
 fn last_lines(path: &Path, file: &mut File, lines: usize) -> std::io::Result<String> {
     let mut text = Vec::new();
     let mut before = path.as_os_str().to_owned();
@@ -108,8 +109,8 @@ fn last_lines(path: &Path, file: &mut File, lines: usize) -> std::io::Result<Str
     Ok(String::from_utf8_lossy(&kept).into_owned())
 }
 
-/// Words for the journal's reader that choose what a running node writes: all of its unit, former runs and what systemd
-/// says of them included; without a unit, what this process writes.
+/// Words for the journal's reader that choose what a running node writes: all of its unit, former
+/// runs and what systemd says of them included; without a unit, what this process writes.
 fn entries_of(pid: u32) -> Vec<String> {
     let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
     vec![unit_of(&groups).unwrap_or_else(|| format!("_PID={pid}"))]

@@ -1,6 +1,7 @@
 //! What a program is, as far as a preloaded library can reach it.
 //!
-//! Invariant: only the head of the file is read, and nothing in it is believed beyond its length. Source: elf(5), ld.so(8).
+//! Invariant: only the head of the file is read, and nothing in it is believed beyond its length.
+//! Source: elf(5), ld.so(8).
 
 use crate::failure::{CANNOT_EXECUTE, Failure, NOT_FOUND};
 use object::read::elf::{FileHeader, ProgramHeader};

@@ -1,6 +1,7 @@
 //! `vmmc sim`: seeds through the simulated cluster.
 //!
-//! Invariant: a failing seed is printed with the command that replays it, and makes the exit code 6.
+//! Invariant: a failing seed is printed with the command that replays it, and makes the exit
+//! code 6.
 
 use crate::args::Sim;
 use crate::failure::Failure;

@@ -1,6 +1,8 @@
-//! `vmmc sockets`: which TCP connections go through shared memory, how fast, and why the others do not.
+//! `vmmc sockets`: which TCP connections go through shared memory, how fast, and why the others do
+//! not.
 //!
-//! Invariant: byte counts are claims of the programs; the node knows connections that were upgraded or offered, not those that were too short to be.
+//! Invariant: byte counts are claims of the programs; the node knows connections that were upgraded
+//! or offered, not those that were too short to be.
 
 use super::attach;
 use crate::args::Sockets;

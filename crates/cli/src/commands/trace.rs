@@ -1,7 +1,9 @@
-//! `vmmc trace record`: runs a program and records its transfers, those of all its processes, in one trace for `vmmc utlb`.
+//! `vmmc trace record`: runs a program and records its transfers, those of all its processes, in
+//! one trace for `vmmc utlb`.
 //!
-//! Invariant: the program runs as it would without us; its exit code is ours. Nothing that was recorded is lost, however a process ends: what it had not written yet lies in
-//! rings that it shares with a file of ours.
+//! Invariant: the program runs as it would without us; its exit code is ours. Nothing that was
+//! recorded is lost, however a process ends: what it had not written yet lies in rings that it
+//! shares with a file of ours.
 
 use super::utlb::trace::{open, store};
 use crate::args::TraceRecord;
@@ -89,7 +91,8 @@ fn as_far_as_it_goes(records: Records<'static>, says_so: bool) -> Records<'stati
     Box::new(records.take_while(move |record| !cut(record)))
 }
 
-/// Signals that do nothing to us meanwhile; the program that we start gets its own treatment of them.
+/// Signals that do nothing to us meanwhile; the program that we start gets its own treatment of
+/// them.
 struct Ignored(Vec<signal_hook::SigId>);
 
 impl Ignored {

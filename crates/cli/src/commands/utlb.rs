@@ -1,6 +1,7 @@
 //! `vmmc utlb`: the simulator, the papers' tables, traces.
 //!
-//! Invariant: what is printed comes from crate `vmmc-utlb`; here are only files, flags and layout. Source: [UTLB §6], [NT §5.2].
+//! Invariant: what is printed comes from crate `vmmc-utlb`; here are only files, flags and layout.
+//! Source: [UTLB §6], [NT §5.2].
 
 mod simulate;
 pub(super) mod trace;

@@ -1,4 +1,5 @@
-// Two ranks, as a peer for VMMC: `lat SIZE N` prints p50 and p99 of half a round trip in ns, `bw SIZE N` prints bytes per second of N messages in windows.
+// Two ranks, as a peer for VMMC: `lat SIZE N` prints p50 and p99 of half a round trip in ns, `bw
+// SIZE N` prints bytes per second of N messages in windows.
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>

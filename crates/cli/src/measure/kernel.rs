@@ -1,6 +1,8 @@
-//! Transports of the kernel: pipe, Unix socket, TCP, UDP; blocking, or spinning on non-blocking calls.
+//! Transports of the kernel: pipe, Unix socket, TCP, UDP; blocking, or spinning on non-blocking
+//! calls.
 //!
-//! Invariant: descriptors come in the order that [`descriptors`] makes them, first those of the leader.
+//! Invariant: descriptors come in the order that [`descriptors`] makes them, first those of the
+//! leader.
 
 use super::TaskError;
 use super::ping::{Flow, Ping};
@@ -83,7 +85,8 @@ pub(crate) struct End {
 }
 
 impl End {
-    /// The end that these descriptors make, for messages of `size` bytes; datagrams are cut to what they can hold.
+    /// The end that these descriptors make, for messages of `size` bytes; datagrams are cut to what
+    /// they can hold.
     pub(crate) fn new(kernel: Kernel, mut fds: Vec<OwnedFd>, size: u64) -> Result<End, TaskError> {
         let (Some(to), Some(from), None) = (fds.pop(), fds.pop(), fds.pop()) else {
             return Err(TaskError::Protocol("two descriptors belong to a kernel transport".into()));
@@ -119,8 +122,8 @@ impl End {
     }
 }
 
-/// Datagrams that the receiver answers together, and how many such parts may be under way: there is no other flow control, and what the receive buffer has no `room` for
-/// is lost.
+/// Datagrams that the receiver answers together, and how many such parts may be under way: there is
+/// no other flow control, and what the receive buffer has no `room` for is lost.
 fn window(room: u64, bytes: u64) -> (u64, u64) {
     let window = (room.min(DATAGRAM_WINDOW_BYTES) / (bytes + DATAGRAM_OVERHEAD_BYTES)).clamp(1, DATAGRAM_WINDOW);
     let part = window.div_ceil(DATAGRAM_PARTS);

@@ -1,4 +1,5 @@
-//! What the machine allows: a cache line, a copy, a wake-up, a descriptor. Everything else is held against these.
+//! What the machine allows: a cache line, a copy, a wake-up, a descriptor. Everything else is held
+//! against these.
 //!
 //! Invariant: a limit is measured by the same loops as what it is compared with.
 
@@ -82,7 +83,8 @@ pub(crate) fn copy_latency(size: u64, budget: Duration) -> Result<Sample, TaskEr
     })
 }
 
-/// Bytes a second of ordinary copies, the same bytes again and again: what is measured of transports does that too.
+/// Bytes a second of ordinary copies, the same bytes again and again: what is measured of
+/// transports does that too.
 pub(crate) fn copy_bandwidth(size: u64, budget: Duration) -> Result<Sample, TaskError> {
     let mut copy = Copy::of(size);
     let mut times = |count: u64| {
@@ -96,8 +98,9 @@ pub(crate) fn copy_bandwidth(size: u64, budget: Duration) -> Result<Sample, Task
     Ok(Sample::Bandwidth { bytes_per_s: (count * size) as f64 / times(count) })
 }
 
-/// Two buffers that begin on pages: some processors copy many times slower when the destination begins a few bytes further into its page than the source
-/// does, and the limit is what the machine can do.
+/// Two buffers that begin on pages: some processors copy many times slower when the destination
+/// begins a few bytes further into its page than the source does, and the limit is what the machine
+/// can do.
 struct Copy {
     from: Vec<u8>,
     to: Vec<u8>,
@@ -191,7 +194,8 @@ impl<'a> Sleep<'a> {
     }
 }
 
-/// Wakes the follower again and again, each time after it has slept for `asleep`. The sample is from before the wake call to the sleeper running.
+/// Wakes the follower again and again, each time after it has slept for `asleep`. The sample is
+/// from before the wake call to the sleeper running.
 pub(crate) fn lead_wakes(sleep: &Sleep<'_>, asleep: Duration, budget: Duration) -> Result<Sample, TaskError> {
     lead_sleeps(sleep.region, asleep, budget, |number| sleep.wake(number))
 }
@@ -230,7 +234,8 @@ pub(crate) fn lead_sleeps(
 /// Not 0: the sleep that ends now was the last.
 const LAST: u64 = 1536;
 
-/// The follower's side of any wake-up: `sleep` gets the number of the sleep and returns when it has been awakened.
+/// The follower's side of any wake-up: `sleep` gets the number of the sleep and returns when it has
+/// been awakened.
 pub(crate) fn follow_sleeps(
     region: &Region,
     mut sleep: impl FnMut(u64) -> Result<(), TaskError>,

@@ -1,6 +1,7 @@
 //! Pairs of workers for each path, with the temporary nodes they need.
 //!
-//! Invariant: names contain our process id and a number, so they meet no other node of the user; nodes and key end with us.
+//! Invariant: names contain our process id and a number, so they meet no other node of the user;
+//! nodes and key end with us.
 
 use super::TaskError;
 use super::pair::{Pair, TemporaryNode};

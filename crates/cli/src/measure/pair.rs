@@ -1,6 +1,7 @@
 //! Two workers, as their coordinator sees them.
 //!
-//! Invariant: a pair that failed in a measurement is not used again: its two halves may no longer agree on where they are.
+//! Invariant: a pair that failed in a measurement is not used again: its two halves may no longer
+//! agree on where they are.
 
 use super::stats::Sample;
 use super::task::{Answer, Move, MoveBy, Moved, NodeOrder, Order, Role, Setting, Task, Waker, Work};
@@ -125,7 +126,8 @@ impl Pair {
         result
     }
 
-    /// Moves a file from the leader to the follower, and says what both sides found. `progress` is told the bytes so far now and then.
+    /// Moves a file from the leader to the follower, and says what both sides found. `progress` is
+    /// told the bytes so far now and then.
     pub(crate) fn move_file(
         &mut self,
         file: &str,

@@ -1,7 +1,9 @@
 //! Ping-pong and stream: the two measurements that are the same for every transport.
 //!
-//! The leader first measures a few messages to know how long one takes, then tells the follower how many will come, so that nothing but the messages
-//! themselves travels while the clock runs. Several short round trips are timed as one sample, because reading the clock costs about as much as one.
+//! The leader first measures a few messages to know how long one takes, then tells the follower how
+//! many will come, so that nothing but the messages themselves travels while the clock runs.
+//! Several short round trips are timed as one sample, because reading the clock costs about as much
+//! as one.
 //!
 //! Invariant: leader and follower exchange exactly the announced number of messages.
 
@@ -85,7 +87,8 @@ pub(crate) fn lead_flow<F: Flow>(flow: &mut F, side: &Side, size: u64, budget: D
         side.tell(&count)?;
         timed(|| flow.push(count))
     };
-    // The first message touches all pages. Then more and more, until it takes long enough to tell how many fit.
+    // The first message touches all pages. Then more and more, until it takes long enough to tell
+    // how many fit.
     push(1)?;
     let (mut count, mut taken) = (1, push(1)?);
     while taken < budget / 8 && count < MESSAGES_MAX {
@@ -159,13 +162,15 @@ pub(crate) fn spin_until(mut ready: impl FnMut() -> bool) -> Result<(), TaskErro
             if ready() {
                 return Ok(());
             }
-            // Looks in a row ask for the line again while the other core tries to get it: with a pause between them it comes sooner.
+            // Looks in a row ask for the line again while the other core tries to get it: with a
+            // pause between them it comes sooner.
             std::hint::spin_loop();
         }
         if start.get_or_insert_with(Instant::now).elapsed() > PARTNER_WAIT {
             return Err(TaskError::PartnerSilent);
         }
-        // Only after a long spin, so it disturbs no measurement; with one processor it is what lets the partner run.
+        // Only after a long spin, so it disturbs no measurement; with one processor it is what lets
+        // the partner run.
         std::thread::yield_now();
     }
 }

@@ -1,7 +1,9 @@
-//! A plan: which series are measured at which sizes, on which pairs; carried out in alternated runs.
+//! A plan: which series are measured at which sizes, on which pairs; carried out in alternated
+//! runs.
 //!
-//! Invariant: run `n` of every series is over before run `n + 1` of any begins; a slow series takes part in every n-th run, from the first on; a series that fails once
-//! is not measured again, and its row says why.
+//! Invariant: run `n` of every series is over before run `n + 1` of any begins; a slow series takes
+//! part in every n-th run, from the first on; a series that fails once is not measured again, and
+//! its row says why.
 
 use super::pair::Pair;
 use super::stats::Sample;

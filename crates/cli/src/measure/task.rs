@@ -1,6 +1,7 @@
 //! What a coordinator tells its workers, and what they answer.
 //!
-//! Invariant: a task goes to both workers of a pair; they only differ in their [`Role`]. Descriptors travel beside the message.
+//! Invariant: a task goes to both workers of a pair; they only differ in their [`Role`].
+//! Descriptors travel beside the message.
 
 use super::stats::Sample;
 use serde::{Deserialize, Serialize};
@@ -176,7 +177,8 @@ pub(crate) enum MoveBy {
 pub(crate) struct NodeOrder {
     /// Its name.
     pub(crate) name: String,
-    /// Cluster key; none: plain mode. It travels over the channel, so it is in no file and on no command line.
+    /// Cluster key; none: plain mode. It travels over the channel, so it is in no file and on no
+    /// command line.
     pub(crate) key: Option<[u8; 32]>,
     /// Addresses of a node that it is to know.
     pub(crate) peer: Vec<String>,

@@ -1,6 +1,8 @@
-//! What pinning costs: first and later use of memory by pages, beside the papers' Tables 1 and 2 and beside other ways to reach it. [UTLB §5]
+//! What pinning costs: first and later use of memory by pages, beside the papers' Tables 1 and 2
+//! and beside other ways to reach it. [UTLB §5]
 //!
-//! Invariant: what is compared is measured in turns, in one process. Medians; a first use is measured on pages that nothing has touched since they were filled.
+//! Invariant: what is compared is measured in turns, in one process. Medians; a first use is
+//! measured on pages that nothing has touched since they were filled.
 
 pub(crate) mod tracing;
 

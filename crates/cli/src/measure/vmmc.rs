@@ -1,6 +1,8 @@
-//! VMMC itself, measured: each worker attaches to its node, exports, and imports what the other exports.
+//! VMMC itself, measured: each worker attaches to its node, exports, and imports what the other
+//! exports.
 //!
-//! Invariant: exports of a measurement end with it; their names contain its number, so that measurements do not meet.
+//! Invariant: exports of a measurement end with it; their names contain its number, so that
+//! measurements do not meet.
 
 mod flow;
 mod moves;
@@ -123,8 +125,9 @@ impl Attached {
         Ok((export, self.import(number, other)?))
     }
 
-    /// Spins until a word of an export has a value, as a program does that wants the shortest time. On one node it is a plain loop; between nodes the
-    /// loop yields, because the node needs the processor too; a node in this process is stepped by the library's wait.
+    /// Spins until a word of an export has a value, as a program does that wants the shortest time.
+    /// On one node it is a plain loop; between nodes the loop yields, because the node needs the
+    /// processor too; a node in this process is stepped by the library's wait.
     fn await_word(&self, export: &Export, offset: u64, value: u64) -> Result<(), TaskError> {
         let word = export.word(offset).map_err(TaskError::vmmc)?;
         let ready = || word.load(Ordering::Acquire) == value;
@@ -138,8 +141,9 @@ impl Attached {
     }
 }
 
-/// Waits until the last message has arrived, so that giving the import back does not overtake it. The other side may have ended its export as soon as it saw
-/// the message: then the flush is refused, and the message has arrived all the same.
+/// Waits until the last message has arrived, so that giving the import back does not overtake it.
+/// The other side may have ended its export as soon as it saw the message: then the flush is
+/// refused, and the message has arrived all the same.
 fn settle(import: &Import) {
     let _ = import.flush();
 }
@@ -148,7 +152,8 @@ fn name(number: u64, role: Role) -> String {
     format!("measure-{number}-{}", if role == Role::Lead { "lead" } else { "follow" })
 }
 
-/// Ping-pong by deliberate update: the last eight bytes of a message are its number, and they become visible last.
+/// Ping-pong by deliberate update: the last eight bytes of a message are its number, and they
+/// become visible last.
 struct Link<'a> {
     attached: &'a Attached,
     export: Export,

@@ -1,6 +1,7 @@
 //! A worker: this program again, started by a coordinator, with a channel to it as standard input.
 //!
-//! Invariant: it ends as soon as the coordinator's end of the channel closes, whatever it is doing then.
+//! Invariant: it ends as soon as the coordinator's end of the channel closes, whatever it is doing
+//! then.
 
 use super::kernel::{self, End};
 use super::limit::{self, CacheLine, Sleep};

@@ -1,6 +1,7 @@
 //! The one table of the demo: series down, sizes across, each figure with its ratio to the limit.
 //!
-//! Invariant: no message is faster than one cache line goes from core to core, nor than a copy of its size; the slower of the two is the limit.
+//! Invariant: no message is faster than one cache line goes from core to core, nor than a copy of
+//! its size; the slower of the two is the limit.
 
 use super::table::{align, promises, tail};
 use super::{Figures, Report, Row, units};

@@ -1,4 +1,5 @@
-//! A report as one page: inline drawings, no scripts, nothing loaded from elsewhere, light and dark.
+//! A report as one page: inline drawings, no scripts, nothing loaded from elsewhere, light and
+//! dark.
 //!
 //! Invariant: every word that came from outside is escaped; the figures are those of the table.
 

@@ -1,6 +1,7 @@
 //! Numeric promises, held against the figures of one run.
 //!
-//! Invariant: both sides of a ratio come from the same report; a promise whose figures are missing is not in the list.
+//! Invariant: both sides of a ratio come from the same report; a promise whose figures are missing
+//! is not in the list.
 
 use super::{Figures, Report, Row, units};
 use crate::measure::stats::Spread;
@@ -15,7 +16,8 @@ pub(crate) struct Verdict {
     pub(crate) measured: String,
     /// What it is held against.
     pub(crate) against: String,
-    /// The ratio, if it is one: the median of the ratios of the runs, because a machine that changes between two runs changes both sides of a ratio.
+    /// The ratio, if it is one: the median of the ratios of the runs, because a machine that
+    /// changes between two runs changes both sides of a ratio.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ratio: Option<f64>,
     /// Smallest and largest ratio of a run.
@@ -36,8 +38,9 @@ impl Verdict {
     }
 }
 
-/// Ratio of two rows: over the runs; if one of them took part in every n-th only, each of its figures stands beside the median of the other's n from there on. Of the
-/// medians, if their runs do not fit together.
+/// Ratio of two rows: over the runs; if one of them took part in every n-th only, each of its
+/// figures stands beside the median of the other's n from there on. Of the medians, if their runs
+/// do not fit together.
 fn ratio(row: &Row, base: &Row, medians: f64) -> Spread {
     let (of, to) = (&row.each_run, &base.each_run);
     let every = |long: &[f64], short: &[f64]| long.len().div_ceil(short.len().max(1)).max(1);
@@ -101,13 +104,15 @@ const IMPORT_NS_MAX: f64 = 30_000.0;
 /// A notification takes at most this many times a bare futex wake.
 const NOTIFY_RATIO_MAX: f64 = 1.3;
 
-/// All promises that the figures of this report speak about. The demo measures latency and bandwidth.
+/// All promises that the figures of this report speak about. The demo measures latency and
+/// bandwidth.
 pub(crate) fn verdicts(report: &Report) -> Vec<Verdict> {
     let mut verdicts: Vec<Verdict> = RATIOS
         .iter()
         .filter(|(bench, ..)| report.bench == *bench || report.bench == "demo")
         .filter_map(|(_, subject, base, bound)| {
-            // The demo has latency and bandwidth at one size: each promise picks the figures of its kind.
+            // The demo has latency and bandwidth at one size: each promise picks the figures of its
+            // kind.
             let want_time = matches!(bound, Bound::AtMost(_));
             let subject_figures = find(report, *subject, want_time)?;
             let base_figures = find(report, *base, want_time)?;
@@ -227,12 +232,14 @@ mod tests {
             row.each_run = each.to_vec();
             row
         };
-        // The machine was slow in the second run: the medians of both sides are from different runs, their ratios are not.
+        // The machine was slow in the second run: the medians of both sides are from different
+        // runs, their ratios are not.
         let ours = with(row("vmmc", "same-node", 8, time(110.0)), &[110.0, 400.0, 90.0]);
         let base = with(row("cache-line", "limit", 8, time(80.0)), &[100.0, 400.0, 80.0]);
         let verdict = verdicts(&report("latency", vec![ours.clone(), base.clone()])).remove(0);
         assert_eq!((verdict.ratio, verdict.ratio_min_max, verdict.met), (Some(1.1), Some((1.0, 1.125)), true));
-        // The base took part in every second run only, or in a third of them, or the other way round.
+        // The base took part in every second run only, or in a third of them, or the other way
+        // round.
         let ratio = |ours: &Row, base: &Row| verdicts(&report("latency", vec![ours.clone(), base.clone()]))[0].clone();
         let ours = with(ours, &[100.0, 120.0, 300.0, 500.0, 80.0]);
         let slow = with(base.clone(), &[100.0, 200.0, 100.0]);

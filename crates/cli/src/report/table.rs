@@ -1,6 +1,7 @@
 //! Tables for people.
 //!
-//! Invariant: every line of a table is as wide as its header; the first column is left-aligned, numbers are right-aligned.
+//! Invariant: every line of a table is as wide as its header; the first column is left-aligned,
+//! numbers are right-aligned.
 
 use super::{Figures, Report, Row, units};
 use std::fmt::Write;
@@ -100,7 +101,8 @@ fn base_series(report: &Report) -> Option<&'static str> {
     report.rows.iter().any(|r| r.key.series == base).then_some(base)
 }
 
-/// The row of the base series that belongs to this row: same size and sleep if there is one, else the first.
+/// The row of the base series that belongs to this row: same size and sleep if there is one, else
+/// the first.
 fn base_row<'a>(report: &'a Report, row: &Row, base: Option<&str>) -> Option<&'a Row> {
     let base = base?;
     let rows = || report.rows.iter().filter(|r| r.key.series == base);

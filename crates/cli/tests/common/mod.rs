@@ -1,6 +1,7 @@
 //! What the tests of the command share: running it, temporary nodes, waiting.
 //!
-//! Invariant: every node that a test starts has a name of its own and is gone when the test ends, also when it fails.
+//! Invariant: every node that a test starts has a name of its own and is gone when the test ends,
+//! also when it fails.
 #![allow(dead_code, reason = "every test file uses a part of it")]
 
 use std::path::PathBuf;
@@ -8,7 +9,8 @@ use std::process::{Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-/// Longest wait for what the promises give a second or five: the machine may be busy with other tests.
+/// Longest wait for what the promises give a second or five: the machine may be busy with other
+/// tests.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 static NAMES: AtomicU32 = AtomicU32::new(1);

@@ -1,4 +1,5 @@
-//! Other ways of reaching a process's memory, for `vmmc bench utlb` to measure beside the one that is used. Why they are not used is in docs/utlb.md.
+//! Other ways of reaching a process's memory, for `vmmc bench utlb` to measure beside the one that
+//! is used. Why they are not used is in docs/utlb.md.
 //!
 //! Invariant: nothing here changes what memory holds.
 
@@ -32,7 +33,8 @@ pub fn read_by_address(from: &[u8], to: &mut [u8]) -> Result<()> {
     let len = from.len().min(to.len());
     let local = libc::iovec { iov_base: to.as_mut_ptr().cast(), iov_len: len };
     let remote = libc::iovec { iov_base: from.as_ptr() as *mut _, iov_len: len };
-    // SAFETY: both ranges are borrowed by this call, the one that is written mutably; the process is this one.
+    // SAFETY: both ranges are borrowed by this call, the one that is written mutably; the process
+    // is this one.
     match unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) } {
         n if n == len as isize => Ok(()),
         _ => Err(Error::last_os_error()),
@@ -50,7 +52,8 @@ impl FixedBuffers {
     pub fn new() -> Result<FixedBuffers> {
         // struct io_uring_params has 120 bytes; all zero asks for a plain ring.
         let mut params = [0u64; 15];
-        // SAFETY: the kernel reads and writes the 120 bytes of `params` and gives a descriptor or an error.
+        // SAFETY: the kernel reads and writes the 120 bytes of `params` and gives a descriptor or
+        // an error.
         let fd = unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, params.as_mut_ptr()) };
         if fd < 0 {
             return Err(Error::last_os_error());
@@ -77,7 +80,8 @@ impl FixedBuffers {
     }
 
     fn call(&self, operation: u32, argument: *const libc::c_void, count: u32) -> Result<()> {
-        // SAFETY: `argument` is null, or an iovec that lives until the call returns; no request is ever submitted, so nothing is read or written through it.
+        // SAFETY: `argument` is null, or an iovec that lives until the call returns; no request is
+        // ever submitted, so nothing is read or written through it.
         match unsafe { libc::syscall(libc::SYS_io_uring_register, self.0.as_raw_fd(), operation, argument, count) } {
             0 => Ok(()),
             _ => Err(Error::last_os_error()),

@@ -1,7 +1,10 @@
-//! Fork: the child gets private copies of all pages that its parent had pinned, before `fork` returns in either of them.
+//! Fork: the child gets private copies of all pages that its parent had pinned, before `fork`
+//! returns in either of them.
 //!
-//! Invariant: no page is shared between parent and child when `fork` returns, in whichever thread and whatever was pinned. Pinned pages are not inherited at all by
-//! children that the C library does not know of (a bare `clone`): such a child faults where it touches one, and the parent is safe.
+//! Invariant: no page is shared between parent and child when `fork` returns, in whichever thread
+//! and whatever was pinned. Pinned pages are not inherited at all by children that the C library
+//! does not know of (a bare `clone`): such a child faults where it touches one, and the parent is
+//! safe.
 //!
 //! ```text
 //!  prepare: lock ; let the pages be inherited        parent: wait for the child's word ; not inherited again ; unlock
@@ -43,7 +46,8 @@ extern "C" fn prepare() {
     space.settle(&mut state);
     let own = own_stack();
     let mut runs = state.runs();
-    // A page of our own stack cannot be copied under our feet: it stays uninherited, and a child that touches it faults.
+    // A page of our own stack cannot be copied under our feet: it stays uninherited, and a child
+    // that touches it faults.
     runs.retain(|run| own.end <= run.start || run.end <= own.start);
     runs.iter().for_each(|run| advise(run, Advice::LinuxDoFork));
     let pipe = if runs.is_empty() { None } else { rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).ok() };
@@ -65,7 +69,8 @@ extern "C" fn parent() {
 extern "C" fn child() {
     let Some(mut forking) = FORKING.with(|f| f.borrow_mut().take()) else { return };
     for run in &forking.runs {
-        // SAFETY: the run is mapped and readable in the parent and so here; this is the only thread, and the run is not on its stack.
+        // SAFETY: the run is mapped and readable in the parent and so here; this is the only
+        // thread, and the run is not on its stack.
         if unsafe { swap_pages(run.start as *mut u8, run.len(), None) }.is_err() {
             eprintln!("vmmc: no memory to copy pinned pages into a forked child, which ends here");
             std::process::abort();
@@ -85,7 +90,8 @@ fn advise(run: &Range<usize>, advice: Advice) {
 
 /// Addresses of the calling thread's stack; nothing if it cannot be told.
 fn own_stack() -> Range<usize> {
-    // SAFETY: an all-zero attribute object is what pthread_getattr_np fills in; it is destroyed once.
+    // SAFETY: an all-zero attribute object is what pthread_getattr_np fills in; it is destroyed
+    // once.
     unsafe {
         let mut attributes: libc::pthread_attr_t = std::mem::zeroed();
         if libc::pthread_getattr_np(libc::pthread_self(), &mut attributes) != 0 {

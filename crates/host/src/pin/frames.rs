@@ -1,4 +1,5 @@
-//! Free pages of arenas, kept as runs, so that a run of pages is put in place by one set of system calls.
+//! Free pages of arenas, kept as runs, so that a run of pages is put in place by one set of system
+//! calls.
 //!
 //! Invariant: no frame is in two runs, and no two runs touch each other.
 

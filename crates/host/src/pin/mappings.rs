@@ -1,6 +1,8 @@
-//! Whether addresses are ordinary private memory: asked of the kernel mapping by mapping, or read from its text where it is too old for questions.
+//! Whether addresses are ordinary private memory: asked of the kernel mapping by mapping, or read
+//! from its text where it is too old for questions.
 //!
-//! Invariant: what may be a running thread's stack is never called suitable: its frames cannot move under it. Both ways give the same answer; a test compares them.
+//! Invariant: what may be a running thread's stack is never called suitable: its frames cannot move
+//! under it. Both ways give the same answer; a test compares them.
 
 use super::PinError;
 use crate::adopt::parse_line;
@@ -17,7 +19,8 @@ const EXECUTABLE: u64 = 4;
 const SHARED: u64 = 8;
 /// The mapping at the address, or the next one above it.
 const OR_NEXT: u64 = 0x10;
-/// Longest name that is looked at: programs may name anonymous memory with up to 80 bytes, and what is longer is the path of a file.
+/// Longest name that is looked at: programs may name anonymous memory with up to 80 bytes, and what
+/// is longer is the path of a file.
 const NAME_BYTES: usize = 96;
 
 /// struct procmap_query of linux/fs.h.
@@ -121,7 +124,8 @@ fn query(file: &File, address: usize, flags: u64) -> Result<Mapping, i32> {
     let size = size_of::<Query>() as u64;
     let mut query = Query { size, flags, address: address as u64, ..Query::default() };
     (query.name_size, query.name) = (NAME_BYTES as u32, name.as_mut_ptr() as u64);
-    // SAFETY: the kernel reads and writes one struct procmap_query, which `query` is, and at most NAME_BYTES of `name`, which lives until the call returns.
+    // SAFETY: the kernel reads and writes one struct procmap_query, which `query` is, and at most
+    // NAME_BYTES of `name`, which lives until the call returns.
     let mut result = unsafe { libc::ioctl(file.as_raw_fd(), PROCMAP_QUERY, &raw mut query) };
     let mut named = false;
     if result != 0 && errno() == libc::ENAMETOOLONG {

@@ -101,7 +101,8 @@ fn a_forked_child_has_its_own_copy() {
     memory.fill(1);
     space.take(memory).expect("private pages");
     let (read, write) = rustix::pipe::pipe().expect("a pipe");
-    // SAFETY: the child only writes to its memory and to a pipe, and ends without running anything of the parent's.
+    // SAFETY: the child only writes to its memory and to a pipe, and ends without running anything
+    // of the parent's.
     match unsafe { libc::fork() } {
         0 => {
             let was = memory[0];

@@ -1,9 +1,13 @@
-//! Learning that pinned addresses changed hands: the events of a userfaultfd on munmap, mremap and madvise.
+//! Learning that pinned addresses changed hands: the events of a userfaultfd on munmap, mremap and
+//! madvise.
 //!
-//! Invariant: the kernel lets an munmap or mremap of a watched range return only after its event was read. From before the change until the event is in [`Watch::log`],
-//! either [`Watch::is_changing`] or the log's count says so. The reading thread takes no lock and no memory: it may be its own process's munmap that it must let go on.
+//! Invariant: the kernel lets an munmap or mremap of a watched range return only after its event
+//! was read. From before the change until the event is in [`Watch::log`], either
+//! [`Watch::is_changing`] or the log's count says so. The reading thread takes no lock and no
+//! memory: it may be its own process's munmap that it must let go on.
 //!
-//! The descriptor is made for user mode only, which needs no privilege; no page fault is ever asked for, since the watched pages are reserved and locked.
+//! The descriptor is made for user mode only, which needs no privilege; no page fault is ever asked
+//! for, since the watched pages are reserved and locked.
 
 use crate::region::RegionError;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -89,14 +93,17 @@ impl Watch {
     /// No longer watches a range: changes of it are ours.
     pub(super) fn remove(&self, start: usize, len: usize) {
         let range = [start as u64, len as u64];
-        // SAFETY: UFFDIO_UNREGISTER reads two words. A range that is not watched is refused, which is as well.
+        // SAFETY: UFFDIO_UNREGISTER reads two words. A range that is not watched is refused, which
+        // is as well.
         unsafe { libc::ioctl(self.fd.as_raw_fd(), UFFDIO_UNREGISTER, range.as_ptr()) };
     }
 
-    /// Whether a change of a watched range is under way in the kernel. One system call that does nothing else: the kernel says "again" before it looks at the empty range.
+    /// Whether a change of a watched range is under way in the kernel. One system call that does
+    /// nothing else: the kernel says "again" before it looks at the empty range.
     pub(super) fn is_changing(&self) -> bool {
         let mut nothing = [0u64; 4];
-        // SAFETY: UFFDIO_ZEROPAGE reads and writes four words; a range of no bytes is always refused.
+        // SAFETY: UFFDIO_ZEROPAGE reads and writes four words; a range of no bytes is always
+        // refused.
         let refused = unsafe { libc::ioctl(self.fd.as_raw_fd(), UFFDIO_ZEROPAGE, nothing.as_mut_ptr()) } != 0;
         refused && std::io::Error::last_os_error().raw_os_error() == Some(libc::EAGAIN)
     }
@@ -109,7 +116,8 @@ impl Watch {
             || self.lost.load(Ordering::Relaxed)
     }
 
-    /// Waits until every change that began before this call is in the log; false if that takes too long.
+    /// Waits until every change that began before this call is in the log; false if that takes too
+    /// long.
     pub(super) fn settle(&self) -> bool {
         let until = Instant::now() + WATCH_SETTLE_TIME;
         while self.is_changing() || self.reading.load(Ordering::SeqCst) {

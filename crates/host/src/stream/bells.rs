@@ -1,10 +1,13 @@
 //! How the peers of a process tell its event loops which connections are worth a look.
 //!
-//! A process has one area of bells. A bell is what one event loop has: an armed flag, a bit for each token, and a summary of the words of bits. A peer sets the bit,
-//! then rings the eventfd of the bell if the flag says that the loop sleeps.
+//! A process has one area of bells. A bell is what one event loop has: an armed flag, a bit for
+//! each token, and a summary of the words of bits. A peer sets the bit, then rings the eventfd of
+//! the bell if the flag says that the loop sleeps.
 //!
-//! Invariant: whoever publishes, passes a full fence and then marks, either finds the bit clear and sets it, or is seen by the take that clears it; a loop that armed
-//! its bell and found the summary empty is rung. All peers of the process can write here: the worst is a wake-up in vain or a missing one, never wrong data.
+//! Invariant: whoever publishes, passes a full fence and then marks, either finds the bit clear and
+//! sets it, or is seen by the take that clears it; a loop that armed its bell and found the summary
+//! empty is rung. All peers of the process can write here: the worst is a wake-up in vain or a
+//! missing one, never wrong data.
 
 use crate::region::{Protection, Region, RegionError};
 use std::os::fd::OwnedFd;
@@ -27,7 +30,8 @@ const BYTES: u64 = NEWS_AT + 64;
 #[derive(Clone, Debug)]
 pub struct Bells(Region);
 
-/// Which bell and token of which process an end of a connection reports to; what stands in the words of a connection is a claim.
+/// Which bell and token of which process an end of a connection reports to; what stands in the
+/// words of a connection is a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Watch {
     /// Id of the process on its node.
@@ -101,7 +105,8 @@ impl Bells {
         (&head[0], &head[8..], bits)
     }
 
-    /// Sets the bit of a token. True: the loop sleeps, so ring its eventfd. The caller has published and passed a full fence.
+    /// Sets the bit of a token. True: the loop sleeps, so ring its eventfd. The caller has
+    /// published and passed a full fence.
     #[inline]
     pub fn mark(&self, bell: u32, token: u32) -> bool {
         let (_, _, bits) = self.words(bell);
@@ -113,7 +118,8 @@ impl Bells {
         self.mark_surely(bell, token)
     }
 
-    /// Like [`mark`](Self::mark), also if the bit is set: whoever set it may have died before it went on.
+    /// Like [`mark`](Self::mark), also if the bit is set: whoever set it may have died before it
+    /// went on.
     pub fn mark_surely(&self, bell: u32, token: u32) -> bool {
         let (armed, summary, bits) = self.words(bell);
         let index = (token % TOKENS) as usize / 64;

@@ -1,11 +1,14 @@
-//! Asks the kernel about a TCP socket of another process, by its addresses and its cookie, without holding it.
+//! Asks the kernel about a TCP socket of another process, by its addresses and its cookie, without
+//! holding it.
 //!
-//! A descriptor of the socket would do as well, but while a copy of one is anywhere, also in a message that nobody has read, the kernel does not end the connection when
-//! the program closes it: no FIN, no reset, and events of it go on. So what travels is the name of the socket, and the kernel's own list ([`sock_diag(7)`]) says whether
-//! there is such a one, in which state, and to whom it belongs.
+//! A descriptor of the socket would do as well, but while a copy of one is anywhere, also in a
+//! message that nobody has read, the kernel does not end the connection when the program closes it:
+//! no FIN, no reset, and events of it go on. So what travels is the name of the socket, and the
+//! kernel's own list ([`sock_diag(7)`]) says whether there is such a one, in which state, and to
+//! whom it belongs.
 //!
-//! Invariant: an answer is taken only from the kernel, for the question just asked, and is checked before it is used. Nothing here waits: the kernel answers within the
-//! call that asks.
+//! Invariant: an answer is taken only from the kernel, for the question just asked, and is checked
+//! before it is used. Nothing here waits: the kernel answers within the call that asks.
 //!
 //! [`sock_diag(7)`]: https://man7.org/linux/man-pages/man7/sock_diag.7.html
 
@@ -27,7 +30,8 @@ const QUESTION_BYTES: usize = HEAD_BYTES + 56;
 const ANSWER_BYTES: usize = HEAD_BYTES + 72;
 /// Bytes of a message that is looked at: more than an answer without extras has.
 const MESSAGE_BYTES: usize = 512;
-/// Messages that are passed over in search of the answer: none is expected but those of questions before whose answer did not come.
+/// Messages that are passed over in search of the answer: none is expected but those of questions
+/// before whose answer did not come.
 const MESSAGES: usize = 16;
 /// State of a connected socket.
 const ESTABLISHED: u8 = 1;
@@ -65,7 +69,8 @@ impl SocketDiag {
         Ok(SocketDiag { socket, asked: 0 })
     }
 
-    /// Whether the kernel tells of TCP sockets: asks for one of our own that listens for a moment. It says "not found" for all of them where it cannot tell.
+    /// Whether the kernel tells of TCP sockets: asks for one of our own that listens for a moment.
+    /// It says "not found" for all of them where it cannot tell.
     ///
     /// # Errors
     /// What keeps it.

@@ -1,7 +1,8 @@
-//! What the upgrade asks of the kernel's socket: who it connects, how many bytes it has carried, whether its other end lives.
+//! What the upgrade asks of the kernel's socket: who it connects, how many bytes it has carried,
+//! whether its other end lives.
 //!
-//! Invariant: positions in a stream come from the kernel itself (`TCP_INFO`), so a byte that some other way sent or received is counted too.
-//! Nothing here waits, except [`wait_socket`].
+//! Invariant: positions in a stream come from the kernel itself (`TCP_INFO`), so a byte that some
+//! other way sent or received is counted too. Nothing here waits, except [`wait_socket`].
 
 use super::messages::SocketClaim;
 use crate::wait::Deadline;
@@ -57,7 +58,8 @@ pub enum End {
     Reset(Errno),
 }
 
-/// Addresses of a connected TCP socket and its cookie, which no other socket of this machine ever has.
+/// Addresses of a connected TCP socket and its cookie, which no other socket of this machine ever
+/// has.
 ///
 /// # Errors
 /// `EPROTOTYPE` for anything that is not a connected TCP socket; what the kernel says otherwise.
@@ -81,7 +83,8 @@ pub fn endpoints(fd: BorrowedFd<'_>) -> Result<(Endpoints, u64), Errno> {
 /// As [`endpoints`].
 pub fn claim(fd: BorrowedFd<'_>) -> Result<SocketClaim, Errno> {
     let (Endpoints { local, remote, .. }, cookie) = endpoints(fd)?;
-    // Before Linux 5.0 a socket cannot be asked; then one that is bound to an interface is not found, and stays with the kernel.
+    // Before Linux 5.0 a socket cannot be asked; then one that is bound to an interface is not
+    // found, and stays with the kernel.
     let interface = number(fd, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX).unwrap_or(0) as u32;
     Ok(SocketClaim { local, remote, interface, cookie, descriptor: fd.as_raw_fd() })
 }
@@ -103,7 +106,8 @@ pub fn cookie(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
 /// Linux 5.14; not in every C library's headers.
 const SO_NETNS_COOKIE: libc::c_int = 71;
 
-/// An address, with IPv4 in IPv6 clothes undressed, so that both ends of a connection call it the same.
+/// An address, with IPv4 in IPv6 clothes undressed, so that both ends of a connection call it the
+/// same.
 fn address(any: SocketAddrAny) -> Result<std::net::SocketAddr, Errno> {
     let address = SocketAddr::try_from(any)?;
     Ok(std::net::SocketAddr::new(address.ip().to_canonical(), address.port()))
@@ -131,7 +135,8 @@ const TCP_INFO_BYTES: usize = 216;
 pub fn tcp_progress(fd: BorrowedFd<'_>) -> Result<TcpProgress, Errno> {
     let mut info = [0u8; TCP_INFO_BYTES];
     let mut len = TCP_INFO_BYTES as libc::socklen_t;
-    // SAFETY: the kernel writes at most `len` bytes to `info`, which has as many and lives for the call.
+    // SAFETY: the kernel writes at most `len` bytes to `info`, which has as many and lives for the
+    // call.
     let got = unsafe {
         libc::getsockopt(fd.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, info.as_mut_ptr().cast(), &mut len)
     };
@@ -145,7 +150,8 @@ pub fn tcp_progress(fd: BorrowedFd<'_>) -> Result<TcpProgress, Errno> {
     let short = |at: usize| u32::from_ne_bytes(info[at..at + 4].try_into().expect("four bytes"));
     let (received, unsent, on_the_wire, again) = (long(128), short(144), long(200), long(208));
     const ESTABLISHED: u8 = 1;
-    // TIME_WAIT, CLOSE, CLOSE_WAIT, LAST_ACK, CLOSING; not those in which only this side has ended its own.
+    // TIME_WAIT, CLOSE, CLOSE_WAIT, LAST_ACK, CLOSING; not those in which only this side has ended
+    // its own.
     const PEER_ENDED: [u8; 5] = [6, 7, 8, 9, 11];
     Ok(TcpProgress {
         established: info[0] == ESTABLISHED,
@@ -171,8 +177,8 @@ pub fn mark_upgraded(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     limit_unsent(fd, MARK)
 }
 
-/// Takes the mark off again: whoever gets the socket from here on needs only the kernel. `limit` is what
-/// the program set there.
+/// Takes the mark off again: whoever gets the socket from here on needs only the kernel. `limit` is
+/// what the program set there.
 pub fn unmark_upgraded(fd: BorrowedFd<'_>, limit: u32) {
     if is_marked_upgraded(fd) {
         // One that has ended needs no mark.
@@ -262,8 +268,8 @@ pub fn has_no_delay(fd: BorrowedFd<'_>) -> bool {
     sockopt::tcp_nodelay(fd).unwrap_or(false)
 }
 
-/// Whether the program has asked for something on the socket that only the kernel does for bytes that it carries: a low-water mark above one byte, a signal for each
-/// arrival, time stamps.
+/// Whether the program has asked for something on the socket that only the kernel does for bytes
+/// that it carries: a low-water mark above one byte, a signal for each arrival, time stamps.
 pub fn needs_kernel(fd: BorrowedFd<'_>) -> bool {
     let option = |name| number(fd, libc::SOL_SOCKET, name).unwrap_or(0);
     // SAFETY: numbers only.
@@ -285,7 +291,8 @@ pub fn end_of_kernel(fd: BorrowedFd<'_>) -> End {
     }
 }
 
-/// Waits until a socket is ready for `what`, at most until the deadline; says whether it was. Errors: `EINTR`.
+/// Waits until a socket is ready for `what`, at most until the deadline; says whether it was.
+/// Errors: `EINTR`.
 pub fn wait_socket(fd: BorrowedFd<'_>, what: PollFlags, deadline: Deadline) -> Result<bool, Errno> {
     let left = deadline.left(crate::Nanos::monotonic()).unwrap_or_default();
     let timeout = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
@@ -293,7 +300,8 @@ pub fn wait_socket(fd: BorrowedFd<'_>, what: PollFlags, deadline: Deadline) -> R
     poll(&mut fds, Some(&timeout)).map(|n| n > 0)
 }
 
-/// Whether a receive would end at once; does not wait. Also if something is wrong: the receive says what.
+/// Whether a receive would end at once; does not wait. Also if something is wrong: the receive says
+/// what.
 pub fn would_receive(fd: BorrowedFd<'_>) -> bool {
     !matches!(poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&Timespec::default())), Ok(0))
 }
@@ -339,7 +347,8 @@ pub(super) fn thread_lives(id: u32) -> bool {
     got == 0 || last_error() != Errno::SRCH
 }
 
-/// The same file under a number that programs rarely use, if there is one: above three quarters of what is allowed.
+/// The same file under a number that programs rarely use, if there is one: above three quarters of
+/// what is allowed.
 pub fn move_high(fd: OwnedFd) -> OwnedFd {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1024);
     let from = i32::try_from(limit / 4 * 3).unwrap_or(i32::MAX / 2);

@@ -1,7 +1,10 @@
-//! A lock in shared memory whose holder may be killed, or interrupted by a signal handler that wants the same lock.
+//! A lock in shared memory whose holder may be killed, or interrupted by a signal handler that
+//! wants the same lock.
 //!
-//! Invariant: the word is the thread id of the holder, or 0. A waiter that finds the holder's thread gone takes the lock over: what it protects is published by a
-//! single store at the end, so a holder that died has changed nothing. A thread that holds it already is told so and never waits for itself.
+//! Invariant: the word is the thread id of the holder, or 0. A waiter that finds the holder's
+//! thread gone takes the lock over: what it protects is published by a single store at the end, so
+//! a holder that died has changed nothing. A thread that holds it already is told so and never
+//! waits for itself.
 
 use rustix::thread::futex;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -69,7 +72,8 @@ impl<'a> SharedLock<'a> {
         self.lock_slowly(me, sleeps)
     }
 
-    /// The lock that this very thread took, and whose guard was forgotten so that it stays held between two calls.
+    /// The lock that this very thread took, and whose guard was forgotten so that it stays held
+    /// between two calls.
     pub fn held_by(self, me: u32) -> Option<Locked<'a>> {
         (self.0.load(Ordering::Relaxed) & !WAITED_FOR == me).then(|| Locked(self.0))
     }

@@ -1,9 +1,11 @@
 //! What a process and its node say to each other about stream sockets.
 //!
-//! They travel on the control socket as [`Call::Sockets`](crate::control::Call::Sockets) and [`Answer::Sockets`](crate::control::Answer::Sockets). Nothing is
-//! waited for: news has serial 0 and may come at any time; a counter in the area of its bells tells a process that there is some.
+//! They travel on the control socket as [`Call::Sockets`](crate::control::Call::Sockets) and
+//! [`Answer::Sockets`](crate::control::Answer::Sockets). Nothing is waited for: news has serial 0
+//! and may come at any time; a counter in the area of its bells tells a process that there is some.
 //!
-//! Invariant: a message names connections by numbers that its receiver knows; whatever it does not know it ignores.
+//! Invariant: a message names connections by numbers that its receiver knows; whatever it does not
+//! know it ignores.
 
 use super::slab::Shape;
 use serde::{Deserialize, Serialize};
@@ -31,7 +33,8 @@ pub struct EndRef {
     pub secret: u64,
 }
 
-/// A connected TCP socket that a process says it has: the kernel knows whether there is such a one, and whose it is ([`SocketDiag`](super::SocketDiag)).
+/// A connected TCP socket that a process says it has: the kernel knows whether there is such a one,
+/// and whose it is ([`SocketDiag`](super::SocketDiag)).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SocketClaim {
     /// Own address.
@@ -59,8 +62,9 @@ pub enum SocketCall {
         /// Which.
         bell: u32,
     },
-    /// A connected socket. It does not travel along: while a descriptor of it is under way, no close of the program ends the connection. Answer, when the peer has
-    /// offered its end: [`SocketNews::Matched`].
+    /// A connected socket. It does not travel along: while a descriptor of it is under way, no
+    /// close of the program ends the connection. Answer, when the peer has offered its end:
+    /// [`SocketNews::Matched`].
     Offer {
         /// The process's own number for it.
         connection: u64,
@@ -97,7 +101,8 @@ pub enum SocketCall {
         /// Which.
         end: EndRef,
     },
-    /// The ring of the direction from this end was full: a large one, please. The answer stands in the words of the connection.
+    /// The ring of the direction from this end was full: a large one, please. The answer stands in
+    /// the words of the connection.
     Grow {
         /// Own end.
         end: EndRef,
@@ -107,7 +112,8 @@ pub enum SocketCall {
         /// Own end.
         end: EndRef,
     },
-    /// The kernel says that the other end, on another node, has ended: has all come that it sent by the ring? The answer stands in the words of the connection.
+    /// The kernel says that the other end, on another node, has ended: has all come that it sent by
+    /// the ring? The answer stands in the words of the connection.
     Ended {
         /// Own end.
         end: EndRef,
@@ -163,7 +169,8 @@ pub enum SocketNews {
         connection: u64,
         /// Where the socket's bytes go; none: it is not upgraded, or not for this process.
         end: Option<EndRef>,
-        /// The connection is another user's: whoever passed it on has brought it back to the kernel.
+        /// The connection is another user's: whoever passed it on has brought it back to the
+        /// kernel.
         other_user: bool,
         /// Who has the other end.
         peer: u32,

@@ -1,11 +1,14 @@
-//! A node's side of a connection between nodes: its slot is one of two replicas, and what its end does is said to the other node in messages.
+//! A node's side of a connection between nodes: its slot is one of two replicas, and what its end
+//! does is said to the other node in messages.
 //!
 //! ```text
 //!   end 0 ──▶ words, ring │ replica on node A ── say ══════▶ hear ── replica on node B │ words, ring ──▶ end 1
 //! ```
 //!
-//! Invariant: the concatenation of the bytes of all messages is what the end put into its ring; both replicas have the same rings, so what fitted here has room there. A
-//! process that claims otherwise, or a node that says otherwise, ends this connection and nothing else. Neither side waits. Source: docs/sockets.md, between two nodes.
+//! Invariant: the concatenation of the bytes of all messages is what the end put into its ring;
+//! both replicas have the same rings, so what fitted here has room there. A process that claims
+//! otherwise, or a node that says otherwise, ends this connection and nothing else. Neither side
+//! waits. Source: docs/sockets.md, between two nodes.
 
 use super::slab::Slot;
 use super::words::{EndWords, Flags, SideWords};
@@ -47,7 +50,8 @@ pub struct Wakes {
     pub receiver: bool,
     /// Whoever waits for room.
     pub sender: bool,
-    /// The other node waits to hear how far this end has received, or that its request to give back was heard.
+    /// The other node waits to hear how far this end has received, or that its request to give back
+    /// was heard.
     pub answer: bool,
 }
 
@@ -133,14 +137,16 @@ impl Replica {
             let used = out.tail.load(Ordering::Relaxed).wrapping_sub(side.head);
             wakes.sender |= used <= self.ring_bytes() / 2 && out.sender_wants_room.swap(0, Ordering::SeqCst) != 0;
         }
-        // The other node is told of heads with what this end sends. If it sends nothing, the receiver here has to ring for it before the ring is full.
+        // The other node is told of heads with what this end sends. If it sends nothing, the
+        // receiver here has to ring for it before the ring is full.
         if self.received.wrapping_sub(self.told.head) >= self.ring_bytes() / 2 {
             into.want_room();
             let taken = into.head.load(Ordering::Acquire);
             wakes.answer = self.received.wrapping_sub(taken) <= self.ring_bytes() / 2 && taken != self.told.head;
         }
         if side.receiver_flags & !before.receiver_flags & Flags::GIVE_BACK != 0 {
-            // `set_side` has passed the fence: what is said from here on is what whoever sends did before it saw the request, or it did it after it saw it.
+            // `set_side` has passed the fence: what is said from here on is what whoever sends did
+            // before it saw the request, or it did it after it saw it.
             words.ends[self.end].back.fetch_or(EndWords::HEARD, Ordering::SeqCst);
             words.ends[self.end].hint.fetch_add(1, Ordering::SeqCst);
             wakes.answer = true;

@@ -1,11 +1,15 @@
 //! Rings eventfds that other processes hold too, and never waits.
 //!
-//! A plain write to an eventfd waits when its counter is full and `O_NONBLOCK` is not set. Every holder can fill the counter and clear the flag, for both belong to the
-//! open file and not to the descriptor, and no look before the write helps: the other one may do so in between. The kernel's own way to signal an eventfd only adds and
-//! wakes. It is what tells the end of an asynchronous read ([`io_submit(2)`], `IOCB_FLAG_RESFD`), so a ring is the end of a read of one byte of our own memory. It refuses
-//! every descriptor that is no eventfd, so nothing is ever written to a file, a pipe or a terminal that somebody handed in.
+//! A plain write to an eventfd waits when its counter is full and `O_NONBLOCK` is not set. Every
+//! holder can fill the counter and clear the flag, for both belong to the open file and not to the
+//! descriptor, and no look before the write helps: the other one may do so in between. The kernel's
+//! own way to signal an eventfd only adds and wakes. It is what tells the end of an asynchronous
+//! read ([`io_submit(2)`], `IOCB_FLAG_RESFD`), so a ring is the end of a read of one byte of our
+//! own memory. It refuses every descriptor that is no eventfd, so nothing is ever written to a
+//! file, a pipe or a terminal that somebody handed in.
 //!
-//! Invariant: a read of a memfd ends within the call that begins it, so no request is ever under way; results are taken before there is no room for more.
+//! Invariant: a read of a memfd ends within the call that begins it, so no request is ever under
+//! way; results are taken before there is no room for more.
 //!
 //! [`io_submit(2)`]: https://man7.org/linux/man-pages/man2/io_submit.2.html
 
@@ -16,7 +20,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Results that are taken at a time: a call for each ring would double what it costs.
 const RESULTS: usize = 64;
-/// Requests that the kernel is asked to have room for: twice as many, since it divides them among the cores.
+/// Requests that the kernel is asked to have room for: twice as many, since it divides them among
+/// the cores.
 const REQUESTS: u32 = 2 * RESULTS as u32;
 
 const IOCB_CMD_PREAD: u16 = 0;
@@ -74,7 +79,8 @@ impl Ringer {
             self.take_results();
         }
         match self.submit(eventfd) {
-            // No room although the results were counted: others of this process have the context's share of a core.
+            // No room although the results were counted: others of this process have the context's
+            // share of a core.
             Err(Errno::AGAIN) => {
                 self.take_results();
                 self.submit(eventfd)
@@ -94,8 +100,9 @@ impl Ringer {
         request.aio_flags = IOCB_FLAG_RESFD;
         request.aio_resfd = eventfd.as_raw_fd() as u32;
         let mut requests = [&raw mut request];
-        // SAFETY: one pointer to one request, both alive for the call, and the context is ours. The read of a byte of a memfd is over when the call returns, so the kernel
-        // writes to `byte` at no later time.
+        // SAFETY: one pointer to one request, both alive for the call, and the context is ours. The
+        // read of a byte of a memfd is over when the call returns, so the kernel writes to `byte`
+        // at no later time.
         let submitted =
             unsafe { libc::syscall(libc::SYS_io_submit, self.context, 1 as libc::c_long, requests.as_mut_ptr()) };
         if submitted != 1 {
@@ -110,7 +117,8 @@ impl Ringer {
         let none = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         let most = RESULTS as libc::c_long;
         loop {
-            // SAFETY: the kernel writes at most `most` results to `results`, which has as many, and reads the time; both live for the call. It does not wait for any.
+            // SAFETY: the kernel writes at most `most` results to `results`, which has as many, and
+            // reads the time; both live for the call. It does not wait for any.
             let taken = unsafe {
                 libc::syscall(
                     libc::SYS_io_getevents,
@@ -131,7 +139,8 @@ impl Ringer {
 
 impl Drop for Ringer {
     fn drop(&mut self) {
-        // SAFETY: the context is ours, and nothing is under way in it. In the child of a fork it is not there, which the kernel says.
+        // SAFETY: the context is ours, and nothing is under way in it. In the child of a fork it is
+        // not there, which the kernel says.
         unsafe { libc::syscall(libc::SYS_io_destroy, self.context) };
     }
 }
@@ -147,7 +156,8 @@ mod tests {
     use std::os::fd::AsFd;
     use std::time::Duration;
 
-    /// Runs `what` and fails if it is not over soon: a call that waits for a hostile holder never is.
+    /// Runs `what` and fails if it is not over soon: a call that waits for a hostile holder never
+    /// is.
     fn in_time<T: Send + 'static>(what: impl FnOnce() -> T + Send + 'static) -> T {
         let (done, wait) = std::sync::mpsc::channel();
         std::thread::spawn(move || done.send(what()));

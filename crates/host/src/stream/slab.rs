@@ -1,7 +1,9 @@
-//! Memory for the connections of a pair of processes: slots of words and two rings, and behind all slots two large rings for each.
+//! Memory for the connections of a pair of processes: slots of words and two rings, and behind all
+//! slots two large rings for each.
 //!
-//! Invariant: made by the node, sealed; what is not a large ring is reserved, and a large ring before its slot's words grant it; an offset into a ring is masked before
-//! it is used, so no claim leads outside of the slot's rings.
+//! Invariant: made by the node, sealed; what is not a large ring is reserved, and a large ring
+//! before its slot's words grant it; an offset into a ring is masked before it is used, so no claim
+//! leads outside of the slot's rings.
 
 use super::bells::Watch;
 use super::lock::{NODE, SharedLock};
@@ -38,7 +40,8 @@ impl Shape {
         PAGE_BYTES as u64 + 2 * self.small_bytes
     }
 
-    /// Bytes of a slab, and how many of them are reserved from the start. None for a shape that is none: a claim of whoever sent the slab.
+    /// Bytes of a slab, and how many of them are reserved from the start. None for a shape that is
+    /// none: a claim of whoever sent the slab.
     fn bytes(self) -> Option<(u64, u64)> {
         let fine = self.small_bytes.is_power_of_two()
             && self.large_bytes.is_power_of_two()
@@ -112,9 +115,11 @@ impl Slot {
     /// Its words.
     #[inline]
     pub fn words(&self) -> &SlotWords {
-        // SAFETY: the slot lies in the region by construction (`base` is a multiple of the slot size below the region's end), starts on a page, which satisfies the
-        // alignment of 64, and holds the size (asserted above). SlotWords consists of atomics and padding that is never read, for which every bit pattern is
-        // valid and concurrent change is allowed. The mapping lives as long as `self`.
+        // SAFETY: the slot lies in the region by construction (`base` is a multiple of the slot
+        // size below the region's end), starts on a page, which satisfies the alignment of 64, and
+        // holds the size (asserted above). SlotWords consists of atomics and padding that is never
+        // read, for which every bit pattern is valid and concurrent change is allowed. The mapping
+        // lives as long as `self`.
         unsafe { &*self.slab.region.as_ptr().add(self.base as usize).cast::<SlotWords>() }
     }
 
@@ -157,7 +162,8 @@ impl Slot {
             return false;
         }
         words.large_granted.store(0, Ordering::SeqCst);
-        // The ring is empty, so nobody reads in it; and from here on the next byte goes to the small one.
+        // The ring is empty, so nobody reads in it; and from here on the next byte goes to the
+        // small one.
         let small = !words.layout().large || words.change_ring();
         if small {
             self.release_large(direction);
@@ -165,7 +171,8 @@ impl Slot {
         small
     }
 
-    /// Wakes everybody who waits at an end: threads in blocking calls at once, and event loops through `ring`, which gets each of them.
+    /// Wakes everybody who waits at an end: threads in blocking calls at once, and event loops
+    /// through `ring`, which gets each of them.
     pub fn wake_end(&self, end: usize, mut ring: impl FnMut(Watch)) {
         let words = self.words();
         let (to, from) = (&words.directions[1 - end], &words.directions[end]);
@@ -187,8 +194,8 @@ impl Slot {
         Stretch { _slot: self.clone(), memory: found.0, bytes: found.1 }
     }
 
-    /// Copies bytes into a ring of `direction` from position `at` on, without the first `skip`, at most `room` of them; returns how many. The caller knows that so many
-    /// are free.
+    /// Copies bytes into a ring of `direction` from position `at` on, without the first `skip`, at
+    /// most `room` of them; returns how many. The caller knows that so many are free.
     #[inline]
     pub fn copy_in(
         &self,
@@ -206,7 +213,8 @@ impl Slot {
             let slice = &slice[skipped as usize..];
             let take = (slice.len() as u64).min(room - done);
             self.pieces(direction, large, at.wrapping_add(done), take, |ring, offset, len| {
-                // SAFETY: `pieces` gives ranges inside the ring, and offsets inside `take <= slice.len()`; a private buffer does not overlap a shared mapping.
+                // SAFETY: `pieces` gives ranges inside the ring, and offsets inside `take <=
+                // slice.len()`; a private buffer does not overlap a shared mapping.
                 unsafe { copy::bulk_by(how, slice.as_ptr().add(offset), ring, len) };
             });
             done += take;
@@ -217,7 +225,8 @@ impl Slot {
         done
     }
 
-    /// Copies bytes out of a ring of `direction` from position `at` on behind the first `skip` bytes of the buffers, at most `room` of them; returns how many.
+    /// Copies bytes out of a ring of `direction` from position `at` on behind the first `skip`
+    /// bytes of the buffers, at most `room` of them; returns how many.
     #[inline]
     pub fn copy_out(
         &self,
@@ -247,7 +256,8 @@ impl Slot {
         done
     }
 
-    /// Calls `each` with the one or two stretches of ring memory behind positions `at .. at + len` and the offset of each in the range.
+    /// Calls `each` with the one or two stretches of ring memory behind positions `at .. at + len`
+    /// and the offset of each in the range.
     #[inline]
     fn pieces(&self, direction: usize, large: bool, at: u64, len: u64, mut each: impl FnMut(*mut u8, usize, usize)) {
         let ring_bytes = self.ring_bytes(large);
@@ -267,7 +277,8 @@ impl Slot {
     }
 }
 
-/// Bytes of a ring that lie side by side, kept mapped by this value. The other end can store to them at any time.
+/// Bytes of a ring that lie side by side, kept mapped by this value. The other end can store to
+/// them at any time.
 #[derive(Clone, Debug)]
 pub struct Stretch {
     /// Keeps the mapping.
@@ -292,7 +303,8 @@ impl Stretch {
     pub fn write(&self, at: usize, from: &[u8]) -> usize {
         let len = from.len().min(self.bytes.saturating_sub(at));
         if len > 0 {
-            // SAFETY: at + len <= bytes, which lie in the mapping that `_slot` keeps; a private buffer does not overlap a shared mapping.
+            // SAFETY: at + len <= bytes, which lie in the mapping that `_slot` keeps; a private
+            // buffer does not overlap a shared mapping.
             unsafe { copy::bulk(from.as_ptr(), self.memory.add(at), len) };
         }
         len

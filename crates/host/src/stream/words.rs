@@ -1,17 +1,21 @@
 //! The shared words of one connection, and the agreements on them that need no lock.
 //!
-//! A direction is a sequence of **epochs**: kernel, ring, kernel … The sending end announces the next epoch with the byte at which the present one ends, and may
-//! not announce another before the receiving end has reached it. While it makes the last kernel send the announcement is **pending**: the
-//! bytes of that send wake a receiver that sleeps in the kernel, and by then it sees that more is to be known.
+//! A direction is a sequence of **epochs**: kernel, ring, kernel … The sending end announces the
+//! next epoch with the byte at which the present one ends, and may not announce another before the
+//! receiving end has reached it. While it makes the last kernel send the announcement is
+//! **pending**: the bytes of that send wake a receiver that sleeps in the kernel, and by then it
+//! sees that more is to be known.
 //!
-//! Until the receiving end has followed into the ring, the sending end may **spill**: move the first
-//! bytes of the ring into the kernel's part in front of it, which ends later then.
+//! Until the receiving end has followed into the ring, the sending end may **spill**: move the
+//! first bytes of the ring into the kernel's part in front of it, which ends later then.
 //!
-//! The ring of a direction is one of two, a small and a large one. The sending end says from which byte on which of them holds the stream ([`Layout`]), and does not say
-//! so again before the receiving end is past that byte: so positions in front of it lie in the other one.
+//! The ring of a direction is one of two, a small and a large one. The sending end says from which
+//! byte on which of them holds the stream ([`Layout`]), and does not say so again before the
+//! receiving end is past that byte: so positions in front of it lie in the other one.
 //!
-//! Invariant: `head <= tail <= head + ring bytes` as far as both sides are honest; `epoch of the receiver <= epoch announced <= epoch of the receiver + 1`.
-//! Sleeper and waker, and setter and taker of bits, are Dekker's pattern (see [`handshake`](crate::handshake)); loom explores them.
+//! Invariant: `head <= tail <= head + ring bytes` as far as both sides are honest; `epoch of the
+//! receiver <= epoch announced <= epoch of the receiver + 1`. Sleeper and waker, and setter and
+//! taker of bits, are Dekker's pattern (see [`handshake`](crate::handshake)); loom explores them.
 
 use crate::atomics::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -46,11 +50,13 @@ pub enum Phase {
     Steady,
     /// A change is about to be announced: look again.
     Pending,
-    /// The kernel's part ends at this byte, counted since connect. The ring's part ends at its tail, and what is here is a [`Left`].
+    /// The kernel's part ends at this byte, counted since connect. The ring's part ends at its
+    /// tail, and what is here is a [`Left`].
     EndsAt(u64),
 }
 
-/// Which of the two rings of a direction holds the bytes from a position on; those in front of it lie in the other one.
+/// Which of the two rings of a direction holds the bytes from a position on; those in front of it
+/// lie in the other one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// The position; 63 bits of it.
@@ -68,7 +74,8 @@ impl Layout {
         Layout { from: word >> 1, large: word & 1 != 0 }
     }
 
-    /// How many bytes from `position` on lie in the ring that is not the present one; 0: it is in the present one.
+    /// How many bytes from `position` on lie in the ring that is not the present one; 0: it is in
+    /// the present one.
     #[inline]
     pub fn bytes_before(self, position: u64) -> u64 {
         let ahead = self.from.wrapping_sub(position) << 1;
@@ -76,12 +83,15 @@ impl Layout {
     }
 }
 
-/// How a direction left the ring: what of it is in the kernel as well, in front of what was sent there next.
+/// How a direction left the ring: what of it is in the kernel as well, in front of what was sent
+/// there next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Left {
-    /// So many bytes in front of the tail this is, and that many bytes in the kernel are copies; 63 bits of it.
+    /// So many bytes in front of the tail this is, and that many bytes in the kernel are copies; 63
+    /// bits of it.
     pub from: u64,
-    /// They are the ring's bytes from here on. Otherwise the kernel took the first of the unread bytes and not the last.
+    /// They are the ring's bytes from here on. Otherwise the kernel took the first of the unread
+    /// bytes and not the last.
     pub whole: bool,
 }
 
@@ -94,7 +104,8 @@ impl Left {
         Left { from: word >> 1, whole: word & 1 != 0 }
     }
 
-    /// How many of the copies are of bytes in front of `position`; more than any ring has if that is in front of all of them.
+    /// How many of the copies are of bytes in front of `position`; more than any ring has if that
+    /// is in front of all of them.
     pub fn copies_before(self, position: u64) -> u64 {
         position.wrapping_sub(self.from) << 1 >> 1
     }
@@ -117,14 +128,16 @@ impl Flags {
     pub const SHUT: u32 = 4;
     /// Receiver: asks the sender to use the kernel.
     pub const WANTS_KERNEL: u32 = 2;
-    /// Receiver: reads the kernel only, from here on and for good; the sender is to put what is unread in the ring into the kernel.
+    /// Receiver: reads the kernel only, from here on and for good; the sender is to put what is
+    /// unread in the ring into the kernel.
     pub const GIVE_BACK: u32 = 8;
     /// Receiver: has ended the direction in which it sends, in whatever medium that is. So its
     /// kernel's end there is no death.
     pub const ENDED: u32 = 16;
 }
 
-/// A word on which blocking calls sleep. An announcement is only taken by whoever wakes all sleepers: a stale one costs a wake-up in vain, a lost one would cost a hang.
+/// A word on which blocking calls sleep. An announcement is only taken by whoever wakes all
+/// sleepers: a stale one costs a wake-up in vain, a lost one would cost a hang.
 #[derive(Debug, Default)]
 #[repr(transparent)]
 pub struct SleepWord(pub(crate) AtomicU32);
@@ -137,7 +150,8 @@ impl SleepWord {
         fence(Ordering::SeqCst);
     }
 
-    /// Whether somebody sleeps; takes the announcement. The caller has published and passed a full fence.
+    /// Whether somebody sleeps; takes the announcement. The caller has published and passed a full
+    /// fence.
     #[inline]
     pub fn take(&self) -> bool {
         self.0.load(Ordering::Relaxed) != 0 && self.0.swap(0, Ordering::SeqCst) != 0
@@ -160,21 +174,24 @@ pub struct DirectionWords {
     pub head: AtomicU64,
     reached: AtomicU64,
     _pad1: [u64; 6],
-    /// Line that the receiving end writes when it goes to sleep or changes its mind, and the sending end reads after each send.
+    /// Line that the receiving end writes when it goes to sleep or changes its mind, and the
+    /// sending end reads after each send.
     pub receiver_sleep: SleepWord,
     /// [`Flags::CLOSED`], [`Flags::WANTS_KERNEL`].
     pub receiver_flags: AtomicU32,
     /// Event loops of the receiving end ([`Watch`](crate::stream::Watch) words, 0: none).
     pub receiver_watch: [AtomicU64; 4],
     _pad2: [u64; 3],
-    /// The same for the sending end, which waits for room. Set when it found none: the receiving end says so once half of the ring is free.
+    /// The same for the sending end, which waits for room. Set when it found none: the receiving
+    /// end says so once half of the ring is free.
     pub sender_sleep: SleepWord,
     /// Whether anybody at the sending end, sleeping or not, wants to hear of room.
     pub sender_wants_room: AtomicU32,
     /// Event loops of the sending end.
     pub sender_watch: [AtomicU64; 4],
     _pad3: [u64; 3],
-    /// Line private to the holders of the sending end: its lock, the head as last seen, kernel calls under way, how it entered and leaves the ring.
+    /// Line private to the holders of the sending end: its lock, the head as last seen, kernel
+    /// calls under way, how it entered and leaves the ring.
     pub sender_lock: AtomicU32,
     /// Kernel sends under way by holders of the sending end.
     pub kernel_sends: AtomicU32,
@@ -185,14 +202,17 @@ pub struct DirectionWords {
     _pad4: u32,
     /// Byte of the kernel's stream at which the ring took over, while the ring has the direction.
     pub ring_began: AtomicU64,
-    /// The head as it was seen when the direction began to leave the ring, or to [spill](Self::begin_spill).
+    /// The head as it was seen when the direction began to leave the ring, or to
+    /// [spill](Self::begin_spill).
     pub leaves_from: AtomicU64,
     /// Byte of the kernel's stream behind which bytes are spilled.
     pub spills_behind: AtomicU64,
-    /// Who may change what is in front of the ring: [`SPILLS`](Self::SPILLS), [`FOLLOWS`](Self::FOLLOWS), or nobody.
+    /// Who may change what is in front of the ring: [`SPILLS`](Self::SPILLS),
+    /// [`FOLLOWS`](Self::FOLLOWS), or nobody.
     front: AtomicU32,
     _pad5: [u32; 3],
-    /// Line private to the holders of the receiving end. Its lock, also for receives from the kernel: one that comes late would take bytes of a later epoch.
+    /// Line private to the holders of the receiving end. Its lock, also for receives from the
+    /// kernel: one that comes late would take bytes of a later epoch.
     pub receiver_lock: AtomicU32,
     /// Between nodes: receives from the kernel under way that nothing but bytes ends.
     pub kernel_receives: AtomicU32,
@@ -200,7 +220,8 @@ pub struct DirectionWords {
     pub kernel_read: AtomicU64,
     /// Byte of the kernel's stream up to which it holds copies of what was read from the ring.
     pub copies_until: AtomicU64,
-    /// How many of them are to be read away; with [`READS_COPIES`](Self::READS_COPIES) while somebody is at it.
+    /// How many of them are to be read away; with [`READS_COPIES`](Self::READS_COPIES) while
+    /// somebody is at it.
     pub copies: AtomicU64,
     _pad6: [u32; 8],
 }
@@ -226,7 +247,8 @@ impl DirectionWords {
         self.reached.load(Ordering::Acquire)
     }
 
-    /// Sending end: says that a change comes, before its last send in the present medium. Only when the receiving end has reached the present epoch.
+    /// Sending end: says that a change comes, before its last send in the present medium. Only when
+    /// the receiving end has reached the present epoch.
     pub fn begin_change(&self) {
         let now = self.announced();
         let next = Epoch { number: now.number + 1, pending: true };
@@ -319,7 +341,8 @@ impl DirectionWords {
         self.change(left.to_word());
     }
 
-    /// Receiving end: how the ring was left, when [`phase`](Self::phase) or [`announced`](Self::announced) says that it was.
+    /// Receiving end: how the ring was left, when [`phase`](Self::phase) or
+    /// [`announced`](Self::announced) says that it was.
     #[inline]
     pub fn left(&self) -> Left {
         Left::from_word(self.boundary.load(Ordering::Relaxed))
@@ -350,26 +373,30 @@ impl DirectionWords {
         self.reached.load(Ordering::Relaxed) % 2 == 1 && !self.goes_back()
     }
 
-    /// Whether the receiving end has asked for what is in the ring by the kernel. The head that is read after this said so is the last one.
+    /// Whether the receiving end has asked for what is in the ring by the kernel. The head that is
+    /// read after this said so is the last one.
     #[inline]
     pub fn goes_back(&self) -> bool {
         self.receiver_flags.load(Ordering::Acquire) & Flags::GIVE_BACK != 0
     }
 
-    /// Bytes in the ring of `ring_bytes` that wait for the receiving end; a wrong claim of the other side becomes a full ring.
+    /// Bytes in the ring of `ring_bytes` that wait for the receiving end; a wrong claim of the
+    /// other side becomes a full ring.
     #[inline]
     pub fn available(&self, ring_bytes: u64) -> u64 {
         let tail = self.tail.load(Ordering::Acquire);
         tail.wrapping_sub(self.head.load(Ordering::Relaxed)).min(ring_bytes)
     }
 
-    /// Where the bytes of the direction lie. What the receiving end finds after it saw the tail holds for all bytes up to that tail.
+    /// Where the bytes of the direction lie. What the receiving end finds after it saw the tail
+    /// holds for all bytes up to that tail.
     #[inline]
     pub fn layout(&self) -> Layout {
         Layout::from_word(self.layout.load(Ordering::Acquire))
     }
 
-    /// Sending end, or who holds its lock: from the tail on the bytes lie in the other ring. False: the receiving end is not past the last such change.
+    /// Sending end, or who holds its lock: from the tail on the bytes lie in the other ring. False:
+    /// the receiving end is not past the last such change.
     pub fn change_ring(&self) -> bool {
         let now = self.layout();
         if now.bytes_before(self.head.load(Ordering::Acquire)) > 0 {
@@ -386,7 +413,8 @@ impl DirectionWords {
         self.large_granted.load(Ordering::Relaxed) != 0 && !self.layout().large
     }
 
-    /// Free bytes of the ring as the sending end sees them; looks at the other side's line only if it knows of less than `wanted`.
+    /// Free bytes of the ring as the sending end sees them; looks at the other side's line only if
+    /// it knows of less than `wanted`.
     #[inline]
     pub fn free(&self, ring_bytes: u64, wanted: u64) -> u64 {
         let tail = self.tail.load(Ordering::Relaxed);
@@ -400,7 +428,8 @@ impl DirectionWords {
         free(head)
     }
 
-    /// Sending end: makes `len` more bytes visible, and passes the fence that the look at sleepers needs.
+    /// Sending end: makes `len` more bytes visible, and passes the fence that the look at sleepers
+    /// needs.
     #[inline]
     pub fn publish(&self, len: u64) {
         let tail = self.tail.load(Ordering::Relaxed);
@@ -408,7 +437,8 @@ impl DirectionWords {
         fence(Ordering::SeqCst);
     }
 
-    /// Receiving end: gives `len` bytes back. True: the sending end waits for room and there is enough to tell it.
+    /// Receiving end: gives `len` bytes back. True: the sending end waits for room and there is
+    /// enough to tell it.
     #[inline]
     pub fn consume(&self, len: u64, ring_bytes: u64) -> bool {
         let head = self.head.load(Ordering::Relaxed).wrapping_add(len);
@@ -453,7 +483,8 @@ impl DirectionWords {
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct EndWords {
-    /// [`EndWords::YES`]: this end looks at announcements before each kernel receive. [`EndWords::NO`]: it has given up.
+    /// [`EndWords::YES`]: this end looks at announcements before each kernel receive.
+    /// [`EndWords::NO`]: it has given up.
     pub attached: AtomicU32,
     /// Processes that hold this end, as far as they were forked with our knowledge.
     pub holders: AtomicU32,
@@ -467,12 +498,14 @@ pub struct EndWords {
     pub pinned: AtomicU32,
     /// Between nodes: number of this end's wish to send by the ring; 0: it has none.
     pub soon: AtomicU32,
-    /// Between nodes: the wish of the other end for which this one looks at announcements before each kernel receive.
+    /// Between nodes: the wish of the other end for which this one looks at announcements before
+    /// each kernel receive.
     pub ready: AtomicU32,
     /// Private to the holders: number of the last wish.
     pub wishes: AtomicU32,
-    /// Between nodes: what became of the other end's [`Flags::GIVE_BACK`]: [`EndWords::HEARD`], written by the node, and [`EndWords::GIVEN_BACK`]; and of this
-    /// end's own: [`EndWords::GAVE_UP`].
+    /// Between nodes: what became of the other end's [`Flags::GIVE_BACK`]: [`EndWords::HEARD`],
+    /// written by the node, and [`EndWords::GIVEN_BACK`]; and of this end's own:
+    /// [`EndWords::GAVE_UP`].
     pub back: AtomicU32,
     /// Private to the holders: `TCP_NODELAY` as the program has it; underneath it is set.
     pub no_delay: AtomicU32,
@@ -487,11 +520,13 @@ impl EndWords {
     pub const YES: u32 = 1;
     /// Will not attach.
     pub const NO: u32 = 2;
-    /// The request is in the words of this end's node. Whoever leaves the ring afterwards does what it asks for.
+    /// The request is in the words of this end's node. Whoever leaves the ring afterwards does what
+    /// it asks for.
     pub const HEARD: u32 = 1;
     /// Everything is in the kernel.
     pub const GIVEN_BACK: u32 = 2;
-    /// This end itself asked, and has ended the connection because it could not be told what became of that.
+    /// This end itself asked, and has ended the connection because it could not be told what became
+    /// of that.
     pub const GAVE_UP: u32 = 4;
 
     #[cfg(not(loom))]
@@ -515,11 +550,13 @@ pub struct SlotWords {
     pub ends: [EndWords; 2],
     /// Written by the node at the start: whoever knows it has the slot mapped.
     pub secret: AtomicU64,
-    /// Written by the node at the start: the other end is on another node, and this slot is one of two replicas that the nodes keep alike.
+    /// Written by the node at the start: the other end is on another node, and this slot is one of
+    /// two replicas that the nodes keep alike.
     pub between: AtomicU32,
     /// Written by the node: the other replica is out of reach for good.
     pub broken: AtomicU32,
-    /// Written by the node: everything that the other end sent through its ring before its kernel socket ended is here.
+    /// Written by the node: everything that the other end sent through its ring before its kernel
+    /// socket ended is here.
     pub complete: AtomicU32,
     _pad: [u32; 11],
 }

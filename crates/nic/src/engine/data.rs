@@ -28,7 +28,8 @@ pub(super) struct Unsettled {
 }
 
 impl Unsettled {
-    /// None if it has to be taken up at once: an acknowledgement of more than the packets before some number is long, and rare.
+    /// None if it has to be taken up at once: an acknowledgement of more than the packets before
+    /// some number is long, and rare.
     #[inline]
     fn new(via: Via, came: Time, ack: Option<Ack<'_>>) -> Option<Unsettled> {
         let ack = match ack {
@@ -47,8 +48,9 @@ impl Engine {
         self.settle();
     }
 
-    /// As [`handle_datagram`](Self::handle_datagram), but may leave the acknowledgement in it for [`settle`](Self::settle): whoever waits for the data sees it
-    /// sooner by that, and if he answers at once, so does his peer.
+    /// As [`handle_datagram`](Self::handle_datagram), but may leave the acknowledgement in it for
+    /// [`settle`](Self::settle): whoever waits for the data sees it sooner by that, and if he
+    /// answers at once, so does his peer.
     pub fn deposit_datagram(&mut self, now: Time, from: SocketAddr, datagram: &mut [u8], dma: &mut dyn Dma) {
         self.settle();
         self.now = now;
@@ -70,8 +72,10 @@ impl Engine {
         }
     }
 
-    /// Does what [`deposit_datagram`](Self::deposit_datagram) has left; says whether there was anything. Until then what the peer has acknowledged counts as under way, and
-    /// [`poll_timeout`](Self::poll_timeout) asks for an early call of [`handle_timeout`](Self::handle_timeout), which does this too.
+    /// Does what [`deposit_datagram`](Self::deposit_datagram) has left; says whether there was
+    /// anything. Until then what the peer has acknowledged counts as under way, and
+    /// [`poll_timeout`](Self::poll_timeout) asks for an early call of
+    /// [`handle_timeout`](Self::handle_timeout), which does this too.
     #[inline]
     pub fn settle(&mut self) -> bool {
         if let Some(index) = self.unarmed.take() {
@@ -95,7 +99,8 @@ impl Engine {
         true
     }
 
-    /// Counts a lone send for its acknowledgement, if that has been left: a packet that is built now may take it along.
+    /// Counts a lone send for its acknowledgement, if that has been left: a packet that is built
+    /// now may take it along.
     #[inline]
     pub(super) fn count_lone(&mut self) {
         let Some(unsettled) = &mut self.unsettled else { return };
@@ -169,7 +174,8 @@ impl Engine {
             return;
         }
         let (mut outcome, ack) = session.receive(now, from, number, body, name, &mut self.tables, dma);
-        // What waits for room in the window goes out in this turn; an answer to a packet that nothing stands before has room.
+        // What waits for room in the window goes out in this turn; an answer to a packet that
+        // nothing stands before has room.
         let has_room = outcome.found_clear || !session.has_to_send();
         let later = outcome.is_nothing() && has_room && !session.tx.is_overdrawn();
         let unsettled = if later { Unsettled::new(session.via, now, ack) } else { None };
@@ -196,8 +202,9 @@ impl Engine {
         self.arm(index);
     }
 
-    /// The newest packet of a peer came from an address that is not its current one. The packet is proven and where it came from is not: if that is none of the peer's
-    /// paths, it becomes one when a question to it is answered.
+    /// The newest packet of a peer came from an address that is not its current one. The packet is
+    /// proven and where it came from is not: if that is none of the peer's paths, it becomes one
+    /// when a question to it is answered.
     #[cold]
     fn learn_path(&mut self, now: Time, index: u16, from: SocketAddr) {
         let token = self.rng.u64();
@@ -261,8 +268,10 @@ impl Engine {
         }
     }
 
-    /// Somebody says that a peer has lost its session with this node. In sealed mode the peer's name and the cluster key vouch for that, and ids are not used again. In plain
-    /// mode nobody does; in both a handshake finds out, and the peer's answer to it says whether it still has the session.
+    /// Somebody says that a peer has lost its session with this node. In sealed mode the peer's
+    /// name and the cluster key vouch for that, and ids are not used again. In plain mode nobody
+    /// does; in both a handshake finds out, and the peer's answer to it says whether it still has
+    /// the session.
     fn handle_hint(&mut self, now: Time, from: SocketAddr, session: SessionRef, datagram: &[u8]) {
         let lost = |peer: &crate::peer::Peer| {
             peer.session.as_deref().is_some_and(|at| at.remote == session) && peer.path_of(from).is_some()
@@ -282,15 +291,16 @@ impl Engine {
         self.start_attempt(now, index);
     }
 
-    /// Gives the next datagram to send, written to the front of `buf`, which should hold the largest
-    /// packet of any path (and at least 1,200 bytes).
+    /// Gives the next datagram to send, written to the front of `buf`, which should hold the
+    /// largest packet of any path (and at least 1,200 bytes).
     #[inline]
     pub fn poll_transmit(&mut self, now: Time, buf: &mut [u8], dma: &mut dyn Dma) -> Option<Transmit> {
         self.poll_transmit_lending(now, buf, dma, false).map(|(transmit, _)| transmit)
     }
 
-    /// As [`poll_transmit`](Self::poll_transmit). If `lending`, a long piece of memory may be left out of the buffer for the caller to put in; `Transmit::len` counts the
-    /// bytes in the buffer. Only packets in plain mode lend.
+    /// As [`poll_transmit`](Self::poll_transmit). If `lending`, a long piece of memory may be left
+    /// out of the buffer for the caller to put in; `Transmit::len` counts the bytes in the buffer.
+    /// Only packets in plain mode lend.
     #[inline]
     pub fn poll_transmit_lending(
         &mut self,

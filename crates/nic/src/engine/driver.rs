@@ -497,9 +497,10 @@ impl Engine {
     }
 
     /// Posts a redirection: incoming data of `[offset, offset + len)` of a redirectable export goes
-    /// to `to` at `to_offset`. What had arrived is copied now, up to [`LOCAL_PIECE_BYTES`]; if there is more there is no report yet, and the rest is for
-    /// [`advance_redirect`](Self::advance_redirect), to be called again and again until it gives one. [`Event::RedirectDone`] comes when the whole range has arrived,
-    /// at once if it had.
+    /// to `to` at `to_offset`. What had arrived is copied now, up to [`LOCAL_PIECE_BYTES`]; if
+    /// there is more there is no report yet, and the rest is for
+    /// [`advance_redirect`](Self::advance_redirect), to be called again and again until it gives
+    /// one. [`Event::RedirectDone`] comes when the whole range has arrived, at once if it had.
     ///
     /// # Errors
     /// [`RedirectError`]; nothing has changed then.

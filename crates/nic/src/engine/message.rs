@@ -1,6 +1,8 @@
-//! Messages from driver to driver: opaque to the engine, in order, exactly once, for as long as a session lasts.
+//! Messages from driver to driver: opaque to the engine, in order, exactly once, for as long as a
+//! session lasts.
 //!
-//! Invariant: nothing is sent to a peer that did not say that its driver takes messages; what waits for one peer is bounded by what it can take.
+//! Invariant: nothing is sent to a peer that did not say that its driver takes messages; what waits
+//! for one peer is bounded by what it can take.
 
 use super::Engine;
 use crate::ids::NodeName;
@@ -9,7 +11,8 @@ use crate::tables::Via;
 use crate::time::Time;
 use std::net::SocketAddr;
 
-/// A session with a peer whose driver takes messages. A later session with the same peer is another one.
+/// A session with a peer whose driver takes messages. A later session with the same peer is another
+/// one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct PeerRef {
     peer: u16,
@@ -68,7 +71,8 @@ impl Engine {
         session.is_some_and(|session| session.tx.message_bytes >= MESSAGES_QUEUED_BYTES_MAX)
     }
 
-    /// Sends a message made of parts. False: the session is gone, its peer takes none, or they are longer than a packet.
+    /// Sends a message made of parts. False: the session is gone, its peer takes none, or they are
+    /// longer than a packet.
     pub fn send_message(&mut self, now: Time, to: PeerRef, parts: &[&[u8]]) -> bool {
         self.now = now;
         let len: usize = parts.iter().map(|part| part.len()).sum();
@@ -86,7 +90,8 @@ impl Engine {
         self.tables.messages.pop_front().map(|(via, message)| (PeerRef::of(via), message))
     }
 
-    /// Something at the driver depends on the peer being alive: it is asked now and then, until as many [`let_peer_go`](Self::let_peer_go).
+    /// Something at the driver depends on the peer being alive: it is asked now and then, until as
+    /// many [`let_peer_go`](Self::let_peer_go).
     pub fn hold_peer(&mut self, peer: PeerRef) {
         if let Some(session) = self.session_mut(peer.via()) {
             session.held_by_driver += 1;

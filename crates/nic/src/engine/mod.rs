@@ -43,7 +43,8 @@ pub use message::PeerRef;
 /// says true, and at last [`poll_timeout`](Engine::poll_timeout): step the engine again then, or
 /// when something happens. Times handed in never go back.
 ///
-/// A driver in a hurry hands datagrams to [`deposit_datagram`](Engine::deposit_datagram) instead, and calls [`settle`](Engine::settle) when the answer is out.
+/// A driver in a hurry hands datagrams to [`deposit_datagram`](Engine::deposit_datagram) instead,
+/// and calls [`settle`](Engine::settle) when the answer is out.
 pub struct Engine {
     config: Config,
     rng: Rng,
@@ -99,8 +100,9 @@ pub struct Transmit {
     pub to_stranger: bool,
 }
 
-/// Memory whose bytes belong into a datagram, so that they need not be copied into it first: the datagram is the first `at` bytes of the buffer, these bytes, and
-/// the rest of the buffer. What is sent is what the memory holds when it is sent.
+/// Memory whose bytes belong into a datagram, so that they need not be copied into it first: the
+/// datagram is the first `at` bytes of the buffer, these bytes, and the rest of the buffer. What is
+/// sent is what the memory holds when it is sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Lent {
     /// Bytes of the buffer that stand before it.
@@ -111,13 +113,15 @@ pub struct Lent {
     pub offset: u64,
     /// Bytes.
     pub len: usize,
-    /// Whether references to the pages may go out instead of a copy, and better do: the memory is to stay as it is until the operation is done, as the source of a send
-    /// is and what a fetch reads is not, and the receiver does not lag behind.
+    /// Whether references to the pages may go out instead of a copy, and better do: the memory is
+    /// to stay as it is until the operation is done, as the source of a send is and what a fetch
+    /// reads is not, and the receiver does not lag behind.
     pub by_reference: bool,
 }
 
 impl Lent {
-    /// Copies the memory into its place among the `len` bytes of `buf`; gives the bytes of the whole datagram.
+    /// Copies the memory into its place among the `len` bytes of `buf`; gives the bytes of the
+    /// whole datagram.
     pub fn put_in(&self, buf: &mut [u8], len: usize, dma: &mut dyn Dma) -> usize {
         buf.copy_within(self.at..len, self.at + self.len);
         dma.gather(self.memory, self.offset, &mut buf[self.at..self.at + self.len]);
@@ -168,7 +172,8 @@ impl Engine {
         }
     }
 
-    /// Mixes fresh randomness into the engine's own. Copies of an engine, as in a copied virtual machine, would otherwise make the same keys; call it now and then.
+    /// Mixes fresh randomness into the engine's own. Copies of an engine, as in a copied virtual
+    /// machine, would otherwise make the same keys; call it now and then.
     pub fn stir(&mut self, fresh: [u8; 32]) {
         let mut seed = self.rng.seed();
         seed.iter_mut().zip(fresh).for_each(|(byte, fresh)| *byte ^= fresh);
@@ -195,7 +200,8 @@ impl Engine {
         self.tables.events.pop_front()
     }
 
-    /// Whether [`poll_event`](Self::poll_event), [`poll_message`](Self::poll_message) or [`poll_transmit`](Self::poll_transmit) may have something.
+    /// Whether [`poll_event`](Self::poll_event), [`poll_message`](Self::poll_message) or
+    /// [`poll_transmit`](Self::poll_transmit) may have something.
     #[inline]
     pub fn has_news(&self) -> bool {
         let told = self.has_events() || !self.tables.messages.is_empty();
@@ -221,7 +227,8 @@ impl Engine {
         }
     }
 
-    /// Whether [`handle_timeout`](Self::handle_timeout) has more to do than to [`settle`](Self::settle).
+    /// Whether [`handle_timeout`](Self::handle_timeout) has more to do than to
+    /// [`settle`](Self::settle).
     #[inline]
     pub fn is_due(&self, now: Time) -> bool {
         !self.work.is_empty() || self.next_timer().is_some_and(|at| at <= now)

@@ -47,10 +47,13 @@ impl Engine {
         }
     }
 
-    /// Sends short data, or asks for a fetch or an atomic operation, in a datagram of its own, written to the start of `buf`: what [`post`](Self::post) and
-    /// [`poll_transmit`](Self::poll_transmit) come to when nothing else is to be sent to that node. `None`: nothing happened, for something is, or a bound is reached, or the
-    /// command is wrong, or not one of these (of sends, only those of inline data that want nothing else); post it. `send` is given the datagram as soon as it is written:
-    /// what the engine must remember of it, it enters while the datagram is under way.
+    /// Sends short data, or asks for a fetch or an atomic operation, in a datagram of its own,
+    /// written to the start of `buf`: what [`post`](Self::post) and
+    /// [`poll_transmit`](Self::poll_transmit) come to when nothing else is to be sent to that node.
+    /// `None`: nothing happened, for something is, or a bound is reached, or the command is wrong,
+    /// or not one of these (of sends, only those of inline data that want nothing else); post it.
+    /// `send` is given the datagram as soon as it is written: what the engine must remember of it,
+    /// it enters while the datagram is under way.
     #[inline]
     pub fn send_now(
         &mut self,
@@ -194,8 +197,8 @@ impl Engine {
         true
     }
 
-    /// Does one piece of a long operation within the node; true while there is more to do. Processes
-    /// take turns.
+    /// Does one piece of a long operation within the node; true while there is more to do.
+    /// Processes take turns.
     pub fn poll_work(&mut self, now: Time, dma: &mut dyn Dma) -> bool {
         self.now = now;
         let Some(process) = self.work.pop_front() else { return false };

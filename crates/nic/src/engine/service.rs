@@ -1,6 +1,7 @@
 //! The driver's side of services: which one is wanted, and which one is refused.
 //!
-//! Invariant: a request is told to the driver at most once, and a refusal answers everybody who waits for the name.
+//! Invariant: a request is told to the driver at most once, and a refusal answers everybody who
+//! waits for the name.
 
 use super::Engine;
 use crate::error::ImportError;
@@ -13,7 +14,8 @@ impl Engine {
     /// The next service that somebody waits for and the driver has not been told of.
     pub fn poll_service(&mut self) -> Option<ServiceWanted> {
         let (name, uid, peer) = self.tables.services.pop_front()?;
-        // The name of a peer that has gone meanwhile is not known any more; its request is gone too.
+        // The name of a peer that has gone meanwhile is not known any more; its request is gone
+        // too.
         let from = match peer {
             None => None,
             Some(index) => Some(self.peer(index)?.name.clone()?),

@@ -1,7 +1,7 @@
 //! Time: retransmission, acknowledgements, keepalives, dead peers, deadlines.
 //!
-//! Invariant: the heap holds for each peer, but for the one that is yet to be armed, an entry no later than its next deadline. An entry may
-//! be early; then nothing is due and a new one goes in.
+//! Invariant: the heap holds for each peer, but for the one that is yet to be armed, an entry no
+//! later than its next deadline. An entry may be early; then nothing is due and a new one goes in.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -60,7 +60,8 @@ impl Engine {
         }
     }
 
-    /// As [`arm`](Self::arm), but when there is time for it: no deadline is as near as the next call of [`settle`](Engine::settle).
+    /// As [`arm`](Self::arm), but when there is time for it: no deadline is as near as the next
+    /// call of [`settle`](Engine::settle).
     #[inline]
     pub(super) fn arm_later(&mut self, index: u16) {
         match self.unarmed.replace(index) {

@@ -210,7 +210,8 @@ pub(crate) struct Session {
     pub(crate) remote_waits: RemoteWaits,
     /// The peer's driver takes messages.
     pub(crate) messages: bool,
-    /// What the driver has between it and the peer's: see [`Engine::hold_peer`](crate::Engine::hold_peer).
+    /// What the driver has between it and the peer's: see
+    /// [`Engine::hold_peer`](crate::Engine::hold_peer).
     pub(crate) held_by_driver: usize,
     /// Pings of the peer to be answered, where they came from.
     pub(crate) pongs: VecDeque<(SocketAddr, u64)>,

@@ -47,8 +47,9 @@ impl Session {
         }
     }
 
-    /// Takes the opened body of a packet that has not been seen before, if it is one send that is next in order. The acknowledgement in it is the caller's, as of
-    /// [`receive`](Self::receive), and so is [`count_for_ack`](Self::count_for_ack). `None`: nothing happened.
+    /// Takes the opened body of a packet that has not been seen before, if it is one send that is
+    /// next in order. The acknowledgement in it is the caller's, as of [`receive`](Self::receive),
+    /// and so is [`count_for_ack`](Self::count_for_ack). `None`: nothing happened.
     #[inline]
     pub(crate) fn receive_lone(
         &mut self,
@@ -63,8 +64,9 @@ impl Session {
         Some(lone.ack)
     }
 
-    /// Takes the opened body of packet `number`, which has not been seen before, but for its acknowledgement: that is the caller's, to be
-    /// [taken](Self::acknowledged) after the chunks, for failures among them come before the acknowledgement they belong to.
+    /// Takes the opened body of packet `number`, which has not been seen before, but for its
+    /// acknowledgement: that is the caller's, to be [taken](Self::acknowledged) after the chunks,
+    /// for failures among them come before the acknowledgement they belong to.
     #[allow(clippy::too_many_arguments)] // one packet and the world it lands in
     pub(crate) fn receive<'a>(
         &mut self,

@@ -81,7 +81,8 @@ pub(super) enum Taken {
     Full,
 }
 
-/// Of up to `most` bytes from `start` on, those that end with a page and touch no more pages than a driver can hand on.
+/// Of up to `most` bytes from `start` on, those that end with a page and touch no more pages than a
+/// driver can hand on.
 fn whole_pages(start: u64, most: usize) -> usize {
     let end = (start + most as u64) / PAGE_BYTES;
     let end = end.min(start / PAGE_BYTES + LENT_PAGES_MAX) * PAGE_BYTES;
@@ -113,7 +114,8 @@ impl Session {
         let ack_ranges = self.rx.held_numbers.len().min(ACK_RANGES_MAX);
         let ack_size = ack_bytes(ack_ranges);
         let mut size = self.packet_bytes.min(buf.len());
-        // What is sent again may go another way than the acknowledgement that went with it the first time, and was lost with it.
+        // What is sent again may go another way than the acknowledgement that went with it the
+        // first time, and was lost with it.
         let mut has_ack = self.rx.pending_packets > 0 || ack_due || self.tx.backoff > 0 && self.rx.next > 0;
         let lost_size = if may_send { self.lost_size() } else { 0 };
         if HEADER_BYTES + overhead + lost_size + ack_size > size {
@@ -151,7 +153,8 @@ impl Session {
         Some((self.finish(buf, end), runs.is_empty()))
     }
 
-    /// Whether a chunk of `bytes` that comes now would be the next thing to go out, by itself and at once: nothing waits to be sent (again) or for room.
+    /// Whether a chunk of `bytes` that comes now would be the next thing to go out, by itself and
+    /// at once: nothing waits to be sent (again) or for room.
     #[inline]
     pub(crate) fn is_clear_for(&self, bytes: usize) -> bool {
         self.tx.resend.is_empty()
@@ -173,8 +176,9 @@ impl Session {
         share_allows(own, self.requests_out, SERVED_REQUESTS_MAX)
     }
 
-    /// Writes a packet with one chunk, which is [clear](Self::is_clear_for) to go, and the acknowledgement that is due with it; its length.
-    /// [`note_chunk`](Self::note_chunk) is to follow, with nothing in between.
+    /// Writes a packet with one chunk, which is [clear](Self::is_clear_for) to go, and the
+    /// acknowledgement that is due with it; its length. [`note_chunk`](Self::note_chunk) is to
+    /// follow, with nothing in between.
     #[inline]
     fn write_chunk(&mut self, now: Time, buf: &mut [u8], chunk: impl FnOnce(&Session, &mut Writer<'_>)) -> usize {
         let mut out = Writer::new(buf);
@@ -188,7 +192,8 @@ impl Session {
         self.finish(buf, end)
     }
 
-    /// Whether a packet that goes out at once takes the acknowledgement along, rather than leave it to the next such packet or to its own time.
+    /// Whether a packet that goes out at once takes the acknowledgement along, rather than leave it
+    /// to the next such packet or to its own time.
     #[inline]
     fn takes_ack_along(&self, now: Time) -> bool {
         let rx = &self.rx;
@@ -225,7 +230,8 @@ impl Session {
         self.note_chunk(now, body, WRITE_BYTES + len as usize);
     }
 
-    /// Writes a packet with one fetch or atomic operation, and gives its length; [`note_request`](Self::note_request) is to follow.
+    /// Writes a packet with one fetch or atomic operation, and gives its length;
+    /// [`note_request`](Self::note_request) is to follow.
     #[inline]
     pub(crate) fn write_request(&mut self, now: Time, op: Op, buf: &mut [u8]) -> (usize, Key) {
         let key = self.ops.insert(Op { chunks: 1, queued: false, ..op });
@@ -522,7 +528,8 @@ impl Session {
         }
         let take = room.min(budget).min(usize::try_from(wanted).unwrap_or(usize::MAX));
         let whole = take as u64 == wanted;
-        // A piece fills the packet; only when nothing is under way may it be what the peer can take.
+        // A piece fills the packet; only when nothing is under way may it be what the peer can
+        // take.
         let worthwhile = take >= PIECE_BYTES_MIN && (room <= budget || self.tx.span_bytes == 0);
         (whole || worthwhile).then_some(take)
     }
@@ -719,7 +726,8 @@ impl Session {
         self.tx.queue(Body::Control(buf[..len].into()), len, cause)
     }
 
-    /// Queues a message of the driver, whose parts together are no longer than [`message_bytes`](Self::message_bytes).
+    /// Queues a message of the driver, whose parts together are no longer than
+    /// [`message_bytes`](Self::message_bytes).
     pub(crate) fn queue_message(&mut self, parts: &[&[u8]]) {
         let len: usize = parts.iter().map(|part| part.len()).sum();
         let mut bytes = Vec::with_capacity(MESSAGE_BYTES + len);

@@ -33,7 +33,8 @@ pub(crate) struct Ack<'a> {
     pub(crate) largest: u64,
     /// Microseconds that packet waited here.
     pub(crate) delay_us: u32,
-    /// The failures of all chunks below `cumulative` are in chunks of the other direction below this.
+    /// The failures of all chunks below `cumulative` are in chunks of the other direction below
+    /// this.
     pub(crate) barrier: u64,
     ranges: &'a [u8],
 }
@@ -95,7 +96,8 @@ pub(crate) fn read<'a>(reader: &mut Reader<'a>) -> Option<Frame<'a>> {
     })
 }
 
-/// The body of a packet that is one short send, and perhaps an acknowledgement that tells of no gap.
+/// The body of a packet that is one short send, and perhaps an acknowledgement that tells of no
+/// gap.
 pub(crate) struct LoneWrite<'a> {
     pub(crate) seq: u64,
     pub(crate) head: WriteHead,

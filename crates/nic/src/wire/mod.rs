@@ -99,7 +99,8 @@ impl<'a> Writer<'a> {
         self.buf.len() - self.kept - self.at
     }
 
-    /// Keeps room free for `len` bytes that stand elsewhere and are put in here when the packet is sent.
+    /// Keeps room free for `len` bytes that stand elsewhere and are put in here when the packet is
+    /// sent.
     pub(crate) fn keep(&mut self, len: usize) {
         assert!(len <= self.room(), "the caller looked for room");
         self.kept += len;

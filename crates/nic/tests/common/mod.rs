@@ -57,7 +57,8 @@ pub struct Node {
 
 /// From, to, bytes.
 pub type Recorded = (SocketAddr, SocketAddr, Vec<u8>);
-/// Receiving node, from, bytes, and those of them that are read in the sender's memory only when they arrive.
+/// Receiving node, from, bytes, and those of them that are read in the sender's memory only when
+/// they arrive.
 type Carried = (usize, SocketAddr, Vec<u8>, Option<Referred>);
 /// Sending node, and what goes by reference.
 type Referred = (usize, Lent);

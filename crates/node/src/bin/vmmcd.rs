@@ -1,6 +1,7 @@
 //! The node daemon as a program of its own: `vmmcd --name a --listen 127.0.0.1:4000`.
 //!
-//! The words `node run` before the options are accepted too, so that it can stand in for `vmmc` where one is started in the background.
+//! The words `node run` before the options are accepted too, so that it can stand in for `vmmc`
+//! where one is started in the background.
 
 use std::process::ExitCode;
 use vmmc_node::{NodeConfig, run_with};

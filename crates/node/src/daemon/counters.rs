@@ -1,7 +1,7 @@
 //! Counters that tell of attacks and mistakes, looked at now and then for the log.
 //!
-//! Invariant: a flood of bad packets is one line in [`LOG_COUNTERS_EVERY`], whatever its rate, and costs nothing when it
-//! comes: the counters are there anyway.
+//! Invariant: a flood of bad packets is one line in [`LOG_COUNTERS_EVERY`], whatever its rate, and
+//! costs nothing when it comes: the counters are there anyway.
 
 use crate::limits::LOG_COUNTERS_EVERY;
 use crate::log::LogLevel;

@@ -1,11 +1,15 @@
-//! Process creation for others: starts one supervisor for each job that somebody wants to run on this node [NT §3.2].
+//! Process creation for others: starts one supervisor for each job that somebody wants to run on
+//! this node [NT §3.2].
 //!
-//! Somebody imports `vmmc.launch/UID/TOKEN` and waits for it; the engine tells us; we start `vmmc supervise`, which exports that name, hears there what to start, and
-//! ends its processes when whoever asked, or this node, has gone. The token is the asker's secret.
+//! Somebody imports `vmmc.launch/UID/TOKEN` and waits for it; the engine tells us; we start `vmmc
+//! supervise`, which exports that name, hears there what to start, and ends its processes when
+//! whoever asked, or this node, has gone. The token is the asker's secret.
 //!
-//! Between us and a supervisor is its keeper, which the program puts there: what we call a supervisor here is both.
+//! Between us and a supervisor is its keeper, which the program puts there: what we call a
+//! supervisor here is both.
 //!
-//! What a user asks for costs the node a bounded part of its time: starts have a rate for each user, and what killed supervisors leave behind is looked for by a thread.
+//! What a user asks for costs the node a bounded part of its time: starts have a rate for each
+//! user, and what killed supervisors leave behind is looked for by a thread.
 //!
 //! A start waits until the new process has executed its program. Whoever may send that process a
 //! signal may stop it before, and the node with it. So it executes `vmmc supervise` as root, which
@@ -56,9 +60,11 @@ pub(super) struct Launcher {
     plain: bool,
     /// Whether remote requests are served in plain mode all the same.
     plain_run: bool,
-    /// Whether this process belongs to the node alone, so that orphans that come to it are those of killed supervisors.
+    /// Whether this process belongs to the node alone, so that orphans that come to it are those of
+    /// killed supervisors.
     own_process: bool,
-    /// The bound on open files that this process was started with: ours is higher, and not for others.
+    /// The bound on open files that this process was started with: ours is higher, and not for
+    /// others.
     open_files: Option<OpenFiles>,
     running: Vec<Supervisor>,
     /// A supervisor was killed, and not all that it left behind has gone.
@@ -67,7 +73,8 @@ pub(super) struct Launcher {
     starts: Starts,
 }
 
-/// Looks for children of this process in a thread: that means a look at all processes of the machine, of which any user may have very many.
+/// Looks for children of this process in a thread: that means a look at all processes of the
+/// machine, of which any user may have very many.
 struct Searcher {
     /// Wakes the loop when there is something.
     ringer: Option<Arc<WakeSender>>,
@@ -152,8 +159,9 @@ struct User {
 }
 
 impl User {
-    /// What the supervisor of this user finds: who it is, and what the machine says about language and time. Nothing of ours beyond that.
-    /// Nothing of the user's is looked at: a file system of its own could make the node wait.
+    /// What the supervisor of this user finds: who it is, and what the machine says about language
+    /// and time. Nothing of ours beyond that. Nothing of the user's is looked at: a file system of
+    /// its own could make the node wait.
     fn environment(self) -> impl Iterator<Item = (OsString, OsString)> {
         let kept = |name: &OsString| {
             let name = name.to_str().unwrap_or_default();
@@ -177,7 +185,8 @@ const USER_PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 const USER_UMASK: u32 = 0o022;
 
 impl Launcher {
-    /// `open_files`: what programs may have open. `ringer` wakes the loop, which then has [`reap`](Self::reap) called.
+    /// `open_files`: what programs may have open. `ringer` wakes the loop, which then has
+    /// [`reap`](Self::reap) called.
     pub(super) fn new(
         config: &NodeConfig,
         plain: bool,
@@ -185,7 +194,8 @@ impl Launcher {
         ringer: Option<Arc<WakeSender>>,
     ) -> Launcher {
         if config.handle_signals {
-            // Refused on kernels before 3.4 only; then orphans of a killed supervisor stay with init.
+            // Refused on kernels before 3.4 only; then orphans of a killed supervisor stay with
+            // init.
             let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
         }
         Launcher {
@@ -261,7 +271,8 @@ impl Launcher {
         if self.running.len() >= SUPERVISORS_MAX {
             return Err((ServiceRefusal::TooMany, format!("{SUPERVISORS_MAX} jobs run here already")));
         }
-        // As the station divides its tables: who is neither root nor we has at most as many as are free.
+        // As the station divides its tables: who is neither root nor we has at most as many as are
+        // free.
         let own = self.running.iter().filter(|s| s.uid == wanted.uid).count();
         let other = wanted.uid != self.uid && wanted.uid != 0;
         if other && own + 2 > SUPERVISORS_MAX - self.running.len() {
@@ -290,7 +301,8 @@ impl Launcher {
                 command.envs(plain_environment());
             }
         }
-        // Not among the arguments, which every user of the machine can read: whoever knows the name can meet the supervisor.
+        // Not among the arguments, which every user of the machine can read: whoever knows the name
+        // can meet the supervisor.
         command.env(SERVICE_VARIABLE, &wanted.name);
         start_apart(&mut command, apart);
         let paused = station.close_nothing();
@@ -377,7 +389,8 @@ impl Launcher {
         }
     }
 
-    /// Kills what has come to us. The children of what dies of it come to us then: so until nothing comes any more.
+    /// Kills what has come to us. The children of what dies of it come to us then: so until nothing
+    /// comes any more.
     fn clean_up(&mut self) {
         if let Some(pids) = self.searcher.take() {
             let orphans: Vec<Pid> = pids.into_iter().filter(|pid| self.is_orphan(*pid)).collect();
@@ -395,7 +408,8 @@ impl Launcher {
         }
     }
 
-    /// Whether a process is a child still, and no supervisor. Only we collect our children, so the id means none else while it is one.
+    /// Whether a process is a child still, and no supervisor. Only we collect our children, so the
+    /// id means none else while it is one.
     fn is_orphan(&self, pid: Pid) -> bool {
         let known = self.running.iter().any(|s| s.pid == pid);
         let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;

@@ -1,9 +1,11 @@
 //! Counters for Prometheus: `GET /metrics` over HTTP, off unless `--metrics ADDR` says where.
 //!
-//! A thread takes connections, one of its own serves each, and asks the daemon's loop for a description; the loop never waits for them.
+//! A thread takes connections, one of its own serves each, and asks the daemon's loop for a
+//! description; the loop never waits for them.
 //!
-//! Invariant: a silent client holds up nobody: there are at most [`METRICS_CLIENTS_MAX`], and one more ends the oldest. However many ask, the loop describes the node once in
-//! [`METRICS_FRESH`]. There is no access control: listen where only those can connect who may know the counters.
+//! Invariant: a silent client holds up nobody: there are at most [`METRICS_CLIENTS_MAX`], and one
+//! more ends the oldest. However many ask, the loop describes the node once in [`METRICS_FRESH`].
+//! There is no access control: listen where only those can connect who may know the counters.
 
 use crate::limits::{METRICS_CLIENTS_MAX, METRICS_FRESH, METRICS_PAUSE, METRICS_REQUEST_BYTES_MAX, METRICS_TIME};
 use std::cell::RefCell;
@@ -49,7 +51,8 @@ impl Metrics {
             for stream in listener.incoming() {
                 let taken = stream.and_then(|stream| clients.take(stream, &ask, &ringer));
                 if taken.is_err() {
-                    // A client that fails is its own affair; too few descriptors or threads are not over at once.
+                    // A client that fails is its own affair; too few descriptors or threads are not
+                    // over at once.
                     std::thread::sleep(METRICS_PAUSE);
                 }
                 if is_there.strong_count() == 0 {
@@ -156,7 +159,8 @@ fn request(stream: &mut &TcpStream) -> std::io::Result<String> {
     Ok(text.lines().next().unwrap_or_default().to_string())
 }
 
-/// A description in Prometheus's text format. Names end in their unit, those of counters in `_total`; times are seconds.
+/// A description in Prometheus's text format. Names end in their unit, those of counters in
+/// `_total`; times are seconds.
 fn render(info: &NodeInfo) -> String {
     let mut page = Page { out: String::new(), node: label(&info.name) };
     page.family(
@@ -331,7 +335,8 @@ mod tests {
         }
     }
 
-    /// The part of the format that we use: of each name HELP, TYPE and samples in this order and in one place, names in lower case that end as their kind wants.
+    /// The part of the format that we use: of each name HELP, TYPE and samples in this order and in
+    /// one place, names in lower case that end as their kind wants.
     #[test]
     fn the_page_keeps_the_grammar_of_the_format() {
         let text = render(&info());

@@ -1,8 +1,9 @@
 //! The node daemon `vmmcd`: one node that serves the processes of a machine.
 //!
-//! Invariant: it has no name but that of its control socket, which dies with it, so a killed daemon leaves nothing behind and the next takes its place at once. While
-//! there is nothing to do it sleeps; it looks for work for [`AWAKE_TIME`] first, with the core given away between looks, which is what keeps four parties on two
-//! cores fast (DESIGN §3 "Waiting").
+//! Invariant: it has no name but that of its control socket, which dies with it, so a killed daemon
+//! leaves nothing behind and the next takes its place at once. While there is nothing to do it
+//! sleeps; it looks for work for [`AWAKE_TIME`] first, with the core given away between looks,
+//! which is what keeps four parties on two cores fast (DESIGN §3 "Waiting").
 
 mod counters;
 mod launcher;
@@ -131,7 +132,8 @@ pub struct Daemon {
     bell: WakeReceiver,
     ringer: Arc<WakeSender>,
     yields: Yields,
-    /// Given up for a moment when there is no other descriptor, so that connections can be taken and closed.
+    /// Given up for a moment when there is no other descriptor, so that connections can be taken
+    /// and closed.
     spares: Vec<OwnedFd>,
     /// No connection is taken before this, for want of descriptors.
     paused: Option<Time>,
@@ -156,7 +158,8 @@ impl Daemon {
     /// Takes the name, binds the sockets, then lets processes connect.
     pub fn start(config: NodeConfig) -> Result<Daemon, RunError> {
         if config.detach {
-            // Done already by whoever started us, as a rule; fails only for the leader of a process group, which has no terminal to leave.
+            // Done already by whoever started us, as a rule; fails only for the leader of a process
+            // group, which has no terminal to leave.
             let _ = rustix::process::setsid();
         }
         let found = raise_open_files();
@@ -228,7 +231,8 @@ impl Daemon {
         Stopper { stop: self.stop.clone(), ringer: self.ringer.clone() }
     }
 
-    /// Serves until stopped: by a [`Stopper`], a process that asks for it, a signal, or because nobody has been attached for as long as configured.
+    /// Serves until stopped: by a [`Stopper`], a process that asks for it, a signal, or because
+    /// nobody has been attached for as long as configured.
     pub fn run(mut self) -> Result<(), RunError> {
         let input = self.runner.input();
         let mut alone_since = now();
@@ -366,7 +370,8 @@ impl Daemon {
             match self.listener.accept() {
                 Ok(channel) => {
                     any = true;
-                    // Whoever is turned away sees its connection close; the node serves those it has.
+                    // Whoever is turned away sees its connection close; the node serves those it
+                    // has.
                     let uid = channel.peer().map_or(u32::MAX, |who| who.uid);
                     if let Err(why) = self.runner.station.accept(now, channel) {
                         let text = format!("a connection of user {uid} was turned away: {why}");
@@ -391,7 +396,8 @@ impl Daemon {
         any
     }
 
-    /// There is no descriptor for another connection: those that wait see theirs close, instead of waiting for nobody knows how long.
+    /// There is no descriptor for another connection: those that wait see theirs close, instead of
+    /// waiting for nobody knows how long.
     fn turn_away(&mut self) {
         while self.spares.pop().is_some() && !self.runner.station.is_full_of_unclosed() {
             match self.listener.accept() {
@@ -402,7 +408,8 @@ impl Daemon {
         self.spares = spare_descriptors();
     }
 
-    /// Looks away from the listener for a while: it stays readable, and looking again at once would only cost the core.
+    /// Looks away from the listener for a while: it stays readable, and looking again at once would
+    /// only cost the core.
     fn pause(&mut self, now: Time) {
         self.runner.station.unwatch_outside(&self.listener);
         self.paused = Some(now + ACCEPT_PAUSE);
@@ -452,7 +459,8 @@ fn spare_descriptors() -> Vec<OwnedFd> {
     (0..SPARES).map_while(|_| std::fs::File::open("/dev/null").ok().map(OwnedFd::from)).collect()
 }
 
-/// Each region of each process costs a descriptor: takes all that the system allows, and tells what there was.
+/// Each region of each process costs a descriptor: takes all that the system allows, and tells what
+/// there was.
 fn raise_open_files() -> Option<OpenFiles> {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);

@@ -1,8 +1,9 @@
 //! What a daemon of root keeps of root's rights.
 //!
-//! Invariant: after the start the daemon itself can change to users, signal what it started, and have large socket
-//! buffers; it passes no permission check as root. What it starts for root is not bound by that: exec gives root's
-//! programs what the bounding set allows, which is for whoever starts the daemon to choose (the unit does).
+//! Invariant: after the start the daemon itself can change to users, signal what it started, and
+//! have large socket buffers; it passes no permission check as root. What it starts for root is not
+//! bound by that: exec gives root's programs what the bounding set allows, which is for whoever
+//! starts the daemon to choose (the unit does).
 
 use crate::config::NodeConfig;
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
@@ -22,7 +23,8 @@ pub(super) fn keep_few(config: &NodeConfig) {
         permitted: now.permitted & keep,
         inheritable: CapabilitySet::empty(),
     };
-    // Giving up is always allowed; on a kernel that does not know the call the daemon has what it had.
+    // Giving up is always allowed; on a kernel that does not know the call the daemon has what it
+    // had.
     let _ = set_capabilities(None, sets);
 }
 

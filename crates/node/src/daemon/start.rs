@@ -1,6 +1,7 @@
 //! Starting a daemon in the background.
 //!
-//! Invariant: on success processes can attach; on failure the caller knows what the daemon had to say.
+//! Invariant: on success processes can attach; on failure the caller knows what the daemon had to
+//! say.
 
 use crate::config::NodeConfig;
 use crate::limits::{START_LOOK, START_TIME, WORDS_BYTES};
@@ -42,8 +43,10 @@ pub enum StartError {
     },
 }
 
-/// Starts `binary node run OPTIONS` in the background and waits until processes can attach. Two that start the same node at the same moment both succeed: one of the
-/// daemons serves, the other one ends. The daemon keeps nothing of its starter but where and how its user works: no descriptor, no terminal, no other variable.
+/// Starts `binary node run OPTIONS` in the background and waits until processes can attach. Two
+/// that start the same node at the same moment both succeed: one of the daemons serves, the other
+/// one ends. The daemon keeps nothing of its starter but where and how its user works: no
+/// descriptor, no terminal, no other variable.
 pub fn start_detached(binary: &Path, config: &NodeConfig) -> Result<(), StartError> {
     let config = NodeConfig { detach: true, ..config.clone() };
     let mut command = Command::new(binary);
@@ -62,7 +65,8 @@ pub fn start_detached(binary: &Path, config: &NodeConfig) -> Result<(), StartErr
         }
         // A failure to ask counts as "still running": the deadline ends that.
         let ended = matches!(child.try_wait(), Ok(Some(_)));
-        // Ended because another one has the name? That one serves, or will soon, unless it is a stranger.
+        // Ended because another one has the name? That one serves, or will soon, unless it is a
+        // stranger.
         if ended && (holder.is_some() || !listening_nodes().contains(&(uid, config.name.clone()))) {
             return Err(StartError::Ended { name: config.name, said: last_words(&mut child) });
         }

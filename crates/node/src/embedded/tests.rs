@@ -110,7 +110,8 @@ fn a_parked_thread_is_woken_by_what_another_thread_steps() {
                 waiter.wait(Deadline::after(LONG), there, |_| unreachable!("stepped")).expect("the data comes");
             }
         });
-        // Another thread that steps the same node all the while, and takes the datagrams away from under the sleeper.
+        // Another thread that steps the same node all the while, and takes the datagrams away from
+        // under the sleeper.
         let other = a.attach().unwrap().waiter();
         for i in 1..=rounds {
             std::thread::sleep(Duration::from_millis(3));

@@ -1,7 +1,8 @@
 //! A process comes and goes.
 //!
-//! Invariant: once a process has gone, no byte arrives in its memory, its names are free, its importers know, and the node holds nothing of it. Source: [NT §3.1], for
-//! processes that end themselves and for those that are killed in the middle of anything.
+//! Invariant: once a process has gone, no byte arrives in its memory, its names are free, its
+//! importers know, and the node holds nothing of it. Source: [NT §3.1], for processes that end
+//! themselves and for those that are killed in the middle of anything.
 
 use super::closers::{Foreign, Given, Leftover};
 use super::connection::{Parts, Path, Process};
@@ -204,7 +205,8 @@ impl Station {
         self.announce_gone(id, uid);
     }
 
-    /// Ends a connection for its client; the socket is closed elsewhere, with all that it holds unread.
+    /// Ends a connection for its client; the socket is closed elsewhere, with all that it holds
+    /// unread.
     pub(super) fn hang_up(&mut self, channel: Foreign<Channel>) {
         // From here on nothing more comes; what was sent to the client stays readable there.
         channel.shut_down();
@@ -235,7 +237,8 @@ impl Station {
         }
     }
 
-    /// Its imports end. A thread of it that is still inside a mapped transfer can go on only if the process lives; then the exporter must move its pages one day.
+    /// Its imports end. A thread of it that is still inside a mapped transfer can go on only if the
+    /// process lives; then the exporter must move its pages one day.
     fn drop_imports(&mut self, process: &Process) {
         let ended = process.watch.as_ref().is_some_and(ProcessWatch::has_ended);
         for import in process.imports.iter().flatten().filter(|import| import.path == Path::Mapped) {

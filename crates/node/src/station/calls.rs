@@ -1,6 +1,7 @@
 //! Set-up calls whose answer comes later: imports and pings.
 //!
-//! Invariant: a cookie is never used twice, so an answer that comes after its process has gone finds nothing.
+//! Invariant: a cookie is never used twice, so an answer that comes after its process has gone
+//! finds nothing.
 
 use super::Station;
 use super::shares::Table;

@@ -1,10 +1,11 @@
 //! Descriptors of clients are closed where nobody waits for it.
 //!
-//! Closing can wait for a client: a TCP socket that lingers waits for its peer, a file of a user's own file system (FUSE)
-//! for whoever serves it, a terminal for its drain, and a control socket for all descriptors in messages that nobody has
-//! read. What a client gives is sorted as it comes, by calls that only ask the kernel: memory (what has seals), event
-//! counters and pipes are closed by anybody. All else, and each control socket, is [`Foreign`] from the moment that the
-//! node has it, and wherever that is dropped, a thread made for it does the closing.
+//! Closing can wait for a client: a TCP socket that lingers waits for its peer, a file of a user's
+//! own file system (FUSE) for whoever serves it, a terminal for its drain, and a control socket for
+//! all descriptors in messages that nobody has read. What a client gives is sorted as it comes, by
+//! calls that only ask the kernel: memory (what has seals), event counters and pipes are closed by
+//! anybody. All else, and each control socket, is [`Foreign`] from the moment that the node has it,
+//! and wherever that is dropped, a thread made for it does the closing.
 //!
 //! ```text
 //!  dropped ──▶ queue of its user ──▶ one of CLOSERS_MAX threads: close ──▶ its share is given back
@@ -15,8 +16,9 @@
 //! copy, some 25 ms for a GiB. So much memory, and all that a process leaves behind, is given up by
 //! such a thread too, a piece at a time ([`Leftover`]).
 //!
-//! Invariant: the thread that serves everybody never closes the last copy of a descriptor whose closing may wait, also
-//! not when no thread can be made: then it waits, and counts as its user's until it is closed.
+//! Invariant: the thread that serves everybody never closes the last copy of a descriptor whose
+//! closing may wait, also not when no thread can be made: then it waits, and counts as its user's
+//! until it is closed.
 
 use super::shares::Holdings;
 use crate::limits::{
@@ -90,7 +92,8 @@ impl<T: Send> Leftover for Piece<T> {
     }
 }
 
-/// Whose closings wait for each other: files of a file system that never answers must not keep sockets open.
+/// Whose closings wait for each other: files of a file system that never answers must not keep
+/// sockets open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Lane {
     uid: u32,
@@ -249,8 +252,9 @@ impl Closers {
         Closers(Arc::new(Shared { inline, ..Shared::default() }))
     }
 
-    /// Makes threads that stay, before anybody can keep the node from making some, and one that interrupts what takes
-    /// too long: the program has a handler for [`vmmc_host::process::INTERRUPT`].
+    /// Makes threads that stay, before anybody can keep the node from making some, and one that
+    /// interrupts what takes too long: the program has a handler for
+    /// [`vmmc_host::process::INTERRUPT`].
     pub(super) fn stand_by(&self) {
         self.0.lock().kept = CLOSERS_KEPT;
         (0..CLOSERS_KEPT).for_each(|_| self.0.spawn(&mut self.0.lock()));
@@ -422,7 +426,8 @@ impl Shared {
             return;
         }
         let shared = self.clone();
-        // Should none be had, what waits goes on waiting: for one that is there, or for the next try.
+        // Should none be had, what waits goes on waiting: for one that is there, or for the next
+        // try.
         let made = std::thread::Builder::new().name("vmmc-closer".into()).spawn(move || shared.run());
         state.threads += usize::from(made.is_ok());
     }
@@ -497,8 +502,8 @@ impl Shared {
         }
     }
 
-    /// The thread that interrupts the others. What waits in the kernel for a socket's peer ends so; what cannot be
-    /// interrupted keeps its thread, and its user's other files, until it is done.
+    /// The thread that interrupts the others. What waits in the kernel for a socket's peer ends so;
+    /// what cannot be interrupted keeps its thread, and its user's other files, until it is done.
     fn keep(self: Arc<Self>) {
         let mut state = self.lock();
         while !state.over || !state.busy.is_empty() {

@@ -1,6 +1,7 @@
 //! One connection to the node, and the process that attached through it.
 //!
-//! Invariant: nothing here waits for the other side; what does not fit a socket or ring now waits in a bounded queue of that process alone.
+//! Invariant: nothing here waits for the other side; what does not fit a socket or ring now waits
+//! in a bounded queue of that process alone.
 
 use super::closers::Foreign;
 use super::gates::Gates;
@@ -40,7 +41,8 @@ pub(super) struct Connection {
     pub(super) sockets: bool,
     /// Why its user is not served: the answer to whatever it asks first, and then it ends.
     pub(super) refused: Option<Refusal>,
-    /// Replies wait for room in its socket: no request is read, and the socket is watched for room instead.
+    /// Replies wait for room in its socket: no request is read, and the socket is watched for room
+    /// instead.
     pub(super) held_back: bool,
     /// It is to be closed, and nothing is read from it any more.
     pub(super) is_dying: bool,
@@ -260,11 +262,13 @@ pub(super) struct Process {
     pub(super) commands: Consumer<RegionWords>,
     completions: Producer<RegionWords>,
     notifications: Producer<RegionWords>,
-    /// Completions that found their ring full. While there are any, no command of the process is taken, so the engine's bound on its operations bounds them.
+    /// Completions that found their ring full. While there are any, no command of the process is
+    /// taken, so the engine's bound on its operations bounds them.
     overflow: VecDeque<Completion>,
     pub(super) gates: Gates,
     pub(super) wake: WakeSender,
-    /// The process writes it when the node sleeps. Never read: the process could steal a wake-up by reading, or make a read of ours wait.
+    /// The process writes it when the node sleeps. Never read: the process could steal a wake-up by
+    /// reading, or make a read of ours wait.
     pub(super) doorbell: OwnedFd,
     /// None: it was taken out at the end.
     pub(super) events: Option<Outbox>,
@@ -286,14 +290,16 @@ pub(super) struct Process {
     pub(super) former_rings: VecDeque<Unmapped>,
     /// Looks at its ring in vain.
     pub(super) quiet: u32,
-    /// Progress of the engine at which it said `Busy`; it is offered the command again when there is more.
+    /// Progress of the engine at which it said `Busy`; it is offered the command again when there
+    /// is more.
     pub(super) stalled_at: Option<u64>,
     pub(super) wake_due: bool,
     pub(super) commands_taken: u64,
     /// Name of its program when it attached.
     pub(super) program: String,
     pub(super) revocations: usize,
-    /// Pages of its own that transfers under way use, by cookie. Bounded by the engine's bound on operations; a process that uses a cookie twice harms its own data.
+    /// Pages of its own that transfers under way use, by cookie. Bounded by the engine's bound on
+    /// operations; a process that uses a cookie twice harms its own data.
     pub(super) in_use: Vec<(u64, Pages)>,
     /// Pages that the node must still take from it, once transfers have ended.
     pub(super) pins_owed: u64,
@@ -402,7 +408,8 @@ impl Process {
         self.mark.forget(self.area_at());
     }
 
-    /// The engine took an operation on an import: bytes sent, bytes fetched, or neither for an atomic one.
+    /// The engine took an operation on an import: bytes sent, bytes fetched, or neither for an
+    /// atomic one.
     #[inline]
     pub(super) fn count(&mut self, import: u64, sent: Option<u64>, fetched: Option<u64>) {
         let import = ImportId::from_u64(import);
@@ -454,7 +461,8 @@ impl Process {
         self.mark.back(before);
     }
 
-    /// Tells the process that a posted send failed. While it collects nothing, further failures of the same import say nothing new.
+    /// Tells the process that a posted send failed. While it collects nothing, further failures of
+    /// the same import say nothing new.
     pub(super) fn send_failed(&mut self, import: u64, why: OpError) {
         let told = |c: &Completion| c.cookie == COOKIE_SEND_FAILED && c.value == import;
         if self.overflow.len() >= SEND_FAILURES_MAX || self.overflow.iter().any(told) {
@@ -521,7 +529,8 @@ impl Process {
         self.wake_by(AttachArea::words_awaited);
     }
 
-    /// Tells the process something unasked. `events_sent` grows with what has really gone out, so a process that sees it grow finds the message.
+    /// Tells the process something unasked. `events_sent` grows with what has really gone out, so a
+    /// process that sees it grow finds the message.
     pub(super) fn tell(&mut self, event: &NodeEvent, fds: Vec<OwnedFd>, purse: &mut Purse<'_>) -> Result<(), Gone> {
         let about = if let NodeEvent::Pair { process, .. } = event { Some(*process) } else { None };
         let Some(events) = &mut self.events else { return Err(Gone) };
@@ -530,7 +539,8 @@ impl Process {
         Ok(())
     }
 
-    /// Unsays that a process may notify, if it has not been told yet. So processes that come and go do not fill the queue of one that collects nothing.
+    /// Unsays that a process may notify, if it has not been told yet. So processes that come and go
+    /// do not fill the queue of one that collects nothing.
     pub(super) fn unsay_pair(&mut self, gone: ProcessId) -> bool {
         self.events.as_mut().is_some_and(|events| events.withdraw(gone.0))
     }

@@ -1,6 +1,7 @@
 //! Control messages: from bytes of a process to calls, and answers back.
 //!
-//! Invariant: one reply to each request that can be decoded; a process that sends what cannot be decoded is let go.
+//! Invariant: one reply to each request that can be decoded; a process that sends what cannot be
+//! decoded is let go.
 
 use super::Station;
 use super::closers::Given;
@@ -79,7 +80,8 @@ impl Station {
         uid.is_some_and(|uid| self.closers.is_stuck(uid))
     }
 
-    /// Whether the next request of a connection may be read: its user has a turn left, and no reply of it waits to be collected.
+    /// Whether the next request of a connection may be read: its user has a turn left, and no reply
+    /// of it waits to be collected.
     fn may_read(&mut self, index: usize) -> bool {
         let connection = self.connections.get_mut(index).and_then(Option::as_mut);
         let Some(connection) = connection.filter(|connection| !connection.is_dying) else { return false };
@@ -119,7 +121,8 @@ impl Station {
         true
     }
 
-    /// A reply waits: what else the connection asks can wait in its socket, where the kernel bounds it.
+    /// A reply waits: what else the connection asks can wait in its socket, where the kernel bounds
+    /// it.
     fn hold_back(&mut self, index: usize) {
         self.congested = true;
         let Some(connection) = self.connections.get_mut(index).and_then(Option::as_mut) else { return };
@@ -339,7 +342,8 @@ impl Station {
     pub(super) fn reply(&mut self, index: usize, serial: u64, result: Result<Answer, Refusal>, fds: Vec<OwnedFd>) {
         self.counters.refusals += u64::from(result.is_err());
         if let (Err(refusal), Some(who)) = (&result, self.connections[index].as_ref().map(|c| c.who)) {
-            // Who may not at all, or is of another release, is worth a look; all else is between a program and its author.
+            // Who may not at all, or is of another release, is worth a look; all else is between a
+            // program and its author.
             let serious = matches!(refusal.code, RefusalCode::NotPermitted | RefusalCode::Version);
             let level = if serious { LogLevel::Warn } else { LogLevel::Debug };
             self.log_user(level, who.uid, || format!("{} was refused: {}", process(&who), refusal.message));

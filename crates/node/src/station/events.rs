@@ -1,6 +1,7 @@
 //! What the engine tells: completions and notifications go to rings, answers to control sockets.
 //!
-//! Invariant: every event of the engine is taken after every call into it, or in the next turns if there are very many; an event for a process that has gone is dropped.
+//! Invariant: every event of the engine is taken after every call into it, or in the next turns if
+//! there are very many; an event for a process that has gone is dropped.
 
 use super::Station;
 use super::calls::{CallKind, WaitingCall};
@@ -38,7 +39,8 @@ impl Station {
         }
     }
 
-    /// Wakes processes with threads that sleep until a word changes, for what was put into their memory.
+    /// Wakes processes with threads that sleep until a word changes, for what was put into their
+    /// memory.
     #[inline]
     pub(crate) fn wake_for_words(&mut self) {
         while let Some(id) = self.memory.take_touched() {

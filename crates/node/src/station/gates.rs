@@ -1,6 +1,7 @@
 //! Which gate of a process belongs to which export.
 //!
-//! Invariant: a gate word never shows a value that it showed before for another export: each use of a slot has its own generation.
+//! Invariant: a gate word never shows a value that it showed before for another export: each use of
+//! a slot has its own generation.
 
 use super::memory::duplicate;
 use std::os::fd::OwnedFd;
@@ -69,7 +70,8 @@ impl Gates {
         Some(gate)
     }
 
-    /// Shows a state to the importers, and orders it before a look at their lanes: whoever closed it may wait until the transfers under way have ended.
+    /// Shows a state to the importers, and orders it before a look at their lanes: whoever closed
+    /// it may wait until the transfers under way have ended.
     pub(super) fn set(&self, gate: Gate, state: GateState) {
         let word = self.table.gate(gate.slot).expect("slots below the bound");
         area::set_gate(word, gate_word(gate.generation, state));

@@ -1,7 +1,8 @@
 //! Imports: which way their transfers go, and what the importer needs for it.
 //!
-//! Invariant: an importer gets a descriptor of memory only if the rights it was granted are exactly what the mapping allows, and the memory behind the descriptor is
-//! the export and nothing else. Source: DESIGN §3 "Same node".
+//! Invariant: an importer gets a descriptor of memory only if the rights it was granted are exactly
+//! what the mapping allows, and the memory behind the descriptor is the export and nothing else.
+//! Source: DESIGN §3 "Same node".
 
 use super::Station;
 use super::calls::CallKind;
@@ -206,7 +207,8 @@ impl Station {
         Ok(fds)
     }
 
-    /// The notification ring of a pair of processes; the exporter learns of it before the importer does.
+    /// The notification ring of a pair of processes; the exporter learns of it before the importer
+    /// does.
     fn pair_ring(&mut self, owner: usize, link: usize, importer: ProcessId) -> Result<OwnedFd, Refusal> {
         let short = |e: vmmc_host::RegionError| shortage("a notification ring", e);
         let exporter = self.attached_process(owner)?;
@@ -304,7 +306,8 @@ impl Station {
     }
 }
 
-/// A stated duration, at most a day: no deadline lies so far in the future that arithmetic with it could fail.
+/// A stated duration, at most a day: no deadline lies so far in the future that arithmetic with it
+/// could fail.
 pub(super) fn deadline(now: Time, timeout_ms: u64) -> Time {
     now + Duration::from_millis(timeout_ms).min(CALL_TIME_MAX)
 }

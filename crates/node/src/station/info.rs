@@ -1,6 +1,7 @@
 //! Description of the node for `vmmc stats`, `node status` and `explain`.
 //!
-//! Invariant: it fits a control message; lists are cut where they would not, and a counter says by how much.
+//! Invariant: it fits a control message; lists are cut where they would not, and a counter says by
+//! how much.
 
 use super::Station;
 use super::connection::{ImportRecord, Path, Process};
@@ -130,7 +131,8 @@ impl Station {
         infos.take(INFO_LIST_MAX).collect()
     }
 
-    /// Lists exports and imports: those of the process that asks, which are no secret to it, before those of others.
+    /// Lists exports and imports: those of the process that asks, which are no secret to it, before
+    /// those of others.
     fn add_details(&self, info: &mut NodeInfo, asks: Option<ProcessId>, others: bool) {
         let own = move |process: ProcessId| Some(process) == asks;
         let exports = self.engine.exports().filter(|e| own(e.process));
@@ -202,7 +204,8 @@ impl Station {
     }
 }
 
-/// What is known the least about goes first, a part at a time: each look costs as much as the whole description.
+/// What is known the least about goes first, a part at a time: each look costs as much as the whole
+/// description.
 fn shorten(info: &mut NodeInfo) -> bool {
     fn cut<T>(list: &mut Vec<T>) -> bool {
         let before = list.len();

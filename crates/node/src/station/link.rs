@@ -1,7 +1,9 @@
-//! What the node keeps for a pair of processes of which one imports from the other: the way to wake, and the notification ring.
+//! What the node keeps for a pair of processes of which one imports from the other: the way to
+//! wake, and the notification ring.
 //!
-//! Invariant: one ring for each (importer, exporter), so that each end has one user; the wake descriptor of one importer is no other importer's, because whoever
-//! holds a descriptor can make it waiting for everybody who shares it.
+//! Invariant: one ring for each (importer, exporter), so that each end has one user; the wake
+//! descriptor of one importer is no other importer's, because whoever holds a descriptor can make
+//! it waiting for everybody who shares it.
 
 use rustix::fs::{Mode, OFlags};
 use std::io;

@@ -1,7 +1,7 @@
 //! Lines of the station for the log of its daemon.
 //!
-//! Invariant: a line is made only where somebody will read it, and never on the way of data. What waits is bounded; the
-//! daemon, which bounds what each source may cause, takes it after each step.
+//! Invariant: a line is made only where somebody will read it, and never on the way of data. What
+//! waits is bounded; the daemon, which bounds what each source may cause, takes it after each step.
 
 use super::Station;
 use crate::limits::LOG_WAITING_MAX;

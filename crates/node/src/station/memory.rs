@@ -1,7 +1,8 @@
 //! The regions that processes have registered, and the copies that the engine asks for.
 //!
-//! Invariant: a region id that is not (or no longer) in the table is the garbage page: deposits vanish, gathers give zeros, so a transfer that was under way when
-//! its memory went harms nobody. Source: [UTLB §4.1] unset entries lead to the garbage page.
+//! Invariant: a region id that is not (or no longer) in the table is the garbage page: deposits
+//! vanish, gathers give zeros, so a transfer that was under way when its memory went harms nobody.
+//! Source: [UTLB §4.1] unset entries lead to the garbage page.
 
 use super::closers::Leftover;
 use super::shares::Holdings;
@@ -33,7 +34,8 @@ pub(super) struct Memory {
     processes: Vec<ProcessMemory>,
     /// Of the processes' own addresses.
     translations: Translations,
-    /// Owners of memory that short data was put into, until somebody [takes](Memory::take_touched) them.
+    /// Owners of memory that short data was put into, until somebody [takes](Memory::take_touched)
+    /// them.
     touched: Vec<ProcessId>,
     /// Whether anybody takes them.
     asleep: bool,
@@ -161,7 +163,8 @@ impl Memory {
         }
     }
 
-    /// Does something with a region, which says whose it is meanwhile; none: it is the garbage page.
+    /// Does something with a region, which says whose it is meanwhile; none: it is the garbage
+    /// page.
     #[inline]
     fn reach<T>(&self, at: RegionRef, act: impl FnOnce(&Region) -> T) -> Option<T> {
         let (memory, slot) = self.reachable(at)?;
@@ -274,7 +277,8 @@ impl Memory {
         self.translations.check(&mut memory.table, address, len)
     }
 
-    /// Checks what a process asks to pin: whether each run lies in one of its regions. Gives the pages that are new.
+    /// Checks what a process asks to pin: whether each run lies in one of its regions. Gives the
+    /// pages that are new.
     pub(super) fn check_pins(
         &mut self,
         process: ProcessId,
@@ -304,7 +308,8 @@ impl Memory {
         Ok(new)
     }
 
-    /// Checks that the tables for what is to be pinned are no more than the memory of the process allows: one page at many addresses would take a table for each.
+    /// Checks that the tables for what is to be pinned are no more than the memory of the process
+    /// allows: one page at many addresses would take a table for each.
     fn check_spread(&self, process: ProcessId, pin: &[PinRun]) -> Result<(), MemoryError> {
         let Some(memory) = self.of(process) else { return Ok(()) };
         let new: BTreeSet<u64> = pin
@@ -317,7 +322,8 @@ impl Memory {
         if new.is_empty() || tables <= max { Ok(()) } else { Err(MemoryError::Spread { tables, max }) }
     }
 
-    /// Installs translations that [`check_pins`](Self::check_pins) has found good; how many are new.
+    /// Installs translations that [`check_pins`](Self::check_pins) has found good; how many are
+    /// new.
     pub(super) fn pin(&mut self, process: ProcessId, pin: &[PinRun]) -> u64 {
         let Some(memory) = self.processes.get_mut(process.slot()).filter(|m| m.owner == Some(process)) else {
             return 0;
@@ -368,7 +374,8 @@ impl Memory {
         self.translations.garbage
     }
 
-    /// Where an address of a process is, and how many of `len` bytes follow each other there; no place: the garbage page.
+    /// Where an address of a process is, and how many of `len` bytes follow each other there; no
+    /// place: the garbage page.
     fn translate(&mut self, process: ProcessId, address: u64, len: u64) -> (Option<Place>, u64) {
         let page = PAGE_BYTES as u64;
         let whole = len.min(page - address % page);
@@ -560,8 +567,8 @@ impl Memory {
 }
 
 impl Dma for Memory {
-    // A range outside of its region cannot come: exports and commands were checked when they were made. Should the region have been replaced by a smaller one
-    // since, the range is garbage too.
+    // A range outside of its region cannot come: exports and commands were checked when they were
+    // made. Should the region have been replaced by a smaller one since, the range is garbage too.
     #[inline]
     fn deposit(&mut self, to: RegionRef, offset: u64, data: &[u8]) {
         self.touch(to.process, data.len() as u64);

@@ -1,12 +1,17 @@
-//! One node without transport: the engine, the processes attached to it, and everything between them.
+//! One node without transport: the engine, the processes attached to it, and everything between
+//! them.
 //!
-//! Order of calls, by whoever drives it (daemon, embedded node, simulator): [`accept`](Station::accept) connections; then, again and again,
-//! [`handle_datagram`](Station::handle_datagram) for what came, [`step`](Station::step), [`poll_transmit`](Station::poll_transmit) until none is left, and
-//! [`poll_control`](Station::poll_control) when the [descriptor](Station::as_fd) is readable or now and then. Before sleeping:
-//! [`prepare_sleep`](Station::prepare_sleep); after it, [`wake_up`](Station::wake_up). Time is an argument.
+//! Order of calls, by whoever drives it (daemon, embedded node, simulator):
+//! [`accept`](Station::accept) connections; then, again and again,
+//! [`handle_datagram`](Station::handle_datagram) for what came, [`step`](Station::step),
+//! [`poll_transmit`](Station::poll_transmit) until none is left, and
+//! [`poll_control`](Station::poll_control) when the [descriptor](Station::as_fd) is readable or now
+//! and then. Before sleeping: [`prepare_sleep`](Station::prepare_sleep); after it,
+//! [`wake_up`](Station::wake_up). Time is an argument.
 //!
-//! Invariant: what a process writes or says is a claim. It can fail that process's own calls, fill its own queues, end its own connection, and nothing else.
-//! Source: DESIGN §3; the driver of [NT §3.1].
+//! Invariant: what a process writes or says is a claim. It can fail that process's own calls, fill
+//! its own queues, end its own connection, and nothing else. Source: DESIGN §3; the driver of [NT
+//! §3.1].
 
 mod attach;
 mod calls;
@@ -88,7 +93,8 @@ pub struct StationConfig {
     pub pinned_pages_max: usize,
     /// The cache of translations.
     pub utlb: UtlbConfig,
-    /// Whether stream sockets of its processes are upgraded when the other end is on another node. Only in sealed mode.
+    /// Whether stream sockets of its processes are upgraded when the other end is on another node.
+    /// Only in sealed mode.
     pub sockets_between: bool,
 }
 
@@ -342,13 +348,15 @@ impl Station {
         self.closers.pause()
     }
 
-    /// Closes the door, behind which connections may wait with whatever clients have sent; not for long.
+    /// Closes the door, behind which connections may wait with whatever clients have sent; not for
+    /// long.
     pub(crate) fn close_door(&self, listener: Listener) {
         drop(self.closers.socket(self.uid, listener));
         self.closers.finish(CLOSE_TIME);
     }
 
-    /// Finds a place for a connection of a user, among those that are served or those that are told why they are not.
+    /// Finds a place for a connection of a user, among those that are served or those that are told
+    /// why they are not.
     fn admit(&mut self, uid: u32, held: &mut Holdings) -> Result<Option<Refusal>, StationError> {
         let full = || StationError::TableFull { max: CONNECTIONS_MAX };
         if self.closers.is_stuck(uid) {
@@ -375,13 +383,15 @@ impl Station {
         Ok(Some(why))
     }
 
-    /// Serves rings, timers that are due, and what the engine has to say; says whether there was anything.
+    /// Serves rings, timers that are due, and what the engine has to say; says whether there was
+    /// anything.
     pub fn step(&mut self, now: Time) -> bool {
         let worked = self.serve(now);
         worked | self.settle(now)
     }
 
-    /// Does what [`handle_datagram`](Self::handle_datagram) has left; says whether it led to anything for a process.
+    /// Does what [`handle_datagram`](Self::handle_datagram) has left; says whether it led to
+    /// anything for a process.
     #[inline]
     pub(crate) fn settle(&mut self, now: Time) -> bool {
         if !self.engine.settle() {
@@ -391,7 +401,8 @@ impl Station {
         self.serve_events(now)
     }
 
-    /// As [`step`](Self::step), but for what datagrams have left: that can wait until what is posted is out.
+    /// As [`step`](Self::step), but for what datagrams have left: that can wait until what is
+    /// posted is out.
     pub(crate) fn serve(&mut self, now: Time) -> bool {
         self.bar_found(now);
         let mut worked = self.serve_rings(now);
@@ -417,7 +428,8 @@ impl Station {
         worked | self.sockets.serve_between(now, &mut self.engine)
     }
 
-    /// Serves the control sockets that have something, and notices who has ended; says whether there was anything. One system call when there is nothing.
+    /// Serves the control sockets that have something, and notices who has ended; says whether
+    /// there was anything. One system call when there is nothing.
     pub fn poll_control(&mut self, now: Time) -> bool {
         let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
         let mut events = [const { std::mem::MaybeUninit::<epoll::Event>::uninit() }; 64];
@@ -455,7 +467,8 @@ impl Station {
         worked
     }
 
-    /// A datagram came. It is decrypted in place. In the process that waits for its data, what it acknowledges may be left for the next [`step`](Self::step).
+    /// A datagram came. It is decrypted in place. In the process that waits for its data, what it
+    /// acknowledges may be left for the next [`step`](Self::step).
     #[inline]
     pub fn handle_datagram(&mut self, now: Time, from: SocketAddr, datagram: &mut [u8]) {
         self.progress += 1;
@@ -475,14 +488,16 @@ impl Station {
         self.engine.poll_transmit(now, buf, &mut self.memory)
     }
 
-    /// As [`poll_transmit`](Self::poll_transmit), but a long piece of memory may be left where it is.
+    /// As [`poll_transmit`](Self::poll_transmit), but a long piece of memory may be left where it
+    /// is.
     #[inline]
     pub(crate) fn poll_transmit_lending(&mut self, now: Time, buf: &mut [u8]) -> Option<(Transmit, Option<Lent>)> {
         self.engine.poll_transmit_lending(now, buf, &mut self.memory, true)
     }
 
-    /// Does this for an attached process at once: `send` is given the datagram, written to the start of `buf`. None: nothing happened, since something of the process or of the
-    /// engine stands before it, or it is refused; then it is to be posted.
+    /// Does this for an attached process at once: `send` is given the datagram, written to the
+    /// start of `buf`. None: nothing happened, since something of the process or of the engine
+    /// stands before it, or it is refused; then it is to be posted.
     #[inline]
     pub(crate) fn send_now(
         &mut self,
@@ -533,7 +548,8 @@ impl Station {
         lent.put_in(buf, len, &mut self.memory)
     }
 
-    /// When [`step`](Self::step) and [`poll_control`](Self::poll_control) must be called although nothing comes.
+    /// When [`step`](Self::step) and [`poll_control`](Self::poll_control) must be called although
+    /// nothing comes.
     pub fn next_timeout(&self, now: Time) -> Option<Time> {
         let mut next = self.engine.poll_timeout();
         let mut sooner = |at: Time| next = Some(next.map_or(at, |n| n.min(at)));
@@ -558,7 +574,8 @@ impl Station {
         next
     }
 
-    /// Looks at a descriptor of whoever drives this station too; [`take_outside`](Self::take_outside) then says that one was readable.
+    /// Looks at a descriptor of whoever drives this station too;
+    /// [`take_outside`](Self::take_outside) then says that one was readable.
     pub(crate) fn watch_outside(&self, fd: impl AsFd) -> Result<(), StationError> {
         self.watch(fd, 0, Readable::Outside).map_err(system("epoll_ctl"))
     }
@@ -573,7 +590,8 @@ impl Station {
         std::mem::take(&mut self.outside)
     }
 
-    /// Announces that whoever drives this station is about to sleep, and looks once more: true means that there is work, so do not sleep.
+    /// Announces that whoever drives this station is about to sleep, and looks once more: true
+    /// means that there is work, so do not sleep.
     pub fn prepare_sleep(&mut self) -> bool {
         self.asleep = true;
         self.counters.sleeps += 1;
@@ -601,8 +619,9 @@ impl Station {
         }
     }
 
-    /// Embedded nodes: whether a caller that waits for its node sleeps, so that other processes of the node must wake it for a notification through a mapping.
-    /// Returns whether that is a change.
+    /// Embedded nodes: whether a caller that waits for its node sleeps, so that other processes of
+    /// the node must wake it for a notification through a mapping. Returns whether that is a
+    /// change.
     pub(crate) fn raise_bells(&mut self, raised: bool) -> bool {
         if std::mem::replace(&mut self.bells_raised, raised) == raised {
             return false;
@@ -666,7 +685,8 @@ impl Station {
         &self.engine
     }
 
-    /// Ends the node: gates close, processes are told, peers are told by what [`poll_transmit`](Self::poll_transmit) gives afterwards.
+    /// Ends the node: gates close, processes are told, peers are told by what
+    /// [`poll_transmit`](Self::poll_transmit) gives afterwards.
     pub fn shut_down(&mut self, now: Time) {
         self.stop = true;
         self.engine.shutdown(now);

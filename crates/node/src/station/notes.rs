@@ -21,7 +21,8 @@ impl Station {
         self.keep_note(now, None, &text);
     }
 
-    /// The same about something that a user has caused: it buries its own notes, and silences its own lines.
+    /// The same about something that a user has caused: it buries its own notes, and silences its
+    /// own lines.
     pub(crate) fn note_of(&mut self, now: Time, uid: u32, text: String) {
         let text = short(&text);
         self.log_user(LogLevel::Warn, uid, || text.clone());
@@ -41,7 +42,8 @@ impl Station {
         self.notes.push_back(Note { uid, text });
     }
 
-    /// The next service that somebody waits for and nobody exports. Whoever drives the station brings it up or refuses.
+    /// The next service that somebody waits for and nobody exports. Whoever drives the station
+    /// brings it up or refuses.
     #[inline]
     pub fn poll_service(&mut self) -> Option<ServiceWanted> {
         self.engine.poll_service()

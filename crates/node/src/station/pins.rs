@@ -1,5 +1,5 @@
-//! The driver's side of pinning: processes ask for translations, the node's limit is shared among them, and who has more than its share gives back when others need it.
-//! [UTLB §3.1, §3.4]
+//! The driver's side of pinning: processes ask for translations, the node's limit is shared among
+//! them, and who has more than its share gives back when others need it. [UTLB §3.1, §3.4]
 //!
 //! ```text
 //!  Pin ──▶ granted ──▶ installed, Done
@@ -7,8 +7,10 @@
 //!    └──── somebody holds more ──▶ GiveBack to that one ──▶ it unpins, or in GIVE_BACK_TIME the node does ──▶ installed, Done
 //! ```
 //!
-//! Invariant: what the budget says a process has is what its table has installed, plus what it is owed while transfers still use the pages. A process that keeps what it was
-//! asked for loses translations that no transfer uses; its later commands with these addresses are refused, and its library pins again.
+//! Invariant: what the budget says a process has is what its table has installed, plus what it is
+//! owed while transfers still use the pages. A process that keeps what it was asked for loses
+//! translations that no transfer uses; its later commands with these addresses are refused, and its
+//! library pins again.
 
 use super::Station;
 use super::refusal::{memory as memory_refusal, refusal};
@@ -183,7 +185,8 @@ impl Station {
         }
     }
 
-    /// Installs what was granted. A page that the call names twice, or that is there already, is not new: its place in the budget is free again.
+    /// Installs what was granted. A page that the call names twice, or that is there already, is
+    /// not new: its place in the budget is free again.
     fn install(&mut self, process: ProcessId, pin: &[PinRun], granted: u64, now: Time) {
         let unused = granted.saturating_sub(self.memory.pin(process, pin));
         if unused > 0 {
@@ -191,7 +194,8 @@ impl Station {
         }
     }
 
-    /// A process unpinned so many pages: first those that the node was to take anyway, which are counted already.
+    /// A process unpinned so many pages: first those that the node was to take anyway, which are
+    /// counted already.
     fn give_back(&mut self, process: ProcessId, pages: u64, now: Time) {
         let now_us = self.pin_time(now);
         let owed = self.by_slot.get(process.slot()).copied().flatten();

@@ -1,7 +1,9 @@
-//! Transfer redirection [NT §3.1]: from the words of a process to the engine's, and its report back.
+//! Transfer redirection [NT §3.1]: from the words of a process to the engine's, and its report
+//! back.
 //!
-//! Invariant: the destination lies in memory of the same process before the engine hears of it. What had arrived is copied a piece at a time, processes in turns; the answer
-//! comes when all of it is copied.
+//! Invariant: the destination lies in memory of the same process before the engine hears of it.
+//! What had arrived is copied a piece at a time, processes in turns; the answer comes when all of
+//! it is copied.
 
 use super::Station;
 use super::refusal::{self, refusal as refuse};

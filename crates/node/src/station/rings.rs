@@ -1,7 +1,7 @@
 //! Command rings: from words of a process to commands of the engine [UTLB §4.1].
 //!
-//! Invariant: every field is a claim. Ranges in the process's own memory are checked here, everything about the import by the engine; what makes no sense fails
-//! for that process alone.
+//! Invariant: every field is a claim. Ranges in the process's own memory are checked here,
+//! everything about the import by the engine; what makes no sense fails for that process alone.
 
 use super::Station;
 use super::connection::Process;
@@ -90,7 +90,8 @@ fn walked_pages(raw: &RawCommand, process: ProcessId, memory: &Memory) -> u64 {
     if pages <= pinned { pages } else { 0 }
 }
 
-/// As a command of the ring that is the next to be taken, whose datagram is sent at once. None: nothing happened.
+/// As a command of the ring that is the next to be taken, whose datagram is sent at once. None:
+/// nothing happened.
 pub(super) fn ask_now(
     process: &mut Process,
     engine: &mut Engine,
@@ -180,7 +181,8 @@ fn own_range(raw: &RawCommand, process: ProcessId, memory: &mut Memory) -> Resul
     Ok(region)
 }
 
-/// The engine took a command: it is counted, and pages of a transfer under way are not taken from the process.
+/// The engine took a command: it is counted, and pages of a transfer under way are not taken from
+/// the process.
 #[inline]
 fn hold(process: &mut Process, raw: &RawCommand) {
     match raw.op {

@@ -1,10 +1,14 @@
 //! How the bounded tables of a node are divided among its users.
 //!
-//! A user other than the node's own and root may take another entry only while it would then hold no more than is still free. So a user alone fills half of a table, `k` users
-//! that take all they get have one part in `k + 1` each, and as much is free for the next. Nothing is set aside for users who do not come.
+//! A user other than the node's own and root may take another entry only while it would then hold
+//! no more than is still free. So a user alone fills half of a table, `k` users that take all they
+//! get have one part in `k + 1` each, and as much is free for the next. Nothing is set aside for
+//! users who do not come.
 //!
-//! Invariant: what a table has given out is the sum of what its users hold, and what a user holds is the sum of what its connections hold; a connection that ends gives all
-//! back, whatever it was. Source: Choudhury and Hahne, *Dynamic Queue Length Thresholds for Shared-Memory Packet Switches*, 1998 (alpha = 1).
+//! Invariant: what a table has given out is the sum of what its users hold, and what a user holds
+//! is the sum of what its connections hold; a connection that ends gives all back, whatever it was.
+//! Source: Choudhury and Hahne, *Dynamic Queue Length Thresholds for Shared-Memory Packet
+//! Switches*, 1998 (alpha = 1).
 
 use super::Station;
 use super::refusal::refusal;

@@ -1,10 +1,12 @@
 //! Stream sockets: which processes hold the two ends of a connection, and where they meet.
 //!
-//! A process says which connected socket it has; the node asks the kernel whether that is so. When the mirror image is offered too, both ends get a
-//! slot of a slab that the pair of processes shares. From then on the node is only asked for deaths, inheritance and missing bells.
+//! A process says which connected socket it has; the node asks the kernel whether that is so. When
+//! the mirror image is offered too, both ends get a slot of a slab that the pair of processes
+//! shares. From then on the node is only asked for deaths, inheritance and missing bells.
 //!
-//! Invariant: a slot is used again only after both ends were released, so bytes of one connection never reach another; the node never has a descriptor of a socket, so the
-//! kernel's end of a connection stays the truth about its life. Source: [NT §4]; docs/sockets.md.
+//! Invariant: a slot is used again only after both ends were released, so bytes of one connection
+//! never reach another; the node never has a descriptor of a socket, so the kernel's end of a
+//! connection stays the truth about its life. Source: [NT §4]; docs/sockets.md.
 
 mod between;
 mod ends;
@@ -152,7 +154,8 @@ impl Sockets {
     pub(super) fn attach(&mut self, index: usize, pid: u32, uid: u32, bells: OwnedFd) -> Result<(), Misbehaved> {
         let bells = Bells::map(bells).map_err(|_| Misbehaved)?;
         if self.last_process == 0 {
-            // Ids of an earlier node of this name may still stand in shared words: begin somewhere else.
+            // Ids of an earlier node of this name may still stand in shared words: begin somewhere
+            // else.
             self.last_process = (vmmc_host::Nanos::monotonic().0 >> 10) as u32 & 0x3fff_ffff;
         }
         self.last_process += 1;
@@ -280,13 +283,14 @@ impl Sockets {
     fn bell(&mut self, index: usize, bell: u32, fd: OwnedFd) -> Result<(), Misbehaved> {
         match self.clients[&index].bell_fds.get(bell as usize) {
             None => return Err(Misbehaved),
-            // Two threads of the process may both tell of it; the first word counts, and peers hear of it once.
+            // Two threads of the process may both tell of it; the first word counts, and peers hear
+            // of it once.
             Some(Some(_)) => return Ok(()),
             Some(None) => {}
         }
         // Somebody may have wanted to ring it before it came, and has left a mark: messages of two
-        // processes are read in any order. Only an eventfd can be rung. Without a mark it is left as
-        // it is, for a set of which the program waits in another set must not look ready.
+        // processes are read in any order. Only an eventfd can be rung. Without a mark it is left
+        // as it is, for a set of which the program waits in another set must not look ready.
         if self.clients[&index].bells.any(bell) || !is_eventfd(fd.as_fd()) {
             self.ring_fd(fd.as_fd()).map_err(|_| Misbehaved)?;
         }
@@ -334,7 +338,8 @@ impl Sockets {
             return Ok(());
         }
         if let Some(stale) = self.take_offer(&own) {
-            // The same addresses under another cookie: that socket is gone, and its process has not said so yet.
+            // The same addresses under another cookie: that socket is gone, and its process has not
+            // said so yet.
             self.refuse(stale.client, stale.connection, OfferRefusal::NotConnected);
         }
         let uid = self.clients[&index].uid;
@@ -365,7 +370,8 @@ impl Sockets {
         self.means.as_ref().map_or(Ok(()), |means| means.ringer.ring(bell))
     }
 
-    /// The client that a watch names, if it is one of that user: what stands in shared words is a claim.
+    /// The client that a watch names, if it is one of that user: what stands in shared words is a
+    /// claim.
     fn watcher(&self, watch: Watch, uid: u32) -> Option<&Client> {
         self.by_process.get(&watch.process).and_then(|i| self.clients.get(i)).filter(|client| client.uid == uid)
     }

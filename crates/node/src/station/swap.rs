@@ -1,6 +1,8 @@
-//! Second-level tables on disk: where they lie, and how many of a process stay in memory. [UTLB §3.3]
+//! Second-level tables on disk: where they lie, and how many of a process stay in memory. [UTLB
+//! §3.3]
 //!
-//! Invariant: a block belongs to one table of one process. The file has no name, so nobody else writes to it and nothing of it stays behind.
+//! Invariant: a block belongs to one table of one process. The file has no name, so nobody else
+//! writes to it and nothing of it stays behind.
 
 use rustix::fs::{MemfdFlags, Mode, OFlags};
 use std::fs::File;

@@ -1,10 +1,14 @@
-//! Translations of processes' own addresses: one hierarchical table a process, one cache of the engine for all. [UTLB §3.2, §3.3, §4.2]
+//! Translations of processes' own addresses: one hierarchical table a process, one cache of the
+//! engine for all. [UTLB §3.2, §3.3, §4.2]
 //!
-//! Invariant: the engine reaches what the driver installed for that very process, and nothing else: an address without translation is the garbage page, and a frame is
-//! looked up in the process's own regions each time, so one that was released is garbage too. Here a frame is a page of a region of the process.
+//! Invariant: the engine reaches what the driver installed for that very process, and nothing else:
+//! an address without translation is the garbage page, and a frame is looked up in the process's
+//! own regions each time, so one that was released is garbage too. Here a frame is a page of a
+//! region of the process.
 //!
-//! Beside it each process has a table of its own with indices that it chooses, which the engine has in full and which never misses [UTLB §3.1]. In commands and calls an index is a page
-//! number that no memory has.
+//! Beside it each process has a table of its own with indices that it chooses, which the engine has
+//! in full and which never misses [UTLB §3.1]. In commands and calls an index is a page number that
+//! no memory has.
 
 use super::swap::Swap;
 use crate::config::UtlbConfig;
@@ -45,7 +49,8 @@ pub(super) struct Table {
     table: HierarchicalTable,
     /// By index.
     own: IndexTable,
-    /// Second-level tables in memory, the one that came first in front; kept only where tables leave.
+    /// Second-level tables in memory, the one that came first in front; kept only where tables
+    /// leave.
     resident: VecDeque<u64>,
     /// Second-level tables on disk.
     out: usize,
@@ -120,7 +125,8 @@ impl Table {
     }
 }
 
-/// The index that a page number is, if it is one. One that no table has is as good as any other: garbage.
+/// The index that a page number is, if it is one. One that no table has is as good as any other:
+/// garbage.
 #[inline]
 fn index(page: Page) -> Option<Index> {
     page.number().checked_sub(INDEX_PAGES).map(|index| Index(u32::try_from(index).unwrap_or(u32::MAX)))
@@ -184,7 +190,8 @@ impl Translations {
         found
     }
 
-    /// Brings the second-level table of a page in, if it is on disk. One that cannot be read is lost: its pages are garbage, and the process pins them again.
+    /// Brings the second-level table of a page in, if it is on disk. One that cannot be read is
+    /// lost: its pages are garbage, and the process pins them again.
     #[inline]
     fn bring_in(&mut self, table: &mut Table, page: Page) {
         if table.out > 0 {
@@ -305,7 +312,8 @@ impl Translations {
         self.ahead = Page::of_address(address).map(|page| (tagged(process), page, place));
     }
 
-    /// Where the byte at an address is; none: the garbage page. A look at the cache, at a miss one at the table.
+    /// Where the byte at an address is; none: the garbage page. A look at the cache, at a miss one
+    /// at the table.
     #[inline]
     pub(super) fn translate(&mut self, process: ProcessId, table: &mut Table, address: u64) -> Option<Place> {
         let place = Page::of_address(address).and_then(|page| self.look_up(tagged(process), table, page));
@@ -316,7 +324,8 @@ impl Translations {
         place.map(|place| Place { offset: place.offset + inside, ..place })
     }
 
-    /// How many of the pages behind the one at `address`, which lies at `place`, follow it in its region too, as far as the cache shows that at once; at most `most`.
+    /// How many of the pages behind the one at `address`, which lies at `place`, follow it in its
+    /// region too, as far as the cache shows that at once; at most `most`.
     #[inline]
     pub(super) fn row_behind(
         &mut self,
@@ -358,8 +367,10 @@ impl Translations {
         }
     }
 
-    /// Reads the table. A first use since the page was pinned is compulsory; of the other misses those are capacity misses that happen while more pages are pinned than the cache
-    /// has entries, and conflicts the rest. The simulator's split needs a second cache beside this one, which would cost each lookup more than the lookup itself.
+    /// Reads the table. A first use since the page was pinned is compulsory; of the other misses
+    /// those are capacity misses that happen while more pages are pinned than the cache has
+    /// entries, and conflicts the rest. The simulator's split needs a second cache beside this one,
+    /// which would cost each lookup more than the lookup itself.
     #[cold]
     fn miss(&mut self, process: Tagged, table: &mut Table, page: Page) -> Option<Place> {
         table.counters.misses += 1;

@@ -5,14 +5,14 @@
 //! can make millions. The seals that forbid holes forbid shared writing, too. So the node says
 //! whose memory it is about to touch, one word without a system call, and a thread looks now and
 //! then whether it is stuck there. A user whose memory has kept the node longer than
-//! [`HELD_UP_MAX`] is not served for a while: what the node is stuck in is cut off, nothing of it is
-//! touched any more, its connections end, and new ones are refused. Memory that is resident and not
-//! punched makes nobody wait so.
+//! [`HELD_UP_MAX`] is not served for a while: what the node is stuck in is cut off, nothing of it
+//! is touched any more, its connections end, and new ones are refused. Memory that is resident and
+//! not punched makes nobody wait so.
 //!
 //! Invariant: time counts against a user only while the thread that serves everybody is in one and
 //! the same access to memory of that user, in uninterruptible sleep, and reads nothing back from a
-//! disk; and while no other user's memory is given up, for which the kernel locks all of them. Where
-//! processes of two users can write a region, the region is barred and neither of them.
+//! disk; and while no other user's memory is given up, for which the kernel locks all of them.
+//! Where processes of two users can write a region, the region is barred and neither of them.
 
 use super::closers::Closers;
 use super::connection::Connection;

@@ -1,9 +1,11 @@
-//! What hostile tests share: a seed, descriptors of every kind, other users, and a look at a daemon from outside.
+//! What hostile tests share: a seed, descriptors of every kind, other users, and a look at a daemon
+//! from outside.
 //!
-//! A run is told by its seed (`SEED=n`), and takes as long as `VMMC_HOSTILE_SECONDS` says, or some seconds. Included by path where it is needed; it depends on `vmmc-host` and
-//! `rustix` alone.
+//! A run is told by its seed (`SEED=n`), and takes as long as `VMMC_HOSTILE_SECONDS` says, or some
+//! seconds. Included by path where it is needed; it depends on `vmmc-host` and `rustix` alone.
 //!
-//! Invariant: what a test does as another user it does in a thread of its own, which ends with it, so the rest of the process stays what it was.
+//! Invariant: what a test does as another user it does in a thread of its own, which ends with it,
+//! so the rest of the process stays what it was.
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags, memfd_create};
@@ -184,7 +186,8 @@ fn full_pipe() -> Option<OwnedFd> {
     Some(write)
 }
 
-/// A connected socket; one that lingers has more to say than its peer, which is gone from our table but reads nothing, takes.
+/// A connected socket; one that lingers has more to say than its peer, which is gone from our table
+/// but reads nothing, takes.
 pub(crate) fn connection(lingers: Option<Duration>) -> Option<OwnedFd> {
     let listener = TcpListener::bind("127.0.0.1:0").ok()?;
     if lingers.is_some() {
@@ -224,7 +227,8 @@ const LISTENERS_MAX: usize = 10_000;
 /// Most descriptors that the kernel lets pass with one message.
 pub(crate) const FDS_MAX: usize = 253;
 
-/// Sends a message as the kernel allows it, not as the protocol does: of no bytes, with up to [`FDS_MAX`] descriptors.
+/// Sends a message as the kernel allows it, not as the protocol does: of no bytes, with up to
+/// [`FDS_MAX`] descriptors.
 pub(crate) fn send_wild(to: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> rustix::io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -238,8 +242,9 @@ fn open(path: &str, flags: OFlags) -> Option<OwnedFd> {
     rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty()).ok()
 }
 
-/// How many descriptors a process has. The kernel (6.2) says it as the size of their folder. Reading that folder holds
-/// each file for a moment: whoever reads it may find itself with the last copy of one that lingers, and wait for that.
+/// How many descriptors a process has. The kernel (6.2) says it as the size of their folder.
+/// Reading that folder holds each file for a moment: whoever reads it may find itself with the last
+/// copy of one that lingers, and wait for that.
 pub(crate) fn descriptors_of(pid: u32) -> usize {
     let folder = format!("/proc/{pid}/fd");
     match std::fs::metadata(&folder).map_or(0, |folder| folder.len()) {

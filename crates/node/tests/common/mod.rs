@@ -57,7 +57,8 @@ impl Node {
         choose(&mut config);
         let daemon = Watched::start(VMMCD, config.to_args(), descriptors);
         let node = Node { name, daemon, _turn: turn };
-        // The kernel takes connections before the daemon has all that it holds: only its answer says that it has.
+        // The kernel takes connections before the daemon has all that it holds: only its answer
+        // says that it has.
         raw::wait(&nap, || ask(&node.connect().ok()?, Call::Info { details: false }, &[]).ok()?.ok());
         node
     }
@@ -143,7 +144,8 @@ impl Honest {
     }
 }
 
-/// Says that something is over when it is dropped, also by a panic: a thread that goes on until then would go on for ever.
+/// Says that something is over when it is dropped, also by a panic: a thread that goes on until
+/// then would go on for ever.
 pub(crate) struct Over<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for Over<'_> {

@@ -1,10 +1,14 @@
-//! Connections that do everything at once, with every byte checked at both ends: short and long, half-closed, reset, forked, passed on, killed, cut off.
+//! Connections that do everything at once, with every byte checked at both ends: short and long,
+//! half-closed, reset, forked, passed on, killed, cut off.
 //!
-//! `stress serve PORT` serves until it is killed; `stress drive PORT SEED COUNT [OPTION ...]` makes connections and ends with a line of counts, or with exit code 1 and
-//! the seed that shows the failure. Options: `alone` for connections that stay within their two processes, `held` for those that are not passed on while bytes are under
-//! way, or the name of a kind; and `torn` for a connection that may be dropped at any time: its bytes are right up to there, and what drops it is not an end of the stream.
-//! Both are ordinary programs: run them with and without `vmmc exec`. Every byte is a function of the connection's seed and its place in the stream, so a byte that is lost,
-//! doubled, late or foreign is found.
+//! `stress serve PORT` serves until it is killed; `stress drive PORT SEED COUNT [OPTION ...]` makes
+//! connections and ends with a line of counts, or with exit code 1 and the seed that shows the
+//! failure. Options: `alone` for connections that stay within their two processes, `held` for those
+//! that are not passed on while bytes are under way, or the name of a kind; and `torn` for a
+//! connection that may be dropped at any time: its bytes are right up to there, and what drops it
+//! is not an end of the stream. Both are ordinary programs: run them with and without `vmmc exec`.
+//! Every byte is a function of the connection's seed and its place in the stream, so a byte that is
+//! lost, doubled, late or foreign is found.
 
 mod others;
 mod stream;
@@ -28,14 +32,16 @@ const BYTES_MAX: u64 = 1 << 21;
 /// Clients at a time.
 const THREADS: u64 = 4;
 
-/// What a connection does; the last four need more than two processes. `pass` is passed on with what fits a ring between nodes on the way, `pass-long` under any send.
+/// What a connection does; the last four need more than two processes. `pass` is passed on with
+/// what fits a ring between nodes on the way, `pass-long` under any send.
 const KINDS: [&str; 11] =
     ["short", "ping-pong", "stream", "half-close", "reset", "mixed", "both-ways", "fork", "kill", "pass", "pass-long"];
 /// Those that need two.
 const ALONE: u64 = 7;
 /// Those in which nothing is passed on.
 const HELD: u64 = 9;
-/// Bytes of `pass` on the way while it is passed on, and the longest send among them: between nodes they do not fill a ring, and each goes by it.
+/// Bytes of `pass` on the way while it is passed on, and the longest send among them: between nodes
+/// they do not fill a ring, and each goes by it.
 const AHEAD_BYTES: u64 = 24 << 10;
 const AHEAD_SEND_BYTES: u64 = 8 << 10;
 
@@ -221,7 +227,8 @@ fn turn(stream: &mut Stream, from: &mut Bytes, to: &mut Bytes, random: &mut Rand
     exchange(stream, from, to, random, first, n)
 }
 
-/// The same, now and then of a length that does not belong into a ring or fills one, and with a pause.
+/// The same, now and then of a length that does not belong into a ring or fills one, and with a
+/// pause.
 fn mixed_turn(stream: &mut Stream, from: &mut Bytes, to: &mut Bytes, random: &mut Random, first: bool) -> Result<()> {
     let mut both = Random(from.seed.wrapping_add(to.seed) ^ (from.at + to.at));
     let most = [300, 300, 300, 300, 8_000, 17_000, 40_000, 120_000][both.below(8) as usize];
@@ -315,7 +322,8 @@ fn both_ways(plan: &Plan, talk: Talk) -> Result<u64> {
     })
 }
 
-/// One end goes on in a child that is killed; the other end hears of that, and of nothing wrong before.
+/// One end goes on in a child that is killed; the other end hears of that, and of nothing wrong
+/// before.
 fn one_dies(plan: &Plan, talk: Talk) -> Result<u64> {
     let Talk { mut stream, mut from, mut to, mut random, first } = talk.warmed_up()?;
     if plan.client_dies == first {

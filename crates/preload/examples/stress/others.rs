@@ -1,4 +1,5 @@
-//! Connections that more than two processes have to do with: children that go on with them, or die over them, and descriptors that go through Unix sockets.
+//! Connections that more than two processes have to do with: children that go on with them, or die
+//! over them, and descriptors that go through Unix sockets.
 
 use crate::stream::Stream;
 use crate::{Result, text};
@@ -8,7 +9,8 @@ use std::time::Duration;
 
 /// The child of a fork goes on with the connection while this process has it too.
 pub(crate) fn in_child(mut stream: Stream, go_on: impl FnOnce(&mut Stream) -> Result<()>) -> Result<()> {
-    // SAFETY: the child only uses its own stack, the connection and memory of its own, and leaves without running destructors of other threads.
+    // SAFETY: the child only uses its own stack, the connection and memory of its own, and leaves
+    // without running destructors of other threads.
     match unsafe { libc::fork() } {
         0 => {
             let code = go_on(&mut stream).is_err();
@@ -71,7 +73,8 @@ pub(crate) fn through_socket(stream: TcpStream) -> Result<TcpStream> {
     let mut control = [0u64; 4];
     let mut byte = [0u8; 1];
     let mut piece = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
-    // SAFETY: all zero is an empty message; the pieces and the room for control data are ours and outlive the calls.
+    // SAFETY: all zero is an empty message; the pieces and the room for control data are ours and
+    // outlive the calls.
     unsafe {
         let mut message: libc::msghdr = std::mem::zeroed();
         message.msg_iov = &raw mut piece;

@@ -1,4 +1,5 @@
-//! A connection as the program uses it: with blocking calls, with poll, or with an event loop; and the bytes that belong at each place of it.
+//! A connection as the program uses it: with blocking calls, with poll, or with an event loop; and
+//! the bytes that belong at each place of it.
 //!
 //! Invariant: a wait that nobody ends is an error that says so, in whatever way it was waited.
 
@@ -50,7 +51,8 @@ impl Stream {
         Ok(stream)
     }
 
-    /// The same connection by another descriptor, for another thread. Whether calls block is common to both.
+    /// The same connection by another descriptor, for another thread. Whether calls block is common
+    /// to both.
     pub(crate) fn sharing(other: &Stream, way: Way) -> std::io::Result<Stream> {
         let blocks = |way: Way| matches!(way, Way::Timed | Way::Blocking);
         let way = if blocks(way) == blocks(other.way) { way } else { other.way };

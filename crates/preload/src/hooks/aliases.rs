@@ -1,6 +1,8 @@
-//! Second names under which the C library exports the same functions; old programs and some libraries call them so.
+//! Second names under which the C library exports the same functions; old programs and some
+//! libraries call them so.
 //!
-//! Invariant: each is the hook of the plain name. Source: the symbols of glibc that have no comment of their own, `nm -D libc.so.6`.
+//! Invariant: each is the hook of the plain name. Source: the symbols of glibc that have no comment
+//! of their own, `nm -D libc.so.6`.
 
 use super::{descriptors, hook, programs, sockets, transfer, waiting};
 use libc::{c_char, c_int, c_void, fd_set, nfds_t, pollfd, size_t, sockaddr, socklen_t, ssize_t, timeval};

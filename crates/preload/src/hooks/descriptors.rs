@@ -1,6 +1,7 @@
 //! Hooks of the calls that close, copy and adjust descriptors.
 //!
-//! Invariant: the table follows the kernel: an entry goes before the kernel frees its number, and comes after the kernel gave it.
+//! Invariant: the table follows the kernel: an entry goes before the kernel frees its number, and
+//! comes after the kernel gave it.
 
 use super::hook;
 use crate::errno::Kept;
@@ -123,11 +124,13 @@ fn replaced(from: c_int, to: c_int, kernel: impl FnOnce() -> c_int) -> c_int {
         return crate::errno::fail(libc::EBADF) as c_int;
     }
     if target == Entry::Own {
-        // Nothing of ours can move while others use it: the number is as if it were above the limit.
+        // Nothing of ours can move while others use it: the number is as if it were above the
+        // limit.
         return crate::errno::fail(libc::EMFILE) as c_int;
     }
     if fork::borrowed_memory() || to <= libc::STDERR_FILENO {
-        // The copy is for another program, or for the C library's streams, which we cannot stand in front of.
+        // The copy is for another program, or for the C library's streams, which we cannot stand in
+        // front of.
         if let Some(connection) = table::connection(from) {
             connection.leave(from, Reason::StandardStream);
         }
@@ -135,8 +138,8 @@ fn replaced(from: c_int, to: c_int, kernel: impl FnOnce() -> c_int) -> c_int {
             return kernel();
         }
     }
-    // The copy will succeed: one is open and the other one is, too. What `to` was ends before the kernel lets go of it.
-    // SAFETY: numbers only.
+    // The copy will succeed: one is open and the other one is, too. What `to` was ends before the
+    // kernel lets go of it. SAFETY: numbers only.
     if unsafe { real::fcntl(from, libc::F_GETFD, 0) } >= 0 {
         forget(to);
     }

@@ -1,6 +1,7 @@
 //! Calls that the C library does not have: the pointer-based interface of `include/vmmc_sockets.h`.
 //!
-//! Invariant: a program finds them with `dlsym`, and does without where they are not; the number in their names changes with their meaning. Source: [NT §4], N14.
+//! Invariant: a program finds them with `dlsym`, and does without where they are not; the number in
+//! their names changes with their meaning. Source: [NT §4], N14.
 
 use super::hook;
 use crate::lend;

@@ -1,6 +1,9 @@
-//! Hooks of exec, posix_spawn, system and popen: what happens to connections when another program takes over.
+//! Hooks of exec, posix_spawn, system and popen: what happens to connections when another program
+//! takes over.
 //!
-//! Invariant: a connection that another program would inherit is with the kernel before it starts, unless that program is one of ours and finds it by its mark. Descriptors marked close-on-exec do not matter.
+//! Invariant: a connection that another program would inherit is with the kernel before it starts,
+//! unless that program is one of ours and finds it by its mark. Descriptors marked close-on-exec do
+//! not matter.
 
 use super::hook;
 use crate::program::{Named, Words};
@@ -121,7 +124,8 @@ hook! { fn pthread_cancel(thread: pthread_t) -> c_int {
     result
 } }
 
-/// The program that a spawn starts; a relative name may be looked for in another folder, by its actions.
+/// The program that a spawn starts; a relative name may be looked for in another folder, by its
+/// actions.
 fn spawned(name: *const c_char, actions: *const c_void, searched: bool) -> Named {
     let absolute = first_of(name) == Some(b'/' as c_char);
     match (searched, absolute || actions.is_null()) {

@@ -28,7 +28,8 @@ impl Mask {
         if bytes != MASK_BYTES || !probe::readable_bytes(at as *const u8, bytes) {
             return None;
         }
-        // SAFETY: all zero is an empty mask, whose first bytes are the kernel's; the caller's promise.
+        // SAFETY: all zero is an empty mask, whose first bytes are the kernel's; the caller's
+        // promise.
         unsafe {
             let mut mask: sigset_t = std::mem::zeroed();
             std::ptr::copy_nonoverlapping(at as *const u8, (&raw mut mask).cast(), MASK_BYTES);

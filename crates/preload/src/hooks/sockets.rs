@@ -1,7 +1,8 @@
 //! Hooks of the calls that make, end and adjust connections.
 //!
-//! Invariant: a connection is known to us from the moment connect or accept gave it, before its first byte, so that its count of bytes is right; whatever was
-//! not seen from then on is never known.
+//! Invariant: a connection is known to us from the moment connect or accept gave it, before its
+//! first byte, so that its count of bytes is right; whatever was not seen from then on is never
+//! known.
 
 use super::hook;
 use crate::errno::Kept;

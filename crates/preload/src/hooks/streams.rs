@@ -1,7 +1,9 @@
-//! Hooks of the C library's calls that print to a descriptor, or read and write it in threads of the C library's own: inside they make system calls that pass no hook.
+//! Hooks of the C library's calls that print to a descriptor, or read and write it in threads of
+//! the C library's own: inside they make system calls that pass no hook.
 //!
-//! Invariant: what is printed to a connection is sent by our own [`write`](super::transfer::write); what the C library's threads are to read or write is the kernel's before they begin. A
-//! stream that is made of a descriptor (fdopen) is in [`super::descriptors`].
+//! Invariant: what is printed to a connection is sent by our own [`write`](super::transfer::write);
+//! what the C library's threads are to read or write is the kernel's before they begin. A stream
+//! that is made of a descriptor (fdopen) is in [`super::descriptors`].
 
 use super::{hook, transfer};
 use crate::reason::Reason;

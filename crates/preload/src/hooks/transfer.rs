@@ -1,7 +1,8 @@
 //! Hooks of the calls that move bytes.
 //!
-//! Invariant: a hook turns its arguments into pieces and flags and hands them to [`crate::transfer`]; on a descriptor that is nothing to us it is the C
-//! library's own call. Fortified forms check what the C library's would check, then are the plain call.
+//! Invariant: a hook turns its arguments into pieces and flags and hands them to
+//! [`crate::transfer`]; on a descriptor that is nothing to us it is the C library's own call.
+//! Fortified forms check what the C library's would check, then are the plain call.
 
 use super::hook;
 use crate::clock::Limit;
@@ -87,7 +88,8 @@ hook! { sleeps fn __recv_chk(fd: c_int, buf: *mut c_void, n: size_t, buf_len: si
 
 hook! { sleeps fn recvfrom(fd: c_int, buf: *mut c_void, n: size_t, flags: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> ssize_t {
     let n = receive(fd, &piece(buf, n), flags, || real::recvfrom(fd, buf, n, flags, addr, len));
-    // A stream's bytes carry no address: the kernel leaves `addr` alone on TCP and says length 0, of a call that succeeds.
+    // A stream's bytes carry no address: the kernel leaves `addr` alone on TCP and says length 0,
+    // of a call that succeeds.
     if n >= 0 && !addr.is_null() && table::connection(fd).is_some() {
         if !probe::readable(len) {
             return errno::fail(libc::EFAULT);
@@ -204,7 +206,8 @@ hook! { sleeps fn sendmmsg(fd: c_int, msgs: *mut mmsghdr, count: c_uint, flags: 
     for at in 0..count.min(libc::UIO_MAXIOV as c_uint) {
         let readable = probe::readable(msgs.add(at as usize));
         if table::connection(fd).is_none() && (!readable || (*msgs.add(at as usize)).msg_hdr.msg_controllen == 0) {
-            // Datagrams go in one call; descriptors in control messages must be looked at one by one.
+            // Datagrams go in one call; descriptors in control messages must be looked at one by
+            // one.
             let rest = real::sendmmsg(fd, msgs.add(at as usize), count - at, flags);
             return if rest < 0 && at > 0 { at as c_int } else { rest + if rest < 0 { 0 } else { at as c_int } };
         }

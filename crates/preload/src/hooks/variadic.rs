@@ -1,11 +1,14 @@
 //! Hooks of C functions that take any number of arguments, which Rust cannot define.
 //!
-//! Each consists of a few instructions that lay the arguments out in memory, and a Rust function that gets a pointer to them. The exported Rust functions of the C
-//! names are placeholders: the linker puts the instructions in their place (`build.rs`).
+//! Each consists of a few instructions that lay the arguments out in memory, and a Rust function
+//! that gets a pointer to them. The exported Rust functions of the C names are placeholders: the
+//! linker puts the instructions in their place (`build.rs`).
 //!
-//! Invariant: the instructions keep what the calling convention says a function keeps, and read only what the caller passed. For execl and the like the arguments in
-//! registers are stored right below those that the caller put on its stack, so all of them are one array, which is the `argv` of execv. For dprintf they are a
-//! `va_list`. Sources: System V ABI for x86-64, 3.2.3 and 3.5.7; Procedure Call Standard for the Arm 64-bit Architecture, 6.4 and appendix B.
+//! Invariant: the instructions keep what the calling convention says a function keeps, and read
+//! only what the caller passed. For execl and the like the arguments in registers are stored right
+//! below those that the caller put on its stack, so all of them are one array, which is the `argv`
+//! of execv. For dprintf they are a `va_list`. Sources: System V ABI for x86-64, 3.2.3 and 3.5.7;
+//! Procedure Call Standard for the Arm 64-bit Architecture, 6.4 and appendix B.
 
 use super::{hook, programs, streams};
 use crate::errno;
@@ -53,9 +56,11 @@ unsafe extern "C" fn dprintf_chk_list(fd: c_int, flag: c_int, format: *const c_c
     unsafe { streams::__vdprintf_chk(fd, flag, format, list) }
 }
 
-/// A function whose arguments after the first one are words: calls `$words` with the first one and the address of the second one.
+/// A function whose arguments after the first one are words: calls `$words` with the first one and
+/// the address of the second one.
 ///
-/// x86-64: the return address, which lies between the registers' part and the stack's, waits in a register and then below; it is back in its place at the end.
+/// x86-64: the return address, which lies between the registers' part and the stack's, waits in a
+/// register and then below; it is back in its place at the end.
 #[cfg(all(target_arch = "x86_64", not(test)))]
 macro_rules! of_words {
     ($name:literal, $words:path) => {
@@ -79,7 +84,8 @@ macro_rules! of_words {
             "push rsi",
             ".cfi_adjust_cfa_offset 8",
             "mov rsi, rsp",
-            // Six words below what was a multiple of 16 before the caller's call: again a multiple of 16, as a call wants it.
+            // Six words below what was a multiple of 16 before the caller's call: again a multiple
+            // of 16, as a call wants it.
             "push rax",
             ".cfi_adjust_cfa_offset 8",
             ".cfi_offset rip, -48",
@@ -101,7 +107,8 @@ macro_rules! of_words {
     };
 }
 
-/// The same. aarch64: the stack's part begins where the stack pointer is, so the registers' part ends there.
+/// The same. aarch64: the stack's part begins where the stack pointer is, so the registers' part
+/// ends there.
 #[cfg(all(target_arch = "aarch64", not(test)))]
 macro_rules! of_words {
     ($name:literal, $words:path) => {
@@ -136,10 +143,12 @@ macro_rules! of_words {
     };
 }
 
-/// A function of `$fixed` arguments and others of any type: calls `$list` with the former and a `va_list` of the latter.
+/// A function of `$fixed` arguments and others of any type: calls `$list` with the former and a
+/// `va_list` of the latter.
 ///
-/// x86-64: 48 bytes of general registers and 128 of vector registers, whose number the caller has put into `al`, then the list: how far each part is used up, the
-/// stack's part, and where the registers' part begins.
+/// x86-64: 48 bytes of general registers and 128 of vector registers, whose number the caller has
+/// put into `al`, then the list: how far each part is used up, the stack's part, and where the
+/// registers' part begins.
 #[cfg(all(target_arch = "x86_64", not(test)))]
 macro_rules! of_list {
     ($name:literal, $fixed:literal, $into:literal, $list:path) => {
@@ -190,8 +199,9 @@ macro_rules! of_list {
     };
 }
 
-/// The same. aarch64: the list (the stack's part, the ends of the general and of the vector registers' parts, and how far before them the next ones lie), then 64
-/// bytes of general registers and 128 of vector registers.
+/// The same. aarch64: the list (the stack's part, the ends of the general and of the vector
+/// registers' parts, and how far before them the next ones lie), then 64 bytes of general registers
+/// and 128 of vector registers.
 #[cfg(all(target_arch = "aarch64", not(test)))]
 macro_rules! of_list {
     ($name:literal, $fixed:literal, $into:literal, $list:path) => {

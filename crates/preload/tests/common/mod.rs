@@ -1,6 +1,8 @@
-//! What the tests with real programs share: the built command and library, a node of their own, programs with and without `vmmc exec`.
+//! What the tests with real programs share: the built command and library, a node of their own,
+//! programs with and without `vmmc exec`.
 //!
-//! Invariant: every node and program that a test starts is gone when the test ends, also when it fails.
+//! Invariant: every node and program that a test starts is gone when the test ends, also when it
+//! fails.
 #![allow(dead_code, reason = "every test file uses a part of it")]
 
 use std::fs::File;
@@ -18,7 +20,8 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 static NAMES: AtomicU32 = AtomicU32::new(1);
 
-/// The folder with the command `vmmc` and the library, which are built first: a library for preloading is linked by nobody, so nobody else makes cargo build it.
+/// The folder with the command `vmmc` and the library, which are built first: a library for
+/// preloading is linked by nobody, so nobody else makes cargo build it.
 pub(crate) fn built() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
@@ -51,7 +54,8 @@ pub(crate) fn have(program: &str, package: &str) -> bool {
     found
 }
 
-/// A free port, which nobody else gets soon: below those that the kernel gives to whoever connects, who could take it first, or meet himself there.
+/// A free port, which nobody else gets soon: below those that the kernel gives to whoever connects,
+/// who could take it first, or meet himself there.
 pub(crate) fn port() -> u16 {
     static TRIES: AtomicU32 = AtomicU32::new(0);
     const FIRST: u32 = 16_384;
@@ -104,8 +108,9 @@ impl World {
         World::made(None, &["--plain", "--listen", "127.0.0.1:0"], Vec::new())
     }
 
-    /// Two nodes of one cluster on this machine; whatever programs of one and of the other send each other in short messages goes by rings, whether that is faster here
-    /// or not. `options` are the second node's.
+    /// Two nodes of one cluster on this machine; whatever programs of one and of the other send
+    /// each other in short messages goes by rings, whether that is faster here or not. `options`
+    /// are the second node's.
     pub(crate) fn two(options: &[&str]) -> [World; 2] {
         World::two_with(vec![("VMMC_SOCKETS_BETWEEN", "always")], options)
     }

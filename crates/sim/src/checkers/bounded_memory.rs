@@ -1,4 +1,5 @@
-//! Bounded memory: every queue and table of an engine stays within its named limit, whatever peers and processes do.
+//! Bounded memory: every queue and table of an engine stays within its named limit, whatever peers
+//! and processes do.
 
 use super::{Checker, require};
 use crate::model::{Model, Seen};

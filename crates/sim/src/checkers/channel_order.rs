@@ -1,5 +1,6 @@
-//! Order per channel: sends of one process to one export appear in order; a counter is raised after its data; fetches,
-//! atomics and flushes see the earlier sends of the same process to the same node [NT §2].
+//! Order per channel: sends of one process to one export appear in order; a counter is raised after
+//! its data; fetches, atomics and flushes see the earlier sends of the same process to the same
+//! node [NT §2].
 
 use super::{Checker, require};
 use crate::model::{AtomicRole, Model, OpKey, OpKind, ReadRole, Seen, WriteRole};
@@ -27,8 +28,8 @@ impl Checker for ChannelOrder {
     }
 }
 
-/// Bytes up to `end` of a send land: no later send of the channel was there before, and the last byte comes after all
-/// earlier sends.
+/// Bytes up to `end` of a send land: no later send of the channel was there before, and the last
+/// byte comes after all earlier sends.
 fn send_lands(model: &Model, key: OpKey, end: u64) -> Result<(), String> {
     let op = &model.ops[key];
     let Some(export) = op.export else { return Ok(()) };

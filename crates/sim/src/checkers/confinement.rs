@@ -1,5 +1,6 @@
-//! Confinement: bytes move only inside exported ranges, only with the right, and are the right bytes; the last byte of a
-//! send is never there before the rest; an import is granted only to who may have it [NT §2.1, SHRIMP §2].
+//! Confinement: bytes move only inside exported ranges, only with the right, and are the right
+//! bytes; the last byte of a send is never there before the rest; an import is granted only to who
+//! may have it [NT §2.1, SHRIMP §2].
 
 use vmmc_nic::{ImportGrant, Rights};
 

@@ -1,7 +1,8 @@
-//! Exactly once: no effect happens twice, and none that was reported done is missing [NT §2, SHRIMP §2].
+//! Exactly once: no effect happens twice, and none that was reported done is missing [NT §2, SHRIMP
+//! §2].
 //!
-//! Effects are the bytes of a send, the raising of a counter, a remote atomic, the bytes a fetch brings, and the
-//! completion itself.
+//! Effects are the bytes of a send, the raising of a counter, a remote atomic, the bytes a fetch
+//! brings, and the completion itself.
 
 use super::{Checker, require};
 use crate::model::{AtomicRole, Model, OpKey, OpKind, Outcome, Seen, WriteRole};
@@ -64,7 +65,8 @@ fn completed(model: &Model, key: OpKey, value: u64) -> Result<(), String> {
     }
 }
 
-/// Posted sends are not reported: at the end, those that nobody was told to be broken must be in memory.
+/// Posted sends are not reported: at the end, those that nobody was told to be broken must be in
+/// memory.
 fn nothing_posted_is_lost(model: &Model) -> Result<(), String> {
     for &key in model.unapplied.values().flatten() {
         let op = &model.ops[key];

@@ -1,5 +1,5 @@
-//! Honest errors: an operation or import ends in an error only for a reason that exists. Loss, reordering and damage
-//! alone are no reason: they are what the protocol is there to hide.
+//! Honest errors: an operation or import ends in an error only for a reason that exists. Loss,
+//! reordering and damage alone are no reason: they are what the protocol is there to hide.
 
 use vmmc_nic::{ImportError, OpError};
 
@@ -60,7 +60,8 @@ fn broken(model: &Model, import: Option<ImportKey>, why: &OpError) -> bool {
     let local = nodes[0] == nodes[1];
     let dropped = import.state == ImportState::Dropped;
     match why {
-        // A refused chunk only knows that its grant is gone; the importer may have given it back itself.
+        // A refused chunk only knows that its grant is gone; the importer may have given it back
+        // itself.
         OpError::Revoked => dropped || matches!(ended, Some(ExportEnd::Withdrawn | ExportEnd::OwnerDied)),
         OpError::OwnerDied => ended == Some(ExportEnd::OwnerDied),
         OpError::NodeRestarted => {

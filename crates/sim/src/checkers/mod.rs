@@ -1,7 +1,8 @@
 //! One checker per property, run on every observation.
 //!
-//! Invariant: a checker sees an observation before the model takes it in, never changes the model, and judges one
-//! property only, so that a failure names what was broken. Each has a planted bug in the crate's tests that it finds.
+//! Invariant: a checker sees an observation before the model takes it in, never changes the model,
+//! and judges one property only, so that a failure names what was broken. Each has a planted bug in
+//! the crate's tests that it finds.
 
 mod bounded_memory;
 mod channel_order;

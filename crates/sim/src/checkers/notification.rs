@@ -1,5 +1,5 @@
-//! One notification per request: as many as senders asked for and the export allows, each after its data, each with
-//! its place and last word; none else [NT §2, N05].
+//! One notification per request: as many as senders asked for and the export allows, each after its
+//! data, each with its place and last word; none else [NT §2, N05].
 
 use super::{Checker, require};
 use crate::model::{ExportKey, Model, OpKey, Seen, WriteRole};

@@ -1,5 +1,5 @@
-//! Progress: a deadline is kept at any time, and once the faults have ended everything outstanding is decided within a
-//! bound: operations complete or fail, importers of dead exports are told.
+//! Progress: a deadline is kept at any time, and once the faults have ended everything outstanding
+//! is decided within a bound: operations complete or fail, importers of dead exports are told.
 
 use super::{Checker, require};
 use crate::limits::{DEAD_PEER_SLACK_NS, DEADLINE_SLACK_NS, PROGRESS_GRACE};

@@ -1,5 +1,5 @@
-//! Redirection: bytes of a redirected range go to the new place and nowhere else, once; the report says exactly which
-//! part was copied and which went straight there [NT §3.1, N12].
+//! Redirection: bytes of a redirected range go to the new place and nowhere else, once; the report
+//! says exactly which part was copied and which went straight there [NT §3.1, N12].
 
 use vmmc_nic::{ByteRange, RedirectReport};
 

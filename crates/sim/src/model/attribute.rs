@@ -1,7 +1,9 @@
-//! Whose access to memory was that? The engine names a region and an offset; the model finds the operation.
+//! Whose access to memory was that? The engine names a region and an offset; the model finds the
+//! operation.
 //!
-//! Invariant: an access is attributed by its place alone. Whether its content fits is said beside it, so that a stale
-//! deposit on memory in use again shows up as wrong content and never as nothing.
+//! Invariant: an access is attributed by its place alone. Whether its content fits is said beside
+//! it, so that a stale deposit on memory in use again shows up as wrong content and never as
+//! nothing.
 
 use vmmc_nic::{AtomicOp, RegionRef};
 
@@ -92,7 +94,8 @@ impl Model {
             RegionUse::Source(op) if end <= region.len => ReadRole::Source(op),
             RegionUse::Shared => {
                 let inside = region.readers.iter().filter(|r| r.0 <= offset && end <= r.1);
-                // Fetches may overlap: one that may be answered now is meant, best one that goes on just here.
+                // Fetches may overlap: one that may be answered now is meant, best one that goes on
+                // just here.
                 let reader = inside.min_by_key(|r| {
                     let op = &self.ops[r.2];
                     let next = r.0 + op.served;
@@ -109,7 +112,8 @@ impl Model {
         }
     }
 
-    /// Whether sends that the same process posted before to the same node are not in memory, though they ought to be.
+    /// Whether sends that the same process posted before to the same node are not in memory, though
+    /// they ought to be.
     pub(crate) fn misses_earlier(&self, key: OpKey) -> Option<OpKey> {
         let earlier = |o: &&OpKey| **o < key && !self.is_excused(**o);
         self.unapplied_of(key).iter().find(earlier).copied()
@@ -162,8 +166,8 @@ impl Model {
                 return AtomicRole::Op(op);
             }
         } else if change == AtomicOp::FetchAdd(1) {
-            // The counter follows its data in the same breath. Sends without bytes have nothing to go by, so there is
-            // never more than one of them for a word.
+            // The counter follows its data in the same breath. Sends without bytes have nothing to
+            // go by, so there is never more than one of them for a word.
             let counts = |op: &OpKey| self.ops[*op].counter().is_some_and(|c| word_of(*op, c));
             let landed = self.just_landed.filter(counts);
             let fresh = landed.filter(|&op| !self.ops[op].counted);
@@ -210,7 +214,8 @@ impl Model {
     /// A deposit in a redirection's target: translated back to the default buffer.
     fn redirected_role(&self, key: RegionKey, offset: u64, bytes: &[u8]) -> Option<WriteRole> {
         let end = offset + bytes.len() as u64;
-        // The latest redirection that fits: an ended one is still found, for the revocation checker to name.
+        // The latest redirection that fits: an ended one is still found, for the revocation checker
+        // to name.
         let inside = |r: &&RedirectKey| {
             let redirect = &self.redirects[**r];
             redirect.target_offset <= offset && end <= redirect.target_offset + redirect.len

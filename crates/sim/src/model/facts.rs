@@ -57,8 +57,8 @@ pub(crate) struct Region {
     pub(crate) usage: RegionUse,
     /// Sends that land or landed here: first byte to (end, send). Disjoint.
     pub(crate) landing: BTreeMap<u64, (u64, OpKey)>,
-    /// Fetches that read or have read here: (start, end, fetch). An answer may be read again after the fetch has ended,
-    /// when its acknowledgement was lost.
+    /// Fetches that read or have read here: (start, end, fetch). An answer may be read again after
+    /// the fetch has ended, when its acknowledgement was lost.
     pub(crate) readers: Vec<(u64, u64, OpKey)>,
     /// Redirections into this region, for [`RegionUse::Target`].
     pub(crate) redirects: Vec<RedirectKey>,
@@ -113,7 +113,8 @@ pub(crate) struct Export {
     pub(crate) redirects: Vec<RedirectKey>,
     /// Sends of no bytes, which only notify or count.
     pub(crate) empty_sends: Vec<OpKey>,
-    /// Bytes (from the export's start) that arrived and were not consumed; kept for redirectable exports.
+    /// Bytes (from the export's start) that arrived and were not consumed; kept for redirectable
+    /// exports.
     pub(crate) arrived: Spans,
 }
 
@@ -315,7 +316,8 @@ pub(crate) struct Redirect {
     pub(crate) orphaned: bool,
     /// Told to be complete.
     pub(crate) done: bool,
-    /// Bytes (from the redirected range's first) copied from the default buffer, and put straight in place.
+    /// Bytes (from the redirected range's first) copied from the default buffer, and put straight
+    /// in place.
     pub(crate) copied: Spans,
     pub(crate) direct: Spans,
 }

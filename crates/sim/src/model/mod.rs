@@ -1,10 +1,12 @@
-//! What ought to be true: the simulator's own account of processes, memory, exports, imports and operations.
+//! What ought to be true: the simulator's own account of processes, memory, exports, imports and
+//! operations.
 //!
-//! The model is written by the driver (what it asked of the engines) and by observation (what the engines did). It
-//! never asks an engine what is true. Checkers compare an observation with the model *before* the model takes it in.
+//! The model is written by the driver (what it asked of the engines) and by observation (what the
+//! engines did). It never asks an engine what is true. Checkers compare an observation with the
+//! model *before* the model takes it in.
 //!
-//! Invariant: no two operations whose fate is open share a byte of exported memory, so a deposit says by its place
-//! which operation it belongs to, and by its content whether that is so.
+//! Invariant: no two operations whose fate is open share a byte of exported memory, so a deposit
+//! says by its place which operation it belongs to, and by its content whether that is so.
 
 mod attribute;
 mod facts;
@@ -106,7 +108,8 @@ impl Model {
         self.exports_named(node, id).last().copied()
     }
 
-    /// All exports that ever had this id on this node, oldest first: ids come again in a later life of a node.
+    /// All exports that ever had this id on this node, oldest first: ids come again in a later life
+    /// of a node.
     pub(crate) fn exports_named(&self, node: usize, id: ExportId) -> &[ExportKey] {
         self.export_ids.get(&(node, id)).map_or(&[], Vec::as_slice)
     }
@@ -178,7 +181,8 @@ impl Model {
         self.imports[key].id = Some(id);
     }
 
-    /// An operation about to be posted. It counts as outstanding from now on, since a local engine acts at once.
+    /// An operation about to be posted. It counts as outstanding from now on, since a local engine
+    /// acts at once.
     pub(crate) fn add_op(&mut self, op: Op) -> OpKey {
         let (sender, target) = (op.sender, op.export);
         let lands = op.is_send() && op.mistake.is_none();
@@ -229,7 +233,8 @@ impl Model {
         }
     }
 
-    /// The process gives the import up. Its operations go on, but nobody is told what becomes of posted sends.
+    /// The process gives the import up. Its operations go on, but nobody is told what becomes of
+    /// posted sends.
     pub(crate) fn release_import(&mut self, key: ImportKey) {
         self.imports[key].state = ImportState::Dropped;
         let posted = |o: &OpKey| self.ops[*o].import == Some(key) && !self.ops[*o].completion;
@@ -280,8 +285,8 @@ impl Model {
         self.nodes[node].incarnations.push(incarnation);
     }
 
-    /// The node crashed: nothing of it is left, and its ids may come again with another meaning. Says which regions to
-    /// free.
+    /// The node crashed: nothing of it is left, and its ids may come again with another meaning.
+    /// Says which regions to free.
     pub(crate) fn end_node(&mut self, node: usize) -> Vec<RegionKey> {
         let of_node = self.procs.iter().filter(|(_, p)| p.node == node && p.alive);
         let procs: Vec<ProcKey> = of_node.map(|(key, _)| key).collect();
@@ -342,8 +347,8 @@ impl Model {
         others.into_iter().any(|r| !r.ended && r.offset < offset + len && offset < r.offset + r.len)
     }
 
-    /// Whether a partition, a dead interface or a crash touched one of the nodes between `since_ns` and now, or shortly
-    /// enough before that an engine may only now have given up.
+    /// Whether a partition, a dead interface or a crash touched one of the nodes between `since_ns`
+    /// and now, or shortly enough before that an engine may only now have given up.
     pub(crate) fn was_disturbed(&self, nodes: &[usize], since_ns: u64) -> bool {
         let since_ns = since_ns.saturating_sub(3 * self.peer_timeout_ns);
         nodes
@@ -357,8 +362,8 @@ impl Model {
         self.ops[key].export.map(|e| self.procs[self.exports[e].owner].node)
     }
 
-    /// Whether a send need not arrive: its export is gone, its sender has been told that it may not have arrived, or
-    /// nobody is left to be told.
+    /// Whether a send need not arrive: its export is gone, its sender has been told that it may not
+    /// have arrived, or nobody is left to be told.
     pub(crate) fn is_excused(&self, key: OpKey) -> bool {
         let op = &self.ops[key];
         let import = op.import.map(|i| &self.imports[i].state);
@@ -367,7 +372,8 @@ impl Model {
             || matches!(import, Some(ImportState::Broken(_) | ImportState::Dropped))
     }
 
-    /// Whether nothing more can come of the operation at the receiver, so that its place may be used again.
+    /// Whether nothing more can come of the operation at the receiver, so that its place may be
+    /// used again.
     pub(crate) fn is_settled(&self, key: OpKey) -> bool {
         let op = &self.ops[key];
         let gone = op.export.is_some_and(|e| !self.exports[e].is_live());
@@ -375,20 +381,23 @@ impl Model {
         op.mistake.is_some() || gone || op.is_applied() && told
     }
 
-    /// Whether a send without bytes is to raise a counter in the export's region. A second one could not be told from it.
+    /// Whether a send without bytes is to raise a counter in the export's region. A second one
+    /// could not be told from it.
     pub(crate) fn has_empty_counting(&self, export: ExportKey) -> bool {
         let region = self.exports[export].region;
         let there = |op: &Op| op.len == 0 && op.export.is_some_and(|e| self.exports[e].region == region);
         self.counting.iter().any(|&op| there(&self.ops[op]))
     }
 
-    /// Whether a send without bytes at that place may still notify. A second one could not be told from it.
+    /// Whether a send without bytes at that place may still notify. A second one could not be told
+    /// from it.
     pub(crate) fn has_empty_notifying(&self, export: ExportKey, offset: u64) -> bool {
         let open = |op: &Op| op.offset == offset && op.asks_notification() && op.notified == 0;
         self.exports[export].empty_sends.iter().any(|&op| open(&self.ops[op]))
     }
 
-    /// Whether `start..end` of a region is free of operations in the open, so that a new one may land there.
+    /// Whether `start..end` of a region is free of operations in the open, so that a new one may
+    /// land there.
     pub(crate) fn is_free(&self, region: RegionKey, start: u64, end: u64) -> bool {
         let region = &self.regions[region];
         region.landing_on(start, end).all(|(_, _, key)| self.is_settled(key))

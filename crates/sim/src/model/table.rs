@@ -1,6 +1,8 @@
-//! Growing tables with an index type each, so that an operation's number is never taken for an import's.
+//! Growing tables with an index type each, so that an operation's number is never taken for an
+//! import's.
 //!
-//! Invariant: nothing is ever removed, so an index stays good for the whole run and late events find their subject.
+//! Invariant: nothing is ever removed, so an index stays good for the whole run and late events
+//! find their subject.
 
 use std::marker::PhantomData;
 use std::ops::{Index, IndexMut};

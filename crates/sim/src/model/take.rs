@@ -1,6 +1,7 @@
 //! Observations, and what the model learns from each.
 //!
-//! Invariant: the model takes an observation in only after every checker has compared it with what was true before.
+//! Invariant: the model takes an observation in only after every checker has compared it with what
+//! was true before.
 
 use vmmc_nic::{ImportError, ImportGrant, OpError, RedirectReport};
 
@@ -111,8 +112,8 @@ impl Model {
         }
     }
 
-    /// Bytes went straight to where they are redirected; what was copied there before is overwritten. A redirection ends
-    /// with its last byte, before anybody is told.
+    /// Bytes went straight to where they are redirected; what was copied there before is
+    /// overwritten. A redirection ends with its last byte, before anybody is told.
     fn take_redirected(&mut self, redirect: RedirectKey, start: u64, len: u64) {
         let facts = &mut self.redirects[redirect];
         let at = start - facts.offset;

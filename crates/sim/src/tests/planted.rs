@@ -1,4 +1,5 @@
-//! Every checker is shown to fail: a bug is put between the engines and the simulation, and its checker names it.
+//! Every checker is shown to fail: a bug is put between the engines and the simulation, and its
+//! checker names it.
 
 use vmmc_nic::{AtomicOp, ByteRange, Event, OpError, Rights};
 
@@ -42,8 +43,9 @@ fn events(hook: impl FnMut(Event) -> Vec<Event> + 'static) -> Bug {
     Bug { event: Some(Box::new(hook)), ..Bug::default() }
 }
 
-/// Runs seeds with the bug, on a perfect network so that nothing else can explain a failure, until `checker` has named
-/// it. Other checkers may find it first in some seeds: a lost byte is also a notification before its data.
+/// Runs seeds with the bug, on a perfect network so that nothing else can explain a failure, until
+/// `checker` has named it. Other checkers may find it first in some seeds: a lost byte is also a
+/// notification before its data.
 #[track_caller]
 fn is_found_by(checker: &str, bug: impl Fn() -> Bug) {
     let mut found = Vec::new();

@@ -1,5 +1,6 @@
-//! Seeds that once failed, by what was wrong. A seed means what it did then only as long as the workload draws in the same
-//! order; the behaviours themselves are tested in the engine's own crate.
+//! Seeds that once failed, by what was wrong. A seed means what it did then only as long as the
+//! workload draws in the same order; the behaviours themselves are tested in the engine's own
+//! crate.
 
 use crate::{Options, run};
 
@@ -12,13 +13,15 @@ fn holds(seeds: &[u64]) {
     }
 }
 
-// A process died between two chunks of a send: the last one, held out of order, was deposited without the first.
+// A process died between two chunks of a send: the last one, held out of order, was deposited
+// without the first.
 #[test]
 fn a_send_torn_by_the_death_of_its_process_never_shows_its_last_byte() {
     holds(&[10, 813]);
 }
 
-// The failure of a fetch went in place of a chunk that had arrived as data, and was dropped as a duplicate.
+// The failure of a fetch went in place of a chunk that had arrived as data, and was dropped as a
+// duplicate.
 #[test]
 fn a_fetch_from_an_export_withdrawn_meanwhile_ends() {
     holds(&[314, 279]);
@@ -30,7 +33,8 @@ fn a_fetch_through_an_import_given_back_meanwhile_fails_honestly() {
     holds(&[601, 629]);
 }
 
-// A flipped bit made a node reject a hello of its own cluster, or a rejection of nobody: the import failed at once.
+// A flipped bit made a node reject a hello of its own cluster, or a rejection of nobody: the import
+// failed at once.
 #[test]
 fn a_rejection_without_proof_ends_no_import() {
     holds(&[102653, 109422, 149812, 124515, 153390]);

@@ -1,4 +1,5 @@
-//! A connection whose other end is on another node: what its process asks of the nodes, and how it hears that one of them has gone.
+//! A connection whose other end is on another node: what its process asks of the nodes, and how it
+//! hears that one of them has gone.
 //!
 //! Invariant: within a node all of this is one look at a pointer.
 
@@ -16,7 +17,8 @@ use vmmc_host::stream::{Flags, Watch, forget_error, reset, thread_id};
 use vmmc_host::{Deadline, Nanos};
 
 impl Joined {
-    /// Before a call: whether our own node has gone since the connection was upgraded, if that matters now.
+    /// Before a call: whether our own node has gone since the connection was upgraded, if that
+    /// matters now.
     #[inline]
     pub(super) fn look_after(&self, context: &Context, connection: &Connection, fd: BorrowedFd<'_>) {
         if self.core.is_between() && !self.core.rests_in_kernel() {
@@ -35,7 +37,8 @@ impl Joined {
         self.go_back_if_asked(context, connection, fd);
     }
 
-    /// The other end wants the kernel, perhaps because somebody reads there who does not know of the ring: it waits for that, and not for our next send.
+    /// The other end wants the kernel, perhaps because somebody reads there who does not know of
+    /// the ring: it waits for that, and not for our next send.
     pub(super) fn go_back_if_asked(&self, context: &Context, connection: &Connection, fd: BorrowedFd<'_>) {
         let out = self.core.outgoing();
         let asked = self.core.is_between() && out.receiver_flags.load(Ordering::Relaxed) & Flags::WANTS_KERNEL != 0;
@@ -66,8 +69,8 @@ impl Joined {
         }
     }
 
-    /// A call fails so. The other end of a connection that is cut off should hear by the kernel, too, that
-    /// nothing comes any more.
+    /// A call fails so. The other end of a connection that is cut off should hear by the kernel,
+    /// too, that nothing comes any more.
     #[cold]
     pub(super) fn failed(&self, fd: BorrowedFd<'_>, errno: Errno) -> Errno {
         if self.core.is_broken() {
@@ -93,7 +96,8 @@ impl Connection {
         }
     }
 
-    /// [`hand_back`](Self::hand_back) for a peer on another node: what became of the request the other node says, and without its word the connection is reset.
+    /// [`hand_back`](Self::hand_back) for a peer on another node: what became of the request the
+    /// other node says, and without its word the connection is reset.
     pub(super) fn hand_over_between(&self, context: &Context, joined: &Joined, fd: BorrowedFd<'_>) {
         let (core, me, kernel) = (&joined.core, thread_id(), Socket(fd));
         core.pinned.store(1, Ordering::SeqCst);
@@ -122,7 +126,8 @@ impl Connection {
         }
     }
 
-    /// What can be done with a connection that ends as a reset one, after what is there was received.
+    /// What can be done with a connection that ends as a reset one, after what is there was
+    /// received.
     #[cold]
     pub(super) fn broken_state(&self, joined: &Joined, fd: BorrowedFd<'_>) -> State {
         reset(fd);

@@ -1,8 +1,11 @@
 //! Forks: who holds what afterwards.
 //!
-//! Invariant: counts grow before the fork, so no child runs uncounted, and only the holder itself takes itself out: a count may be too high, never too low. What a fork
-//! counted is known to the thread that forks, not to the connection, for threads fork at the same time. The child finds every lock of a connection free. A
-//! connection that was on its way into shared memory when the fork happened stays with the kernel in the child, and in the parent until the child has let it go.
+//! Invariant: counts grow before the fork, so no child runs uncounted, and only the holder itself
+//! takes itself out: a count may be too high, never too low. What a fork counted is known to the
+//! thread that forks, not to the connection, for threads fork at the same time. The child finds
+//! every lock of a connection free. A connection that was on its way into shared memory when the
+//! fork happened stays with the kernel in the child, and in the parent until the child has let it
+//! go.
 
 use super::{Connection, Registration, Stage};
 use crate::context::Context;
@@ -100,7 +103,8 @@ impl Connection {
             // The parent's offer is its own affair; ours begins anew, when the parent has let go.
             Stage::Offered => self.stage.store(Stage::Young as u8, Ordering::Release),
             Stage::Matched => self.settle_for(Bypass::Shared),
-            // Another thread closed it while the fork was under way: we were counted, and have nothing.
+            // Another thread closed it while the fork was under way: we were counted, and have
+            // nothing.
             Stage::Closed => self.count_out(context, by),
             // It joined after it was counted as plain: it is the parent's alone.
             Stage::Joined if by == By::Ledger => {

@@ -1,4 +1,5 @@
-//! The pointer-based interface: a program fills in and looks at the memory of the rings itself (N14).
+//! The pointer-based interface: a program fills in and looks at the memory of the rings itself
+//! (N14).
 //!
 //! Invariant: as in `core/loans.rs`; never waits. Source: [NT §4].
 
@@ -11,7 +12,8 @@ use std::os::fd::BorrowedFd;
 use vmmc_host::stream::thread_id;
 
 impl Connection {
-    /// Lends room for at most `most` bytes of the stream; less may be there. Until [`send_lent`](Self::send_lent) nobody else can send, and this thread must not.
+    /// Lends room for at most `most` bytes of the stream; less may be there. Until
+    /// [`send_lent`](Self::send_lent) nobody else can send, and this thread must not.
     pub fn lend_room(&self, context: &Context, fd: BorrowedFd<'_>, most: usize) -> Lent {
         let Some(joined) = self.upgraded.get() else {
             self.step_towards_upgrade(context, fd);
@@ -45,8 +47,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Lends the next received bytes, as many as lie side by side; none: the end of the stream. Until [`take_lent`](Self::take_lent) nobody else can receive, and this
-    /// thread must not.
+    /// Lends the next received bytes, as many as lie side by side; none: the end of the stream.
+    /// Until [`take_lent`](Self::take_lent) nobody else can receive, and this thread must not.
     pub fn lend_bytes(&self, context: &Context, fd: BorrowedFd<'_>) -> Lent {
         let Some(joined) = self.upgraded.get() else {
             self.step_towards_upgrade(context, fd);

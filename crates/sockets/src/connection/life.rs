@@ -1,7 +1,8 @@
 //! From a young connection to a closed one: offer, match, join, end.
 //!
-//! Invariant: both ends join only while their sockets are established, and the node saw each established before: so at one instant both were, and the mirror
-//! image of a live connection is its other end.
+//! Invariant: both ends join only while their sockets are established, and the node saw each
+//! established before: so at one instant both were, and the mirror image of a live connection is
+//! its other end.
 
 use super::{Connection, Joined, Registration, SHUT_READ, SHUT_WRITE, Socket, Stage};
 use crate::context::Context;
@@ -159,7 +160,8 @@ impl Connection {
         if self.early.receives.load(Ordering::SeqCst) > 1 {
             return;
         }
-        // Whoever has either, maybe this very thread below a signal handler, joins or lets it be; else a later call does.
+        // Whoever has either, maybe this very thread below a signal handler, joins or lets it be;
+        // else a later call does.
         let (Some(mut matched), Some(watches)) = (self.matched.try_lock(), self.watches.try_lock()) else { return };
         let between = |meeting: &Meeting| meeting.slot.words().between.load(Ordering::Relaxed) != 0;
         if matched.as_ref().is_some_and(between) && self.early.receives.load(Ordering::SeqCst) > 0 {
@@ -188,7 +190,8 @@ impl Connection {
         self.join_watched(context, meeting, watches);
     }
 
-    /// Upgraded elsewhere, and nobody can tell where its bytes are: it ends here, as a dropped connection does.
+    /// Upgraded elsewhere, and nobody can tell where its bytes are: it ends here, as a dropped
+    /// connection does.
     pub(crate) fn give_up(&self, fd: BorrowedFd<'_>) {
         self.cannot_follow();
         shut_down(fd);
@@ -363,7 +366,8 @@ impl Connection {
         context.node().withdraw(self.offer.load(Ordering::Relaxed), self.cookie.load(Ordering::Relaxed));
     }
 
-    /// Tells the policy how much a connection that ends carried after its offer, by whatever medium.
+    /// Tells the policy how much a connection that ends carried after its offer, by whatever
+    /// medium.
     fn learn_from_offer(&self, context: &Context, stage: Stage) {
         let before = self.offered_after.load(Ordering::Relaxed);
         if before == 0 || !matches!(stage, Stage::Offered | Stage::Matched | Stage::Joined) {
@@ -376,8 +380,8 @@ impl Connection {
         context.offers.ended(before, self.bytes.load(Ordering::Relaxed).wrapping_add(by_ring));
     }
 
-    /// Keeps the connection in the kernel, or brings it back there: our direction at once if the peer has followed so far, else with the next send; the peer's when it
-    /// comes by.
+    /// Keeps the connection in the kernel, or brings it back there: our direction at once if the
+    /// peer has followed so far, else with the next send; the peer's when it comes by.
     pub fn pin_to_kernel(&self, context: &Context, fd: BorrowedFd<'_>, why: Bypass) {
         self.reason.store(why.to_byte(), Ordering::Relaxed);
         match self.stage() {
@@ -451,8 +455,11 @@ impl Connection {
         words.into_iter().chain(epoch).chain(flags).fold(1, mix)
     }
 
-    /// Somebody will read and write the kernel's socket who does not know of the ring: what is in it goes back into the kernel, by the peer, and nobody uses it again. A peer that
-    /// does not answer in time does so at its next call, or did when it left the ring by itself. One that has ended cannot, nor one that has not followed into the ring so far: such a connection is reset.
+    /// Somebody will read and write the kernel's socket who does not know of the ring: what is in
+    /// it goes back into the kernel, by the peer, and nobody uses it again. A peer that does not
+    /// answer in time does so at its next call, or did when it left the ring by itself. One that
+    /// has ended cannot, nor one that has not followed into the ring so far: such a connection is
+    /// reset.
     fn hand_back(&self, context: &Context, fd: BorrowedFd<'_>) {
         let Some(joined) = self.upgraded.get() else { return };
         let (core, me, kernel) = (&joined.core, thread_id(), Socket(fd));
@@ -504,8 +511,8 @@ impl Connection {
         }
     }
 
-    /// This process is about to become another program (`exec`), which will not have this socket. If that fails, and this said true, say
-    /// [`back_from_exec`](Self::back_from_exec).
+    /// This process is about to become another program (`exec`), which will not have this socket.
+    /// If that fails, and this said true, say [`back_from_exec`](Self::back_from_exec).
     pub fn leave_at_exec(&self, context: &Context) -> bool {
         if self.generation.load(Ordering::Relaxed) != context.generation() || self.stage() == Stage::Closed {
             return false;
@@ -549,7 +556,8 @@ impl Joined {
         }
     }
 
-    /// Before the kernel's socket sends no more: bytes that the other end asked back. If the kernel does not take them, the other end gets a reset and not an end too early.
+    /// Before the kernel's socket sends no more: bytes that the other end asked back. If the kernel
+    /// does not take them, the other end gets a reset and not an end too early.
     fn give_back_at_last(&self, fd: BorrowedFd<'_>) {
         let deadline = Deadline::after(BACK_AT_CLOSE);
         // Between nodes: the end was announced, and whoever asks from here on sees it.

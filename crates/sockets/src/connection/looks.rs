@@ -10,7 +10,8 @@ use vmmc_host::Nanos;
 use vmmc_host::stream::{Flags, Phase, thread_id};
 
 impl Connection {
-    /// What could be done now. No system call unless the kernel's part is about to end, or somebody hinted that the other end is gone.
+    /// What could be done now. No system call unless the kernel's part is about to end, or somebody
+    /// hinted that the other end is gone.
     pub fn state(&self, context: &Context, fd: BorrowedFd<'_>) -> State {
         let Some(joined) = self.upgraded.get() else { return PLAIN };
         let core = &joined.core;
@@ -51,7 +52,8 @@ impl Connection {
         }
     }
 
-    /// Whether what comes by the kernel is for the program, and only for it: the ring is neither read nor about to be, and no copies of what was in it are to be read away.
+    /// Whether what comes by the kernel is for the program, and only for it: the ring is neither
+    /// read nor about to be, and no copies of what was in it are to be read away.
     pub fn is_read_from_kernel(&self) -> bool {
         self.upgraded.get().is_none_or(|joined| joined.core.is_read_from_kernel())
     }
@@ -104,7 +106,8 @@ impl Connection {
         joined.core.outgoing().available(joined.core.slot.most_bytes()) as usize
     }
 
-    /// The kernel said that its socket is readable, hung up or in error: the next look at the state asks it.
+    /// The kernel said that its socket is readable, hung up or in error: the next look at the state
+    /// asks it.
     pub fn kernel_event(&self, _fd: BorrowedFd<'_>) {
         if let Some(joined) = self.upgraded.get() {
             joined.core.ask_kernel.store(1, Ordering::Relaxed);

@@ -1,6 +1,7 @@
 //! Blocking calls: look, then sleep.
 //!
-//! Invariant: a sleeper has announced itself and looked once more; whoever could end its wait (bytes, room, an end, a change, a death hinted by the node) wakes it.
+//! Invariant: a sleeper has announced itself and looked once more; whoever could end its wait
+//! (bytes, room, an end, a change, a death hinted by the node) wakes it.
 
 use super::{Connection, Joined, Socket};
 use crate::context::Context;
@@ -58,7 +59,8 @@ impl Connection {
         joined.wait(context, self, fd, (&joined.reads, &into.receiver_sleep), deadline, ready)
     }
 
-    /// Wakes this process's threads that sleep in a ring: they ask [`is_interrupted`](crate::Settings::is_interrupted), and sleep again if they are not.
+    /// Wakes this process's threads that sleep in a ring: they ask
+    /// [`is_interrupted`](crate::Settings::is_interrupted), and sleep again if they are not.
     pub fn wake_own(&self) {
         if let Some(joined) = self.upgraded.get() {
             joined.core.incoming().receiver_sleep.wake();
@@ -117,7 +119,8 @@ impl Joined {
             }
             word.announce();
             if ready() {
-                // The announcement stays: it may be another sleeper's too, and costs the peer one call in vain.
+                // The announcement stays: it may be another sleeper's too, and costs the peer one
+                // call in vain.
                 return Waited::Ready;
             }
             if (context.settings().is_interrupted)() {
@@ -151,7 +154,8 @@ impl Joined {
                 return SLEEP_SLICE;
             }
         }
-        // Only what is in the ring can be asked for, and nobody rings a thread that waits in the kernel.
+        // Only what is in the ring can be asked for, and nobody rings a thread that waits in the
+        // kernel.
         let in_kernel = self.core.goes_by_ring_soon() && !self.core.incoming().reads_ring();
         if in_kernel { SLEEP_SLICE_MAX } else { KERNEL_SLICE_MAX }
     }
@@ -170,12 +174,14 @@ impl Joined {
         SLEEP_SLICE.saturating_mul(1 << slept.min(16)).min(max)
     }
 
-    /// The core from which news is expected, plus one. News of another node comes by ours, which may well need this core.
+    /// The core from which news is expected, plus one. News of another node comes by ours, which
+    /// may well need this core.
     pub(super) fn peer_core(&self) -> u32 {
         if self.core.is_between() { core() + 1 } else { self.core.other().core.load(Ordering::Relaxed) }
     }
 
-    /// First slice of a wait in the kernel: between nodes what is announced may come after the bytes that go with it.
+    /// First slice of a wait in the kernel: between nodes what is announced may come after the
+    /// bytes that go with it.
     fn first_slice(&self) -> Duration {
         if self.core.is_ready_for_ring() { PENDING_SLICE } else { CAREFUL_SLICE }
     }

@@ -1,6 +1,7 @@
 //! Event loops of this process that follow a connection.
 //!
-//! Invariant: the list is the truth of this process; the shared words follow it once the connection is upgraded. A word that is another's is never touched.
+//! Invariant: the list is the truth of this process; the shared words follow it once the connection
+//! is upgraded. A word that is another's is never touched.
 
 use super::{Connection, Joined};
 use crate::limits::WATCHERS_MAX;
@@ -49,7 +50,8 @@ impl Connection {
         if registration.word == 0 {
             return self.enter_watch(node, joined, registration);
         }
-        // Event loops change what they want with every request: only what differs is touched, and a watch that wants less has nothing to look at.
+        // Event loops change what they want with every request: only what differs is touched, and a
+        // watch that wants less has nothing to look at.
         leave_words(joined, registration.word, Interest(before.0 & !interest.0));
         let more = Interest(interest.0 & !before.0);
         if more.0 != 0 {
@@ -67,8 +69,8 @@ impl Connection {
     }
 
     /// Has the event loops of this process look at the connection that are interested in one of
-    /// these directions; another would wake for nothing, and a set that is waited for in another set
-    /// must not look ready then. The caller has passed a full fence.
+    /// these directions; another would wake for nothing, and a set that is waited for in another
+    /// set must not look ready then. The caller has passed a full fence.
     pub(super) fn mark_own_watches(&self, node: &Node, what: Interest) {
         // Below a signal handler that interrupted one that changes: its loop looks anyway.
         let Some(watches) = self.watches.lock() else { return };
@@ -78,7 +80,8 @@ impl Connection {
         }
     }
 
-    /// Writes a registration into the shared words, and marks its token: what happened before nobody told.
+    /// Writes a registration into the shared words, and marks its token: what happened before
+    /// nobody told.
     pub(super) fn enter_watch(&self, node: &Node, joined: &Joined, registration: &mut Registration) {
         let Some(session) = node.session(&joined.seat).filter(|s| s.process() != 0) else { return };
         if !node.may_watch(registration.bell, &session) {

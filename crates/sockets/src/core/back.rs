@@ -1,17 +1,22 @@
-//! Unread bytes of a ring go back into the kernel: for a holder who reads the kernel only, a program that is not ours.
+//! Unread bytes of a ring go back into the kernel: for a holder who reads the kernel only, a
+//! program that is not ours.
 //!
-//! The receiving end asks, for good ([`Flags::GIVE_BACK`]), and reads the kernel from there on. The sending end, at its next call or woken, puts what is unread in the ring into
-//! its kernel socket, behind everything that it sent there before, and the direction is the kernel's. How far it has come the kernel itself knows: bytes given to it since the
-//! ring took over, which it was given none of before. So whoever goes on after a partial send, or after a death, sends no byte twice.
+//! The receiving end asks, for good ([`Flags::GIVE_BACK`]), and reads the kernel from there on. The
+//! sending end, at its next call or woken, puts what is unread in the ring into its kernel socket,
+//! behind everything that it sent there before, and the direction is the kernel's. How far it has
+//! come the kernel itself knows: bytes given to it since the ring took over, which it was given
+//! none of before. So whoever goes on after a partial send, or after a death, sends no byte twice.
 //!
 //! A sending end that has just left the ring by itself did it then (`leave.rs`).
 //!
-//! Between nodes the request, with the last head, goes to the other replica, which has every byte behind that head; what is under way to this one nobody reads any more.
-//! Here nobody sees what the sending end does meanwhile, and it may just have left the ring by itself and sent more by the kernel: so it has to be known what the other node
-//! saw when it had the request ([`EndWords::HEARD`]). Until then nobody reads the kernel either.
+//! Between nodes the request, with the last head, goes to the other replica, which has every byte
+//! behind that head; what is under way to this one nobody reads any more. Here nobody sees what the
+//! sending end does meanwhile, and it may just have left the ring by itself and sent more by the
+//! kernel: so it has to be known what the other node saw when it had the request
+//! ([`EndWords::HEARD`]). Until then nobody reads the kernel either.
 //!
-//! Invariant: once asked, nobody takes bytes from the ring, so its head stands still; a sender that did not see the request when it published sees it afterwards, or the
-//! asking end sees the bytes.
+//! Invariant: once asked, nobody takes bytes from the ring, so its head stands still; a sender that
+//! did not see the request when it published sees it afterwards, or the asking end sees the bytes.
 
 use super::leave::Copies;
 use super::{EndWords, Kernel, Tell, Upgraded};
@@ -28,14 +33,17 @@ pub(crate) enum WayBack {
     Promised,
     /// It cannot be told yet.
     Open,
-    /// The other end had left the ring before, and not all of them were in the kernel when it sent more there; or it has ended: what comes next cannot be had.
+    /// The other end had left the ring before, and not all of them were in the kernel when it sent
+    /// more there; or it has ended: what comes next cannot be had.
     Lost,
 }
 
 impl Upgraded {
-    /// Receiving end: asks, and wakes whoever can answer. None: this very thread is in a receive, below a signal handler.
+    /// Receiving end: asks, and wakes whoever can answer. None: this very thread is in a receive,
+    /// below a signal handler.
     pub(crate) fn ask_back(&self, me: u32) -> Option<Tell> {
-        // Other holders of our end must not move into the ring again, for bytes that are sent from here on go by the kernel.
+        // Other holders of our end must not move into the ring again, for bytes that are sent from
+        // here on go by the kernel.
         self.own().pinned.store(1, Ordering::SeqCst);
         let _locked = self.lock_in(me)?;
         let wish = Flags::GIVE_BACK | Flags::WANTS_KERNEL;
@@ -45,7 +53,8 @@ impl Upgraded {
         Some(Tell { receiver: true, sender: true })
     }
 
-    /// Within a node: does once more what has to be done before somebody has the connection who only knows the kernel. Our direction must have left the ring, too.
+    /// Within a node: does once more what has to be done before somebody has the connection who
+    /// only knows the kernel. Our direction must have left the ring, too.
     pub(crate) fn hand_back(&self, me: u32, kernel: &impl Kernel) -> (WayBack, Tell) {
         let (returned, tell) = self.return_to_kernel(me, kernel);
         // The other end may be doing the same.
@@ -80,14 +89,15 @@ impl Upgraded {
         self.outgoing().goes_back() && self.outgoing().announced().in_ring()
     }
 
-    /// Sending end: whether that is to be done, or bytes that a holder was spilling when it died are
-    /// to be counted: a reader waits for both, and `give_back` does them.
+    /// Sending end: whether that is to be done, or bytes that a holder was spilling when it died
+    /// are to be counted: a reader waits for both, and `give_back` does them.
     #[inline]
     pub(crate) fn is_waited_for(&self) -> bool {
         self.owes() || self.outgoing().is_spilling()
     }
 
-    /// Sending end: does what was asked, as far as the kernel takes bytes now. True: the direction is the kernel's.
+    /// Sending end: does what was asked, as far as the kernel takes bytes now. True: the direction
+    /// is the kernel's.
     pub(crate) fn give_back(&self, me: u32, kernel: &impl Kernel) -> bool {
         let Some(_locked) = self.lock_out(me) else { return false };
         self.give_back_locked(kernel)
@@ -119,7 +129,8 @@ impl Upgraded {
         true
     }
 
-    /// Between nodes: the connection is about to be reset instead. Others who hold this end and wait for an answer hear so.
+    /// Between nodes: the connection is about to be reset instead. Others who hold this end and
+    /// wait for an answer hear so.
     pub(crate) fn give_up(&self) {
         self.own().back.fetch_or(EndWords::GAVE_UP, Ordering::SeqCst);
     }
@@ -144,16 +155,19 @@ impl Upgraded {
             // It ended before it could see the request, or is about to do what it asks for.
             (true, true) if into.sender_flags.load(Ordering::Acquire) != 0 => WayBack::Open,
             (true, true) => WayBack::Promised,
-            // It may see the request in time, and stay; or has left, and put them into the kernel then.
+            // It may see the request in time, and stay; or has left, and put them into the kernel
+            // then.
             (true, false) if announced.pending || self.has_copies_of_the_rest() => WayBack::Open,
             (true, false) => WayBack::Lost,
         }
     }
 
-    /// Between nodes: does once more what has to be done before somebody has the connection who only knows the kernel. Our direction must have left the ring, too.
+    /// Between nodes: does once more what has to be done before somebody has the connection who
+    /// only knows the kernel. Our direction must have left the ring, too.
     pub(crate) fn hand_over(&self, me: u32, kernel: &impl Kernel) -> (WayBack, Tell) {
         let (returned, tell) = self.return_to_kernel(me, kernel);
-        // The other end may be doing the same. What has ended in the ring is read there, or by nobody.
+        // The other end may be doing the same. What has ended in the ring is read there, or by
+        // nobody.
         let over = self.outgoing().sender_flags.load(Ordering::Relaxed) & Flags::END != 0
             || self.outgoing().receiver_flags.load(Ordering::Relaxed) & Flags::CLOSED != 0;
         let returned = returned || if self.owes() { self.give_back(me, kernel) } else { over };

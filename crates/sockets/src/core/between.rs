@@ -1,15 +1,21 @@
-//! Connections whose other end is on another node: the slot is a replica, which the nodes keep like the other one.
+//! Connections whose other end is on another node: the slot is a replica, which the nodes keep like
+//! the other one.
 //!
-//! News of the other end comes by the engine, bytes of the kernel by TCP, and either may be first. So the end of the kernel's stream counts only when the other node has
-//! said that all that went by the ring is here, and when the other replica is out of reach the connection ends as a reset one does.
+//! News of the other end comes by the engine, bytes of the kernel by TCP, and either may be first.
+//! So the end of the kernel's stream counts only when the other node has said that all that went by
+//! the ring is here, and when the other replica is out of reach the connection ends as a reset one
+//! does.
 //!
-//! A receiving end that sleeps in the kernel cannot be woken by news. So a direction moves into the ring only after its sending end has wished so (`soon`) and the
-//! receiving one has answered (`ready`): from then on that one is in the kernel only for looks, and sleeps shortly.
+//! A receiving end that sleeps in the kernel cannot be woken by news. So a direction moves into the
+//! ring only after its sending end has wished so (`soon`) and the receiving one has answered
+//! (`ready`): from then on that one is in the kernel only for looks, and sleeps shortly.
 //!
-//! Rings between nodes are for short messages that answer each other, which is what they are faster for than TCP. Whether they are is measured (`pace.rs`), for what a
-//! node's work costs depends on how many cores there are, and on who else wants them.
+//! Rings between nodes are for short messages that answer each other, which is what they are faster
+//! for than TCP. Whether they are is measured (`pace.rs`), for what a node's work costs depends on
+//! how many cores there are, and on who else wants them.
 //!
-//! Invariant: nothing here is asked of connections within a node. Source: docs/sockets.md, which has the measurements.
+//! Invariant: nothing here is asked of connections within a node. Source: docs/sockets.md, which
+//! has the measurements.
 
 use super::back::WayBack;
 use super::pace::Pace;
@@ -20,7 +26,8 @@ use std::io::IoSlice;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use vmmc_host::stream::{End, Phase};
 
-/// The end that measures which medium is faster; the other one follows it. Each by itself would measure what the other one does.
+/// The end that measures which medium is faster; the other one follows it. Each by itself would
+/// measure what the other one does.
 const JUDGE: usize = 0;
 
 /// What this process remembers of such a connection.
@@ -45,7 +52,8 @@ impl Upgraded {
         self.between.is_some()
     }
 
-    /// Whether what goes to the other end does not arrive any more, or the other way round. As long as both directions are the kernel's it does not matter.
+    /// Whether what goes to the other end does not arrive any more, or the other way round. As long
+    /// as both directions are the kernel's it does not matter.
     #[inline]
     pub(crate) fn is_broken(&self) -> bool {
         self.is_cut_off() && !self.is_with_kernel() || self.is_torn()
@@ -63,8 +71,9 @@ impl Upgraded {
         })
     }
 
-    /// Whether both directions are in the kernel, and neither end can have left it without our knowledge. A direction that goes back is there: what is in its ring its sending
-    /// end has, and can put into the kernel without the nodes.
+    /// Whether both directions are in the kernel, and neither end can have left it without our
+    /// knowledge. A direction that goes back is there: what is in its ring its sending end has, and
+    /// can put into the kernel without the nodes.
     pub(crate) fn is_with_kernel(&self) -> bool {
         let (out, into) = (self.outgoing(), self.incoming());
         let (announced, heard) = (out.announced(), into.announced());
@@ -79,7 +88,8 @@ impl Upgraded {
         (sends || out.goes_back()) && receives
     }
 
-    /// Whether both directions are in the kernel and nobody here wants them elsewhere: then it does not matter how the nodes are. A few loads.
+    /// Whether both directions are in the kernel and nobody here wants them elsewhere: then it does
+    /// not matter how the nodes are. A few loads.
     #[inline]
     pub(crate) fn rests_in_kernel(&self) -> bool {
         let ring = self.outgoing().announced().in_ring() || self.incoming().reads_ring();
@@ -95,7 +105,8 @@ impl Upgraded {
         }
     }
 
-    /// Before this direction goes back to the kernel, or when it does not leave it after all. The caller has the lock.
+    /// Before this direction goes back to the kernel, or when it does not leave it after all. The
+    /// caller has the lock.
     pub(super) fn take_wish_back(&self) {
         if self.between.is_some() && self.own().soon.load(Ordering::Relaxed) != 0 {
             self.own().soon.store(0, Ordering::SeqCst);
@@ -103,7 +114,8 @@ impl Upgraded {
         }
     }
 
-    /// A receive in the kernel, by a call that only bytes end. False: the ring may be next, so nobody may be in the kernel for longer than a look. The caller has the lock.
+    /// A receive in the kernel, by a call that only bytes end. False: the ring may be next, so
+    /// nobody may be in the kernel for longer than a look. The caller has the lock.
     pub(super) fn begin_kernel_receive(&self) -> bool {
         let Some(between) = &self.between else { return false };
         let (into, own) = (self.incoming(), self.own());
@@ -131,17 +143,20 @@ impl Upgraded {
         true
     }
 
-    /// Whether what this end sends goes by the ring, or is to: a receive in the kernel that only bytes end would keep it from there.
+    /// Whether what this end sends goes by the ring, or is to: a receive in the kernel that only
+    /// bytes end would keep it from there.
     pub(crate) fn goes_by_ring_soon(&self) -> bool {
         self.outgoing().announced().in_ring() || self.own().soon.load(Ordering::SeqCst) != 0 && !self.is_cut_off()
     }
 
-    /// Whether a call of this end is in the kernel where nobody wakes it, so that what goes by the ring could not be asked back. Certain once the ring is announced.
+    /// Whether a call of this end is in the kernel where nobody wakes it, so that what goes by the
+    /// ring could not be asked back. Certain once the ring is announced.
     pub(super) fn is_deaf(&self) -> bool {
         self.between.is_some() && self.incoming().kernel_receives.load(Ordering::SeqCst) > 0
     }
 
-    /// The other end has taken its wish back, and the kernel is read: nobody has to look for the ring.
+    /// The other end has taken its wish back, and the kernel is read: nobody has to look for the
+    /// ring.
     pub(crate) fn forget_wish(&self) {
         let into = self.incoming();
         let over = self.other().soon.load(Ordering::Acquire) == 0;
@@ -164,11 +179,13 @@ impl Upgraded {
         self.between.is_some() && self.own().ready.load(Ordering::Relaxed) != 0
     }
 
-    /// Sending end: makes the caller's kernel call one that nobody has to think about, if both directions rest in the kernel; it is counted then. Who stays with the kernel
-    /// for long should pay for nothing else: beside TCP's own call these few words are all that is touched.
+    /// Sending end: makes the caller's kernel call one that nobody has to think about, if both
+    /// directions rest in the kernel; it is counted then. Who stays with the kernel for long should
+    /// pay for nothing else: beside TCP's own call these few words are all that is touched.
     ///
-    /// Without the lock: a change into the ring needs a wish, which is made under the lock and before anybody looks at the count. So either the wish is seen here, or the
-    /// count there. No receive of ours is in the ring, for that needs an answer to the other end's wish.
+    /// Without the lock: a change into the ring needs a wish, which is made under the lock and
+    /// before anybody looks at the count. So either the wish is seen here, or the count there. No
+    /// receive of ours is in the ring, for that needs an answer to the other end's wish.
     #[inline]
     pub(crate) fn rest_sending(&self) -> bool {
         let left = self.resting.load(Ordering::Relaxed);
@@ -188,8 +205,9 @@ impl Upgraded {
         true
     }
 
-    /// Receiving end: the same. The answer to a wish is given under the lock, only when no receive is counted, and names the wish: an answer to one that has been taken
-    /// back in the meantime moves nobody.
+    /// Receiving end: the same. The answer to a wish is given under the lock, only when no receive
+    /// is counted, and names the wish: an answer to one that has been taken back in the meantime
+    /// moves nobody.
     #[inline]
     pub(crate) fn rest_receiving(&self) -> bool {
         if self.resting.load(Ordering::Relaxed) == 0 {
@@ -197,7 +215,8 @@ impl Upgraded {
         }
         let into = self.incoming();
         into.kernel_receives.fetch_add(1, Ordering::SeqCst);
-        // Our own wish, too: what goes by the ring may be asked back, and nobody is woken in the kernel for that.
+        // Our own wish, too: what goes by the ring may be asked back, and nobody is woken in the
+        // kernel for that.
         let wishes = [&self.other().soon, &self.own().ready, &self.own().soon];
         let wished = wishes.into_iter().any(|wish| wish.load(Ordering::SeqCst) != 0);
         if wished || into.phase() != Phase::Steady || self.owes_reset() || self.expects_copies() {
@@ -256,7 +275,8 @@ impl Upgraded {
         }
     }
 
-    /// Whether the other node is to be told of something that no byte or wake-up tells it; says so once.
+    /// Whether the other node is to be told of something that no byte or wake-up tells it; says so
+    /// once.
     #[inline]
     pub(crate) fn takes_news(&self) -> bool {
         self.between
@@ -283,7 +303,8 @@ impl Upgraded {
         self.slot.words().complete.load(Ordering::Acquire) != 0 || self.is_cut_off() && self.is_with_kernel()
     }
 
-    /// The kernel says that the other end has ended: whether all that it sent by the ring is here. If that cannot be told, the other node will be asked.
+    /// The kernel says that the other end has ended: whether all that it sent by the ring is here.
+    /// If that cannot be told, the other node will be asked.
     pub(super) fn is_all_here(&self, kernel: &impl Kernel) -> bool {
         let Some(between) = &self.between else { return true };
         let all = self.is_complete();
@@ -307,7 +328,8 @@ impl Upgraded {
         Some(if first { Receiving::Failed(Errno::CONNRESET) } else { Receiving::Done(0) })
     }
 
-    /// The same while it cannot be told where the bytes are that were asked back: unless nobody will ever say.
+    /// The same while it cannot be told where the bytes are that were asked back: unless nobody
+    /// will ever say.
     #[cold]
     pub(super) fn no_way_back_yet(&self, kernel: &impl Kernel) -> Receiving {
         if let Some(broken) = self.nothing_came() {
@@ -325,7 +347,8 @@ impl Upgraded {
         }
     }
 
-    /// Before a send: decides which medium this direction belongs into; says why it cannot send at all.
+    /// Before a send: decides which medium this direction belongs into; says why it cannot send at
+    /// all.
     #[cold]
     pub(super) fn pace(&self, kernel: &impl Kernel, from: &[IoSlice<'_>]) -> Option<Sending> {
         if self.is_broken() {
@@ -361,7 +384,8 @@ impl Upgraded {
         self.between.as_ref().is_some_and(|b| b.pace.prefers_kernel())
     }
 
-    /// The ring to the peer is full: if that is on another node, the direction belongs into the kernel.
+    /// The ring to the peer is full: if that is on another node, the direction belongs into the
+    /// kernel.
     pub(super) fn is_crowded(&self) -> bool {
         self.between.as_ref().inspect(|b| b.pace.crowd()).is_some()
     }

@@ -1,13 +1,20 @@
-//! A direction leaves the ring by itself, whatever is unread there: it never waits for the receiving end, which may not read for long.
+//! A direction leaves the ring by itself, whatever is unread there: it never waits for the
+//! receiving end, which may not read for long.
 //!
-//! Whoever gets the connection next may know only the kernel, and then the unread bytes must be there, in front of all that follows. Nobody can put them there later. So the
-//! sending end puts **copies** of them into the kernel when it leaves, from the head on that it sees. A receiving end of ours reads the ring to its end and then reads the
-//! copies away; one that hands the connection over stops in the ring where it is, and reads away the copies of what it had. Mostly the ring is empty, and there are none.
+//! Whoever gets the connection next may know only the kernel, and then the unread bytes must be
+//! there, in front of all that follows. Nobody can put them there later. So the sending end puts
+//! **copies** of them into the kernel when it leaves, from the head on that it sees. A receiving
+//! end of ours reads the ring to its end and then reads the copies away; one that hands the
+//! connection over stops in the ring where it is, and reads away the copies of what it had. Mostly
+//! the ring is empty, and there are none.
 //!
-//! The copies are made between the two halves of the announcement. If their maker dies over it a sibling goes on where the kernel says that it stopped; without a sibling the
-//! stream has ended, and the ring has all of it. What the kernel does not take at once stays out: then there is a gap behind the copies, for which the ring must be read.
+//! The copies are made between the two halves of the announcement. If their maker dies over it a
+//! sibling goes on where the kernel says that it stopped; without a sibling the stream has ended,
+//! and the ring has all of it. What the kernel does not take at once stays out: then there is a gap
+//! behind the copies, for which the ring must be read.
 //!
-//! Invariant: from the byte of the kernel's stream at which the ring took over, [`copies_before`](vmmc_host::stream::Left::copies_before) the tail bytes of it are copies.
+//! Invariant: from the byte of the kernel's stream at which the ring took over,
+//! [`copies_before`](vmmc_host::stream::Left::copies_before) the tail bytes of it are copies.
 
 use super::{Kernel, RESET, Upgraded};
 use crate::limits::{COPIES_LOOKS, FULL_TIME_NS, PUBLISH_BYTES};
@@ -70,9 +77,10 @@ impl Upgraded {
             && out.sender_flags.load(Ordering::Relaxed) & Flags::END == 0
     }
 
-    /// Announces that the kernel carries what comes next; `more`: the caller sends there at once. Otherwise there are no copies: who has read all that was sent, and closes,
-    /// would leave them unread, which is a reset. False: the receiving end has not followed the last change yet, or wants
-    /// what is in the ring by the kernel too. The caller has the lock.
+    /// Announces that the kernel carries what comes next; `more`: the caller sends there at once.
+    /// Otherwise there are no copies: who has read all that was sent, and closes, would leave them
+    /// unread, which is a reset. False: the receiving end has not followed the last change yet, or
+    /// wants what is in the ring by the kernel too. The caller has the lock.
     pub(super) fn leave_ring(&self, kernel: &impl Kernel, more: bool) -> bool {
         let out = self.outgoing();
         if out.goes_back()
@@ -82,7 +90,8 @@ impl Upgraded {
             return false;
         }
         out.leaves_from.store(out.head.load(Ordering::Acquire), Ordering::Relaxed);
-        // Between nodes the other node answers a request with what it sees here then: so whoever cannot have seen the request says first that it leaves.
+        // Between nodes the other node answers a request with what it sees here then: so whoever
+        // cannot have seen the request says first that it leaves.
         out.begin_change();
         if out.goes_back() {
             out.cancel_change();
@@ -126,8 +135,8 @@ impl Upgraded {
         entered && !out.goes_back() && !self.is_between()
     }
 
-    /// Receiving end to which the kernel's stream has ended: whether it goes on in the ring, some of
-    /// which was being spilled by somebody who died over it. The caller has the lock.
+    /// Receiving end to which the kernel's stream has ended: whether it goes on in the ring, some
+    /// of which was being spilled by somebody who died over it. The caller has the lock.
     pub(super) fn follow_the_dead(&self, kernel: &impl Kernel) -> bool {
         let into = self.incoming();
         let spilling = into.is_spilling() && into.announced().in_ring() && into.announced().number != into.reached();
@@ -164,8 +173,8 @@ impl Upgraded {
         out.leave_ring(Left { from: tail.wrapping_sub(moved), whole: moved == tail.wrapping_sub(from) });
     }
 
-    /// Puts what is in the ring to the peer from `from` on into the kernel's socket: `most` bytes, of which `moved` are there. Says how many are there then, and why that
-    /// is not all.
+    /// Puts what is in the ring to the peer from `from` on into the kernel's socket: `most` bytes,
+    /// of which `moved` are there. Says how many are there then, and why that is not all.
     #[inline]
     pub(super) fn copy_to_kernel(
         &self,
@@ -203,7 +212,8 @@ impl Upgraded {
         (moved, None)
     }
 
-    /// Receiving end: goes on in the kernel if the ring has ended and is empty; says whether. The caller has the lock, and reads the ring.
+    /// Receiving end: goes on in the kernel if the ring has ended and is empty; says whether. The
+    /// caller has the lock, and reads the ring.
     pub(super) fn leave_drained_ring(&self) -> bool {
         let into = self.incoming();
         let over = matches!(into.phase(), Phase::EndsAt(_)) && into.available(self.slot.most_bytes()) == 0;
@@ -213,7 +223,8 @@ impl Upgraded {
         over
     }
 
-    /// Receiving end: what was read from the ring so far is what came by it. The caller has the lock.
+    /// Receiving end: what was read from the ring so far is what came by it. The caller has the
+    /// lock.
     fn go_on_in_kernel(&self) {
         let into = self.incoming();
         let head = into.head.load(Ordering::Relaxed);
@@ -226,7 +237,8 @@ impl Upgraded {
         self.followed();
     }
 
-    /// Receiving end that asked for the kernel: whether the sending end left the ring by itself with bytes unread there, and nobody has gone on behind it.
+    /// Receiving end that asked for the kernel: whether the sending end left the ring by itself
+    /// with bytes unread there, and nobody has gone on behind it.
     #[inline]
     fn was_left_behind(&self) -> bool {
         let into = self.incoming();
@@ -303,7 +315,8 @@ impl Upgraded {
     fn copies_that_the_dead_left(&self, kernel: &impl Kernel) -> Option<u64> {
         for _ in 0..COPIES_LOOKS {
             let ((before, unread), (after, _)) = (kernel.received()?, kernel.received()?);
-            // A byte that comes between two questions is in one answer only, and the end of the stream may be counted for one.
+            // A byte that comes between two questions is in one answer only, and the end of the
+            // stream may be counted for one.
             if before == after && !kernel.peer_ended() {
                 return Some(self.incoming().copies_until.load(Ordering::Relaxed).saturating_sub(before - unread));
             }

@@ -1,9 +1,12 @@
-//! Memory of a ring in the hands of the program: it fills in what it sends and looks at what it received where it lies, without a copy by us (N14).
+//! Memory of a ring in the hands of the program: it fills in what it sends and looks at what it
+//! received where it lies, without a copy by us (N14).
 //!
-//! A loan holds the lock of its end from the call that gives the memory to the call that takes it back, so nobody else sends or receives there meanwhile. The thread that
-//! has a loan and sends or receives otherwise is told so (`EDEADLK`) and not kept waiting for itself.
+//! A loan holds the lock of its end from the call that gives the memory to the call that takes it
+//! back, so nobody else sends or receives there meanwhile. The thread that has a loan and sends or
+//! receives otherwise is told so (`EDEADLK`) and not kept waiting for itself.
 //!
-//! Invariant: what is lent is free room, or published bytes, of one ring, without a seam; and no more is given back than was lent. Source: [NT §4].
+//! Invariant: what is lent is free room, or published bytes, of one ring, without a seam; and no
+//! more is given back than was lent. Source: [NT §4].
 
 use super::{Kernel, Receiving, Sending, Tell, Upgraded};
 use rustix::io::Errno;
@@ -46,7 +49,8 @@ impl Upgraded {
         if self.view.held_by(me) { Receiving::Failed(Errno::DEADLK) } else { Receiving::Locked(denied) }
     }
 
-    /// Lends free room of the ring, at most `most` bytes; an error is what else is to be done, as for a send.
+    /// Lends free room of the ring, at most `most` bytes; an error is what else is to be done, as
+    /// for a send.
     pub(crate) fn lend_room(&self, me: u32, kernel: &impl Kernel, most: u64) -> Result<Stretch, Sending> {
         if most == 0 {
             return Err(Sending::Failed(Errno::INVAL));
@@ -98,7 +102,8 @@ impl Upgraded {
         Ok(room)
     }
 
-    /// Ends the loan: its first `bytes` are sent. Errors: `EINVAL` if this thread has none, or not so many.
+    /// Ends the loan: its first `bytes` are sent. Errors: `EINVAL` if this thread has none, or not
+    /// so many.
     pub(crate) fn send_lent(&self, me: u32, bytes: u64) -> Result<Tell, Errno> {
         self.room.end(me, bytes)?;
         let _locked = SharedLock::new(&self.outgoing().sender_lock).held_by(me);
@@ -109,7 +114,8 @@ impl Upgraded {
         Ok(Tell { receiver: true, sender: false })
     }
 
-    /// Lends received bytes; an error is what else is to be done, as for a receive (`Done(0)`: the end of the stream).
+    /// Lends received bytes; an error is what else is to be done, as for a receive (`Done(0)`: the
+    /// end of the stream).
     pub(crate) fn lend_bytes(&self, me: u32, kernel: &impl Kernel) -> Result<Stretch, Receiving> {
         let locked = self.lock_in_soon(me).map_err(|denied| self.while_lent(me, denied))?;
         let available = self.bytes_in_ring(kernel)?;
@@ -122,7 +128,8 @@ impl Upgraded {
         Ok(view)
     }
 
-    /// Ends the loan: its first `bytes` are received. Errors: as for [`send_lent`](Self::send_lent).
+    /// Ends the loan: its first `bytes` are received. Errors: as for
+    /// [`send_lent`](Self::send_lent).
     pub(crate) fn take_lent(&self, me: u32, bytes: u64) -> Result<Tell, Errno> {
         self.view.end(me, bytes)?;
         let _locked = SharedLock::new(&self.incoming().receiver_lock).held_by(me);

@@ -1,13 +1,19 @@
-//! Which medium suits a direction between nodes, by what turns take in each. A turn is a short send that answers bytes from the peer.
+//! Which medium suits a direction between nodes, by what turns take in each. A turn is a short send
+//! that answers bytes from the peer.
 //!
-//! One end judges. It measures a window of turns in the kernel, then tries the ring, and keeps it if a turn takes less than nine tenths there; from the ring it looks at
-//! the kernel now and then, for a machine that was busy may not be so any more. A trial that goes badly ends after a few turns, and the next one comes after eight times
-//! as many. The other end follows, so that two measurements do not disturb each other.
+//! One end judges. It measures a window of turns in the kernel, then tries the ring, and keeps it
+//! if a turn takes less than nine tenths there; from the ring it looks at the kernel now and then,
+//! for a machine that was busy may not be so any more. A trial that goes badly ends after a few
+//! turns, and the next one comes after eight times as many. The other end follows, so that two
+//! measurements do not disturb each other.
 //!
-//! The ring's time is not all that it costs: while a turn is under way the nodes look for what comes next. So an end that pauses, between what it received and what it
-//! sends, for longer than a turn in the kernel takes of processors, thinks; it keeps to the kernel, and does not answer the wish of the other end for the ring.
+//! The ring's time is not all that it costs: while a turn is under way the nodes look for what
+//! comes next. So an end that pauses, between what it received and what it sends, for longer than a
+//! turn in the kernel takes of processors, thinks; it keeps to the kernel, and does not answer the
+//! wish of the other end for the ring.
 //!
-//! Invariant: nothing here decides where a byte goes; it is advice, and nothing of it is exact when several threads send. Source: docs/sockets.md, between two nodes.
+//! Invariant: nothing here decides where a byte goes; it is advice, and nothing of it is exact when
+//! several threads send. Source: docs/sockets.md, between two nodes.
 
 use super::Kernel;
 use crate::limits::{
@@ -36,7 +42,8 @@ pub(super) struct Pace {
     /// When the first bytes since then came; 0: none have.
     heard_ns: AtomicU64,
     window: Window,
-    /// Turns for which nobody looks at a clock: the other end follows a change, or what they take is known well enough.
+    /// Turns for which nobody looks at a clock: the other end follows a change, or what they take
+    /// is known well enough.
     unmeasured: AtomicU32,
     /// What a turn took in its last window, in the kernel and in the ring; 0: not known.
     turn_ns: [AtomicU64; 2],
@@ -129,7 +136,8 @@ impl Pace {
         self.stay_with_kernel();
     }
 
-    /// A send, with the medium that carried the last one; and, if it is the other end that judges, whether that one sends by the ring.
+    /// A send, with the medium that carried the last one; and, if it is the other end that judges,
+    /// whether that one sends by the ring.
     pub(super) fn saw_send(&self, clock: &impl Kernel, bytes: u64, in_ring: bool, other_in_ring: Option<bool>) {
         if self.always.load(Relaxed) != 0 {
             return self.prefer_kernel(bytes > BETWEEN_SEND_BYTES_MAX);
@@ -147,8 +155,9 @@ impl Pace {
         }
     }
 
-    /// Sends by the kernel after this one of which nothing has to be known: those whose turns are counted, and not measured, and those of a direction that only
-    /// carries long ones. They count as turns here and now.
+    /// Sends by the kernel after this one of which nothing has to be known: those whose turns are
+    /// counted, and not measured, and those of a direction that only carries long ones. They count
+    /// as turns here and now.
     pub(super) fn rest(&self, judges: bool) -> u32 {
         let settled = self.prefers_kernel() && self.trying.load(Relaxed) == 0 && self.window.in_ring.load(Relaxed) == 0;
         if !settled || self.always.load(Relaxed) != 0 {

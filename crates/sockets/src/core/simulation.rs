@@ -1,5 +1,6 @@
-//! The protocol core among faults, from a seed: several processes at each end that fork, close, are killed at the worst places, and go back and forth between the media,
-//! over a kernel stream that delivers when the script says so, with and without a node that gives hints.
+//! The protocol core among faults, from a seed: several processes at each end that fork, close, are
+//! killed at the worst places, and go back and forth between the media, over a kernel stream that
+//! delivers when the script says so, with and without a node that gives hints.
 //!
 //! Checked: what comes out is a prefix of what went in, after every step. Nobody hears of an end
 //! while the other end is held. A close is taken for the last one only by the last holder. Whoever
@@ -8,7 +9,8 @@
 //! asleep, or in the kernel, for something that has come. Sleepers ask the kernel by themselves
 //! only in runs in which somebody was killed: in all others each is woken.
 //!
-//! Invariant: one thread, no clock, no system call but for memory: the same seed is the same run. Not here: interleavings within a step, which loom explores.
+//! Invariant: one thread, no clock, no system call but for memory: the same seed is the same run.
+//! Not here: interleavings within a step, which loom explores.
 
 pub mod between;
 mod wire;
@@ -162,7 +164,8 @@ struct Side {
     shut: bool,
     /// It has heard that the other end sends no more.
     heard_end: bool,
-    /// Its last holder died, or closed while the kernel took no more, with bytes that the other end had asked back.
+    /// Its last holder died, or closed while the kernel took no more, with bytes that the other end
+    /// had asked back.
     lost: bool,
     /// Its last holder was killed with bytes unread in the ring, and without having ended its
     /// direction.
@@ -517,7 +520,8 @@ impl World {
         }
     }
 
-    /// A process becomes another program, which only knows the kernel; the connection would be reset if that were too early, and the process stays what it is here.
+    /// A process becomes another program, which only knows the kernel; the connection would be
+    /// reset if that were too early, and the process stays what it is here.
     fn hand_back(&mut self, e: usize, p: usize) -> Result<(), String> {
         let process = &self.sides[e].processes[p];
         let busy = process.call.is_some() || process.reader_sleeps || process.writer_sleeps || process.foreign;
@@ -730,7 +734,8 @@ impl World {
     /// Whether end `e` has all that it will ever get.
     fn is_done(&self, e: usize) -> bool {
         let over = self.sides[1 - e].shut || !self.is_held(1 - e);
-        // Somebody was killed while reading copies away, and then the other end ended: a reset, for nobody can count what is left of them.
+        // Somebody was killed while reading copies away, and then the other end ended: a reset, for
+        // nobody can count what is left of them.
         let copies = self.slot.words().directions[1 - e].copies.load(Ordering::SeqCst);
         let uncounted = copies & DirectionWords::READS_COPIES != 0 && self.wires[1 - e].ended.get();
         let whole = self.sides[e].got == self.sides[1 - e].sent || self.sides[1 - e].lost || uncounted;

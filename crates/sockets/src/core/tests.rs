@@ -1,6 +1,8 @@
-//! The protocol on scripted interleavings: two ends, a kernel stream each way that delivers when the script says so, and everything that may happen in between.
+//! The protocol on scripted interleavings: two ends, a kernel stream each way that delivers when
+//! the script says so, and everything that may happen in between.
 //!
-//! Invariant checked after every step: what came out is a prefix of what went in; and at the end of each run: all of it, unless an end died or was reset.
+//! Invariant checked after every step: what came out is a prefix of what went in; and at the end of
+//! each run: all of it, unless an end died or was reset.
 
 use super::simulation::{Dice, ME, Socket, Wire, byte};
 use super::*;
@@ -331,7 +333,8 @@ fn wild_claims_of_the_other_side_do_no_harm_here() {
         world.attach(1);
         for _ in 0..200 {
             let words = world.slot.words();
-            // What end 1 can write: its lines of both directions, and more, for it can write all of them.
+            // What end 1 can write: its lines of both directions, and more, for it can write all of
+            // them.
             let (tail, head) = (&words.directions[1].tail, &words.directions[0].head);
             match dice.roll(8) {
                 0 => tail.store(dice.roll(u64::MAX), Ordering::Relaxed),

@@ -1,8 +1,11 @@
-//! Barnes, Raytrace, Volrend and Water: programs whose pages depend on their data. [UTLB §6.1, Table 3]
+//! Barnes, Raytrace, Volrend and Water: programs whose pages depend on their data. [UTLB §6.1,
+//! Table 3]
 //!
-//! The model: a process uses runs of neighbouring pages (cells of a tree, tiles of a scene, boxes of molecules) that lie scattered over shared memory. It goes
-//! from run to run; on the way it returns to pages used a moment ago, and to pages of its past. Invariant: lookups and footprint are as stated, exactly up to
-//! rounding; the parameters are tuned on Table 3 and the 1 K rows of Table 4.
+//! The model: a process uses runs of neighbouring pages (cells of a tree, tiles of a scene, boxes
+//! of molecules) that lie scattered over shared memory. It goes from run to run; on the way it
+//! returns to pages used a moment ago, and to pages of its past. Invariant: lookups and footprint
+//! are as stated, exactly up to rounding; the parameters are tuned on Table 3 and the 1 K rows of
+//! Table 4.
 
 use super::schedule::{Event, Phase, trace};
 use super::{APPLICATION_PROCESSES, SHARED};
@@ -22,9 +25,11 @@ pub(super) struct Irregular {
     align: u64,
     /// Shared memory, in pages.
     span: u64,
-    /// Share of the lookups of known pages that go to any page of the past; the others go to the last few.
+    /// Share of the lookups of known pages that go to any page of the past; the others go to the
+    /// last few.
     far: f64,
-    /// Exported pages of a process that it does not look up: the part of the footprint that the check misses do not explain.
+    /// Exported pages of a process that it does not look up: the part of the footprint that the
+    /// check misses do not explain.
     exported: u64,
     /// The protocol process sends one message in so many, from so many pages.
     protocol: (u64, u64),

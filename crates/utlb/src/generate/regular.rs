@@ -1,6 +1,7 @@
 //! FFT, LU and Radix: the pages follow from problem size and data layout. [UTLB §6.1, Table 3]
 //!
-//! Invariant: nothing random decides which pages are used; `rng` gives times and, for Radix, which changes wait for the barrier.
+//! Invariant: nothing random decides which pages are used; `rng` gives times and, for Radix, which
+//! changes wait for the barrier.
 
 use super::schedule::{Event, Phase, trace};
 use super::{APPLICATION_PROCESSES, NODES, SHARED};
@@ -15,10 +16,12 @@ fn ranks(node: u16) -> impl Iterator<Item = u64> {
     first..first + PER_NODE
 }
 
-/// Six-step FFT of 4 M complex numbers: a matrix of 2048 rows of 8 pages. A process transposes by reading its 2 KiB of each row of another node: one page in
-/// eight. Each page is looked up twice at a visit (page fetched, change sent) and visited in two passes over both matrices.
+/// Six-step FFT of 4 M complex numbers: a matrix of 2048 rows of 8 pages. A process transposes by
+/// reading its 2 KiB of each row of another node: one page in eight. Each page is looked up twice
+/// at a visit (page fetched, change sent) and visited in two passes over both matrices.
 ///
-/// Tuned on Table 3: of the 1536 rows of other nodes 1350 are read. (Sec. 6.1 calls the program two-dimensional; 4 M elements is the one-dimensional kernel's.)
+/// Tuned on Table 3: of the 1536 rows of other nodes 1350 are read. (Sec. 6.1 calls the program
+/// two-dimensional; 4 M elements is the one-dimensional kernel's.)
 pub(super) fn fft(node: u16, rng: &mut Rng) -> Vec<Record> {
     const ROWS: u64 = 2048;
     const ROW_PAGES: u64 = 8;
@@ -44,8 +47,10 @@ pub(super) fn fft(node: u16, rng: &mut Rng) -> Vec<Record> {
     trace(vec![pass(0), pass(1), pass(0), pass(1)], (400, 3), rng)
 }
 
-/// Blocked LU of a 4096 x 4096 matrix in blocks of 16 x 16 (2 KiB), each process's blocks in one piece; a node is a row of the 4 x 4 processes. At step k a
-/// process reads the blocks of row k in its columns from the node that owns them: runs of up to 32 pages, each page twice, because it holds two blocks.
+/// Blocked LU of a 4096 x 4096 matrix in blocks of 16 x 16 (2 KiB), each process's blocks in one
+/// piece; a node is a row of the 4 x 4 processes. At step k a process reads the blocks of row k in
+/// its columns from the node that owns them: runs of up to 32 pages, each page twice, because it
+/// holds two blocks.
 ///
 /// Nothing is tuned.
 pub(super) fn lu(node: u16, rng: &mut Rng) -> Vec<Record> {
@@ -70,11 +75,13 @@ pub(super) fn lu(node: u16, rng: &mut Rng) -> Vec<Record> {
     trace(phases, (35, 10), rng)
 }
 
-/// Radix sort of 4 M keys of 4 bytes by 1024 digits in two phases. A process's keys of one digit are 1 KiB; those of 16 processes lie side by side in 4 pages,
-/// so a process touches one page in four of the 3/4 of the array that other nodes own: fetched, written, its change sent. A tree of counts adds a few pages.
+/// Radix sort of 4 M keys of 4 bytes by 1024 digits in two phases. A process's keys of one digit
+/// are 1 KiB; those of 16 processes lie side by side in 4 pages, so a process touches one page in
+/// four of the 3/4 of the array that other nodes own: fetched, written, its change sent. A tree of
+/// counts adds a few pages.
 ///
-/// Tuned on Table 3 and the 1 K row of Table 4: how many pages are not sent again because another process of the node did, how many changes wait for the
-/// barrier, pages of the tree.
+/// Tuned on Table 3 and the 1 K row of Table 4: how many pages are not sent again because another
+/// process of the node did, how many changes wait for the barrier, pages of the tree.
 pub(super) fn radix(node: u16, rng: &mut Rng) -> Vec<Record> {
     const DIGITS: u64 = 1024;
     const DIGIT_PAGES: u64 = 4;

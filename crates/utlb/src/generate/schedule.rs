@@ -1,6 +1,7 @@
 //! From what each process does to a trace with times.
 //!
-//! Invariant: processes run side by side between barriers and never pass one early; times never decrease.
+//! Invariant: processes run side by side between barriers and never pass one early; times never
+//! decrease.
 
 use super::{APPLICATION_PROCESSES, PROTOCOL};
 use crate::Rng;
@@ -34,7 +35,8 @@ pub(super) type Phase = Vec<Vec<Event>>;
 /// Mean time between transfers of a process.
 const GAP_NS: u64 = 100_000;
 
-/// Gives times, and adds the protocol process: one message for every so many transfers, from a ring of so many pages.
+/// Gives times, and adds the protocol process: one message for every so many transfers, from a ring
+/// of so many pages.
 pub(super) fn trace(phases: Vec<Phase>, protocol: (u64, u64), rng: &mut Rng) -> Vec<Record> {
     let (every, ring) = protocol;
     let mut records = Vec::new();

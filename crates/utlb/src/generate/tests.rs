@@ -1,4 +1,5 @@
-//! Generated traces against Table 3 and the rows that they are tuned on. What is prediction is not tested here: it is reported.
+//! Generated traces against Table 3 and the rows that they are tuned on. What is prediction is not
+//! tested here: it is reported.
 
 use super::*;
 use crate::paper;

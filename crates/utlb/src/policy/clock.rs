@@ -1,6 +1,7 @@
 //! CLOCK: FIFO with a second chance, LRU's cheap relative; a use costs one store and no list.
 //!
-//! Invariant: the list is in the order of insertion or of the last second chance. A search ends after two rounds: the first takes every bit away.
+//! Invariant: the list is in the order of insertion or of the last second chance. A search ends
+//! after two rounds: the first takes every bit away.
 
 use super::list::List;
 use super::{Held, Policy};

@@ -1,6 +1,7 @@
 //! Policies that count uses: LFU and MFU. [UTLB §3.4]
 //!
-//! Invariant: `order` has one row (uses, time of last use, slot) for each slot. Counts start anew when a page is pinned again. O(log n) a call.
+//! Invariant: `order` has one row (uses, time of last use, slot) for each slot. Counts start anew
+//! when a page is pinned again. O(log n) a call.
 
 use super::{Held, Policy};
 use crate::ids::{Page, Slot};

@@ -1,6 +1,7 @@
 //! Slots in a row: a doubly linked list in arrays.
 //!
-//! Invariant: a slot is in the list at most once; `links[s]` means something only while `s` is in it. The owner knows which slots are in.
+//! Invariant: a slot is in the list at most once; `links[s]` means something only while `s` is in
+//! it. The owner knows which slots are in.
 
 use crate::ids::Slot;
 

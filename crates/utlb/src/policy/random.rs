@@ -1,6 +1,7 @@
 //! RANDOM. [UTLB §3.4]
 //!
-//! Invariant: `slots[places[s]] == s` for each slot that is in. The same seed and calls give the same victims.
+//! Invariant: `slots[places[s]] == s` for each slot that is in. The same seed and calls give the
+//! same victims.
 
 use super::{Held, Policy};
 use crate::ids::{Page, Slot};

@@ -1,6 +1,7 @@
 //! Policies that keep one order: LRU, MRU, FIFO. [UTLB §3.4]
 //!
-//! Invariant: the list holds every slot, newest use (FIFO: newest pin) in front. O(1) a call, but for skipping held slots.
+//! Invariant: the list holds every slot, newest use (FIFO: newest pin) in front. O(1) a call, but
+//! for skipping held slots.
 
 use super::list::List;
 use super::{Held, Policy};

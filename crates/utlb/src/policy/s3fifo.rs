@@ -1,7 +1,10 @@
-//! S3-FIFO: a small queue that filters pages used once, a main queue, and a memory of pages that left the small one (Yang et al., SOSP 2023).
+//! S3-FIFO: a small queue that filters pages used once, a main queue, and a memory of pages that
+//! left the small one (Yang et al., SOSP 2023).
 //!
-//! Invariant: each slot is in exactly one of the queues. The small queue aims at a tenth of the pages, the ghosts at as many pages as the main queue may
-//! hold. Departure: the paper knows the cache size; here it is the limit, or, with none, the largest number of pages that was ever pinned.
+//! Invariant: each slot is in exactly one of the queues. The small queue aims at a tenth of the
+//! pages, the ghosts at as many pages as the main queue may hold. Departure: the paper knows the
+//! cache size; here it is the limit, or, with none, the largest number of pages that was ever
+//! pinned.
 
 use super::list::List;
 use super::{Held, Policy};
@@ -20,7 +23,8 @@ pub struct S3Fifo {
     main: List,
     // By slot: (in main, uses since it came into its queue, page).
     rows: Vec<(bool, u8, Page)>,
-    // Pages that left the small queue, with the number of their ticket; a page may have old tickets in the queue.
+    // Pages that left the small queue, with the number of their ticket; a page may have old tickets
+    // in the queue.
     ghosts: HashMap<Page, u64>,
     tickets: VecDeque<(Page, u64)>,
     next_ticket: u64,

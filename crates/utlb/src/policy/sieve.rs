@@ -1,6 +1,8 @@
-//! SIEVE: a FIFO whose hand stays where it is and leaves survivors in place (Zhang et al., NSDI 2024).
+//! SIEVE: a FIFO whose hand stays where it is and leaves survivors in place (Zhang et al., NSDI
+//! 2024).
 //!
-//! Invariant: `hand` is a slot of the list or `None`, which means the oldest. A search ends after two rounds: the first takes every mark away.
+//! Invariant: `hand` is a slot of the list or `None`, which means the oldest. A search ends after
+//! two rounds: the first takes every mark away.
 
 use super::list::List;
 use super::{Held, Policy};

@@ -1,4 +1,5 @@
-//! Every policy against a naive one that keeps everything in a vector, under random uses, removals and holds.
+//! Every policy against a naive one that keeps everything in a vector, under random uses, removals
+//! and holds.
 
 use super::*;
 use crate::rng::Rng;
@@ -123,7 +124,8 @@ impl Naive {
         None
     }
 
-    /// The rows in main are kept in main's order, those in small in small's; only the relative order matters.
+    /// The rows in main are kept in main's order, those in small in small's; only the relative
+    /// order matters.
     fn s3fifo(&mut self, held: &Held) -> Option<Slot> {
         for _ in 0..self.rows.len() * 8 + 1 {
             let small = self.rows.iter().filter(|r| !r.in_main).count();

@@ -1,6 +1,7 @@
 //! Line charts as SVG, without dependencies.
 //!
-//! Invariant: the output is a complete SVG 1.1 document; names are escaped; a chart without points is an empty frame.
+//! Invariant: the output is a complete SVG 1.1 document; names are escaped; a chart without points
+//! is an empty frame.
 
 /// One line.
 #[derive(Clone, Debug, PartialEq)]

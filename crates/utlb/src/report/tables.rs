@@ -38,7 +38,8 @@ fn size_name(entries: usize) -> String {
     format!("{}K", entries / 1024)
 }
 
-/// A table of the UTLB paper, 1 to 8; `None` for other numbers. Tables 1 and 2 are measurements: theirs, and those of `profile`.
+/// A table of the UTLB paper, 1 to 8; `None` for other numbers. Tables 1 and 2 are measurements:
+/// theirs, and those of `profile`.
 pub fn table(number: u32, profile: &Profile, progress: impl Fn(usize) + Sync) -> Option<Table> {
     let per_app = |of: fn(App) -> Vec<Cell>| -> Vec<Cell> {
         sweep::run(App::ALL.len(), sweep::threads(), |job| of(App::ALL[job]), &progress).concat()
@@ -238,7 +239,8 @@ fn table_8(progress: &(impl Fn(usize) + Sync)) -> Vec<Cell> {
     cells
 }
 
-/// Figure 7 or 8 as charts; `None` for other numbers. The paper's figures have no numbers in our copy.
+/// Figure 7 or 8 as charts; `None` for other numbers. The paper's figures have no numbers in our
+/// copy.
 pub fn figure(number: u32, progress: impl Fn(usize) + Sync) -> Option<Vec<Chart>> {
     match number {
         7 => Some(sweep::run(App::ALL.len(), sweep::threads(), |job| figure_7(App::ALL[job]), progress)),
@@ -362,7 +364,8 @@ mod tests {
             .filter(|cell| (cell.ours.expect("computed") - cell.paper.expect("printed")).abs() > 0.02 + 1e-9)
             .collect();
         assert_eq!(cells.len(), 22);
-        // Water on NT is printed as 1.27 and follows as 1.17. The averages printed with one digit (31.1, 21.1) are compared to that digit.
+        // Water on NT is printed as 1.27 and follows as 1.17. The averages printed with one digit
+        // (31.1, 21.1) are compared to that digit.
         let far: Vec<&&Cell> = far.iter().filter(|cell| cell.paper.expect("printed") < 20.0).collect();
         assert_eq!(far.len(), 1, "{far:?}");
         assert_eq!((far[0].row.as_str(), far[0].column.as_str()), ("water", "NT"));

@@ -14,11 +14,14 @@ pub enum Mechanism {
     Hierarchical,
     /// Shared UTLB-Cache over tables with user-chosen indices. [UTLB §3.2]
     Shared,
-    /// A fixed table per process in the network interface: the entries divided by so many processes. [UTLB §3.1]
+    /// A fixed table per process in the network interface: the entries divided by so many
+    /// processes. [UTLB §3.1]
     PerProcess(u32),
-    /// The network interface interrupts the host at every miss and unpins what leaves the cache. [UTLB §6.2]
+    /// The network interface interrupts the host at every miss and unpins what leaves the cache.
+    /// [UTLB §6.2]
     Interrupt,
-    /// A registration cache as in message-passing libraries over RDMA; its translations always fit into the interface.
+    /// A registration cache as in message-passing libraries over RDMA; its translations always fit
+    /// into the interface.
     Regions,
 }
 
@@ -61,7 +64,8 @@ pub struct Config {
     pub policy: PolicyKind,
     /// How many pages.
     pub memory: Memory,
-    /// Split cache misses into compulsory, capacity and conflict; costs about as much as the rest of the run.
+    /// Split cache misses into compulsory, capacity and conflict; costs about as much as the rest
+    /// of the run.
     pub classify: bool,
 }
 
@@ -109,7 +113,8 @@ pub enum ConfigError {
 }
 
 impl Config {
-    /// With a direct-mapped cache of so many entries, with offset; the paper's sizes are powers of two from 1 Ki to 16 Ki.
+    /// With a direct-mapped cache of so many entries, with offset; the paper's sizes are powers of
+    /// two from 1 Ki to 16 Ki.
     ///
     /// # Errors
     ///

@@ -1,12 +1,15 @@
-//! The dynamic limit in a simulation: processes that are asked give back at once, victims chosen by their own policy. [UTLB §3.4]
+//! The dynamic limit in a simulation: processes that are asked give back at once, victims chosen by
+//! their own policy. [UTLB §3.4]
 //!
-//! Invariant: after [`make_room`] the process may pin the pages that it misses, if need be by evicting its own.
+//! Invariant: after [`make_room`] the process may pin the pages that it misses, if need be by
+//! evicting its own.
 
 use super::node::{Engine, Member};
 use crate::budget::{Budget, BudgetAction, Decision};
 use crate::ids::{Pages, Process};
 
-/// Gets as much of the node's memory for the missing pages as the budget allows; the rest the process evicts itself.
+/// Gets as much of the node's memory for the missing pages as the budget allows; the rest the
+/// process evicts itself.
 pub(super) fn make_room(
     budget: &mut Budget,
     members: &mut [Option<Box<Member>>],

@@ -1,7 +1,7 @@
 //! One node: its processes, their tables, the shared cache.
 //!
-//! Invariants: a page is installed in its table exactly while it is pinned; a translation of a page that is not pinned is not in the cache. Both are
-//! checked at the end of a run in debug builds.
+//! Invariants: a page is installed in its table exactly while it is pinned; a translation of a page
+//! that is not pinned is not in the cache. Both are checked at the end of a run in debug builds.
 
 use super::config::{Config, ConfigError, Mechanism, Memory};
 use super::dynamic;
@@ -112,7 +112,8 @@ impl Simulator {
     /// One record.
     #[inline]
     pub fn step(&mut self, record: &Record) {
-        // Readers refuse addresses out of range; records made by hand that have them are not transfers.
+        // Readers refuse addresses out of range; records made by hand that have them are not
+        // transfers.
         let Some(pages) = Pages::of_bytes(record.address, u64::from(record.len_bytes)) else { return };
         match record.op {
             Op::Send | Op::Fetch => self.transfer(record.process, pages, record.time_ns),
@@ -214,7 +215,8 @@ impl Simulator {
         let hit = self.engine.cache.find(process, page).is_some();
         member.cache.lookups += 1;
         self.engine.classify(Tag::new(process, page), !hit, &mut member.cache);
-        // The kernel's order of use is the interface's: each lookup counts, as in the paper's simulator.
+        // The kernel's order of use is the interface's: each lookup counts, as in the paper's
+        // simulator.
         let pinned = member.user.lookup(pages);
         debug_assert_eq!(pinned, hit, "pinned means cached in this approach");
         if hit {

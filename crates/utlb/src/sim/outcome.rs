@@ -1,6 +1,7 @@
 //! What a run found.
 //!
-//! Invariant: `total` is the sum of the processes. Rates are per page looked up, as in the paper's tables. [UTLB Table 4]
+//! Invariant: `total` is the sum of the processes. Rates are per page looked up, as in the paper's
+//! tables. [UTLB Table 4]
 
 use super::config::{Config, Mechanism};
 use crate::cost::Rates;

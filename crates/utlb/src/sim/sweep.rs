@@ -1,12 +1,14 @@
 //! Many runs on all cores. The only place in this crate with threads.
 //!
-//! Invariant: results come back in the order of the jobs, whatever the order in which threads finish them.
+//! Invariant: results come back in the order of the jobs, whatever the order in which threads
+//! finish them.
 
 use crate::limits::SWEEP_THREADS_MAX;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Runs `work` for every job number below `jobs` on `threads` threads; `finished` is told how many are done.
+/// Runs `work` for every job number below `jobs` on `threads` threads; `finished` is told how many
+/// are done.
 pub fn run<T: Send>(
     jobs: usize,
     threads: usize,

@@ -1,4 +1,5 @@
-//! The simulator against counts worked out by hand, against naive models, and against invariants of the paper.
+//! The simulator against counts worked out by hand, against naive models, and against invariants of
+//! the paper.
 
 use super::*;
 use crate::cache::CacheShape;

@@ -1,6 +1,7 @@
 //! Text with commas: `time_ns,process,op,address,length`.
 //!
-//! Invariant: the head line is exactly [`HEAD`]; addresses may be decimal or, with 0x, hexadecimal; empty lines are allowed at the end only.
+//! Invariant: the head line is exactly [`HEAD`]; addresses may be decimal or, with 0x, hexadecimal;
+//! empty lines are allowed at the end only.
 
 use super::{Input, Op, Reading, Reason, Record, TraceError};
 use crate::ids::Process;

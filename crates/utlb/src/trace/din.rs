@@ -1,7 +1,8 @@
 //! Dinero's classic format: a label and a hexadecimal address a line.
 //!
-//! Invariant: the line number is the time; all is one process, number 0. Label 0 (read) is a send, 1 (write) a fetch; instruction fetches (2) are no
-//! transfers and are refused, because leaving them out would change what the trace means.
+//! Invariant: the line number is the time; all is one process, number 0. Label 0 (read) is a send,
+//! 1 (write) a fetch; instruction fetches (2) are no transfers and are refused, because leaving
+//! them out would change what the trace means.
 
 use super::csv::Lines;
 use super::{Input, Op, Reading, Record, TraceError};

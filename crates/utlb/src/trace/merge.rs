@@ -1,6 +1,7 @@
 //! Traces of the processes of a node merged by time stamp, as the paper does. [UTLB §6]
 //!
-//! Invariant: records come out in the order of time; of equal times, in the order of the inputs. One record of each input is in memory.
+//! Invariant: records come out in the order of time; of equal times, in the order of the inputs.
+//! One record of each input is in memory.
 
 use super::{Record, Records, TraceError};
 use crate::ids::Process;
@@ -19,7 +20,8 @@ pub struct Merge<'a> {
 }
 
 impl<'a> Merge<'a> {
-    /// Of these inputs. With `apart`, equal process numbers in different inputs are different processes; numbers are given in order of appearance.
+    /// Of these inputs. With `apart`, equal process numbers in different inputs are different
+    /// processes; numbers are given in order of appearance.
     pub fn new(inputs: Vec<Records<'a>>, apart: bool) -> Merge<'a> {
         let heads = inputs.iter().map(|_| None).collect();
         let numbers = apart.then(HashMap::new);

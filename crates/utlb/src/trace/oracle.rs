@@ -1,7 +1,8 @@
-//! libCacheSim's oracleGeneral: 24 bytes a request: time in s (u32), object (u64), size (u32), index of the object's next request (i64), little-endian.
+//! libCacheSim's oracleGeneral: 24 bytes a request: time in s (u32), object (u64), size (u32),
+//! index of the object's next request (i64), little-endian.
 //!
-//! Invariant: an object is a page and a request is a transfer inside it, so that its LRU and ours count the same. A written object is
-//! `process * 2^36 + page`, one for each page of a transfer.
+//! Invariant: an object is a page and a request is a transfer inside it, so that its LRU and ours
+//! count the same. A written object is `process * 2^36 + page`, one for each page of a transfer.
 
 use super::{Input, Op, Reading, Reason, Record, TraceError};
 use crate::ids::{Page, Pages, Process};

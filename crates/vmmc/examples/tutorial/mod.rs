@@ -1,7 +1,10 @@
-//! What the numbered examples share: they run as several real processes, by starting themselves once for each role.
+//! What the numbered examples share: they run as several real processes, by starting themselves
+//! once for each role.
 //!
-//! Run without arguments, an example starts its roles, waits for them and fails if one of them fails. Each role attaches to the user's default node; when none runs the
-//! library starts one, and the example itself serves as the program for that (`VMMC_BIN`), so that nothing need be built or installed before.
+//! Run without arguments, an example starts its roles, waits for them and fails if one of them
+//! fails. Each role attaches to the user's default node; when none runs the library starts one, and
+//! the example itself serves as the program for that (`VMMC_BIN`), so that nothing need be built or
+//! installed before.
 
 use std::process::{Child, Command, ExitCode};
 use std::time::{Duration, Instant};
@@ -17,7 +20,8 @@ pub(crate) type Role = (&'static str, fn(&Session) -> Result<(), Failure>);
 /// No example takes longer than this.
 const TIME_MAX: Duration = Duration::from_secs(60);
 
-/// Runs the example: `fn main() -> ExitCode { tutorial::run(&[("receiver", receiver), ("sender", sender)]) }`.
+/// Runs the example: `fn main() -> ExitCode { tutorial::run(&[("receiver", receiver), ("sender",
+/// sender)]) }`.
 pub(crate) fn run(roles: &[Role]) -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();

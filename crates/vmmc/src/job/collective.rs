@@ -1,12 +1,17 @@
-//! Barrier and allgather among the members of a job, through their memory: no node and no supervisor takes part.
+//! Barrier and allgather among the members of a job, through their memory: no node and no
+//! supervisor takes part.
 //!
-//! Bruck's algorithm: in step k a member passes the first 2^k values that it has to the member 2^k before it, and waits for those of the member 2^k after it; after
-//! log2(n) steps everybody has everything. A barrier is the same without values.
+//! Bruck's algorithm: in step k a member passes the first 2^k values that it has to the member 2^k
+//! before it, and waits for those of the member 2^k after it; after log2(n) steps everybody has
+//! everything. A barrier is the same without values.
 //!
-//! Each member exports an area of two halves, which calls use in turn. A member that has ended call c knows that everybody has begun it, so has ended c - 1, so its half
-//! may be written again. A flag names the view and the call; it is sent after the data, on the same import, so it is seen after them.
+//! Each member exports an area of two halves, which calls use in turn. A member that has ended call
+//! c knows that everybody has begun it, so has ended c - 1, so its half may be written again. A
+//! flag names the view and the call; it is sent after the data, on the same import, so it is seen
+//! after them.
 //!
-//! Invariant: nothing that a member reads belongs to another call, unless members went on with another view meanwhile, which the flag shows before and after.
+//! Invariant: nothing that a member reads belongs to another call, unless members went on with
+//! another view meanwhile, which the flag shows before and after.
 
 use super::error::JobError;
 use super::member::Job;
@@ -65,8 +70,8 @@ impl Job {
         self.collect("barrier", None, deadline).map(drop)
     }
 
-    /// Gives every member the values of all, in order of [`members`](Self::members); the session's timeout. A value has at most
-    /// [`ALLGATHER_BYTES_MAX`] bytes.
+    /// Gives every member the values of all, in order of [`members`](Self::members); the session's
+    /// timeout. A value has at most [`ALLGATHER_BYTES_MAX`] bytes.
     ///
     /// # Errors
     /// [`JobError`]: when a member has gone, or does not come in time, or the value is too long.
@@ -110,7 +115,8 @@ impl Job {
 
 impl Area {
     fn new(job: &Job) -> Result<Area, JobError> {
-        // Twice the present size leaves room for those who join; more of them than that cannot take part in an allgather with us.
+        // Twice the present size leaves room for those who join; more of them than that cannot take
+        // part in an allgather with us.
         let room = (2 * u64::from(job.size())).clamp(16, JOB_RANKS_MAX as u64);
         let export = job.export(AREA_NAME, 2 * half_bytes(room)).create()?;
         Ok(Area { export, room, peers: HashMap::new(), view: 0, calls: 0 })
@@ -158,7 +164,8 @@ impl Call<'_> {
         let flag_at = start + 8 * step;
         let result = || {
             if self.flag as u32 <= 2 {
-                // Members of an earlier view may still read this half: show them that it is theirs no longer.
+                // Members of an earlier view may still read this half: show them that it is theirs
+                // no longer.
                 send(flag_at, &(self.flag >> 32 << 32).to_le_bytes())?;
             }
             if !values.is_empty() {
@@ -224,7 +231,8 @@ impl Call<'_> {
         Ok(data.chunks_exact(BLOCK as usize).map(value).collect())
     }
 
-    /// Whether this member is still there, and nobody has failed. Others that have ended well may have ended after this call.
+    /// Whether this member is still there, and nobody has failed. Others that have ended well may
+    /// have ended after this call.
     fn check(&self, partner: u32) -> Result<(), JobError> {
         if !self.job.has_changed()? {
             return Ok(());
@@ -242,7 +250,8 @@ impl Call<'_> {
         }
     }
 
-    /// A member goes on with other members: told as the end of the one that is missing there, which our node hears of at about the same time.
+    /// A member goes on with other members: told as the end of the one that is missing there, which
+    /// our node hears of at about the same time.
     fn overtaken(&self, rank: u32) -> Result<JobError, JobError> {
         let end = self.job.session().deadline(JOB_NEWS_TIME).min(self.deadline);
         while !self.job.has_changed()? && now(self.job) < end.0 {

@@ -1,6 +1,7 @@
 //! What can go wrong with jobs.
 //!
-//! Invariant: as in the rest of the library, a message names the thing, the numbers and the next step.
+//! Invariant: as in the rest of the library, a message names the thing, the numbers and the next
+//! step.
 
 use crate::error::{AttachError, CallError, ExportError, ImportError, TransferError, WaitError};
 use thiserror::Error;

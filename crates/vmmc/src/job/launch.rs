@@ -1,9 +1,11 @@
 //! Starting a job: what to run, where, and how many.
 //!
-//! Each node is asked for a supervisor by importing the service `vmmc.launch/UID/TOKEN` from it: the node starts the supervisor, which exports that name. The token is
-//! random, so the link that it opens is known to both ends alone.
+//! Each node is asked for a supervisor by importing the service `vmmc.launch/UID/TOKEN` from it:
+//! the node starts the supervisor, which exports that name. The token is random, so the link that
+//! it opens is known to both ends alone.
 //!
-//! Invariant: a job starts on all its nodes or on none; what had come up is ended by the drop of its link. Source: [NT §3.2].
+//! Invariant: a job starts on all its nodes or on none; what had come up is ended by the drop of
+//! its link. Source: [NT §3.2].
 
 use super::error::{LaunchError, LinkError};
 use super::launched::{Launched, Remote};
@@ -45,7 +47,8 @@ pub struct Launch {
 }
 
 impl Launch {
-    /// One process of this program, on the user's default node, with this process's environment and working directory.
+    /// One process of this program, on the user's default node, with this process's environment and
+    /// working directory.
     pub fn new(program: impl AsRef<OsStr>) -> Launch {
         Launch {
             node: None,
@@ -92,7 +95,8 @@ impl Launch {
         self
     }
 
-    /// Name of the launcher's own node; default `$VMMC_NODE`, else `default`. It is started when it does not run.
+    /// Name of the launcher's own node; default `$VMMC_NODE`, else `default`. It is started when it
+    /// does not run.
     pub fn node(mut self, name: &str) -> Launch {
         self.node = Some(name.to_string());
         self
@@ -125,7 +129,8 @@ impl Launch {
     /// Starts the job.
     ///
     /// # Errors
-    /// [`LaunchError`]. Whether the program was found is told later, by [`JobEvent::NotStarted`](super::JobEvent::NotStarted).
+    /// [`LaunchError`]. Whether the program was found is told later, by
+    /// [`JobEvent::NotStarted`](super::JobEvent::NotStarted).
     pub fn start(self) -> Result<Launched, LaunchError> {
         let program = self.program()?;
         self.check()?;

@@ -1,7 +1,9 @@
-//! A job that runs, as its launcher sees it: what its ranks print, how they end, and what to do then.
+//! A job that runs, as its launcher sees it: what its ranks print, how they end, and what to do
+//! then.
 //!
-//! Invariant: the launcher alone decides who is a member; it numbers the views, and every supervisor gets them in order. Memory is bounded: while nobody takes events,
-//! nothing more is taken from the supervisors, whose ranks then wait in their writes.
+//! Invariant: the launcher alone decides who is a member; it numbers the views, and every
+//! supervisor gets them in order. Memory is bounded: while nobody takes events, nothing more is
+//! taken from the supervisors, whose ranks then wait in their writes.
 
 use super::error::LaunchError;
 use super::launch::Place;
@@ -182,8 +184,8 @@ impl Launched {
         self.remotes.iter().map(|remote| (remote.node.clone(), remote.pid)).collect()
     }
 
-    /// A descriptor for event loops: readable when [`poll_event`](Self::poll_event) may have something. Look every [`LAUNCH_LOOK`] in any case: the end of a node
-    /// makes nothing readable.
+    /// A descriptor for event loops: readable when [`poll_event`](Self::poll_event) may have
+    /// something. Look every [`LAUNCH_LOOK`] in any case: the end of a node makes nothing readable.
     ///
     /// # Errors
     /// [`LaunchError::Wait`].
@@ -230,7 +232,8 @@ impl Launched {
         }
     }
 
-    /// Gives a rank bytes on its standard input; says how many were taken. The others have to wait until the rank reads.
+    /// Gives a rank bytes on its standard input; says how many were taken. The others have to wait
+    /// until the rank reads.
     pub fn write_input(&mut self, rank: u32, bytes: &[u8]) -> usize {
         let Some(node) = self.view.ranks.get(rank as usize).map(|(_, node)| *node as usize) else { return 0 };
         let under_way = self.input.entry(rank).or_default();
@@ -262,7 +265,8 @@ impl Launched {
         self.say_all(&Order::Signal { signal });
     }
 
-    /// Ends the job: SIGTERM, and SIGKILL after the grace. [`JobEvent::Ended`] tells when it is done.
+    /// Ends the job: SIGTERM, and SIGKILL after the grace. [`JobEvent::Ended`] tells when it is
+    /// done.
     pub fn end(&mut self) {
         self.ending = true;
         let grace_ms = self.grace.as_millis() as u64;

@@ -1,4 +1,5 @@
-//! A two-way stream of messages between two processes, made of one export on either side: how a launcher and its supervisors talk, within a node and between nodes.
+//! A two-way stream of messages between two processes, made of one export on either side: how a
+//! launcher and its supervisors talk, within a node and between nodes.
 //!
 //! ```text
 //!   launcher                                    supervisor
@@ -6,10 +7,12 @@
 //!   (imports it)                  ─── send ──▶   inbox:  tail │ acked │ ring
 //! ```
 //!
-//! The writer puts bytes into the other side's ring, then the count of all bytes so far into `tail`, and notifies. The reader writes how many it has taken into the
-//! writer's `acked`, for each quarter of the ring.
+//! The writer puts bytes into the other side's ring, then the count of all bytes so far into
+//! `tail`, and notifies. The reader writes how many it has taken into the writer's `acked`, for
+//! each quarter of the ring.
 //!
-//! Invariant: `taken <= tail <= taken + RING`, else the other side is not one of ours and the link is broken; nothing here waits for the other side.
+//! Invariant: `taken <= tail <= taken + RING`, else the other side is not one of ours and the link
+//! is broken; nothing here waits for the other side.
 
 use crate::error::TransferError;
 use crate::job::error::LinkError;
@@ -64,7 +67,8 @@ impl Link {
         self.peer.as_ref().and_then(Import::broken)
     }
 
-    /// Whether the other side has imported ours. It asks the node, so it is for the time before anything was said.
+    /// Whether the other side has imported ours. It asks the node, so it is for the time before
+    /// anything was said.
     ///
     /// # Errors
     /// [`LinkError::Call`].
@@ -95,8 +99,8 @@ impl Link {
         self.put_out()
     }
 
-    /// Takes in what has come; says whether that was anything. [`pump`](Self::pump) does it too; who cannot use more messages now leaves both, and the other side
-    /// waits.
+    /// Takes in what has come; says whether that was anything. [`pump`](Self::pump) does it too;
+    /// who cannot use more messages now leaves both, and the other side waits.
     ///
     /// # Errors
     /// [`LinkError`].

@@ -1,7 +1,8 @@
 //! A process as member of a job: who it is, who the others are, their memory by rank and name.
 //!
-//! Invariant: the members that collective calls run over are those of the view that this process has last taken up (at attach, then by [`Job::changes`]); a change that
-//! matters to a call under way is an error of that call, never a hang.
+//! Invariant: the members that collective calls run over are those of the view that this process
+//! has last taken up (at attach, then by [`Job::changes`]); a change that matters to a call under
+//! way is an error of that call, never a hang.
 
 use super::collective::Area;
 use super::error::JobError;
@@ -57,8 +58,9 @@ pub enum Change {
 }
 
 impl Job {
-    /// Joins the job that this process was started for: by `vmmc run` or [`Launch`](super::Launch), or by a launcher that speaks PMIx (`mpirun`, `prterun`, `srun`), when
-    /// its client library is installed. All processes of such a job must call this, and once; its members never change.
+    /// Joins the job that this process was started for: by `vmmc run` or [`Launch`](super::Launch),
+    /// or by a launcher that speaks PMIx (`mpirun`, `prterun`, `srun`), when its client library is
+    /// installed. All processes of such a job must call this, and once; its members never change.
     ///
     /// # Errors
     /// [`JobError`]; [`JobError::NoJob`] when the process was not started as part of a job.
@@ -73,7 +75,8 @@ impl Job {
         Job::over(session)
     }
 
-    /// As [`attach`](Self::attach), with a session to the node that the job has put this process on.
+    /// As [`attach`](Self::attach), with a session to the node that the job has put this process
+    /// on.
     ///
     /// # Errors
     /// [`JobError`].
@@ -107,7 +110,8 @@ impl Job {
         self.rank
     }
 
-    /// Ranks of the job as of the last [`changes`](Self::changes), those that have gone included: ranks are never used twice.
+    /// Ranks of the job as of the last [`changes`](Self::changes), those that have gone included:
+    /// ranks are never used twice.
     pub fn size(&self) -> u32 {
         self.lock().ranks.len() as u32
     }
@@ -155,7 +159,8 @@ impl Job {
         member_name(&self.id, rank, name)
     }
 
-    /// Imports what a rank has exported under a name. It waits for the export to appear, by default as long as the session's timeout.
+    /// Imports what a rank has exported under a name. It waits for the export to appear, by default
+    /// as long as the session's timeout.
     ///
     /// # Errors
     /// [`JobError::NoRank`].
@@ -169,7 +174,8 @@ impl Job {
         }
     }
 
-    /// What has changed among the members since the last call, in order of rank. From now on collective calls run over the members as they are now.
+    /// What has changed among the members since the last call, in order of rank. From now on
+    /// collective calls run over the members as they are now.
     ///
     /// # Errors
     /// [`JobError::Transfer`] when the supervisor has gone, which ends the job.
@@ -199,7 +205,8 @@ impl Job {
     /// Waits until the set of members changes, or the time has passed; gives the changes.
     ///
     /// # Errors
-    /// [`JobError::Transfer`] when the supervisor has gone, or what [`changes_fd`](Self::changes_fd) says.
+    /// [`JobError::Transfer`] when the supervisor has gone, or what
+    /// [`changes_fd`](Self::changes_fd) says.
     pub fn wait_changes(&self, timeout: Duration) -> Result<Vec<Change>, JobError> {
         let deadline = self.session.deadline(timeout);
         let news = self.news()?;
@@ -213,11 +220,13 @@ impl Job {
         }
     }
 
-    /// A descriptor for event loops (poll, epoll): readable when [`changes`](Self::changes) may have something, until that is called. Only wait for it to be
-    /// readable; do not read it. Who asks for it gets a thread that is asleep between changes.
+    /// A descriptor for event loops (poll, epoll): readable when [`changes`](Self::changes) may
+    /// have something, until that is called. Only wait for it to be readable; do not read it. Who
+    /// asks for it gets a thread that is asleep between changes.
     ///
     /// # Errors
-    /// [`JobError::News`], [`JobError::Export`] or [`JobError::Transfer`] when there is no way to be told.
+    /// [`JobError::News`], [`JobError::Export`] or [`JobError::Transfer`] when there is no way to
+    /// be told.
     pub fn changes_fd(&self) -> Result<BorrowedFd<'_>, JobError> {
         Ok(self.news()?.as_fd())
     }
@@ -230,7 +239,8 @@ impl Job {
         }
     }
 
-    /// Says goodbye: the others are told, and however this process ends from now on is no failure of the job. Collective calls are over for it.
+    /// Says goodbye: the others are told, and however this process ends from now on is no failure
+    /// of the job. Collective calls are over for it.
     ///
     /// # Errors
     /// [`JobError::Transfer`].
@@ -240,7 +250,8 @@ impl Job {
         Ok(())
     }
 
-    /// Asks for more ranks of the same program; they join as soon as the launcher has started them, which [`changes`](Self::changes) tells.
+    /// Asks for more ranks of the same program; they join as soon as the launcher has started them,
+    /// which [`changes`](Self::changes) tells.
     ///
     /// # Errors
     /// [`JobError::Transfer`].

@@ -1,11 +1,13 @@
-//! Jobs: a parallel program as one thing, started, watched and ended together [NT §3.1, third set of primitives; NT §3.2].
+//! Jobs: a parallel program as one thing, started, watched and ended together [NT §3.1, third set
+//! of primitives; NT §3.2].
 //!
 //! ```text
 //!   vmmc run, or Launch ──link──▶ supervisor of node A ──▶ ranks 0, 1      each rank: Job::attach
 //!                       ──link──▶ supervisor of node B ──▶ ranks 2, 3      table of the job: mapped from the supervisor
 //! ```
 //!
-//! A process that was started as a rank calls [`Job::attach`] and knows its number, the others, and their memory:
+//! A process that was started as a rank calls [`Job::attach`] and knows its number, the others, and
+//! their memory:
 //!
 //! ```no_run
 //! let job = vmmc::job::Job::attach()?;
@@ -17,10 +19,12 @@
 //! # Ok::<(), vmmc::job::JobError>(())
 //! ```
 //!
-//! **Promises.** The members' view of the job is memory: looking at it asks nobody. A member that ends is an error of collective calls that need it, within a second.
-//! Values and barriers pass through the members' own exports.
+//! **Promises.** The members' view of the job is memory: looking at it asks nobody. A member that
+//! ends is an error of collective calls that need it, within a second. Values and barriers pass
+//! through the members' own exports.
 //!
-//! **Does not.** It is no message passing library: [`Job::allgather`] is there to exchange a few bytes at the start.
+//! **Does not.** It is no message passing library: [`Job::allgather`] is there to exchange a few
+//! bytes at the start.
 
 mod collective;
 mod error;

@@ -1,9 +1,11 @@
 //! News of members: a descriptor that is readable when the set of members may have changed.
 //!
-//! Whoever asks for it exports a word; the supervisor writes the number of each new view there, and notifies. A handler of that export alone passes this on to the
-//! descriptor, so neither the session's own descriptor nor whoever takes its notifications sees any of it.
+//! Whoever asks for it exports a word; the supervisor writes the number of each new view there, and
+//! notifies. A handler of that export alone passes this on to the descriptor, so neither the
+//! session's own descriptor nor whoever takes its notifications sees any of it.
 //!
-//! Invariant: after a change the descriptor is readable until [`Job::changes`](super::Job::changes) is called. It is also readable once the node has gone.
+//! Invariant: after a change the descriptor is readable until [`Job::changes`](super::Job::changes)
+//! is called. It is also readable once the node has gone.
 
 use super::error::JobError;
 use super::member::{ASK_NEWS, Job};

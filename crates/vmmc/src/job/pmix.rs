@@ -1,7 +1,8 @@
 //! Jobs that `mpirun`, `prterun` or `srun` started: ranks and their nodes from PMIx.
 //!
-//! Each process attaches to a node of its user as any program does, and publishes that node; after a fence everybody knows where everybody is. The members are all there
-//! from the start, and for good: how a rank ended is the launcher's business.
+//! Each process attaches to a node of its user as any program does, and publishes that node; after
+//! a fence everybody knows where everybody is. The members are all there from the start, and for
+//! good: how a rank ended is the launcher's business.
 //!
 //! Invariant: as in a job of `vmmc run`, ranks on the own node are reached without an address.
 
@@ -43,7 +44,8 @@ pub(super) fn attach() -> Result<Job, JobError> {
     Ok(Job::fixed(session, launcher.namespace(), rank, View { number: 1, nodes, own, ranks }))
 }
 
-/// An address under which others reach a node: the first that it listens on, with the machine's own address where it listens on all of them.
+/// An address under which others reach a node: the first that it listens on, with the machine's own
+/// address where it listens on all of them.
 fn locator(node: &NodeIdentity) -> String {
     let listen = node.listen.iter().filter_map(|text| text.parse::<SocketAddr>().ok());
     let address = listen.map(|address| match address.ip().is_unspecified() {
@@ -53,7 +55,8 @@ fn locator(node: &NodeIdentity) -> String {
     address.map(|address| address.to_string()).next().unwrap_or_else(|| node.name.clone())
 }
 
-/// The address that packets to the outside leave from. Nothing is sent: connecting a UDP socket only asks the kernel for the route.
+/// The address that packets to the outside leave from. Nothing is sent: connecting a UDP socket
+/// only asks the kernel for the route.
 fn outward_address() -> Option<IpAddr> {
     let socket = UdpSocket::bind(("0.0.0.0", 0)).ok()?;
     // A documentation address, which is outside of every network.

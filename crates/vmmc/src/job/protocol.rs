@@ -1,7 +1,9 @@
-//! What a launcher and the supervisors of its job say to each other, through a [`Link`](super::link::Link).
+//! What a launcher and the supervisors of its job say to each other, through a
+//! [`Link`](super::link::Link).
 //!
-//! Invariant: both sides are of one release (the attach to the node has seen to that), and belong to one user; still every message is a claim that is decoded with
-//! bounds, and never a reason to panic.
+//! Invariant: both sides are of one release (the attach to the node has seen to that), and belong
+//! to one user; still every message is a claim that is decoded with bounds, and never a reason to
+//! panic.
 
 use serde::{Deserialize, Serialize};
 

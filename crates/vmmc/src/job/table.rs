@@ -1,4 +1,5 @@
-//! The table of a job: who is in it, where, and in what state. Its supervisor on each node exports it; the ranks of that node map it.
+//! The table of a job: who is in it, where, and in what state. Its supervisor on each node exports
+//! it; the ranks of that node map it.
 //!
 //! ```text
 //!   0   version   8  view   16  ranks   24  nodes   32  own node
@@ -6,8 +7,8 @@
 //!  ..   ranks, 8 bytes each: state in the low half, node in the high half
 //! ```
 //!
-//! Invariant: only the supervisor writes; `view` is marked while it writes, and grows when it is done, so a reader that finds the same unmarked view before and after
-//! has read one state.
+//! Invariant: only the supervisor writes; `view` is marked while it writes, and grows when it is
+//! done, so a reader that finds the same unmarked view before and after has read one state.
 
 use super::protocol::{JobNode, MemberState};
 use crate::error::TransferError;
@@ -73,7 +74,8 @@ impl View {
         fetch_word(table, VIEW)
     }
 
-    /// Reads the state. While the supervisor writes it waits, for [`JOB_TABLE_TIMEOUT`] at most: if it dies of it, the fetch says so, but it may have been stopped.
+    /// Reads the state. While the supervisor writes it waits, for [`JOB_TABLE_TIMEOUT`] at most: if
+    /// it dies of it, the fetch says so, but it may have been stopped.
     pub(crate) fn read(table: &Import) -> Result<View, TransferError> {
         let start = Instant::now();
         loop {

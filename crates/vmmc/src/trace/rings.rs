@@ -1,12 +1,14 @@
-//! The rings that threads record in, in shared memory, so that what a killed process recorded can still be read.
+//! The rings that threads record in, in shared memory, so that what a killed process recorded can
+//! still be read.
 //!
 //! ```text
 //!  page 0      magic, turn, by turn: bytes of the file, ticks, nanoseconds
 //!  ring        made, taken by turn, 1024 records of 3 words
 //! ```
 //!
-//! Invariant: at every moment the file's first `bytes` bytes and the records `taken..made` of all rings, both of the turn that counts, are everything that was
-//! recorded, each record once. The turn changes with one store, after the file was written.
+//! Invariant: at every moment the file's first `bytes` bytes and the records `taken..made` of all
+//! rings, both of the turn that counts, are everything that was recorded, each record once. The
+//! turn changes with one store, after the file was written.
 
 use crate::limits::{TRACE_RING_RECORDS, TRACE_RINGS_MAX};
 use std::path::Path;
@@ -76,7 +78,8 @@ pub(super) struct Rings {
     turn: u64,
 }
 
-/// Records of one thread. Only that thread stores to slots and `made`; only who has the writer's lock takes.
+/// Records of one thread. Only that thread stores to slots and `made`; only who has the writer's
+/// lock takes.
 pub(super) struct Ring {
     region: Region,
     at: u64,
@@ -197,7 +200,8 @@ pub struct LeftBehind {
     pub records: Vec<Record>,
 }
 
-/// Reads the rings of a process that has ended; `now` is the moment on the clocks [`vmmc_host::Ticks`] and [`vmmc_host::Nanos::monotonic`]. None if these are no rings.
+/// Reads the rings of a process that has ended; `now` is the moment on the clocks
+/// [`vmmc_host::Ticks`] and [`vmmc_host::Nanos::monotonic`]. None if these are no rings.
 pub fn left_behind(rings: &[u8], now: (u64, u64)) -> Option<LeftBehind> {
     let word = |at: u64| {
         let at = usize::try_from(at).ok()?;

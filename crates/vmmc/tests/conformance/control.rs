@@ -21,7 +21,8 @@ pub(crate) fn the_path_is_explained(nodes: &dyn Nodes) {
     let owner = j.owner;
     let given = owner.export_memory(vec![0u8; 5000]).create().unwrap();
     assert_eq!(j.user.import_id(given.id()).open().unwrap().explain().not_mapped, None);
-    // So large that the allocator maps it anew: what it hands out again may have pages that another test pinned, which cannot be claimed.
+    // So large that the allocator maps it anew: what it hands out again may have pages that another
+    // test pinned, which cannot be claimed.
     let leaked: &'static mut [u8] = vec![0u8; 64 << 20].leak();
     // SAFETY: a part of an allocation that is never freed and that nobody else knows.
     let claimed = unsafe { vmmc::CallerMemory::from_raw_parts(leaked[10_000..].as_mut_ptr(), 5000) };
@@ -96,7 +97,8 @@ pub(crate) fn the_node_sees_what_went_through_each_import(nodes: &dyn Nodes) {
         let process = info.processes.iter().find(|process| process.process == import.process).unwrap();
         assert_eq!(process.mapped, claimed, "{place:?}");
         assert_eq!(import.name.as_deref(), j.export.name().filter(|_| place != Place::Network), "{place:?}");
-        // What an import that is given back moved stays counted, and its successor starts at nothing.
+        // What an import that is given back moved stays counted, and its successor starts at
+        // nothing.
         let sum = |info: &vmmc::NodeInfo| info.counters.iter().find(|(name, _)| name == "mapped_send_bytes").unwrap().1;
         assert_eq!(sum(&info) - sum(&before), claimed.send_bytes, "{place:?}");
         drop(j.import);

@@ -1,4 +1,5 @@
-//! One suite for every kind of node: embedded, daemon, simulated. Each test is a function over [`nodes::Nodes`]; `suite!` makes a module of tests for a kind.
+//! One suite for every kind of node: embedded, daemon, simulated. Each test is a function over
+//! [`nodes::Nodes`]; `suite!` makes a module of tests for a kind.
 //!
 //! To add a kind, implement `Nodes` for it in `nodes.rs` and add one `suite!` line below.
 
@@ -110,7 +111,8 @@ suite!(plain, crate::nodes::Embedded::start_plain);
 suite!(daemon, crate::nodes::Daemons::start);
 suite!(simulated, crate::nodes::Simulated::start);
 
-/// Long data goes between plain nodes of one machine by reference to its pages; what is encrypted does not.
+/// Long data goes between plain nodes of one machine by reference to its pages; what is encrypted
+/// does not.
 #[test]
 fn plain_nodes_of_one_machine_send_long_data_by_reference() {
     for (nodes, plain) in [(nodes::Embedded::start_plain(), true), (nodes::Embedded::start(), false)] {

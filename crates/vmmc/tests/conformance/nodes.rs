@@ -15,7 +15,8 @@ pub(crate) trait Nodes {
     fn attach(&self, node: usize) -> Session;
     /// Name of a node.
     fn name(&self, node: usize) -> String;
-    /// Ends a node in the regular way. Returns when it is ended, or, for nodes that live as long as their sessions, at once with false.
+    /// Ends a node in the regular way. Returns when it is ended, or, for nodes that live as long as
+    /// their sessions, at once with false.
     fn stop(&self, node: usize) -> bool;
     /// Whether the nodes encrypt what they send each other.
     fn sealed(&self) -> bool {
@@ -135,7 +136,8 @@ impl Drop for Daemons {
     }
 }
 
-/// Simulated nodes: real stations and engines, a simulated wire that loses packets, a virtual clock.
+/// Simulated nodes: real stations and engines, a simulated wire that loses packets, a virtual
+/// clock.
 pub(crate) struct Simulated {
     cluster: Hosted,
     names: [String; 2],
@@ -213,7 +215,8 @@ pub(crate) struct Joined {
     pub(crate) import: Import,
 }
 
-/// Exports `len` bytes on node 0 and imports them with all rights, so that data moves by the given path.
+/// Exports `len` bytes on node 0 and imports them with all rights, so that data moves by the given
+/// path.
 pub(crate) fn join(nodes: &dyn Nodes, place: Place, len: u64) -> Joined {
     join_with(nodes, place, len, |e| e)
 }

@@ -48,7 +48,8 @@ pub(crate) fn short_sends_come_after_the_long_ones_before_them(nodes: &dyn Nodes
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for i in 1..=200u64 {
-                    // The word says that the data before it is there; the answer, that it was looked at.
+                    // The word says that the data before it is there; the answer, that it was
+                    // looked at.
                     j.import.send(0, &[i as u8; LEN]).unwrap();
                     j.import.send(LEN as u64, &i.to_le_bytes()).unwrap();
                     back.export.wait_word_by(0, |word| word == i, back.owner.deadline(LONG)).unwrap();

@@ -1,4 +1,5 @@
-//! Any memory of the caller's is sent from and fetched into without copies, and never by a translation that is out of date.
+//! Any memory of the caller's is sent from and fetched into without copies, and never by a
+//! translation that is out of date.
 
 use crate::nodes::{Nodes, Place, content, join, pattern};
 use vmmc::{PinOptions, PlaceError, PolicyKind, SendOptions, Session};
@@ -170,7 +171,8 @@ pub(crate) fn memory_that_cannot_be_pinned_is_copied(nodes: &dyn Nodes) {
 }
 
 pub(crate) fn transfers_of_any_memory_are_under_way_at_once(nodes: &dyn Nodes) {
-    // More than a piece of a long transfer, so that the last one is posted when the others have arrived.
+    // More than a piece of a long transfer, so that the last one is posted when the others have
+    // arrived.
     const LONG: usize = 5 << 20;
     for place in Place::ALL {
         let j = join(nodes, place, LONG as u64 + 3 * PAGE as u64);
@@ -228,7 +230,8 @@ pub(crate) fn pages_of_transfers_under_way_are_not_given_up(nodes: &dyn Nodes) {
         let held = j.import.send_pinned_async(0, pages(0, 6), SendOptions::default()).unwrap();
         let other = j.import.send_pinned_async(6 * PAGE as u64, pages(6, 1), SendOptions::default()).unwrap();
         assert_eq!(other.wait().unwrap(), PAGE as u64);
-        // All others share two pages: what was used last would be chosen by LRU if the six could be.
+        // All others share two pages: what was used last would be chosen by LRU if the six could
+        // be.
         for from in 8..20 {
             j.import.send_pinned(10 * PAGE as u64, pages(from, 2)).unwrap();
         }

@@ -64,7 +64,8 @@ pub(crate) fn when_the_owner_leaves_importers_are_told(nodes: &dyn Nodes) {
     for place in Place::ALL {
         let j = join_with(nodes, place, 4096, |e| e);
         let buffer = j.user.buffer(64).unwrap();
-        // The session ends without unexport, as a killed process does: its handles are forgotten and its sockets closed.
+        // The session ends without unexport, as a killed process does: its handles are forgotten
+        // and its sockets closed.
         let (owner, export, import) = (j.owner, j.export, j.import);
         std::mem::forget(export);
         owner.leave();

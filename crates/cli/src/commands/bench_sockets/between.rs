@@ -1,9 +1,12 @@
-//! Stream sockets between two nodes beside plain TCP: short and long messages there and back, a stream, a client that thinks.
+//! Stream sockets between two nodes beside plain TCP: short and long messages there and back, a
+//! stream, a client that thinks.
 //!
-//! Invariant: each node and its program share one core, as on two machines of one core, for TCP too; so both sides of a ratio have the same cores. What goes
-//! between the nodes is encrypted, TCP is not. Processor time is that of both programs and both nodes. A run holds a connection of either kind and lets them work in turns of
-//! a few milliseconds, so that what the machine does otherwise meets both. Every second turn of TCP counts for one half of it: how far the halves are apart says what the run
-//! can tell, for a connection that stays with the kernel is TCP itself.
+//! Invariant: each node and its program share one core, as on two machines of one core, for TCP
+//! too; so both sides of a ratio have the same cores. What goes between the nodes is encrypted, TCP
+//! is not. Processor time is that of both programs and both nodes. A run holds a connection of
+//! either kind and lets them work in turns of a few milliseconds, so that what the machine does
+//! otherwise meets both. Every second turn of TCP counts for one half of it: how far the halves are
+//! apart says what the run can tell, for a connection that stays with the kernel is TCP itself.
 
 use super::peer::{self, Both, Node, Peer, Tally, context, on_core};
 use super::{Bounds, CHUNK, Figure, Outcome, Way};
@@ -77,7 +80,8 @@ pub(super) fn run(bench: &Bench) -> Result<(), Failure> {
     super::checked(bench, outcomes.iter().filter(|outcome| !outcome.met).count())
 }
 
-/// A node, and another process with another node that answers; they end with this value, the process first.
+/// A node, and another process with another node that answers; they end with this value, the
+/// process first.
 struct World {
     peer: Peer,
     _node: Node,
@@ -162,7 +166,8 @@ impl Work {
 
     /// One turn.
     fn tally(&mut self, peer: &Peer) -> Result<Tally, Failure> {
-        // What the other connection's turn left in caches, and of sleeping nodes, is not this one's.
+        // What the other connection's turn left in caches, and of sleeping nodes, is not this
+        // one's.
         self.operation()?;
         peer.tally(BETWEEN_TURN, 1, 1, || self.operation())
     }

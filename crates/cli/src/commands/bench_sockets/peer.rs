@@ -1,4 +1,5 @@
-//! What the measurements between two processes stand on: a node in a thread, another process that answers, streams of either kind, and the processor time of both.
+//! What the measurements between two processes stand on: a node in a thread, another process that
+//! answers, streams of either kind, and the processor time of both.
 //!
 //! Invariant: a node, a process and a thread of a core end with the value that stands for them.
 
@@ -111,7 +112,8 @@ impl Peer {
         Ok(both)
     }
 
-    /// Does something again and again for some time; each time it is `operations` operations. The clock is looked at after each `batch`.
+    /// Does something again and again for some time; each time it is `operations` operations. The
+    /// clock is looked at after each `batch`.
     pub(super) fn timed(
         &self,
         time: Duration,
@@ -169,7 +171,8 @@ pub(super) fn on_core<R: Send>(core: usize, work: impl FnOnce() -> Result<R, Fai
     })
 }
 
-/// The other process's part: says where it listens, for plain TCP and for streams that may move, and answers each connection in a thread until standard input closes.
+/// The other process's part: says where it listens, for plain TCP and for streams that may move,
+/// and answers each connection in a thread until standard input closes.
 pub(super) fn serve(
     context: &Arc<Context>,
     answer: impl Fn(Box<dyn Both>) + Clone + Send + 'static,

@@ -1,7 +1,9 @@
 //! Real programs, with and without `vmmc exec` at both ends, in turns: what users see.
 //!
-//! Invariant: both sides of a ratio are the same programs with the same arguments, one run after the other; only `vmmc exec` differs. Processor time is that of the server with
-//! all its processes and of the client, its start included. A program that is not installed is named, and its workloads are left out.
+//! Invariant: both sides of a ratio are the same programs with the same arguments, one run after
+//! the other; only `vmmc exec` differs. Processor time is that of the server with all its processes
+//! and of the client, its start included. A program that is not installed is named, and its
+//! workloads are left out.
 
 use super::{Way, World, median};
 use crate::args::Bench;
@@ -387,7 +389,8 @@ fn wrk(said: &str) -> Option<(f64, f64)> {
     Some((operations, rate))
 }
 
-/// `number of transactions actually processed: 9000` and `tps = 4500.1 (without initial connection time)`.
+/// `number of transactions actually processed: 9000` and `tps = 4500.1 (without initial connection
+/// time)`.
 fn pgbench(said: &str) -> Option<(f64, f64)> {
     let after = |words: &str| said.lines().find_map(|line| line.strip_prefix(words)).map(str::trim);
     let operations = after("number of transactions actually processed:")?.split('/').next()?.parse().ok()?;
@@ -464,7 +467,8 @@ impl Outcome {
         (ratios.iter().copied().fold(f64::MAX, f64::min), ratios.iter().copied().fold(f64::MIN, f64::max))
     }
 
-    /// Whether it was measured, and is as good as it should be; one that was left out is no failure.
+    /// Whether it was measured, and is as good as it should be; one that was left out is no
+    /// failure.
     pub(super) fn is_missed(&self) -> bool {
         let cpu = self.workload.cpu_most.is_none_or(|most| self.cpu_ratio() <= most);
         self.pairs.is_ok() && !(self.rate_ratio() >= self.workload.rate_least && cpu)

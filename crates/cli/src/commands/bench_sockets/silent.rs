@@ -1,7 +1,8 @@
 //! What connections cost that say nothing: memory, processors, and a busy one beside them.
 //!
-//! Invariant: all of them are upgraded before anything is measured. At the other side some have a thread each that sleeps in a receive, as in a server with threads; the
-//! others are in one event loop. On this side nobody waits for them.
+//! Invariant: all of them are upgraded before anything is measured. At the other side some have a
+//! thread each that sleeps in a receive, as in a server with threads; the others are in one event
+//! loop. On this side nobody waits for them.
 
 use super::{Case, PARK, Way, World, median};
 use crate::args::Bench;
@@ -80,7 +81,8 @@ pub(super) fn measure(world: &World, bench: &Bench, time: Duration) -> Result<Ve
     Ok(vec![Special::beside(some, alone, beside), Special::silent(many, taken, cpu)])
 }
 
-/// Opens connections that say nothing once they are upgraded, until there are so many; fewer, and the reason is printed, on a system that allows fewer descriptors or threads.
+/// Opens connections that say nothing once they are upgraded, until there are so many; fewer, and
+/// the reason is printed, on a system that allows fewer descriptors or threads.
 fn fall_silent(world: &World, silent: &mut Vec<Box<dyn super::Both>>, count: usize) -> Result<(), Failure> {
     let (_, core) = core_pair();
     while silent.len() < count {
@@ -112,7 +114,8 @@ fn shared_memory_bytes() -> u64 {
     line.trim().trim_end_matches(" kB").parse::<u64>().unwrap_or(0) * 1024
 }
 
-/// The other side's event loop: it waits for all silent connections as a server does, in the ring and in the kernel.
+/// The other side's event loop: it waits for all silent connections as a server does, in the ring
+/// and in the kernel.
 pub(super) struct Parked {
     epoll: OwnedFd,
     set: ReadySet,

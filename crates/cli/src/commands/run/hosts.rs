@@ -1,6 +1,7 @@
 //! Where ranks go: the file of hosts, and how ranks are spread over nodes.
 //!
-//! Invariant: ranks are counted through the nodes in the order of the file; every rank has a place or the command ends before anything is started.
+//! Invariant: ranks are counted through the nodes in the order of the file; every rank has a place
+//! or the command ends before anything is started.
 
 use crate::failure::Failure;
 use std::path::Path;

@@ -1,6 +1,8 @@
-//! `vmmc run`: starts a program many times, on one node or several, shows what it prints and reports how it ended.
+//! `vmmc run`: starts a program many times, on one node or several, shows what it prints and
+//! reports how it ended.
 //!
-//! Invariant: when this command ends, in whatever way, nothing of the job goes on: it tells the supervisors, or they see that it is gone.
+//! Invariant: when this command ends, in whatever way, nothing of the job goes on: it tells the
+//! supervisors, or they see that it is gone.
 
 mod hosts;
 mod nodes;
@@ -174,7 +176,8 @@ impl Watch {
         self.fail(code, format!("rank {rank} on node {node} {exit}"));
     }
 
-    /// The first failure decides how the command ends; later ones, of ranks that were ended for it, are told with --verbose.
+    /// The first failure decides how the command ends; later ones, of ranks that were ended for it,
+    /// are told with --verbose.
     fn fail(&mut self, code: u8, text: String) {
         match &self.failure {
             None => self.failure = Some(Failure::Rank { code, text }),

@@ -1,6 +1,7 @@
 //! Nodes for one job, on this machine: `vmmc run --nodes K`.
 //!
-//! Invariant: they end with the job; if this process is killed they end by themselves shortly after their last process.
+//! Invariant: they end with the job; if this process is killed they end by themselves shortly after
+//! their last process.
 
 use super::hosts::Host;
 use crate::commands::attach;

@@ -1,6 +1,7 @@
 //! What ranks print: to our own streams with the rank before each line, or into files.
 //!
-//! Invariant: a line of one rank is never torn by a line of another one; nothing is lost while the reader is there; waiting for a slow reader ends with an interrupt.
+//! Invariant: a line of one rank is never torn by a line of another one; nothing is lost while the
+//! reader is there; waiting for a slow reader ends with an interrupt.
 
 use crate::args::run::Run;
 use crate::failure::Failure;

@@ -1,6 +1,8 @@
-//! All processes below the supervisor: those that it started, and those that came to it because their parents ended.
+//! All processes below the supervisor: those that it started, and those that came to it because
+//! their parents ended.
 //!
-//! Invariant: after [`Children::end_by_force`] none is left, short of a process that forks faster than it can be killed for as long as we try.
+//! Invariant: after [`Children::end_by_force`] none is left, short of a process that forks faster
+//! than it can be killed for as long as we try.
 
 use crate::limits::{SUPERVISOR_KILL_PAUSE, SUPERVISOR_KILL_TIME};
 use rustix::process::{Pid, Signal, WaitOptions};

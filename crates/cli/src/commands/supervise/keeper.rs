@@ -1,13 +1,16 @@
-//! The keeper: the process between a node's daemon and a supervisor, which is there for the moment when both are killed at once.
+//! The keeper: the process between a node's daemon and a supervisor, which is there for the moment
+//! when both are killed at once.
 //!
 //! ```text
 //!   daemon ── keeper ── supervisor ── ranks ── what they start
 //! ```
 //!
-//! What the dead leave behind comes to the nearest subreaper that lives, and each of the first three is one: of two that are killed, the third ends the rest. The keeper
-//! has another name in lists of processes than the other two, so that `killall vmmc` leaves it to its work.
+//! What the dead leave behind comes to the nearest subreaper that lives, and each of the first
+//! three is one: of two that are killed, the third ends the rest. The keeper has another name in
+//! lists of processes than the other two, so that `killall vmmc` leaves it to its work.
 //!
-//! Invariant: it does nothing before the supervisor ends but pass signals on; it ends after all that was below it.
+//! Invariant: it does nothing before the supervisor ends but pass signals on; it ends after all
+//! that was below it.
 
 use super::Signals;
 use super::children::Children;

@@ -1,6 +1,7 @@
 //! From the bytes that a process prints to whole lines.
 //!
-//! Invariant: every byte comes out once and in order; at most [`LINE_BYTES_MAX`] bytes and one read are held.
+//! Invariant: every byte comes out once and in order; at most [`LINE_BYTES_MAX`] bytes and one read
+//! are held.
 
 use crate::limits::LINE_BYTES_MAX;
 

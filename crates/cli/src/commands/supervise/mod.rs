@@ -1,13 +1,16 @@
-//! `vmmc supervise`: the process that a node starts for each job, and that starts, watches and ends the job's ranks on its node.
+//! `vmmc supervise`: the process that a node starts for each job, and that starts, watches and ends
+//! the job's ranks on its node.
 //!
 //! ```text
 //!   launcher ──link──▶ supervisor ── fork, exec ──▶ ranks (each a process group of its own)
 //!            ◀─────────          ◀── pipes, SIGCHLD ──
 //! ```
 //!
-//! Invariant: nothing that a rank started outlives the supervisor's regular end. It is the subreaper of all of it, so also what has left its parents comes to it; it ends
-//! everything when the launcher's side of the link or its node has gone. Killed itself, it takes the ranks along (the kernel kills them with it), and what they had started
-//! comes to its [`keeper`], which kills it.
+//! Invariant: nothing that a rank started outlives the supervisor's regular end. It is the
+//! subreaper of all of it, so also what has left its parents comes to it; it ends everything when
+//! the launcher's side of the link or its node has gone. Killed itself, it takes the ranks along
+//! (the kernel kills them with it), and what they had started comes to its [`keeper`], which kills
+//! it.
 
 mod children;
 mod keeper;
@@ -107,7 +110,8 @@ fn meet(session: &Session, service: &str) -> Result<Link, LinkError> {
             Some(Order::Hello { node, inbox }) => break (node, inbox),
             Some(_) => return Err(LinkError::Protocol { what: "an order before hello".into() }),
             None if Instant::now() < look_at => std::thread::sleep(Duration::from_micros(200)),
-            // The launcher waited for this export, so it imports it from its first moment to the launcher's end.
+            // The launcher waited for this export, so it imports it from its first moment to the
+            // launcher's end.
             None if !link.is_imported()? => return Err(LinkError::Gone),
             None if start.elapsed() >= SUPERVISOR_HELLO => return Err(LinkError::Protocol { what: "nothing".into() }),
             None => look_at = Instant::now() + SUPERVISOR_LOOK,
@@ -311,7 +315,8 @@ impl Supervisor {
         }
     }
 
-    /// Sleeps until something can be done, or for a short while: the end of a node makes nothing readable.
+    /// Sleeps until something can be done, or for a short while: the end of a node makes nothing
+    /// readable.
     fn sleep(&self) {
         let nap = match &self.end {
             Some(_) => SUPERVISOR_LOOK / 10,

@@ -1,6 +1,7 @@
 //! One rank: its process, and its three streams.
 //!
-//! Invariant: all pipes are non-blocking on our side; what a rank does not read is bounded by what the launcher may send ahead.
+//! Invariant: all pipes are non-blocking on our side; what a rank does not read is bounded by what
+//! the launcher may send ahead.
 
 use super::lines::Lines;
 use crate::limits::{SUPERVISOR_DRAIN_READS, SUPERVISOR_READ_BYTES};

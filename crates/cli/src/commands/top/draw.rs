@@ -294,7 +294,8 @@ mod tests {
         screen.press(KeyEvent::new(code, KeyModifiers::NONE), 2)
     }
 
-    /// The line of the screen on which the first of these words stands before the second in the column of programs.
+    /// The line of the screen on which the first of these words stands before the second in the
+    /// column of programs.
     fn first_program(lines: &[String]) -> &str {
         let at = lines.iter().position(|line| line.starts_with("process")).expect("a head");
         lines[at + 1].split_whitespace().nth(2).expect("a program")

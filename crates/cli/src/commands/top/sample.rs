@@ -1,6 +1,7 @@
 //! What `vmmc top` shows: descriptions of nodes, and rates between two of them.
 //!
-//! Invariant: a rate is the difference of two counters of the same run of a node over the time between them; a node that was restarted starts anew.
+//! Invariant: a rate is the difference of two counters of the same run of a node over the time
+//! between them; a node that was restarted starts anew.
 
 use crate::commands::attach;
 use crate::failure::Failure;
@@ -137,8 +138,8 @@ impl Sampler {
     }
 }
 
-/// Names under which a user finds a node: its own, and those of root, as for every session. One that does not serve this
-/// user disappears when it is looked at.
+/// Names under which a user finds a node: its own, and those of root, as for every session. One
+/// that does not serve this user disappears when it is looked at.
 fn names(listening: Vec<(u32, String)>, uid: u32) -> Vec<String> {
     let usable = listening.into_iter().filter(|(owner, _)| *owner == uid || *owner == 0);
     let mut names: Vec<String> = usable.map(|(_, name)| name).collect();

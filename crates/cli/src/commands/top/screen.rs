@@ -1,6 +1,7 @@
 //! What the person in front of `vmmc top` has chosen: a node, an order, the help.
 //!
-//! Invariant: a key changes this state and nothing else, so that tests press keys without a terminal.
+//! Invariant: a key changes this state and nothing else, so that tests press keys without a
+//! terminal.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use std::cmp::Ordering;

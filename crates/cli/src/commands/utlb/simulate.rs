@@ -1,6 +1,7 @@
 //! `vmmc utlb simulate`: every combination of the values given, on all cores.
 //!
-//! Invariant: each run streams the traces anew, so memory does not grow with their length; rows are in the order of the flags.
+//! Invariant: each run streams the traces anew, so memory does not grow with their length; rows are
+//! in the order of the flags.
 
 use super::trace::open;
 use super::{profile, save};

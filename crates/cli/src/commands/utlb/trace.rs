@@ -101,7 +101,8 @@ fn info(trace: &str, format: Option<&str>, json: bool) -> Result<(), Failure> {
     crate::output(&format!("{}\n{} records in {seconds:.3} s\n", align(&head, &lines, 1), info.records))
 }
 
-/// The window that a process is in, the pages that it used in it, and the finished windows: (ms, pages).
+/// The window that a process is in, the pages that it used in it, and the finished windows: (ms,
+/// pages).
 type Windows = (u64, PageSet, Vec<(f64, f64)>);
 
 /// Distinct pages of each process in each hundredth of the trace.

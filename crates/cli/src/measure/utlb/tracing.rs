@@ -1,6 +1,7 @@
 //! What recording costs: the same transfers by two sessions, of which one writes a trace.
 //!
-//! Invariant: both move the same bytes between the same memories, in turns; the median of the rounds' differences beside that of the rounds without.
+//! Invariant: both move the same bytes between the same memories, in turns; the median of the
+//! rounds' differences beside that of the rounds without.
 
 use super::{BATCH, Memory, PAGE, keep, median, per_call};
 use crate::failure::Failure;

@@ -1,6 +1,8 @@
-//! Deliberate updates in one direction: the sender stores, the receiver waits for the last word only, as one-sided transfers are meant.
+//! Deliberate updates in one direction: the sender stores, the receiver waits for the last word
+//! only, as one-sided transfers are meant.
 //!
-//! Invariant: the clock stops when the receiver has seen the word that follows the last message, so every byte has arrived.
+//! Invariant: the clock stops when the receiver has seen the word that follows the last message, so
+//! every byte has arrived.
 
 use super::{Attached, TaskError};
 use crate::limits::TRANSFERS;
@@ -58,7 +60,8 @@ impl Flow for Stream<'_> {
 }
 
 impl Stream<'_> {
-    /// Waits for the end of a stream. Between nodes the library's wait leaves the processor to the nodes, which move the bytes; on one node nobody else needs it.
+    /// Waits for the end of a stream. Between nodes the library's wait leaves the processor to the
+    /// nodes, which move the bytes; on one node nobody else needs it.
     fn await_stream(&self) -> Result<(), TaskError> {
         if self.import.explain().path == Path::Mapped {
             return self.attached.await_word(&self.export, 0, self.streams);

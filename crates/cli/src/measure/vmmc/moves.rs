@@ -1,4 +1,5 @@
-//! Moving a file, of any size, in pieces through a ring of slots: by deliberate update into the receiver's memory, or by remote fetch from the sender's.
+//! Moving a file, of any size, in pieces through a ring of slots: by deliberate update into the
+//! receiver's memory, or by remote fetch from the sender's.
 //!
 //! ```text
 //!   leader                                             follower
@@ -8,7 +9,8 @@
 //!           head ◀────────────────────────────── send ── "I have n pieces"
 //! ```
 //!
-//! Invariant: `taken <= announced <= taken + PIECES` on both sides, so no slot is overwritten before it was taken.
+//! Invariant: `taken <= announced <= taken + PIECES` on both sides, so no slot is overwritten
+//! before it was taken.
 
 use super::{Attached, TaskError, settle};
 use crate::limits::{PIECE_BYTES, PIECES, PROGRESS_PAUSE};
@@ -101,7 +103,8 @@ impl Mover<'_> {
                 let from = piece % PIECES * PIECE_BYTES;
                 buffer.write(from, bytes).map_err(TaskError::vmmc)?;
                 let range = from..from + bytes.len() as u64;
-                // The transfer's end need not be awaited: the announcement comes after it, and the slot of the buffer is free once that was taken.
+                // The transfer's end need not be awaited: the announcement comes after it, and the
+                // slot of the buffer is free once that was taken.
                 let options = vmmc::SendOptions::default();
                 drop(self.import.send_from_async(buffer, range, slot(piece), options).map_err(TaskError::vmmc)?);
             }

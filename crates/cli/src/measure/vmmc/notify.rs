@@ -1,7 +1,7 @@
 //! Notification of a blocked thread: from before the send to the thread running.
 //!
-//! Invariant: the receiver has blocked in the kernel when the clock starts: the library polls for a while before it blocks, and that time is waited out on
-//! top of the time asleep.
+//! Invariant: the receiver has blocked in the kernel when the clock starts: the library polls for a
+//! while before it blocks, and that time is waited out on top of the time asleep.
 
 use super::{Attached, TaskError, settle};
 use crate::limits::PARTNER_WAIT;

@@ -1,6 +1,7 @@
 //! Operations of one side: fetch, atomics, import. The other side only owns the memory.
 //!
-//! Invariant: the follower keeps its export, and its node running, until the leader says that it is done.
+//! Invariant: the follower keeps its export, and its node running, until the leader says that it is
+//! done.
 
 use super::{Attached, TaskError, name, settle};
 use crate::limits::{PARTNER_WAIT, SAMPLES_MAX, SAMPLES_MIN};

@@ -1,6 +1,8 @@
-//! Transfer redirection [NT §3.2]: from the send until the receiver has the data where it wants it and has said so.
+//! Transfer redirection [NT §3.2]: from the send until the receiver has the data where it wants it
+//! and has said so.
 //!
-//! Invariant: in every round the data ends up in the receiver's own buffer, by whichever way is measured.
+//! Invariant: in every round the data ends up in the receiver's own buffer, by whichever way is
+//! measured.
 
 use super::{Attached, TaskError, settle};
 use crate::limits::{SAMPLES_MAX, SAMPLES_MIN};
@@ -10,7 +12,8 @@ use crate::measure::task::{RedirectWhen, Role, Task};
 use std::time::Instant;
 use vmmc::{Buffer, Export, Import, Redirection, Rights};
 
-/// Words of the leader's export: the follower has the data of this round; the follower is ready for this round.
+/// Words of the leader's export: the follower has the data of this round; the follower is ready for
+/// this round.
 const HAS: u64 = 0;
 const READY: u64 = 64;
 /// Round number that ends the measurement.

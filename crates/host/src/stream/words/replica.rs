@@ -1,7 +1,10 @@
-//! One connection in two slots, one on each of two nodes: what an end says about itself, taken out of its own slot and put into the other.
+//! One connection in two slots, one on each of two nodes: what an end says about itself, taken out
+//! of its own slot and put into the other.
 //!
-//! Invariant: what an end writes is only written by that end in its own replica, and only by the node in the other one. What was seen before the tail was read is no
-//! newer than the bytes up to that tail, so whoever puts bytes, then tail, then the rest in place shows a state in which the end once was.
+//! Invariant: what an end writes is only written by that end in its own replica, and only by the
+//! node in the other one. What was seen before the tail was read is no newer than the bytes up to
+//! that tail, so whoever puts bytes, then tail, then the rest in place shows a state in which the
+//! end once was.
 
 use super::{DirectionWords, SlotWords};
 use crate::atomics::{Ordering, fence};
@@ -78,8 +81,9 @@ impl SideWords {
 }
 
 impl DirectionWords {
-    /// Epoch and boundary that belong together. The sending end does not announce another change before the receiving one has followed the last, so a pair that did not
-    /// change while it was read is one.
+    /// Epoch and boundary that belong together. The sending end does not announce another change
+    /// before the receiving one has followed the last, so a pair that did not change while it was
+    /// read is one.
     fn change_announced(&self) -> (u64, u64) {
         loop {
             let epoch = self.epoch.load(Ordering::Acquire);
@@ -117,7 +121,8 @@ impl SlotWords {
         }
     }
 
-    /// Puts what an end says on its own node into this replica; the bytes up to its tail are there. Passes the fence that the look at sleepers needs.
+    /// Puts what an end says on its own node into this replica; the bytes up to its tail are there.
+    /// Passes the fence that the look at sleepers needs.
     pub fn set_side(&self, end: usize, side: &SideWords) {
         let (from, to, own) = (&self.directions[end], &self.directions[1 - end], &self.ends[end]);
         own.soon.store(side.soon, Ordering::Release);

@@ -8,9 +8,11 @@
 //!   replica                             ══ news ══▶ replica                            (and the other way round)
 //! ```
 //!
-//! Invariant: two ends are taken for one connection only if their addresses mirror each other, and each node exchanges sealed packets with the other one at just the
-//! address that its own end has as its peer's. So that address leads to the other node, and not to somebody who has the same numbers elsewhere. A connection belongs to a
-//! session of the engine, and ends with it. Source: docs/sockets.md.
+//! Invariant: two ends are taken for one connection only if their addresses mirror each other, and
+//! each node exchanges sealed packets with the other one at just the address that its own end has
+//! as its peer's. So that address leads to the other node, and not to somebody who has the same
+//! numbers elsewhere. A connection belongs to a session of the engine, and ends with it. Source:
+//! docs/sockets.md.
 
 use super::holders::Holders;
 use super::quota::Quota;
@@ -255,7 +257,8 @@ impl Sockets {
         worked
     }
 
-    /// Whether [`serve_between`](Self::serve_between) has something to do although no bell has rung since.
+    /// Whether [`serve_between`](Self::serve_between) has something to do although no bell has rung
+    /// since.
     pub(in crate::station) fn prepare_sleep_between(&self) -> bool {
         let own = self.clients.values().filter_map(|client| client.node_bells.as_ref());
         own.fold(false, |any, own| any | own.bells.arm(BELL))
@@ -573,7 +576,8 @@ impl Sockets {
         }
     }
 
-    /// All known holders of an end have gone. True: the end is one here whose other end is on another node.
+    /// All known holders of an end have gone. True: the end is one here whose other end is on
+    /// another node.
     pub(super) fn hint_other_node(&mut self, place: Place, ended: bool) -> bool {
         let Some((id, link)) = self.between.link_at(place).filter(|(_, link)| link.place == place) else {
             return false;
@@ -600,7 +604,8 @@ impl Sockets {
         true
     }
 
-    /// The end here was released: the other node hears of it behind the last bytes. True: the slot is not to be freed yet.
+    /// The end here was released: the other node hears of it behind the last bytes. True: the slot
+    /// is not to be freed yet.
     pub(super) fn release_between(&mut self, place: Place, abandoned: bool) -> bool {
         let Some((id, link)) = self.between.link_at(place) else { return false };
         link.due.released = true;

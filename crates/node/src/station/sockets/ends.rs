@@ -1,7 +1,8 @@
 //! Ends of connections change hands: fork, exec, passing, release, death.
 //!
-//! Invariant: the node's word about a death is a hint. The other end asks its kernel socket, which is closed only when the last descriptor anywhere is, so a process
-//! that the node does not know of can hold an end without harm.
+//! Invariant: the node's word about a death is a hint. The other end asks its kernel socket, which
+//! is closed only when the last descriptor anywhere is, so a process that the node does not know of
+//! can hold an end without harm.
 
 use super::{Client, Sockets};
 
@@ -99,7 +100,8 @@ impl Sockets {
         }
     }
 
-    /// A socket that came from elsewhere, in the hand of its new holder, of whom only its user is asked: who is of the same user could have it anyway.
+    /// A socket that came from elsewhere, in the hand of its new holder, of whom only its user is
+    /// asked: who is of the same user could have it anyway.
     pub(super) fn adopt(&mut self, index: usize, connection: u64, cookie: u64) {
         let known = self.by_cookie.get(&cookie).copied();
         let uid = self.clients[&index].uid;
@@ -116,7 +118,8 @@ impl Sockets {
         self.tell(index, news, Vec::new());
     }
 
-    /// Counts a process among the holders of an end. False: it is of another user, or there are too many.
+    /// Counts a process among the holders of an end. False: it is of another user, or there are too
+    /// many.
     fn add_holder(&mut self, index: usize, place: Place) -> bool {
         let (process, uid) = (self.clients[&index].process, self.clients[&index].uid);
         let Some(link) = self.slabs.link(place).filter(|link| link.user == uid) else { return false };
@@ -141,7 +144,8 @@ impl Sockets {
         }
     }
 
-    /// A process holds an end no more. The others may have died before: then the peer learns from its kernel, and needs a hint to ask it.
+    /// A process holds an end no more. The others may have died before: then the peer learns from
+    /// its kernel, and needs a hint to ask it.
     pub(super) fn let_go(&mut self, now: Time, index: usize, place: Place) {
         let process = self.client(index).process;
         let Some(link) = self.slabs.link(place) else { return };
@@ -156,7 +160,8 @@ impl Sockets {
         }
         let (last, secret) = (holders.is_empty(), link.secret);
         if self.client(index).ends.remove(&place) && last {
-            // Not at once: the child of a fork says that it holds the end about when its parent lets go of it.
+            // Not at once: the child of a fork says that it holds the end about when its parent
+            // lets go of it.
             self.orphans.add(place, Orphan { secret, since: now, hints: 1, process, watch: None });
         }
     }
@@ -235,7 +240,8 @@ impl Sockets {
         self.serve_orphans(now);
     }
 
-    /// Takes processes that have ended from the lists of holders: some ends of each, as many as a turn allows.
+    /// Takes processes that have ended from the lists of holders: some ends of each, as many as a
+    /// turn allows.
     fn see_off(&mut self) {
         let mut left = SOCKET_ENDS_PER_TURN;
         while left > 0 {
@@ -269,7 +275,8 @@ impl Sockets {
         }
     }
 
-    /// Lets slabs go that a process which has ended shared with another, and that no connection is in any more; the other unmaps them. Some in a turn.
+    /// Lets slabs go that a process which has ended shared with another, and that no connection is
+    /// in any more; the other unmaps them. Some in a turn.
     fn forget_idle(&mut self) {
         for idle in self.slabs.take_idle(SOCKET_SLABS_PER_TURN) {
             for process in idle.pair {
@@ -282,7 +289,8 @@ impl Sockets {
         }
     }
 
-    /// Tells the peers of orphaned ends to ask their kernel; forgets ends that nobody claims. As much as a turn allows.
+    /// Tells the peers of orphaned ends to ask their kernel; forgets ends that nobody claims. As
+    /// much as a turn allows.
     pub(in crate::station) fn serve_orphans(&mut self, now: Time) {
         self.see_off();
         // Each process is asked once.

@@ -1,6 +1,7 @@
 //! The service as the station drives it: messages in and out on control sockets.
 //!
-//! Invariant: a connection is a sockets client or a process of the engine, never both; a client that breaks the rules loses its connection, and nobody else notices.
+//! Invariant: a connection is a sockets client or a process of the engine, never both; a client
+//! that breaks the rules loses its connection, and nobody else notices.
 
 use super::Misbehaved;
 use crate::limits::{DESCRIPTORS_PER_SOCKETS_CLIENT, SOCKET_LAST_WORDS_MAX};
@@ -79,8 +80,9 @@ impl Station {
         Ok(attached)
     }
 
-    /// What a client said before it went, and nobody has read: that it let an end go must be known before it is taken for a holder that died, and whoever it rang is to
-    /// wake. What it wanted for itself it does not want any more.
+    /// What a client said before it went, and nobody has read: that it let an end go must be known
+    /// before it is taken for a holder that died, and whoever it rang is to wake. What it wanted
+    /// for itself it does not want any more.
     pub(in crate::station) fn hear_out(&mut self, now: Time, index: usize, uid: u32, channel: &Channel) {
         for _ in 0..SOCKET_LAST_WORDS_MAX {
             if self.closers.is_stuck(uid) {
@@ -149,7 +151,8 @@ impl Station {
         }
         for index in self.sockets.take_new_bells() {
             if let Some(bell) = self.sockets.node_bell(index) {
-                // Without it the node hears of what the client sends when it looks for another reason.
+                // Without it the node hears of what the client sends when it looks for another
+                // reason.
                 let _ = self.watch(bell, index, Readable::Bell);
             }
         }

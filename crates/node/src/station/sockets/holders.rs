@@ -1,7 +1,8 @@
 //! Which processes are known to hold an end, and how often each.
 //!
-//! Invariant: a process is in the list once, with its count; the list is bounded. A holder that is not in it is one that the node does not know of, which is allowed: the
-//! kernel's socket is the truth about life and death.
+//! Invariant: a process is in the list once, with its count; the list is bounded. A holder that is
+//! not in it is one that the node does not know of, which is allowed: the kernel's socket is the
+//! truth about life and death.
 
 use crate::limits::SOCKET_HOLDERS_MAX;
 

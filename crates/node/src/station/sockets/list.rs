@@ -1,6 +1,7 @@
 //! What `vmmc sockets` shows.
 //!
-//! Invariant: figures come from the shared words, so they are claims of the two processes, shown and nothing else.
+//! Invariant: figures come from the shared words, so they are claims of the two processes, shown
+//! and nothing else.
 
 use super::Sockets;
 use super::slabs::Link;
@@ -14,7 +15,8 @@ use vmmc_host::stream::{EndWords, Endpoints, Slot};
 use vmmc_nic::Engine;
 
 impl Sockets {
-    /// Processes of another version, then connections, upgraded ones first, as many as fit a message; and how many there are.
+    /// Processes of another version, then connections, upgraded ones first, as many as fit a
+    /// message; and how many there are.
     pub(in crate::station) fn list(&self, engine: Option<&Engine>) -> (Vec<SocketInfo>, u64) {
         let upgraded = self.slabs.links().flat_map(|(place, link, slot)| {
             let ends = [0, 1].map(|end| self.describe(link, &slot, end));
@@ -118,7 +120,8 @@ fn plain(pid: u32, own: &Endpoints, reason: String) -> SocketInfo {
     }
 }
 
-/// Why an offer has found no counterpart. A connection within a machine has the same address twice, or loopback ones.
+/// Why an offer has found no counterpart. A connection within a machine has the same address twice,
+/// or loopback ones.
 fn why_plain(own: &Endpoints, peer: Option<u32>, uid: u32, node: bool) -> String {
     match peer {
         _ if node => "the peer does not use VMMC, or not enough yet".into(),

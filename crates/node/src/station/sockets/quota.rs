@@ -1,7 +1,8 @@
 //! How what the service gives out is divided among users.
 //!
-//! Invariant: a user may take more only while it would then hold no more than is still free, as with the tables of the node (`shares.rs`): so one user alone gets half, and
-//! whoever comes next always finds something.
+//! Invariant: a user may take more only while it would then hold no more than is still free, as
+//! with the tables of the node (`shares.rs`): so one user alone gets half, and whoever comes next
+//! always finds something.
 
 use std::collections::HashMap;
 
@@ -13,7 +14,8 @@ pub(super) struct Quota {
 }
 
 impl Quota {
-    /// Takes so much for a user, if all together stay within `max`. False: that is more than its share.
+    /// Takes so much for a user, if all together stay within `max`. False: that is more than its
+    /// share.
     pub(super) fn take(&mut self, uid: u32, much: u64, max: u64) -> bool {
         let own = self.users.get(&uid).copied().unwrap_or(0) + much;
         let fits = own <= max.saturating_sub(self.total);

@@ -1,6 +1,7 @@
 //! Slabs and their slots: who shares which.
 //!
-//! Invariant: a slab belongs to one pair of processes for its whole life; a slot is free, or has a link, never both.
+//! Invariant: a slab belongs to one pair of processes for its whole life; a slot is free, or has a
+//! link, never both.
 
 use super::between::NODE;
 use super::holders::Holders;
@@ -114,7 +115,8 @@ impl Record {
 }
 
 impl Slabs {
-    /// A free slot that a pair of processes of a user shares; none when memory is short, or the user has its share.
+    /// A free slot that a pair of processes of a user shares; none when memory is short, or the
+    /// user has its share.
     pub(super) fn take_slot(&mut self, mut pair: [u32; 2], user: u32) -> Option<(u64, u32)> {
         pair.sort_unstable();
         let of_pair = self.pairs.get(&pair).map_or(&[][..], Vec::as_slice);
@@ -182,7 +184,8 @@ impl Slabs {
         self.slabs.get(&slab).map(|record| record.user)
     }
 
-    /// Gives the direction from an end its large ring; false: there is no room for it, or it has it already.
+    /// Gives the direction from an end its large ring; false: there is no room for it, or it has it
+    /// already.
     pub(super) fn grow(&mut self, place: Place, now: Nanos) -> bool {
         self.grow_within(place, now, SOCKET_LARGE_BYTES_MAX)
     }
@@ -260,7 +263,8 @@ impl Slabs {
         }
     }
 
-    /// The connection has ended somehow, and somebody may still have the slot in use: it is not used again.
+    /// The connection has ended somehow, and somebody may still have the slot in use: it is not
+    /// used again.
     pub(super) fn abandon(&mut self, place: Place) {
         if let Some(record) = self.slabs.get_mut(&place.slab) {
             if let Some(link) = record.links.remove(&place.slot) {
@@ -270,7 +274,8 @@ impl Slabs {
         }
     }
 
-    /// A process has ended: no new connection will use its slabs, and each is let go once it has none.
+    /// A process has ended: no new connection will use its slabs, and each is let go once it has
+    /// none.
     pub(super) fn retire(&mut self, process: u32) {
         for id in self.of_process.remove(&process).unwrap_or_default() {
             let Some(record) = self.slabs.get_mut(&id).filter(|record| !record.retired) else { continue };

@@ -158,8 +158,8 @@ fn a_socket_is_claimed_by_its_user_by_root_or_by_whoever_is_seen_to_hold_it() {
     assert!(sockets.offers.is_empty() && sockets.client(0).offers.is_empty());
 }
 
-/// A client closes what it claims while the node looks whether it has it. Whoever drops the last copy of a socket that
-/// lingers waits, and that must never be the node.
+/// A client closes what it claims while the node looks whether it has it. Whoever drops the last
+/// copy of a socket that lingers waits, and that must never be the node.
 #[test]
 fn a_descriptor_that_is_closed_while_the_node_looks_at_it_holds_it_up_no_longer() {
     const LINGER: Duration = Duration::from_secs(3);

@@ -1,6 +1,7 @@
 //! To whom the sockets of this machine belong, as the kernel's tables say it.
 //!
-//! Invariant: read for a list that people look at, never to decide anything; a table that cannot be read is an empty one.
+//! Invariant: read for a list that people look at, never to decide anything; a table that cannot be
+//! read is an empty one.
 
 use crate::limits::SOCKET_TABLE_LINES_MAX;
 use std::collections::HashMap;
@@ -37,7 +38,8 @@ fn entry(line: &str) -> Option<((SocketAddr, SocketAddr), u32)> {
     Some(((local, remote), words.nth(4)?.parse().ok()?))
 }
 
-/// `0100007F:1F90`: words of four bytes in this machine's order, then the port. IPv4 in IPv6 clothes is undressed, as in [`Endpoints`].
+/// `0100007F:1F90`: words of four bytes in this machine's order, then the port. IPv4 in IPv6
+/// clothes is undressed, as in [`Endpoints`].
 fn address(text: &str) -> Option<SocketAddr> {
     let (ip, port) = text.split_once(':')?;
     let word = |i: usize| Some(u32::from_str_radix(ip.get(i * 8..i * 8 + 8)?, 16).ok()?.to_ne_bytes());

@@ -1,15 +1,18 @@
 //! Whose socket is it: the kernel's word about what a client claims.
 //!
-//! A client says which connected socket it has. It is believed if the kernel knows the socket under the same cookie, connected, and
+//! A client says which connected socket it has. It is believed if the kernel knows the socket under
+//! the same cookie, connected, and
 //!
 //! * it belongs to the client's user, or
 //! * the client is root, or
-//! * it belongs to somebody else, and the kernel shows it among the client's descriptors: a server that accepted as root and then became a user has such sockets.
+//! * it belongs to somebody else, and the kernel shows it among the client's descriptors: a server
+//!   that accepted as root and then became a user has such sockets.
 //!
-//! Invariant: nobody claims a connection of another user. What two processes of one user claim of each other's they could
-//! have had anyway. A look at a descriptor of another user never leaves the node with the last copy of it to close: any
-//! look holds the file for a moment, and its owner may close it meanwhile, so the node takes a copy of its own, which is
-//! closed where nobody waits ([`Copies`]). Source: docs/sockets.md.
+//! Invariant: nobody claims a connection of another user. What two processes of one user claim of
+//! each other's they could have had anyway. A look at a descriptor of another user never leaves the
+//! node with the last copy of it to close: any look holds the file for a moment, and its owner may
+//! close it meanwhile, so the node takes a copy of its own, which is closed where nobody waits
+//! ([`Copies`]). Source: docs/sockets.md.
 
 use super::Client;
 use rustix::process::{PidfdGetfdFlags, pidfd_getfd};
@@ -70,12 +73,13 @@ impl Witness {
     }
 }
 
-/// Whether the client has the socket under that number. Its process must live on behind the look: another one may have its id by then.
+/// Whether the client has the socket under that number. Its process must live on behind the look:
+/// another one may have its id by then.
 pub(super) fn is_held(client: &Client, descriptor: i32, socket: &KernelSocket, copies: &mut Copies) -> bool {
     let Some(watch) = client.watch.as_ref().filter(|_| descriptor >= 0) else { return false };
     let there = if client.uid == rustix::process::geteuid().as_raw() {
-        // Nobody whom the node serves needs to be kept from holding up its own user. This look is allowed where a copy is
-        // not (ptrace_scope of Yama).
+        // Nobody whom the node serves needs to be kept from holding up its own user. This look is
+        // allowed where a copy is not (ptrace_scope of Yama).
         let link = std::fs::read_link(format!("/proc/{}/fd/{descriptor}", client.pid));
         link.is_ok_and(|link| link.as_os_str() == format!("socket:[{}]", socket.inode).as_str())
     } else {

@@ -152,7 +152,8 @@ fn descriptors_that_could_hurt_are_refused() {
     assert_eq!(code(&region.share().unwrap(), 8192), RefusalCode::BadRegion);
     assert_eq!(code(&region.share().unwrap(), 0), RefusalCode::BadRegion);
     assert_eq!(code(&region.share_read_only().unwrap(), 4096), RefusalCode::BadRegion);
-    // Sealed, but others could write it through a descriptor for reading; or of pages that run out; or with a hole.
+    // Sealed, but others could write it through a descriptor for reading; or of pages that run out;
+    // or with a hole.
     for (flags, mode, there) in
         [(MemfdFlags::empty(), 0o777, 8192), (MemfdFlags::HUGETLB, 0o444, 0), (MemfdFlags::empty(), 0o444, 4096)]
     {

@@ -1,4 +1,5 @@
-//! Pinned memory: what a process says about addresses is a claim, and what it keeps from others is taken from it in time.
+//! Pinned memory: what a process says about addresses is a claim, and what it keeps from others is
+//! taken from it in time.
 
 use crate::testing::{Noise, Raw, World};
 use std::cell::RefCell;

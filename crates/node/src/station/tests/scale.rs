@@ -21,7 +21,8 @@ fn a_node_carries_what_is_promised() {
     let Ok(Answer::Info(info)) = processes[5].call(Call::Info { details: true }) else { panic!("no description") };
     assert_eq!(info.processes.len(), 64);
     assert!(!info.exports.is_empty() && !info.imports.is_empty(), "cut, not left out");
-    // An engine transfer still works in the crowd, and so does the end of an export with all its importers.
+    // An engine transfer still works in the crowd, and so does the end of an export with all its
+    // importers.
     let (grant, _) = processes[63].import(None, "e7", rights::WRITE);
     processes[63].send(grant.import, 8, &[1; 8], 1);
     assert_eq!(processes[63].completion().status, 0);

@@ -1,4 +1,5 @@
-//! What two threads, or a node in the middle of a call, make of an end that the kernel has spoken of.
+//! What two threads, or a node in the middle of a call, make of an end that the kernel has spoken
+//! of.
 //!
 //! Invariant: each test is one interleaving, of which real programs show one in thousands.
 
@@ -137,7 +138,8 @@ fn a_peer_that_ended_its_direction_in_the_kernel_behind_the_ring_still_receives(
     words.change(0);
     core.follow(ME, &kernel);
     assert!(words.reads_ring());
-    // It left the ring, sent the rest by the kernel and shut it down, and all of that came before anybody here looked.
+    // It left the ring, sent the rest by the kernel and shut it down, and all of that came before
+    // anybody here looked.
     words.change(0);
     complete(&slot);
     core.follow_hints(&kernel);

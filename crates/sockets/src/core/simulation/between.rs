@@ -1,9 +1,12 @@
-//! The same between two nodes: two replicas, messages that come when the script says so, a session that is lost.
+//! The same between two nodes: two replicas, messages that come when the script says so, a session
+//! that is lost.
 //!
-//! Checked: what comes out is a prefix of what went in. An end of the stream is heard only when all is there, a reset only when the session was lost or somebody was
-//! reset for it. When the script is over everything arrives, or a reset does; nobody sleeps on the ring for what has come, nobody is in the kernel for what went by the
-//! ring, and no node waits for a bell that was not rung. An end that asks for what is in the ring by the kernel goes on as somebody who reads nothing else, or stays
-//! what it is; either gets every byte, unless whoever had some of them is killed over it.
+//! Checked: what comes out is a prefix of what went in. An end of the stream is heard only when all
+//! is there, a reset only when the session was lost or somebody was reset for it. When the script
+//! is over everything arrives, or a reset does; nobody sleeps on the ring for what has come, nobody
+//! is in the kernel for what went by the ring, and no node waits for a bell that was not rung. An
+//! end that asks for what is in the ring by the kernel goes on as somebody who reads nothing else,
+//! or stays what it is; either gets every byte, unless whoever had some of them is killed over it.
 //!
 //! Invariant: as for the module above.
 
@@ -50,7 +53,8 @@ pub struct Totals {
     pub owed_bytes: u64,
     /// Those of them whose other end had left the ring by itself with bytes unread there.
     pub left_behind: u64,
-    /// Ends that asked, and whose connection was reset instead although the other end lived, and the session.
+    /// Ends that asked, and whose connection was reset instead although the other end lived, and
+    /// the session.
     pub refusals: u64,
 }
 
@@ -132,7 +136,8 @@ struct Side {
     over: bool,
     /// It died with bytes in its ring.
     robbed: bool,
-    /// About to become another program: it does nothing but see to that. How much was in the ring when it began.
+    /// About to become another program: it does nothing but see to that. How much was in the ring
+    /// when it began.
     asks: Option<u64>,
     /// The other end had left the ring by itself with bytes unread there.
     left_behind: bool,
@@ -482,7 +487,8 @@ impl World {
             return Ok(());
         }
         let there = &self.sides[1 - e];
-        // Nobody hears of a reset where the other end has gone: one that died over leaving the ring left copies behind.
+        // Nobody hears of a reset where the other end has gone: one that died over leaving the ring
+        // left copies behind.
         if !there.over && side.got == there.sent && !there.refused && self.wires[1 - e].holds_bytes() {
             return Err(format!("end {e} has got all {} bytes, and its close would be a reset", side.got));
         }
@@ -517,7 +523,8 @@ impl World {
         }
     }
 
-    /// A process wants to become another program, or gives the connection to one: as `hand_over_between` begins.
+    /// A process wants to become another program, or gives the connection to one: as
+    /// `hand_over_between` begins.
     fn ask_back(&mut self, e: usize) {
         let side = &self.sides[e];
         let busy = side.over || side.blocked || side.asleep || side.waits_for_room || side.asks.is_some();

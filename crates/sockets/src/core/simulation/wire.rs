@@ -1,6 +1,7 @@
 //! The kernel's stream between two ends, as far as the protocol asks for it.
 //!
-//! Invariant: bytes come in order and when [`Wire::deliver`] says so, and the end behind them. Source: [NT §4]; docs/sockets.md.
+//! Invariant: bytes come in order and when [`Wire::deliver`] says so, and the end behind them.
+//! Source: [NT §4]; docs/sockets.md.
 
 use super::super::{End, Kernel};
 use rustix::io::Errno;
@@ -8,7 +9,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
 
-/// Bytes that a direction of the kernel's stream holds at least, and that it holds more if it takes all that may be unread in a ring.
+/// Bytes that a direction of the kernel's stream holds at least, and that it holds more if it takes
+/// all that may be unread in a ring.
 const WIRE_BYTES: usize = 700;
 pub(in crate::core) const WIRE_BYTES_MORE: usize = 10_000;
 
