@@ -9,7 +9,7 @@
 //! timed, now and then.
 //!
 //! Invariant: how bytes are stored changes nothing but time. Source: measurements of
-//! docs/sockets.md.
+//! docs/measured.md.
 
 use crate::limits::{
     STORE_TRIAL_BYTES_MIN, STORE_TRIAL_EVERY, STORE_TRIAL_EVERY_MAX, STORES_BEFORE_TRIAL, STORES_PAST_CACHE_BYTES_MIN,

@@ -8,7 +8,7 @@
 //! a wake-up costs both processors more than most messages take.
 //!
 //! Invariant: a wait without sleep ends after [`LOOK_TIME`], or in the kernel three times
-//! [`KERNEL_LOOK_TIME`], give or take one yield. Source: measurements of docs/sockets.md.
+//! [`KERNEL_LOOK_TIME`], give or take one yield. Source: docs/measured.md.
 
 use crate::limits::{
     EARLY_LOOKS, KERNEL_LOOK_TIME, KERNEL_SKIPPED_WAITS_MAX, LOOK_TIME, NO_YIELD_WAITS, NO_YIELD_WAITS_MAX,

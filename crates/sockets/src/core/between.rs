@@ -14,8 +14,8 @@
 //! for than TCP. Whether they are is measured (`pace.rs`), for what a node's work costs depends on
 //! how many cores there are, and on who else wants them.
 //!
-//! Invariant: nothing here is asked of connections within a node. Source: docs/sockets.md, which
-//! has the measurements.
+//! Invariant: nothing here is asked of connections within a node. Source: docs/sockets.md; the
+//! measurements are in docs/measured.md.
 
 use super::back::WayBack;
 use super::pace::Pace;
