@@ -130,7 +130,8 @@ fn tests() -> Outcome {
 }
 
 fn loom() -> Outcome {
-    let mut command = cargo(&["test", "--package", "vmmc-host", "--lib", "--release", "--target-dir"]);
+    let mut command =
+        cargo(&["test", "--package", "vmmc-host", "--package", "vmmc-stream", "--lib", "--release", "--target-dir"]);
     command.arg(target_folder().join("loom"));
     command.env("RUSTFLAGS", "--cfg loom").env("LOOM_MAX_PREEMPTIONS", "3");
     alone(&target_folder().join("loom"), run("loom", command))
@@ -141,7 +142,17 @@ fn miri() -> Outcome {
         return Skipped("no Miri here; `rustup +nightly component add miri` brings it".into());
     }
     let mut command = Command::new("cargo");
-    command.args(["+nightly", "miri", "test", "--package", "vmmc-host", "--lib", "--target-dir"]);
+    command.args([
+        "+nightly",
+        "miri",
+        "test",
+        "--package",
+        "vmmc-host",
+        "--package",
+        "vmmc-stream",
+        "--lib",
+        "--target-dir",
+    ]);
     command.arg(target_folder().join("miri"));
     command.env("MIRIFLAGS", "-Zmiri-disable-isolation");
     alone(&target_folder().join("miri"), run("miri", command))

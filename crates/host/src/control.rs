@@ -6,12 +6,11 @@
 //! Invariant: a message is at most [`CONTROL_BYTES_MAX`](crate::limits::CONTROL_BYTES_MAX) bytes,
 //! and decoding foreign bytes gives a value or an error, never a panic.
 
-use crate::stream::messages::{SocketCall, SocketInfo, SocketNews};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Version of the interface between library and node. Both sides must have the same.
-pub const CONTROL_VERSION: u32 = 9;
+pub const CONTROL_VERSION: u32 = 10;
 
 /// What a process asks of its node. `serial` numbers are echoed so that a reply that comes after
 /// its deadline is recognised and dropped.
@@ -194,11 +193,26 @@ pub enum Call {
     },
     /// Ends the node. Only its own user (or root) may.
     Stop,
-    /// Stream sockets; on connections of their own, which never attach otherwise. Answers come as
-    /// [`Answer::Sockets`] with serial 0.
-    Sockets(SocketCall),
-    /// Connections that are upgraded or offered. Answer: [`Answer::SocketList`].
-    ListSockets,
+    /// A message for a service of the node, on a connection of its own, which never attaches
+    /// otherwise: the first one joins. Answers come as [`Answer::Service`] with serial 0.
+    Service {
+        /// Number of the service.
+        service: u16,
+        /// Version of its messages.
+        version: u16,
+        /// What is said, as the service defines it.
+        message: Vec<u8>,
+    },
+    /// A question to a service, which the node's own user or root may ask on any connection.
+    /// Answer: [`Answer::Service`].
+    Ask {
+        /// Number of the service.
+        service: u16,
+        /// Version of its messages.
+        version: u16,
+        /// What is asked, as the service defines it.
+        message: Vec<u8>,
+    },
 }
 
 /// Consecutive pages of a process.
@@ -304,14 +318,10 @@ pub enum Answer {
     },
     /// Description of the node.
     Info(Box<NodeInfo>),
-    /// News about stream sockets.
-    Sockets(SocketNews),
-    /// Connections, as many as fit a message, and how many there are.
-    SocketList {
-        /// The first of them.
-        sockets: Vec<SocketInfo>,
-        /// All.
-        total: u64,
+    /// What a service says, as it defines it.
+    Service {
+        /// The message.
+        message: Vec<u8>,
     },
 }
 
@@ -503,6 +513,8 @@ pub struct NodeInfo {
     pub embedded: bool,
     /// Counters by name.
     pub counters: Vec<(String, u64)>,
+    /// Figures of its services.
+    pub figures: Vec<FigureInfo>,
     /// Where it writes its log: a file, `journal`, `stderr`, or empty for none.
     pub log: String,
     /// The last things it had to say, refusals above all; for its owner only.
@@ -515,6 +527,17 @@ pub struct NodeInfo {
     pub exports: Vec<ExportInfo>,
     /// Imports; filled when details were asked for.
     pub imports: Vec<ImportInfo>,
+}
+
+/// One figure of a service.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, Default)]
+pub struct FigureInfo {
+    /// `SERVICE_what`; that of a counter, which only grows, ends in `_total`.
+    pub name: String,
+    /// What it counts, in a sentence.
+    pub help: String,
+    /// Its value.
+    pub value: u64,
 }
 
 /// One peer node.

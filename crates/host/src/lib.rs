@@ -47,6 +47,9 @@ pub mod memory;
 #[cfg(not(loom))]
 pub mod meters;
 #[cfg(not(loom))]
+pub mod os;
+pub mod overlay;
+#[cfg(not(loom))]
 pub mod pages;
 #[cfg(not(loom))]
 pub mod pin;
@@ -58,8 +61,9 @@ pub mod process;
 pub mod region;
 pub mod ring;
 #[cfg(not(loom))]
+pub mod section;
+#[cfg(not(loom))]
 pub mod stores;
-pub mod stream;
 pub mod text;
 #[cfg(not(loom))]
 pub mod udp;

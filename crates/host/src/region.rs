@@ -12,6 +12,7 @@
 use crate::copy;
 use crate::limits::{MEMORY_RESERVE_BYTES, REGION_BYTES_MAX, UNMAP_BYTES_MAX};
 use crate::memory;
+use crate::overlay::Words;
 use crate::stores::Store;
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
@@ -473,6 +474,20 @@ impl Region {
         Ok(())
     }
 
+    /// As [`write_by`](Self::write_by), but the bytes become visible in any order: for memory whose
+    /// length is told elsewhere, afterwards.
+    ///
+    /// # Panics
+    /// As [`write`](Self::write).
+    #[inline]
+    pub fn write_unordered(&self, how: Store, offset: u64, data: &[u8]) -> Result<(), OutOfBounds> {
+        assert_eq!(self.0.protection, Protection::ReadWrite, "write to a region mapped for reading");
+        self.check(offset, data.len() as u64)?;
+        // SAFETY: as for `write_by`.
+        unsafe { copy::bulk_by(how, data.as_ptr(), self.0.base.add(offset as usize), data.len()) };
+        Ok(())
+    }
+
     /// Loads bytes. If others store meanwhile, old and new bytes may be mixed.
     #[inline]
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), OutOfBounds> {
@@ -555,12 +570,28 @@ impl Region {
         Ok(unsafe { AtomicU32::from_ptr(self.0.base.add(offset as usize).cast()) })
     }
 
+    /// A structure of atomic words that lies at that offset; [`words!`](crate::words) declares one.
+    ///
+    /// # Panics
+    /// If the offset is not a multiple of the alignment of the structure, or the region is mapped
+    /// for reading only: the caller has laid it out.
+    #[inline]
+    pub fn overlay<W: Words>(&self, offset: u64) -> Result<&W, OutOfBounds> {
+        self.check(offset, size_of::<W>() as u64)?;
+        let is_fine = offset % align_of::<W>() as u64 == 0 && align_of::<W>() <= PAGE_BYTES;
+        assert!(is_fine && self.0.protection == Protection::ReadWrite, "a misplaced structure");
+        // SAFETY: in bounds and aligned (regions start on a page), and the mapping lives as long as
+        // `self`. The type consists of atomic words, for which every bit pattern is valid and
+        // concurrent change is allowed; what others store there is a claim to the caller.
+        Ok(unsafe { &*self.0.base.add(offset as usize).cast::<W>() })
+    }
+
     /// `count` consecutive words of the region as atomics.
     ///
     /// # Panics
     /// As for [`word`](Self::word).
     #[inline]
-    pub(crate) fn words(&self, offset: u64, count: usize) -> Result<&[AtomicU64], OutOfBounds> {
+    pub fn words(&self, offset: u64, count: usize) -> Result<&[AtomicU64], OutOfBounds> {
         self.check(offset, count as u64 * 8)?;
         assert_eq!(offset % 8, 0, "misaligned words");
         // SAFETY: as for `word`; AtomicU64 has the layout of u64, so a slice of them covers exactly

@@ -79,10 +79,7 @@ pub(crate) fn cluster_key(source: &KeySource) -> Result<Option<ClusterKey>, KeyE
 
 /// 32 random bytes of the kernel.
 pub(crate) fn random_bytes() -> Result<[u8; 32], KeyError> {
-    let mut bytes = [0; 32];
-    let path = Path::new("/dev/urandom");
-    fs::File::open(path).and_then(|mut f| f.read_exact(&mut bytes)).map_err(|e| failed(path, "read", &e))?;
-    Ok(bytes)
+    vmmc_host::os::random_bytes().map_err(|e| failed(Path::new("/dev/urandom"), "read", &e))
 }
 
 fn read_key(path: &Path) -> Result<Option<ClusterKey>, KeyError> {

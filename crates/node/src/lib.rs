@@ -37,6 +37,7 @@ pub mod limits;
 mod log;
 mod network;
 mod runner;
+mod services;
 pub mod station;
 #[cfg(test)]
 mod testing;

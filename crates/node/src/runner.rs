@@ -12,6 +12,7 @@ use crate::limits::{
     GOODBYE_TIME, OUTBOX_RETRY, PEER_TIMEOUT_MIN, SLEEP_MAX, STIR_EVERY,
 };
 use crate::network::Network;
+use crate::services;
 use crate::station::{ConnectionId, Station, StationConfig};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use std::net::SocketAddr;
@@ -84,10 +85,12 @@ impl Runner {
             embedded,
             pinned_pages_max: config.pinned_pages(),
             utlb: config.utlb,
-            sockets_between: config.sockets_between && !embedded,
+            messages: config.sockets_between && !embedded,
         };
         let start = now();
+        let services = services::all(&station);
         let mut station = Station::new(station, random_bytes()?, start)?;
+        services.into_iter().for_each(|service| station.add_service(service));
         for peer in &config.peers {
             station.add_peer(start, peer)?;
         }

@@ -17,10 +17,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use vmmc_host::control::{Answer, CONTROL_VERSION, Call, Grant, NodeEvent, Reply, Request, decode, encode, rights};
 use vmmc_host::region::PAGE_BYTES;
-use vmmc_host::stream::Bells;
-use vmmc_host::stream::messages::{SocketCall, SocketNews};
 use vmmc_host::{Attachment, Channel};
 use vmmc_node::{Embedded, KeySource, NodeConfig};
+use vmmc_stream::Bells;
+use vmmc_stream::messages::{SocketCall, SocketNews};
 
 /// Users that own nothing here.
 const ONE_USER: u32 = 54_321;
@@ -79,7 +79,7 @@ fn of_answer(answer: &Answer, fds: Vec<OwnedFd>) -> Vec<Handed> {
         Answer::Imported(Grant { mapped: Ok(()), .. }) => {
             name("`Imported` to read", ["region", "gate table", "bell", "wake sender"], fds)
         }
-        Answer::Sockets(news) => of_socket_news(news, fds),
+        Answer::Service { .. } => of_socket_news(&SocketNews::of(answer).unwrap(), fds),
         Answer::Imported(_)
         | Answer::Done
         | Answer::Region { .. }
@@ -89,8 +89,7 @@ fn of_answer(answer: &Answer, fds: Vec<OwnedFd>) -> Vec<Handed> {
         | Answer::Redirected { .. }
         | Answer::Redirection(_)
         | Answer::Pong { .. }
-        | Answer::Info(_)
-        | Answer::SocketList { .. } => name("an answer", [], fds),
+        | Answer::Info(_) => name("an answer", [], fds),
     }
 }
 
@@ -185,9 +184,9 @@ fn handed_between_nodes() -> Vec<Handed> {
         .map(|name| raw::wait(&nap, || Channel::try_connect(&vmmc_host::channel::node_socket_name(uid, name)).ok()));
     for (client, end) in clients.iter().zip(&ends) {
         let bells = Bells::create().unwrap().share().unwrap();
-        say(client, &Call::Sockets(SocketCall::Attach { version: CONTROL_VERSION }), &[bells.as_fd()]);
-        let socket = vmmc_host::stream::claim(end.as_fd()).unwrap();
-        say(client, &Call::Sockets(SocketCall::Offer { connection: 1, socket }), &[]);
+        say(client, &SocketCall::Attach.to_call(), &[bells.as_fd()]);
+        let socket = vmmc_stream::claim(end.as_fd()).unwrap();
+        say(client, &SocketCall::Offer { connection: 1, socket }.to_call(), &[]);
     }
     let all = clients.iter().flat_map(|client| until_matched(client, &nap)).collect();
     drop(nodes);
@@ -200,7 +199,7 @@ fn until_matched(client: &Channel, pump: &dyn Fn()) -> Vec<Handed> {
     let mut all = Vec::new();
     loop {
         let (answer, fds) = hear(client, pump);
-        let Answer::Sockets(news) = &answer else { panic!("{answer:?}") };
+        let Some(news) = SocketNews::of(&answer) else { panic!("{answer:?}") };
         assert!(!matches!(news, SocketNews::Refused { .. }), "{news:?}");
         let matched = matches!(news, SocketNews::Matched { .. });
         all.extend(of_answer(&answer, fds));
@@ -218,14 +217,14 @@ fn handed_for_sockets(node: &Embedded) -> Vec<Handed> {
     let clients = ends.each_ref().map(|_| node.attach().unwrap());
     for client in &clients {
         let bells = Bells::create().unwrap().share().unwrap();
-        let call = Call::Sockets(SocketCall::Attach { version: CONTROL_VERSION });
+        let call = SocketCall::Attach.to_call();
         say(&client.channel, &call, &[bells.as_fd()]);
         let bell = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap();
-        say(&client.channel, &Call::Sockets(SocketCall::Bell { bell: 0 }), &[bell.as_fd()]);
+        say(&client.channel, &SocketCall::Bell { bell: 0 }.to_call(), &[bell.as_fd()]);
     }
     for (client, end) in clients.iter().zip(&ends) {
-        let socket = vmmc_host::stream::claim(end.as_fd()).unwrap();
-        say(&client.channel, &Call::Sockets(SocketCall::Offer { connection: 1, socket }), &[]);
+        let socket = vmmc_stream::claim(end.as_fd()).unwrap();
+        say(&client.channel, &SocketCall::Offer { connection: 1, socket }.to_call(), &[]);
     }
     clients.iter().flat_map(|client| until_matched(&client.channel, &pump_of(client))).collect()
 }

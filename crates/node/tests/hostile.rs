@@ -22,10 +22,10 @@ use vmmc_host::control::{
 };
 use vmmc_host::limits::REGIONS_PER_PROCESS_MAX;
 use vmmc_host::ring::{Producer, RegionWords};
-use vmmc_host::stream::messages::SocketCall;
 use vmmc_host::wait::Deadline;
 use vmmc_host::{AttachArea, Channel, Protection, Region};
 use vmmc_node::{KeySource, NodeConfig, RunError, Serve, StartError};
+use vmmc_stream::messages::{SERVICE, SocketCall, SocketQuestion, VERSION};
 
 /// Far longer than any test: whoever waits for this waits for ever.
 const LINGER: Duration = Duration::from_secs(600);
@@ -52,14 +52,14 @@ fn a_private_node_serves_its_user_and_root_and_tells_others_what_to_do() {
             (receive.recv().unwrap(), thread)
         };
         let calls = || {
-            let bells = vmmc_host::stream::Bells::create().unwrap().share().unwrap();
+            let bells = vmmc_stream::Bells::create().unwrap().share().unwrap();
             [
                 (attach_call(), None),
                 (Call::Info { details: true }, None),
                 (Call::Stop, None),
-                (Call::ListSockets, None),
+                (Call::Ask { service: SERVICE, version: VERSION, message: SocketQuestion::List.to_bytes() }, None),
                 (Call::Ping { node: "other".into(), timeout_ms: 1 }, None),
-                (Call::Sockets(SocketCall::Attach { version: CONTROL_VERSION }), Some(bells)),
+                (SocketCall::Attach.to_call(), Some(bells)),
             ]
         };
         let attaches =
@@ -670,9 +670,9 @@ fn call(noise: &mut Noise, ids: &[u64]) -> Call {
         20 => Call::Info { details: noise.one_in(2) },
         _ => match noise.below(4) {
             0 => Call::Stop,
-            1 => Call::ListSockets,
-            2 => Call::Sockets(SocketCall::Attach { version: CONTROL_VERSION }),
-            _ => Call::Sockets(SocketCall::Withdraw { connection: noise.number(), cookie: noise.number() }),
+            1 => Call::Ask { service: SERVICE, version: VERSION, message: SocketQuestion::List.to_bytes() },
+            2 => SocketCall::Attach.to_call(),
+            _ => SocketCall::Withdraw { connection: noise.number(), cookie: noise.number() }.to_call(),
         },
     }
 }

@@ -146,7 +146,7 @@ unsafe extern "C" fn in_parent() {
 fn take_foreign() -> Vec<Entry> {
     let is_own = |tcp: &Held, cookie| tcp.connection().is_none_or(|connection| connection.may_be(cookie));
     let is_foreign = |&(fd, entry): &(c_int, Entry)| match entry {
-        Entry::Connection(_) => match vmmc_host::stream::cookie(tcp::borrowed(fd)) {
+        Entry::Connection(_) => match vmmc_stream::cookie(tcp::borrowed(fd)) {
             Ok(cookie) => table::connection(fd).is_some_and(|tcp| !is_own(&tcp, cookie)),
             Err(_) => true,
         },
@@ -159,7 +159,7 @@ fn take_foreign() -> Vec<Entry> {
 unsafe extern "C" fn in_child() {
     let _inside = Inside::enter();
     OWNER.store(own_pid(), Relaxed);
-    vmmc_host::stream::forget_thread_id();
+    vmmc_stream::forget_thread_id();
     let Some(forking) = in_progress() else { return };
     let InProgress { core, connections, sets, making, signals } = *forking;
     // First: what follows opens files of its own.

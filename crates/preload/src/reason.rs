@@ -5,8 +5,8 @@
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
-use vmmc_host::stream::SectionLock;
 use vmmc_sockets::{Bypass, Description};
+use vmmc_stream::SectionLock;
 
 macro_rules! reasons {
     ($($name:ident $text:literal,)*) => {

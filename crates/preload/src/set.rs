@@ -25,8 +25,8 @@ use libc::{c_int, epoll_event, sigset_t};
 use std::os::fd::AsRawFd;
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
-use vmmc_host::stream::SectionLock;
 use vmmc_sockets::{Connection, ReadySet};
+use vmmc_stream::SectionLock;
 
 /// An epoll set.
 pub(crate) struct Set {

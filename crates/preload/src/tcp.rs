@@ -360,7 +360,7 @@ pub(crate) fn join(fd: c_int) {
 
 /// What identifies the socket behind a descriptor, if it is an upgraded connection.
 pub(crate) fn upgraded_cookie(fd: c_int) -> Option<u64> {
-    vmmc_host::stream::is_marked_upgraded(borrowed(fd)).then(|| vmmc_host::stream::cookie(borrowed(fd)).ok()).flatten()
+    vmmc_stream::is_marked_upgraded(borrowed(fd)).then(|| vmmc_stream::cookie(borrowed(fd)).ok()).flatten()
 }
 
 /// Makes a descriptor known that this program inherited, upgraded.

@@ -24,8 +24,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, OnceLock, Weak};
 use vmmc_host::Nanos;
-use vmmc_host::stream::SectionLock;
-use vmmc_host::stream::{End, Phase, Watch, core, thread_id};
+use vmmc_stream::SectionLock;
+use vmmc_stream::{End, Phase, Watch, core, thread_id};
 
 pub use forks::Forking;
 pub(crate) use watches::Registration;
@@ -111,48 +111,48 @@ pub(crate) struct Socket<'a>(pub(crate) BorrowedFd<'a>);
 
 impl Kernel for Socket<'_> {
     fn send_now(&self, from: &[IoSlice<'_>]) -> Result<usize, Errno> {
-        vmmc_host::stream::send_now(self.0, from)
+        vmmc_stream::send_now(self.0, from)
     }
 
     fn send_more(&self, from: &[IoSlice<'_>]) -> Result<usize, Errno> {
-        vmmc_host::stream::send_more(self.0, from)
+        vmmc_stream::send_more(self.0, from)
     }
 
     fn sent(&self) -> Option<u64> {
-        vmmc_host::stream::tcp_progress(self.0).ok().map(|p| p.sent)
+        vmmc_stream::tcp_progress(self.0).ok().map(|p| p.sent)
     }
 
     fn received(&self) -> Option<(u64, u64)> {
         // In this order: a byte that comes between the two questions is unread, but not counted as
         // received. The other way round it would be taken for read.
-        let received = vmmc_host::stream::tcp_progress(self.0).ok()?.received;
-        Some((received, vmmc_host::stream::unread_bytes(self.0)))
+        let received = vmmc_stream::tcp_progress(self.0).ok()?.received;
+        Some((received, vmmc_stream::unread_bytes(self.0)))
     }
 
     fn look(&self) -> End {
-        vmmc_host::stream::end_of_kernel(self.0)
+        vmmc_stream::end_of_kernel(self.0)
     }
 
     fn peer_ended(&self) -> bool {
-        vmmc_host::stream::tcp_progress(self.0).is_ok_and(|p| p.peer_ended)
+        vmmc_stream::tcp_progress(self.0).is_ok_and(|p| p.peer_ended)
     }
 
     fn received_in_all(&self) -> Option<u64> {
-        let progress = vmmc_host::stream::tcp_progress(self.0).ok()?;
+        let progress = vmmc_stream::tcp_progress(self.0).ok()?;
         // The end of the stream is counted for a byte.
         progress.peer_ended.then(|| progress.received.saturating_sub(1))
     }
 
     fn takes_more(&self) -> bool {
-        vmmc_host::stream::takes_more(self.0)
+        vmmc_stream::takes_more(self.0)
     }
 
     fn receive_now(&self, into: &mut [IoSliceMut<'_>], take: bool) -> Result<usize, Errno> {
-        vmmc_host::stream::receive_now(self.0, into, take)
+        vmmc_stream::receive_now(self.0, into, take)
     }
 
     fn no_delay(&self) {
-        vmmc_host::stream::set_no_delay(self.0);
+        vmmc_stream::set_no_delay(self.0);
     }
 
     fn coarse_ns(&self) -> u64 {
@@ -187,7 +187,7 @@ impl KernelCall<'_> {
     /// soon.
     pub fn look(&self, fd: BorrowedFd<'_>) {
         if let Some(joined) = self.looking() {
-            joined.looks.look(Nanos::monotonic, || vmmc_host::stream::would_receive(fd));
+            joined.looks.look(Nanos::monotonic, || vmmc_stream::would_receive(fd));
         }
     }
 

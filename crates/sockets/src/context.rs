@@ -21,8 +21,8 @@ use std::cell::Cell;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use vmmc_host::stream::{forget_thread_id, is_marked_upgraded};
 use vmmc_host::{Deadline, Nanos};
+use vmmc_stream::{forget_thread_id, is_marked_upgraded};
 
 /// Settings of a [`Context`].
 #[derive(Clone, Debug)]
@@ -65,10 +65,10 @@ impl Settings {
         Settings {
             node_uid: uid.parse().unwrap_or(own),
             node_name: name.to_string(),
-            keep_fd: vmmc_host::stream::move_high,
+            keep_fd: vmmc_stream::move_high,
             is_interrupted: || false,
             is_nested: || true,
-            wait_socket: vmmc_host::stream::wait_socket,
+            wait_socket: vmmc_stream::wait_socket,
             offers: std::env::var("VMMC_OFFER").ok().and_then(|text| Offers::parse(&text)).unwrap_or(Offers::Usual),
             offer_after_exchanges: OFFER_AFTER_EXCHANGES,
             offer_after_bytes: OFFER_AFTER_BYTES,
@@ -293,7 +293,7 @@ impl Context {
         self.node().look_after();
     }
 
-    /// A set for an event loop. A process has at most [`BELLS`](vmmc_host::stream::BELLS) of them
+    /// A set for an event loop. A process has at most [`BELLS`](vmmc_stream::BELLS) of them
     /// at a time.
     ///
     /// # Errors

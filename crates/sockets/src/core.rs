@@ -15,7 +15,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use vmmc_host::stores::Stores;
-use vmmc_host::stream::{Denied, DirectionWords, End, EndWords, Flags, Locked, Phase, SharedLock, Slot};
+use vmmc_stream::{Denied, DirectionWords, End, EndWords, Flags, Locked, Phase, SharedLock, Slot};
 
 /// What the protocol asks of a kernel socket.
 pub(crate) trait Kernel {

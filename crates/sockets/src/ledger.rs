@@ -10,7 +10,7 @@
 use crate::limits::LEDGER_ENTRIES;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use vmmc_host::Region;
-use vmmc_host::stream::{Section, SectionLock};
+use vmmc_stream::{Section, SectionLock};
 
 /// Gives out entries; inherited by fork, so parent and child never give out the same one: the index
 /// is shared, too.

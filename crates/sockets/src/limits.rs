@@ -25,7 +25,7 @@ pub const OFFER_DICE: u64 = 6;
 /// Event loops that can watch one end of a connection: more go back to the kernel.
 pub const WATCHERS_MAX: usize = 4;
 /// Tokens of one event loop.
-pub const TOKENS_MAX: u32 = vmmc_host::stream::TOKENS;
+pub const TOKENS_MAX: u32 = vmmc_stream::TOKENS;
 /// Time to ask the node about sockets that came from another program.
 pub const ADOPT_TIME: Duration = Duration::from_secs(5);
 /// Time for the node to answer before a program is started that would have to ask it: without an

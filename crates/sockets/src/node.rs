@@ -27,9 +27,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, RwLock, RwLockWriteGuard, Weak};
 use vmmc_host::channel::{ChannelError, node_socket_name};
 use vmmc_host::control::{Call, Request, encode};
-use vmmc_host::stream::messages::{EndRef, OfferRefusal, SocketCall};
-use vmmc_host::stream::{BELLS, Bells, SectionLock, Slab, Slot, Watch};
 use vmmc_host::{Channel, Deadline, Nanos};
+use vmmc_stream::messages::{EndRef, OfferRefusal, SocketCall};
+use vmmc_stream::{BELLS, Bells, SectionLock, Slab, Slot, Watch};
 
 /// The client of one process (a forked child gets one of its own).
 #[derive(Debug)]
@@ -293,7 +293,7 @@ impl Node {
 
 /// Tells the other end not to wait for this one.
 pub(crate) fn refuse(meeting: &Meeting) {
-    use vmmc_host::stream::EndWords;
+    use vmmc_stream::EndWords;
     meeting.slot.words().ends[meeting.seat.end.place.end as usize].attached.store(EndWords::NO, Ordering::Release);
 }
 
@@ -325,11 +325,12 @@ mod tests {
                 (0..1_000).find_map(|_| node.take_bell(&settings).ok()).expect("the other thread is soon done")
             });
             let (message, fds) = theirs.try_receive().expect("the node was told");
-            let call = decode::<Request>(&message).unwrap().call;
-            assert!(matches!(call, Call::Sockets(SocketCall::Bell { bell: told }) if told == bell), "{call:?}");
+            let call = SocketCall::of(&decode::<Request>(&message).unwrap().call);
+            assert!(matches!(call, Some(SocketCall::Bell { bell: told }) if told == bell), "{call:?}");
             assert_eq!(fds.len(), 1);
-            let call = decode::<Request>(&theirs.try_receive().expect("a question follows").0).unwrap().call;
-            assert!(matches!(call, Call::Sockets(SocketCall::Adopt { cookie: 0, .. })), "{call:?}");
+            let (message, _) = theirs.try_receive().expect("a question follows");
+            let call = SocketCall::of(&decode::<Request>(&message).unwrap().call);
+            assert!(matches!(call, Some(SocketCall::Adopt { cookie: 0, .. })), "{call:?}");
             assert!(theirs.try_receive().is_err(), "once");
         }
     }

@@ -17,7 +17,7 @@ use crate::limits::{
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 use vmmc_host::Nanos;
-use vmmc_host::stream::core;
+use vmmc_stream::core;
 
 /// What the last waits of a connection or an event loop gained.
 #[derive(Debug, Default)]

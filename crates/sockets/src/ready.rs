@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use vmmc_host::Nanos;
-use vmmc_host::stream::{Bells, Watch};
+use vmmc_stream::{Bells, Watch};
 
 /// More event loops watch the connection than its area has room for, or the token is too large.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -12,7 +12,7 @@ use std::io::{IoSlice, IoSliceMut, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use vmmc_host::stream::Stretch;
+use vmmc_stream::Stretch;
 
 /// A connected TCP stream of this process. Clone the [`Arc`] around it to use it from several
 /// threads.

@@ -5,7 +5,7 @@
 
 use crate::connection::KernelCall;
 use rustix::io::Errno;
-use vmmc_host::stream::Stretch;
+use vmmc_stream::Stretch;
 
 /// Result of [`Connection::send`](crate::Connection::send).
 #[derive(Debug)]

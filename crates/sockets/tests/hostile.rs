@@ -11,10 +11,12 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use vmmc_host::channel::{ChannelError, Listener, node_socket_name};
 use vmmc_host::control::{Answer, CONTROL_VERSION, Call, Refusal, RefusalCode, Reply, Request, decode, encode};
-use vmmc_host::stream::Bells;
-use vmmc_host::stream::messages::{EndRef, OfferRefusal, Place, SocketCall, SocketClaim, SocketNews};
 use vmmc_host::{Channel, Deadline};
 use vmmc_sockets::{Bypass, Context, Stream};
+use vmmc_stream::Bells;
+use vmmc_stream::messages::{
+    EndRef, OfferRefusal, Place, SERVICE, SocketCall, SocketClaim, SocketList, SocketNews, SocketQuestion, VERSION,
+};
 
 fn soon() -> Deadline {
     Deadline::after(std::time::Duration::from_secs(10))
@@ -31,13 +33,13 @@ impl Liar {
     fn attached(node: &TestNode) -> Liar {
         let liar = Liar::connect(node);
         let bells = Bells::create().unwrap().share().unwrap();
-        liar.say(SocketCall::Attach { version: CONTROL_VERSION }, &[bells.as_fd()]);
+        liar.say(SocketCall::Attach, &[bells.as_fd()]);
         assert!(matches!(liar.hear(), Some(SocketNews::Attached { .. })));
         liar
     }
 
     fn say(&self, call: SocketCall, fds: &[BorrowedFd<'_>]) {
-        let request = Request { serial: 1, call: Call::Sockets(call) };
+        let request = Request { serial: 1, call: call.to_call() };
         // One that was let go cannot speak any more.
         let _ = self.0.send(&encode(&request), fds, soon());
     }
@@ -46,9 +48,8 @@ impl Liar {
     fn hear(&self) -> Option<SocketNews> {
         match self.0.receive(soon()) {
             Ok((bytes, _)) => match decode::<Reply>(&bytes).unwrap().result {
-                Ok(Answer::Sockets(news)) => Some(news),
+                Ok(answer) => Some(SocketNews::of(&answer).unwrap()),
                 Err(_) => None,
-                other => panic!("{other:?}"),
             },
             Err(ChannelError::Closed) => None,
             Err(other) => panic!("{other}"),
@@ -57,7 +58,7 @@ impl Liar {
 }
 
 fn claim_of(local: std::net::SocketAddr, remote: std::net::SocketAddr, fd: BorrowedFd<'_>) -> SocketClaim {
-    let cookie = vmmc_host::stream::cookie(fd).unwrap();
+    let cookie = vmmc_stream::cookie(fd).unwrap();
     SocketClaim { local, remote, interface: 0, cookie, descriptor: std::os::fd::AsRawFd::as_raw_fd(&fd) }
 }
 
@@ -107,7 +108,7 @@ fn bells_that_could_end_the_node_or_be_written_by_others_are_refused() {
         }
         rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW).unwrap();
         let liar = Liar::connect(&node);
-        liar.say(SocketCall::Attach { version: CONTROL_VERSION }, &[fd.as_fd()]);
+        liar.say(SocketCall::Attach, &[fd.as_fd()]);
         assert_eq!(liar.hear(), None, "{flags:?} with mode {mode:o}");
     }
     assert!(Liar::attached(&node).0.try_receive().is_err(), "the node goes on");
@@ -118,11 +119,11 @@ fn whoever_breaks_the_rules_is_let_go() {
     let node = TestNode::start();
     let (one, _two) = tcp_pair();
     let breaks: [(SocketCall, bool); 5] = [
-        (SocketCall::Attach { version: CONTROL_VERSION }, false),
+        (SocketCall::Attach, false),
         (SocketCall::Bell { bell: 99 }, true),
         (SocketCall::Bell { bell: 1 }, false),
         (SocketCall::Bell { bell: 1 }, true),
-        (SocketCall::Attach { version: CONTROL_VERSION }, true),
+        (SocketCall::Attach, true),
     ];
     for (call, with_fd) in breaks {
         let liar = Liar::attached(&node);
@@ -131,7 +132,7 @@ fn whoever_breaks_the_rules_is_let_go() {
         assert_eq!(liar.hear(), None, "{call:?}");
     }
     let liar = Liar::connect(&node);
-    liar.say(SocketCall::Attach { version: CONTROL_VERSION }, &[one.as_fd()]);
+    liar.say(SocketCall::Attach, &[one.as_fd()]);
     assert_eq!(liar.hear(), None, "a socket is no memory for bells");
 }
 
@@ -155,7 +156,7 @@ fn claims_on_the_connections_of_others_have_no_effect() {
     }
     liar.say(SocketCall::Withdraw { connection: 3, cookie: 3 }, &[]);
     let (stranger, _peer) = tcp_pair();
-    let cookie = vmmc_host::stream::cookie(stranger.as_fd()).unwrap();
+    let cookie = vmmc_stream::cookie(stranger.as_fd()).unwrap();
     liar.say(SocketCall::Adopt { connection: 4, cookie }, &[]);
     assert_eq!(liar.hear(), Some(SocketNews::Adopted { connection: 4, end: None, other_user: false, peer: 0 }));
     // The slot is still theirs: a new connection of the pair gets another one.
@@ -194,7 +195,8 @@ fn a_library_of_another_version_is_refused_and_listed() {
     let node = TestNode::start();
     let liar = Liar::connect(&node);
     let bells = Bells::create().unwrap().share().unwrap();
-    liar.say(SocketCall::Attach { version: CONTROL_VERSION + 1 }, &[bells.as_fd()]);
+    let call = Call::Service { service: SERVICE, version: VERSION + 1, message: encode(&SocketCall::Attach) };
+    liar.0.send(&encode(&Request { serial: 1, call }), &[bells.as_fd()], soon()).unwrap();
     let (bytes, _) = liar.0.receive(soon()).unwrap();
     let refusal = decode::<Reply>(&bytes).unwrap().result.unwrap_err();
     assert_eq!(refusal.code, RefusalCode::Version, "{}", refusal.message);
@@ -204,10 +206,12 @@ fn a_library_of_another_version_is_refused_and_listed() {
         decode::<Reply>(&lister.receive(soon()).unwrap().0).unwrap().result.unwrap()
     };
     ask(Call::Attach { version: CONTROL_VERSION });
-    let Answer::SocketList { sockets, total } = ask(Call::ListSockets) else { panic!("a list") };
+    let question = Call::Ask { service: SERVICE, version: VERSION, message: SocketQuestion::List.to_bytes() };
+    let Answer::Service { message } = ask(question) else { panic!("a list") };
+    let SocketList { sockets, total } = decode(&message).unwrap();
     assert_eq!((total, sockets.len()), (1, 1));
     assert_eq!((sockets[0].pid, sockets[0].path.as_str()), (std::process::id(), "kernel"));
-    assert!(sockets[0].reason.contains(&format!("version {}", CONTROL_VERSION + 1)), "{}", sockets[0].reason);
+    assert!(sockets[0].reason.contains(&format!("version {}", VERSION + 1)), "{}", sockets[0].reason);
 }
 
 #[test]

@@ -143,7 +143,7 @@ fn more_loops_than_an_area_has_room_for_are_refused() {
 fn a_loop_has_a_bell_of_its_own_or_none() {
     let node = TestNode::start();
     let a = node.context();
-    let mut sets: Vec<ReadySet> = (0..vmmc_host::stream::BELLS).map(|_| a.ready_set().unwrap()).collect();
+    let mut sets: Vec<ReadySet> = (0..vmmc_stream::BELLS).map(|_| a.ready_set().unwrap()).collect();
     assert_eq!(a.ready_set().err(), Some(rustix::io::Errno::MFILE));
     assert!(sets[0].is_scarce() && sets[0].is_of(&a) && !sets[0].is_of(&node.context()));
     sets.truncate(3);

@@ -24,11 +24,11 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use vmmc_host::Channel;
 use vmmc_host::channel::{ChannelError, node_socket_name};
-use vmmc_host::control::{Answer, CONTROL_VERSION, Call, Reply, Request, decode, encode};
-use vmmc_host::stream::messages::{EndRef, Place, SocketCall, SocketClaim, SocketNews};
-use vmmc_host::stream::{BELLS, Bells, Slab, Watch, claim};
+use vmmc_host::control::{Reply, Request, decode, encode};
 use vmmc_node::{Daemon, KeySource, NodeConfig, Serve};
 use vmmc_sockets::{Bypass, Context, Received, Settings, Take};
+use vmmc_stream::messages::{EndRef, Place, SocketCall, SocketClaim, SocketNews};
+use vmmc_stream::{BELLS, Bells, Slab, Watch, claim};
 use wild::{HONEST, HOSTILE, Noise, Watched, as_user, become_user, can_be_others, descriptor, hostile_time, seed};
 
 /// An honest exchange that takes longer was held up; one in fifty may be, by the machine.
@@ -136,7 +136,7 @@ impl Client {
         let bells = Bells::create().ok()?;
         let given = if noise.one_in(8) { descriptor(noise).1 } else { bells.share().ok()? };
         let client = Client { channel, _bells: bells, slabs: HashMap::new(), ends: Vec::new(), processes: Vec::new() };
-        client.say(SocketCall::Attach { version: CONTROL_VERSION }, &[given.as_fd()]);
+        client.say(SocketCall::Attach, &[given.as_fd()]);
         close(vec![given]);
         Some(client)
     }
@@ -146,7 +146,7 @@ impl Client {
     fn insist(&mut self, call: &SocketCall, until: Instant) -> bool {
         while Instant::now() < until {
             self.hear();
-            let request = Request { serial: 1, call: Call::Sockets(call.clone()) };
+            let request = Request { serial: 1, call: call.clone().to_call() };
             match self.channel.try_send(&encode(&request), &[]) {
                 Ok(()) => return true,
                 Err(ChannelError::WouldBlock) => std::thread::sleep(Duration::from_micros(200)),
@@ -158,13 +158,14 @@ impl Client {
 
     /// Whether the node would hear it.
     fn say(&self, call: SocketCall, fds: &[BorrowedFd<'_>]) -> bool {
-        self.channel.try_send(&encode(&Request { serial: 1, call: Call::Sockets(call) }), fds).is_ok()
+        self.channel.try_send(&encode(&Request { serial: 1, call: call.to_call() }), fds).is_ok()
     }
 
     /// Takes what the node has said.
     fn hear(&mut self) {
         while let Ok((bytes, mut fds)) = self.channel.try_receive() {
-            let Ok(Reply { result: Ok(Answer::Sockets(news)), .. }) = decode(&bytes) else { continue };
+            let Ok(Reply { result: Ok(answer), .. }) = decode(&bytes) else { continue };
+            let Some(news) = SocketNews::of(&answer) else { continue };
             match news {
                 SocketNews::Attached { process } | SocketNews::Peer { process } => self.processes.push(process),
                 SocketNews::Slab { slab, shape } => {

@@ -26,7 +26,6 @@ use vmmc_host::adopt::CallerMemory;
 use vmmc_host::control::{Answer, Call, NodeInfo, What, timeout_ms};
 use vmmc_host::limits::{EXPORTS_PER_PROCESS_MAX, REGION_BYTES_MAX};
 use vmmc_host::pin::PinSpace;
-use vmmc_host::stream::messages::SocketInfo;
 use vmmc_host::{Attachment, Deadline, Region};
 use vmmc_nic::ExportId;
 
@@ -233,15 +232,17 @@ impl Session {
         }
     }
 
-    /// Stream sockets that the node knows of, upgraded ones first, as many as fit a message; and
-    /// how many there are.
+    /// Asks a service of the node something, as its own user or root; question and answer are as
+    /// the service defines them.
     ///
     /// # Errors
-    /// [`CallError`]; only the node's user and root may.
-    pub fn sockets(&self) -> Result<(Vec<SocketInfo>, u64), CallError> {
-        match self.core.call(Call::ListSockets, &[], self.core.default_deadline())? {
-            (Answer::SocketList { sockets, total }, _) => Ok((sockets, total)),
-            _ => Err(self.core.wrong_answer("to a question for sockets")),
+    /// A refusal for other users, for a service that the node does not have, and for one of another
+    /// version; or that the node is gone.
+    pub fn ask_service(&self, service: u16, version: u16, question: Vec<u8>) -> Result<Vec<u8>, CallError> {
+        let call = Call::Ask { service, version, message: question };
+        match self.core.call(call, &[], self.core.default_deadline())? {
+            (Answer::Service { message }, _) => Ok(message),
+            _ => Err(self.core.wrong_answer("to a question to a service")),
         }
     }
 

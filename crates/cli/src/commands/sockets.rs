@@ -10,23 +10,32 @@ use crate::failure::Failure;
 use crate::report::{table, units};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
-use vmmc_host::stream::messages::SocketInfo;
+use vmmc::Session;
+use vmmc_host::control::decode;
+use vmmc_stream::messages::{SERVICE, SocketInfo, SocketList, SocketQuestion, VERSION};
 
 /// Runs the command.
 pub(crate) fn run(sockets: &Sockets) -> Result<(), Failure> {
     let session = attach(&sockets.which.name)?;
-    let ((before, before_total), start) = (session.sockets()?, Instant::now());
-    let (mut list, mut total) = (before.clone(), before_total);
+    let (before, start) = (list_of(&session)?, Instant::now());
+    let mut now = before.clone();
     if sockets.rate_ms > 0 {
         std::thread::sleep(Duration::from_millis(sockets.rate_ms));
-        (list, total) = session.sockets()?;
+        now = list_of(&session)?;
     }
-    let rates = Rates { before: before.iter().map(|s| (key(s), s.ring_sent_bytes)).collect(), passed: start.elapsed() };
+    let SocketList { sockets: list, total } = now;
+    let rates =
+        Rates { before: before.sockets.iter().map(|s| (key(s), s.ring_sent_bytes)).collect(), passed: start.elapsed() };
     if sockets.json {
         let list: Vec<serde_json::Value> = list.iter().map(|s| json(s, rates.of(s))).collect();
         return crate::output_json(&serde_json::json!({ "sockets": list, "total": total }));
     }
     crate::output(&shown(&list, total as usize, &rates))
+}
+
+fn list_of(session: &Session) -> Result<SocketList, Failure> {
+    let answer = session.ask_service(SERVICE, VERSION, SocketQuestion::List.to_bytes())?;
+    decode(&answer).map_err(|why| Failure::Failed(why.to_string()))
 }
 
 /// A table of those that the node listed, and how many more it has.

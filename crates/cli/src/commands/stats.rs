@@ -12,6 +12,7 @@ use vmmc_host::counters::MOVED;
 /// Runs the command.
 pub(crate) fn run(stats: &Stats) -> Result<(), Failure> {
     let info = attach(&stats.which.name)?.node_info(true)?;
+    let figures: Vec<(String, u64)> = info.figures.iter().map(|f| (f.name.clone(), f.value)).collect();
     if stats.json {
         let map = |counters: &[(String, u64)]| -> serde_json::Map<String, serde_json::Value> {
             counters.iter().map(|(name, value)| (name.clone(), (*value).into())).collect()
@@ -19,13 +20,13 @@ pub(crate) fn run(stats: &Stats) -> Result<(), Failure> {
         let peer = |p: &vmmc_host::control::PeerInfo| serde_json::json!({ "name": p.name, "address": p.address, "state": p.state, "rtt_ns": p.rtt_ns, "counters": map(&p.counters) });
         let peers: Vec<serde_json::Value> = info.peers.iter().map(peer).collect();
         return crate::output_json(&super::with_ids(&serde_json::json!({
-            "node": info.name, "uptime_ms": info.uptime_ms, "counters": map(&info.counters), "peers": peers,
+            "node": info.name, "uptime_ms": info.uptime_ms, "counters": map(&info.counters), "figures": map(&figures), "peers": peers,
             "imports": info.imports,
             "processes": info.processes.iter().map(|p| serde_json::json!({"process": p.process, "pid": p.pid, "program": p.program, "mapped": p.mapped, "counters": map(&p.counters)})).collect::<Vec<_>>(),
         }))?);
     }
     let line = |whose: &str, (name, value): &(String, u64)| vec![whose.to_string(), name.clone(), value.to_string()];
-    let mut lines: Vec<Vec<String>> = info.counters.iter().map(|c| line(&info.name, c)).collect();
+    let mut lines: Vec<Vec<String>> = info.counters.iter().chain(&figures).map(|c| line(&info.name, c)).collect();
     for process in &info.processes {
         let whose = format!("process {} {}", process.pid, process.program);
         lines.extend(moved("mapped_", &process.mapped).iter().map(|c| line(&whose, c)));

@@ -179,6 +179,10 @@ fn render(info: &NodeInfo) -> String {
             None => page.counter(name, NODE, name, [(String::new(), *value as f64)]),
         }
     }
+    for figure in &info.figures {
+        let kind = if figure.name.ends_with("_total") { "counter" } else { "gauge" };
+        page.family(&figure.name, kind, &figure.help, [(String::new(), figure.value as f64)]);
+    }
     peers(&mut page, info);
     moved(&mut page, info);
     page.out
@@ -292,6 +296,7 @@ mod tests {
     use super::*;
     use std::collections::HashSet;
     use std::process::{Command, Stdio};
+    use vmmc_host::control::FigureInfo;
 
     fn info() -> NodeInfo {
         let counters = |table: &[Counter]| table.iter().zip(1..).map(|(c, n)| (c.name.to_string(), n)).collect();
@@ -310,6 +315,7 @@ mod tests {
         NodeInfo {
             name: "a".into(),
             counters: counters(NODE),
+            figures: vec![FigureInfo { name: "toys_total".into(), help: "Toys.".into(), value: 4 }],
             peers: vec![peer.clone(), PeerInfo { name: "c".into(), ..peer }],
             processes: vec![process],
             imports: vec![import],
@@ -322,6 +328,7 @@ mod tests {
         let text = render(&info());
         for line in [
             "# TYPE vmmc_commands_total counter\nvmmc_commands_total{node=\"a\"} 2\n",
+            "# HELP vmmc_toys_total Toys.\n# TYPE vmmc_toys_total counter\nvmmc_toys_total{node=\"a\"} 4\n",
             "# TYPE vmmc_exports gauge\nvmmc_exports{node=\"a\"} ",
             "vmmc_process_cpu_seconds_total{node=\"a\"} 0.000001\n",
             "Processor time of the process that runs the node, seconds.\n",

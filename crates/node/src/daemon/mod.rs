@@ -155,6 +155,15 @@ impl Stopper {
 }
 
 impl Daemon {
+    /// Adds a service to those that every node has, before [`run`](Self::run). The other nodes of a
+    /// cluster have it too, or their messages to it are dropped there.
+    ///
+    /// # Panics
+    /// If a service of that number or name is there already.
+    pub fn add_service(&mut self, service: Box<dyn vmmc_service::Service>) {
+        self.runner.station.add_service(service);
+    }
+
     /// Takes the name, binds the sockets, then lets processes connect.
     pub fn start(config: NodeConfig) -> Result<Daemon, RunError> {
         if config.detach {

@@ -23,6 +23,7 @@ use vmmc_host::region::Unmapped;
 use vmmc_host::wait::{WakeReceiver, wake_pair};
 use vmmc_host::{AttachArea, Channel, NotifyBell};
 use vmmc_nic::{ImportId, ProcessId, Time};
+use vmmc_service::Client;
 
 /// What a process that has gone leaves behind. Nothing in the node reaches it any more.
 struct Remains {
@@ -163,8 +164,9 @@ impl Station {
             connection.held.split(&Holdings::of_process(), 1);
         }
         self.unwatch(&*connection.control.channel);
-        if connection.sockets {
-            self.hear_out(now, index, uid, &connection.control.channel);
+        let client = connection.service.map(|at| (at, Client { index, pid: connection.who.pid, uid }));
+        if let Some((at, client)) = client {
+            self.hear_out(now, at, client, &connection.control.channel);
         }
         self.lay_aside(now, uid, connection.control, Some(socket), &mut connection.held);
         if let Some(events) = connection.process.as_mut().and_then(|process| process.events.take()) {
@@ -176,9 +178,8 @@ impl Station {
                 self.uncall(uid, call);
             }
         }
-        if connection.sockets {
-            self.sockets.gone(index, now);
-            return self.send_socket_news();
+        if let Some((at, client)) = client {
+            return self.client_is_gone(now, at, client);
         }
         let Some(mut process) = connection.process else {
             self.unattached -= 1;

@@ -37,8 +37,8 @@ pub(super) struct Connection {
     /// Last sign of life while not attached.
     pub(super) heard: Time,
     pub(super) process: Option<Process>,
-    /// It is a client of the sockets service instead.
-    pub(super) sockets: bool,
+    /// It is a client of that service instead.
+    pub(super) service: Option<usize>,
     /// Why its user is not served: the answer to whatever it asks first, and then it ends.
     pub(super) refused: Option<Refusal>,
     /// Replies wait for room in its socket: no request is read, and the socket is watched for room
@@ -60,7 +60,7 @@ impl Connection {
             who,
             heard: now,
             process: None,
-            sockets: false,
+            service: None,
             refused: None,
             held_back: false,
             is_dying: false,
@@ -71,7 +71,7 @@ impl Connection {
 
     /// Whether it has not said yet what it is.
     pub(super) fn is_silent(&self) -> bool {
-        self.process.is_none() && !self.sockets
+        self.process.is_none() && self.service.is_none()
     }
 }
 

@@ -8,6 +8,7 @@ use super::closers::Given;
 use super::connection::{Process, Purse, Stopped};
 use super::refusal as refusals;
 use super::refusal::{invalid, refusal};
+use super::services::Said;
 use super::shares::{Holdings, Table};
 use crate::limits::{
     CONTROL_BATCH, CONTROL_USER_TURN, CONTROL_WORK_ATTACH, CONTROL_WORK_BYTES, CONTROL_WORK_INFO, CONTROL_WORK_MAP,
@@ -97,7 +98,7 @@ impl Station {
             Err(_) => self.let_die(index),
             Ok(sent) => {
                 if sent > 0 {
-                    self.sockets.count_news(index);
+                    self.services.sent(connection.service, index);
                 }
                 self.watch_held_back(index);
                 return self.let_read(index);
@@ -241,8 +242,12 @@ impl Station {
             Call::AddPeer { addresses } => self.call_add_peer(now, index, &addresses),
             Call::Info { details } => Ok(self.info(now, index, details)),
             Call::Stop => self.call_stop(index),
-            Call::Sockets(call) => return self.serve_sockets(now, index, call, fds).map(|()| None),
-            Call::ListSockets => self.only_owner(index, "list the sockets of").map(|()| self.list_sockets()),
+            Call::Service { service, version, message } => {
+                return self.serve_service(now, index, Said { service, version, message }, fds).map(|()| None);
+            }
+            Call::Ask { service, version, message } => {
+                self.ask_service(now, index, &Said { service, version, message })
+            }
         };
         answer.map(|answer| Some((answer, Vec::new())))
     }
@@ -303,7 +308,7 @@ impl Station {
         Ok(Answer::Done)
     }
 
-    fn only_owner(&self, index: usize, done: &str) -> Result<(), Refusal> {
+    pub(super) fn only_owner(&self, index: usize, done: &str) -> Result<(), Refusal> {
         let uid = self.connections[index].as_ref().map_or(u32::MAX, |c| c.who.uid);
         if uid == self.uid || uid == 0 {
             return Ok(());
@@ -375,7 +380,7 @@ impl Station {
 /// What a call costs the node at most, in cheap ones.
 fn work(call: &Call) -> usize {
     match call {
-        Call::Info { .. } | Call::ListSockets => CONTROL_WORK_INFO,
+        Call::Info { .. } | Call::Ask { .. } => CONTROL_WORK_INFO,
         Call::Attach { .. } => CONTROL_WORK_ATTACH,
         Call::RegisterRegion { .. } | Call::ReleaseRegion { .. } => CONTROL_WORK_MAP,
         Call::Pin { unpin, pin } => {

@@ -56,7 +56,7 @@ impl Station {
         while left > 0 {
             let Some((index, number)) = self.dying.next() else { break };
             let Some(connection) = self.connections[index].as_ref().filter(|c| c.number == number) else { continue };
-            let is_large = connection.process.is_some() || connection.sockets;
+            let is_large = connection.process.is_some() || connection.service.is_some();
             left = left.saturating_sub(if is_large { CLOSES_PER_TURN / CLOSES_PER_TURN_OF_PROCESSES } else { 1 });
             self.close(index, now);
         }

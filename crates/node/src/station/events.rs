@@ -83,14 +83,14 @@ impl Station {
             Event::PeerUp { name, addr } => {
                 self.log_peer(LogLevel::Info, &name, || format!("node {name:?} is up at {addr}"));
                 self.counters.peers_up += 1;
-                self.sockets.peer_came();
+                self.tell_services_of_new_peer(now);
             }
             Event::PeerDown { name, why } => {
                 // A goodbye is as it should be.
                 let level = if why == PeerDownReason::Closed { LogLevel::Info } else { LogLevel::Warn };
                 self.log_peer(level, &name, || format!("node {name:?} is down: {why}"));
                 self.counters.peers_down += 1;
-                self.sockets.peers_changed(now, &mut self.engine);
+                self.tell_services_of_lost_peers(now);
             }
         }
     }

@@ -44,6 +44,7 @@ impl Station {
             sealed: self.config.key.is_some(),
             embedded: self.config.embedded,
             counters: self.all_counters(&processes),
+            figures: self.services.figures(),
             peers: self.engine.peers().take(INFO_LIST_MAX).map(|p| peer(&p)).collect(),
             notes: if owner { self.notes.iter().map(|note| note.text.clone()).collect() } else { Vec::new() },
             log: self.log.place.clone(),

@@ -33,8 +33,8 @@ mod pins;
 mod redirection;
 mod refusal;
 mod rings;
+mod services;
 mod shares;
-mod sockets;
 mod swap;
 mod translation;
 mod unread;
@@ -93,9 +93,8 @@ pub struct StationConfig {
     pub pinned_pages_max: usize,
     /// The cache of translations.
     pub utlb: UtlbConfig,
-    /// Whether stream sockets of its processes are upgraded when the other end is on another node.
-    /// Only in sealed mode.
-    pub sockets_between: bool,
+    /// Whether its services talk to those of other nodes. Only in sealed mode.
+    pub messages: bool,
 }
 
 impl StationConfig {
@@ -115,8 +114,14 @@ impl StationConfig {
             embedded: false,
             pinned_pages_max: pins::default_pages(),
             utlb: UtlbConfig::default(),
-            sockets_between: false,
+            messages: false,
         }
+    }
+
+    /// Whether services of this node and of others talk to each other. In plain mode anybody on the
+    /// wire could do so in their name.
+    pub fn talks(&self) -> bool {
+        self.messages && self.key.is_some()
     }
 }
 
@@ -200,7 +205,7 @@ pub struct Station {
     stop: bool,
     /// A descriptor of the driver was readable.
     outside: bool,
-    sockets: sockets::Sockets,
+    services: services::Services,
     unread: unread::Unread,
     outlived: outlived::Outlived,
     waits: waits::Waits,
@@ -240,9 +245,7 @@ impl Station {
         engine.ciphers = config.ciphers;
         engine.recv_buffer_bytes = config.recv_buffer_bytes;
         engine.peer_timeout = config.peer_timeout;
-        // In plain mode anybody on the wire could say that he has the other end.
-        engine.messages = config.sockets_between && config.key.is_some();
-        let between = engine.messages;
+        engine.messages = config.talks();
         let waits = waits::Waits::default();
         Ok(Station {
             engine: Engine::new(engine, seed, now),
@@ -273,7 +276,7 @@ impl Station {
             asleep: false,
             stop: false,
             outside: false,
-            sockets: sockets::Sockets::new(between),
+            services: services::Services::default(),
             unread: unread::Unread::default(),
             outlived: outlived::Outlived::default(),
             mark: waits.mark(),
@@ -424,8 +427,7 @@ impl Station {
         }
         worked |= self.bury(now);
         self.serve_unread(now);
-        self.look_after_sockets(now);
-        worked | self.sockets.serve_between(now, &mut self.engine)
+        worked | self.step_services(now)
     }
 
     /// Serves the control sockets that have something, and notices who has ended; says whether
@@ -565,7 +567,7 @@ impl Station {
         if let Some(at) = self.pins_due(now) {
             sooner(at);
         }
-        self.sockets.next_orphan().into_iter().for_each(&mut sooner);
+        self.services.next_timeout().into_iter().for_each(&mut sooner);
         self.unread.next_timeout().into_iter().for_each(&mut sooner);
         if self.unattached > 0 {
             let first = self.connections.iter().flatten().filter(|c| c.is_silent()).map(|c| c.heard).min();
@@ -603,7 +605,7 @@ impl Station {
         self.each_process(|process, progress| {
             ready |= process.touch(|_| process.is_ready(progress)).unwrap_or_default();
         });
-        ready |= self.sockets.prepare_sleep_between() || self.engine.has_events() || !self.redirecting.is_idle();
+        ready |= self.services.prepare_sleep() || self.engine.has_events() || !self.redirecting.is_idle();
         ready |= !self.dying.is_empty();
         ready
     }
@@ -612,7 +614,7 @@ impl Station {
     #[inline]
     pub fn wake_up(&mut self) {
         if std::mem::take(&mut self.asleep) {
-            self.sockets.wake_up_between();
+            self.services.wake_up();
             self.each_process(|process, _| {
                 process.touch(|area| area.node_sleeping().store(0, Ordering::SeqCst));
             });
@@ -672,7 +674,7 @@ impl Station {
 
     /// Open connections, attached or not.
     pub fn connections(&self) -> usize {
-        self.attached.len() + self.unattached + self.sockets.clients()
+        self.attached.len() + self.unattached + self.services.clients()
     }
 
     /// The node's name.
@@ -747,6 +749,7 @@ impl Station {
         self.look_at_unread();
         for index in 0..self.connections.len() {
             let Some(connection) = self.connections[index].as_deref_mut() else { continue };
+            let service = connection.service;
             let mut purse = Purse { shares: &mut self.shares, uid: connection.who.uid, held: &mut connection.held };
             let control = &mut connection.control;
             let mut gone = control.is_waiting() && control.retry(&mut purse).is_err();
@@ -762,7 +765,7 @@ impl Station {
                 self.let_die(index);
             } else {
                 self.congested |= waiting;
-                self.sockets.count_news(index);
+                self.services.sent(service, index);
                 self.let_read(index);
             }
         }

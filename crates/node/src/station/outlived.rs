@@ -28,10 +28,11 @@ pub(super) struct Outlived {
 }
 
 /// What is given back when its memory is gone.
-enum Kept {
+pub(super) enum Kept {
     /// By user.
     Shares(Vec<(u32, Holdings)>),
-    Slab(super::sockets::LetGo),
+    /// A service hears of it: which one, and by which number.
+    OfService(usize, u64),
 }
 
 impl Outlived {
@@ -99,19 +100,9 @@ impl Station {
         }
     }
 
-    /// Slabs that the service has let go count until nobody has them.
-    pub(super) fn count_slabs(&mut self) {
-        for (slab, held) in self.sockets.take_let_go() {
-            let memory = if self.can_watch() { slab.share().ok() } else { None };
-            let kept = Kept::Slab(held);
-            let counted = match memory {
-                Some(memory) => self.outlived.watch(memory, kept),
-                None => Err(kept),
-            };
-            if let Err(kept) = counted {
-                self.give_kept(kept);
-            }
-        }
+    /// Remembers this until nobody has that memory any more; false: the kernel does not tell.
+    pub(super) fn keep_until_gone(&mut self, memory: impl AsFd, kept: Kept) -> bool {
+        self.can_watch() && self.outlived.watch(memory, kept).is_ok()
     }
 
     /// Gives back what is gone by now.
@@ -128,7 +119,7 @@ impl Station {
                     self.shares.give_all(uid, &mut held);
                 }
             }
-            Kept::Slab(held) => self.sockets.slab_is_gone(held),
+            Kept::OfService(at, token) => self.service_memory_is_gone(at, token),
         }
     }
 }

@@ -37,15 +37,13 @@ pub(super) enum Table {
     Regions,
     Descriptors,
     Redirections,
-    /// Stream sockets that were offered, and wait for their counterpart or their end.
-    Sockets,
     /// Descriptors in messages that no client has taken.
     UnderWay,
     /// Pages that the node made for processes that have ended, and clients keep.
     Outlived,
 }
 
-const TABLES: usize = 13;
+const TABLES: usize = 12;
 const _: () = assert!(Table::Outlived as usize == TABLES - 1);
 
 impl Table {
@@ -60,7 +58,6 @@ impl Table {
             Table::Regions => "regions",
             Table::Descriptors => "descriptors",
             Table::Redirections => "redirections",
-            Table::Sockets => "offered connections",
             Table::UnderWay => "descriptors in messages that are not read",
             Table::Outlived => "kept pages of processes that have ended",
         }
@@ -164,7 +161,6 @@ impl Shares {
             (Table::Regions, mappings().saturating_sub(MAPPINGS_KEPT)),
             (Table::Descriptors, descriptors().saturating_sub(DESCRIPTORS_KEPT)),
             (Table::Redirections, REDIRECTIONS_MAX as u64),
-            (Table::Sockets, crate::limits::SOCKET_OFFERS_ALL_MAX as u64),
             (Table::UnderWay, descriptors() / UNDER_WAY_PART),
             (Table::Outlived, OUTLIVED_PAGES_MAX),
         ] {
@@ -183,6 +179,12 @@ impl Shares {
     /// Whether a user could have one more of a table whose entries are counted elsewhere.
     pub(super) fn check_count(&self, uid: u32, table: Table, own: u64, total: u64) -> Result<(), ShareTaken> {
         self.decide(uid, table, own, total, 1)
+    }
+
+    /// Whether a user that has `own` entries of a table of `max`, of which `all` are taken, may
+    /// take another one: the rule of all tables.
+    pub(super) fn may_have(&self, uid: u32, own: u64, all: u64, max: u64) -> bool {
+        self.is_own(uid) || own + 1 <= max.saturating_sub(all).saturating_sub(1)
     }
 
     fn decide(&self, uid: u32, table: Table, own: u64, total: u64, count: u64) -> Result<(), ShareTaken> {

@@ -38,7 +38,9 @@ impl World {
                 config.listen = vec![address(i)];
                 config.embedded = false;
                 choose(&mut config);
+                let services = crate::services::all(&config);
                 let mut station = Station::new(config, [i as u8 + 1; 32], now).unwrap();
+                services.into_iter().for_each(|service| station.add_service(service));
                 (0..count).filter(|&j| j != i).for_each(|j| station.add_peer(now, &[address(j)]).unwrap());
                 station
             })

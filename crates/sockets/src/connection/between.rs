@@ -13,8 +13,8 @@ use rustix::io::Errno;
 use std::os::fd::BorrowedFd;
 use std::sync::Weak;
 use std::sync::atomic::Ordering;
-use vmmc_host::stream::{Flags, Watch, forget_error, reset, thread_id};
 use vmmc_host::{Deadline, Nanos};
+use vmmc_stream::{Flags, Watch, forget_error, reset, thread_id};
 
 impl Joined {
     /// Before a call: whether our own node has gone since the connection was upgraded, if that

@@ -14,8 +14,8 @@ use crate::node::{Held, Meeting, Node};
 use crate::types::{Bypass, Close};
 use std::sync::atomic::Ordering;
 use vmmc_host::Region;
-use vmmc_host::stream::Section;
-use vmmc_host::stream::messages::EndRef;
+use vmmc_stream::Section;
+use vmmc_stream::messages::EndRef;
 
 /// What one fork has counted, and holds until it is over.
 #[derive(Debug)]
@@ -143,8 +143,8 @@ mod tests {
     use crate::types::Close;
     use std::os::fd::AsFd;
     use std::sync::Arc;
-    use vmmc_host::stream::messages::Place;
-    use vmmc_host::stream::{Shape, Slab};
+    use vmmc_stream::messages::Place;
+    use vmmc_stream::{Shape, Slab};
 
     /// A context without a node, and an upgraded connection of it.
     fn upgraded() -> (Context, Arc<Connection>) {

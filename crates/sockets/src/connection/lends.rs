@@ -9,7 +9,7 @@ use crate::core::{Receiving, Sending};
 use crate::types::Lent;
 use rustix::io::Errno;
 use std::os::fd::BorrowedFd;
-use vmmc_host::stream::thread_id;
+use vmmc_stream::thread_id;
 
 impl Connection {
     /// Lends room for at most `most` bytes of the stream; less may be there. Until

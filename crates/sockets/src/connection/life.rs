@@ -15,13 +15,13 @@ use rustix::event::PollFlags;
 use rustix::io::Errno;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{Ordering, fence};
-use vmmc_host::stream::Section;
-use vmmc_host::stream::messages::OfferRefusal;
-use vmmc_host::stream::{
+use vmmc_host::{Deadline, Nanos};
+use vmmc_stream::Section;
+use vmmc_stream::messages::OfferRefusal;
+use vmmc_stream::{
     Denied, EndWords, Flags, Phase, claim, cookie, has_no_delay, mark_upgraded, needs_kernel, not_sent_limit, reset,
     shut_down, tcp_progress, thread_id, unmark_upgraded, wait_socket,
 };
-use vmmc_host::{Deadline, Nanos};
 
 impl Connection {
     /// Does what can be done now to bring the connection into shared memory.
@@ -317,7 +317,7 @@ impl Connection {
                 self.tell(context, joined, tell);
                 if how == Some(Close::Reset) {
                     // The kernel knows nothing of bytes unread in the ring.
-                    vmmc_host::stream::reset_at_close(fd);
+                    vmmc_stream::reset_at_close(fd);
                 }
                 if how.is_some() {
                     joined.give_back_at_last(fd);
@@ -577,8 +577,8 @@ mod tests {
     use crate::context::Settings;
     use crate::node::Seat;
     use std::os::fd::AsFd;
-    use vmmc_host::stream::messages::{EndRef, Place};
-    use vmmc_host::stream::{Shape, Slab};
+    use vmmc_stream::messages::{EndRef, Place};
+    use vmmc_stream::{Shape, Slab};
 
     #[test]
     fn what_was_ended_before_the_upgrade_is_ended_in_the_words() {

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 use vmmc_host::Nanos;
-use vmmc_host::stream::{Flags, Phase, thread_id};
+use vmmc_stream::{Flags, Phase, thread_id};
 
 impl Connection {
     /// What could be done now. No system call unless the kernel's part is about to end, or somebody

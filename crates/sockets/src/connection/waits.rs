@@ -15,8 +15,8 @@ use rustix::io::Errno;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use vmmc_host::stream::{Phase, SleepWord, core, thread_id};
 use vmmc_host::{Deadline, Nanos};
+use vmmc_stream::{Phase, SleepWord, core, thread_id};
 
 impl Connection {
     /// Waits until a receive is worth trying.

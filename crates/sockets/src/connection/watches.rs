@@ -10,7 +10,7 @@ use crate::ready::TooMany;
 use crate::types::Interest;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
-use vmmc_host::stream::Watch;
+use vmmc_stream::Watch;
 
 /// One event loop that follows a connection.
 #[derive(Debug)]

@@ -22,7 +22,7 @@ use super::leave::Copies;
 use super::{EndWords, Kernel, Tell, Upgraded};
 use rustix::io::Errno;
 use std::sync::atomic::{Ordering, fence};
-use vmmc_host::stream::{End, Flags, Left};
+use vmmc_stream::{End, Flags, Left};
 
 /// What became of the bytes that were asked back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -24,7 +24,7 @@ use crate::limits::BETWEEN_ASK_AGAIN_NS;
 use rustix::io::Errno;
 use std::io::IoSlice;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
-use vmmc_host::stream::{End, Phase};
+use vmmc_stream::{End, Phase};
 
 /// The end that measures which medium is faster; the other one follows it. Each by itself would
 /// measure what the other one does.

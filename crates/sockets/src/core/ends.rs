@@ -9,7 +9,7 @@ use crate::limits::{ASK_PAUSE_NS, ASK_PAUSE_NS_MAX};
 use crate::types::Close;
 use rustix::io::Errno;
 use std::sync::atomic::Ordering;
-use vmmc_host::stream::{End, Flags, Phase};
+use vmmc_stream::{End, Flags, Phase};
 
 impl Upgraded {
     /// Has the kernel asked now and then without a hint, for a node that is stopped or gone gives

@@ -14,14 +14,14 @@
 //! behind the copies, for which the ring must be read.
 //!
 //! Invariant: from the byte of the kernel's stream at which the ring took over,
-//! [`copies_before`](vmmc_host::stream::Left::copies_before) the tail bytes of it are copies.
+//! [`copies_before`](vmmc_stream::Left::copies_before) the tail bytes of it are copies.
 
 use super::{Kernel, RESET, Upgraded};
 use crate::limits::{COPIES_LOOKS, FULL_TIME_NS, PUBLISH_BYTES};
 use rustix::io::Errno;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use vmmc_host::stream::{DirectionWords, Flags, Left, Phase};
+use vmmc_stream::{DirectionWords, Flags, Left, Phase};
 
 /// What of the copies stands in front of the kernel's next byte for the receiving end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,7 +11,7 @@
 use super::{Kernel, Receiving, Sending, Tell, Upgraded};
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use vmmc_host::stream::{Denied, SharedLock, Stretch};
+use vmmc_stream::{Denied, SharedLock, Stretch};
 
 /// Who has memory of a ring, and how much. Private to this process.
 #[derive(Debug, Default)]

@@ -10,7 +10,7 @@ use crate::limits::TAKE_BYTES;
 use rustix::io::Errno;
 use std::io::IoSliceMut;
 use std::sync::atomic::{Ordering, fence};
-use vmmc_host::stream::{Flags, Layout, Phase};
+use vmmc_stream::{Flags, Layout, Phase};
 
 impl Upgraded {
     /// Receives bytes.

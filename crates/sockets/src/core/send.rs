@@ -9,7 +9,7 @@ use crate::limits::{GROW_AGAIN_BYTES, PUBLISH_BYTES, SEND_BYTES_MAX};
 use rustix::io::Errno;
 use std::io::IoSlice;
 use std::sync::atomic::Ordering;
-use vmmc_host::stream::{EndWords, Flags};
+use vmmc_stream::{EndWords, Flags};
 
 impl Upgraded {
     /// Sends bytes. `me` is the thread's id.

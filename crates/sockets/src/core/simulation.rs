@@ -21,7 +21,7 @@ use rustix::io::Errno;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use vmmc_host::stream::{Shape, Slab, Slot};
+use vmmc_stream::{Shape, Slab, Slot};
 pub(super) use wire::{Socket, WIRE_BYTES_MORE, Wire};
 
 /// Processes at an end.

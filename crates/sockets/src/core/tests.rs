@@ -8,7 +8,7 @@ use super::simulation::{Dice, ME, Socket, Wire, byte};
 use super::*;
 use crate::limits::ASK_PAUSE_NS;
 use crate::types::Close;
-use vmmc_host::stream::{Epoch, Shape, Slab};
+use vmmc_stream::{Epoch, Shape, Slab};
 
 struct End2 {
     core: Upgraded,
@@ -462,8 +462,8 @@ impl Kernel for ResetSocket {
     fn received(&self) -> Option<(u64, u64)> {
         None
     }
-    fn look(&self) -> vmmc_host::stream::End {
-        use vmmc_host::stream::End;
+    fn look(&self) -> vmmc_stream::End {
+        use vmmc_stream::End;
         if self.told.replace(true) { End::Ended } else { End::Reset(Errno::CONNRESET) }
     }
     fn peer_ended(&self) -> bool {

@@ -10,8 +10,8 @@ use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use vmmc_host::stream::messages::SocketCall;
-use vmmc_host::stream::{BELLS, Bells, Watch};
+use vmmc_stream::messages::SocketCall;
+use vmmc_stream::{BELLS, Bells, Watch};
 
 impl Node {
     /// The bells of this process, once an event loop or the node needed them.

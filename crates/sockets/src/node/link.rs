@@ -11,10 +11,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vmmc_host::channel::{ChannelError, node_socket_name};
-use vmmc_host::control::{Answer, CONTROL_VERSION, Call, RefusalCode, Reply, Request, decode, encode};
-use vmmc_host::stream::messages::{EndRef, OfferRefusal, SocketCall, SocketNews};
-use vmmc_host::stream::{BELLS, Bells, Slab};
+use vmmc_host::control::{RefusalCode, Reply, Request, decode, encode};
 use vmmc_host::{Channel, Nanos};
+use vmmc_stream::messages::{EndRef, OfferRefusal, SocketCall, SocketNews};
+use vmmc_stream::{BELLS, Bells, Slab};
 
 impl Node {
     /// Whether the node has said something, or may have refused us. Two loads.
@@ -69,7 +69,7 @@ impl Node {
         link.channel = Some(Channel::from_fd((settings.keep_fd)(channel.into_fd())));
         let number = self.sessions.fetch_add(1, Ordering::Relaxed) + 1;
         link.session = Arc::new(Session { client: self.address(), number, ..Session::default() });
-        let attach = SocketCall::Attach { version: CONTROL_VERSION };
+        let attach = SocketCall::Attach;
         if !self.say(link, attach, &[bells.as_fd()]) {
             return None;
         }
@@ -92,7 +92,7 @@ impl Node {
     pub(super) fn say(&self, link: &mut Link, call: SocketCall, fds: &[BorrowedFd<'_>]) -> bool {
         let Some(channel) = &link.channel else { return false };
         link.serial += 1;
-        let request = Request { serial: link.serial, call: Call::Sockets(call) };
+        let request = Request { serial: link.serial, call: call.to_call() };
         match channel.try_send(&encode(&request), fds) {
             Ok(()) => true,
             Err(ChannelError::WouldBlock | ChannelError::TooLarge { .. }) => false,
@@ -137,7 +137,11 @@ impl Node {
             let Some(channel) = &link.channel else { return };
             match channel.try_receive() {
                 Ok((bytes, fds)) => match decode::<Reply>(&bytes) {
-                    Ok(Reply { result: Ok(Answer::Sockets(news)), .. }) => self.take(link, news, fds),
+                    Ok(Reply { result: Ok(answer), .. }) => {
+                        if let Some(news) = SocketNews::of(&answer) {
+                            self.take(link, news, fds);
+                        }
+                    }
                     Ok(Reply { result: Err(refusal), .. }) => {
                         self.retry_at.store((Nanos::monotonic() + NODE_RETRY).0, Ordering::Relaxed);
                         let of_version = refusal.code == RefusalCode::Version;

@@ -10,8 +10,8 @@ use crate::types::Bypass;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use vmmc_host::stream::messages::{EndRef, SocketCall, SocketClaim};
 use vmmc_host::{Deadline, Nanos};
+use vmmc_stream::messages::{EndRef, SocketCall, SocketClaim};
 
 impl Node {
     /// Offers a socket. None: not now.
@@ -107,7 +107,7 @@ impl Node {
 
     /// Asks where a socket from elsewhere that is upgraded goes on; waits for the answer.
     pub(crate) fn adopt(&self, settings: &Settings, fd: BorrowedFd<'_>, deadline: Deadline) -> Option<Adoption> {
-        let cookie = vmmc_host::stream::cookie(fd).ok()?;
+        let cookie = vmmc_stream::cookie(fd).ok()?;
         // Others hold the lock for a message or two; not to know is no answer here.
         let number = {
             let mut link = self.lock_surely()?;

@@ -15,8 +15,8 @@ use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
-use vmmc_host::stream::messages::SocketCall;
-use vmmc_host::stream::{Section, SectionLock};
+use vmmc_stream::messages::SocketCall;
+use vmmc_stream::{Section, SectionLock};
 
 /// The messages.
 #[derive(Debug, Default)]
@@ -181,8 +181,8 @@ mod tests {
     use super::*;
     use crate::context::{Context, Settings};
     use vmmc_host::Channel;
-    use vmmc_host::control::{Call, Request, decode};
-    use vmmc_host::stream::messages::{EndRef, Place};
+    use vmmc_host::control::{Request, decode};
+    use vmmc_stream::messages::{EndRef, Place};
 
     fn node() -> (Node, Channel) {
         let (ours, theirs) = Channel::pair().unwrap();
@@ -198,8 +198,8 @@ mod tests {
     /// The slots whose release has come.
     fn released(theirs: &Channel) -> Vec<u32> {
         let messages = std::iter::from_fn(|| theirs.try_receive().ok());
-        let slot = |(bytes, _): (Vec<u8>, _)| match decode::<Request>(&bytes).unwrap().call {
-            Call::Sockets(SocketCall::Release { end }) => end.place.slot,
+        let slot = |(bytes, _): (Vec<u8>, _)| match SocketCall::of(&decode::<Request>(&bytes).unwrap().call) {
+            Some(SocketCall::Release { end }) => end.place.slot,
             other => panic!("{other:?}"),
         };
         messages.map(slot).collect()

@@ -7,11 +7,11 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use vmmc_host::Channel;
 use vmmc_host::abi::{Op, RawCommand, flags};
-use vmmc_host::control::{Access, Answer, Call, RefusalCode, Reply, Request, decode, encode, rights};
+use vmmc_host::control::{Access, Call, RefusalCode, Reply, Request, decode, encode, rights};
 use vmmc_host::limits::{COMPLETION_SLOTS, EXPORTS_PER_PROCESS_MAX};
-use vmmc_host::stream::messages::{SocketCall, SocketNews};
 use vmmc_host::wait::Deadline;
 use vmmc_nic::OpError;
+use vmmc_stream::messages::{SocketCall, SocketNews};
 
 /// Deterministic noise.
 struct Noise(u64);
@@ -316,7 +316,7 @@ fn a_process_may_write_its_own_bell_and_lanes_as_it_likes() {
 
 #[test]
 fn what_the_node_opens_for_a_client_counts_in_its_share() {
-    use crate::limits::{DESCRIPTORS_PER_PROCESS, DESCRIPTORS_PER_REGION, DESCRIPTORS_PER_SOCKETS_CLIENT};
+    use crate::limits::{DESCRIPTORS_PER_PROCESS, DESCRIPTORS_PER_REGION};
     let world = World::new(1, None);
     let total = || world.borrow().stations[0].shares.total(super::super::Table::Descriptors);
     let mut one = Raw::attach(&world, 0);
@@ -333,12 +333,12 @@ fn what_the_node_opens_for_a_client_counts_in_its_share() {
         let now = world.now;
         world.stations[0].accept(now, theirs).unwrap();
     }
-    let bells = vmmc_host::stream::Bells::create().unwrap().share().unwrap();
-    let call = vmmc_host::stream::messages::SocketCall::Attach { version: vmmc_host::control::CONTROL_VERSION };
-    let request = Request { serial: 1, call: Call::Sockets(call) };
+    let bells = vmmc_stream::Bells::create().unwrap().share().unwrap();
+    let call = vmmc_stream::messages::SocketCall::Attach;
+    let request = Request { serial: 1, call: call.to_call() };
     ours.try_send(&encode(&request), &[bells.as_fd()]).unwrap();
     one.pump();
-    assert_eq!(total(), attached + u64::from(1 + DESCRIPTORS_PER_SOCKETS_CLIENT));
+    assert_eq!(total(), attached + u64::from(1 + vmmc_sockets_service::limits::DESCRIPTORS_PER_SOCKETS_CLIENT));
     drop(ours);
     crate::testing::wait(&|| one.pump(), || (total() == attached).then_some(()));
 }
@@ -354,11 +354,11 @@ fn connected(world: &Rc<RefCell<World>>, pump: &dyn Fn()) -> Option<[(Channel, V
         ours
     });
     for client in &clients {
-        let bells = vmmc_host::stream::Bells::create().unwrap().share().unwrap();
-        say(client, SocketCall::Attach { version: vmmc_host::control::CONTROL_VERSION }, &[bells.as_fd()]);
+        let bells = vmmc_stream::Bells::create().unwrap().share().unwrap();
+        say(client, SocketCall::Attach, &[bells.as_fd()]);
         pump();
     }
-    if world.borrow().stations[0].sockets.clients() < 2 {
+    if world.borrow().stations[0].services.clients() < 2 {
         println!("SKIP slabs: this kernel lacks what connections are upgraded by");
         return None;
     }
@@ -366,15 +366,15 @@ fn connected(world: &Rc<RefCell<World>>, pump: &dyn Fn()) -> Option<[(Channel, V
     let near = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let far = listener.accept().unwrap().0;
     for (client, socket) in clients.iter().zip([&near, &far]) {
-        let socket = vmmc_host::stream::claim(socket.as_fd()).unwrap();
+        let socket = vmmc_stream::claim(socket.as_fd()).unwrap();
         say(client, SocketCall::Offer { connection: 1, socket }, &[]);
         pump();
     }
     Some(clients.map(|client| {
         let said = std::iter::from_fn(|| client.try_receive().ok()).filter_map(|(bytes, fds)| {
             match decode::<Reply>(&bytes).unwrap().result {
-                Ok(Answer::Sockets(news)) => Some((news, fds)),
-                _ => None,
+                Ok(answer) => Some((SocketNews::of(&answer)?, fds)),
+                Err(_) => None,
             }
         });
         let said = said.collect();
@@ -382,10 +382,16 @@ fn connected(world: &Rc<RefCell<World>>, pump: &dyn Fn()) -> Option<[(Channel, V
     }))
 }
 
+/// A figure of a service of the first station.
+fn figure(world: &Rc<RefCell<World>>, name: &str) -> u64 {
+    let figures = world.borrow().stations[0].services.figures();
+    figures.iter().find(|figure| figure.name == name).expect("there is such a figure").value
+}
+
 type Said = (SocketNews, Vec<std::os::fd::OwnedFd>);
 
 fn say(client: &Channel, call: SocketCall, fds: &[std::os::fd::BorrowedFd<'_>]) {
-    client.try_send(&encode(&Request { serial: 1, call: Call::Sockets(call) }), fds).unwrap();
+    client.try_send(&encode(&Request { serial: 1, call: call.to_call() }), fds).unwrap();
 }
 
 #[test]
@@ -397,7 +403,7 @@ fn slabs_of_connections_count_where_descriptors_and_mappings_are_shared() {
     let before = free();
     let Some(_clients) = connected(&world, &|| one.pump()) else { return };
     // The slab of the pair; and what each client has otherwise.
-    let of_clients = 2 * u64::from(1 + crate::limits::DESCRIPTORS_PER_SOCKETS_CLIENT);
+    let of_clients = 2 * u64::from(1 + vmmc_sockets_service::limits::DESCRIPTORS_PER_SOCKETS_CLIENT);
     assert_eq!(free(), [before[0] - 1 - of_clients, before[1] - 1], "the first slab of the pair");
 }
 
@@ -406,9 +412,9 @@ fn a_slab_that_a_client_keeps_counts_until_it_is_gone() {
     let world = World::new(1, None);
     let one = Raw::attach(&world, 0);
     let Some([(near, said), (far, of_far)]) = connected(&world, &|| one.pump()) else { return };
-    let slots = || world.borrow().stations[0].sockets.slots();
-    let (before, slabs) = (slots(), || world.borrow().stations[0].sockets.slabs());
-    assert_eq!((before, slabs()), (u64::from(crate::limits::SOCKET_SLAB_SLOTS_MIN), 1));
+    let slots = || figure(&world, "sockets_slots");
+    let (before, slabs) = (slots(), || figure(&world, "sockets_slabs"));
+    assert_eq!((before, slabs()), (u64::from(vmmc_sockets_service::limits::SOCKET_SLAB_SLOTS_MIN), 1));
     for (client, said) in [(&near, &said), (&far, &of_far)] {
         let end = said.iter().find_map(|(news, _)| match news {
             SocketNews::Matched { end, .. } => Some(*end),

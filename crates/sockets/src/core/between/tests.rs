@@ -10,7 +10,7 @@ use std::cell::Cell;
 use std::io::IoSliceMut;
 use std::sync::Arc;
 use vmmc_host::stores::Store;
-use vmmc_host::stream::{End, Flags, Left, Shape, Slab, Slot};
+use vmmc_stream::{End, Flags, Left, Shape, Slab, Slot};
 
 /// A kernel's socket on which the other end has ended; `during` happens while a receive is in it,
 /// `at_look` while it is asked about the other end.

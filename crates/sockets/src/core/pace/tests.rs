@@ -4,7 +4,7 @@ use super::*;
 use rustix::io::Errno;
 use std::cell::Cell;
 use std::io::{IoSlice, IoSliceMut};
-use vmmc_host::stream::End;
+use vmmc_stream::End;
 
 #[derive(Default)]
 struct Clock {

@@ -19,7 +19,7 @@ use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use vmmc_host::stream::{Replica, Said, Shape, SideWords, Slab, Wakes};
+use vmmc_stream::{Replica, Said, Shape, SideWords, Slab, Wakes};
 
 /// Rounds after which what has not arrived never will.
 const SETTLE_ROUNDS: usize = 3_000;
