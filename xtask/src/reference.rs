@@ -86,7 +86,7 @@ const EXCEPT: &[&str] = &[
     "without a name",
     "a process of user …",
     "process … of user …",
-    "list the sockets of",
+    "ask about the … of",
     "add peers to",
     "nodes asked by address",
     // How a program's own output shows an object.

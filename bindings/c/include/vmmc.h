@@ -64,12 +64,14 @@
 #define VMMC_EXPORT_NOT_MAPPABLE 4
 
 /**
- * For `flags` of vmmc_import_options: take the export of the user `owner` only. Names belong to users.
+ * For `flags` of vmmc_import_options: take the export of the user `owner` only. Names belong to
+ * users.
  */
 #define VMMC_IMPORT_OWNER 1
 
 /**
- * For `flags`: take an export of whoever has one of that name and lets this process import it; vmmc_import_owner() tells whose it is.
+ * For `flags`: take an export of whoever has one of that name and lets this process import it;
+ * vmmc_import_owner() tells whose it is.
  */
 #define VMMC_IMPORT_ANY_OWNER 2
 
@@ -304,7 +306,8 @@ typedef enum vmmc_event_kind {
      */
     VMMC_EVENT_NOT_STARTED = 1,
     /**
-     * The rank printed `len` bytes of `data` on its standard output: whole lines, unless a line is very long.
+     * The rank printed `len` bytes of `data` on its standard output: whole lines, unless a line is
+     * very long.
      */
     VMMC_EVENT_OUTPUT = 2,
     /**
@@ -455,7 +458,8 @@ typedef struct vmmc_export_options {
      */
     size_t size;
     /**
-     * Name for importers, 1 to 255 bytes, unique among those of this user on the node; NULL: it is imported by id.
+     * Name for importers, 1 to 255 bytes, unique among those of this user on the node; NULL: it is
+     * imported by id.
      */
     const char *name;
     /**
@@ -497,11 +501,13 @@ typedef struct vmmc_import_options {
      */
     uint32_t rights;
     /**
-     * VMMC_IMPORT_OWNER or VMMC_IMPORT_ANY_OWNER; neither: a name means an export of this process's own user, or else one of root.
+     * VMMC_IMPORT_OWNER or VMMC_IMPORT_ANY_OWNER; neither: a name means an export of this
+     * process's own user, or else one of root.
      */
     uint32_t flags;
     /**
-     * Wait this long for an export that does not exist yet, microseconds; 0: a missing export is an error at once.
+     * Wait this long for an export that does not exist yet, microseconds; 0: a missing export is
+     * an error at once.
      */
     int64_t wait_us;
     /**
@@ -649,7 +655,8 @@ typedef struct vmmc_launch_options {
 } vmmc_launch_options;
 
 /**
- * Something that happened in a job. What it points to is valid until the next call for an event of the same job.
+ * Something that happened in a job. What it points to is valid until the next call for an event of
+ * the same job.
  */
 typedef struct vmmc_job_event {
     /**
@@ -822,7 +829,8 @@ typedef struct vmmc_limits {
 } vmmc_limits;
 
 /**
- * What a session has done so far. Later releases may add fields at the end: pass sizeof (vmmc_stats) to vmmc_session_stats().
+ * What a session has done so far. Later releases may add fields at the end: pass sizeof
+ * (vmmc_stats) to vmmc_session_stats().
  */
 typedef struct vmmc_stats {
     /**
@@ -948,12 +956,11 @@ extern "C" {
 #endif // __cplusplus
 
 /**
- * Binds an import for automatic update; it must be mapped, with the rights read and write. `combining` lets neighbouring stores be combined on their way to
- * another node, and has no effect within a node.
+ * Binds an import for automatic update; it must be mapped, with the rights read and write.
+ * `combining` lets neighbouring stores be combined on their way to another node, and has no effect
+ * within a node.
  */
-enum vmmc_status vmmc_binding_create(const struct vmmc_import *import,
-                                     bool combining,
-                                     struct vmmc_binding **binding);
+enum vmmc_status vmmc_binding_create(const struct vmmc_import *import, bool combining, struct vmmc_binding **binding);
 
 /**
  * Frees the binding; do not use its pointer any more.
@@ -961,10 +968,10 @@ enum vmmc_status vmmc_binding_create(const struct vmmc_import *import,
 enum vmmc_status vmmc_binding_free(struct vmmc_binding *binding);
 
 /**
- * The export's memory, valid until vmmc_binding_free(). A store to it is an automatic update; after the end of the export stores reach nobody.
+ * The export's memory, valid until vmmc_binding_free(). A store to it is an automatic update;
+ * after the end of the export stores reach nobody.
  */
-enum vmmc_status vmmc_binding_pointer(const struct vmmc_binding *binding,
-                                      void **base);
+enum vmmc_status vmmc_binding_pointer(const struct vmmc_binding *binding, void **base);
 
 /**
  * Bytes.
@@ -972,7 +979,8 @@ enum vmmc_status vmmc_binding_pointer(const struct vmmc_binding *binding,
 enum vmmc_status vmmc_binding_len(const struct vmmc_binding *binding, uint64_t *len);
 
 /**
- * Returns when all stores so far are in the export's memory, or with an error if the export has ended.
+ * Returns when all stores so far are in the export's memory, or with an error if the export has
+ * ended.
  */
 enum vmmc_status vmmc_binding_flush(const struct vmmc_binding *binding, int64_t timeout_us);
 
@@ -982,7 +990,8 @@ enum vmmc_status vmmc_binding_flush(const struct vmmc_binding *binding, int64_t 
 enum vmmc_status vmmc_buffer_create(const struct vmmc_session *session, uint64_t len, struct vmmc_buffer **buffer);
 
 /**
- * Registers memory that the caller has, in place; what vmmc_export_memory() says about such memory holds here too.
+ * Registers memory that the caller has, in place; what vmmc_export_memory() says about such memory
+ * holds here too.
  */
 enum vmmc_status vmmc_buffer_memory(const struct vmmc_session *session,
                                     void *base,
@@ -990,7 +999,8 @@ enum vmmc_status vmmc_buffer_memory(const struct vmmc_session *session,
                                     struct vmmc_buffer **buffer);
 
 /**
- * Registers the memory of an export, for sends and fetches from and to it without copies. While it exists the export's memory cannot be moved.
+ * Registers the memory of an export, for sends and fetches from and to it without copies. While it
+ * exists the export's memory cannot be moved.
  */
 enum vmmc_status vmmc_buffer_export(const struct vmmc_session *session,
                                     const struct vmmc_export *export_,
@@ -1022,7 +1032,8 @@ enum vmmc_status vmmc_buffer_read(const struct vmmc_buffer *buffer, uint64_t off
 enum vmmc_status vmmc_buffer_write(const struct vmmc_buffer *buffer, uint64_t offset, const void *data, size_t len);
 
 /**
- * Exports new memory of `len` bytes, zeroed and reserved. It starts on a page, so importers of this node can map it. `options` may be NULL.
+ * Exports new memory of `len` bytes, zeroed and reserved. It starts on a page, so importers of
+ * this node can map it. `options` may be NULL.
  */
 enum vmmc_status vmmc_export_create(const struct vmmc_session *session,
                                     uint64_t len,
@@ -1030,11 +1041,13 @@ enum vmmc_status vmmc_export_create(const struct vmmc_session *session,
                                     struct vmmc_export **export_);
 
 /**
- * Exports memory that the caller has, in place: private, writable, anonymous memory (heap or private mmap), `len` bytes from `base`.
+ * Exports memory that the caller has, in place: private, writable, anonymous memory (heap or
+ * private mmap), `len` bytes from `base`.
  *
- * It costs one copy of the range's pages now and one at the end. Unless the range covers whole pages, importers of this node go through the engine, and other
- * threads must not write to its first and last page while this call and the end of the export run, because other objects on them move along. The memory stays
- * allocated until the export and all buffers of it are freed.
+ * It costs one copy of the range's pages now and one at the end. Unless the range covers whole
+ * pages, importers of this node go through the engine, and other threads must not write to its
+ * first and last page while this call and the end of the export run, because other objects on them
+ * move along. The memory stays allocated until the export and all buffers of it are freed.
  */
 enum vmmc_status vmmc_export_memory(const struct vmmc_session *session,
                                     void *base,
@@ -1043,7 +1056,8 @@ enum vmmc_status vmmc_export_memory(const struct vmmc_session *session,
                                     struct vmmc_export **export_);
 
 /**
- * Exports the memory of a buffer; they share it. The buffer must cover its pages alone, as those of vmmc_buffer_create() do.
+ * Exports the memory of a buffer; they share it. The buffer must cover its pages alone, as those
+ * of vmmc_buffer_create() do.
  */
 enum vmmc_status vmmc_export_buffer(const struct vmmc_session *session,
                                     const struct vmmc_buffer *buffer,
@@ -1051,18 +1065,18 @@ enum vmmc_status vmmc_export_buffer(const struct vmmc_session *session,
                                     struct vmmc_export **export_);
 
 /**
- * Frees the export, which ends it, as vmmc_export_unexport() would. Its memory goes too, unless the caller gave it: do not use its pointer any more.
+ * Frees the export, which ends it, as vmmc_export_unexport() would. Its memory goes too, unless
+ * the caller gave it: do not use its pointer any more.
  */
 enum vmmc_status vmmc_export_free(struct vmmc_export *export_);
 
 /**
- * Ends the export. After VMMC_OK no further byte arrives from anybody who uses the library; with `moving` the content is moved onto other pages at the same
- * address, so that nobody at all can reach it. The memory remains until vmmc_export_free(); all other calls on the handle then fail.
+ * Ends the export. After VMMC_OK no further byte arrives from anybody who uses the library; with
+ * `moving` the content is moved onto other pages at the same address, so that nobody at all can
+ * reach it. The memory remains until vmmc_export_free(); all other calls on the handle then fail.
  * VMMC_BUSY: a call of another thread still uses the export.
  */
-enum vmmc_status vmmc_export_unexport(const struct vmmc_export *export_,
-                                      bool moving,
-                                      enum vmmc_revocation *revocation);
+enum vmmc_status vmmc_export_unexport(const struct vmmc_export *export_, bool moving, enum vmmc_revocation *revocation);
 
 /**
  * Id for importers.
@@ -1080,11 +1094,10 @@ enum vmmc_status vmmc_export_name(const struct vmmc_export *export_, char **name
 enum vmmc_status vmmc_export_len(const struct vmmc_export *export_, uint64_t *len);
 
 /**
- * Its memory, valid until vmmc_export_free(). Importers write it at any time: use volatile or atomic accesses for what they may be
- * writing.
+ * Its memory, valid until vmmc_export_free(). Importers write it at any time: use volatile or
+ * atomic accesses for what they may be writing.
  */
-enum vmmc_status vmmc_export_pointer(const struct vmmc_export *export_,
-                                     void **base);
+enum vmmc_status vmmc_export_pointer(const struct vmmc_export *export_, void **base);
 
 /**
  * Copies bytes out.
@@ -1097,7 +1110,8 @@ enum vmmc_status vmmc_export_read(const struct vmmc_export *export_, uint64_t of
 enum vmmc_status vmmc_export_write(const struct vmmc_export *export_, uint64_t offset, const void *data, size_t len);
 
 /**
- * Loads an aligned 64-bit word. What was sent before that word by the same process is then visible.
+ * Loads an aligned 64-bit word. What was sent before that word by the same process is then
+ * visible.
  */
 enum vmmc_status vmmc_export_load(const struct vmmc_export *export_, uint64_t offset, uint64_t *value);
 
@@ -1107,8 +1121,9 @@ enum vmmc_status vmmc_export_load(const struct vmmc_export *export_, uint64_t of
 enum vmmc_status vmmc_export_store(const struct vmmc_export *export_, uint64_t offset, uint64_t value);
 
 /**
- * Waits until an aligned 64-bit word satisfies a condition against `operand`; gives its value. `condition` is a vmmc_condition. Everything sent before that
- * word by the same process is then visible.
+ * Waits until an aligned 64-bit word satisfies a condition against `operand`; gives its value.
+ * `condition` is a vmmc_condition. Everything sent before that word by the same process is then
+ * visible.
  */
 enum vmmc_status vmmc_export_wait_word(const struct vmmc_export *export_,
                                        uint64_t offset,
@@ -1118,8 +1133,9 @@ enum vmmc_status vmmc_export_wait_word(const struct vmmc_export *export_,
                                        uint64_t *value);
 
 /**
- * What went wrong last in this thread, in words: the thing, the numbers and the next step. Never NULL; empty if nothing did. The string is valid until the
- * next call of this library fails in this thread.
+ * What went wrong last in this thread, in words: the thing, the numbers and the next step. Never
+ * NULL; empty if nothing did. The string is valid until the next call of this library fails in
+ * this thread.
  */
 const char *vmmc_error_message(void);
 
@@ -1140,15 +1156,16 @@ enum vmmc_status vmmc_import_open_id(const struct vmmc_session *session,
                                      struct vmmc_import **import);
 
 /**
- * Frees the import, after its posted sends have arrived (or one second). A mapping of it stays until its bindings are freed too.
+ * Frees the import, after its posted sends have arrived (or one second). A mapping of it stays
+ * until its bindings are freed too.
  */
 enum vmmc_status vmmc_import_free(struct vmmc_import *import);
 
 /**
- * What this process moved through it by copies of its own; nothing if it is not mapped. docs/counters.md says what is not counted.
+ * What this process moved through it by copies of its own; nothing if it is not mapped.
+ * docs/counters.md says what is not counted.
  */
-enum vmmc_status vmmc_import_moved(const struct vmmc_import *import,
-                                   struct vmmc_moved *moved);
+enum vmmc_status vmmc_import_moved(const struct vmmc_import *import, struct vmmc_moved *moved);
 
 /**
  * Bytes.
@@ -1181,11 +1198,10 @@ enum vmmc_status vmmc_import_node(const struct vmmc_import *import, char **node)
 enum vmmc_status vmmc_import_path(const struct vmmc_import *import, enum vmmc_path *path);
 
 /**
- * Which path its transfers take, and why not a better one: a paragraph for people, or JSON. Free it with vmmc_string_free().
+ * Which path its transfers take, and why not a better one: a paragraph for people, or JSON. Free
+ * it with vmmc_string_free().
  */
-enum vmmc_status vmmc_import_explain(const struct vmmc_import *import,
-                                     bool json,
-                                     char **text);
+enum vmmc_status vmmc_import_explain(const struct vmmc_import *import, bool json, char **text);
 
 /**
  * VMMC_OK while it can be used; else the error that every transfer through it would get.
@@ -1193,25 +1209,25 @@ enum vmmc_status vmmc_import_explain(const struct vmmc_import *import,
 enum vmmc_status vmmc_import_check(const struct vmmc_import *import);
 
 /**
- * The mapped memory for plain loads, if the path is VMMC_PATH_MAPPED and the import may read; valid until the import and its bindings are freed, also after
- * the end of the export. For stores use vmmc_binding_pointer().
+ * The mapped memory for plain loads, if the path is VMMC_PATH_MAPPED and the import may read;
+ * valid until the import and its bindings are freed, also after the end of the export. For stores
+ * use vmmc_binding_pointer().
  */
-enum vmmc_status vmmc_import_pointer(const struct vmmc_import *import,
-                                     const void **base);
+enum vmmc_status vmmc_import_pointer(const struct vmmc_import *import, const void **base);
 
 /**
- * Deliberate update: copies `len` bytes to the export, any alignment, any length. The data may be reused on return.
+ * Deliberate update: copies `len` bytes to the export, any alignment, any length. The data may be
+ * reused on return.
  *
- * On a mapped import the data is in the receiver's memory on return. Otherwise it is on its way: vmmc_import_flush() waits for it, and should come before the
- * process ends. Sends of one process to one export appear in order, the last bytes of each last.
+ * On a mapped import the data is in the receiver's memory on return. Otherwise it is on its way:
+ * vmmc_import_flush() waits for it, and should come before the process ends. Sends of one process
+ * to one export appear in order, the last bytes of each last.
  */
-enum vmmc_status vmmc_import_send(const struct vmmc_import *import,
-                                  uint64_t offset,
-                                  const void *data,
-                                  size_t len);
+enum vmmc_status vmmc_import_send(const struct vmmc_import *import, uint64_t offset, const void *data, size_t len);
 
 /**
- * vmmc_import_send() with choices: notify the receiver, count, another timeout. `options` may be NULL.
+ * vmmc_import_send() with choices: notify the receiver, count, another timeout. `options` may be
+ * NULL.
  */
 enum vmmc_status vmmc_import_send_with(const struct vmmc_import *import,
                                        uint64_t offset,
@@ -1220,16 +1236,15 @@ enum vmmc_status vmmc_import_send_with(const struct vmmc_import *import,
                                        const struct vmmc_send_options *options);
 
 /**
- * Remote fetch into any memory. Sees what this process sent to the same node before. On failure the memory may have been written in part.
+ * Remote fetch into any memory. Sees what this process sent to the same node before. On failure
+ * the memory may have been written in part.
  */
-enum vmmc_status vmmc_import_fetch(const struct vmmc_import *import,
-                                   uint64_t offset,
-                                   void *into,
-                                   size_t len);
+enum vmmc_status vmmc_import_fetch(const struct vmmc_import *import, uint64_t offset, void *into, size_t len);
 
 /**
- * Adds to an aligned 64-bit word of the export; gives the old value. Needs the right VMMC_ATOMIC, which an import has only if its options ask
- * for it: `rights = VMMC_READ | VMMC_WRITE | VMMC_ATOMIC`.
+ * Adds to an aligned 64-bit word of the export; gives the old value. Needs the right VMMC_ATOMIC,
+ * which an import has only if its options ask for it: `rights = VMMC_READ | VMMC_WRITE |
+ * VMMC_ATOMIC`.
  */
 enum vmmc_status vmmc_import_fetch_add(const struct vmmc_import *import,
                                        uint64_t offset,
@@ -1237,8 +1252,9 @@ enum vmmc_status vmmc_import_fetch_add(const struct vmmc_import *import,
                                        uint64_t *old);
 
 /**
- * Stores `desired` in an aligned 64-bit word of the export if it is `expected`; gives the old value. Needs the right VMMC_ATOMIC, which an import has only if its options ask
- * for it: `rights = VMMC_READ | VMMC_WRITE | VMMC_ATOMIC`.
+ * Stores `desired` in an aligned 64-bit word of the export if it is `expected`; gives the old
+ * value. Needs the right VMMC_ATOMIC, which an import has only if its options ask for it:
+ * `rights = VMMC_READ | VMMC_WRITE | VMMC_ATOMIC`.
  */
 enum vmmc_status vmmc_import_compare_swap(const struct vmmc_import *import,
                                           uint64_t offset,
@@ -1247,23 +1263,21 @@ enum vmmc_status vmmc_import_compare_swap(const struct vmmc_import *import,
                                           uint64_t *old);
 
 /**
- * Stores a value in an aligned 64-bit word of the export; gives the old value. Needs the right VMMC_ATOMIC, which an import has only if its options ask
- * for it: `rights = VMMC_READ | VMMC_WRITE | VMMC_ATOMIC`.
+ * Stores a value in an aligned 64-bit word of the export; gives the old value. Needs the right
+ * VMMC_ATOMIC, which an import has only if its options ask for it: `rights = VMMC_READ |
+ * VMMC_WRITE | VMMC_ATOMIC`.
  */
-enum vmmc_status vmmc_import_swap(const struct vmmc_import *import,
-                                  uint64_t offset,
-                                  uint64_t value,
-                                  uint64_t *old);
+enum vmmc_status vmmc_import_swap(const struct vmmc_import *import, uint64_t offset, uint64_t value, uint64_t *old);
 
 /**
- * Returns when all that this process sent before to the export's node is in memory there, or with the error of an earlier send that failed after it had
- * returned.
+ * Returns when all that this process sent before to the export's node is in memory there, or with
+ * the error of an earlier send that failed after it had returned.
  */
-enum vmmc_status vmmc_import_flush(const struct vmmc_import *import,
-                                   int64_t timeout_us);
+enum vmmc_status vmmc_import_flush(const struct vmmc_import *import, int64_t timeout_us);
 
 /**
- * Joins the job that this process was started for. VMMC_NO_JOB when it was not started as part of one.
+ * Joins the job that this process was started for. VMMC_NO_JOB when it was not started as part of
+ * one.
  */
 enum vmmc_status vmmc_job_attach(struct vmmc_job **job);
 
@@ -1278,7 +1292,8 @@ enum vmmc_status vmmc_job_free(struct vmmc_job *job);
 enum vmmc_status vmmc_job_rank(const struct vmmc_job *job, uint32_t *rank);
 
 /**
- * Ranks of the job as of the last vmmc_job_changes(), those that have gone included: ranks are never used twice.
+ * Ranks of the job as of the last vmmc_job_changes(), those that have gone included: ranks are
+ * never used twice.
  */
 enum vmmc_status vmmc_job_size(const struct vmmc_job *job, uint32_t *size);
 
@@ -1303,23 +1318,20 @@ enum vmmc_status vmmc_job_node_of(const struct vmmc_job *job, uint32_t rank, cha
 enum vmmc_status vmmc_job_state_of(const struct vmmc_job *job, uint32_t rank, enum vmmc_member_state *state);
 
 /**
- * Ranks that run, as of the last vmmc_job_changes(): up to `capacity` of them; `count` is how many there are, which may be more.
+ * Ranks that run, as of the last vmmc_job_changes(): up to `capacity` of them; `count` is how many
+ * there are, which may be more.
  */
-enum vmmc_status vmmc_job_members(const struct vmmc_job *job,
-                                  uint32_t *ranks,
-                                  size_t capacity,
-                                  size_t *count);
+enum vmmc_status vmmc_job_members(const struct vmmc_job *job, uint32_t *ranks, size_t capacity, size_t *count);
 
 /**
- * The full name of an export of a rank, for exports that are made in other ways than vmmc_job_export(); free it with vmmc_string_free().
+ * The full name of an export of a rank, for exports that are made in other ways than
+ * vmmc_job_export(); free it with vmmc_string_free().
  */
-enum vmmc_status vmmc_job_name_of(const struct vmmc_job *job,
-                                  uint32_t rank,
-                                  const char *name,
-                                  char **full);
+enum vmmc_status vmmc_job_name_of(const struct vmmc_job *job, uint32_t rank, const char *name, char **full);
 
 /**
- * Exports new memory under a name of this rank; others reach it with vmmc_job_import(). `name` in `options` must be NULL; `options` may be.
+ * Exports new memory under a name of this rank; others reach it with vmmc_job_import(). `name` in
+ * `options` must be NULL; `options` may be.
  */
 enum vmmc_status vmmc_job_export(const struct vmmc_job *job,
                                  const char *name,
@@ -1328,8 +1340,8 @@ enum vmmc_status vmmc_job_export(const struct vmmc_job *job,
                                  struct vmmc_export **export_);
 
 /**
- * Imports what a rank has exported under a name. It waits for the export to appear, by default as long as the session's timeout. `node` in `options` must be
- * NULL; `options` may be.
+ * Imports what a rank has exported under a name. It waits for the export to appear, by default as
+ * long as the session's timeout. `node` in `options` must be NULL; `options` may be.
  */
 enum vmmc_status vmmc_job_import(const struct vmmc_job *job,
                                  uint32_t rank,
@@ -1343,8 +1355,9 @@ enum vmmc_status vmmc_job_import(const struct vmmc_job *job,
 enum vmmc_status vmmc_job_barrier(const struct vmmc_job *job, int64_t timeout_us);
 
 /**
- * Gives every member the (short) values of all, in order of vmmc_job_members(): the i-th goes to `values` + i * `stride`, its length to the i-th of `lens`. VMMC_OUT_OF_BOUNDS
- * when `capacity` values of `stride` bytes have no room for them.
+ * Gives every member the (short) values of all, in order of vmmc_job_members(): the i-th goes to
+ * `values` + i * `stride`, its length to the i-th of `lens`. VMMC_OUT_OF_BOUNDS when `capacity`
+ * values of `stride` bytes have no room for them.
  */
 enum vmmc_status vmmc_job_allgather(const struct vmmc_job *job,
                                     const void *value,
@@ -1357,8 +1370,9 @@ enum vmmc_status vmmc_job_allgather(const struct vmmc_job *job,
                                     size_t *count);
 
 /**
- * What has changed among the members since the last call; waits for a change up to the timeout, and gives none when it has passed. From then on collective calls
- * run over the members as they are. Up to `capacity` changes are given; call again when `count` is `capacity`.
+ * What has changed among the members since the last call; waits for a change up to the timeout,
+ * and gives none when it has passed. From then on collective calls run over the members as they
+ * are. Up to `capacity` changes are given; call again when `count` is `capacity`.
  */
 enum vmmc_status vmmc_job_changes(const struct vmmc_job *job,
                                   int64_t timeout_us,
@@ -1367,22 +1381,23 @@ enum vmmc_status vmmc_job_changes(const struct vmmc_job *job,
                                   size_t *count);
 
 /**
- * A descriptor for event loops (poll, epoll): readable when vmmc_job_changes() may have something, until that is called. Only wait for it to be readable; do not
- * read or close it. It is valid as long as the job.
+ * A descriptor for event loops (poll, epoll): readable when vmmc_job_changes() may have something,
+ * until that is called. Only wait for it to be readable; do not read or close it. It is valid as
+ * long as the job.
  */
-enum vmmc_status vmmc_job_changes_fd(const struct vmmc_job *job,
-                                     int *fd);
+enum vmmc_status vmmc_job_changes_fd(const struct vmmc_job *job, int *fd);
 
 /**
- * Says goodbye: the others are told, and however this process ends from now on is no failure of the job. Collective calls are over for it.
+ * Says goodbye: the others are told, and however this process ends from now on is no failure of
+ * the job. Collective calls are over for it.
  */
 enum vmmc_status vmmc_job_leave(const struct vmmc_job *job);
 
 /**
- * Asks for more ranks of the same program; they join as soon as the launcher has started them, which vmmc_job_changes() tells.
+ * Asks for more ranks of the same program; they join as soon as the launcher has started them,
+ * which vmmc_job_changes() tells.
  */
-enum vmmc_status vmmc_job_grow(const struct vmmc_job *job,
-                               uint32_t ranks);
+enum vmmc_status vmmc_job_grow(const struct vmmc_job *job, uint32_t ranks);
 
 /**
  * Starts a job. Whether the program was found is told later, by VMMC_EVENT_NOT_STARTED.
@@ -1397,7 +1412,8 @@ enum vmmc_status vmmc_launched_next_event(const struct vmmc_launched *launched,
                                           struct vmmc_job_event *event);
 
 /**
- * Gives a rank bytes on its standard input; `taken` says how many were taken. The others have to wait until the rank reads.
+ * Gives a rank bytes on its standard input; `taken` says how many were taken. The others have to
+ * wait until the rank reads.
  */
 enum vmmc_status vmmc_launched_write_input(const struct vmmc_launched *launched,
                                            uint32_t rank,
@@ -1416,7 +1432,8 @@ enum vmmc_status vmmc_launched_close_input(const struct vmmc_launched *launched,
 enum vmmc_status vmmc_launched_signal(const struct vmmc_launched *launched, int signal);
 
 /**
- * Ends the job: SIGTERM, and SIGKILL a second later; `at_once`: SIGKILL now. VMMC_EVENT_ENDED tells when it is done.
+ * Ends the job: SIGTERM, and SIGKILL a second later; `at_once`: SIGKILL now. VMMC_EVENT_ENDED
+ * tells when it is done.
  */
 enum vmmc_status vmmc_launched_end(const struct vmmc_launched *launched, bool at_once);
 
@@ -1439,7 +1456,8 @@ enum vmmc_status vmmc_import_gather(const struct vmmc_import *import,
                                     size_t count);
 
 /**
- * Gathers from registered memory: sends several ranges of a buffer to consecutive places from `offset` on, all under way at once.
+ * Gathers from registered memory: sends several ranges of a buffer to consecutive places from
+ * `offset` on, all under way at once.
  */
 enum vmmc_status vmmc_import_gather_from(const struct vmmc_import *import,
                                          uint64_t offset,
@@ -1448,7 +1466,8 @@ enum vmmc_status vmmc_import_gather_from(const struct vmmc_import *import,
                                          size_t count);
 
 /**
- * Scatters: sends consecutive parts of the data to several ranges of the export, as far as both reach.
+ * Scatters: sends consecutive parts of the data to several ranges of the export, as far as both
+ * reach.
  */
 enum vmmc_status vmmc_import_scatter(const struct vmmc_import *import,
                                      const void *data,
@@ -1479,25 +1498,25 @@ enum vmmc_status vmmc_import_fetch_gather(const struct vmmc_import *import,
 enum vmmc_status vmmc_string_free(char *text);
 
 /**
- * Starts a node inside this process, which runs while callers wait. `options` are `count` strings as those of `vmmc node run`: "--name", "a", "--listen",
- * "127.0.0.1:0", "--peer", "ADDRESS,ADDRESS", "--key-file", "FILE", "--plain", "--peer-timeout-ms", "N".
+ * Starts a node inside this process, which runs while callers wait. `options` are `count` strings
+ * as those of `vmmc node run`: "--name", "a", "--listen", "127.0.0.1:0", "--peer",
+ * "ADDRESS,ADDRESS", "--key-file", "FILE", "--plain", "--peer-timeout-ms", "N".
  */
-enum vmmc_status vmmc_node_start(const char *const *options,
-                                 size_t count,
-                                 struct vmmc_node **node);
+enum vmmc_status vmmc_node_start(const char *const *options, size_t count, struct vmmc_node **node);
 
 /**
- * Attaches this process to its embedded node. `node` in `options` has no effect; `options` may be NULL.
+ * Attaches this process to its embedded node. `node` in `options` has no effect; `options` may be
+ * NULL.
  */
 enum vmmc_status vmmc_node_attach(const struct vmmc_node *node,
                                   const struct vmmc_session_options *options,
                                   struct vmmc_session **session);
 
 /**
- * UDP addresses that the node listens on, separated by commas, as `--peer` of another node takes them; free the string with vmmc_string_free().
+ * UDP addresses that the node listens on, separated by commas, as `--peer` of another node takes
+ * them; free the string with vmmc_string_free().
  */
-enum vmmc_status vmmc_node_addresses(const struct vmmc_node *node,
-                                     char **addresses);
+enum vmmc_status vmmc_node_addresses(const struct vmmc_node *node, char **addresses);
 
 /**
  * Frees the node, which ends it once the last session attached to it has ended.
@@ -1505,19 +1524,18 @@ enum vmmc_status vmmc_node_addresses(const struct vmmc_node *node,
 enum vmmc_status vmmc_node_free(struct vmmc_node *node);
 
 /**
- * Runs a node in this process until it is told to stop (SIGTERM, SIGINT, `vmmc node stop`), with `options` as for vmmc_node_start() and "--linger-s", "N" and
- * "--detach". A program that calls it can serve as $VMMC_BIN: it is then called as `PROGRAM node start OPTIONS`, for which there is vmmc_node_start_daemon(),
- * and as `PROGRAM node run OPTIONS`.
+ * Runs a node in this process until it is told to stop (SIGTERM, SIGINT, `vmmc node stop`), with
+ * `options` as for vmmc_node_start() and "--linger-s", "N" and "--detach". A program that calls it
+ * can serve as $VMMC_BIN: it is then called as `PROGRAM node start OPTIONS`, for which there is
+ * vmmc_node_start_daemon(), and as `PROGRAM node run OPTIONS`.
  */
-enum vmmc_status vmmc_node_run(const char *const *options,
-                               size_t count);
+enum vmmc_status vmmc_node_run(const char *const *options, size_t count);
 
 /**
- * Starts a node in the background by running this program again as `PROGRAM node run OPTIONS`, for which the program calls vmmc_node_run(). Returns when
- * processes can attach.
+ * Starts a node in the background by running this program again as `PROGRAM node run OPTIONS`, for
+ * which the program calls vmmc_node_run(). Returns when processes can attach.
  */
-enum vmmc_status vmmc_node_start_daemon(const char *const *options,
-                                        size_t count);
+enum vmmc_status vmmc_node_start_daemon(const char *const *options, size_t count);
 
 /**
  * The next notification of any export that has no handler of its own.
@@ -1527,13 +1545,15 @@ enum vmmc_status vmmc_session_wait_notification(const struct vmmc_session *sessi
                                                 struct vmmc_notification *notification);
 
 /**
- * A notification if one is there, else VMMC_AGAIN. With vmmc_session_event_fd(): call it until VMMC_AGAIN, then sleep.
+ * A notification if one is there, else VMMC_AGAIN. With vmmc_session_event_fd(): call it until
+ * VMMC_AGAIN, then sleep.
  */
 enum vmmc_status vmmc_session_take_notification(const struct vmmc_session *session,
                                                 struct vmmc_notification *notification);
 
 /**
- * Runs a handler on a thread of its own for every notification of exports without their own handler, until vmmc_handler_free(). `user` is passed to it.
+ * Runs a handler on a thread of its own for every notification of exports without their own
+ * handler, until vmmc_handler_free(). `user` is passed to it.
  */
 enum vmmc_status vmmc_session_on_notification(const struct vmmc_session *session,
                                               vmmc_notification_handler function,
@@ -1559,7 +1579,8 @@ enum vmmc_status vmmc_export_take_notification(const struct vmmc_export *export_
                                                struct vmmc_notification *notification);
 
 /**
- * Runs a handler on a thread of its own for every notification of this export, which other takers then no longer see, until vmmc_handler_free().
+ * Runs a handler on a thread of its own for every notification of this export, which other takers
+ * then no longer see, until vmmc_handler_free().
  */
 enum vmmc_status vmmc_export_on_notification(const struct vmmc_export *export_,
                                              vmmc_notification_handler function,
@@ -1572,12 +1593,14 @@ enum vmmc_status vmmc_export_on_notification(const struct vmmc_export *export_,
 enum vmmc_status vmmc_export_block_notifications(const struct vmmc_export *export_, bool blocked);
 
 /**
- * Ends a handler, after the call it is in. From inside of the handler itself it returns at once, and the handler is not called again.
+ * Ends a handler, after the call it is in. From inside of the handler itself it returns at once,
+ * and the handler is not called again.
  */
 enum vmmc_status vmmc_handler_free(struct vmmc_handler *handler_);
 
 /**
- * Lends memory: it stays mapped, and where it is, until vmmc_lent_free(). Sends from it ask nobody whether it has been unmapped. Nothing is pinned before it is used.
+ * Lends memory: it stays mapped, and where it is, until vmmc_lent_free(). Sends from it ask nobody
+ * whether it has been unmapped. Nothing is pinned before it is used.
  */
 enum vmmc_status vmmc_session_lend(const struct vmmc_session *session,
                                    const void *memory,
@@ -1585,13 +1608,14 @@ enum vmmc_status vmmc_session_lend(const struct vmmc_session *session,
                                    struct vmmc_lent **lent);
 
 /**
- * Ends the lending. Memory that stands in a table must stay until it is taken out of it, or the table is freed.
+ * Ends the lending. Memory that stands in a table must stay until it is taken out of it, or the
+ * table is freed.
  */
 enum vmmc_status vmmc_lent_free(struct vmmc_lent *lent);
 
 /**
- * Sends `len` bytes of lent memory without a copy on the way and, but for the first time, without a system call; returns when the range may be reused. After VMMC_TIMED_OUT it
- * may still be read.
+ * Sends `len` bytes of lent memory without a copy on the way and, but for the first time, without
+ * a system call; returns when the range may be reused. After VMMC_TIMED_OUT it may still be read.
  */
 enum vmmc_status vmmc_import_send_lent(const struct vmmc_import *import,
                                        uint64_t offset,
@@ -1605,12 +1629,11 @@ enum vmmc_status vmmc_import_send_lent(const struct vmmc_import *import,
 enum vmmc_status vmmc_table_create(const struct vmmc_session *session, uint32_t entries, struct vmmc_table **table);
 
 /**
- * Pins lent memory, which must be whole pages, and writes its translations into the entries from `index` on. What stood there goes. The memory stays in place until it is taken
- * out again or the table is freed.
+ * Pins lent memory, which must be whole pages, and writes its translations into the entries from
+ * `index` on. What stood there goes. The memory stays in place until it is taken out again or the
+ * table is freed.
  */
-enum vmmc_status vmmc_table_place(const struct vmmc_table *table,
-                                  uint32_t index,
-                                  const struct vmmc_lent *lent);
+enum vmmc_status vmmc_table_place(const struct vmmc_table *table, uint32_t index, const struct vmmc_lent *lent);
 
 /**
  * Empties `count` entries from `index` on.
@@ -1618,8 +1641,9 @@ enum vmmc_status vmmc_table_place(const struct vmmc_table *table,
 enum vmmc_status vmmc_table_remove(const struct vmmc_table *table, uint32_t index, size_t count);
 
 /**
- * Sends `len` bytes of what stands in a table, from byte `from` of the entry at `index` on, without a copy on the way and without a look at any other table; returns when the
- * memory may be reused.
+ * Sends `len` bytes of what stands in a table, from byte `from` of the entry at `index` on,
+ * without a copy on the way and without a look at any other table; returns when the memory may be
+ * reused.
  */
 enum vmmc_status vmmc_import_send_index(const struct vmmc_import *import,
                                         uint64_t offset,
@@ -1634,8 +1658,10 @@ enum vmmc_status vmmc_import_send_index(const struct vmmc_import *import,
 enum vmmc_status vmmc_table_free(struct vmmc_table *table);
 
 /**
- * Posts another destination for data that comes to a range of this export, which must be redirectable (VMMC_EXPORT_REDIRECTABLE). What has come already is
- * copied now; the rest goes straight to the buffer. Until it is complete or cancelled the buffer's range belongs to the redirection.
+ * Posts another destination for data that comes to a range of this export, which must be
+ * redirectable (VMMC_EXPORT_REDIRECTABLE). What has come already is copied now; the rest goes
+ * straight to the buffer. Until it is complete or cancelled the buffer's range belongs to the
+ * redirection.
  */
 enum vmmc_status vmmc_export_redirect(const struct vmmc_export *export_,
                                       uint64_t offset,
@@ -1650,7 +1676,8 @@ enum vmmc_status vmmc_export_redirect(const struct vmmc_export *export_,
 enum vmmc_status vmmc_export_consume(const struct vmmc_export *export_, uint64_t offset, uint64_t len);
 
 /**
- * What has happened so far: up to `capacity` parts in order of their offsets; `count` is how many there are, which may be more.
+ * What has happened so far: up to `capacity` parts in order of their offsets; `count` is how many
+ * there are, which may be more.
  */
 enum vmmc_status vmmc_redirection_report(const struct vmmc_redirection *redirection,
                                          struct vmmc_part *parts,
@@ -1667,7 +1694,8 @@ enum vmmc_status vmmc_redirection_wait(const struct vmmc_redirection *redirectio
                                        size_t *count);
 
 /**
- * Ends it: data that has not come goes to the export again. Tells what has happened until then as vmmc_redirection_report() does.
+ * Ends it: data that has not come goes to the export again. Tells what has happened until then as
+ * vmmc_redirection_report() does.
  */
 enum vmmc_status vmmc_redirection_cancel(const struct vmmc_redirection *redirection,
                                          struct vmmc_part *parts,
@@ -1682,12 +1710,14 @@ enum vmmc_status vmmc_redirection_free(struct vmmc_redirection *redirection);
 /**
  * Attaches to the user's node, starting it when none runs. `options` may be NULL.
  *
- * The node is started with the program $VMMC_BIN, else `vmmc` beside the running program, above it, or on PATH.
+ * The node is started with the program $VMMC_BIN, else `vmmc` beside the running program, above
+ * it, or on PATH.
  */
 enum vmmc_status vmmc_session_attach(const struct vmmc_session_options *options, struct vmmc_session **session);
 
 /**
- * Frees the session. It stays attached until all exports, imports and buffers made with it are freed too.
+ * Frees the session. It stays attached until all exports, imports and buffers made with it are
+ * freed too.
  */
 enum vmmc_status vmmc_session_free(struct vmmc_session *session);
 
@@ -1712,7 +1742,8 @@ enum vmmc_status vmmc_session_process(const struct vmmc_session *session, uint32
 enum vmmc_status vmmc_session_alive(const struct vmmc_session *session, bool *alive);
 
 /**
- * Runs an embedded node once; does nothing with a daemon. For programs that compute for long between calls.
+ * Runs an embedded node once; does nothing with a daemon. For programs that compute for long
+ * between calls.
  */
 enum vmmc_status vmmc_session_step(const struct vmmc_session *session);
 
@@ -1722,12 +1753,14 @@ enum vmmc_status vmmc_session_step(const struct vmmc_session *session);
 enum vmmc_status vmmc_session_limits(const struct vmmc_session *session, struct vmmc_limits *limits);
 
 /**
- * Counters of the session. `size` is sizeof (vmmc_stats); fields that this library does not know are left as they are.
+ * Counters of the session. `size` is sizeof (vmmc_stats); fields that this library does not know
+ * are left as they are.
  */
 enum vmmc_status vmmc_session_stats(const struct vmmc_session *session, struct vmmc_stats *stats, size_t size);
 
 /**
- * Description of the node as JSON; `details` lists exports, imports and processes too. Free it with vmmc_string_free().
+ * Description of the node as JSON; `details` lists exports, imports and processes too. Free it
+ * with vmmc_string_free().
  */
 enum vmmc_status vmmc_session_node_info(const struct vmmc_session *session,
                                         bool details,
@@ -1743,7 +1776,8 @@ enum vmmc_status vmmc_session_ping(const struct vmmc_session *session,
                                    uint64_t *rtt_ns);
 
 /**
- * Makes the node know a peer by its addresses (`address:port`; several are several paths to one node).
+ * Makes the node know a peer by its addresses (`address:port`; several are several paths to one
+ * node).
  */
 enum vmmc_status vmmc_session_add_peer(const struct vmmc_session *session, const char *const *addresses, size_t count);
 
@@ -1753,28 +1787,28 @@ enum vmmc_status vmmc_session_add_peer(const struct vmmc_session *session, const
 enum vmmc_status vmmc_session_stop_node(const struct vmmc_session *session);
 
 /**
- * Sets the most pages that vmmc_import_send_pinned() and vmmc_import_fetch_pinned() keep pinned at a time. Before the first of them; VMMC_BUSY afterwards.
+ * Sets the most pages that vmmc_import_send_pinned() and vmmc_import_fetch_pinned() keep pinned at
+ * a time. Before the first of them; VMMC_BUSY afterwards.
  */
-enum vmmc_status vmmc_session_set_pinned_max(const struct vmmc_session *session,
-                                             size_t pages_max);
+enum vmmc_status vmmc_session_set_pinned_max(const struct vmmc_session *session, size_t pages_max);
 
 /**
- * Ends the pinning of memory: its whole pages are private memory again. Needed before `mremap` over pinned and other memory, and good before pinned memory is
- * unmapped: it is noticed otherwise, but this costs less.
+ * Ends the pinning of memory: its whole pages are private memory again. Needed before `mremap`
+ * over pinned and other memory, and good before pinned memory is unmapped: it is noticed
+ * otherwise, but this costs less.
  */
-enum vmmc_status vmmc_session_forget(const struct vmmc_session *session,
-                                     void *memory,
-                                     size_t len);
+enum vmmc_status vmmc_session_forget(const struct vmmc_session *session, void *memory, size_t len);
 
 /**
- * A descriptor for event loops (poll, epoll): readable when vmmc_session_take_notification() may have something. Only wait for it to be readable, then take
- * until VMMC_AGAIN; do not read or close it. It is valid as long as the session.
+ * A descriptor for event loops (poll, epoll): readable when vmmc_session_take_notification() may
+ * have something. Only wait for it to be readable, then take until VMMC_AGAIN; do not read or
+ * close it. It is valid as long as the session.
  */
-enum vmmc_status vmmc_session_event_fd(const struct vmmc_session *session,
-                                       int *fd);
+enum vmmc_status vmmc_session_event_fd(const struct vmmc_session *session, int *fd);
 
 /**
- * Name of a status as the header spells it, for logs; "unknown status" for other numbers. The string is constant.
+ * Name of a status as the header spells it, for logs; "unknown status" for other numbers. The
+ * string is constant.
  */
 const char *vmmc_status_name(int32_t status);
 
@@ -1784,7 +1818,8 @@ const char *vmmc_status_name(int32_t status);
 const char *vmmc_version(void);
 
 /**
- * Sends without waiting. The data is copied before return and may be reused. `options` may be NULL.
+ * Sends without waiting. The data is copied before return and may be reused. `options` may be
+ * NULL.
  */
 enum vmmc_status vmmc_import_send_async(const struct vmmc_import *import,
                                         uint64_t offset,
@@ -1794,9 +1829,10 @@ enum vmmc_status vmmc_import_send_async(const struct vmmc_import *import,
                                         struct vmmc_transfer **transfer);
 
 /**
- * Sends from any memory without a copy on the way; returns when the memory may be reused. Its whole pages are pinned at first use and stay pinned, so that later
- * sends cost a look at a table. Memory that cannot be pinned (a stack, a file, a few bytes) is copied. After VMMC_TIMED_OUT it may still be read. `options` may
- * be NULL.
+ * Sends from any memory without a copy on the way; returns when the memory may be reused. Its
+ * whole pages are pinned at first use and stay pinned, so that later sends cost a look at a table.
+ * Memory that cannot be pinned (a stack, a file, a few bytes) is copied. After VMMC_TIMED_OUT it
+ * may still be read. `options` may be NULL.
  */
 enum vmmc_status vmmc_import_send_pinned(const struct vmmc_import *import,
                                          uint64_t offset,
@@ -1805,8 +1841,9 @@ enum vmmc_status vmmc_import_send_pinned(const struct vmmc_import *import,
                                          const struct vmmc_send_options *options);
 
 /**
- * Sends from any memory without a copy on the way and without waiting; leave the memory alone until the transfer is done or freed. Pins as
- * vmmc_import_send_pinned() does; what is copied is copied before return. `options` may be NULL.
+ * Sends from any memory without a copy on the way and without waiting; leave the memory alone
+ * until the transfer is done or freed. Pins as vmmc_import_send_pinned() does; what is copied is
+ * copied before return. `options` may be NULL.
  */
 enum vmmc_status vmmc_import_send_pinned_async(const struct vmmc_import *import,
                                                uint64_t offset,
@@ -1816,17 +1853,14 @@ enum vmmc_status vmmc_import_send_pinned_async(const struct vmmc_import *import,
                                                struct vmmc_transfer **transfer);
 
 /**
- * Remote fetch into any memory without a copy on the way; pins as vmmc_import_send_pinned() does. On failure the memory may have been written in part, and is not
- * written any more.
+ * Remote fetch into any memory without a copy on the way; pins as vmmc_import_send_pinned() does.
+ * On failure the memory may have been written in part, and is not written any more.
  */
-enum vmmc_status vmmc_import_fetch_pinned(const struct vmmc_import *import,
-                                          uint64_t offset,
-                                          void *into,
-                                          size_t len);
+enum vmmc_status vmmc_import_fetch_pinned(const struct vmmc_import *import, uint64_t offset, void *into, size_t len);
 
 /**
- * Sends `len` bytes of a buffer without a copy on the way; returns when the range may be reused. After VMMC_TIMED_OUT it may still be read. `options` may be
- * NULL.
+ * Sends `len` bytes of a buffer without a copy on the way; returns when the range may be reused.
+ * After VMMC_TIMED_OUT it may still be read. `options` may be NULL.
  */
 enum vmmc_status vmmc_import_send_from(const struct vmmc_import *import,
                                        uint64_t offset,
@@ -1836,7 +1870,8 @@ enum vmmc_status vmmc_import_send_from(const struct vmmc_import *import,
                                        const struct vmmc_send_options *options);
 
 /**
- * Sends `len` bytes of a buffer without a copy on the way and without waiting; leave the range alone until the transfer is done. `options` may be NULL.
+ * Sends `len` bytes of a buffer without a copy on the way and without waiting; leave the range
+ * alone until the transfer is done. `options` may be NULL.
  */
 enum vmmc_status vmmc_import_send_from_async(const struct vmmc_import *import,
                                              uint64_t offset,
@@ -1847,7 +1882,8 @@ enum vmmc_status vmmc_import_send_from_async(const struct vmmc_import *import,
                                              struct vmmc_transfer **transfer);
 
 /**
- * Fetches `len` bytes into a buffer without a copy on the way. After VMMC_TIMED_OUT the range may still be written.
+ * Fetches `len` bytes into a buffer without a copy on the way. After VMMC_TIMED_OUT the range may
+ * still be written.
  */
 enum vmmc_status vmmc_import_fetch_into(const struct vmmc_import *import,
                                         uint64_t offset,
@@ -1856,7 +1892,8 @@ enum vmmc_status vmmc_import_fetch_into(const struct vmmc_import *import,
                                         uint64_t len);
 
 /**
- * Fetches `len` bytes into a buffer without a copy on the way and without waiting; leave the range alone until the transfer is done.
+ * Fetches `len` bytes into a buffer without a copy on the way and without waiting; leave the range
+ * alone until the transfer is done.
  */
 enum vmmc_status vmmc_import_fetch_async(const struct vmmc_import *import,
                                          uint64_t offset,
@@ -1866,7 +1903,8 @@ enum vmmc_status vmmc_import_fetch_async(const struct vmmc_import *import,
                                          struct vmmc_transfer **transfer);
 
 /**
- * VMMC_AGAIN while the transfer is under way; VMMC_OK and the bytes moved when it is done; else its error.
+ * VMMC_AGAIN while the transfer is under way; VMMC_OK and the bytes moved when it is done; else
+ * its error.
  */
 enum vmmc_status vmmc_transfer_poll(const struct vmmc_transfer *transfer, uint64_t *moved);
 
@@ -1876,14 +1914,14 @@ enum vmmc_status vmmc_transfer_poll(const struct vmmc_transfer *transfer, uint64
 enum vmmc_status vmmc_transfer_wait(const struct vmmc_transfer *transfer, int64_t timeout_us, uint64_t *moved);
 
 /**
- * Frees the transfer, which abandons its answer. What it moves stays alive until it is done; one of vmmc_import_send_pinned_async() is waited for, so that its memory may be
- * reused.
+ * Frees the transfer, which abandons its answer. What it moves stays alive until it is done; one
+ * of vmmc_import_send_pinned_async() is waited for, so that its memory may be reused.
  */
 enum vmmc_status vmmc_transfer_free(struct vmmc_transfer *transfer);
 
 /**
- * Sets the timeout of all later calls of this thread that take none of their own: sends, fetches, atomics, set-up. VMMC_DEFAULT_TIMEOUT gives them the
- * session's again.
+ * Sets the timeout of all later calls of this thread that take none of their own: sends, fetches,
+ * atomics, set-up. VMMC_DEFAULT_TIMEOUT gives them the session's again.
  */
 enum vmmc_status vmmc_thread_timeout(int64_t timeout_us);
 

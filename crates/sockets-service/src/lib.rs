@@ -8,6 +8,8 @@
 //! never reach another; the node never has a descriptor of a socket, so the kernel's end of a
 //! connection stays the truth about its life. Source: [NT §4]; docs/sockets.md.
 
+#![forbid(unsafe_code)]
+
 mod between;
 mod ends;
 mod holders;
