@@ -166,7 +166,7 @@ impl Station {
         let answer = self.with_service(at, now, |service, node| service.ask(node, &said.message));
         match answer {
             Ok(message) => Ok(Answer::Service { message }),
-            Err(Misbehaved) => Err(invalid(&format!("the service {name} knows no such question"))),
+            Err(Misbehaved) => Err(invalid(format!("the service {name} knows no such question"))),
         }
     }
 

@@ -184,7 +184,7 @@ impl Shares {
     /// Whether a user that has `own` entries of a table of `max`, of which `all` are taken, may
     /// take another one: the rule of all tables.
     pub(super) fn may_have(&self, uid: u32, own: u64, all: u64, max: u64) -> bool {
-        self.is_own(uid) || own + 1 <= max.saturating_sub(all).saturating_sub(1)
+        self.is_own(uid) || own + 2 <= max.saturating_sub(all)
     }
 
     fn decide(&self, uid: u32, table: Table, own: u64, total: u64, count: u64) -> Result<(), ShareTaken> {
