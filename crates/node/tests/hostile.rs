@@ -588,6 +588,20 @@ impl Connection {
     }
 }
 
+/// Mostly a service that is there.
+fn service(noise: &mut Noise) -> u16 {
+    if noise.one_in(4) { noise.next() as u16 } else { SERVICE }
+}
+
+fn version(noise: &mut Noise) -> u16 {
+    if noise.one_in(4) { noise.next() as u16 } else { VERSION }
+}
+
+/// Bytes that a service has to make sense of.
+fn message(noise: &mut Noise) -> Vec<u8> {
+    (0..noise.below(64)).map(|_| noise.next() as u8).collect()
+}
+
 /// A well-formed call with wild arguments.
 fn call(noise: &mut Noise, ids: &[u64]) -> Call {
     let id = |noise: &mut Noise| if noise.one_in(8) { noise.number() } else { noise.pick(ids) };
@@ -668,10 +682,12 @@ fn call(noise: &mut Noise, ids: &[u64]) -> Call {
         18 => Call::Ping { node: node(noise).unwrap_or_default(), timeout_ms: noise.next() % 3_000 },
         19 => Call::AddPeer { addresses: (0..noise.below(8)).filter_map(|_| node(noise)).collect() },
         20 => Call::Info { details: noise.one_in(2) },
-        _ => match noise.below(4) {
+        _ => match noise.below(6) {
             0 => Call::Stop,
             1 => Call::Ask { service: SERVICE, version: VERSION, message: SocketQuestion::List.to_bytes() },
             2 => SocketCall::Attach.to_call(),
+            3 => Call::Ask { service: service(noise), version: version(noise), message: message(noise) },
+            4 => Call::Service { service: service(noise), version: version(noise), message: message(noise) },
             _ => SocketCall::Withdraw { connection: noise.number(), cookie: noise.number() }.to_call(),
         },
     }

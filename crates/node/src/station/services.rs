@@ -142,8 +142,14 @@ impl Station {
         said: Said,
         fds: Vec<OwnedFd>,
     ) -> Result<(), Refusal> {
-        let at = self.service_of(index, &said)?;
         let (client, joined) = self.client(index);
+        let at = self.find_service(&said)?;
+        if let Err(why) = self.check_version(at, &said) {
+            if let Some(service) = self.services.0[at].service.as_deref_mut() {
+                service.refused_version(client, said.version);
+            }
+            return Err(why);
+        }
         let done = match joined {
             Some(joined) if joined == at => {
                 self.with_service(at, now, |service, node| service.call(node, client, &said.message, fds))
@@ -160,9 +166,10 @@ impl Station {
 
     /// A question of the node's own user.
     pub(super) fn ask_service(&mut self, now: Time, index: usize, said: &Said) -> Result<Answer, Refusal> {
-        let at = self.service_of(index, said)?;
+        let at = self.find_service(said)?;
         let name = self.services.0[at].about.name;
         self.only_owner(index, &format!("ask about the {name} of"))?;
+        self.check_version(at, said)?;
         let answer = self.with_service(at, now, |service, node| service.ask(node, &said.message));
         match answer {
             Ok(message) => Ok(Answer::Service { message }),
@@ -170,19 +177,19 @@ impl Station {
         }
     }
 
-    /// Which one is meant, if it speaks the version.
-    fn service_of(&mut self, index: usize, said: &Said) -> Result<usize, Refusal> {
-        let Some(at) = self.services.find(said.service) else {
+    /// Which one is meant.
+    fn find_service(&self, said: &Said) -> Result<usize, Refusal> {
+        self.services.find(said.service).ok_or_else(|| {
             let message = format!("this node has no service of number {}", said.service);
-            return Err(refusal(RefusalCode::NotStarted, message));
-        };
+            refusal(RefusalCode::NotStarted, message)
+        })
+    }
+
+    /// Whether it speaks the version of whoever said this.
+    fn check_version(&self, at: usize, said: &Said) -> Result<(), Refusal> {
         let about = self.services.0[at].about;
         if said.version == about.version {
-            return Ok(at);
-        }
-        let client = self.client(index).0;
-        if let Some(service) = self.services.0[at].service.as_deref_mut() {
-            service.refused_version(client, said.version);
+            return Ok(());
         }
         let message = format!(
             "the library speaks version {} of {} and the node {}; use the same release of both",
@@ -210,14 +217,17 @@ impl Station {
         fds: Vec<OwnedFd>,
     ) -> Result<Result<(), Misbehaved>, Refusal> {
         let (client, _) = self.client(index);
-        self.take_share(index, Table::Descriptors, self.services.0[at].about.descriptors_per_client)?;
-        let joined = self.with_service(at, now, |service, node| service.join(node, client, message, fds))?;
-        if joined.is_ok() {
+        let held = self.services.0[at].about.descriptors_per_client;
+        self.take_share(index, Table::Descriptors, held)?;
+        let joined = self.with_service(at, now, |service, node| service.join(node, client, message, fds));
+        if joined == Ok(Ok(())) {
             self.connections[index].as_mut().expect("as above").service = Some(at);
             self.services.0[at].clients += 1;
             self.unattached -= 1;
+        } else {
+            self.give_share(index, Table::Descriptors, held);
         }
-        Ok(joined)
+        joined
     }
 
     /// What a client said before it went, and nobody has read.
