@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use vmmc_host::limits::{SPLICED_PAGES_MAX, UDP_DATAGRAM_BYTES_MAX, UDP_SEGMENTS_MAX};
 use vmmc_host::pages::PagePipe;
-use vmmc_host::udp::{ReceiveBatch, UdpPort, way_to};
+use vmmc_host::udp::{PayloadBuffer, ReceiveBatch, UdpPort, way_to};
 use vmmc_host::wait::Direct;
 use vmmc_nic::limits::{LENT_PAGES_BYTES_MIN, LENT_PAGES_MAX};
 use vmmc_nic::{Lent, Time, Transmit};
@@ -42,7 +42,7 @@ pub(crate) struct Network {
     /// Receives in a row that brought all they asked for.
     full_receives: u32,
     /// Two rooms: the datagrams of one send stand side by side at its start.
-    buffer: Vec<u8>,
+    buffer: PayloadBuffer,
     /// The way of pages that go out by reference.
     pages: PagePipe,
     /// What the kernel had no room for.
@@ -120,7 +120,7 @@ impl Network {
             batch: ReceiveBatch::new(),
             batch_size: 1,
             full_receives: 0,
-            buffer: vec![0; 2 * ROOM],
+            buffer: PayloadBuffer::new(2 * ROOM),
             pages: PagePipe::new(),
             held: None,
             routes: Vec::new(),

@@ -1,0 +1,211 @@
+//! Ports and receives on loopback.
+
+use super::*;
+use crate::limits::{SPLICE_FAILURES_MAX, SPLICED_PAGES_MAX, UDP_BATCH};
+use crate::region::PAGE_BYTES;
+use std::time::{Duration, Instant};
+
+fn loopback() -> UdpPort {
+    UdpPort::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)), 1 << 20).unwrap()
+}
+
+fn receive_all(port: &mut UdpPort, count: usize) -> Vec<Vec<u8>> {
+    let (mut batch, mut all) = (ReceiveBatch::new(), Vec::new());
+    let end = Instant::now() + Duration::from_secs(20);
+    while all.len() < count && Instant::now() < end {
+        batch.receive(port, UDP_BATCH, 1, |_, bytes| all.push(bytes.to_vec())).unwrap();
+    }
+    all
+}
+
+#[test]
+fn datagrams_keep_their_borders_and_their_sender() {
+    let (mut a, mut b) = (loopback(), loopback());
+    a.send(b.local_addr(), b"one", 3).unwrap();
+    a.send(b.local_addr(), b"three", 1400).unwrap();
+    assert_eq!(receive_all(&mut b, 2), [b"one".to_vec(), b"three".to_vec()]);
+    b.send(a.local_addr(), b"back", 4).unwrap();
+    let mut from = None;
+    while from.is_none() {
+        ReceiveBatch::new().receive(&mut a, 1, 1, |sender, _| from = Some(sender)).unwrap();
+    }
+    assert_eq!(from, Some(b.local_addr()));
+}
+
+#[test]
+fn a_receive_looks_as_often_as_asked_and_finds_what_comes_meanwhile() {
+    let (a, mut b, mut batch) = (loopback(), loopback(), ReceiveBatch::new());
+    let mut connected = b.connected(a.local_addr(), 1 << 20).unwrap();
+    let (stranger, to) = (loopback(), b.local_addr());
+    for (hot, sender, max) in [(false, &stranger, 1), (false, &stranger, UDP_BATCH), (true, &a, 1)] {
+        let port = if hot { &mut connected } else { &mut b };
+        assert_eq!(batch.receive(port, max, 1_000, |_, _| panic!("nothing was sent")).unwrap(), 0);
+        let mut came = Vec::new();
+        let count = std::thread::scope(|scope| {
+            scope.spawn(move || {
+                std::thread::sleep(Duration::from_millis(5));
+                sender.send(to, b"late", 4).unwrap();
+            });
+            // So many looks take seconds: one call finds it.
+            batch.receive(port, max, 10_000_000, |_, bytes| came.extend_from_slice(bytes)).unwrap()
+        });
+        assert_eq!((count, &came[..]), (1, &b"late"[..]));
+    }
+}
+
+#[test]
+fn a_datagram_that_was_awaited_leaves_the_queue_later_and_comes_once() {
+    let (a, mut b, mut batch) = (loopback(), loopback(), ReceiveBatch::new());
+    let mut connected = b.connected(a.local_addr(), 1 << 20).unwrap();
+    let (stranger, to) = (loopback(), b.local_addr());
+    let queued = |port: &UdpPort| rustix::io::ioctl_fionread(port).unwrap();
+    for (hot, sender, max) in [(false, &stranger, 1), (false, &stranger, UDP_BATCH), (true, &a, 1)] {
+        let port = if hot { &mut connected } else { &mut b };
+        let mut receive = |port: &mut UdpPort, max| {
+            let mut came = Vec::new();
+            batch.receive(port, max, 1, |_, bytes| came.push(bytes.to_vec())).unwrap();
+            came
+        };
+        assert!(receive(port, 1).is_empty(), "nothing was sent");
+        sender.send(to, b"awaited", 7).unwrap();
+        sender.send(to, b"next", 4).unwrap();
+        assert_eq!(receive(port, 1), [b"awaited"]);
+        assert_eq!(queued(port), 7, "still at the head of the queue");
+        assert_eq!(receive(port, max), [b"next"], "at most {max} at once");
+        assert_eq!(queued(port), 0, "one that comes right behind another is taken with one call");
+        assert!(receive(port, max).is_empty());
+        sender.send(to, b"", 1).unwrap();
+        sender.send(to, b"more", 4).unwrap();
+        assert_eq!(receive(port, 1), [b""]);
+        port.release();
+        port.release();
+        assert_eq!(queued(port), 4, "a release takes what was given, and nothing else");
+        assert_eq!(receive(port, 1), [b"more"]);
+    }
+}
+
+#[test]
+fn memory_of_a_region_goes_out_from_its_place() {
+    let (a, mut b) = (loopback(), loopback());
+    let region = Region::create(70_000).unwrap();
+    let bytes: Vec<u8> = (0..50_000u32).map(|i| (i / 7) as u8).collect();
+    region.write(4000, &bytes).unwrap();
+    a.send_around(b.local_addr(), b"head", (&region, 4000, 50_000), b"tail").unwrap();
+    assert_eq!(receive_all(&mut b, 1), [[b"head", &bytes[..], b"tail"].concat()]);
+}
+
+#[test]
+fn pages_of_a_region_go_out_by_reference() {
+    let (a, mut b) = (loopback(), loopback());
+    let (hot, mut pipe) = (a.connected(b.local_addr(), 1 << 20).unwrap(), PagePipe::new());
+    let region = Region::create(200_000).unwrap();
+    let bytes: Vec<u8> = (0..200_000u32).map(|i| (i / 7) as u8).collect();
+    region.write(0, &bytes).unwrap();
+    let full = SPLICED_PAGES_MAX * PAGE_BYTES;
+    // Whole pages, parts of pages at either end, a single byte, all that fits with a head and a
+    // tail.
+    let ranges = [(0, 61_440), (4_000, 57_000), (8_191, 1), (4_096, 61_000), (1, 8_192), (3, full - 100)];
+    for port in [&a, &hot] {
+        for (offset, len) in ranges {
+            assert!(pipe.takes(offset as u64, len), "{len} bytes at {offset}");
+            port.send_pages(&mut pipe, b.local_addr(), b"head", (&region, offset as u64, len), b"tail").unwrap();
+            port.send(b.local_addr(), b"next", 4).unwrap();
+            let expected = [b"head", &bytes[offset..offset + len], b"tail"].concat();
+            let came = receive_all(&mut b, 2);
+            assert!(came == [expected, b"next".to_vec()], "{len} bytes at {offset}");
+        }
+    }
+    assert!(!pipe.takes(1, full), "one page more");
+    // What the memory holds when it is received, which shows that nothing copied it before.
+    a.send_pages(&mut pipe, b.local_addr(), b"", (&region, 0, 8_192), b"t").unwrap();
+    region.write(0, b"late").unwrap();
+    let came = receive_all(&mut b, 1);
+    assert_eq!((&came[0][..4], came[0].len()), (&b"late"[..], 8_193));
+}
+
+#[test]
+fn a_datagram_of_pages_that_fails_leaves_nothing_behind() {
+    let (a, mut b) = (loopback(), loopback());
+    let (to, mut pipe, region) = (b.local_addr(), PagePipe::new(), Region::create(1 << 20).unwrap());
+    // Larger than a datagram can be.
+    for round in 0..SPLICE_FAILURES_MAX {
+        assert!(pipe.takes(0, 60_000), "round {round}");
+        a.send_pages(&mut pipe, to, &[1; 10_000], (&region, 0, 60_000), b"tail").unwrap_err();
+    }
+    assert!(!pipe.takes(0, 60_000), "a kernel that always refuses is not asked for ever");
+    // Pages that went missing: what was begun ends there.
+    let mut piece = libc::iovec { iov_base: b"begun".as_ptr().cast_mut().cast(), iov_len: 5 };
+    // SAFETY: the piece is a literal.
+    unsafe { a.send_message(to, std::slice::from_mut(&mut piece), None, SEND | SendFlags::MORE) }.unwrap();
+    a.end_pages(&PagePipe::new(), to, 100, b"tail").unwrap_err();
+    a.send(to, b"sound", 5).unwrap();
+    // What was cut short need not arrive.
+    let mut came = Vec::new();
+    while came.last().is_none_or(|last: &Vec<u8>| last != b"sound") {
+        let next = receive_all(&mut b, 1);
+        assert!(!next.is_empty() && came.len() < 20, "{came:?}");
+        came.extend(next);
+    }
+    assert!(came.iter().all(|datagram| datagram.len() <= 10_000), "cut short: {came:?}");
+    assert!(came.iter().any(|datagram| datagram == b"begun"), "{came:?}");
+}
+
+#[test]
+fn one_send_carries_several_datagrams() {
+    let (a, mut b) = (loopback(), loopback());
+    if !a.sends_segments() {
+        eprintln!("skipped: this kernel has no UDP segmentation offload");
+        return;
+    }
+    let bytes: Vec<u8> = (0..10_500u32).map(|i| i as u8).collect();
+    // A port that loopback alone reaches gets them one by one, another one joined.
+    let mut joining = UdpPort::bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), 1 << 20).unwrap();
+    for port in [&mut b, &mut joining] {
+        let to = SocketAddr::from((Ipv4Addr::LOCALHOST, port.local_addr().port()));
+        a.send(to, &bytes, 1000).unwrap();
+        let all = receive_all(port, 11);
+        assert_eq!(all.iter().map(Vec::len).collect::<Vec<_>>(), [vec![1000; 10], vec![500]].concat());
+        assert_eq!(all.concat(), bytes);
+    }
+}
+
+#[test]
+fn the_largest_datagram_passes_on_loopback() {
+    let (a, mut b) = (loopback(), loopback());
+    let payload = way_to(b.local_addr()).unwrap().payload_bytes;
+    assert!(payload > 1400, "loopback carries {payload} bytes");
+    a.send(b.local_addr(), &vec![7; payload], payload).unwrap();
+    assert_eq!(receive_all(&mut b, 1), [vec![7; payload]]);
+    assert!(b.receive_buffer_bytes() > 0);
+}
+
+#[test]
+fn a_connected_socket_takes_over_what_its_peer_sends() {
+    let (mut a, mut b, other) = (loopback(), loopback(), loopback());
+    let mut hot = a.connected(b.local_addr(), 1 << 20).unwrap();
+    assert_eq!(hot.local_addr(), a.local_addr());
+    b.send(a.local_addr(), b"from the peer", 20).unwrap();
+    other.send(a.local_addr(), b"from another", 20).unwrap();
+    assert_eq!(receive_all(&mut hot, 1), [b"from the peer".to_vec()]);
+    assert_eq!(receive_all(&mut a, 1), [b"from another".to_vec()]);
+    hot.send(b.local_addr(), b"back", 20).unwrap();
+    let region = Region::create(4096).unwrap();
+    hot.send_around(b.local_addr(), b"h", (&region, 0, 2), b"t").unwrap();
+    assert_eq!(receive_all(&mut b, 2), [b"back".to_vec(), b"h\0\0t".to_vec()]);
+    drop(hot);
+    b.send(a.local_addr(), b"again", 20).unwrap();
+    assert_eq!(receive_all(&mut a, 1), [b"again".to_vec()]);
+    // Nobody else can join the address in this way.
+    assert!(bind_shared(a.local_addr()).is_err());
+}
+
+#[test]
+fn a_peer_that_is_not_there_is_no_error_of_a_receive() {
+    let mut a = loopback();
+    let gone = loopback().local_addr();
+    let mut batch = ReceiveBatch::new();
+    for _ in 0..20 {
+        let _ = a.send(gone, b"x", 1);
+        assert_eq!(batch.receive(&mut a, 4, 1, |_, _| {}).unwrap(), 0);
+    }
+}
