@@ -14,6 +14,7 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
+use std::cell::Cell;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -66,6 +67,11 @@ pub enum Fate {
 
 /// Descriptors that the kernel lets pass with one message.
 const KERNEL_FDS_MAX: usize = 253;
+
+thread_local! {
+    /// Room for a message that is received.
+    static ROOM: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
 
 /// Why a control socket call failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -228,11 +234,21 @@ impl Channel {
     }
 
     fn receive_by(&self, how: RecvFlags) -> Result<Received, ChannelError> {
-        let mut bytes = vec![0u8; CONTROL_BYTES_MAX];
+        // A buffer that another message had before need not be zeroed again, which takes longer than
+        // the system call. A signal handler that receives meanwhile, or a thread whose locals are
+        // gone, makes a new one.
+        let mut bytes = ROOM.try_with(Cell::take).unwrap_or_default();
+        bytes.resize(CONTROL_BYTES_MAX, 0);
+        let received = self.receive_into(&mut bytes, how);
+        let _ = ROOM.try_with(|room| room.set(bytes));
+        received
+    }
+
+    fn receive_into(&self, room: &mut [u8], how: RecvFlags) -> Result<Received, ChannelError> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(KERNEL_FDS_MAX))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let flags = how | RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-        let message = rustix::net::recvmsg(&self.fd, &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags)
+        let message = rustix::net::recvmsg(&self.fd, &mut [IoSliceMut::new(room)], &mut ancillary, flags)
             .map_err(system("recvmsg"))?;
         let mut fds = Vec::new();
         for item in ancillary.drain() {
@@ -249,13 +265,13 @@ impl Channel {
         }
         // What was cut short, or says nothing, is no message, whatever it brought: nobody can
         // decode it.
-        bytes.truncate(if message.flags.contains(ReturnFlags::TRUNC) { 0 } else { message.bytes });
+        let len = if message.flags.contains(ReturnFlags::TRUNC) { 0 } else { message.bytes };
         let fate = match (lost, fds.len()) {
             (true, _) => Fate::Left,
             (false, ..=CONTROL_FDS_MAX) => Fate::Whole,
             (false, _) => Fate::TooMany,
         };
-        Ok(Received { bytes, fds, fate })
+        Ok(Received { bytes: room[..len].to_vec(), fds, fate })
     }
 
     /// Takes nothing more from the other side; what it sends fails there.
