@@ -576,24 +576,50 @@ mod tests {
     use super::*;
     use crate::context::Settings;
     use crate::node::Seat;
+    use std::io::Write;
     use std::os::fd::AsFd;
     use vmmc_stream::messages::{EndRef, Place};
-    use vmmc_stream::{Shape, Slab};
+    use vmmc_stream::{Shape, Slab, Slot};
+
+    /// It gets this slot's first end.
+    fn join(context: &Context, connection: &Connection, slot: &Slot) {
+        let end = EndRef { place: Place { slab: 1, slot: 0, end: 0 }, secret: 0 };
+        let seat = Seat { end, session: Default::default() };
+        connection.join(context, Meeting { seat, slot: slot.clone(), peer: None });
+    }
+
+    fn lonely_context() -> Context {
+        Context::new(Settings { node_name: "none-of-this-name".into(), ..Settings::from_env() })
+    }
+
+    fn slot() -> Slot {
+        Slab::create(Shape { slots: 1, small_bytes: 4096, large_bytes: 4096 }).unwrap().slot(0).unwrap()
+    }
+
+    #[test]
+    fn the_error_of_a_reset_is_left_to_a_socket_that_dissolves_its_connection() {
+        let (context, slot, connection) = (lonely_context(), slot(), Connection::new(0));
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let own = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (peer, _) = listener.accept().unwrap();
+        join(&context, &connection, &slot);
+        // This end sends by the ring, and the other one has not followed: it dies with bytes unread
+        // in the kernel.
+        slot.words().directions[0].enter_ring(1);
+        (&own).write_all(b"unread").unwrap();
+        drop(peer);
+        connection.close(&context, own.as_fd(), Close::Reset);
+        assert_eq!(own.take_error().unwrap().map(|e| e.kind()), Some(std::io::ErrorKind::ConnectionReset));
+    }
 
     #[test]
     fn what_was_ended_before_the_upgrade_is_ended_in_the_words() {
-        let context = Context::new(Settings { node_name: "none-of-this-name".into(), ..Settings::from_env() });
+        let context = lonely_context();
         let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         for (how, flags) in [(Shutdown::Read, Flags::SHUT), (Shutdown::Write, Flags::ENDED)] {
-            let shape = Shape { slots: 1, small_bytes: 4096, large_bytes: 4096 };
-            let slot = Slab::create(shape).unwrap().slot(0).unwrap();
-            let connection = Connection::new(0);
+            let (slot, connection) = (slot(), Connection::new(0));
             connection.shutdown(&context, socket.as_fd(), how);
-            let seat = Seat {
-                end: EndRef { place: Place { slab: 1, slot: 0, end: 0 }, secret: 0 },
-                session: Default::default(),
-            };
-            connection.join(&context, Meeting { seat, slot: slot.clone(), peer: None });
+            join(&context, &connection, &slot);
             assert_eq!(slot.words().directions[1].receiver_flags.load(Ordering::SeqCst), flags);
         }
     }
