@@ -95,7 +95,7 @@ const EXCEPT: &[&str] = &[
     "Event(…, ranks=…, number=…, text=…)",
     "Job(…, rank … of …)",
     "Launched(job …, … ranks on … nodes)",
-    "Notification(export …, offset=…, len=…, last_word=…)",
+    "Notification(export …, offset=…, len=…, last_word=……)",
     "Region(… bytes at …, …)",
     "Report(copied=…, redirected=…, pending=…)",
     "Session(process … on node …)",

@@ -562,6 +562,10 @@ typedef struct vmmc_send_options {
      * Instead of the default timeout, microseconds; 0: the default.
      */
     int64_t timeout_us;
+    /**
+     * With VMMC_SEND_NOTIFY: what the notification carries.
+     */
+    uint64_t word;
 } vmmc_send_options;
 
 /**
@@ -769,6 +773,23 @@ typedef struct vmmc_notification {
      * Its last (up to) eight bytes, little endian, padded with zeros.
      */
     uint64_t last_word;
+    /**
+     * The word that its sender put in (`word` of vmmc_send_options); else 0.
+     */
+    uint64_t word;
+    /**
+     * Who sent it: the session with the sender's node, 0 for this node. vmmc_session_node_of()
+     * names the node.
+     */
+    uint32_t sender_session;
+    /**
+     * The process, in the numbers of its node: vmmc_session_process() there.
+     */
+    uint32_t sender_process;
+    /**
+     * Its import: vmmc_import_id() there.
+     */
+    uint64_t sender_import;
 } vmmc_notification;
 
 /**
@@ -1176,6 +1197,11 @@ enum vmmc_status vmmc_import_len(const struct vmmc_import *import, uint64_t *len
  * Rights granted: VMMC_READ, VMMC_WRITE, VMMC_ATOMIC.
  */
 enum vmmc_status vmmc_import_rights(const struct vmmc_import *import, uint32_t *rights);
+
+/**
+ * Id of the import in this process: what a receiver finds in `sender_import` of a notification.
+ */
+enum vmmc_status vmmc_import_id(const struct vmmc_import *import, uint64_t *id);
 
 /**
  * Id of the export behind it.
@@ -1766,6 +1792,15 @@ enum vmmc_status vmmc_session_node_info(const struct vmmc_session *session,
                                         bool details,
                                         int64_t timeout_us,
                                         char **json);
+
+/**
+ * Name of the node at the other end of a session that a notification names (`sender_session`), or
+ * NULL if that session has ended; 0 is this node. Free it with vmmc_string_free().
+ */
+enum vmmc_status vmmc_session_node_of(const struct vmmc_session *session,
+                                      uint32_t sender_session,
+                                      int64_t timeout_us,
+                                      char **node);
 
 /**
  * Round trip from engine to engine, nanoseconds. `node` is a name or `address:port`.

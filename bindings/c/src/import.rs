@@ -71,6 +71,8 @@ pub struct vmmc_send_options {
     pub counter: u64,
     /// Instead of the default timeout, microseconds; 0: the default.
     pub timeout_us: i64,
+    /// With VMMC_SEND_NOTIFY: what the notification carries.
+    pub word: u64,
 }
 
 // SAFETY: plain data that starts with its size.
@@ -121,7 +123,7 @@ pub(crate) unsafe fn send_options(options: *const vmmc_send_options) -> Result<S
     let options = unsafe { options::read(options) }?;
     known_flags(options.flags, VMMC_SEND_NOTIFY | VMMC_SEND_COUNTER, "send options")?;
     Ok(SendOptions {
-        notify: options.flags & VMMC_SEND_NOTIFY != 0,
+        notify: (options.flags & VMMC_SEND_NOTIFY != 0).then_some(options.word),
         counter: (options.flags & VMMC_SEND_COUNTER != 0).then_some(options.counter),
         timeout: optional(options.timeout_us)?,
     })
@@ -198,6 +200,13 @@ pub unsafe extern "C" fn vmmc_import_len(import: *const vmmc_import, len: *mut u
 pub unsafe extern "C" fn vmmc_import_rights(import: *const vmmc_import, rights: *mut u32) -> vmmc_status {
     // SAFETY: pointers are as the header asks.
     unsafe { give(rights, "rights", || Ok(u32::from(get(import)?.rights().bits()))) }
+}
+
+/// Id of the import in this process: what a receiver finds in `sender_import` of a notification.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vmmc_import_id(import: *const vmmc_import, id: *mut u64) -> vmmc_status {
+    // SAFETY: pointers are as the header asks.
+    unsafe { give(id, "id", || Ok(get(import)?.id().to_u64())) }
 }
 
 /// Id of the export behind it.

@@ -24,6 +24,15 @@ pub struct vmmc_notification {
     pub len: u64,
     /// Its last (up to) eight bytes, little endian, padded with zeros.
     pub last_word: u64,
+    /// The word that its sender put in (`word` of vmmc_send_options); else 0.
+    pub word: u64,
+    /// Who sent it: the session with the sender's node, 0 for this node. vmmc_session_node_of()
+    /// names the node.
+    pub sender_session: u32,
+    /// The process, in the numbers of its node: vmmc_session_process() there.
+    pub sender_process: u32,
+    /// Its import: vmmc_import_id() there.
+    pub sender_import: u64,
 }
 
 /// Called for each notification on a thread of the library. It must not unwind or jump out.
@@ -38,7 +47,16 @@ handle!(vmmc_handler, Handler, Object, "handler");
 
 impl From<Notification> for vmmc_notification {
     fn from(n: Notification) -> vmmc_notification {
-        vmmc_notification { export_id: n.export.to_u64(), offset: n.offset, len: n.len, last_word: n.last_word }
+        vmmc_notification {
+            export_id: n.export.to_u64(),
+            offset: n.offset,
+            len: n.len,
+            last_word: n.last_word,
+            word: n.word,
+            sender_session: n.from.session,
+            sender_process: n.from.process.0,
+            sender_import: n.from.import.to_u64(),
+        }
     }
 }
 

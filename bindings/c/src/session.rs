@@ -11,7 +11,7 @@ use crate::wait::{duration, optional, within};
 use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
-use vmmc::{PinOptions, Session, SessionBuilder};
+use vmmc::{ImportId, PinOptions, ProcessId, Sender, Session, SessionBuilder};
 
 /// A process's attachment to its node: the door to exports, imports, buffers and notifications.
 pub struct vmmc_session(());
@@ -291,6 +291,24 @@ pub unsafe extern "C" fn vmmc_session_node_info(
     };
     // SAFETY: pointers are as the header asks.
     unsafe { give(json, "json", ask) }
+}
+
+/// Name of the node at the other end of a session that a notification names (`sender_session`), or
+/// NULL if that session has ended; 0 is this node. Free it with vmmc_string_free().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vmmc_session_node_of(
+    session: *const vmmc_session,
+    sender_session: u32,
+    timeout_us: i64,
+    node: *mut *mut c_char,
+) -> vmmc_status {
+    let ask = || {
+        let from = Sender { session: sender_session, process: ProcessId(0), import: ImportId::from_u64(0) };
+        let name = within(timeout_us, || get(session)?.node_of(from).map_err(Failure::from))?;
+        Ok(name.map_or(std::ptr::null_mut(), |name| give_string(&name)))
+    };
+    // SAFETY: pointers are as the header asks.
+    unsafe { give(node, "node", ask) }
 }
 
 /// Round trip from engine to engine, nanoseconds. `node` is a name or `address:port`.

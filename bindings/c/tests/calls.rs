@@ -260,7 +260,8 @@ fn callers_memory_is_exported_in_place_and_usable_after() {
 fn waits_end_at_their_deadlines() {
     let session = attach("c-deadlines");
     let memory = export(session, 64, c"d", VMMC_EXPORT_NOTIFY);
-    let mut notification = vmmc_notification { export_id: 0, offset: 0, len: 0, last_word: 0 };
+    // SAFETY: numbers only.
+    let mut notification: vmmc_notification = unsafe { std::mem::zeroed() };
     let mut word = 0;
     // SAFETY: the places are ours.
     unsafe {
@@ -313,7 +314,8 @@ fn handlers_explanations_and_counters_tell() {
     let counter = AtomicU64::new(0);
     let (mut handler, mut text): (_, *mut c_char) = (null_mut(), null_mut());
     let size = size_of::<vmmc_send_options>();
-    let options = vmmc_send_options { size, flags: VMMC_SEND_NOTIFY | VMMC_SEND_COUNTER, counter: 8, timeout_us: 0 };
+    let flags = VMMC_SEND_NOTIFY | VMMC_SEND_COUNTER;
+    let options = vmmc_send_options { size, flags, counter: 8, timeout_us: 0, word: 77 };
     // SAFETY: the counter outlives the handler; all else is ours.
     unsafe {
         must(vmmc_export_on_notification(memory, Some(count), counter.as_ptr().cast(), &mut handler));
@@ -329,6 +331,18 @@ fn handlers_explanations_and_counters_tell() {
             std::thread::yield_now();
         }
         must(vmmc_handler_free(handler));
+        must(vmmc_import_send_with(there, 16, null_mut(), 0, &options));
+        let mut told: vmmc_notification = std::mem::zeroed();
+        must(vmmc_export_wait_notification(memory, 10 * SECOND_US, &mut told));
+        let (mut process, mut import) = (0, 0);
+        must(vmmc_session_process(session, &mut process));
+        must(vmmc_import_id(there, &mut import));
+        assert_eq!((told.word, told.sender_process, told.sender_import), (77, process, import));
+        must(vmmc_session_node_of(session, told.sender_session, VMMC_DEFAULT_TIMEOUT, &mut text));
+        assert_eq!(CStr::from_ptr(text).to_str(), Ok("c-telling"));
+        must(vmmc_string_free(text));
+        must(vmmc_session_node_of(session, 12_345, VMMC_DEFAULT_TIMEOUT, &mut text));
+        assert!(text.is_null(), "there is no such session");
         must(vmmc_import_explain(there, true, &mut text));
         assert!(CStr::from_ptr(text).to_str().unwrap().contains("\"path\":\"mapped\""));
         must(vmmc_string_free(text));
@@ -339,7 +353,7 @@ fn handlers_explanations_and_counters_tell() {
         let mut stats = vmmc_stats { calls: 7, ..vmmc_stats::default() };
         // A program that knows one field gets one field.
         must(vmmc_session_stats(session, &mut stats, 8));
-        assert_eq!((stats.sends_mapped, stats.send_bytes_mapped, stats.calls), (3, 0, 7));
+        assert_eq!((stats.sends_mapped, stats.send_bytes_mapped, stats.calls), (4, 0, 7));
     }
     must(vmmc_import_check(there));
     must(vmmc_session_leave(session));

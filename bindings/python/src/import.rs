@@ -39,8 +39,8 @@ pub(crate) struct ImportOptions<'a> {
     pub(crate) wait: Option<f64>,
 }
 
-fn send_options(notify: bool, counter: Option<u64>) -> SendOptions {
-    SendOptions { notify, counter, timeout: None }
+fn send_options(notify: bool, word: Option<u64>, counter: Option<u64>) -> SendOptions {
+    SendOptions { notify: word.or(notify.then_some(0)), counter, timeout: None }
 }
 
 fn ranges(list: Vec<(u64, u64)>) -> Vec<Range<u64>> {
@@ -124,6 +124,12 @@ impl Import {
         from_json(py, &to_json(&self.import().moved()))
     }
 
+    /// Its id in this process: the last part of what a receiver finds as sender of a notification.
+    #[getter]
+    fn id(&self) -> u64 {
+        self.import().id().to_u64()
+    }
+
     /// Id of the export behind it.
     #[getter]
     fn export_id(&self) -> u64 {
@@ -163,41 +169,46 @@ impl Import {
         self.import().broken().map_or(Ok(()), |error| Err(raise(error)))
     }
 
-    /// Deliberate update: copies the data to the export. notify tells the receiver; counter is the
-    /// offset of a word that grows by one after the data.
-    #[pyo3(signature = (offset, data, *, notify=false, counter=None, timeout=None))]
+    /// Deliberate update: copies the data to the export. notify tells the receiver, and so does
+    /// word, a number that the notification carries; counter is the offset of a word that grows by
+    /// one after the data.
+    #[pyo3(signature = (offset, data, *, notify=false, word=None, counter=None, timeout=None))]
+    #[allow(clippy::too_many_arguments)] // keywords in Python
     fn send(
         &self,
         py: Python<'_>,
         #[pyo3(from_py_with = natural)] offset: u64,
         data: &Bound<'_, PyAny>,
         notify: bool,
+        #[pyo3(from_py_with = natural_or_none)] word: Option<u64>,
         #[pyo3(from_py_with = natural_or_none)] counter: Option<u64>,
         timeout: Option<f64>,
     ) -> PyResult<()> {
         let source = Source::of(data)?;
-        self.send_bytes(py, offset, source.bytes(), send_options(notify, counter), timeout)
+        self.send_bytes(py, offset, source.bytes(), send_options(notify, word, counter), timeout)
     }
 
     /// Sends without waiting; the data is copied.
-    #[pyo3(signature = (offset, data, *, notify=false, counter=None, timeout=None))]
+    #[pyo3(signature = (offset, data, *, notify=false, word=None, counter=None, timeout=None))]
+    #[allow(clippy::too_many_arguments)] // keywords in Python
     fn send_async(
         &self,
         py: Python<'_>,
         #[pyo3(from_py_with = natural)] offset: u64,
         data: &Bound<'_, PyAny>,
         notify: bool,
+        #[pyo3(from_py_with = natural_or_none)] word: Option<u64>,
         #[pyo3(from_py_with = natural_or_none)] counter: Option<u64>,
         timeout: Option<f64>,
     ) -> PyResult<Transfer> {
         let source = Source::of(data)?;
         let (bytes, import) = (source.bytes(), self.import());
-        let post = || import.send_async(offset, bytes, send_options(notify, counter));
+        let post = || import.send_async(offset, bytes, send_options(notify, word, counter));
         Ok(Transfer::new(wait(py, timeout, post)?, None))
     }
 
     /// Sends from registered memory without a copy.
-    #[pyo3(signature = (offset, buffer, start=0, len=None, *, notify=false, counter=None, timeout=None))]
+    #[pyo3(signature = (offset, buffer, start=0, len=None, *, notify=false, word=None, counter=None, timeout=None))]
     #[allow(clippy::too_many_arguments)] // keywords in Python
     fn send_from(
         &self,
@@ -207,16 +218,17 @@ impl Import {
         #[pyo3(from_py_with = natural)] start: u64,
         #[pyo3(from_py_with = natural_or_none)] len: Option<u64>,
         notify: bool,
+        #[pyo3(from_py_with = natural_or_none)] word: Option<u64>,
         #[pyo3(from_py_with = natural_or_none)] counter: Option<u64>,
         timeout: Option<f64>,
     ) -> PyResult<()> {
         let (range, import) = (buffer.get().range(start, len)?, self.import());
         let source = &buffer.get().inner;
-        wait(py, timeout, || import.send_from_with(source, range, offset, send_options(notify, counter)))
+        wait(py, timeout, || import.send_from_with(source, range, offset, send_options(notify, word, counter)))
     }
 
     /// Sends from registered memory without a copy and without waiting.
-    #[pyo3(signature = (offset, buffer, start=0, len=None, *, notify=false, counter=None, timeout=None))]
+    #[pyo3(signature = (offset, buffer, start=0, len=None, *, notify=false, word=None, counter=None, timeout=None))]
     #[allow(clippy::too_many_arguments)] // keywords in Python
     fn send_from_async(
         &self,
@@ -226,47 +238,52 @@ impl Import {
         #[pyo3(from_py_with = natural)] start: u64,
         #[pyo3(from_py_with = natural_or_none)] len: Option<u64>,
         notify: bool,
+        #[pyo3(from_py_with = natural_or_none)] word: Option<u64>,
         #[pyo3(from_py_with = natural_or_none)] counter: Option<u64>,
         timeout: Option<f64>,
     ) -> PyResult<Transfer> {
         let (range, import) = (buffer.get().range(start, len)?, self.import());
         let source = &buffer.get().inner;
-        let post = || import.send_from_async(source, range, offset, send_options(notify, counter));
+        let post = || import.send_from_async(source, range, offset, send_options(notify, word, counter));
         Ok(Transfer::new(wait(py, timeout, post)?, Some(buffer.clone().unbind())))
     }
 
     /// Sends from any memory without a copy on the way: its whole pages are pinned at first use and
     /// stay pinned.
-    #[pyo3(signature = (offset, data, *, notify=false, counter=None, timeout=None))]
+    #[pyo3(signature = (offset, data, *, notify=false, word=None, counter=None, timeout=None))]
+    #[allow(clippy::too_many_arguments)] // keywords in Python
     fn send_pinned(
         &self,
         py: Python<'_>,
         #[pyo3(from_py_with = natural)] offset: u64,
         data: &Bound<'_, PyAny>,
         notify: bool,
+        #[pyo3(from_py_with = natural_or_none)] word: Option<u64>,
         #[pyo3(from_py_with = natural_or_none)] counter: Option<u64>,
         timeout: Option<f64>,
     ) -> PyResult<()> {
         let source = Source::of(data)?;
         let (bytes, import) = (source.bytes(), self.import());
-        wait(py, timeout, || import.send_pinned_with(offset, bytes, send_options(notify, counter)))
+        wait(py, timeout, || import.send_pinned_with(offset, bytes, send_options(notify, word, counter)))
     }
 
     /// As `send_pinned`, without waiting; the object's view is held until the transfer has gone.
-    #[pyo3(signature = (offset, data, *, notify=false, counter=None, timeout=None))]
+    #[pyo3(signature = (offset, data, *, notify=false, word=None, counter=None, timeout=None))]
+    #[allow(clippy::too_many_arguments)] // keywords in Python
     fn send_pinned_async(
         &self,
         py: Python<'_>,
         #[pyo3(from_py_with = natural)] offset: u64,
         data: &Bound<'_, PyAny>,
         notify: bool,
+        #[pyo3(from_py_with = natural_or_none)] word: Option<u64>,
         #[pyo3(from_py_with = natural_or_none)] counter: Option<u64>,
         timeout: Option<f64>,
     ) -> PyResult<Transfer> {
         let (source, import) = (Source::of(data)?, self.import());
         // SAFETY: the transfer keeps the view beside what names its bytes, and longer.
         let bytes = unsafe { source.bytes_kept() };
-        let send = wait(py, timeout, || import.send_pinned_async(offset, bytes, send_options(notify, counter)))?;
+        let send = wait(py, timeout, || import.send_pinned_async(offset, bytes, send_options(notify, word, counter)))?;
         Ok(Transfer::pinned(send, source))
     }
 

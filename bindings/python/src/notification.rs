@@ -20,20 +20,33 @@ pub(crate) struct Notification {
     len: u64,
     /// Its last (up to) eight bytes, little endian.
     last_word: u64,
+    /// The word that its sender put in; else 0.
+    word: u64,
+    /// Who sent it: the session with its node (0: this node), the process there, its import. Equal
+    /// for all that came through one import; `Session.node_of` names the node.
+    sender: (u32, u32, u64),
 }
 
 impl From<vmmc::Notification> for Notification {
     fn from(n: vmmc::Notification) -> Notification {
-        Notification { export_id: n.export.to_u64(), offset: n.offset, len: n.len, last_word: n.last_word }
+        Notification {
+            export_id: n.export.to_u64(),
+            offset: n.offset,
+            len: n.len,
+            last_word: n.last_word,
+            word: n.word,
+            sender: (n.from.session, n.from.process.0, n.from.import.to_u64()),
+        }
     }
 }
 
 #[pymethods]
 impl Notification {
     fn __repr__(&self) -> String {
-        let Notification { export_id, offset, len, last_word } = self;
+        let Notification { export_id, offset, len, last_word, word, .. } = self;
         let export = vmmc::ExportId::from_u64(*export_id);
-        format!("Notification(export {export}, offset={offset}, len={len}, last_word={last_word:#x})")
+        let word = if *word == 0 { String::new() } else { format!(", word={word:#x}") };
+        format!("Notification(export {export}, offset={offset}, len={len}, last_word={last_word:#x}{word})")
     }
 }
 

@@ -13,7 +13,7 @@ use crate::pinned::{Lent, PinnedTable};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 use std::os::fd::AsRawFd;
-use vmmc::ExportId;
+use vmmc::{ExportId, ImportId, ProcessId, Sender};
 
 /// A process's attachment to its node.
 #[pyclass(module = "vmmc", frozen)]
@@ -151,6 +151,13 @@ impl Session {
     fn ping(&self, py: Python<'_>, node: &str, timeout: Option<f64>) -> PyResult<f64> {
         let time = duration(timeout)?.unwrap_or(self.inner.timeout());
         Ok(wait(py, timeout, || self.inner.ping(node, time))?.as_secs_f64())
+    }
+
+    /// Name of the node of a notification's sender; None if the session with it has ended.
+    fn node_of(&self, py: Python<'_>, sender: (u32, u32, u64)) -> PyResult<Option<String>> {
+        let (session, process, import) = sender;
+        let from = Sender { session, process: ProcessId(process), import: ImportId::from_u64(import) };
+        wait(py, None, || self.inner.node_of(from))
     }
 
     /// Makes the node know a peer; several addresses are several paths to it.

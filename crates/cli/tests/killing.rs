@@ -59,7 +59,7 @@ fn child() {
             let import =
                 session.import("target").rights(Rights::ALL).wait(PATIENCE).open().expect("the parent exports");
             let data = vec![7; 40_000];
-            let options = vmmc::SendOptions { notify: true, counter: Some(0), ..Default::default() };
+            let options = vmmc::SendOptions { notify: Some(0), counter: Some(0), ..Default::default() };
             let end = Instant::now() + PATIENCE;
             while Instant::now() < end && import.send_with(8, &data, options).is_ok() {}
         }

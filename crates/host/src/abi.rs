@@ -84,22 +84,28 @@ pub struct RawCommand {
     pub region_offset: u64,
     /// Bytes to move.
     pub len: u64,
+    /// With [`flags::NOTIFY`], the word that the notification carries.
+    pub word: u64,
 }
 
-/// Bytes that fit inline beside a counter: one word less than [`INLINE_BYTES_MAX`].
-pub const INLINE_WITH_COUNTER_BYTES_MAX: usize = INLINE_BYTES_MAX - 8;
+/// Bytes that fit inline in a command with these [`flags`]: a word less than [`INLINE_BYTES_MAX`]
+/// for a counter, and one for the word of a notification.
+#[inline]
+pub const fn inline_bytes_max(with: u8) -> usize {
+    INLINE_BYTES_MAX - 8 * (with & (flags::COUNTER | flags::NOTIFY)).count_ones() as usize
+}
 
 impl RawCommand {
     /// A command that only names its import; fill in the rest.
     pub fn new(op: Op, import: u64) -> RawCommand {
-        RawCommand { op, flags: 0, cookie: 0, import, offset: 0, counter: 0, region: 0, region_offset: 0, len: 0 }
+        let (offset, counter, word, len) = (0, 0, 0, 0);
+        RawCommand { op, flags: 0, cookie: 0, import, offset, counter, region: 0, region_offset: 0, len, word }
     }
 
     /// Writes the command, with `inline` data if [`flags::INLINE`] is set, and makes it visible.
     ///
     /// # Panics
-    /// If the inline data does not fit: the caller compares with [`INLINE_BYTES_MAX`] (or
-    /// [`INLINE_WITH_COUNTER_BYTES_MAX`]) first.
+    /// If the inline data does not fit: the caller compares with [`inline_bytes_max`] first.
     #[inline]
     pub fn publish(&self, mut slot: Filling<'_>, inline: &[u8]) {
         let len16 = if self.flags & flags::INLINE != 0 { inline.len() as u64 } else { 0 };
@@ -108,17 +114,22 @@ impl RawCommand {
         slot.set(3, self.import);
         slot.set(4, self.offset);
         if self.flags & flags::INLINE != 0 {
-            if self.flags & flags::COUNTER != 0 {
-                slot.set(5, self.counter);
-                slot.set_bytes(6, inline);
-            } else {
-                slot.set_bytes(5, inline);
+            let mut at = 5;
+            for (flag, word) in [(flags::COUNTER, self.counter), (flags::NOTIFY, self.word)] {
+                if self.flags & flag != 0 {
+                    slot.set(at, word);
+                    at += 1;
+                }
             }
+            slot.set_bytes(at, inline);
         } else {
             slot.set(5, self.counter);
             slot.set(6, self.region);
             slot.set(7, self.region_offset);
             slot.set(8, self.len);
+            if self.flags & flags::NOTIFY != 0 {
+                slot.set(9, self.word);
+            }
         }
         slot.publish();
     }
@@ -138,16 +149,21 @@ impl RawCommand {
             command.region = full.word(6);
             command.region_offset = full.word(7);
             command.len = full.word(8);
+            if flags & flags::NOTIFY != 0 {
+                command.word = full.word(9);
+            }
             return command;
         }
         let claimed = (head >> 16 & 0xFFFF) as usize;
-        let (from, room) =
-            if flags & flags::COUNTER != 0 { (6, INLINE_WITH_COUNTER_BYTES_MAX) } else { (5, INLINE_BYTES_MAX) };
-        if flags & flags::COUNTER != 0 {
-            command.counter = full.word(5);
+        let mut at = 5;
+        for (flag, word) in [(flags::COUNTER, &mut command.counter), (flags::NOTIFY, &mut command.word)] {
+            if flags & flag != 0 {
+                *word = full.word(at);
+                at += 1;
+            }
         }
-        let len = claimed.min(room);
-        full.bytes(from, &mut inline[..len]);
+        let len = claimed.min(inline_bytes_max(flags));
+        full.bytes(at, &mut inline[..len]);
         command.len = len as u64;
         command
     }
@@ -234,6 +250,14 @@ pub struct RawNotification {
     pub len: u64,
     /// Its last (up to) eight bytes, little endian.
     pub last_word: u64,
+    /// The word that the sender asked to be told.
+    pub word: u64,
+    /// The session with the sender's node, in the count of the node; 0: the node itself.
+    pub session: u32,
+    /// The sending process, in the numbers of its node.
+    pub process: u32,
+    /// Its import.
+    pub import: u64,
 }
 
 impl RawNotification {
@@ -245,6 +269,9 @@ impl RawNotification {
         slot.set(2, self.offset);
         slot.set(3, self.len);
         slot.set(4, self.last_word);
+        slot.set(5, self.word);
+        slot.set(6, u64::from(self.session) << 32 | u64::from(self.process));
+        slot.set(7, self.import);
         slot.publish();
         true
     }
@@ -253,10 +280,19 @@ impl RawNotification {
     #[inline]
     pub fn pop<W: Words>(ring: &mut Consumer<W>) -> Option<RawNotification> {
         let full = ring.peek()?;
-        let n =
-            RawNotification { export: full.word(1), offset: full.word(2), len: full.word(3), last_word: full.word(4) };
+        let sender = full.word(6);
+        let notification = RawNotification {
+            export: full.word(1),
+            offset: full.word(2),
+            len: full.word(3),
+            last_word: full.word(4),
+            word: full.word(5),
+            session: (sender >> 32) as u32,
+            process: sender as u32,
+            import: full.word(7),
+        };
         full.done();
-        Some(n)
+        Some(notification)
     }
 }
 

@@ -318,7 +318,8 @@ mod tests {
         let done = Completion { cookie: 5, status: 0, value: 9, args: [1, 2, 3] };
         assert!(done.push(&mut node.completion_producer()));
         assert_eq!(Completion::pop(&mut process.completion_consumer()), Some(done));
-        let note = RawNotification { export: 1, offset: 2, len: 3, last_word: 4 };
+        let note =
+            RawNotification { export: 1, offset: 2, len: 3, last_word: 4, word: 5, session: 6, process: 7, import: 8 };
         assert!(note.push(&mut node.notification_producer()));
         assert_eq!(RawNotification::pop(&mut process.notification_consumer()), Some(note));
     }

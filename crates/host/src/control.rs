@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Version of the interface between library and node. Both sides must have the same.
-pub const CONTROL_VERSION: u32 = 10;
+pub const CONTROL_VERSION: u32 = 11;
 
 /// What a process asks of its node. `serial` numbers are echoed so that a reply that comes after
 /// its deadline is recognised and dropped.
@@ -181,6 +181,12 @@ pub enum Call {
         /// How long the node may take, milliseconds.
         timeout_ms: u64,
     },
+    /// Name of the node at the other end of a session that a notification's sender names. Answer:
+    /// [`Answer::SessionNode`].
+    SessionNode {
+        /// The session, in the node's count.
+        session: u32,
+    },
     /// Adds a peer node by its addresses (several: several paths).
     AddPeer {
         /// `address:port` each.
@@ -315,6 +321,11 @@ pub enum Answer {
         rtt_ns: u64,
         /// Name of the node that answered.
         node: String,
+    },
+    /// The node of a session.
+    SessionNode {
+        /// Its name; none: the session has ended.
+        node: Option<String>,
     },
     /// Description of the node.
     Info(Box<NodeInfo>),

@@ -168,7 +168,7 @@ impl Bench {
             let data = index.to_le_bytes();
             let (import, source) = (self.import, Source::Inline(&data));
             let completion = Some(Cookie(index));
-            self.post(Command::Send { import, offset: 0, source, notify: false, counter: None, completion });
+            self.post(Command::Send { import, offset: 0, source, notify: None, counter: None, completion });
             while self.completions <= index {
                 self.step();
                 self.take_completions();
@@ -184,7 +184,7 @@ impl Bench {
         for index in 0..count {
             let data = index.to_le_bytes();
             let (import, source) = (self.import, Source::Inline(&data));
-            self.post(Command::Send { import, offset: 0, source, notify: false, counter: None, completion: None });
+            self.post(Command::Send { import, offset: 0, source, notify: None, counter: None, completion: None });
             self.step();
         }
         (spent_ns(self.origin) - start) / count as f64
@@ -199,7 +199,7 @@ impl Bench {
                 let data = index.to_le_bytes();
                 let (import, source) = (self.import, Source::Inline(&data));
                 let completion = Some(Cookie(index));
-                self.post(Command::Send { import, offset: 0, source, notify: false, counter: None, completion });
+                self.post(Command::Send { import, offset: 0, source, notify: None, counter: None, completion });
             }
             done += 64;
             while self.completions < done {
@@ -216,7 +216,7 @@ impl Bench {
         for round in 0..rounds {
             let source = Source::Region { region: RegionId(0), offset: 0, len: BULK as u64 };
             let (import, completion) = (self.import, Some(Cookie(round)));
-            self.post(Command::Send { import, offset: 0, source, notify: false, counter: None, completion });
+            self.post(Command::Send { import, offset: 0, source, notify: None, counter: None, completion });
             while self.completions <= round {
                 self.step();
                 self.take_completions();

@@ -87,8 +87,9 @@ pub enum Command<'a> {
         offset: u64,
         /// The data.
         source: Source<'a>,
-        /// Ask for a notification at the receiver; it comes if the export allows it.
-        notify: bool,
+        /// Ask for a notification at the receiver, which carries this word; it comes if the export
+        /// allows it.
+        notify: Option<u64>,
         /// Offset of a 64-bit word in the same export that grows by one after the data is there.
         counter: Option<u64>,
         /// `None`: posted; only errors are told, as `SendFailed` or `ImportBroken`.

@@ -7,6 +7,28 @@ use crate::error::{ImportError, OpError, PeerDownReason};
 use crate::ids::{Cookie, ExportId, ImportId, NodeName, ProcessId, RedirectId};
 use crate::rights::ImportGrant;
 
+/// Who sent: a process of this node or of another one, through one of its imports. No two processes
+/// have the same numbers in one life of this node, and neither have two imports.
+///
+/// This node vouches for the session; the process and the import are the word of the node at its
+/// other end, which vouches for its processes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Sender {
+    /// The session with the sender's node, in this node's count; 0: this node.
+    pub session: u32,
+    /// The process, in the numbers of its node.
+    pub process: ProcessId,
+    /// The import, in the numbers of the process.
+    pub import: ImportId,
+}
+
+impl Sender {
+    /// Whether it is a process of this node.
+    pub fn is_local(&self) -> bool {
+        self.session == 0
+    }
+}
+
 /// Something a process or the driver must hear of. Take all of them after every call into the
 /// engine.
 #[derive(Clone, PartialEq, Debug)]
@@ -41,6 +63,10 @@ pub enum Event {
         len: u64,
         /// Its last 8 bytes, little endian; fewer are zero-extended.
         last_word: u64,
+        /// The word that its sender asked to be told.
+        word: u64,
+        /// Who sent it.
+        from: Sender,
     },
     /// Answer to an import.
     ImportDone {

@@ -155,7 +155,7 @@ impl Wild<'_> {
     fn chunk<'d>(&mut self, like: &Chunk<'_>, data: &'d [u8]) -> Chunk<'d> {
         match like {
             Chunk::Write { .. } => {
-                let notify = if self.one_in(3) { Some((self.number(), self.length())) } else { None };
+                let notify = if self.one_in(3) { Some((self.number(), self.length(), self.number())) } else { None };
                 let counter = if self.one_in(4) { Some(self.number()) } else { None };
                 let (ack_now, first) = (self.one_in(2), !self.one_in(4));
                 let (grant, offset) = (self.number(), self.number());

@@ -48,7 +48,7 @@
 //! }, Cookie(1));
 //! let Some(Event::ImportDone { result: Ok(grant), .. }) = node.poll_event() else { panic!() };
 //! let hello = Command::Send {
-//!     import: grant.import, offset: 8, source: Source::Inline(b"hello"), notify: false, counter: None, completion: None,
+//!     import: grant.import, offset: 8, source: Source::Inline(b"hello"), notify: None, counter: None, completion: None,
 //! };
 //! node.post(now, user, hello, &mut memory)?;
 //! assert_eq!(&memory.0[8..13], b"hello");
@@ -95,7 +95,7 @@ pub use error::{
     AttachError, Busy, ErrorArgs, ExportError, ImportError, OpError, PeerDownReason, PeerTableFull, RedirectError,
     RejectReason, UnexportError, UnimportError,
 };
-pub use event::{ByteRange, Event, PingBy, RedirectReport};
+pub use event::{ByteRange, Event, PingBy, RedirectReport, Sender};
 pub use ids::{BadNodeName, Cookie, ExportId, ImportId, NodeName, ProcessId, RedirectId, RegionId, RegionRef};
 pub use limits::INLINE_BYTES_MAX;
 pub use rights::{Access, ExportSpec, Exporter, ImportGrant, ImportSpec, ImportTarget, NodeSpec, Owner, Rights};

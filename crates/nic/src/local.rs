@@ -3,7 +3,7 @@
 
 use crate::command::{AtomicOp, Dma};
 use crate::error::OpError;
-use crate::event::Event;
+use crate::event::{Event, Sender};
 use crate::ids::{Cookie, ExportId, ImportId, ProcessId, RegionId, RegionRef};
 use crate::limits::LOCAL_PIECE_BYTES;
 use crate::rights::Rights;
@@ -26,14 +26,14 @@ pub(crate) enum LocalKind {
     SendInline {
         slot: u32,
         len: u64,
-        notify: bool,
+        notify: Option<u64>,
         counter: Option<u64>,
     },
     Send {
         region: RegionId,
         from: u64,
         len: u64,
-        notify: bool,
+        notify: Option<u64>,
         counter: Option<u64>,
     },
     Fetch {
@@ -52,6 +52,10 @@ pub(crate) enum Progress {
 }
 
 impl LocalOp {
+    fn sender(&self, process: ProcessId) -> Sender {
+        Sender { session: 0, process, import: self.import }
+    }
+
     /// Does one piece.
     pub(crate) fn step(
         &mut self,
@@ -71,8 +75,8 @@ impl LocalOp {
                 data.copy_from_slice(tables.inline.data(slot, 0, len as usize));
                 let tail = tail_of(data);
                 tables.arrived(&target, self.offset, Incoming::Bytes(data), counter, dma)?;
-                if notify {
-                    tables.notify(&target, self.offset, len, tail);
+                if let Some(word) = notify {
+                    tables.notify(&target, self.sender(process), (self.offset, len), tail, word);
                 }
                 Ok(Progress::Done(len))
             }
@@ -87,11 +91,12 @@ impl LocalOp {
                 if !last {
                     return Ok(Progress::More);
                 }
-                if notify {
+                if let Some(word) = notify {
                     let mut tail = [0; 8];
                     let bytes = len.min(8);
                     dma.gather(source, from + len - bytes, &mut tail[..bytes as usize]);
-                    tables.notify(&target, self.offset, len, u64::from_le_bytes(tail));
+                    let tail = u64::from_le_bytes(tail);
+                    tables.notify(&target, self.sender(process), (self.offset, len), tail, word);
                 }
                 Ok(Progress::Done(len))
             }
@@ -161,13 +166,20 @@ impl Tables {
     }
 
     /// Tells the exporter, if the export allows it.
-    pub(crate) fn notify(&mut self, target: &Target, offset: u64, len: u64, last_word: u64) {
+    pub(crate) fn notify(
+        &mut self,
+        target: &Target,
+        from: Sender,
+        (offset, len): (u64, u64),
+        last_word: u64,
+        word: u64,
+    ) {
         if !target.notify {
             return;
         }
         self.stats.notifications += 1;
         let export = ExportId::from_u64(target.export);
         let process = target.memory.process;
-        self.events.push_back(Event::Notification { process, export, offset, len, last_word });
+        self.events.push_back(Event::Notification { process, export, offset, len, last_word, word, from });
     }
 }

@@ -27,6 +27,13 @@ pub(crate) struct Via {
     pub(crate) serial: u64,
 }
 
+impl Via {
+    /// How drivers know the session.
+    pub(crate) fn number(self) -> u32 {
+        self.serial as u32
+    }
+}
+
 pub(crate) struct Process {
     pub(crate) id: ProcessId,
     pub(crate) uid: u32,

@@ -177,7 +177,7 @@ impl Chaos {
                 import,
                 offset,
                 source,
-                notify: choice == 3,
+                notify: (choice == 3).then_some(choice),
                 counter: (choice == 4).then_some(0),
                 completion: (choice != 5).then_some(Cookie(cookie)),
             },

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{World, addr, export_spec, plain_send};
+use common::{NOTIFICATION_WORD, World, addr, export_spec, plain_send};
 use std::time::Duration;
 use vmmc_nic::*;
 
@@ -362,7 +362,13 @@ fn a_large_send_arrives_whole_with_one_notification_after_it() {
         assert_eq!(s.world.bytes(1, s.target), data);
         let last_word = u64::from_le_bytes(data[len - 8..].try_into().expect("8 bytes"));
         let (process, export, len) = (s.receiver, s.export, len as u64);
-        assert_eq!(note, Event::Notification { process, export, offset: 0, len, last_word });
+        let Event::Notification { from, .. } = note else { unreachable!("it was waited for") };
+        assert_eq!((from.process, from.import, from.is_local()), (s.sender, s.import, false));
+        let name = s.world.nodes[1].engine.session_name(from.session).cloned();
+        assert_eq!(name.as_ref(), Some(s.world.nodes[0].engine.name()));
+        assert_eq!(s.world.nodes[1].engine.session_name(from.session + 1), None);
+        let word = NOTIFICATION_WORD;
+        assert_eq!(note, Event::Notification { process, export, offset: 0, len, last_word, word, from });
         assert_eq!(s.world.completion(0, 1), Ok(len));
     }
 }
@@ -419,7 +425,7 @@ fn a_counter_counts_sends_and_a_flush_waits_for_them() {
             import: s.import,
             offset: 8 + index * 8,
             source: Source::Inline(&data),
-            notify: false,
+            notify: None,
             counter: Some(0),
             completion: None,
         };

@@ -33,7 +33,7 @@ fn stream_in(mut world: World, seed: u64, faults: Faults) -> World {
                     import,
                     offset: 4_096,
                     source: Source::Region { region: big.region, offset: 0, len: 200_000 },
-                    notify: true,
+                    notify: Some(77),
                     counter: Some(8),
                     completion: Some(Cookie(posted)),
                 }
@@ -42,7 +42,7 @@ fn stream_in(mut world: World, seed: u64, faults: Faults) -> World {
                     import,
                     offset: 0,
                     source: Source::Inline(&word),
-                    notify: true,
+                    notify: Some(77),
                     counter: Some(8),
                     completion: Some(Cookie(posted)),
                 }
@@ -521,7 +521,7 @@ fn a_process_that_floods_its_queue_is_told_to_wait_and_others_go_on() {
             import,
             offset: 0,
             source: Source::Region { region: source.region, offset: 0, len: 1 << 20 },
-            notify: false,
+            notify: None,
             counter: None,
             completion: None,
         };

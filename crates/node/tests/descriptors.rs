@@ -89,6 +89,7 @@ fn of_answer(answer: &Answer, fds: Vec<OwnedFd>) -> Vec<Handed> {
         | Answer::Redirected { .. }
         | Answer::Redirection(_)
         | Answer::Pong { .. }
+        | Answer::SessionNode { .. }
         | Answer::Info(_) => name("an answer", [], fds),
     }
 }

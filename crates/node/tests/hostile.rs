@@ -682,8 +682,9 @@ fn call(noise: &mut Noise, ids: &[u64]) -> Call {
         18 => Call::Ping { node: node(noise).unwrap_or_default(), timeout_ms: noise.next() % 3_000 },
         19 => Call::AddPeer { addresses: (0..noise.below(8)).filter_map(|_| node(noise)).collect() },
         20 => Call::Info { details: noise.one_in(2) },
-        _ => match noise.below(6) {
+        _ => match noise.below(7) {
             0 => Call::Stop,
+            5 => Call::SessionNode { session: noise.below(4) as u32 * noise.next() as u32 },
             1 => Call::Ask { service: SERVICE, version: VERSION, message: SocketQuestion::List.to_bytes() },
             2 => SocketCall::Attach.to_call(),
             3 => Call::Ask { service: service(noise), version: version(noise), message: message(noise) },

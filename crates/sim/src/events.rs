@@ -6,7 +6,7 @@
 use vmmc_nic::{Cookie, Event, ImportError, ImportGrant, ImportId, OpError, ProcessId};
 
 use crate::cluster::{Cluster, node_name};
-use crate::model::{ExportKey, ImportKey, ImportState, Key, Model, OpKey, PingKey, ProcKey, RedirectKey, Seen};
+use crate::model::{ExportKey, ImportKey, ImportState, Key, Model, OpKey, PingKey, ProcKey, RedirectKey, Seen, Told};
 
 /// Which table a cookie points into.
 const KIND_SHIFT: u32 = 40;
@@ -56,12 +56,13 @@ impl Cluster {
             // to know.
             Event::SendFailed { process, import, .. } if is_over(model, node, *process, *import) => return None,
             Event::SendFailed { process, import, why } => send_failed(model, node, *process, *import, *why),
-            Event::Notification { process, export, offset, len, last_word } => model
+            Event::Notification { process, export, offset, len, last_word, word, from } => model
                 .export_of(node, *export)
                 .filter(|&e| owner(model, node, *process) == Some(model.exports[e].owner))
                 .map(|export| {
                     let op = model.notified_op(export, *offset, *len);
-                    Seen::Notified { export, op, offset: *offset, len: *len, last_word: *last_word }
+                    let told = Told { offset: *offset, len: *len, last_word: *last_word, word: *word, from: *from };
+                    Seen::Notified { export, op, told }
                 }),
             Event::ImportDone { process, cookie, result } => self.import_done(node, *process, *cookie, result),
             // Leaving breaks a process's imports of its own exports; nobody is there to be told.

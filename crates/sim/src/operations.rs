@@ -86,6 +86,7 @@ impl Cluster {
         let mut data = vec![0; len as usize];
         pattern::fill(u64::from(key.0), 0, &mut data);
         let cookie = completion.then(|| op_cookie(key));
+        let notify = notify.then(|| pattern::word_of(u64::from(key.0)));
         if len <= INLINE_BYTES_MAX as u64 && self.rng.chance(600) {
             let source = Source::Inline(&data);
             self.post(op, |_, import, _| Command::Send { import, offset, source, notify, counter, completion: cookie });
@@ -163,6 +164,7 @@ impl Cluster {
         self.post(op, |key, import, _| match kind {
             OpKind::Send { notify, counter } => {
                 let completion = completion.then(|| op_cookie(key));
+                let notify = notify.then_some(0);
                 Command::Send { import, offset, source: Source::Inline(&data), notify, counter, completion }
             }
             _ => Command::Atomic { import, offset, op: AtomicOp::Swap(1), cookie: op_cookie(key) },

@@ -36,6 +36,11 @@ pub(crate) fn mismatch(key: u64, at: u64, bytes: &[u8]) -> Option<usize> {
     None
 }
 
+/// What the notification of an operation carries.
+pub(crate) fn word_of(key: u64) -> u64 {
+    mix(key ^ 0x2545_f491_4f6c_dd1d)
+}
+
 fn word(key: u64, index: u64) -> [u8; 8] {
     mix(key.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ mix(index.wrapping_add(0x5851_f42d_4c95_7f2d))).to_le_bytes()
 }

@@ -111,8 +111,7 @@ impl Collector {
             NodeEvent::Pair { process, uid, same_user } => {
                 if let Some(Ok(ring)) = fds.pop().map(PairRing::open) {
                     let from = Notifier::Process { uid, same_user };
-                    let consumer = ring.consumer();
-                    self.pairs.push(Pair { process, from, consumer, ring, lost_seen: 0, gone: false });
+                    self.pairs.push(Pair::new(process, from, ring));
                 }
             }
             NodeEvent::PairGone { process } => {
@@ -128,10 +127,20 @@ impl Collector {
 }
 
 impl Pair {
+    fn new(process: u32, from: Notifier, ring: PairRing) -> Pair {
+        Pair { process, from, consumer: ring.consumer(), ring, lost_seen: 0, gone: false }
+    }
+
+    /// The oldest one. Whose ring it is, the node has said.
+    fn pop(&mut self) -> Option<RawNotification> {
+        let claim = RawNotification::pop(&mut self.consumer)?;
+        Some(RawNotification { session: 0, process: self.process, ..claim })
+    }
+
     fn take_turn(&mut self, core: &Core) -> bool {
         let mut any = false;
         for _ in 0..NOTIFICATIONS_A_TURN {
-            let Some(notification) = RawNotification::pop(&mut self.consumer) else { break };
+            let Some(notification) = self.pop() else { break };
             any = true;
             core.hub.deliver(self.from, notification);
         }
@@ -167,4 +176,19 @@ fn complete(core: &Core, completion: &Completion) {
 /// protocol.
 fn op_error(status: u16, args: [u64; 3]) -> OpError {
     OpError::from_code(status, args).unwrap_or(OpError::Protocol)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_cannot_notify_in_the_name_of_another() {
+        let ring = PairRing::open(PairRing::create().unwrap().share().unwrap()).unwrap();
+        let mut sender = ring.producer();
+        let mut pair = Pair::new(5, Notifier::Process { uid: 7, same_user: true }, ring);
+        let claim = RawNotification { export: 1, word: 2, import: 3, ..RawNotification::default() };
+        assert!(RawNotification { session: 8, process: 9, ..claim }.push(&mut sender));
+        assert_eq!(pair.pop(), Some(RawNotification { session: 0, process: 5, ..claim }));
+    }
 }

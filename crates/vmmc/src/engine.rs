@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use vmmc_host::Region;
-use vmmc_host::abi::{INLINE_WITH_COUNTER_BYTES_MAX, Op, RawCommand, flags};
+use vmmc_host::abi::{Op, RawCommand, flags, inline_bytes_max};
 use vmmc_host::wait::Direct;
 use vmmc_nic::OpError;
 use vmmc_utlb::Op as Trace;
@@ -76,10 +76,9 @@ impl Shared {
     fn send_posted(&self, offset: u64, data: &[u8], options: SendOptions) -> Result<(), TransferError> {
         self.check_trouble()?;
         let limit = &self.limit(options);
-        let inline_max = if options.counter.is_some() { INLINE_WITH_COUNTER_BYTES_MAX } else { INLINE_BYTES_MAX };
         self.core.hot.trace(Trace::Send, data.as_ptr() as usize, data.len() as u64);
-        if data.len() <= inline_max {
-            let mut command = self.send_command(offset, options);
+        let mut command = self.send_command(offset, options);
+        if data.len() <= inline_bytes_max(command.flags) {
             command.flags |= flags::INLINE;
             let posted = self.post(&command, data, limit);
             // After the post, which somebody waits for.
@@ -89,7 +88,7 @@ impl Shared {
         }
         count(&self.core.counters.send_bytes, data.len() as u64);
         count(&self.core.counters.sends_staged, 1);
-        if data.len() as u64 > STAGING_CHUNK_MAX && options.notify {
+        if data.len() as u64 > STAGING_CHUNK_MAX && options.notify.is_some() {
             // One command for all, since the notification tells its range.
             return self.send_long(offset, data, options, limit);
         }
@@ -214,7 +213,7 @@ impl Shared {
             command.region = u64::from(memory.id);
             return self.post_answered(&mut command, Hold::Memory(memory), limit);
         }
-        if data.len() <= INLINE_WITH_COUNTER_BYTES_MAX {
+        if data.len() <= inline_bytes_max(command.flags) {
             count(&self.core.counters.sends_inline, 1);
             command.flags |= flags::INLINE;
             return self.post_answered_with(&mut command, data, Hold::Nothing, limit);
@@ -368,7 +367,10 @@ impl Shared {
     pub(crate) fn send_command(&self, offset: u64, options: SendOptions) -> RawCommand {
         let mut command = RawCommand::new(Op::Send, self.id);
         command.offset = offset;
-        command.flags |= if options.notify { flags::NOTIFY } else { 0 };
+        if let Some(word) = options.notify {
+            command.flags |= flags::NOTIFY;
+            command.word = word;
+        }
         if let Some(counter) = options.counter {
             command.flags |= flags::COUNTER;
             command.counter = counter;

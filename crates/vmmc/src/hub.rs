@@ -12,7 +12,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Mutex, MutexGuard};
 use vmmc_host::abi::RawNotification;
 use vmmc_host::control::Access;
-use vmmc_nic::ExportId;
+use vmmc_nic::{ExportId, ImportId, ProcessId, Sender};
 
 /// Who takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,11 +147,14 @@ impl Hub {
         state.order.remove(&arrival);
         state.counts.taken += 1;
         state.clear_event_if_empty();
+        let (session, process) = (raw.session, ProcessId(raw.process));
         Some(Notification {
             export: ExportId::from_u64(raw.export),
             offset: raw.offset,
             len: raw.len,
             last_word: raw.last_word,
+            word: raw.word,
+            from: Sender { session, process, import: ImportId::from_u64(raw.import) },
         })
     }
 
@@ -231,7 +234,7 @@ mod tests {
     use super::*;
 
     fn note(export: u64, offset: u64) -> RawNotification {
-        RawNotification { export, offset, len: 8, last_word: 0 }
+        RawNotification { export, offset, len: 8, ..RawNotification::default() }
     }
 
     fn anybody() -> Allows {

@@ -20,7 +20,7 @@ use vmmc_host::abi::{GateState, RawNotification};
 use vmmc_host::control::{Answer, Call, Grant, Moved, NotMapped, Owner, What, timeout_ms};
 use vmmc_host::handshake::fence;
 use vmmc_host::{Deadline, Protection, Region, RegionError};
-use vmmc_nic::{ExportId, OpError, Rights};
+use vmmc_nic::{ExportId, ImportId, OpError, Rights};
 
 /// A proxy receive buffer: access to another process's export. Dropping it gives the import back,
 /// after its posted sends have arrived (or one second).
@@ -85,8 +85,10 @@ pub struct ImportBuilder {
 /// Choices for one send.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendOptions {
-    /// Notify the receiver; it is notified if the export allows it, after the data.
-    pub notify: bool,
+    /// Notify the receiver, and give it this word of the sender's choice
+    /// ([`Notification::word`](crate::Notification::word)); it is notified if the export allows it,
+    /// after the data.
+    pub notify: Option<u64>,
     /// Offset of a 64-bit word of the export that grows by one after the data is there.
     pub counter: Option<u64>,
     /// Instead of the session's timeout.
@@ -97,12 +99,18 @@ impl SendOptions {
     /// Whether nothing comes with the data.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
-        !self.notify && self.counter.is_none()
+        self.notify.is_none() && self.counter.is_none()
     }
 
-    /// Asks for a notification.
+    /// Asks for a notification, whose word is 0.
     pub fn notify() -> SendOptions {
-        SendOptions { notify: true, ..SendOptions::default() }
+        SendOptions::notify_with(0)
+    }
+
+    /// Asks for a notification that carries this word: a tag, a number of a request, a length,
+    /// whatever the receiver should know of the data without a look at it.
+    pub fn notify_with(word: u64) -> SendOptions {
+        SendOptions { notify: Some(word), ..SendOptions::default() }
     }
 
     /// Asks for a counter.
@@ -241,6 +249,12 @@ impl Import {
         self.shared.rights
     }
 
+    /// Its id in this process: what a receiver finds in [`Sender::import`](crate::Sender::import)
+    /// of a notification, beside [`Session::process_id`].
+    pub fn id(&self) -> ImportId {
+        ImportId::from_u64(self.shared.id)
+    }
+
     /// Id of the export behind it.
     pub fn export_id(&self) -> ExportId {
         ExportId::from_u64(self.shared.export)
@@ -362,10 +376,13 @@ impl Import {
             let add = mapped.atomic(counter, |word| word.fetch_add(1, Ordering::AcqRel));
             add.map_err(|fault| shared.fault(fault))?;
         }
-        if options.notify && shared.notify {
+        if let Some(word) = options.notify.filter(|_| shared.notify) {
             let core = &shared.core;
             count(&core.counters.notified, 1);
-            if !mapped.notify(RawNotification { export: shared.export, offset, len, last_word }) {
+            // Who has the other end of the ring knows the process.
+            let (export, import) = (shared.export, shared.id);
+            let note = RawNotification { export, offset, len, last_word, word, import, session: 0, process: 0 };
+            if !mapped.notify(note) {
                 count(&core.counters.notify_lost, 1);
             }
             if core.waiting.waiter.steps() {

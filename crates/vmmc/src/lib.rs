@@ -138,7 +138,7 @@ pub use vmmc_host::adopt::CallerMemory;
 pub use vmmc_host::control::{Access, Moved, NodeInfo, NotMapped, Refusal, RefusalCode};
 pub use vmmc_host::wait::{Patience, patience, set_patience, with_patience};
 pub use vmmc_host::{Attachment, Deadline, Nanos, Region};
-pub use vmmc_nic::{ExportId, Rights};
+pub use vmmc_nic::{ExportId, ImportId, ProcessId, Rights, Sender};
 /// For policies of one's own.
 pub use vmmc_utlb::{Held, Page, Policy, PolicyKind, Prepin, Slot};
 

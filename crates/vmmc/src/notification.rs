@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 use vmmc_host::handshake::{announce_sleep, retract_sleep};
 use vmmc_host::{Deadline, Nanos};
-use vmmc_nic::ExportId;
+use vmmc_nic::{ExportId, Sender};
 
 /// A sender says: data has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +26,12 @@ pub struct Notification {
     pub len: u64,
     /// Its last (up to) eight bytes, little endian, padded with zeros.
     pub last_word: u64,
+    /// The word that its sender put in with [`SendOptions::notify_with`](crate::SendOptions); else
+    /// 0.
+    pub word: u64,
+    /// Who sent it. The node vouches for the process; which of its imports it was, a process of the
+    /// same node says itself.
+    pub from: Sender,
 }
 
 /// Ends a notification handler when dropped, after the call it is in.

@@ -61,7 +61,8 @@ impl Import {
         let (head, len) = whole_pages(data);
         let body = head..head + len;
         let has_edges = len < data.len();
-        if self.mapped.is_some() || len == 0 || has_edges && (options.notify || len < PINNED_EDGED_BYTES_MIN) {
+        if self.mapped.is_some() || len == 0 || has_edges && (options.notify.is_some() || len < PINNED_EDGED_BYTES_MIN)
+        {
             return self.send_with(offset, data, options);
         }
         shared.check_trouble()?;

@@ -318,8 +318,8 @@ impl Import {
         };
         let (head, len) = whole_pages(data);
         let has_edges = len < data.len();
-        let short =
-            has_edges && (options.notify || len < PINNED_EDGED_BYTES_MIN) || shared.core.pins.copies(data.len());
+        let short = has_edges && (options.notify.is_some() || len < PINNED_EDGED_BYTES_MIN)
+            || shared.core.pins.copies(data.len());
         if self.mapped.is_some() || len == 0 || short {
             self.send_with(offset, data, options)?;
             send.result = Some(Ok(data.len() as u64));

@@ -27,7 +27,7 @@ use vmmc_host::control::{Answer, Call, NodeInfo, What, timeout_ms};
 use vmmc_host::limits::{EXPORTS_PER_PROCESS_MAX, REGION_BYTES_MAX};
 use vmmc_host::pin::PinSpace;
 use vmmc_host::{Attachment, Deadline, Region};
-use vmmc_nic::ExportId;
+use vmmc_nic::{ExportId, Sender};
 
 /// Name of the environment variable that names another default node.
 pub(crate) const NODE_VARIABLE: &str = "VMMC_NODE";
@@ -255,6 +255,22 @@ impl Session {
         match self.core.call(call, &[], self.core.deadline(timeout.saturating_add(ANSWER_GRACE)))? {
             (Answer::Pong { rtt_ns, .. }, _) => Ok(Duration::from_nanos(rtt_ns)),
             _ => Err(self.core.wrong_answer("to a ping")),
+        }
+    }
+
+    /// Name of the node that a sender is a process of; `None`: the session with that node has
+    /// ended, and so have all imports of the sender's.
+    ///
+    /// # Errors
+    /// [`CallError`].
+    pub fn node_of(&self, sender: Sender) -> Result<Option<String>, CallError> {
+        if sender.is_local() {
+            return Ok(Some(self.node().name.clone()));
+        }
+        let call = Call::SessionNode { session: sender.session };
+        match self.core.call(call, &[], self.core.default_deadline())? {
+            (Answer::SessionNode { node }, _) => Ok(node),
+            _ => Err(self.core.wrong_answer("to a question for a node")),
         }
     }
 

@@ -162,7 +162,7 @@ impl Import {
         };
         let from = source.region_offset(range.start);
         mapped.send_region(offset, source.region(), from, len).map_err(|fault| shared.fault(fault))?;
-        let word = if options.notify { last_word(source, &range) } else { 0 };
+        let word = if options.notify.is_some() { last_word(source, &range) } else { 0 };
         self.after_mapped(mapped, offset, len, word, options).map(|()| None)
     }
 

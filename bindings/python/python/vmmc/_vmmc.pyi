@@ -100,6 +100,8 @@ class Session:
         """Description of the node; with details its exports, imports and processes too."""
     def ping(self, node: str, *, timeout: float | None = None) -> float:
         """Round trip to another node, by name or address:port, seconds."""
+    def node_of(self, sender: tuple[int, int, int]) -> str | None:
+        """Name of the node of a notification's sender; None if the session with it has ended."""
     def add_peer(self, addresses: Sequence[str]) -> None:
         """Makes the node know a peer; several addresses are several paths to it."""
     def stop_node(self) -> None:
@@ -221,6 +223,9 @@ class Import:
     def moved(self) -> dict[str, int]:
         """What this process moved through it by copies of its own; all 0 if it is not mapped."""
     @property
+    def id(self) -> int:
+        """Its id in this process: the last part of what a receiver finds as sender of a notification."""
+    @property
     def export_id(self) -> int:
         """Id of the export behind it."""
     @property
@@ -239,11 +244,11 @@ class Import:
     def check(self) -> None:
         """Raises what every transfer would raise, if it can no longer be used."""
     def send(
-        self, offset: int, data: _Bytes, *, notify: bool = False, counter: int | None = None, timeout: float | None = None
+        self, offset: int, data: _Bytes, *, notify: bool = False, word: int | None = None, counter: int | None = None, timeout: float | None = None
     ) -> None:
-        """Deliberate update: copies the data to the export. notify tells the receiver; counter is the offset of a word that grows by one after the data."""
+        """Deliberate update: copies the data to the export. notify tells the receiver, and so does word, a number that the notification carries; counter is the offset of a word that grows by one after the data."""
     def send_async(
-        self, offset: int, data: _Bytes, *, notify: bool = False, counter: int | None = None, timeout: float | None = None
+        self, offset: int, data: _Bytes, *, notify: bool = False, word: int | None = None, counter: int | None = None, timeout: float | None = None
     ) -> Transfer:
         """Sends without waiting; the data is copied and may be reused."""
     def send_from(
@@ -254,6 +259,7 @@ class Import:
         len: int | None = None,
         *,
         notify: bool = False,
+        word: int | None = None,
         counter: int | None = None,
         timeout: float | None = None,
     ) -> None:
@@ -266,6 +272,7 @@ class Import:
         len: int | None = None,
         *,
         notify: bool = False,
+        word: int | None = None,
         counter: int | None = None,
         timeout: float | None = None,
     ) -> Transfer:
@@ -279,11 +286,11 @@ class Import:
     ) -> Transfer:
         """Fetches into registered memory without waiting; leave the range alone until it is done."""
     def send_pinned(
-        self, offset: int, data: _Bytes, *, notify: bool = False, counter: int | None = None, timeout: float | None = None
+        self, offset: int, data: _Bytes, *, notify: bool = False, word: int | None = None, counter: int | None = None, timeout: float | None = None
     ) -> None:
         """Sends from any memory without a copy on the way: its whole pages are pinned at first use and stay pinned. For large arrays that are sent again and again."""
     def send_pinned_async(
-        self, offset: int, data: _Bytes, *, notify: bool = False, counter: int | None = None, timeout: float | None = None
+        self, offset: int, data: _Bytes, *, notify: bool = False, word: int | None = None, counter: int | None = None, timeout: float | None = None
     ) -> Transfer:
         """As send_pinned, without waiting; leave the object's bytes alone until it is done. Dropping the transfer waits for it."""
     def send_lent(
@@ -391,6 +398,12 @@ class Notification:
     @property
     def last_word(self) -> int:
         """Its last (up to) eight bytes, little endian."""
+    @property
+    def word(self) -> int:
+        """The word that its sender put in; else 0."""
+    @property
+    def sender(self) -> tuple[int, int, int]:
+        """Who sent it: the session with its node (0: this node), the process there, its import. Equal for all that came through one import; `Session.node_of` names the node."""
     def __eq__(self, other: object, /) -> bool: ...
     def __ne__(self, other: object, /) -> bool: ...
 

@@ -7,6 +7,7 @@
 use super::Engine;
 use crate::ids::NodeName;
 use crate::limits::MESSAGES_QUEUED_BYTES_MAX;
+use crate::peer::Peer;
 use crate::tables::Via;
 use crate::time::Time;
 use std::net::SocketAddr;
@@ -46,6 +47,13 @@ impl Engine {
     /// Name of the node on the other side.
     pub fn peer_name(&self, peer: PeerRef) -> Option<&NodeName> {
         self.peer(peer.peer).filter(|_| self.has_peer(peer))?.name.as_ref()
+    }
+
+    /// Name of the node at the other end of a session that a [`Sender`](crate::Sender) names;
+    /// `None`: the session has ended, or it is this node.
+    pub fn session_name(&self, session: u32) -> Option<&NodeName> {
+        let is_it = |peer: &&Peer| peer.session.as_deref().is_some_and(|open| open.via.number() == session);
+        self.peers.iter().flatten().find(is_it)?.name.as_ref()
     }
 
     /// Where packets to it go now.

@@ -64,7 +64,7 @@ impl Engine {
         send: impl FnOnce(SocketAddr, &[u8]),
     ) -> Option<Transmit> {
         let bytes = match command {
-            Command::Send { source: Source::Inline(data), notify: false, counter: None, completion: None, .. } => {
+            Command::Send { source: Source::Inline(data), notify: None, counter: None, completion: None, .. } => {
                 WRITE_BYTES + data.len()
             }
             Command::Fetch { .. } => FETCH_REQUEST_BYTES,
@@ -91,7 +91,7 @@ impl Engine {
             let len = session.write_send(now, grant, offset, data, buf);
             send(to, &buf[..len]);
             let slot = self.tables.inline.put(process, data).expect("there was room");
-            let kind = OpKind::SendInline { slot, notify: false, counter: None };
+            let kind = OpKind::SendInline { slot, notify: None, counter: None };
             session.note_send(now, Op::new(origin, None, (offset, data.len() as u64), kind));
             len
         } else {

@@ -71,13 +71,13 @@ pub(crate) enum OpKind {
     /// Data in the inline pool.
     SendInline {
         slot: u32,
-        notify: bool,
+        notify: Option<u64>,
         counter: Option<u64>,
     },
     Send {
         region: RegionId,
         from: u64,
-        notify: bool,
+        notify: Option<u64>,
         counter: Option<u64>,
     },
     Fetch {

@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use super::Session;
 use crate::command::Dma;
 use crate::error::OpError;
-use crate::ids::{NodeName, RegionRef};
+use crate::event::Sender;
+use crate::ids::{ImportId, NodeName, ProcessId, RegionRef};
 use crate::limits::{ACK_DELAY, ACK_EVERY_BYTES, ACK_EVERY_PACKETS, CHUNK_WINDOW, CONTROL_SLACK_BYTES};
 use crate::local::{has_right, in_bounds, tail_of};
 use crate::rights::Rights;
@@ -13,7 +14,7 @@ use crate::slab::Key;
 use crate::tables::{Incoming, Tables, Target};
 use crate::time::Time;
 use crate::wire::Reader;
-use crate::wire::chunk::{Chunk, WriteHead};
+use crate::wire::chunk::{Chunk, Handle, WriteHead};
 use crate::wire::frame::{self, Ack, Frame};
 
 /// What a packet meant for the session as a whole.
@@ -258,14 +259,17 @@ impl Session {
     fn take_write(&mut self, seq: u64, head: &WriteHead, data: &[u8], tables: &mut Tables, dma: &mut dyn Dma) {
         self.rx.ack_now |= head.ack_now;
         let mut target = Err(OpError::Revoked);
+        let session = self.via.number();
         if let Some(grant) = tables.grants.get_mut(head.grant).filter(|grant| grant.via == self.via) {
             grant.skip &= !head.first;
             if grant.skip {
                 return;
             }
-            target = has_right(grant.rights, Rights::WRITE).map(|()| grant.target);
+            let Handle { process, import } = grant.handle;
+            let from = Sender { session, process: ProcessId(process), import: ImportId::from_u64(import) };
+            target = has_right(grant.rights, Rights::WRITE).map(|()| (grant.target, from));
         }
-        if let Err(why) = target.and_then(|target| write(&target, head, data, tables, dma)) {
+        if let Err(why) = target.and_then(|(target, from)| write(&target, from, head, data, tables, dma)) {
             tables.stats.refused += 1;
             self.skip_rest(head.grant, tables);
             self.report_failure(seq, why);
@@ -326,6 +330,7 @@ impl Session {
 #[inline]
 fn write(
     target: &Target,
+    from: Sender,
     head: &WriteHead,
     data: &[u8],
     tables: &mut Tables,
@@ -333,10 +338,10 @@ fn write(
 ) -> Result<(), OpError> {
     in_bounds(head.offset, data.len() as u64, target.len)?;
     tables.arrived(target, head.offset, Incoming::Bytes(data), head.counter, dma)?;
-    if let Some((offset, len)) = head.notify {
+    if let Some((offset, len, word)) = head.notify {
         // What is told to the owner is a claim of the sender; it must make sense at least.
         in_bounds(offset, len, target.len)?;
-        tables.notify(target, offset, len, tail_of(data));
+        tables.notify(target, from, (offset, len), tail_of(data), word);
     }
     Ok(())
 }

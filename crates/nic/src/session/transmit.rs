@@ -382,14 +382,14 @@ impl Session {
         }
         let (notify, counter) = match op.kind {
             OpKind::SendInline { notify, counter, .. } | OpKind::Send { notify, counter, .. } => (notify, counter),
-            _ => (false, None),
+            _ => (None, None),
         };
         let head = WriteHead {
             ack_now,
             first: part == 0,
             grant: op.grant,
             offset: op.offset + part,
-            notify: (last && notify).then_some((op.offset, op.len)),
+            notify: notify.filter(|_| last).map(|word| (op.offset, op.len, word)),
             counter: counter.filter(|_| last),
         };
         head.write(len, out);
@@ -558,7 +558,7 @@ impl Session {
             }
             OpKind::SendInline { notify, counter, .. } | OpKind::Send { notify, counter, .. } => {
                 let mut head = WRITE_BYTES;
-                head += if notify { WRITE_NOTIFY_BYTES } else { 0 };
+                head += if notify.is_some() { WRITE_NOTIFY_BYTES } else { 0 };
                 head += if counter.is_some() { WRITE_COUNTER_BYTES } else { 0 };
                 let left = op.len - op.progress;
                 let (part, wants_answer) = (op.progress, op.cookie.is_some());

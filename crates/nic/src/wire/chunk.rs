@@ -41,7 +41,7 @@ pub(crate) const FLAG_LAST: u8 = 1;
 
 /// Bytes of a write before its data, without and with what notification and counter add.
 pub(crate) const WRITE_BYTES: usize = 22;
-pub(crate) const WRITE_NOTIFY_BYTES: usize = 16;
+pub(crate) const WRITE_NOTIFY_BYTES: usize = 24;
 pub(crate) const WRITE_COUNTER_BYTES: usize = 8;
 pub(crate) const FETCH_DATA_BYTES: usize = 22;
 pub(crate) const FETCH_REQUEST_BYTES: usize = 33;
@@ -271,8 +271,8 @@ pub(crate) struct WriteHead {
     pub(crate) first: bool,
     pub(crate) grant: u64,
     pub(crate) offset: u64,
-    /// Offset and length of the whole send.
-    pub(crate) notify: Option<(u64, u64)>,
+    /// Offset and length of the whole send, and the word of its sender.
+    pub(crate) notify: Option<(u64, u64, u64)>,
     pub(crate) counter: Option<u64>,
 }
 
@@ -300,9 +300,10 @@ impl WriteHead {
         out.u64(self.grant);
         out.u64(self.offset);
         out.u32(len);
-        if let Some((offset, len)) = self.notify {
+        if let Some((offset, len, word)) = self.notify {
             out.u64(offset);
             out.u64(len);
+            out.u64(word);
         }
         if let Some(counter) = self.counter {
             out.u64(counter);
@@ -323,7 +324,7 @@ pub(crate) fn write_fetch_head(ticket: u64, offset: u64, last: bool, len: u32, o
 fn read_write<'a>(reader: &mut Reader<'a>) -> Option<Chunk<'a>> {
     let flags = reader.u8()?;
     let (grant, offset, len) = (reader.u64()?, reader.u64()?, reader.u32()?);
-    let notify = if flags & FLAG_NOTIFY != 0 { Some((reader.u64()?, reader.u64()?)) } else { None };
+    let notify = if flags & FLAG_NOTIFY != 0 { Some((reader.u64()?, reader.u64()?, reader.u64()?)) } else { None };
     let counter = if flags & FLAG_COUNTER != 0 { Some(reader.u64()?) } else { None };
     let data = reader.bytes(len as usize)?;
     let (ack_now, first) = (flags & FLAG_ACK_NOW != 0, flags & FLAG_FIRST != 0);

@@ -217,7 +217,7 @@ mod tests {
         let whole = WriteHead::whole(false, 1, 2);
         let others = [
             WriteHead { first: false, ..whole },
-            WriteHead { notify: Some((0, 8)), ..whole },
+            WriteHead { notify: Some((0, 8, 7)), ..whole },
             WriteHead { counter: Some(8), ..whole },
         ];
         for head in others {

@@ -9,6 +9,9 @@ use std::time::Duration;
 
 use vmmc_nic::*;
 
+/// What the notifications of [`World::send_region`] carry.
+pub const NOTIFICATION_WORD: u64 = 0xfeed;
+
 /// Memory of one node.
 #[derive(Default)]
 pub struct Memory {
@@ -270,7 +273,7 @@ impl World {
             import,
             offset,
             source: Source::Inline(data),
-            notify: false,
+            notify: None,
             counter: None,
             completion: Some(Cookie(cookie)),
         };
@@ -282,7 +285,7 @@ impl World {
             import,
             offset: 0,
             source: Source::Region { region: from.region, offset: 0, len },
-            notify: true,
+            notify: Some(NOTIFICATION_WORD),
             counter: None,
             completion: Some(Cookie(cookie)),
         };
@@ -453,5 +456,5 @@ pub fn export_spec(region: RegionId, len: u64, name: &str) -> ExportSpec {
 /// A send of short data that wants nothing else.
 pub fn plain_send(import: ImportId, offset: u64, data: &[u8]) -> Command<'_> {
     let source = Source::Inline(data);
-    Command::Send { import, offset, source, notify: false, counter: None, completion: None }
+    Command::Send { import, offset, source, notify: None, counter: None, completion: None }
 }

@@ -239,6 +239,9 @@ impl Station {
                 Some(answer) => Ok(answer),
                 None => return Ok(None),
             },
+            Call::SessionNode { session } => {
+                Ok(Answer::SessionNode { node: self.engine.session_name(session).map(ToString::to_string) })
+            }
             Call::AddPeer { addresses } => self.call_add_peer(now, index, &addresses),
             Call::Info { details } => Ok(self.info(now, index, details)),
             Call::Stop => self.call_stop(index),

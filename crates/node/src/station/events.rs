@@ -58,8 +58,10 @@ impl Station {
                     process.complete(completion(cookie, result));
                 }
             }
-            Event::Notification { process, export, offset, len, last_word } => {
-                let note = RawNotification { export: export.to_u64(), offset, len, last_word };
+            Event::Notification { process, export, offset, len, last_word, word, from } => {
+                let (export, import) = (export.to_u64(), from.import.to_u64());
+                let (session, sender) = (from.session, from.process.0);
+                let note = RawNotification { export, offset, len, last_word, word, session, process: sender, import };
                 if let Some(process) = self.process(process) {
                     process.notify(note);
                 }

@@ -515,7 +515,7 @@ impl Station {
             Direct::Send { import, offset, data } => {
                 let source = Source::Inline(data);
                 let (number, import) = (import, ImportId::from_u64(import));
-                let plain = Command::Send { import, offset, source, notify: false, counter: None, completion: None };
+                let plain = Command::Send { import, offset, source, notify: None, counter: None, completion: None };
                 let transmit = self.engine.send_now(now, process.id, plain, buf, send)?;
                 process.count(number, Some(data.len() as u64), None);
                 transmit

@@ -141,7 +141,7 @@ fn command<'a>(
                 import,
                 offset: raw.offset,
                 source,
-                notify: raw.flags & flags::NOTIFY != 0,
+                notify: (raw.flags & flags::NOTIFY != 0).then_some(raw.word),
                 counter: (raw.flags & flags::COUNTER != 0).then_some(raw.counter),
                 completion: (raw.flags & flags::COMPLETE != 0).then_some(cookie),
             })

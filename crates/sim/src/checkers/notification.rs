@@ -1,9 +1,10 @@
 //! One notification per request: as many as senders asked for and the export allows, each after its
-//! data, each with its place and last word; none else [NT §2, N05].
+//! data, each with its place, last word, sender and the word of that; none else [NT §2, N05].
 
 use super::{Checker, require};
-use crate::model::{ExportKey, Model, OpKey, Seen, WriteRole};
+use crate::model::{ExportKey, Model, OpKey, Seen, Told, WriteRole};
 use crate::pattern;
+use vmmc_nic::Sender;
 
 /// Remembers which sends became whole during the call under way.
 #[derive(Default)]
@@ -29,9 +30,7 @@ impl Checker for Notification {
                     format!("empty send {op} was reported done without its notification")
                 })
             }
-            Seen::Notified { export, op, offset, len, last_word } => {
-                notified(model, *export, *op, (*offset, *len), *last_word)
-            }
+            Seen::Notified { export, op, told } => notified(model, *export, *op, told),
             Seen::Settled => self.due.drain(..).try_for_each(|op| {
                 let live = model.ops[op].export.is_some_and(|e| model.exports[e].is_live());
                 require(model.ops[op].notified == 1 || !live, || {
@@ -49,15 +48,12 @@ fn is_due(model: &Model, op: OpKey) -> bool {
     op.asks_notification() && op.export.is_some_and(|e| model.exports[e].notify && model.exports[e].is_live())
 }
 
-fn notified(
-    model: &Model,
-    export: ExportKey,
-    op: Option<OpKey>,
-    range: (u64, u64),
-    last_word: u64,
-) -> Result<(), String> {
+fn notified(model: &Model, export: ExportKey, op: Option<OpKey>, told: &Told) -> Result<(), String> {
     let Some(key) = op else {
-        return Err(format!("a notification of {} bytes at {} of {export} that belongs to no send", range.1, range.0));
+        return Err(format!(
+            "a notification of {} bytes at {} of {export} that belongs to no send",
+            told.len, told.offset
+        ));
     };
     let op = &model.ops[key];
     require(op.asks_notification(), || format!("a notification of {key}, whose sender asked for none"))?;
@@ -68,7 +64,17 @@ fn notified(
     let tail = op.len.min(8);
     pattern::fill(u64::from(key.0), op.len - tail, &mut word[..tail as usize]);
     let expected = u64::from_le_bytes(word);
-    require(last_word == expected, || {
-        format!("the notification of {key} has last word {last_word:#x}, not {expected:#x}")
+    require(told.last_word == expected, || {
+        format!("the notification of {key} has last word {:#x}, not {expected:#x}", told.last_word)
+    })?;
+    let expected = pattern::word_of(u64::from(key.0));
+    require(told.word == expected, || {
+        format!("the notification of {key} carries the word {:#x}, not {expected:#x}", told.word)
+    })?;
+    let (sender, receiver) = (&model.procs[op.sender], &model.procs[model.exports[export].owner]);
+    let expected = (sender.pid, op.import_id, sender.node == receiver.node);
+    let Sender { process, import, .. } = told.from;
+    require((process, import, told.from.is_local()) == expected, || {
+        format!("the notification of {key} comes from {:?}, not from {expected:?}", told.from)
     })
 }

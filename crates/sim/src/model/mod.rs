@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(crate) use attribute::{AtomicRole, ReadRole, WriteRole};
 pub(crate) use facts::*;
 pub(crate) use table::{ExportKey, ImportKey, Key, OpKey, PingKey, ProcKey, RedirectKey, RegionKey, Table};
-pub(crate) use take::Seen;
+pub(crate) use take::{Seen, Told};
 use vmmc_nic::{ExportId, ImportId, ProcessId, RegionRef};
 
 /// The account of the whole cluster.

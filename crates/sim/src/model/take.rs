@@ -3,12 +3,22 @@
 //! Invariant: the model takes an observation in only after every checker has compared it with what
 //! was true before.
 
-use vmmc_nic::{ImportError, ImportGrant, OpError, RedirectReport};
+use vmmc_nic::{ImportError, ImportGrant, OpError, RedirectReport, Sender};
 
 use super::Model;
 use super::attribute::{AtomicRole, ReadRole, WriteRole};
 use super::facts::{ImportState, OpKind, Outcome};
 use super::table::{ExportKey, ImportKey, OpKey, PingKey, RedirectKey};
+
+/// What a notification says.
+#[derive(Clone, Debug)]
+pub(crate) struct Told {
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+    pub(crate) last_word: u64,
+    pub(crate) word: u64,
+    pub(crate) from: Sender,
+}
 
 /// Something an engine did, attributed.
 #[derive(Clone, Debug)]
@@ -24,7 +34,7 @@ pub(crate) enum Seen {
     /// It told of a posted send that failed.
     SendFailed { op: OpKey, why: OpError },
     /// It notified; of which send, if of any.
-    Notified { export: ExportKey, op: Option<OpKey>, offset: u64, len: u64, last_word: u64 },
+    Notified { export: ExportKey, op: Option<OpKey>, told: Told },
     /// It answered an import; which export was granted, if the model knows it.
     Imported { import: ImportKey, result: Result<(ImportGrant, Option<ExportKey>), ImportError> },
     /// It broke an import.

@@ -1,7 +1,7 @@
 //! Every checker is shown to fail: a bug is put between the engines and the simulation, and its
 //! checker names it.
 
-use vmmc_nic::{AtomicOp, ByteRange, Event, OpError, Rights};
+use vmmc_nic::{AtomicOp, ByteRange, Event, OpError, Rights, Sender};
 
 use crate::model::{Model, WriteRole};
 use crate::run::run_tampered;
@@ -223,6 +223,26 @@ fn a_wrong_last_word_is_found() {
             vec![event]
         })
     });
+}
+
+#[test]
+fn a_wrong_word_and_a_wrong_sender_are_found() {
+    let changes: [fn(&mut u64, &mut Sender); 4] = [
+        |word, _| *word ^= 1,
+        |_, from| from.process.0 ^= 1,
+        |_, from| from.import.generation ^= 1,
+        |_, from| from.session = u32::from(from.session == 0),
+    ];
+    for change in changes {
+        is_found_by("notification", || {
+            events(move |mut event| {
+                if let Event::Notification { word, from, .. } = &mut event {
+                    change(word, from);
+                }
+                vec![event]
+            })
+        });
+    }
 }
 
 #[test]

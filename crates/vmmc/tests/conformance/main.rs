@@ -64,6 +64,7 @@ macro_rules! suite {
                 revocation: when_the_owner_leaves_importers_are_told,
                 revocation: unexport_under_fire_is_final,
                 notifications: one_comes_for_each_that_was_asked_for,
+                notifications: they_say_who_sent_and_carry_a_word_by_every_way,
                 notifications: they_come_only_if_the_export_allows_them,
                 notifications: they_can_be_blocked_and_unblocked,
                 notifications: a_handler_gets_them_on_its_own_thread,

@@ -4,22 +4,59 @@ use crate::nodes::{LONG, Nodes, Place, SHORT, eventually, join_with, pattern};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
-use vmmc::{SendOptions, WaitError};
+use vmmc::{Rights, SendOptions, WaitError};
+
+/// More than goes through staging memory in one piece.
+const LONG_BYTES: usize = 500_000;
 
 pub(crate) fn one_comes_for_each_that_was_asked_for(nodes: &dyn Nodes) {
     for place in Place::ALL {
         let j = join_with(nodes, place, 4096, |e| e.notify(true));
         for i in 0..50u64 {
-            let options = SendOptions { notify: i % 2 == 0, ..SendOptions::default() };
+            let options = if i % 2 == 0 { SendOptions::notify_with(!i) } else { SendOptions::default() };
             j.import.send_with(8 * i, &i.to_le_bytes(), options).unwrap();
         }
         for i in (0..50u64).filter(|i| i % 2 == 0) {
             let n = j.owner.wait_notification().unwrap();
             assert_eq!((n.export, n.offset, n.len, n.last_word), (j.export.id(), 8 * i, 8, i), "{place:?}");
+            assert_eq!(n.word, !i, "{place:?}");
         }
         j.import.flush().unwrap();
         assert_eq!(j.owner.take_notification(), None, "{place:?}");
         assert_eq!(j.owner.stats().notifications_taken, 25);
+    }
+}
+
+pub(crate) fn they_say_who_sent_and_carry_a_word_by_every_way(nodes: &dyn Nodes) {
+    for place in Place::ALL {
+        let j = join_with(nodes, place, 1 << 20, |e| e.notify(true));
+        let other = j.user.import_id(j.export.id()).rights(Rights::ALL);
+        let other = if place == Place::Network { other.node(&nodes.name(0)) } else { other };
+        let other = other.open().unwrap();
+        let bytes = pattern(LONG_BYTES, 4);
+        let mut word = 1 << 63;
+        let mut senders = Vec::new();
+        for import in [&j.import, &other] {
+            let mut expect = |what: &str, send: &dyn Fn(SendOptions)| {
+                word += 1;
+                send(SendOptions { counter: (word % 2 == 0).then_some(0), ..SendOptions::notify_with(word) });
+                let n = j.export.wait_notification().unwrap();
+                let from = (n.from.process.0, n.from.import);
+                assert_eq!((n.word, from), (word, (j.user.process_id(), import.id())), "{place:?} {what}");
+                assert_eq!(n.from.is_local(), j.owner.node().name == j.user.node().name, "{place:?}");
+                assert_eq!(j.owner.node_of(n.from).unwrap().as_ref(), Some(&j.user.node().name), "{place:?}");
+                n.from
+            };
+            for len in [0, 1, 8, 200, 201, 208, 216, 217, 5000, LONG_BYTES] {
+                let from = expect(&format!("{len} bytes"), &|o| import.send_with(8, &bytes[..len], o).unwrap());
+                senders.push(from);
+                expect("of a handle", &|o| _ = import.send_async(8, &bytes[..len], o).unwrap().wait().unwrap());
+                expect("pinned", &|o| import.send_pinned_with(8, &bytes[..len], o).unwrap());
+            }
+        }
+        senders.sort();
+        senders.dedup();
+        assert_eq!(senders.len(), 2, "{place:?}: one for each import");
     }
 }
 

@@ -89,6 +89,6 @@ impl Tables {
 
 /// Says that there is a new view; whether the rank is there to hear it.
 fn tell(listener: &Import, view: u64) -> bool {
-    let options = SendOptions { notify: true, timeout: Some(JOB_NEWS_TIME), ..SendOptions::default() };
+    let options = SendOptions { notify: Some(0), timeout: Some(JOB_NEWS_TIME), ..SendOptions::default() };
     listener.send_with(0, &view.to_le_bytes(), options).is_ok()
 }

@@ -27,7 +27,7 @@ pub(super) fn measure(
         Role::Lead => {
             let import = attached.import(task.number, Role::Follow)?;
             let data = vec![1; size as usize];
-            let options = SendOptions { notify: true, ..SendOptions::default() };
+            let options = SendOptions::notify();
             let asleep = Duration::from_micros(asleep_us) + Duration::from_nanos(POLL_MAX_NS);
             let wake = |_| import.send_with(0, &data, options).map_err(TaskError::vmmc);
             let sample = limit::lead_sleeps(&clock, asleep, task.budget, wake);

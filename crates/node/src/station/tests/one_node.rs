@@ -38,7 +38,7 @@ fn an_importer_maps_the_region_and_sees_an_open_gate() {
         (event, a.area.events_sent().load(Ordering::SeqCst)),
         (NodeEvent::Pair { process: b.id, uid, same_user: true }, 1)
     );
-    let note = RawNotification { export, offset: 1, len: 2, last_word: 3 };
+    let note = RawNotification { export, offset: 1, len: 2, last_word: 3, ..RawNotification::default() };
     let (ours, theirs) =
         (PairRing::open(fds.remove(2)).unwrap(), PairRing::open(ring.into_iter().next().unwrap()).unwrap());
     assert!(note.push(&mut ours.producer()));
