@@ -39,6 +39,8 @@ pub mod control;
 mod copy;
 pub mod counters;
 #[cfg(not(loom))]
+pub mod fault;
+#[cfg(not(loom))]
 pub mod fork;
 pub mod handshake;
 pub mod limits;
