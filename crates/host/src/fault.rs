@@ -44,12 +44,14 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub(crate) mod descriptor;
 mod signal;
 mod table;
 
 use crate::limits::{FAULT_ANSWER_TIME, FAULT_RANGES_MAX};
 use crate::region::PAGE_BYTES;
 use crate::reservation::{Access, Reservation, ReservationError};
+pub use descriptor::Offers;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::panic::AssertUnwindSafe;
@@ -136,6 +138,12 @@ pub enum FaultError {
         "another part of the program has replaced the handler of SIGSEGV by which page faults are served; install that one before the first range is registered"
     )]
     Replaced,
+    /// No userfaultfd.
+    #[error("this process may not use userfaultfd ({why}), which page faults do without: they are served by signals")]
+    NoUserfaultfd {
+        /// What the kernel said.
+        why: String,
+    },
     /// The range is not made of pages of the reservation.
     #[error(transparent)]
     Range(#[from] ReservationError),
@@ -202,6 +210,15 @@ impl Faults {
             Err(owner) if owner != pid => Err(FaultError::Forked),
             _ => Ok(Faults(())),
         }
+    }
+
+    /// What userfaultfd offers this process, for models that choose their way by it.
+    ///
+    /// # Errors
+    /// [`FaultError::NoUserfaultfd`] where it is not permitted, or not there.
+    pub fn offers(&self) -> Result<Offers, FaultError> {
+        let refused = |(call, errno): (&str, _)| FaultError::NoUserfaultfd { why: format!("{call}: {errno}") };
+        descriptor::Descriptor::offers().map_err(refused)
     }
 
     /// Has `handler` serve the faults of a range of bytes of a reservation, which is made of pages.

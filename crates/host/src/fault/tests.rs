@@ -381,3 +381,39 @@ fn a_request_is_answered_given_up_or_neither_but_never_both() {
     let all: Vec<_> = (0..).map_while(|thread| requests.post(asked(thread))).collect();
     assert_eq!(all.len(), crate::limits::FAULTS_WAITING_MAX);
 }
+
+#[test]
+fn what_userfaultfd_offers_can_be_had() {
+    use descriptor::{Descriptor, Mode, feature};
+    let offers = match Faults::get().unwrap().offers() {
+        Ok(offers) => offers,
+        Err(why) => {
+            assert!(matches!(why, FaultError::NoUserfaultfd { .. }));
+            println!("SKIP what userfaultfd offers: {why}");
+            return;
+        }
+    };
+    let (place, memory) = pair(4);
+    place.fill(0, &memory, 0, PAGE, Access::ReadWrite).unwrap();
+    let modes = [
+        (offers.missing_shared, feature::MISSING_SHMEM, Mode::Missing),
+        (offers.minor_shared, feature::MINOR_SHMEM, Mode::Minor),
+        (offers.write_protect_shared, feature::WRITE_PROTECT_SHMEM, Mode::WriteProtect),
+    ];
+    for (is_offered, feature, mode) in modes {
+        if !is_offered {
+            println!("SKIP {mode:?} of shared memory: this kernel has no such mode");
+            continue;
+        }
+        let descriptor = Descriptor::open(feature).unwrap();
+        descriptor.register(place.address(), PAGE_BYTES, mode).unwrap();
+        // One descriptor a range.
+        let other = Descriptor::open(feature).unwrap();
+        assert_eq!(other.register(place.address(), PAGE_BYTES, mode).unwrap_err().1, rustix::io::Errno::BUSY);
+        descriptor.unregister(place.address(), PAGE_BYTES);
+        other.register(place.address(), PAGE_BYTES, mode).unwrap();
+        assert_eq!(other.zero(0, 0), Err(rustix::io::Errno::INVAL), "no change is under way");
+    }
+    // A kernel that lacks a feature refuses it, so what is not offered is not had.
+    assert!(Descriptor::open(1 << 63).is_err());
+}
