@@ -239,3 +239,52 @@ fn pieces_are_cut_and_joined_as_pages_would_be() {
         assert_eq!(place.ranges(), model.chunk_by(joined).filter(|run| run[0].is_some()).count());
     }
 }
+
+#[test]
+fn the_kernels_bound_on_mappings_is_an_error_that_says_so_and_changes_nothing() {
+    // In a process of its own: others could map nothing meanwhile.
+    let case = "VMMC_TEST_MAPPINGS_CASE";
+    if std::env::var_os(case).is_none() {
+        let mut command = std::process::Command::new(std::env::current_exe().unwrap());
+        let test = "reservation::tests::the_kernels_bound_on_mappings_is_an_error_that_says_so_and_changes_nothing";
+        let output = command.args(["--exact", "--nocapture", test]).env(case, "1").output().unwrap();
+        print!("{}", String::from_utf8_lossy(&output.stdout));
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        return;
+    }
+    let bound = std::fs::read_to_string("/proc/sys/vm/max_map_count").unwrap().trim().parse::<u64>().unwrap();
+    if bound > 1 << 18 {
+        println!("SKIP the bound on mappings: vm.max_map_count is {bound}, which takes long to reach");
+        return;
+    }
+    let pages = RESERVATION_RANGES_MAX as u64 - 2;
+    let memory = memory(3);
+    let mut places: Vec<Reservation> = Vec::new();
+    let refused = loop {
+        let place = place(2 * pages + 4);
+        places.push(place.clone());
+        place.fill(2 * pages * PAGE, &memory, 0, 3 * PAGE, Access::Read).unwrap();
+        let fill = |page| place.fill(2 * page * PAGE, &memory, 0, PAGE, Access::Read).err().map(|e| (page, e));
+        if let Some(refused) = (0..pages).find_map(fill) {
+            break refused;
+        }
+    };
+    let (place, (page, error)) = (places.last().unwrap(), refused);
+    assert!(matches!(error, ReservationError::Mappings { call: "mmap", errno: Errno::NOMEM }), "{error:?}");
+    assert!(error.to_string().contains("vm.max_map_count"), "{error}");
+    let before = (place.ranges(), place.access(2 * page * PAGE));
+    assert_eq!(before, (page as usize + 1, None));
+    // A page amid others needs two more mappings.
+    let middle = (2 * pages + 1) * PAGE;
+    let error = place.protect(middle, PAGE, Access::ReadWrite).unwrap_err();
+    assert!(matches!(error, ReservationError::Mappings { call: "mprotect", .. }), "{error:?}");
+    let error = place.release(middle, PAGE).unwrap_err();
+    assert!(matches!(error, ReservationError::Mappings { call: "mmap", .. }), "{error:?}");
+    assert_eq!((place.ranges(), place.access(middle)), (page as usize + 1, Some(Access::Read)));
+    assert_eq!(place.load(middle), Ok(0));
+    // What needs no more mappings goes on, and room is room again.
+    place.protect(2 * pages * PAGE, 3 * PAGE, Access::ReadWrite).unwrap();
+    place.store(middle, 1).unwrap();
+    drop(places.remove(0));
+    places.last().unwrap().protect(middle, PAGE, Access::Read).unwrap();
+}
