@@ -39,6 +39,8 @@ pub mod control;
 mod copy;
 pub mod counters;
 #[cfg(not(loom))]
+pub mod fault;
+#[cfg(not(loom))]
 pub mod fork;
 pub mod handshake;
 pub mod limits;
@@ -59,6 +61,8 @@ pub mod pmix;
 pub mod process;
 #[cfg(not(loom))]
 pub mod region;
+#[cfg(not(loom))]
+pub mod reservation;
 pub mod ring;
 #[cfg(not(loom))]
 pub mod section;
@@ -80,5 +84,7 @@ pub use channel::Channel;
 pub use clock::{Nanos, Ticks};
 #[cfg(not(loom))]
 pub use region::{Protection, Region, RegionError, Span};
+#[cfg(not(loom))]
+pub use reservation::{Access, Reservation, ReservationError};
 #[cfg(not(loom))]
 pub use wait::{Deadline, Stepper, WakeReceiver, WakeSender};

@@ -50,6 +50,21 @@ pub const CONNECT_TIME: std::time::Duration = std::time::Duration::from_secs(5);
 pub const CONNECT_NAP: std::time::Duration = std::time::Duration::from_millis(1);
 /// Largest region, bytes: 64 TiB, far below the address space and above any machine's memory.
 pub const REGION_BYTES_MAX: u64 = 1 << 46;
+/// Largest reservation of addresses, bytes: 16 TiB, an eighth of what a program has on x86-64, so
+/// that several fit beside each other.
+pub const RESERVATION_BYTES_MAX: u64 = 1 << 44;
+/// Ranges of one reservation that differ from their neighbours. With a gap between any two they are
+/// 49,153 mappings, three quarters of the 65,530 that Linux allows a process.
+pub const RESERVATION_RANGES_MAX: usize = 24_576;
+/// Ranges of a process whose page faults have owners: a fault looks at each of them. A model
+/// registers a few large ones.
+pub const FAULT_RANGES_MAX: usize = 256;
+/// Threads of a process that wait for answers to page faults at one time; others look again for
+/// room until their deadline.
+pub const FAULTS_WAITING_MAX: usize = 256;
+/// Longest wait for the answer to a page fault, unless the range says otherwise: what a fetch from
+/// another machine takes while that is brought back to life.
+pub const FAULT_ANSWER_TIME: std::time::Duration = std::time::Duration::from_secs(60);
 /// Bytes of memory that must remain available after an export reserved its own, so that a large
 /// export does not push the machine into its out-of-memory killer.
 pub const MEMORY_RESERVE_BYTES: u64 = 64 << 20;

@@ -433,6 +433,34 @@ impl Region {
         unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags, fd, offset) }
     }
 
+    /// Whether pages of the region can be mapped for writing in this process: it is itself, and no
+    /// seal forbids more such mappings.
+    pub(crate) fn takes_writers(&self) -> Result<bool, RegionError> {
+        let fd = self.0.fd();
+        // A file in a folder takes no seals.
+        let seals = rustix::fs::fcntl_get_seals(fd_of(&fd)?).unwrap_or(SealFlags::empty());
+        let sealed = seals.intersects(SealFlags::WRITE | SealFlags::FUTURE_WRITE);
+        Ok(self.0.protection == Protection::ReadWrite && !sealed)
+    }
+
+    /// Whether it is a clone of the other.
+    pub(crate) fn is_same(&self, other: &Region) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    /// Maps whole pages of the region once more, in the place of whatever is mapped there.
+    ///
+    /// # Safety
+    /// The `len` bytes from `at` on are the caller's own mapping, and nothing refers to what they
+    /// hold.
+    pub(crate) unsafe fn map_over(&self, at: *mut u8, offset: u64, len: usize, prot: ProtFlags) -> Result<(), Errno> {
+        let fd = self.0.fd();
+        let fd = fd.as_ref().ok_or(Errno::BADF)?;
+        let flags = MapFlags::SHARED | MapFlags::FIXED;
+        // SAFETY: the caller vouches for the addresses.
+        unsafe { rustix::mm::mmap(at.cast(), len, prot, flags, fd, offset) }.map(drop)
+    }
+
     /// A descriptor through which the memory can be mapped for reading only.
     pub fn share_read_only(&self) -> Result<OwnedFd, RegionError> {
         let fd = self.0.fd();

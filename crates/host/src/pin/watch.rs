@@ -9,25 +9,15 @@
 //! The descriptor is made for user mode only, which needs no privilege; no page fault is ever asked
 //! for, since the watched pages are reserved and locked.
 
+use crate::fault::descriptor::{Descriptor, Mode, feature};
 use crate::region::RegionError;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::limits::{WATCH_EVENTS_MAX, WATCH_SETTLE_TIME};
 
-const UFFDIO_API: u64 = 0xc018_aa3f;
-const UFFDIO_REGISTER: u64 = 0xc020_aa00;
-const UFFDIO_UNREGISTER: u64 = 0x8010_aa01;
-const UFFDIO_ZEROPAGE: u64 = 0xc020_aa04;
-const UFFD_API: u64 = 0xaa;
-const USER_MODE_ONLY: i32 = 1;
-const EVENT_REMAP: u64 = 1 << 2;
-const EVENT_REMOVE: u64 = 1 << 3;
-const EVENT_UNMAP: u64 = 1 << 6;
-const REGISTER_MISSING: u64 = 1;
 const MESSAGE_BYTES: usize = 32;
 
 /// What happened to a range of addresses.
@@ -43,7 +33,7 @@ pub(super) enum Change {
 
 /// The descriptor, and what its thread has read.
 pub(super) struct Watch {
-    fd: OwnedFd,
+    fd: Descriptor,
     /// The thread is between a read and its entry in the log.
     reading: AtomicBool,
     /// Entries ever made.
@@ -58,18 +48,8 @@ pub(super) struct Watch {
 impl Watch {
     /// Makes the descriptor; [`run`](Watch::run) must follow on a thread of its own.
     pub(super) fn new() -> Result<Watch, RegionError> {
-        // SAFETY: the call takes flags only and gives a new descriptor or an error.
-        let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC | libc::O_NONBLOCK | USER_MODE_ONLY) };
-        if fd < 0 {
-            return Err(failed("userfaultfd"));
-        }
-        // SAFETY: the kernel just gave us this descriptor, and nobody else knows it.
-        let fd = unsafe { OwnedFd::from_raw_fd(fd as i32) };
-        let mut api = [UFFD_API, EVENT_REMAP | EVENT_REMOVE | EVENT_UNMAP, 0];
-        // SAFETY: UFFDIO_API reads and writes three words, which `api` has.
-        if unsafe { libc::ioctl(fd.as_raw_fd(), UFFDIO_API, api.as_mut_ptr()) } != 0 {
-            return Err(failed("ioctl(UFFDIO_API)"));
-        }
+        let events = feature::EVENT_REMAP | feature::EVENT_REMOVE | feature::EVENT_UNMAP;
+        let fd = Descriptor::open(events).map_err(failed)?;
         Ok(Watch {
             fd,
             reading: AtomicBool::new(false),
@@ -82,30 +62,18 @@ impl Watch {
 
     /// Watches a range of shared pages.
     pub(super) fn add(&self, start: usize, len: usize) -> Result<(), RegionError> {
-        let mut register = [start as u64, len as u64, REGISTER_MISSING, 0];
-        // SAFETY: UFFDIO_REGISTER reads and writes four words; it changes no memory.
-        match unsafe { libc::ioctl(self.fd.as_raw_fd(), UFFDIO_REGISTER, register.as_mut_ptr()) } {
-            0 => Ok(()),
-            _ => Err(failed("ioctl(UFFDIO_REGISTER)")),
-        }
+        self.fd.register(start, len, Mode::Missing).map_err(failed)
     }
 
     /// No longer watches a range: changes of it are ours.
     pub(super) fn remove(&self, start: usize, len: usize) {
-        let range = [start as u64, len as u64];
-        // SAFETY: UFFDIO_UNREGISTER reads two words. A range that is not watched is refused, which
-        // is as well.
-        unsafe { libc::ioctl(self.fd.as_raw_fd(), UFFDIO_UNREGISTER, range.as_ptr()) };
+        self.fd.unregister(start, len);
     }
 
     /// Whether a change of a watched range is under way in the kernel. One system call that does
     /// nothing else: the kernel says "again" before it looks at the empty range.
     pub(super) fn is_changing(&self) -> bool {
-        let mut nothing = [0u64; 4];
-        // SAFETY: UFFDIO_ZEROPAGE reads and writes four words; a range of no bytes is always
-        // refused.
-        let refused = unsafe { libc::ioctl(self.fd.as_raw_fd(), UFFDIO_ZEROPAGE, nothing.as_mut_ptr()) } != 0;
-        refused && std::io::Error::last_os_error().raw_os_error() == Some(libc::EAGAIN)
+        self.fd.zero(0, 0) == Err(Errno::AGAIN)
     }
 
     /// Whether something was read, or is being read, that nobody has taken.
@@ -180,9 +148,8 @@ impl Watch {
     /// A page fault in a hole that somebody punched into our pages: zeros, as after any such hole.
     fn fill(&self, address: u64) {
         let page = crate::region::PAGE_BYTES as u64;
-        let mut zero = [address / page * page, page, 0, 0];
-        // SAFETY: UFFDIO_ZEROPAGE reads and writes four words; it fills a missing page only.
-        unsafe { libc::ioctl(self.fd.as_raw_fd(), UFFDIO_ZEROPAGE, zero.as_mut_ptr()) };
+        // It may be there by now, or gone.
+        let _ = self.fd.zero(address / page * page, page);
     }
 
     fn push(&self, words: [u64; 4]) {
@@ -197,7 +164,6 @@ impl Watch {
     }
 }
 
-fn failed(call: &'static str) -> RegionError {
-    let error = std::io::Error::last_os_error();
-    RegionError::System { call, errno: Errno::from_io_error(&error).unwrap_or(Errno::INVAL) }
+fn failed((call, errno): (&'static str, Errno)) -> RegionError {
+    RegionError::System { call, errno }
 }

@@ -1,0 +1,419 @@
+//! Real page faults: in this process, and in processes that end by them.
+//!
+//! Invariant: what ends a process runs in a process of its own, which is this test program again
+//! with one test and a word in its environment.
+
+use super::*;
+use crate::Region;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Output};
+use std::sync::atomic::AtomicU64;
+use std::sync::mpsc;
+use std::time::Instant;
+
+const PAGE: u64 = PAGE_BYTES as u64;
+/// Names the case that a child is to run.
+const CASE: &str = "VMMC_TEST_FAULT_CASE";
+
+/// The case that this process is to run, if it is such a child.
+fn case() -> Option<String> {
+    std::env::var(CASE).ok()
+}
+
+/// Runs one test of this file alone in a process of its own, with a case.
+fn child(test: &str, case: &str) -> Output {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", "--nocapture", "--test-threads=1", &format!("fault::tests::{test}")]);
+    command.env(CASE, case).output().unwrap()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+fn pair(pages: u64) -> (Reservation, Region) {
+    (Reservation::new(pages * PAGE).unwrap(), Region::create(pages * PAGE).unwrap())
+}
+
+/// Fills what is missing for reading, and opens for writing what is written.
+fn lazily(place: &Reservation, memory: &Region) -> impl FnMut(&Fault) -> Answer + Send + 'static {
+    let (place, memory) = (place.clone(), memory.clone());
+    move |fault| {
+        let page = fault.page();
+        let done = match fault.kind {
+            Kind::Missing => place.fill(page, &memory, page, PAGE, Access::Read),
+            Kind::Read => place.protect(page, PAGE, Access::Read),
+            Kind::Write => place.protect(page, PAGE, Access::ReadWrite),
+        };
+        if done.is_ok() { Answer::Served } else { Answer::Refused }
+    }
+}
+
+#[test]
+fn a_reader_faults_a_page_in_and_a_writer_opens_it() {
+    let (place, memory) = pair(4);
+    memory.write(2 * PAGE, b"at home").unwrap();
+    let (tell, told) = mpsc::channel();
+    let mut serve = lazily(&place, &memory);
+    let registration = Faults::get().unwrap().register(&place, 0..4 * PAGE, move |fault| {
+        tell.send(*fault).unwrap();
+        serve(fault)
+    });
+    let registration = registration.unwrap();
+    assert_eq!((registration.way(), registration.range()), (Way::Signal, 0..4 * PAGE));
+    let toucher = place.clone();
+    let thread = std::thread::spawn(move || {
+        let mut seen = [0; 7];
+        toucher.read(2 * PAGE, &mut seen).unwrap();
+        assert_eq!(&seen, b"at home");
+        assert_eq!(toucher.access(2 * PAGE), Some(Access::Read));
+        toucher.write(2 * PAGE + 9, b"x").unwrap();
+        // No fault any more.
+        toucher.store(2 * PAGE + 16, 7).unwrap();
+        toucher.protect(2 * PAGE, PAGE, Access::None).unwrap();
+        assert_eq!(toucher.load(2 * PAGE + 16), Ok(7));
+        // SAFETY: the call takes nothing.
+        unsafe { libc::syscall(libc::SYS_gettid) as i32 }
+    });
+    let thread = thread.join().unwrap();
+    let fault = |kind, byte, is_store| Fault { offset_bytes: 2 * PAGE + byte, kind, is_store, thread };
+    let faults: Vec<Fault> = told.try_iter().collect();
+    let kinds = [fault(Kind::Missing, 0, false), fault(Kind::Write, 9, true), fault(Kind::Read, 16, false)];
+    assert_eq!(faults, kinds);
+    assert!(memory.equals(2 * PAGE + 9, b"x"));
+    assert_eq!(place.access(0), None);
+}
+
+#[test]
+fn ranges_have_owners_of_their_own_and_one_each() {
+    let faults = Faults::get().unwrap();
+    let (place, memory) = pair(8);
+    let calls: [Arc<AtomicU64>; 2] = Default::default();
+    let counted = |at: usize| {
+        let (count, mut serve) = (calls[at].clone(), lazily(&place, &memory));
+        move |fault: &Fault| {
+            count.fetch_add(1, Ordering::Relaxed);
+            serve(fault)
+        }
+    };
+    let first = faults.register(&place, 0..4 * PAGE, counted(0)).unwrap();
+    let second = faults.register(&place, 4 * PAGE..8 * PAGE, counted(1)).unwrap();
+    for range in [0..PAGE, 3 * PAGE..5 * PAGE, 7 * PAGE..8 * PAGE] {
+        let refused = faults.register(&place, range.clone(), |_| Answer::Refused).unwrap_err();
+        assert_eq!(refused, FaultError::Owned { start: range.start, end: range.end });
+    }
+    #[allow(clippy::reversed_empty_ranges)]
+    for range in [0..0, 1..PAGE, 0..9 * PAGE, PAGE..0] {
+        let refused = faults.register(&place, range, |_| Answer::Refused).unwrap_err();
+        assert!(matches!(refused, FaultError::Range(ReservationError::Pages { .. })), "{refused}");
+    }
+    for page in [0, 3, 4, 5, 7] {
+        place.load(page * PAGE).unwrap();
+    }
+    assert_eq!(calls.each_ref().map(|count| count.load(Ordering::Relaxed)), [2, 3]);
+    // Who ends leaves room for another.
+    drop(first);
+    let third = faults.register(&place, 0..PAGE, counted(1)).unwrap();
+    place.protect(0, PAGE, Access::None).unwrap();
+    place.load(0).unwrap();
+    assert_eq!(calls[1].load(Ordering::Relaxed), 4);
+    drop((second, third));
+}
+
+#[test]
+fn threads_that_want_the_same_pages_all_get_them() {
+    let (place, memory) = pair(256);
+    (0..256).for_each(|page| memory.word(page * PAGE).unwrap().store(page + 1, Ordering::Release));
+    let filled = Arc::new(AtomicU64::new(0));
+    let (count, mut serve) = (filled.clone(), lazily(&place, &memory));
+    let _registration = Faults::get().unwrap().register(&place, 0..256 * PAGE, move |fault| {
+        count.fetch_add(u64::from(fault.kind == Kind::Missing), Ordering::Relaxed);
+        serve(fault)
+    });
+    std::thread::scope(|scope| {
+        for thread in 0..8 {
+            let place = &place;
+            scope.spawn(move || {
+                for page in 0..256 {
+                    assert_eq!(place.load(page * PAGE), Ok(page + 1));
+                    place.store(page * PAGE + 8 + 8 * thread, page).unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(filled.load(Ordering::Relaxed), 256, "each page is filled once");
+    assert!(
+        (0..256).all(|page| (1..9).all(|w| memory.word(page * PAGE + 8 * w).unwrap().load(Ordering::Acquire) == page))
+    );
+}
+
+/// Loads a byte of page 0, where nothing ever is.
+fn touch_nothing() {
+    // SAFETY: there is no memory at this address, so the process ends, or its handler ends it.
+    unsafe { std::ptr::with_exposed_provenance::<u8>(64).read_volatile() };
+}
+
+#[test]
+fn foreign_faults_end_the_process_as_they_did() {
+    let Some(case) = case() else {
+        for case in ["touched", "executed", "default", "ignored", "sent"] {
+            let output = child("foreign_faults_end_the_process_as_they_did", case);
+            assert_eq!(output.status.signal(), Some(libc::SIGSEGV), "{case}: {}", said(&output));
+        }
+        // A fault cannot be ignored, what somebody sends can.
+        let output = child("foreign_faults_end_the_process_as_they_did", "sent and ignored");
+        assert_eq!(output.status.code(), Some(7), "{}", said(&output));
+        return;
+    };
+    // In the others it is the handler of the standard library.
+    if ["default", "ignored", "sent", "sent and ignored"].contains(&case.as_str()) {
+        let former = if case.ends_with("ignored") { libc::SIG_IGN } else { libc::SIG_DFL };
+        // SAFETY: both are valid dispositions, in a process of this test alone.
+        unsafe { libc::signal(libc::SIGSEGV, former) };
+    }
+    let (place, memory) = pair(1);
+    let serve = lazily(&place, &memory);
+    let _registration = Faults::get().unwrap().register(&place, 0..PAGE, serve).unwrap();
+    assert_eq!(place.load(0), Ok(0));
+    if case.starts_with("sent") {
+        // SAFETY: sends a signal to this process.
+        unsafe { libc::kill(libc::getpid(), libc::SIGSEGV) };
+        // Another thread may have been chosen for it.
+        std::thread::sleep(Duration::from_secs(1));
+    } else if case == "executed" {
+        // SAFETY: the page has no right to be executed, so the process ends.
+        let function: extern "C" fn() = unsafe { std::mem::transmute(place.as_ptr()) };
+        function();
+    } else {
+        touch_nothing();
+    }
+    std::process::exit(7);
+}
+
+static HEARD: AtomicU64 = AtomicU64::new(0);
+
+extern "C" fn informed(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
+    // SAFETY: a handler with SA_SIGINFO gets both; the process is ended at once.
+    unsafe {
+        let is_right = signal == libc::SIGSEGV && (*info).si_addr() as usize == 64 && !context.is_null();
+        libc::_exit(if is_right { 42 } else { 1 });
+    }
+}
+
+extern "C" fn plain(signal: i32) {
+    // The second time ends it.
+    if HEARD.fetch_add(1, Ordering::SeqCst) == 1 || signal != libc::SIGSEGV {
+        // SAFETY: ends the process at once.
+        unsafe { libc::_exit(if signal == libc::SIGSEGV { 42 } else { 1 }) };
+    }
+}
+
+#[test]
+fn foreign_faults_reach_the_former_handler() {
+    let Some(case) = case() else {
+        for (case, code, signal) in
+            [("informed", Some(42), None), ("plain", Some(42), None), ("once", None, Some(libc::SIGSEGV))]
+        {
+            let output = child("foreign_faults_reach_the_former_handler", case);
+            assert_eq!((output.status.code(), output.status.signal()), (code, signal), "{case}: {}", said(&output));
+        }
+        return;
+    };
+    // SAFETY: all zeros are a valid value; the handlers take what their flags ask for.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        let (function, flags) = match case.as_str() {
+            "informed" => (informed as extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) as usize, 4),
+            "plain" => (plain as extern "C" fn(i32) as usize, 0),
+            _ => (plain as extern "C" fn(i32) as usize, libc::SA_RESETHAND),
+        };
+        (action.sa_sigaction, action.sa_flags) = (function, flags);
+        assert_eq!(libc::sigaction(libc::SIGSEGV, &action, std::ptr::null_mut()), 0);
+    }
+    let (place, memory) = pair(1);
+    let serve = lazily(&place, &memory);
+    let _registration = Faults::get().unwrap().register(&place, 0..PAGE, serve).unwrap();
+    assert_eq!((place.load(0), HEARD.load(Ordering::SeqCst)), (Ok(0), 0));
+    touch_nothing();
+    std::process::exit(7);
+}
+
+#[test]
+fn who_gets_no_answer_or_a_refusal_gets_its_signal() {
+    let Some(case) = case() else {
+        let cases = [
+            ("late", "its owner has not answered in time"),
+            ("refused", ""),
+            ("panic", "broken"),
+            ("itself", "cannot wait for itself"),
+        ];
+        for (case, words) in cases {
+            let started = Instant::now();
+            let output = child("who_gets_no_answer_or_a_refusal_gets_its_signal", case);
+            assert_eq!(output.status.signal(), Some(libc::SIGSEGV), "{case}: {}", said(&output));
+            assert!(said(&output).contains(words), "{case}: {}", said(&output));
+            let waited = started.elapsed();
+            assert!(waited < Duration::from_secs(20), "{case} took {waited:?}");
+            assert!(case != "late" || waited > Duration::from_millis(200), "{case} took {waited:?}");
+        }
+        return;
+    };
+    let (place, other) = (pair(2).0, pair(1).0);
+    let inner = other.clone();
+    let answer = move |_: &Fault| match case.as_str() {
+        "late" => {
+            std::thread::sleep(Duration::from_secs(100));
+            Answer::Served
+        }
+        "refused" => Answer::Refused,
+        "panic" => panic!("broken"),
+        _ => {
+            let _ = inner.load(0);
+            Answer::Served
+        }
+    };
+    let faults = Faults::get().unwrap();
+    let _first = faults.register_within(&place, 0..2 * PAGE, Duration::from_millis(200), answer).unwrap();
+    let _second = faults.register(&other, 0..PAGE, |_| Answer::Served).unwrap();
+    let _ = place.load(PAGE);
+    std::process::exit(7);
+}
+
+#[test]
+fn a_forked_child_is_told_and_does_not_hang() {
+    if case().is_none() {
+        let output = child("a_forked_child_is_told_and_does_not_hang", "fork");
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+        assert!(said(&output).contains("a fork of the one that serves it"), "{}", said(&output));
+        return;
+    }
+    let (place, memory) = pair(2);
+    let faults = Faults::get().unwrap();
+    let registration = faults.register(&place, 0..2 * PAGE, lazily(&place, &memory)).unwrap();
+    place.load(0).unwrap();
+    // SAFETY: the child compares an id, and touches memory; it ends without running anything of the
+    // parent's.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let is_told = Faults::get().err() == Some(FaultError::Forked)
+            && faults.register(&place, 0..PAGE, |_| Answer::Served).err() == Some(FaultError::Forked);
+        // What was there is there, and what was not is an error.
+        if is_told && place.load(0) == Ok(0) {
+            let _ = place.load(PAGE);
+        }
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(1) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child that was just made.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGSEGV, "{status:#x}");
+    assert_eq!(place.load(PAGE), Ok(0), "the parent goes on");
+    drop(registration);
+    std::process::exit(0);
+}
+
+#[test]
+fn the_thread_ends_with_the_last_range_and_comes_again() {
+    if case().is_none() {
+        let output = child("the_thread_ends_with_the_last_range_and_comes_again", "alone");
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+        return;
+    }
+    let is_there = || {
+        let names = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+        let mut names = names.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
+        names.any(|name| name.trim() == "vmmc-faults")
+    };
+    let until = Instant::now() + Duration::from_secs(10);
+    for _ in 0..3 {
+        let (place, memory) = pair(2);
+        let registration = Faults::get().unwrap().register(&place, 0..2 * PAGE, lazily(&place, &memory)).unwrap();
+        place.load(PAGE).unwrap();
+        assert!(is_there());
+        drop(registration);
+        while is_there() {
+            assert!(Instant::now() < until, "the thread is there yet");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(memory.users(), 2, "the handler is gone, the range of the reservation is not");
+    }
+    std::process::exit(0);
+}
+
+#[test]
+fn the_table_of_ranges_finds_refuses_and_forgets() {
+    let ranges = Box::new(table::Ranges::new());
+    let owned = |start: usize, end: usize| Owned { start, end, deadline_ns: start as u64 };
+    for at in 0..FAULT_RANGES_MAX {
+        assert!(!ranges.overlaps(&owned(at * 10, at * 10 + 10)));
+        assert!(ranges.add(at as u64 + 1, &owned(at * 10, at * 10 + 10)));
+    }
+    assert!(!ranges.add(9_999, &owned(1 << 20, 2 << 20)), "full");
+    assert_eq!((ranges.find(0), ranges.find(25), ranges.find(29)), (Some((1, 0)), Some((3, 20)), Some((3, 20))));
+    assert_eq!(ranges.find(FAULT_RANGES_MAX * 10), None);
+    ranges.remove(3);
+    assert!(!ranges.has(3) && ranges.find(25).is_none());
+    assert!(!ranges.overlaps(&owned(20, 30)) && ranges.overlaps(&owned(19, 20)) && ranges.overlaps(&owned(29, 31)));
+    assert!(ranges.add(500, &owned(22, 24)) && ranges.find(23) == Some((500, 22)) && ranges.find(24).is_none());
+}
+
+#[test]
+fn a_request_is_answered_given_up_or_neither_but_never_both() {
+    let requests = Box::new(table::Requests::new());
+    let asked = |thread| table::Asked { range: 1, address: 4096, is_store: true, thread };
+    // Answered in time.
+    let request = requests.post(asked(1)).unwrap();
+    let taken = requests.take().unwrap();
+    assert_eq!((taken.asked(), request.await_answer(0)), (asked(1), None));
+    requests.answer(taken, Answer::Refused);
+    assert_eq!(request.await_answer(0), Some(Answer::Refused));
+    // Left before, while and after it is looked at.
+    assert!(requests.post(asked(2)).unwrap().give_up().is_none() && requests.take().is_none());
+    let request = requests.post(asked(3)).unwrap();
+    let taken = requests.take().unwrap();
+    assert_eq!(request.give_up(), None);
+    requests.answer(taken, Answer::Served);
+    let request = requests.post(asked(4)).unwrap();
+    requests.answer(requests.take().unwrap(), Answer::Served);
+    assert_eq!(request.give_up(), Some(Answer::Served));
+    // All of them are free again, and there are no more.
+    let all: Vec<_> = (0..).map_while(|thread| requests.post(asked(thread))).collect();
+    assert_eq!(all.len(), crate::limits::FAULTS_WAITING_MAX);
+}
+
+#[test]
+fn what_userfaultfd_offers_can_be_had() {
+    use descriptor::{Descriptor, Mode, feature};
+    let offers = match Faults::get().unwrap().offers() {
+        Ok(offers) => offers,
+        Err(why) => {
+            assert!(matches!(why, FaultError::NoUserfaultfd { .. }));
+            println!("SKIP what userfaultfd offers: {why}");
+            return;
+        }
+    };
+    let (place, memory) = pair(4);
+    place.fill(0, &memory, 0, PAGE, Access::ReadWrite).unwrap();
+    let modes = [
+        (offers.missing_shared, feature::MISSING_SHMEM, Mode::Missing),
+        (offers.minor_shared, feature::MINOR_SHMEM, Mode::Minor),
+        (offers.write_protect_shared, feature::WRITE_PROTECT_SHMEM, Mode::WriteProtect),
+    ];
+    for (is_offered, feature, mode) in modes {
+        if !is_offered {
+            println!("SKIP {mode:?} of shared memory: this kernel has no such mode");
+            continue;
+        }
+        let descriptor = Descriptor::open(feature).unwrap();
+        descriptor.register(place.address(), PAGE_BYTES, mode).unwrap();
+        // One descriptor a range.
+        let other = Descriptor::open(feature).unwrap();
+        assert_eq!(other.register(place.address(), PAGE_BYTES, mode).unwrap_err().1, rustix::io::Errno::BUSY);
+        descriptor.unregister(place.address(), PAGE_BYTES);
+        other.register(place.address(), PAGE_BYTES, mode).unwrap();
+        assert_eq!(other.zero(0, 0), Err(rustix::io::Errno::INVAL), "no change is under way");
+    }
+    // A kernel that lacks a feature refuses it, so what is not offered is not had.
+    assert!(Descriptor::open(1 << 63).is_err());
+}
