@@ -337,13 +337,3 @@ pub fn gate_state(word: u64, generation: u32) -> GateState {
         _ => GateState::Closed,
     }
 }
-
-/// Slot and generation of an export or import id as it travels in words.
-pub const fn id_parts(id: u64) -> (u32, u32) {
-    (id as u32, (id >> 32) as u32)
-}
-
-/// Id from slot and generation.
-pub const fn id_from_parts(slot: u32, generation: u32) -> u64 {
-    (generation as u64) << 32 | slot as u64
-}

@@ -4,12 +4,10 @@
 //! for the number.
 
 /// Bytes of one command slot: four cache lines, so that short data travels inline in the descriptor
-/// and the first [`INLINE_FIRST_LINE_BYTES`] of it share the line that the node polls anyway.
+/// and the first 24 bytes of it share the line that the node polls anyway.
 pub const COMMAND_SLOT_BYTES: usize = 256;
 /// Bytes of data that fit inline in a command slot (slot minus the five descriptor words).
 pub const INLINE_BYTES_MAX: usize = COMMAND_SLOT_BYTES - 40;
-/// Inline bytes in the first cache line of a command slot.
-pub const INLINE_FIRST_LINE_BYTES: usize = 24;
 /// Slots of the command ring (the papers' command post buffer): 64 KiB; deep enough that a sender
 /// of short messages meets flow control of the network before that of the ring.
 pub const COMMAND_SLOTS: usize = 256;

@@ -1,7 +1,7 @@
 //! Waiting: spin, then yield, then block; or step the node that lives in this process.
 //!
-//! This is the one place where a thread sleeps. An embedded node and the simulator install a
-//! [`Stepper`] here; all blocking calls of the library come through [`Waiter::wait`].
+//! The blocking calls of the library that wait for the node or a peer sleep here, in
+//! [`Waiter::wait`]; an embedded node and the simulator install a [`Stepper`].
 //!
 //! Invariant: every wait ends at its deadline; a wait that blocks has first announced itself in the
 //! sleep flag, so no wake-up is lost: the waker publishes, fences, looks at the flag; the sleeper

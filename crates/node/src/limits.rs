@@ -18,8 +18,6 @@ pub const RING_QUIET_POLLS: u32 = 256;
 pub const RING_QUIET_EVERY: u32 = 16;
 /// Up to this many rings are all looked at each time: it costs less than deciding.
 pub const RINGS_FEW: usize = 4;
-/// Steps for which a ring rests after the engine said `Busy`.
-pub const RING_BUSY_REST: u32 = 4;
 /// Connections, attached or not: all processes that the engine takes, and the programs whose stream
 /// sockets are served. One user has half of them, unless it is the node's own.
 pub const CONNECTIONS_MAX: usize = 640;
