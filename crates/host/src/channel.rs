@@ -234,9 +234,9 @@ impl Channel {
     }
 
     fn receive_by(&self, how: RecvFlags) -> Result<Received, ChannelError> {
-        // A buffer that another message had before need not be zeroed again, which takes longer than
-        // the system call. A signal handler that receives meanwhile, or a thread whose locals are
-        // gone, makes a new one.
+        // A buffer that another message had before need not be zeroed again, which takes longer
+        // than the system call. A signal handler that receives meanwhile, or a thread whose locals
+        // are gone, makes a new one.
         let mut bytes = ROOM.try_with(Cell::take).unwrap_or_default();
         bytes.resize(CONTROL_BYTES_MAX, 0);
         let received = self.receive_into(&mut bytes, how);

@@ -9,8 +9,8 @@ use std::ops::{Deref, DerefMut};
 ///
 /// The kernel's payloads start near the beginning of a page, and string instructions of some
 /// processors copy slowly between places that are 1 to 63 bytes apart in their pages (see
-/// `copy.rs`). The allocator puts a large vector 16 bytes behind the beginning of a page; the middle
-/// is far from there.
+/// `copy.rs`). The allocator puts a large vector 16 bytes behind the beginning of a page; the
+/// middle is far from there.
 pub struct PayloadBuffer {
     bytes: Box<[u8]>,
     start: usize,

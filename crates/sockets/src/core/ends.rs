@@ -144,8 +144,9 @@ impl Upgraded {
     }
 
     /// Whether the kernel is about to reset the connection at the close, for bytes of it are
-    /// unread, and the other end looks at the ring. Not by a receive that leaves them in: that would
-    /// take the error of a reset, which a socket that only dissolves its connection goes on to tell.
+    /// unread, and the other end looks at the ring. Not by a receive that leaves them in: that
+    /// would take the error of a reset, which a socket that only dissolves its connection goes on
+    /// to tell.
     pub(crate) fn leaves_unread_in_kernel(&self, kernel: &impl Kernel) -> bool {
         self.outgoing().announced().in_ring()
             && !self.incoming().reads_ring()
