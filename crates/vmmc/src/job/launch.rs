@@ -1,8 +1,8 @@
 //! Starting a job: what to run, where, and how many.
 //!
-//! Each node is asked for a supervisor by importing the service `vmmc.launch/UID/TOKEN` from it:
-//! the node starts the supervisor, which exports that name. The token is random, so the link that
-//! it opens is known to both ends alone.
+//! Each node is asked for a supervisor by importing `vmmc.launch/UID/TOKEN`, an on-demand export of
+//! it: the node starts the supervisor, which exports that name. The token is random, so the link
+//! that it opens is known to both ends alone.
 //!
 //! Invariant: a job starts on all its nodes or on none; what had come up is ended by the drop of
 //! its link. Source: [NT §3.2].
@@ -19,7 +19,7 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use vmmc_nic::SERVICE_PREFIX;
+use vmmc_host::control::LAUNCH_PREFIX;
 
 /// A part of a job: a node, and how many ranks it gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -206,9 +206,9 @@ impl Launch {
         let inbox = format!("{JOB_PREFIX}{job}/link/{token}");
         let mut link = Link::listen(session, &inbox)?;
         let uid = rustix::process::geteuid().as_raw();
-        let service = session.import(&format!("{SERVICE_PREFIX}{uid}/{token}"));
-        let service = place.node.iter().fold(service, |service, node| service.node(node));
-        link.connect(service.rights(Rights::READ | Rights::WRITE).wait(self.timeout).open()?);
+        let supervisor = session.import(&format!("{LAUNCH_PREFIX}{uid}/{token}"));
+        let supervisor = place.node.iter().fold(supervisor, |import, node| import.node(node));
+        link.connect(supervisor.rights(Rights::READ | Rights::WRITE).wait(self.timeout).open()?);
         link.say(&Order::Hello { node: session.node().name.clone(), inbox });
         let deadline = session.deadline(self.timeout);
         loop {
