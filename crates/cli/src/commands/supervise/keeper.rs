@@ -21,7 +21,7 @@ use rustix::process::{Pid, Signal};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::atomic::Ordering;
-use vmmc::job::Exit;
+use vmmc_job::Exit;
 use vmmc_node::EXPORT_VARIABLE;
 
 /// Starts the supervisor and stays until it and all below it have gone.

@@ -35,10 +35,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tables::Tables;
-use vmmc::job::LinkError;
-use vmmc::job::link::Link;
-use vmmc::job::protocol::{Exit, Order, Program, Report};
 use vmmc::{Rights, Session};
+use vmmc_job::LinkError;
+use vmmc_job::link::Link;
+use vmmc_job::protocol::{Exit, Order, Program, Report};
 use vmmc_node::CANNOT_RUN_AS;
 
 /// As whom it is to run.

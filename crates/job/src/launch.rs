@@ -7,18 +7,18 @@
 //! Invariant: a job starts on all its nodes or on none; what had come up is ended by the drop of
 //! its link. Source: [NT §3.2].
 
-use super::error::{LaunchError, LinkError};
-use super::launched::{Launched, Remote};
-use super::link::Link;
-use super::protocol::{JOB_PREFIX, JobNode, MemberState, Order, Program, Report};
-use super::table::View;
+use crate::error::{LaunchError, LinkError};
+use crate::launched::{Launched, Remote};
 use crate::limits::{JOB_NODES_MAX, JOB_RANKS_MAX, LAUNCH_TIMEOUT, LINK_MESSAGE_BYTES_MAX};
-use crate::{Rights, Session};
+use crate::link::Link;
+use crate::protocol::{JOB_PREFIX, JobNode, MemberState, Order, Program, Report};
+use crate::table::View;
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use vmmc::{Rights, Session};
 use vmmc_host::control::LAUNCH_PREFIX;
 
 /// A part of a job: a node, and how many ranks it gets.
@@ -34,7 +34,7 @@ pub struct Place {
 #[derive(Clone, Debug)]
 #[must_use = "nothing is started before `start`"]
 pub struct Launch {
-    pub(super) node: Option<String>,
+    pub(crate) node: Option<String>,
     program: OsString,
     args: Vec<OsString>,
     env: Vec<(OsString, OsString)>,
@@ -130,7 +130,7 @@ impl Launch {
     ///
     /// # Errors
     /// [`LaunchError`]. Whether the program was found is told later, by
-    /// [`JobEvent::NotStarted`](super::JobEvent::NotStarted).
+    /// [`JobEvent::NotStarted`](crate::JobEvent::NotStarted).
     pub fn start(self) -> Result<Launched, LaunchError> {
         let program = self.program()?;
         self.check()?;
