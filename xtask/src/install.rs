@@ -458,7 +458,14 @@ mod tests {
         let scratch = Scratch::new("documents");
         let mut tree = Tree::new(&scratch.0, None, false).expect("a tree");
         documents(&mut tree).and_then(|()| tree.finish(Part::C)).expect("filled");
-        let faces = ["crates/cli/src", "crates/node/src", "crates/vmmc/src", "bindings/c/include", "bindings/python"];
+        let faces = [
+            "crates/cli/src",
+            "crates/node/src",
+            "crates/vmmc/src",
+            "crates/job/src",
+            "bindings/c/include",
+            "bindings/python",
+        ];
         let found = Command::new("grep").args(["-rhoE", "[a-z-]+\\.md\\b"]).args(faces).current_dir(root()).output();
         let found = String::from_utf8(found.expect("grep").stdout).expect("text");
         let named: BTreeSet<&str> = found.lines().collect();

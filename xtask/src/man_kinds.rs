@@ -1,9 +1,9 @@
 //! Holds the statuses that a man page names against the errors that the code behind the call can
 //! give.
 //!
-//! A call's errors are those of the methods of `crates/vmmc` that its body in `bindings/c/src`
-//! calls; their kinds are those that `crates/vmmc/src/kind.rs` gives them, and those of the errors
-//! inside of them.
+//! A call's errors are those of the methods of `crates/vmmc` and `crates/job` that its body in
+//! `bindings/c/src` calls; their kinds are those that the `kind.rs` of either gives them, and those
+//! of the errors inside of them.
 //!
 //! Invariant: a page names no status that its call cannot end with by these types, and leaves out
 //! none of those that do not depend on what the call is about ([`ALWAYS`]), nor any that the body
@@ -205,7 +205,9 @@ fn calls(errors: &BTreeMap<String, Kinds>, methods: &BTreeMap<(String, String), 
 fn pages_name_the_statuses_that_the_code_gives() {
     let header = std::fs::read_to_string(crate::root().join("bindings/c/include/vmmc.h")).unwrap();
     let mut library = String::new();
-    sources(&crate::root().join("crates/vmmc/src"), &mut library);
+    for folder in ["crates/vmmc/src", "crates/job/src"] {
+        sources(&crate::root().join(folder), &mut library);
+    }
     let (errors, methods) = (kinds(&library), methods(&library));
     // The texts are read as meant: what is looked at below is not empty.
     assert!(errors["TransferError"].is_superset(&errors["CallError"]) && errors["AccessError"].len() == 3);

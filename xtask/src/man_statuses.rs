@@ -1,8 +1,8 @@
 //! Which statuses a call of the C interface can end with, for its man page.
 //!
 //! Invariant: a call's list is the sum of what its declaration says (handles, pointers) and of the
-//! rows below whose pattern fits its name; every status stands on some page. Source:
-//! `crates/vmmc/src/kind.rs`, which gives the errors of each operation their kinds, and
+//! rows below whose pattern fits its name; every status stands on some page. Source: `kind.rs` of
+//! `crates/vmmc` and `crates/job`, which give the errors of each operation their kinds, and
 //! `bindings/c/src`; `man_kinds.rs` holds the rows against them.
 
 /// What every call to the node may end with.

@@ -17,6 +17,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("vmmc-utlb", &[]),
     ("vmmc-host", &[]),
     ("vmmc", &["vmmc-host", "vmmc-nic", "vmmc-utlb"]),
+    ("vmmc-job", &["vmmc", "vmmc-host"]),
     ("vmmc-stream", &["vmmc-host"]),
     ("vmmc-sockets", &["vmmc-host", "vmmc-stream"]),
     ("vmmc-service", &["vmmc-host", "vmmc-nic"]),
@@ -26,10 +27,20 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("vmmc-preload", &["vmmc-host", "vmmc-sockets", "vmmc-stream"]),
     (
         "vmmc-cli",
-        &["vmmc", "vmmc-host", "vmmc-nic", "vmmc-node", "vmmc-sim", "vmmc-sockets", "vmmc-stream", "vmmc-utlb"],
+        &[
+            "vmmc",
+            "vmmc-host",
+            "vmmc-job",
+            "vmmc-nic",
+            "vmmc-node",
+            "vmmc-sim",
+            "vmmc-sockets",
+            "vmmc-stream",
+            "vmmc-utlb",
+        ],
     ),
-    ("vmmc-c", &["vmmc", "vmmc-node"]),
-    ("vmmc-python", &["vmmc", "vmmc-node"]),
+    ("vmmc-c", &["vmmc", "vmmc-job", "vmmc-node"]),
+    ("vmmc-python", &["vmmc", "vmmc-job", "vmmc-node"]),
     ("xtask", &[]),
 ];
 

@@ -11,13 +11,13 @@ use crate::memory::{bytes, give_string, string};
 use crate::session::vmmc_session;
 use crate::status::vmmc_status::{self, VMMC_OUT_OF_BOUNDS};
 use crate::wait::{duration, within};
+use ::vmmc_job::{Change, Job, MemberState};
 use std::collections::VecDeque;
 use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::AsRawFd;
 use std::sync::Mutex;
 use std::time::Duration;
 use vmmc::Deadline;
-use vmmc::job::{Change, Job, MemberState};
 
 /// This process's membership in a job that `vmmc run` or vmmc_job_launch() started.
 pub struct vmmc_job(());

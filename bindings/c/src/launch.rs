@@ -9,10 +9,10 @@ use crate::memory::{bytes, list, optional_string, string, strings};
 use crate::options::{self, Options, known_flags};
 use crate::status::vmmc_status::{self, VMMC_AGAIN, VMMC_BUSY};
 use crate::wait::{duration, optional};
+use ::vmmc_job::{Exit, JobEvent, Launch, Launched, Place, Stream};
 use std::collections::VecDeque;
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::sync::{Mutex, MutexGuard, TryLockError};
-use vmmc::job::{Exit, JobEvent, Launch, Launched, Place, Stream};
 
 /// A job that runs, seen by who started it.
 pub struct vmmc_launched(());

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 use vmmc::ErrorKind;
-use vmmc::job::{Exit, JobEvent, Launch, Place, Stream};
+use vmmc_job::{Exit, JobEvent, Launch, Place, Stream};
 
 /// Longest sleep between two looks at signals.
 const LOOK: Duration = Duration::from_millis(50);
@@ -77,7 +77,7 @@ fn event(event: JobEvent) -> Event {
 
 /// A job that runs.
 #[pyclass(module = "vmmc", frozen)]
-pub(crate) struct Launched(Mutex<Detached<vmmc::job::Launched>>);
+pub(crate) struct Launched(Mutex<Detached<vmmc_job::Launched>>);
 
 /// Starts a job.
 #[pyfunction]
@@ -116,7 +116,7 @@ pub(crate) fn launch(
 }
 
 impl Launched {
-    fn lock(&self) -> PyResult<MutexGuard<'_, Detached<vmmc::job::Launched>>> {
+    fn lock(&self) -> PyResult<MutexGuard<'_, Detached<vmmc_job::Launched>>> {
         match self.0.try_lock() {
             Ok(guard) => Ok(guard),
             Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
@@ -126,7 +126,7 @@ impl Launched {
         }
     }
 
-    fn with<R: Send>(&self, py: Python<'_>, run: impl FnOnce(&mut vmmc::job::Launched) -> R + Send) -> PyResult<R> {
+    fn with<R: Send>(&self, py: Python<'_>, run: impl FnOnce(&mut vmmc_job::Launched) -> R + Send) -> PyResult<R> {
         let mut guard = self.lock()?;
         let job = &mut **guard;
         Ok(py.detach(|| run(job)))

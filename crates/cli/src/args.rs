@@ -136,8 +136,8 @@ pub(crate) enum Command {
         #[arg(long)]
         node: String,
         /// Name of the export through which the launcher talks
-        #[arg(long, env = vmmc_node::SERVICE_VARIABLE, hide_env_values = true)]
-        service: String,
+        #[arg(long = "service", env = vmmc_node::EXPORT_VARIABLE, hide_env_values = true)]
+        export: String,
         /// There is a keeper above it already
         #[arg(long)]
         kept: bool,

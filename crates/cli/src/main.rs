@@ -68,7 +68,7 @@ fn run(command: Command) -> Result<(), Failure> {
         Command::Demo(demo) => commands::demo::run(&demo),
         Command::Run(run) => commands::run::run(&run),
         Command::Supervise { node, run_as: Some(user), .. } => commands::supervise::become_user(&node, user),
-        Command::Supervise { node, service, kept, .. } => commands::supervise::run(&node, &service, kept),
+        Command::Supervise { node, export, kept, .. } => commands::supervise::run(&node, &export, kept),
         Command::Node(node) => commands::node::run(&node),
         Command::Ping(ping) => commands::ping::run(&ping),
         Command::Bench(bench) => commands::bench::run(&bench),

@@ -8,7 +8,7 @@ mod common;
 use common::{Folder, PATIENCE, command, text};
 use std::process::Output;
 use std::time::Duration;
-use vmmc::job::{Change, Job, JobError};
+use vmmc_job::{Change, Job, JobError};
 
 /// What a rank does. Started by the tests below.
 #[test]

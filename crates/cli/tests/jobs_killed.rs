@@ -9,7 +9,7 @@ use common::{Folder, Node, PATIENCE, Random, alive, command, kill, unique, wait_
 use std::fs::{File, read_to_string};
 use std::process::Child;
 use std::time::Duration;
-use vmmc::job::Job;
+use vmmc_job::Job;
 
 /// Ranks of every job: all nodes have one, and with fewer nodes some share one.
 const RANKS: u32 = 4;
@@ -33,7 +33,7 @@ fn rounds() -> u64 {
 fn member() {
     let Ok(role) = std::env::var("TEST_ROLE") else { return };
     assert_eq!(role, "talks");
-    let talk = || -> Result<(), vmmc::job::JobError> {
+    let talk = || -> Result<(), vmmc_job::JobError> {
         let job = Job::attach()?;
         for round in 0u64.. {
             let all = job.allgather_by(&round.to_le_bytes(), job.session().deadline(PATIENCE))?;

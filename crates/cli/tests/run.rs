@@ -322,8 +322,8 @@ fn a_daemon_and_a_supervisor_killed_at_once_leave_nothing() {
 #[test]
 fn a_supervisor_that_nobody_waits_for_ends() {
     let place = Place::new("unwanted");
-    let service = format!("vmmc.launch/{}/test", rustix::process::geteuid().as_raw());
-    let said = common::fails(1, &["supervise", "--node", &place.node.name, "--service", &service]);
+    let export = format!("vmmc.launch/{}/test", rustix::process::geteuid().as_raw());
+    let said = common::fails(1, &["supervise", "--node", &place.node.name, "--service", &export]);
     assert!(said.contains("has gone"), "{said}");
 }
 

@@ -12,6 +12,10 @@ use std::time::Duration;
 /// Version of the interface between library and node. Both sides must have the same.
 pub const CONTROL_VERSION: u32 = 11;
 
+/// How the names of exports begin that a node brings up when somebody waits for them: those of the
+/// supervisors of jobs. `UID/TOKEN` follows: the user who asks, and a secret of the launcher.
+pub const LAUNCH_PREFIX: &str = "vmmc.launch/";
+
 /// What a process asks of its node. `serial` numbers are echoed so that a reply that comes after
 /// its deadline is recognised and dropped.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -45,6 +45,9 @@ pub struct Config {
     /// Whether the driver takes messages of other drivers
     /// ([`poll_message`](crate::Engine::poll_message)); peers are told.
     pub messages: bool,
+    /// How the names of exports begin that the driver can bring up on demand
+    /// ([`poll_activation`](crate::Engine::poll_activation)); none: it brings none up.
+    pub on_demand: Option<String>,
 }
 
 impl Config {
@@ -62,6 +65,7 @@ impl Config {
             keepalive: Duration::from_secs(1),
             trust_users: true,
             messages: false,
+            on_demand: None,
         }
     }
 }

@@ -1,13 +1,14 @@
 //! What can go wrong, one enum per call.
 //!
 //! Those that cross the wire or a ring carry numbers only and have a stable code with three
-//! arguments; who shows one to a user adds the name of the thing it tried.
+//! arguments; who shows one to a user adds the name of the thing it tried, and where the remedy is
+//! an option of the driver, says that too.
 //! Invariant: `from_code(e.code(), e.args()) == Some(e)`, and no input makes `from_code` panic.
 
 use thiserror::Error;
 
+use crate::activation::ActivationRefusal;
 use crate::rights::Rights;
-use crate::service::ServiceRefusal;
 
 /// Code and arguments of an error, as they travel.
 pub type ErrorArgs = [u64; 3];
@@ -183,9 +184,7 @@ pub enum ImportError {
         uid: u32,
     },
     /// The exporter's node does not know who asks: it is in plain mode.
-    #[error(
-        "its node is in plain mode, where nobody vouches for who asks: export it to anyone, give both nodes the cluster key, or start its node with --plain-trust-users"
-    )]
+    #[error("its node is in plain mode, where nobody vouches for who asks")]
     NobodyVouches,
     /// The export does not offer those rights.
     #[error("the rights {} were asked for, and the export offers {}; import it with the latter, or export it with more", wanted.words(), allowed.words())]
@@ -214,7 +213,7 @@ pub enum ImportError {
     },
     /// No session came about, and somebody at the node's address has said why. Nobody vouches for
     /// that: it is the most likely reason, and no more.
-    #[error("no session within {after_ms} ms; {}", hinted(*hint))]
+    #[error("no session within {after_ms} ms")]
     NoSession {
         /// How long this node tried.
         after_ms: u64,
@@ -222,7 +221,7 @@ pub enum ImportError {
         hint: RejectReason,
     },
     /// The node refused to talk to this one.
-    #[error("the node refused the connection: {0}")]
+    #[error("the node refused the connection")]
     Rejected(RejectReason),
     /// A table here or there is full.
     #[error("a table of {max} entries is full; release some imports and try again")]
@@ -239,9 +238,9 @@ pub enum ImportError {
     /// A malformed request: no rights wanted, or a bad name.
     #[error("the request makes no sense: ask for at least one right and a name of 1 to 255 bytes")]
     BadRequest,
-    /// The name is that of a service, which the node does not bring up.
-    #[error("the node started no process: {0}")]
-    NotStarted(ServiceRefusal),
+    /// The name is that of an on-demand export, which the node does not bring up.
+    #[error("the node started no process")]
+    NotStarted(ActivationRefusal),
 }
 
 impl ImportError {
@@ -300,7 +299,7 @@ impl ImportError {
             10 => ImportError::NotAttached,
             11 => ImportError::Cancelled,
             12 => ImportError::BadRequest,
-            13 => ImportError::NotStarted(ServiceRefusal::from_code(u16::try_from(a).ok()?)?),
+            13 => ImportError::NotStarted(ActivationRefusal::from_code(u16::try_from(a).ok()?)?),
             16 => ImportError::NobodyVouches,
             14 => ImportError::NoSession { after_ms: a, hint: RejectReason::from_code(u16::try_from(b).ok()?)? },
             15 => ImportError::OtherOwner { owner: u32::try_from(a).ok()? },
@@ -309,42 +308,26 @@ impl ImportError {
     }
 }
 
-fn hinted(hint: RejectReason) -> String {
-    match hint {
-        RejectReason::OtherKey => format!("the node answers, but {hint}"),
-        _ => format!("the node answers and says, without proof, that {hint}"),
-    }
-}
-
 fn rights_from(arg: u64) -> Option<Rights> {
     Rights::from_bits(u8::try_from(arg).ok()?)
 }
 
 /// Why a node refused a handshake.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RejectReason {
     /// Another protocol version.
-    #[error("it speaks another protocol version; run the same release on both")]
     Version,
     /// It insists on encryption.
-    #[error("it wants encrypted traffic and this node is in plain mode; give this node the cluster key")]
     NeedsKey,
     /// It is in plain mode.
-    #[error("it is in plain mode and this node encrypts; use the same mode on both")]
     PlainOnly,
     /// A live node has that name already, or both have the same.
-    #[error("another live node of the cluster has the same name; give each its own (`vmmc node start --as NAME`)")]
     DuplicateName,
     /// It has no room for another peer.
-    #[error("its peer table is full; remove peers there")]
     PeerTableFull,
     /// It has another cluster key.
-    #[error(
-        "its packets do not open with this node's cluster key and this node's not with its key; give both nodes the same key file (`--key-file`)"
-    )]
     OtherKey,
     /// It takes no cipher that this node takes.
-    #[error("it takes no cipher that this node takes; start both with --cipher and one of them, or any")]
     NoCommonCipher,
 }
 
@@ -381,9 +364,7 @@ impl RejectReason {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum AttachError {
     /// The table is full.
-    #[error(
-        "{max} processes are attached to this node already; end some, or use more nodes (`vmmc run --nodes 2`, `vmmc run --hosts FILE`)"
-    )]
+    #[error("{max} processes are attached to this node already")]
     TableFull {
         /// The bound.
         max: u64,

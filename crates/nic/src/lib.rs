@@ -61,6 +61,7 @@
 pub mod fuzzing;
 pub mod limits;
 
+mod activation;
 mod cipher;
 mod command;
 mod config;
@@ -78,7 +79,6 @@ mod redirect;
 mod replay;
 mod rights;
 mod rng;
-mod service;
 mod session;
 mod slab;
 mod stats;
@@ -87,6 +87,7 @@ mod time;
 mod waiters;
 mod wire;
 
+pub use activation::{ActivationRefusal, ActivationWanted};
 pub use cipher::{BadCipher, Cipher, Ciphers};
 pub use command::{AtomicOp, Command, Dma, Source};
 pub use config::{ClusterKey, Config};
@@ -99,6 +100,5 @@ pub use event::{ByteRange, Event, PingBy, RedirectReport, Sender};
 pub use ids::{BadNodeName, Cookie, ExportId, ImportId, NodeName, ProcessId, RedirectId, RegionId, RegionRef};
 pub use limits::INLINE_BYTES_MAX;
 pub use rights::{Access, ExportSpec, Exporter, ImportGrant, ImportSpec, ImportTarget, NodeSpec, Owner, Rights};
-pub use service::{SERVICE_PREFIX, ServiceRefusal, ServiceWanted};
 pub use stats::{ExportInfo, ImportInfo, PathInfo, PeerInfo, PeerState, PeerStats, ProcessInfo, Stats};
 pub use time::Time;

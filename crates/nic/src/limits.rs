@@ -53,9 +53,9 @@ pub const REMOTE_WAITS_PER_PEER_MAX: usize = 8_192;
 /// this node: twice as many as may wait there for names, so that waits never take all. A withdrawn
 /// one counts until its answer has come; those beyond it are asked for later.
 pub const ASKED_PER_PEER_MAX: usize = 2 * REMOTE_WAITS_PER_PEER_MAX;
-/// Requests for services that the driver has not been told of; further ones are not told and end
-/// with their deadline.
-pub const SERVICES_WANTED_MAX: usize = 1_024;
+/// Requests for on-demand exports that the driver has not been told of; further ones are not told
+/// and end with their deadline.
+pub const ACTIVATIONS_WANTED_MAX: usize = 1_024;
 /// Pings waiting for an answer.
 pub const PINGS_MAX: usize = 256;
 

@@ -1,4 +1,4 @@
-//! Counters and plain descriptions of what exists, for `vmmc stats`, `explain` and `node status`.
+//! Counters and plain descriptions of what exists, for whoever asks the driver.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -162,9 +162,11 @@ pub(crate) struct Tables {
     pub(crate) granted: BTreeMap<(u16, u32), usize>,
     pub(crate) waits: Slab<Wait>,
     pub(crate) waiters: Waiters,
-    /// Services that somebody waits for and the driver has not been told of: name, user, peer that
-    /// asks.
-    pub(crate) services: VecDeque<(String, u32, Option<u16>)>,
+    /// How the names of on-demand exports begin.
+    pub(crate) on_demand: Option<String>,
+    /// On-demand exports that somebody waits for and the driver has not been told of: name, user,
+    /// peer that asks.
+    pub(crate) activations: VecDeque<(String, u32, Option<u16>)>,
     pub(crate) inline: InlinePool,
     pub(crate) events: VecDeque<Event>,
     /// Imports of exports that have ended and that are still to be told so, behind `events`.

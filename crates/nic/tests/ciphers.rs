@@ -28,7 +28,6 @@ fn every_pair_of_choices_agrees_on_the_best_common_cipher_or_says_that_there_is_
             let answer = world.import_answer(0);
             let Some(cipher) = common_cipher(ours, theirs) else {
                 assert_eq!(answer, Err(ImportError::Rejected(RejectReason::NoCommonCipher)), "{ours} and {theirs}");
-                assert!(answer.unwrap_err().to_string().contains("--cipher"));
                 continue;
             };
             let import = answer.unwrap_or_else(|why| panic!("{ours} and {theirs}: {why}")).import;

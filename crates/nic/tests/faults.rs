@@ -376,7 +376,6 @@ fn nodes_that_do_not_fit_together_say_why() {
     world.start_import(0, process, 1, "buffer", false);
     let answer = world.import_answer(0);
     assert!(matches!(answer, Err(ImportError::NoSession { hint: RejectReason::OtherKey, .. })), "{answer:?}");
-    assert!(answer.expect_err("no session").to_string().contains("do not open with this node's cluster key"));
     assert!(world.nodes[1].engine.stats().bad_seals > 0);
     assert_eq!(world.nodes[1].engine.peers().count(), 0);
 }

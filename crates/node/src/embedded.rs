@@ -275,8 +275,8 @@ impl Shared {
             runner.station.wake_up();
         }
         let worked = runner.step(now);
-        while let Some(wanted) = runner.station.poll_service() {
-            runner.station.refuse_service(now, &wanted.name, vmmc_nic::ServiceRefusal::NoService);
+        while let Some(wanted) = runner.station.poll_activation() {
+            runner.station.refuse_activation(now, &wanted.name, vmmc_nic::ActivationRefusal::Never);
         }
         self.tell(runner, worked);
         worked

@@ -44,7 +44,7 @@ mod testing;
 
 pub use config::{BadOption, DEFAULT_NODE, KeySource, NodeConfig, Serve, UtlbConfig};
 pub use daemon::{
-    CANNOT_RUN_AS, Daemon, RUN_AS, RunError, Running, SERVICE_VARIABLE, StartError, Stopper, run, run_with,
+    CANNOT_RUN_AS, Daemon, EXPORT_VARIABLE, RUN_AS, RunError, Running, StartError, Stopper, run, run_with,
     start_detached,
 };
 pub use embedded::{AttachError, Embedded};

@@ -197,7 +197,7 @@ pub const STARTS_BURST: u32 = SUPERVISORS_MAX as u32 / 2;
 pub const STARTS_EVERY: Duration = Duration::from_millis(250);
 /// Time that a supervisor may take until it serves; then it is ended. An idle machine takes some
 /// milliseconds, and whoever waits for it gives up about then.
-pub const SERVICE_START_TIME: Duration = Duration::from_secs(20);
+pub const ACTIVATION_TIME: Duration = Duration::from_secs(20);
 /// Users whose starts are remembered; of more, those who have waited longest are forgotten.
 pub const STARTERS_MAX: usize = 1_024;
 /// Pause before the second search for what a killed supervisor left behind; doubles up to

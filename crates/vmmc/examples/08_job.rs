@@ -5,7 +5,7 @@
 //! 2 -- ...` on two. Without `vmmc run` it starts four ranks of itself.
 
 use std::process::ExitCode;
-use vmmc::job::{Job, JobError, JobEvent, Launch};
+use vmmc_job::{Job, JobError, JobEvent, Launch};
 
 /// What anything can fail with.
 type Failure = Box<dyn std::error::Error>;

@@ -7,7 +7,6 @@ use crate::error::{
     AccessError, AttachError, BindError, BufferError, CallError, ExportError, ImportError, PlaceError, RedirectError,
     TransferError, UnexportError, WaitError,
 };
-use crate::job::{JobError, LaunchError, LinkError};
 use vmmc_host::RegionError;
 use vmmc_host::adopt::AdoptError;
 use vmmc_host::control::RefusalCode;
@@ -256,51 +255,6 @@ impl Kind for RedirectError {
             RedirectError::ForeignBuffer => ErrorKind::Foreign,
             RedirectError::TooMany { .. } => ErrorKind::Full,
             RedirectError::TimedOut { .. } => ErrorKind::TimedOut,
-        }
-    }
-}
-
-impl Kind for JobError {
-    fn kind(&self) -> ErrorKind {
-        match self {
-            JobError::NoJob { .. } => ErrorKind::NoJob,
-            JobError::Environment { .. } | JobError::ValueTooLong { .. } => ErrorKind::Invalid,
-            JobError::Pmix(_) => ErrorKind::System,
-            JobError::Attach(error) => error.kind(),
-            JobError::Export(error) => error.kind(),
-            JobError::Import(error) => error.kind(),
-            JobError::Transfer(error) => error.kind(),
-            JobError::Call(error) => error.kind(),
-            JobError::Wait { error, .. } | JobError::News(error) => error.kind(),
-            JobError::NoRank { .. } => ErrorKind::OutOfBounds,
-            JobError::MemberGone { .. } | JobError::HasLeft { .. } | JobError::Overtaken { .. } => {
-                ErrorKind::MembersChanged
-            }
-        }
-    }
-}
-
-impl Kind for LinkError {
-    fn kind(&self) -> ErrorKind {
-        match self {
-            LinkError::Export(error) => error.kind(),
-            LinkError::Import(error) => error.kind(),
-            LinkError::Transfer(error) => error.kind(),
-            LinkError::Call(error) => error.kind(),
-            LinkError::Gone => ErrorKind::OwnerDied,
-            LinkError::Protocol { .. } => ErrorKind::Version,
-        }
-    }
-}
-
-impl Kind for LaunchError {
-    fn kind(&self) -> ErrorKind {
-        match self {
-            LaunchError::Attach(error) => error.kind(),
-            LaunchError::Invalid { .. } => ErrorKind::Invalid,
-            LaunchError::Node { error, .. } => error.kind(),
-            LaunchError::System { .. } => ErrorKind::System,
-            LaunchError::Wait(error) => error.kind(),
         }
     }
 }

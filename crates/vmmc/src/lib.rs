@@ -65,7 +65,7 @@
 //! | sleep until something comes | [`Export::wait_notification`], [`Session::on_notification`], [`Session::event_fd`] |
 //! | decide late where data goes | [`Export::redirect`] |
 //! | store without calls | [`Import::bind`] |
-//! | run as one of many | [`job::Job`], [`job::Launch`] |
+//! | run as one of many | the crate `vmmc-job` |
 //! | see what happens | [`Session::stats`], [`Import::moved`], [`Session::node_info`], [`counters`] |
 //! | take memory back | [`Export::unexport`], [`Revocation`] |
 
@@ -91,7 +91,6 @@ mod export;
 mod hub;
 mod import;
 mod imports;
-pub mod job;
 mod kind;
 mod lanes;
 pub mod limits;
@@ -154,7 +153,6 @@ const _: () = {
     check::<PinnedFetch>();
     check::<Binding<'static>>();
     check::<Redirection>();
-    check::<job::Job>();
     check::<HandlerGuard>();
 };
 
@@ -163,8 +161,6 @@ const _: () = {
 mod documents {
     #[doc = include_str!("../../../README.md")]
     struct Readme;
-    #[doc = include_str!("../../../docs/running.md")]
-    struct Running;
     #[doc = include_str!("../../../docs/installing.md")]
     struct Installing;
 }

@@ -22,7 +22,7 @@ pub(crate) const EXIT_CODES: &str = "Exit codes:
 #[derive(Args, Debug)]
 pub(crate) struct Run {
     /// Processes (ranks) [default: the slots of the hosts, or 1]
-    #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=vmmc::limits::JOB_RANKS_MAX as i64))]
+    #[arg(short = 'n', long = "ranks", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=vmmc_job::limits::JOB_RANKS_MAX as i64))]
     pub(crate) ranks: Option<u32>,
     /// Start so many nodes on this machine and spread the ranks over them, as if they were machines
     #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(LOCAL_NODES_MAX)), conflicts_with_all = ["hosts", "name"])]

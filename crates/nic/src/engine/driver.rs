@@ -303,7 +303,7 @@ impl Engine {
             (Some(export), _) => self.grant_local(wait, export),
             (None, ImportTarget::Name(name)) if spec.wait => {
                 let (name, owner) = (name.clone(), spec.owner);
-                self.tables.want_service(&name, uid, None);
+                self.tables.want_activation(&name, uid, None);
                 self.tables.waiters.add(name, Takes::of(owner, uid), Waiter::Local(wait));
             }
             (None, what) => {

@@ -2,6 +2,7 @@
 //!
 //! Invariant: nothing here blocks, sleeps, reads a clock or touches memory it was not handed.
 
+mod activation;
 mod connect;
 mod data;
 mod driver;
@@ -9,7 +10,6 @@ mod handshake;
 mod message;
 mod observe;
 mod post;
-mod service;
 mod timers;
 
 use std::cmp::Reverse;
@@ -139,7 +139,12 @@ impl Engine {
         config.recv_packet_bytes_max = config.recv_packet_bytes_max.clamp(PACKET_BYTES_MIN, PACKET_BYTES_MAX);
         config.recv_buffer_bytes = config.recv_buffer_bytes.clamp(2 * PACKET_BYTES_MIN, 1 << 30);
         let (proof, cookies) = (Proof::new(config.key.as_ref()), Cookies::new(rng.seed()));
-        let tables = Tables { takes_messages: config.messages, trusts_users: config.trust_users, ..Tables::default() };
+        let tables = Tables {
+            takes_messages: config.messages,
+            trusts_users: config.trust_users,
+            on_demand: config.on_demand.clone(),
+            ..Tables::default()
+        };
         Engine {
             config,
             rng,

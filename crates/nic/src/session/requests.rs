@@ -112,7 +112,7 @@ impl Session {
                     return;
                 }
                 let waiter = Waiter::Remote { via: self.via, handle, uid, rights };
-                tables.want_service(&name, uid, Some(self.via.peer));
+                tables.want_activation(&name, uid, Some(self.via.peer));
                 if let Some(Waiter::Remote { uid, .. }) = tables.waiters.add(name, Takes::of(owner, uid), waiter) {
                     self.remote_waits.give(uid);
                 }

@@ -27,7 +27,7 @@
 
 use crate::config::NodeConfig;
 use crate::limits::{
-    ORPHANS_PAUSE, ORPHANS_PAUSE_MAX, SERVICE_START_TIME, STARTERS_MAX, STARTS_BURST, STARTS_EVERY, SUPERVISORS_MAX,
+    ACTIVATION_TIME, ORPHANS_PAUSE, ORPHANS_PAUSE_MAX, STARTERS_MAX, STARTS_BURST, STARTS_EVERY, SUPERVISORS_MAX,
     WORDS_BYTES,
 };
 use crate::station::Station;
@@ -40,12 +40,13 @@ use std::process::{ChildStderr, Command, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::Duration;
+use vmmc_host::control::LAUNCH_PREFIX;
 use vmmc_host::process::{Apart, OpenFiles, children_of_this_process, plain_environment, start_apart};
 use vmmc_host::wait::WakeSender;
-use vmmc_nic::{SERVICE_PREFIX, ServiceRefusal, ServiceWanted, Time};
+use vmmc_nic::{ActivationRefusal, ActivationWanted, Time};
 
 /// Environment of a supervisor: name of the export that it is awaited under.
-pub const SERVICE_VARIABLE: &str = "VMMC_SERVICE";
+pub const EXPORT_VARIABLE: &str = "VMMC_SERVICE";
 /// Option of a supervisor that is still root: as whom it is to run, `UID:GID`.
 pub const RUN_AS: &str = "--run-as";
 /// Exit code of a supervisor that cannot be executed as its user, as shells have it.
@@ -143,7 +144,8 @@ struct Supervisor {
     pid: Pid,
     /// Whose.
     uid: u32,
-    service: String,
+    /// Name of the export that it is awaited under.
+    export: String,
     /// What it says when it fails.
     words: Option<ChildStderr>,
     /// Until when it has to serve; none: it has begun to.
@@ -226,16 +228,16 @@ impl Launcher {
     /// Starts what is wanted; says whether anything was.
     pub(super) fn serve(&mut self, station: &mut Station, now: Time) -> bool {
         let mut any = false;
-        while let Some(wanted) = station.poll_service() {
+        while let Some(wanted) = station.poll_activation() {
             any = true;
-            if self.running.iter().any(|s| s.service == wanted.name) {
+            if self.running.iter().any(|s| s.export == wanted.name) {
                 continue;
             }
             if let Err((why, detail)) = self.start(station, &wanted, now) {
                 let who = wanted.from.as_ref().map_or("this node".to_string(), |node| format!("node {node}"));
                 let note = format!("refused to start processes for user {} of {who}: {detail}", wanted.uid);
                 station.note_of(now, wanted.uid, note);
-                station.refuse_service(now, &wanted.name, why);
+                station.refuse_activation(now, &wanted.name, why);
             }
         }
         self.end_late(station, now);
@@ -246,30 +248,35 @@ impl Launcher {
     /// is far too slow.
     fn end_late(&mut self, station: &mut Station, now: Time) {
         for supervisor in self.running.iter_mut().filter(|supervisor| supervisor.due.is_some()) {
-            if station.is_served(&supervisor.service, supervisor.uid) {
+            if station.is_exported(&supervisor.export, supervisor.uid) {
                 supervisor.due = None;
             } else if supervisor.due.is_some_and(|due| due <= now) {
                 supervisor.due = None;
                 // Also what is stopped ends of this one; gone already is as good.
                 let _ = rustix::process::kill_process(supervisor.pid, Signal::KILL);
-                let seconds = SERVICE_START_TIME.as_secs();
+                let seconds = ACTIVATION_TIME.as_secs();
                 let note = format!("a supervisor was ended, because it did not serve within {seconds} s");
                 station.note_of(now, supervisor.uid, note);
-                station.refuse_service(now, &supervisor.service, ServiceRefusal::Ended);
+                station.refuse_activation(now, &supervisor.export, ActivationRefusal::Ended);
             }
         }
     }
 
-    fn start(&mut self, station: &Station, wanted: &ServiceWanted, now: Time) -> Result<(), (ServiceRefusal, String)> {
+    fn start(
+        &mut self,
+        station: &Station,
+        wanted: &ActivationWanted,
+        now: Time,
+    ) -> Result<(), (ActivationRefusal, String)> {
         let Some(program) = &self.program else {
-            return Err((ServiceRefusal::NoService, "this node starts no processes".into()));
+            return Err((ActivationRefusal::Never, "this node starts no processes".into()));
         };
         if wanted.from.is_some() && self.plain && !self.plain_run {
-            return Err((ServiceRefusal::Plain, "it is in plain mode, and was not started with --plain-run".into()));
+            return Err((ActivationRefusal::Plain, "it is in plain mode, and was not started with --plain-run".into()));
         }
         self.check_user(wanted)?;
         if self.running.len() >= SUPERVISORS_MAX {
-            return Err((ServiceRefusal::TooMany, format!("{SUPERVISORS_MAX} jobs run here already")));
+            return Err((ActivationRefusal::TooMany, format!("{SUPERVISORS_MAX} jobs run here already")));
         }
         // As the station divides its tables: who is neither root nor we has at most as many as are
         // free.
@@ -277,12 +284,12 @@ impl Launcher {
         let other = wanted.uid != self.uid && wanted.uid != 0;
         if other && own + 2 > SUPERVISORS_MAX - self.running.len() {
             let detail = format!("the user has {own} jobs here, its share of {SUPERVISORS_MAX}");
-            return Err((ServiceRefusal::TooMany, detail));
+            return Err((ActivationRefusal::TooMany, detail));
         }
         if other && !self.starts.take(wanted.uid, now) {
             let every = STARTS_EVERY.as_millis();
             return Err((
-                ServiceRefusal::TooMany,
+                ActivationRefusal::TooMany,
                 format!("the user has started very many jobs; one in {every} ms goes on"),
             ));
         }
@@ -303,44 +310,44 @@ impl Launcher {
         }
         // Not among the arguments, which every user of the machine can read: whoever knows the name
         // can meet the supervisor.
-        command.env(SERVICE_VARIABLE, &wanted.name);
+        command.env(EXPORT_VARIABLE, &wanted.name);
         start_apart(&mut command, apart);
         let paused = station.close_nothing();
         let child = command.spawn();
         drop(paused);
         let mut child =
-            child.map_err(|e| (ServiceRefusal::Failed, format!("{} cannot be executed: {e}", program.display())))?;
+            child.map_err(|e| (ActivationRefusal::Failed, format!("{} cannot be executed: {e}", program.display())))?;
         let pid = Pid::from_child(&child);
         self.running.push(Supervisor {
             pid,
             uid: wanted.uid,
-            service: wanted.name.clone(),
+            export: wanted.name.clone(),
             words: child.stderr.take(),
-            due: Some(now + SERVICE_START_TIME),
+            due: Some(now + ACTIVATION_TIME),
         });
         Ok(())
     }
 
     /// Whether this node may start something for whoever asks.
-    fn check_user(&self, wanted: &ServiceWanted) -> Result<(), (ServiceRefusal, String)> {
-        let stated = wanted.name.strip_prefix(SERVICE_PREFIX).and_then(|rest| rest.split_once('/'));
+    fn check_user(&self, wanted: &ActivationWanted) -> Result<(), (ActivationRefusal, String)> {
+        let stated = wanted.name.strip_prefix(LAUNCH_PREFIX).and_then(|rest| rest.split_once('/'));
         if stated.is_none_or(|(uid, _)| uid.parse() != Ok(wanted.uid)) {
             let detail = format!("the service {:?} is not one of user {}", wanted.name, wanted.uid);
-            return Err((ServiceRefusal::OtherUser, detail));
+            return Err((ActivationRefusal::OtherUser, detail));
         }
         if wanted.uid != self.uid && self.uid != 0 {
-            return Err((ServiceRefusal::OtherUser, format!("this node runs as user {}", self.uid)));
+            return Err((ActivationRefusal::OtherUser, format!("this node runs as user {}", self.uid)));
         }
         Ok(())
     }
 
     /// As whom to run: none, as ourselves. Reads the machine's list of users, which starts have a
     /// rate for.
-    fn user(&self, uid: u32) -> Result<Option<User>, (ServiceRefusal, String)> {
+    fn user(&self, uid: u32) -> Result<Option<User>, (ActivationRefusal, String)> {
         if uid == self.uid {
             return Ok(None);
         }
-        let unknown = || (ServiceRefusal::OtherUser, format!("user {uid} is not known on this machine"));
+        let unknown = || (ActivationRefusal::OtherUser, format!("user {uid} is not known on this machine"));
         find_user(uid).map(Some).ok_or_else(unknown)
     }
 
@@ -355,7 +362,7 @@ impl Launcher {
                 Err(_) => return false,
             };
             let words = supervisor.words.take().map(last_words).unwrap_or_default();
-            let mut why = ServiceRefusal::Ended;
+            let mut why = ActivationRefusal::Ended;
             match (ended.terminating_signal(), ended.exit_status()) {
                 (Some(signal), _) => {
                     killed = true;
@@ -363,7 +370,7 @@ impl Launcher {
                     notes.push((supervisor.uid, text));
                 }
                 (None, Some(code)) if code == i32::from(CANNOT_RUN_AS) => {
-                    why = ServiceRefusal::Failed;
+                    why = ActivationRefusal::Failed;
                     notes.push((
                         supervisor.uid,
                         format!("a supervisor did not become user {}: {words}", supervisor.uid),
@@ -375,7 +382,7 @@ impl Launcher {
                 _ => {}
             }
             // A supervisor that could not come up leaves somebody waiting.
-            station.refuse_service(now, &supervisor.service, why);
+            station.refuse_activation(now, &supervisor.export, why);
             false
         });
         notes.into_iter().for_each(|(uid, note)| station.note_of(now, uid, note));
@@ -456,13 +463,13 @@ mod tests {
     #[test]
     fn a_request_in_the_name_of_another_user_is_refused() {
         let launcher = Launcher::new(&NodeConfig::new("launcher-test"), true, None, None);
-        let wanted = |name: &str, uid| ServiceWanted { name: name.into(), uid, from: None };
+        let wanted = |name: &str, uid| ActivationWanted { name: name.into(), uid, from: None };
         let own = launcher.uid;
         assert!(launcher.check_user(&wanted(&format!("vmmc.launch/{own}/t"), own)).is_ok());
         for name in ["vmmc.launch/4294967000/t", "vmmc.launch/", "vmmc.launch/x/t", "other"] {
             assert_eq!(
                 launcher.check_user(&wanted(name, own)).err().map(|e| e.0),
-                Some(ServiceRefusal::OtherUser),
+                Some(ActivationRefusal::OtherUser),
                 "{name}"
             );
         }
@@ -496,14 +503,14 @@ mod tests {
             launcher.serve(&mut world.stations[0], now).then_some(now)
         });
         let pid = launcher.running[0].pid;
-        assert_eq!(launcher.next_timeout(), Some(start + SERVICE_START_TIME));
+        assert_eq!(launcher.next_timeout(), Some(start + ACTIVATION_TIME));
         // Whenever it is looked at before, nothing happens.
-        launcher.serve(&mut world.borrow_mut().stations[0], start + SERVICE_START_TIME / 2);
+        launcher.serve(&mut world.borrow_mut().stations[0], start + ACTIVATION_TIME / 2);
         assert!(launcher.is_concerned() && raw.has_no_answer());
-        launcher.serve(&mut world.borrow_mut().stations[0], start + SERVICE_START_TIME);
+        launcher.serve(&mut world.borrow_mut().stations[0], start + ACTIVATION_TIME);
         assert_eq!(raw.answer(serial).map_err(|refusal| refusal.code), Err(RefusalCode::NotStarted));
         crate::testing::wait(&|| raw.pump(), || {
-            launcher.reap(&mut world.borrow_mut().stations[0], start + SERVICE_START_TIME);
+            launcher.reap(&mut world.borrow_mut().stations[0], start + ACTIVATION_TIME);
             launcher.running.is_empty().then_some(())
         });
         assert!(!launcher.is_orphan(pid), "it is collected");

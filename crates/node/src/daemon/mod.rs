@@ -30,7 +30,7 @@ use vmmc_host::process::OpenFiles;
 use vmmc_host::wait::{WakeReceiver, WakeSender, Yields, wake_pair};
 use vmmc_nic::{BadNodeName, PeerTableFull, Time};
 
-pub use launcher::{CANNOT_RUN_AS, RUN_AS, SERVICE_VARIABLE};
+pub use launcher::{CANNOT_RUN_AS, EXPORT_VARIABLE, RUN_AS};
 pub use start::{StartError, start_detached};
 
 /// What a running daemon says about itself.

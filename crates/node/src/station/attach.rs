@@ -85,7 +85,7 @@ impl Station {
             .check(uid, Table::Descriptors, u64::from(DESCRIPTORS_PER_PROCESS))
             .map_err(|full| full.refusal())?;
         let (parts, given) = self.parts(uid, pid).map_err(|why| shortage("the areas of a new process", why))?;
-        let id = self.engine.attach(uid).map_err(|e| refusal(RefusalCode::TableFull, e.to_string()))?;
+        let id = self.engine.attach(uid).map_err(|e| super::refusal::attach(&e))?;
         let process = Process::new(id, parts);
         if let Err(why) = self.watch_process(&process, index) {
             self.unwatch_process(&process);

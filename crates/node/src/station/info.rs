@@ -260,7 +260,7 @@ fn peer(peer: &PeerInfo) -> HostPeerInfo {
         paths: peer.paths.iter().map(|p| p.addr.to_string()).collect(),
         state: state.to_string(),
         cipher: peer.cipher.map_or_else(String::new, |cipher| cipher.to_string()),
-        hint: peer.hint.map_or_else(String::new, |hint| hint.to_string()),
+        hint: peer.hint.map_or_else(String::new, |hint| super::refusal::rejection(hint).to_string()),
         rtt_ns: peer.rtt.map_or(0, |rtt| rtt.as_nanos() as u64),
         window_bytes: peer.window_bytes as u64,
         in_flight_bytes: peer.in_flight_bytes as u64,

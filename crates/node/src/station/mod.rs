@@ -59,7 +59,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use vmmc_host::area;
 use vmmc_host::channel::{ChannelError, Listener};
-use vmmc_host::control::{Moved, NodeEvent, Refusal, RefusalCode};
+use vmmc_host::control::{LAUNCH_PREFIX, Moved, NodeEvent, Refusal, RefusalCode};
 use vmmc_host::wait::Direct;
 use vmmc_host::{Channel, Nanos, Region};
 use vmmc_nic::{
@@ -246,6 +246,7 @@ impl Station {
         engine.recv_buffer_bytes = config.recv_buffer_bytes;
         engine.peer_timeout = config.peer_timeout;
         engine.messages = config.talks();
+        engine.on_demand = Some(LAUNCH_PREFIX.to_string());
         let waits = waits::Waits::default();
         Ok(Station {
             engine: Engine::new(engine, seed, now),

@@ -1,11 +1,11 @@
-//! What the driver has to say to people, and the services that it brings up or refuses.
+//! What the driver has to say to people, and the on-demand exports that it brings up or refuses.
 //!
 //! Invariant: the notes are the last few and short ones, so they fit a description.
 
 use super::Station;
 use crate::limits::{NOTE_BYTES_MAX, NOTES_MAX, NOTES_PER_USER_MAX};
 use crate::log::LogLevel;
-use vmmc_nic::{ServiceRefusal, ServiceWanted, Time};
+use vmmc_nic::{ActivationRefusal, ActivationWanted, Time};
 
 /// A sentence, and the user who caused it.
 pub(super) struct Note {
@@ -42,21 +42,21 @@ impl Station {
         self.notes.push_back(Note { uid, text });
     }
 
-    /// The next service that somebody waits for and nobody exports. Whoever drives the station
-    /// brings it up or refuses.
+    /// The next on-demand export that somebody waits for and nobody has made. Whoever drives the
+    /// station brings it up or refuses.
     #[inline]
-    pub fn poll_service(&mut self) -> Option<ServiceWanted> {
-        self.engine.poll_service()
+    pub fn poll_activation(&mut self) -> Option<ActivationWanted> {
+        self.engine.poll_activation()
     }
 
-    /// Whether a user exports this service.
-    pub fn is_served(&self, name: &str, uid: u32) -> bool {
+    /// Whether a user exports this name.
+    pub fn is_exported(&self, name: &str, uid: u32) -> bool {
         self.engine.holder_of_name(name, uid).is_some()
     }
 
-    /// Answers everybody who waits for this service.
-    pub fn refuse_service(&mut self, now: Time, name: &str, why: ServiceRefusal) {
-        self.engine.refuse_service(now, name, why);
+    /// Answers everybody who waits for this on-demand export.
+    pub fn refuse_activation(&mut self, now: Time, name: &str, why: ActivationRefusal) {
+        self.engine.refuse_activation(now, name, why);
     }
 
     /// Whether traffic between nodes is neither encrypted nor authenticated.

@@ -1,5 +1,8 @@
 //! What a process is told when its call fails: a code for programs, a sentence for people.
 //!
+//! The engine gives codes and what it knows of a failure. Whatever a sentence says about the
+//! command `vmmc` and its options is added here.
+//!
 //! Invariant: every message names the thing and the numbers, and says what to do next.
 
 use super::memory::MemoryError;
@@ -7,7 +10,9 @@ use crate::limits::HELD_UP_MAX;
 use std::time::Duration;
 use vmmc_host::control::{Refusal, RefusalCode};
 use vmmc_host::region::RegionError;
-use vmmc_nic::{ExportError, ImportError, RedirectError, RejectReason, UnexportError, UnimportError};
+use vmmc_nic::{
+    ActivationRefusal, AttachError, ExportError, ImportError, RedirectError, RejectReason, UnexportError, UnimportError,
+};
 
 pub(super) fn refusal(code: RefusalCode, message: impl Into<String>) -> Refusal {
     Refusal { code, message: message.into() }
@@ -77,8 +82,78 @@ pub(super) fn import(error: &ImportError, what: &str, node: &str) -> Refusal {
         ImportError::NotStarted(_) => RefusalCode::NotStarted,
         ImportError::NotAttached | ImportError::Cancelled | ImportError::BadRequest => RefusalCode::Invalid,
     };
-    let message = if node.is_empty() { format!("{what}: {error}") } else { format!("{what} on node {node}: {error}") };
+    let why = why_not_imported(error);
+    let message = if node.is_empty() { format!("{what}: {why}") } else { format!("{what} on node {node}: {why}") };
     refusal(code, message)
+}
+
+/// The whole sentence about an import that was not granted.
+fn why_not_imported(error: &ImportError) -> String {
+    match *error {
+        ImportError::NobodyVouches => {
+            "its node is in plain mode, where nobody vouches for who asks: export it to anyone, give both nodes the cluster key, or start its node with --plain-trust-users".into()
+        }
+        ImportError::NoSession { hint: hint @ RejectReason::OtherKey, .. } => {
+            format!("{error}; the node answers, but {}", rejection(hint))
+        }
+        ImportError::NoSession { hint, .. } => {
+            format!("{error}; the node answers and says, without proof, that {}", rejection(hint))
+        }
+        ImportError::Rejected(why) => format!("{error}: {}", rejection(why)),
+        ImportError::NotStarted(why) => format!("{error}: {}", not_started(why)),
+        _ => error.to_string(),
+    }
+}
+
+/// Why a node refused a handshake.
+pub(super) fn rejection(why: RejectReason) -> &'static str {
+    match why {
+        RejectReason::Version => "it speaks another protocol version; run the same release on both",
+        RejectReason::NeedsKey => {
+            "it wants encrypted traffic and this node is in plain mode; give this node the cluster key"
+        }
+        RejectReason::PlainOnly => "it is in plain mode and this node encrypts; use the same mode on both",
+        RejectReason::DuplicateName => {
+            "another live node of the cluster has the same name; give each its own (`vmmc node start --as NAME`)"
+        }
+        RejectReason::PeerTableFull => "its peer table is full; remove peers there",
+        RejectReason::OtherKey => {
+            "its packets do not open with this node's cluster key and this node's not with its key; give both nodes the same key file (`--key-file`)"
+        }
+        RejectReason::NoCommonCipher => {
+            "it takes no cipher that this node takes; start both with --cipher and one of them, or any"
+        }
+    }
+}
+
+/// Why a node does not bring up an on-demand export, which is a supervisor's.
+fn not_started(why: ActivationRefusal) -> &'static str {
+    match why {
+        ActivationRefusal::Never => {
+            "it starts no processes (it is embedded in a program, or was told not to); use a node that `vmmc node start` started"
+        }
+        ActivationRefusal::Plain => {
+            "it is in plain mode, where anybody on the wire could ask; give the nodes a cluster key, or start it with --plain-run"
+        }
+        ActivationRefusal::OtherUser => {
+            "it belongs to another user and may not start processes for this one; ask that user, or use a node that root runs"
+        }
+        ActivationRefusal::TooMany => "as many jobs as it allows run there already; let some end",
+        ActivationRefusal::Failed => {
+            "its program `vmmc` cannot be executed; the notes of that node (`vmmc node status` there) say why"
+        }
+        ActivationRefusal::Ended => {
+            "the supervisor that it had started ended before it served; the notes of that node (`vmmc node status` there) say how; run the job again"
+        }
+    }
+}
+
+pub(super) fn attach(error: &AttachError) -> Refusal {
+    let AttachError::TableFull { max } = error;
+    let message = format!(
+        "{max} processes are attached to this node already; end some, or use more nodes (`vmmc run --nodes 2`, `vmmc run --hosts FILE`)"
+    );
+    refusal(RefusalCode::TableFull, message)
 }
 
 pub(super) fn ping(error: &ImportError, node: &str) -> Refusal {
@@ -141,4 +216,47 @@ pub(super) fn shortage(what: &str, error: impl std::fmt::Display) -> Refusal {
         RefusalCode::MemoryShort,
         format!("the node could not make {what}: {error}; `vmmc doctor` shows its limits"),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_engine_says_in_codes_users_read_in_sentences() {
+        let read = |error: ImportError| import(&error, "import \"x\"", "far").message;
+        let hinted = |hint| read(ImportError::NoSession { after_ms: 7, hint });
+        let sealed = "it is in plain mode and this node encrypts; use the same mode on both";
+        let other_key = "its packets do not open with this node's cluster key and this node's not with its key; \
+            give both nodes the same key file (`--key-file`)";
+        let sentences = [
+            (
+                hinted(RejectReason::PlainOnly),
+                format!("no session within 7 ms; the node answers and says, without proof, that {sealed}"),
+            ),
+            (hinted(RejectReason::OtherKey), format!("no session within 7 ms; the node answers, but {other_key}")),
+            (
+                read(ImportError::Rejected(RejectReason::PlainOnly)),
+                format!("the node refused the connection: {sealed}"),
+            ),
+            (
+                read(ImportError::NotStarted(ActivationRefusal::TooMany)),
+                "the node started no process: as many jobs as it allows run there already; let some end".into(),
+            ),
+            (
+                read(ImportError::NobodyVouches),
+                "its node is in plain mode, where nobody vouches for who asks: export it to anyone, give both nodes \
+                 the cluster key, or start its node with --plain-trust-users"
+                    .into(),
+            ),
+        ];
+        for (said, sentence) in sentences {
+            assert_eq!(said, format!("import \"x\" on node far: {sentence}"));
+        }
+        assert_eq!(
+            attach(&AttachError::TableFull { max: 9 }).message,
+            "9 processes are attached to this node already; end some, or use more nodes (`vmmc run --nodes 2`, \
+             `vmmc run --hosts FILE`)"
+        );
+    }
 }

@@ -5,7 +5,7 @@
 
 use crate::failure::Failure;
 use std::path::Path;
-use vmmc::job::Place;
+use vmmc_job::Place;
 
 /// A node that may get ranks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

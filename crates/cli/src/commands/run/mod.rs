@@ -17,8 +17,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use vmmc::RefusalCode;
-use vmmc::job::{Exit, JobEvent, Launch, LaunchError, Launched, LinkError};
-use vmmc::limits::LAUNCH_LOOK;
+use vmmc_job::limits::LAUNCH_LOOK;
+use vmmc_job::{Exit, JobEvent, Launch, LaunchError, Launched, LinkError};
 
 /// Bytes read from standard input at once.
 const INPUT_BYTES: usize = 32 << 10;
@@ -161,7 +161,7 @@ impl Watch {
     }
 
     fn exited(&mut self, rank: u32, exit: Exit) {
-        let left = self.job.state_of(rank) == Some(vmmc::job::MemberState::Left);
+        let left = self.job.state_of(rank) == Some(vmmc_job::MemberState::Left);
         if self.verbose {
             say(&format!("rank {rank} {exit}"));
         }

@@ -14,7 +14,7 @@ use std::io::{IsTerminal, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use vmmc::job::Stream;
+use vmmc_job::Stream;
 
 /// Bytes that a pipe takes as a whole once it is writable.
 const PIPE_BYTES: usize = 4096;

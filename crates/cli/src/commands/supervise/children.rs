@@ -7,8 +7,8 @@
 use crate::limits::{SUPERVISOR_KILL_PAUSE, SUPERVISOR_KILL_TIME};
 use rustix::process::{Pid, Signal, WaitOptions};
 use std::time::Instant;
-use vmmc::job::protocol::Exit;
 use vmmc_host::process::children_of_this_process;
+use vmmc_job::protocol::Exit;
 
 /// Collected ends that nobody has asked for yet.
 #[derive(Default)]

@@ -21,11 +21,11 @@ use rustix::process::{Pid, Signal};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::atomic::Ordering;
-use vmmc::job::Exit;
-use vmmc_node::SERVICE_VARIABLE;
+use vmmc_job::Exit;
+use vmmc_node::EXPORT_VARIABLE;
 
 /// Starts the supervisor and stays until it and all below it have gone.
-pub(super) fn run(node: &str, service: &str) -> Result<(), Failure> {
+pub(super) fn run(node: &str, export: &str) -> Result<(), Failure> {
     // A name is for people; without it all else works.
     let _ = rustix::thread::set_name(c"job-keeper");
     let signals = Signals::catch()?;
@@ -33,7 +33,7 @@ pub(super) fn run(node: &str, service: &str) -> Result<(), Failure> {
     let mut supervisor = Command::new("/proc/self/exe");
     supervisor.arg0("vmmc").args(["supervise", "--node", node, "--kept"]);
     // The name is a secret, and arguments are not.
-    supervisor.env(SERVICE_VARIABLE, service);
+    supervisor.env(EXPORT_VARIABLE, export);
     let supervisor = supervisor.spawn().map_err(|e| Failure::new(format!("the supervisor cannot be started: {e}")))?;
     let pid = Pid::from_child(&supervisor);
     let exit = loop {

@@ -35,10 +35,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tables::Tables;
-use vmmc::job::LinkError;
-use vmmc::job::link::Link;
-use vmmc::job::protocol::{Exit, Order, Program, Report};
 use vmmc::{Rights, Session};
+use vmmc_job::LinkError;
+use vmmc_job::link::Link;
+use vmmc_job::protocol::{Exit, Order, Program, Report};
 use vmmc_node::CANNOT_RUN_AS;
 
 /// As whom it is to run.
@@ -73,17 +73,17 @@ pub(crate) fn become_user(node: &str, RunAs { uid, gid }: RunAs) -> Result<(), F
 }
 
 /// Runs the command: the keeper, and below it, `kept`, the supervisor.
-pub(crate) fn run(node: &str, service: &str, kept: bool) -> Result<(), Failure> {
+pub(crate) fn run(node: &str, export: &str, kept: bool) -> Result<(), Failure> {
     // Refused on kernels before 3.4 only.
     let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
     if !kept {
-        return keeper::run(node, service);
+        return keeper::run(node, export);
     }
     // It was started through a link whose name says nothing.
     let _ = rustix::thread::set_name(c"vmmc");
     let signals = Signals::catch()?;
     let session = Session::builder().node(node).start_node(false).attach()?;
-    let link = meet(&session, service).map_err(Failure::new)?;
+    let link = meet(&session, export).map_err(Failure::new)?;
     let mut supervisor = Supervisor {
         session,
         node: node.to_string(),
@@ -100,8 +100,8 @@ pub(crate) fn run(node: &str, service: &str, kept: bool) -> Result<(), Failure> 
 }
 
 /// Waits for the launcher to say where it is, and answers.
-fn meet(session: &Session, service: &str) -> Result<Link, LinkError> {
-    let mut link = Link::listen(session, service)?;
+fn meet(session: &Session, export: &str) -> Result<Link, LinkError> {
+    let mut link = Link::listen(session, export)?;
     let start = Instant::now();
     let mut look_at = start + SUPERVISOR_LOOK;
     let (launcher, inbox) = loop {

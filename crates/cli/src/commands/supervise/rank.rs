@@ -16,8 +16,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use vmmc::job::protocol::{Program, Stream};
 use vmmc_host::process::{Apart, start_apart};
+use vmmc_job::protocol::{Program, Stream};
 
 /// A rank that was started.
 pub(super) struct Rank {

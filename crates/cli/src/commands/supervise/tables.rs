@@ -3,14 +3,14 @@
 //! Invariant: only the launcher's word changes the table, so all nodes show the same views.
 
 use std::collections::BTreeMap;
-use vmmc::job::protocol::{
+use vmmc::{Export, Import, Rights, SendOptions, Session};
+use vmmc_job::limits::{JOB_NEWS_TIME, JOB_RANKS_MAX};
+use vmmc_job::protocol::{
     JOB_VARIABLE, JobNode, MemberState, NEWS_NAME, NODE_VARIABLE, RANK_VARIABLE, Report, SIZE_VARIABLE, asks_name,
     member_name, table_name,
 };
-use vmmc::job::table::{TABLE_BYTES, View};
-use vmmc::job::{ASK_GROW, ASK_LEAVE, ASK_NEWS, LinkError};
-use vmmc::limits::{JOB_NEWS_TIME, JOB_RANKS_MAX};
-use vmmc::{Export, Import, Rights, SendOptions, Session};
+use vmmc_job::table::{TABLE_BYTES, View};
+use vmmc_job::{ASK_GROW, ASK_LEAVE, ASK_NEWS, LinkError};
 
 /// The exports of one job.
 pub(super) struct Tables {

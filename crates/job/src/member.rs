@@ -4,16 +4,16 @@
 //! has last taken up (at attach, then by [`Job::changes`]); a change that matters to a call under
 //! way is an error of that call, never a hang.
 
-use super::collective::Area;
-use super::error::JobError;
-use super::news::News;
-use super::protocol::{JOB_VARIABLE, MemberState, NODE_VARIABLE, RANK_VARIABLE, asks_name, member_name, table_name};
-use super::table::View;
+use crate::collective::Area;
+use crate::error::JobError;
 use crate::limits::{JOB_NEWS_LOOK, JOB_TABLE_TIMEOUT};
-use crate::{ExportBuilder, Import, ImportBuilder, Rights, SendOptions, Session};
+use crate::news::News;
+use crate::protocol::{JOB_VARIABLE, MemberState, NODE_VARIABLE, RANK_VARIABLE, asks_name, member_name, table_name};
+use crate::table::View;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
+use vmmc::{ExportBuilder, Import, ImportBuilder, Rights, SendOptions, Session};
 use vmmc_host::wait::is_interrupted;
 
 /// Bits of what a rank asks its supervisor: it leaves.
@@ -31,7 +31,7 @@ pub struct Job {
     rank: u32,
     source: Source,
     view: Mutex<View>,
-    pub(super) area: Mutex<Option<Area>>,
+    pub(crate) area: Mutex<Option<Area>>,
     /// Made when first asked for.
     news: OnceLock<News>,
 }
@@ -96,7 +96,7 @@ impl Job {
     }
 
     /// A job whose members another launcher has made known: all there from the start, and for good.
-    pub(super) fn fixed(session: Session, id: String, rank: u32, view: View) -> Job {
+    pub(crate) fn fixed(session: Session, id: String, rank: u32, view: View) -> Job {
         Job::new(session, id, rank, Source::Fixed, view)
     }
 
@@ -260,7 +260,7 @@ impl Job {
     }
 
     /// Whether the members changed since the view that collective calls run over.
-    pub(super) fn has_changed(&self) -> Result<bool, JobError> {
+    pub(crate) fn has_changed(&self) -> Result<bool, JobError> {
         match &self.source {
             Source::Supervised { table, .. } => Ok(View::number(table)? != self.lock().number),
             Source::Fixed => Ok(false),
@@ -268,23 +268,23 @@ impl Job {
     }
 
     /// The state as it is now, which collective calls do not yet run over.
-    pub(super) fn look(&self) -> Result<View, JobError> {
+    pub(crate) fn look(&self) -> Result<View, JobError> {
         match &self.source {
             Source::Supervised { table, .. } => Ok(View::read(table)?),
             Source::Fixed => Ok(self.lock().clone()),
         }
     }
 
-    pub(super) fn lock(&self) -> std::sync::MutexGuard<'_, View> {
+    pub(crate) fn lock(&self) -> std::sync::MutexGuard<'_, View> {
         self.view.lock().expect("no panic while the lock is held")
     }
 
     /// Whether nothing ever changes.
-    pub(super) fn is_fixed(&self) -> bool {
+    pub(crate) fn is_fixed(&self) -> bool {
         matches!(self.source, Source::Fixed)
     }
 
-    pub(super) fn ask(&self, what: u64) -> Result<(), JobError> {
+    pub(crate) fn ask(&self, what: u64) -> Result<(), JobError> {
         let Source::Supervised { asks, .. } = &self.source else {
             return Err(JobError::NoJob { variable: JOB_VARIABLE });
         };

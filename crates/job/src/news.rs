@@ -7,17 +7,16 @@
 //! Invariant: after a change the descriptor is readable until [`Job::changes`](super::Job::changes)
 //! is called. It is also readable once the node has gone.
 
-use super::error::JobError;
-use super::member::{ASK_NEWS, Job};
-use super::protocol::NEWS_NAME;
-use crate::error::WaitError;
-use crate::{Export, HandlerGuard};
+use crate::error::JobError;
+use crate::member::{ASK_NEWS, Job};
+use crate::protocol::NEWS_NAME;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
+use vmmc::{Export, HandlerGuard, WaitError};
 
 /// What is needed for news.
-pub(super) struct News {
+pub(crate) struct News {
     event: OwnedFd,
     /// In this order: the handler ends before its export. None for jobs that never change.
     _handler: Option<HandlerGuard>,
@@ -25,7 +24,7 @@ pub(super) struct News {
 }
 
 impl News {
-    pub(super) fn new(job: &Job) -> Result<News, JobError> {
+    pub(crate) fn new(job: &Job) -> Result<News, JobError> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|e| system(e.into()))?;
         if job.is_fixed() {
             return Ok(News { event, _handler: None, _export: None });
@@ -38,13 +37,13 @@ impl News {
     }
 
     /// What has been told is about to be looked at.
-    pub(super) fn clear(&self) {
+    pub(crate) fn clear(&self) {
         // Nothing in it is as good.
         let _ = rustix::io::read(&self.event, &mut [0u8; 8]);
     }
 
     /// Sleeps until there are news, or for this long.
-    pub(super) fn sleep(&self, time: Duration) {
+    pub(crate) fn sleep(&self, time: Duration) {
         let time = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: i64::from(time.subsec_nanos()) };
         // An interrupted poll is a short one.
         let _ = poll(&mut [PollFd::new(&self.event, PollFlags::IN)], Some(&time));

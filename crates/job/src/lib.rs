@@ -10,13 +10,13 @@
 //! their memory:
 //!
 //! ```no_run
-//! let job = vmmc::job::Job::attach()?;
+//! let job = vmmc_job::Job::attach()?;
 //! let mine = job.export("halo", 4096).create()?;
 //! let next = job.import((job.rank() + 1) % job.size(), "halo")?.open()?;
 //! next.send(0, &job.rank().to_le_bytes())?;
 //! let names = job.allgather(b"a few bytes of every rank")?;
 //! job.barrier()?;
-//! # Ok::<(), vmmc::job::JobError>(())
+//! # Ok::<(), vmmc_job::JobError>(())
 //! ```
 //!
 //! **Promises.** The members' view of the job is memory: looking at it asks nobody. A member that
@@ -26,10 +26,14 @@
 //! **Does not.** It is no message passing library: [`Job::allgather`] is there to exchange a few
 //! bytes at the start.
 
+#![forbid(unsafe_code)]
+
 mod collective;
 mod error;
+mod kind;
 mod launch;
 mod launched;
+pub mod limits;
 pub mod link;
 mod member;
 mod news;
@@ -42,3 +46,16 @@ pub use launch::{Launch, Place};
 pub use launched::{JobEvent, Launched};
 pub use member::{ASK_GROW, ASK_LEAVE, ASK_NEWS, Change, Job};
 pub use protocol::{Exit, MemberState, Stream};
+
+/// All handles go between threads.
+const _: () = {
+    const fn check<T: Send + Sync>() {}
+    check::<Job>();
+};
+
+/// The programs in documents compile.
+#[cfg(doctest)]
+mod documents {
+    #[doc = include_str!("../../../docs/running.md")]
+    struct Running;
+}

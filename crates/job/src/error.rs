@@ -3,8 +3,8 @@
 //! Invariant: as in the rest of the library, a message names the thing, the numbers and the next
 //! step.
 
-use crate::error::{AttachError, CallError, ExportError, ImportError, TransferError, WaitError};
 use thiserror::Error;
+use vmmc::{AttachError, CallError, ExportError, ImportError, TransferError, WaitError};
 
 /// Why a link between a launcher and a supervisor is of no use.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]

@@ -14,13 +14,12 @@
 //! Invariant: `taken <= tail <= taken + RING`, else the other side is not one of ours and the link
 //! is broken; nothing here waits for the other side.
 
-use crate::error::TransferError;
-use crate::job::error::LinkError;
+use crate::error::LinkError;
 use crate::limits::{LINK_MESSAGE_BYTES_MAX, LINK_PIECE_BYTES, LINK_RING_BYTES};
-use crate::{Export, Import, SendOptions, Session};
 use serde::{Serialize, de::DeserializeOwned};
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
+use vmmc::{Export, Import, SendOptions, Session, TransferError};
 use vmmc_host::control::{decode, encode};
 
 /// Offset of the count of bytes written here.

@@ -13,13 +13,13 @@
 //! Invariant: nothing that a member reads belongs to another call, unless members went on with
 //! another view meanwhile, which the flag shows before and after.
 
-use super::error::JobError;
-use super::member::Job;
-use super::protocol::MemberState;
+use crate::error::JobError;
 use crate::limits::{ALLGATHER_BYTES_MAX, JOB_LOOK, JOB_NEWS_TIME, JOB_RANKS_MAX};
-use crate::{Deadline, Export, Import, SendOptions, WaitError};
+use crate::member::Job;
+use crate::protocol::MemberState;
 use std::collections::HashMap;
 use std::time::Duration;
+use vmmc::{Deadline, Export, Import, SendOptions, WaitError};
 use vmmc_host::wait::is_interrupted;
 
 /// Steps of the largest job.
@@ -30,7 +30,7 @@ const BLOCK: u64 = 8 + ALLGATHER_BYTES_MAX as u64;
 const AREA_NAME: &str = "vmmc.area";
 
 /// What a member keeps for collective calls.
-pub(super) struct Area {
+pub(crate) struct Area {
     export: Export,
     /// Values that fit a half.
     room: u64,
@@ -255,7 +255,7 @@ impl Call<'_> {
     fn overtaken(&self, rank: u32) -> Result<JobError, JobError> {
         let end = self.job.session().deadline(JOB_NEWS_TIME).min(self.deadline);
         while !self.job.has_changed()? && now(self.job) < end.0 {
-            std::thread::sleep(crate::limits::NAP_MAX);
+            std::thread::sleep(vmmc::limits::NAP_MAX);
         }
         let view = self.job.look()?;
         let state = |rank: u32| view.ranks.get(rank as usize).map_or(MemberState::Failed, |(state, _)| *state);
@@ -272,7 +272,7 @@ impl Call<'_> {
             match self.check(rank) {
                 Err(gone @ JobError::MemberGone { .. }) => return gone,
                 _ if now(self.job) >= end.0 => return error,
-                _ => std::thread::sleep(crate::limits::NAP_MAX),
+                _ => std::thread::sleep(vmmc::limits::NAP_MAX),
             }
         }
     }

@@ -10,11 +10,10 @@
 //! Invariant: only the supervisor writes; `view` is marked while it writes, and grows when it is
 //! done, so a reader that finds the same unmarked view before and after has read one state.
 
-use super::protocol::{JobNode, MemberState};
-use crate::error::TransferError;
 use crate::limits::{JOB_NODES_MAX, JOB_RANKS_MAX, JOB_TABLE_TIMEOUT};
-use crate::{Export, Import};
+use crate::protocol::{JobNode, MemberState};
 use std::time::Instant;
+use vmmc::{Export, Import, TransferError};
 
 const VIEW: u64 = 8;
 const RANKS: u64 = 16;

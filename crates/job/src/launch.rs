@@ -1,25 +1,25 @@
 //! Starting a job: what to run, where, and how many.
 //!
-//! Each node is asked for a supervisor by importing the service `vmmc.launch/UID/TOKEN` from it:
-//! the node starts the supervisor, which exports that name. The token is random, so the link that
-//! it opens is known to both ends alone.
+//! Each node is asked for a supervisor by importing `vmmc.launch/UID/TOKEN`, an on-demand export of
+//! it: the node starts the supervisor, which exports that name. The token is random, so the link
+//! that it opens is known to both ends alone.
 //!
 //! Invariant: a job starts on all its nodes or on none; what had come up is ended by the drop of
 //! its link. Source: [NT §3.2].
 
-use super::error::{LaunchError, LinkError};
-use super::launched::{Launched, Remote};
-use super::link::Link;
-use super::protocol::{JOB_PREFIX, JobNode, MemberState, Order, Program, Report};
-use super::table::View;
+use crate::error::{LaunchError, LinkError};
+use crate::launched::{Launched, Remote};
 use crate::limits::{JOB_NODES_MAX, JOB_RANKS_MAX, LAUNCH_TIMEOUT, LINK_MESSAGE_BYTES_MAX};
-use crate::{Rights, Session};
+use crate::link::Link;
+use crate::protocol::{JOB_PREFIX, JobNode, MemberState, Order, Program, Report};
+use crate::table::View;
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use vmmc_nic::SERVICE_PREFIX;
+use vmmc::{Rights, Session};
+use vmmc_host::control::LAUNCH_PREFIX;
 
 /// A part of a job: a node, and how many ranks it gets.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub struct Place {
 #[derive(Clone, Debug)]
 #[must_use = "nothing is started before `start`"]
 pub struct Launch {
-    pub(super) node: Option<String>,
+    pub(crate) node: Option<String>,
     program: OsString,
     args: Vec<OsString>,
     env: Vec<(OsString, OsString)>,
@@ -130,7 +130,7 @@ impl Launch {
     ///
     /// # Errors
     /// [`LaunchError`]. Whether the program was found is told later, by
-    /// [`JobEvent::NotStarted`](super::JobEvent::NotStarted).
+    /// [`JobEvent::NotStarted`](crate::JobEvent::NotStarted).
     pub fn start(self) -> Result<Launched, LaunchError> {
         let program = self.program()?;
         self.check()?;
@@ -206,9 +206,9 @@ impl Launch {
         let inbox = format!("{JOB_PREFIX}{job}/link/{token}");
         let mut link = Link::listen(session, &inbox)?;
         let uid = rustix::process::geteuid().as_raw();
-        let service = session.import(&format!("{SERVICE_PREFIX}{uid}/{token}"));
-        let service = place.node.iter().fold(service, |service, node| service.node(node));
-        link.connect(service.rights(Rights::READ | Rights::WRITE).wait(self.timeout).open()?);
+        let supervisor = session.import(&format!("{LAUNCH_PREFIX}{uid}/{token}"));
+        let supervisor = place.node.iter().fold(supervisor, |import, node| import.node(node));
+        link.connect(supervisor.rights(Rights::READ | Rights::WRITE).wait(self.timeout).open()?);
         link.say(&Order::Hello { node: session.node().name.clone(), inbox });
         let deadline = session.deadline(self.timeout);
         loop {

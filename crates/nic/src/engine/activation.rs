@@ -1,30 +1,30 @@
-//! The driver's side of services: which one is wanted, and which one is refused.
+//! The driver's side of activation: which on-demand export is wanted, and which one is refused.
 //!
 //! Invariant: a request is told to the driver at most once, and a refusal answers everybody who
 //! waits for the name.
 
 use super::Engine;
+use crate::activation::{ActivationRefusal, ActivationWanted};
 use crate::error::ImportError;
-use crate::service::{ServiceRefusal, ServiceWanted};
 use crate::time::Time;
 use crate::waiters::Waiter;
 use crate::wire::chunk::Chunk;
 
 impl Engine {
-    /// The next service that somebody waits for and the driver has not been told of.
-    pub fn poll_service(&mut self) -> Option<ServiceWanted> {
-        let (name, uid, peer) = self.tables.services.pop_front()?;
+    /// The next on-demand export that somebody waits for and the driver has not been told of.
+    pub fn poll_activation(&mut self) -> Option<ActivationWanted> {
+        let (name, uid, peer) = self.tables.activations.pop_front()?;
         // The name of a peer that has gone meanwhile is not known any more; its request is gone
         // too.
         let from = match peer {
             None => None,
             Some(index) => Some(self.peer(index)?.name.clone()?),
         };
-        Some(ServiceWanted { name, uid, from })
+        Some(ActivationWanted { name, uid, from })
     }
 
-    /// Answers everybody who waits for this service.
-    pub fn refuse_service(&mut self, now: Time, name: &str, why: ServiceRefusal) {
+    /// Answers everybody who waits for this on-demand export.
+    pub fn refuse_activation(&mut self, now: Time, name: &str, why: ActivationRefusal) {
         self.now = now;
         let why = ImportError::NotStarted(why);
         for waiter in self.tables.waiters.take_all(name) {

@@ -6,20 +6,20 @@
 //!
 //! Invariant: as in a job of `vmmc run`, ranks on the own node are reached without an address.
 
-use super::error::JobError;
-use super::member::Job;
-use super::protocol::{JobNode, MemberState};
-use super::table::View;
+use crate::error::JobError;
 use crate::limits::JOB_RANKS_MAX;
-use crate::{NodeIdentity, Session};
+use crate::member::Job;
+use crate::protocol::{JobNode, MemberState};
+use crate::table::View;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
+use vmmc::{NodeIdentity, Session};
 use vmmc_host::pmix::Pmix;
 
 /// Key under which a rank publishes its node: name and locator, separated by a space.
 const NODE_KEY: &str = "vmmc.node";
 
 /// Joins the job that a launcher of PMIx has put this process into.
-pub(super) fn attach() -> Result<Job, JobError> {
+pub(crate) fn attach() -> Result<Job, JobError> {
     let launcher = Pmix::connect()?;
     let (rank, size) = (launcher.rank(), launcher.size()?);
     if size as usize > JOB_RANKS_MAX || rank >= size {

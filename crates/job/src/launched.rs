@@ -5,17 +5,17 @@
 //! supervisor gets them in order. Memory is bounded: while nobody takes events, nothing more is
 //! taken from the supervisors, whose ranks then wait in their writes.
 
-use super::error::LaunchError;
-use super::launch::Place;
-use super::link::Link;
-use super::protocol::{Exit, MemberState, Order, Program, Report, Stream};
-use super::table::View;
-use crate::Session;
+use crate::error::LaunchError;
+use crate::launch::Place;
 use crate::limits::{JOB_EVENT_BYTES_MAX, JOB_INPUT_BYTES_MAX, JOB_RANKS_MAX, LAUNCH_LOOK};
+use crate::link::Link;
+use crate::protocol::{Exit, MemberState, Order, Program, Report, Stream};
+use crate::table::View;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
+use vmmc::Session;
 
 /// What happens in a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,18 +76,18 @@ pub enum JobEvent {
 }
 
 /// A supervisor.
-pub(super) struct Remote {
+pub(crate) struct Remote {
     link: Link,
-    pub(super) node: String,
+    pub(crate) node: String,
     /// Process id of the supervisor.
     pid: u32,
-    pub(super) place: Place,
+    pub(crate) place: Place,
     /// It has said that nothing runs, or is lost.
     done: bool,
 }
 
 impl Remote {
-    pub(super) fn new(link: Link, node: String, pid: u32, place: Place) -> Remote {
+    pub(crate) fn new(link: Link, node: String, pid: u32, place: Place) -> Remote {
         Remote { link, node, pid, place, done: false }
     }
 }
@@ -114,7 +114,7 @@ pub struct Launched {
 }
 
 impl Launched {
-    pub(super) fn new(
+    pub(crate) fn new(
         session: Session,
         job: String,
         remotes: Vec<Remote>,
@@ -140,7 +140,7 @@ impl Launched {
         }
     }
 
-    pub(super) fn begin(&mut self, program: Program, input: Option<u32>) {
+    pub(crate) fn begin(&mut self, program: Program, input: Option<u32>) {
         let places: Vec<u32> = self.view.ranks.iter().map(|(_, node)| *node).collect();
         for (own, remote) in self.remotes.iter_mut().enumerate() {
             remote.link.say(&Order::Begin {
