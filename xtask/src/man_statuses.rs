@@ -50,6 +50,7 @@ const ROWS: &[(&str, &[&str])] = &[
     ("vmmc_node_run", &["NO_NODE"]),
     ("vmmc_session_set_pinned_max", &["BUSY"]),
     ("vmmc_session_node_info", NODE),
+    ("vmmc_session_node_of", NODE),
     ("vmmc_session_ping", NODE),
     ("vmmc_session_ping", &["UNKNOWN_NODE", "NODE_UNREACHABLE", "NODE_RESTARTED"]),
     ("vmmc_session_add_peer", NODE),

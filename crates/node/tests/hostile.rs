@@ -684,11 +684,13 @@ fn call(noise: &mut Noise, ids: &[u64]) -> Call {
         20 => Call::Info { details: noise.one_in(2) },
         _ => match noise.below(7) {
             0 => Call::Stop,
-            5 => Call::SessionNode { session: noise.below(4) as u32 * noise.next() as u32 },
             1 => Call::Ask { service: SERVICE, version: VERSION, message: SocketQuestion::List.to_bytes() },
             2 => SocketCall::Attach.to_call(),
             3 => Call::Ask { service: service(noise), version: version(noise), message: message(noise) },
             4 => Call::Service { service: service(noise), version: version(noise), message: message(noise) },
+            5 => {
+                Call::SessionNode { session: if noise.one_in(2) { noise.below(4) as u32 } else { noise.next() as u32 } }
+            }
             _ => SocketCall::Withdraw { connection: noise.number(), cookie: noise.number() }.to_call(),
         },
     }
