@@ -28,9 +28,9 @@ pub(crate) struct Via {
 }
 
 impl Via {
-    /// How drivers know the session.
+    /// How drivers know the session. Never 0, which is this node, however many there have been.
     pub(crate) fn number(self) -> u32 {
-        self.serial as u32
+        (self.serial as u32).max(1)
     }
 }
 
@@ -529,6 +529,12 @@ impl Tables {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_session_has_the_number_of_this_node() {
+        let number = |serial| Via { peer: 0, serial }.number();
+        assert_eq!([1, 7, 1 << 32, (1 << 32) + 7].map(number), [1, 7, 1, 7]);
+    }
 
     #[test]
     fn very_many_imports_of_an_export_break_in_turns_each_once() {

@@ -403,7 +403,10 @@ class Notification:
         """The word that its sender put in; else 0."""
     @property
     def sender(self) -> tuple[int, int, int]:
-        """Who sent it: the session with its node (0: this node), the process there, its import. Equal for all that came through one import; `Session.node_of` names the node."""
+        """Who sent it: the session with its node (0: this node), the process there, its import.
+
+        Equal for all that came through one import; `Session.node_of` names the node.
+        """
     def __eq__(self, other: object, /) -> bool: ...
     def __ne__(self, other: object, /) -> bool: ...
 
