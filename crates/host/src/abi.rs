@@ -21,6 +21,10 @@ pub const PAIRS: Shape = Shape { slots: PAIR_SLOTS, slot_words: 8 };
 pub enum Op {
     /// Deliberate update; data inline or from a region.
     Send,
+    /// Deliberate update of many ranges of the export: their table, and behind it the data.
+    GatherSend,
+    /// A record for an append ring.
+    Append,
     /// Remote fetch into a region.
     Fetch,
     /// `operands[0]` is added; the old value is returned.
@@ -36,6 +40,12 @@ pub enum Op {
 }
 
 impl Op {
+    /// Whether it carries data to the other side.
+    #[inline]
+    pub fn sends(self) -> bool {
+        matches!(self, Op::Send | Op::GatherSend | Op::Append)
+    }
+
     /// Whether it asks the other side for something and carries no data itself.
     #[inline]
     pub fn is_request(self) -> bool {
@@ -53,6 +63,8 @@ pub mod flags {
     pub const COUNTER: u8 = 4;
     /// The sender wants a completion with `cookie`.
     pub const COMPLETE: u8 = 8;
+    /// A word for the receiver is in the command, as with [`NOTIFY`], be it notified or not.
+    pub const WORD: u8 = 16;
 }
 
 /// In [`RawCommand::region`]: the local memory is named by addresses of the process, in
@@ -82,24 +94,34 @@ pub struct RawCommand {
     pub region: u64,
     /// Offset in the local region.
     pub region_offset: u64,
-    /// Bytes to move.
+    /// Bytes to move; of a gather-send with its table.
     pub len: u64,
-    /// With [`flags::NOTIFY`], the word that the notification carries.
+    /// With [`flags::NOTIFY`] or [`flags::WORD`], the word that the receiver gets.
     pub word: u64,
+    /// Ranges of a gather-send; refusals that the sender of an append has seen.
+    pub count: u32,
 }
 
+/// Bytes of a range in the table of a gather-send: its offset in the export, its length.
+pub const RANGE_BYTES: usize = 16;
+
+/// With any of these a word is in the command.
+const WITH_WORD: u8 = flags::NOTIFY | flags::WORD;
+
 /// Bytes that fit inline in a command with these [`flags`]: a word less than [`INLINE_BYTES_MAX`]
-/// for a counter, and one for the word of a notification.
+/// for a counter, and one for the word that the receiver gets.
 #[inline]
 pub const fn inline_bytes_max(with: u8) -> usize {
-    INLINE_BYTES_MAX - 8 * (with & (flags::COUNTER | flags::NOTIFY)).count_ones() as usize
+    let counter = if with & flags::COUNTER != 0 { 8 } else { 0 };
+    let word = if with & WITH_WORD != 0 { 8 } else { 0 };
+    INLINE_BYTES_MAX - counter - word
 }
 
 impl RawCommand {
     /// A command that only names its import; fill in the rest.
     pub fn new(op: Op, import: u64) -> RawCommand {
-        let (offset, counter, word, len) = (0, 0, 0, 0);
-        RawCommand { op, flags: 0, cookie: 0, import, offset, counter, region: 0, region_offset: 0, len, word }
+        let (offset, counter, word, len, count) = (0, 0, 0, 0, 0);
+        RawCommand { op, flags: 0, cookie: 0, import, offset, counter, region: 0, region_offset: 0, len, word, count }
     }
 
     /// Writes the command, with `inline` data if [`flags::INLINE`] is set, and makes it visible.
@@ -109,13 +131,13 @@ impl RawCommand {
     #[inline]
     pub fn publish(&self, mut slot: Filling<'_>, inline: &[u8]) {
         let len16 = if self.flags & flags::INLINE != 0 { inline.len() as u64 } else { 0 };
-        slot.set(1, op_code(self.op) | u64::from(self.flags) << 8 | len16 << 16);
+        slot.set(1, op_code(self.op) | u64::from(self.flags) << 8 | len16 << 16 | u64::from(self.count) << 32);
         slot.set(2, self.cookie);
         slot.set(3, self.import);
         slot.set(4, self.offset);
         if self.flags & flags::INLINE != 0 {
             let mut at = 5;
-            for (flag, word) in [(flags::COUNTER, self.counter), (flags::NOTIFY, self.word)] {
+            for (flag, word) in [(flags::COUNTER, self.counter), (WITH_WORD, self.word)] {
                 if self.flags & flag != 0 {
                     slot.set(at, word);
                     at += 1;
@@ -127,7 +149,7 @@ impl RawCommand {
             slot.set(6, self.region);
             slot.set(7, self.region_offset);
             slot.set(8, self.len);
-            if self.flags & flags::NOTIFY != 0 {
+            if self.flags & WITH_WORD != 0 {
                 slot.set(9, self.word);
             }
         }
@@ -142,6 +164,7 @@ impl RawCommand {
         let flags = (head >> 8) as u8;
         let mut command = RawCommand::new(op_from_code(head & 0xFF), full.word(3));
         command.flags = flags;
+        command.count = (head >> 32) as u32;
         command.cookie = full.word(2);
         command.offset = full.word(4);
         if flags & flags::INLINE == 0 {
@@ -149,14 +172,14 @@ impl RawCommand {
             command.region = full.word(6);
             command.region_offset = full.word(7);
             command.len = full.word(8);
-            if flags & flags::NOTIFY != 0 {
+            if flags & WITH_WORD != 0 {
                 command.word = full.word(9);
             }
             return command;
         }
         let claimed = (head >> 16 & 0xFFFF) as usize;
         let mut at = 5;
-        for (flag, word) in [(flags::COUNTER, &mut command.counter), (flags::NOTIFY, &mut command.word)] {
+        for (flag, word) in [(flags::COUNTER, &mut command.counter), (WITH_WORD, &mut command.word)] {
             if flags & flag != 0 {
                 *word = full.word(at);
                 at += 1;
@@ -177,6 +200,8 @@ fn op_code(op: Op) -> u64 {
         Op::CompareSwap => 4,
         Op::Swap => 5,
         Op::Flush => 6,
+        Op::GatherSend => 7,
+        Op::Append => 8,
         Op::Unknown => 0,
     }
 }
@@ -189,6 +214,8 @@ fn op_from_code(code: u64) -> Op {
         4 => Op::CompareSwap,
         5 => Op::Swap,
         6 => Op::Flush,
+        7 => Op::GatherSend,
+        8 => Op::Append,
         _ => Op::Unknown,
     }
 }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Version of the interface between library and node. Both sides must have the same.
-pub const CONTROL_VERSION: u32 = 11;
+pub const CONTROL_VERSION: u32 = 12;
 
 /// How the names of exports begin that a node brings up when somebody waits for them: those of the
 /// supervisors of jobs. `UID/TOKEN` follows: the user who asks, and a secret of the launcher.
@@ -104,6 +104,9 @@ pub enum Call {
         notify: bool,
         /// Whether incoming data may be redirected. Such an export is never mapped by importers.
         redirectable: bool,
+        /// Whether it is a ring to which importers append, with the right to write alone; its counts
+        /// of bytes read and written are 0. Such an export is never mapped by importers.
+        ring: bool,
         /// Whether importers on this node may map the region. Only granted when the export covers
         /// the whole region.
         mappable: bool,
@@ -357,6 +360,8 @@ pub struct Grant {
     pub notify: bool,
     /// Whether the exporter may redirect.
     pub redirectable: bool,
+    /// Whether the export is an append ring.
+    pub ring: bool,
     /// Name of the exporting node.
     pub node: String,
     /// Whether the importer maps the region, else why not.
@@ -391,6 +396,9 @@ pub enum NotMapped {
     /// Redirectable.
     #[error("the export is redirectable, so the node must see every byte")]
     Redirectable,
+    /// An append ring.
+    #[error("the export is an append ring, which only the node writes")]
+    Ring,
     /// The export shares pages with other memory of the exporter.
     #[error("the export does not cover whole pages of its own, and a mapping would show its neighbours")]
     SharesPages,

@@ -104,6 +104,7 @@ impl Bench {
             access: Access::Anyone,
             notify: false,
             redirectable: false,
+            ring: false,
         };
         self.engines[1].export(now, owner, spec).expect("exported");
         let spec = ImportSpec {

@@ -4,6 +4,7 @@
 //! against its own tables, and the driver moves the bytes, as the papers' firmware programs DMA [NT
 //! §3.1].
 
+use crate::event::ByteRange;
 use crate::ids::{Cookie, ImportId, RegionId, RegionRef};
 
 /// The copy engine of a node. Offsets and lengths are in bytes.
@@ -95,6 +96,40 @@ pub enum Command<'a> {
         /// `None`: posted; only errors are told, as `SendFailed` or `ImportBroken`.
         completion: Option<Cookie>,
     },
+    /// Deliberate update of many ranges of the export, in turn, from one piece of data. The
+    /// notification and the counter follow the last of them, and come only if all have come.
+    GatherSend {
+        /// Through this import.
+        import: ImportId,
+        /// Where in the export: 1 to [`GATHER_RANGES_MAX`](crate::limits::GATHER_RANGES_MAX)
+        /// ranges, none empty, together as long as the data. Where two overlap, the later one wins.
+        ranges: &'a [ByteRange],
+        /// The data.
+        source: Source<'a>,
+        /// As of a send; offset and length that are told span all ranges.
+        notify: Option<u64>,
+        /// As of a send.
+        counter: Option<u64>,
+        /// As of a send.
+        completion: Option<Cookie>,
+    },
+    /// Puts a record behind the others in the export, which is an append ring: its node finds the
+    /// place.
+    Append {
+        /// Through this import.
+        import: ImportId,
+        /// The data, at most [`APPEND_BYTES_MAX`](crate::limits::APPEND_BYTES_MAX) bytes.
+        source: Source<'a>,
+        /// A word that stands in the record.
+        word: u64,
+        /// Ask for a notification at the receiver, which carries the word too.
+        notify: bool,
+        /// How many refusals for want of room the process has seen on this import. Appends are
+        /// refused until that is as many as there were, so none overtakes one that was refused.
+        refusals: u32,
+        /// As of a send.
+        completion: Option<Cookie>,
+    },
     /// Remote fetch: copy from the imported buffer.
     Fetch {
         /// Through this import.
@@ -135,6 +170,8 @@ impl Command<'_> {
     pub fn import(&self) -> ImportId {
         match *self {
             Command::Send { import, .. }
+            | Command::GatherSend { import, .. }
+            | Command::Append { import, .. }
             | Command::Fetch { import, .. }
             | Command::Atomic { import, .. }
             | Command::Flush { import, .. } => import,
@@ -144,7 +181,9 @@ impl Command<'_> {
     /// The cookie a completion will carry; `None` for a posted send.
     pub fn cookie(&self) -> Option<Cookie> {
         match *self {
-            Command::Send { completion, .. } => completion,
+            Command::Send { completion, .. }
+            | Command::GatherSend { completion, .. }
+            | Command::Append { completion, .. } => completion,
             Command::Fetch { cookie, .. } | Command::Atomic { cookie, .. } | Command::Flush { cookie, .. } => {
                 Some(cookie)
             }

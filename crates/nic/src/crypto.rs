@@ -21,6 +21,8 @@ const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
 pub(crate) const HANDSHAKE_OVERHEAD: usize = 48;
 /// Bytes an AEAD seal adds.
 const TAG_BYTES: usize = 16;
+/// Bytes that a sealed packet has behind its body, at most.
+pub(crate) const SEAL_BYTES_MAX: usize = if TAG_BYTES > PLAIN_TRAILER_BYTES { TAG_BYTES } else { PLAIN_TRAILER_BYTES };
 const AEGIS_BYTES: usize = 16;
 /// Of AEGIS.
 const NONCE_BYTES: usize = 16;

@@ -87,6 +87,40 @@ pub enum OpError {
         /// The bound.
         max: u64,
     },
+    /// A gather-send has no range, or too many.
+    #[error("a gather-send has 1 to {max} ranges and not {ranges}; send the others by another one")]
+    BadRanges {
+        /// Ranges offered.
+        ranges: u64,
+        /// Ranges allowed.
+        max: u64,
+    },
+    /// The ring has no room for a record, or not for one of this sender.
+    #[error(
+        "the ring has no room for {needed} bytes more: {free} of {size} are free, and a sender has no more in it unread than are free; append again when the receiver has taken some"
+    )]
+    RingFull {
+        /// Bytes that the record takes.
+        needed: u64,
+        /// Bytes free.
+        free: u64,
+        /// Bytes of the ring.
+        size: u64,
+    },
+    /// A record that no ring takes.
+    #[error("a record has at most {max} bytes and not {len}; send the data, and append where it is")]
+    RecordTooLong {
+        /// Bytes offered.
+        len: u64,
+        /// Bytes allowed.
+        max: u64,
+    },
+    /// The export is a ring, to which records are appended and nothing else.
+    #[error("the export is an append ring; append to it")]
+    AppendOnly,
+    /// The export is no ring.
+    #[error("the export is no append ring; send to it")]
+    NotAppendable,
     /// A command named an address of its process that has no translation.
     #[error("page {page:#x} of this process is not pinned at its node; pin it again")]
     NotPinned {
@@ -114,6 +148,11 @@ impl OpError {
             OpError::NodeClosed => 13,
             OpError::TableFull { .. } => 14,
             OpError::NotPinned { .. } => 15,
+            OpError::BadRanges { .. } => 16,
+            OpError::RingFull { .. } => 17,
+            OpError::RecordTooLong { .. } => 18,
+            OpError::AppendOnly => 19,
+            OpError::NotAppendable => 20,
         }
     }
 
@@ -127,6 +166,9 @@ impl OpError {
             OpError::InlineTooLong { len, max } => [len, max, 0],
             OpError::TooFragmented { max } | OpError::TableFull { max } => [max, 0, 0],
             OpError::NotPinned { page } => [page, 0, 0],
+            OpError::BadRanges { ranges, max } => [ranges, max, 0],
+            OpError::RingFull { needed, free, size } => [needed, free, size],
+            OpError::RecordTooLong { len, max } => [len, max, 0],
             _ => [0; 3],
         }
     }
@@ -150,6 +192,11 @@ impl OpError {
             13 => OpError::NodeClosed,
             14 => OpError::TableFull { max: a },
             15 => OpError::NotPinned { page: a },
+            16 => OpError::BadRanges { ranges: a, max: b },
+            17 => OpError::RingFull { needed: a, free: b, size: c },
+            18 => OpError::RecordTooLong { len: a, max: b },
+            19 => OpError::AppendOnly,
+            20 => OpError::NotAppendable,
             _ => return None,
         })
     }
@@ -402,6 +449,20 @@ pub enum ExportError {
         /// Bytes asked for.
         len: u64,
         /// Bytes allowed.
+        max: u64,
+    },
+    /// No append ring.
+    #[error(
+        "an append ring has {min} to {max} bytes, a multiple of 8 at a multiple of 8, only the right to write, and no redirections; this one has {len} bytes at offset {offset}"
+    )]
+    BadRing {
+        /// Where it would start.
+        offset: u64,
+        /// Bytes asked for.
+        len: u64,
+        /// Bytes of the smallest, with its head.
+        min: u64,
+        /// Bytes of the largest, with its head.
         max: u64,
     },
     /// Nobody could do anything with it.

@@ -6,6 +6,7 @@
 
 use crate::crypto::Seal;
 use crate::limits::LENGTH_BYTES_MAX;
+use crate::wire::chunk::AppendHead;
 use crate::wire::chunk::{Chunk, Handle, WriteHead};
 use crate::wire::frame::{self, Frame};
 use crate::wire::hello::{Introduction, Welcome};
@@ -161,6 +162,11 @@ impl Wild<'_> {
                 let (grant, offset) = (self.number(), self.number());
                 Chunk::Write { head: WriteHead { ack_now, first, grant, offset, notify, counter }, data }
             }
+            Chunk::Append { .. } => {
+                let (ack_now, notify, grant) = (self.one_in(2), self.one_in(2), self.number());
+                let (refusals, word) = (self.number() as u32, self.number());
+                Chunk::Append { head: AppendHead { ack_now, notify, grant, refusals, word }, data }
+            }
             Chunk::Nop { .. } => Chunk::Nop { ack_now: self.one_in(2) },
             Chunk::Abort { .. } => Chunk::Abort { grant: self.number() },
             Chunk::FetchRequest { .. } => {
@@ -187,8 +193,8 @@ impl Wild<'_> {
             Chunk::ImportGrant { .. } => {
                 let (handle, grant, owner) = (self.handle(), self.number(), self.number() as u32);
                 let (export, len, rights) = (ExportId::from_u64(self.number()), self.length(), self.rights());
-                let (notify, redirectable) = (self.one_in(2), self.one_in(2));
-                Chunk::ImportGrant { handle, grant, export, owner, len, rights, notify, redirectable }
+                let [notify, redirectable, ring] = [2, 2, 3].map(|n| self.one_in(n));
+                Chunk::ImportGrant { handle, grant, export, owner, len, rights, notify, redirectable, ring }
             }
             Chunk::ImportFail { .. } => Chunk::ImportFail { handle: self.handle(), why: self.import_error() },
             Chunk::ImportCancel { .. } => Chunk::ImportCancel { handle: self.handle(), what: self.target() },

@@ -41,7 +41,7 @@
 //! let (owner, user) = (node.attach(1000)?, node.attach(1000)?);
 //! node.export(now, owner, ExportSpec {
 //!     name: Some("mailbox".into()), region: RegionId(0), offset: 0, len: 64, rights: Rights::ALL,
-//!     access: Access::SameUser, notify: true, redirectable: false,
+//!     access: Access::SameUser, notify: true, redirectable: false, ring: false,
 //! })?;
 //! node.import(now, user, ImportSpec {
 //!     node: None, what: ImportTarget::Name("mailbox".into()), owner: Owner::default(), rights: Rights::WRITE, wait: false, deadline: now,
@@ -75,9 +75,11 @@ mod intervals;
 mod local;
 mod peer;
 mod proof;
+mod ranges;
 mod redirect;
 mod replay;
 mod rights;
+mod ring;
 mod rng;
 mod session;
 mod slab;
@@ -100,5 +102,6 @@ pub use event::{ByteRange, Event, PingBy, RedirectReport, Sender};
 pub use ids::{BadNodeName, Cookie, ExportId, ImportId, NodeName, ProcessId, RedirectId, RegionId, RegionRef};
 pub use limits::INLINE_BYTES_MAX;
 pub use rights::{Access, ExportSpec, Exporter, ImportGrant, ImportSpec, ImportTarget, NodeSpec, Owner, Rights};
+pub use ring::{RECORD_HEAD_BYTES, RING_HEAD_BYTES, RING_READ_AT, RING_WRITTEN_AT, RecordHead};
 pub use stats::{ExportInfo, ImportInfo, PathInfo, PeerInfo, PeerState, PeerStats, ProcessInfo, Stats};
 pub use time::Time;

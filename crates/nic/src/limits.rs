@@ -71,6 +71,27 @@ pub const INLINE_BUFFERS_MAX: usize = 65_536;
 pub const SERVED_REQUESTS_MAX: usize = 2_048;
 /// Bytes of one local copy step: 100 us of memory bandwidth, so nobody stalls the node.
 pub const LOCAL_PIECE_BYTES: u64 = 1 << 20;
+/// Ranges of one gather-send: the differences of a page have at most 512 words, and so no more than
+/// 256 ranges, and an operation may carry those of some pages.
+pub const GATHER_RANGES_MAX: usize = 1_024;
+/// Ranges of one process's gather-sends that have not ended, before `Busy`: 1 MiB of the engine's
+/// memory.
+pub const PROCESS_RANGES_MAX: usize = 65_536;
+/// Local copies that one step of a gather-send makes at most: as [`LOCAL_PIECE_BYTES`], for short
+/// ranges.
+pub const LOCAL_PIECES: usize = 256;
+/// Bytes of an appended record: it goes in one chunk, which fits the smallest packet beside
+/// everything else that may be there.
+pub const APPEND_BYTES_MAX: usize = 512;
+/// Bytes of the shortest append ring without its head: some records of every size.
+pub const RING_BYTES_MIN: u64 = 8 * 1_024;
+/// Bytes of the longest: 2,000 of the longest records and more.
+pub const RING_BYTES_MAX: u64 = 4 << 20;
+/// Processes that have unread records in one ring: as many as have an entry there.
+pub const RING_WRITERS_MAX: usize = 4_096;
+/// Records that have been read, of which an append looks whose they were: more than one, so that
+/// the count catches up, and so few that nobody stalls the node.
+pub const RING_READS_PER_APPEND: usize = 64;
 /// Length of a transfer or export: 1 TiB keeps all offset arithmetic far from overflow.
 pub const LENGTH_BYTES_MAX: u64 = 1 << 40;
 

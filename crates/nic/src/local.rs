@@ -5,10 +5,11 @@ use crate::command::{AtomicOp, Dma};
 use crate::error::OpError;
 use crate::event::{Event, Sender};
 use crate::ids::{Cookie, ExportId, ImportId, ProcessId, RegionId, RegionRef};
-use crate::limits::LOCAL_PIECE_BYTES;
+use crate::limits::{APPEND_BYTES_MAX, INLINE_BYTES_MAX, LOCAL_PIECE_BYTES, LOCAL_PIECES};
+use crate::ranges::Ranges;
 use crate::rights::Rights;
 use crate::slab::Key;
-use crate::tables::{Incoming, Tables, Target};
+use crate::tables::{Appended, Incoming, OpData, Tables, Target};
 
 /// An operation that has not ended. Its export may vanish at any time, so it is looked up anew.
 pub(crate) struct LocalOp {
@@ -22,19 +23,20 @@ pub(crate) struct LocalOp {
 }
 
 pub(crate) enum LocalKind {
-    /// Data in the inline pool.
-    SendInline {
-        slot: u32,
-        len: u64,
-        notify: Option<u64>,
-        counter: Option<u64>,
-    },
     Send {
-        region: RegionId,
-        from: u64,
+        data: OpData,
         len: u64,
         notify: Option<u64>,
         counter: Option<u64>,
+        /// Of a gather-send.
+        ranges: Option<Box<Ranges>>,
+    },
+    Append {
+        data: OpData,
+        len: u64,
+        word: u64,
+        notify: bool,
+        refusals: u32,
     },
     Fetch {
         region: RegionId,
@@ -43,6 +45,17 @@ pub(crate) enum LocalKind {
     },
     Atomic(AtomicOp),
     Flush,
+}
+
+impl LocalKind {
+    /// The buffer that its data is in.
+    pub(crate) fn inline_slot(&self) -> Option<u32> {
+        match *self {
+            LocalKind::Send { data: OpData::Inline { slot }, .. }
+            | LocalKind::Append { data: OpData::Inline { slot }, .. } => Some(slot),
+            _ => None,
+        }
+    }
 }
 
 /// How far a step came.
@@ -68,37 +81,36 @@ impl LocalOp {
         }
         let target = tables.target(self.export).ok_or(OpError::Revoked)?;
         match self.kind {
-            LocalKind::SendInline { slot, len, notify, counter } => {
-                // Copied out: the pool and the landing both belong to the tables.
-                let mut data = [0; crate::limits::INLINE_BYTES_MAX];
-                let data = &mut data[..len as usize];
-                data.copy_from_slice(tables.inline.data(slot, 0, len as usize));
-                let tail = tail_of(data);
-                tables.arrived(&target, self.offset, Incoming::Bytes(data), counter, dma)?;
-                if let Some(word) = notify {
-                    tables.notify(&target, self.sender(process), (self.offset, len), tail, word);
-                }
-                Ok(Progress::Done(len))
-            }
-            LocalKind::Send { region, from, len, notify, counter } => {
+            LocalKind::Send { ranges: Some(_), .. } => self.gather_step(process, &target, tables, dma),
+            LocalKind::Send { data, len, notify, counter, ranges: None } => {
                 let piece = (len - self.done).min(LOCAL_PIECE_BYTES);
                 let last = self.done + piece == len;
-                let source = RegionRef { process, region };
-                let data = Incoming::Memory { from: source, offset: from + self.done, len: piece };
-                let counter = counter.filter(|_| last);
-                tables.arrived(&target, self.offset + self.done, data, counter, dma)?;
+                let at = self.offset + self.done;
+                put(process, &target, at, (data, self.done, piece), counter.filter(|_| last), tables, dma)?;
                 self.done += piece;
                 if !last {
                     return Ok(Progress::More);
                 }
                 if let Some(word) = notify {
-                    let mut tail = [0; 8];
-                    let bytes = len.min(8);
-                    dma.gather(source, from + len - bytes, &mut tail[..bytes as usize]);
-                    let tail = u64::from_le_bytes(tail);
+                    let tail = tail(process, data, len, len.min(8), tables, dma);
                     tables.notify(&target, self.sender(process), (self.offset, len), tail, word);
                 }
                 Ok(Progress::Done(len))
+            }
+            LocalKind::Append { data, len, word, notify, refusals } => {
+                let mut bytes = [0; APPEND_BYTES_MAX];
+                let bytes = &mut bytes[..len as usize];
+                gather(process, data, 0, bytes, tables, dma);
+                let were = tables.import_mut(process, self.import.to_u64()).map_or(0, |import| import.refusals);
+                let from = self.sender(process);
+                let record = Appended { from, word, notify, refusals: (refusals, were), data: bytes };
+                let result = tables.append(&target, &record, dma);
+                if let (Err(OpError::RingFull { .. }), true) = (result, refusals == were) {
+                    if let Some(import) = tables.import_mut(process, self.import.to_u64()) {
+                        import.refusals = import.refusals.wrapping_add(1);
+                    }
+                }
+                result.map(|()| Progress::Done(len))
             }
             LocalKind::Fetch { region, to, len } => {
                 let piece = (len - self.done).min(LOCAL_PIECE_BYTES);
@@ -117,6 +129,87 @@ impl LocalOp {
             LocalKind::Flush => Ok(Progress::Done(0)),
         }
     }
+}
+
+impl LocalOp {
+    /// Some ranges of a gather-send, or a part of a long one.
+    fn gather_step(
+        &mut self,
+        process: ProcessId,
+        target: &Target,
+        tables: &mut Tables,
+        dma: &mut dyn Dma,
+    ) -> Result<Progress, OpError> {
+        let LocalKind::Send { data, len, notify, counter, ranges: Some(ranges) } = &self.kind else {
+            unreachable!("the caller has looked")
+        };
+        let (data, len, notify, counter) = (*data, *len, *notify, *counter);
+        let (mut done, mut left) = (self.done, LOCAL_PIECE_BYTES);
+        let mut last_piece = 0;
+        for _ in 0..LOCAL_PIECES {
+            let (at, run) = ranges.place(done, len);
+            last_piece = run.min(left);
+            let counter = counter.filter(|_| done + last_piece == len);
+            put(process, target, at, (data, done, last_piece), counter, tables, dma)?;
+            (done, left) = (done + last_piece, left - last_piece);
+            if done == len || left == 0 {
+                break;
+            }
+        }
+        let span = ranges.span();
+        self.done = done;
+        if done < len {
+            return Ok(Progress::More);
+        }
+        if let Some(word) = notify {
+            let tail = tail(process, data, len, last_piece.min(8), tables, dma);
+            tables.notify(target, self.sender(process), span, tail, word);
+        }
+        Ok(Progress::Done(len))
+    }
+}
+
+/// Copies `len` bytes of data, from its byte `start` on, to `at` in the export.
+fn put(
+    process: ProcessId,
+    target: &Target,
+    at: u64,
+    (data, start, len): (OpData, u64, u64),
+    counter: Option<u64>,
+    tables: &mut Tables,
+    dma: &mut dyn Dma,
+) -> Result<(), OpError> {
+    match data {
+        OpData::Inline { slot } => {
+            // Copied out: the pool and the landing both belong to the tables.
+            let mut copy = [0; INLINE_BYTES_MAX];
+            let copy = &mut copy[..len as usize];
+            copy.copy_from_slice(tables.inline.data(slot, start, len as usize));
+            tables.arrived(target, at, Incoming::Bytes(copy), counter, dma)
+        }
+        OpData::Memory { region, from } => {
+            let data = Incoming::Memory { from: RegionRef { process, region }, offset: from + start, len };
+            tables.arrived(target, at, data, counter, dma)
+        }
+    }
+}
+
+/// Reads data of an operation of this node, from byte `at` of it on.
+fn gather(process: ProcessId, data: OpData, at: u64, out: &mut [u8], tables: &Tables, dma: &mut dyn Dma) {
+    match data {
+        OpData::Inline { slot } => out.copy_from_slice(tables.inline.data(slot, at, out.len())),
+        OpData::Memory { region, from } if !out.is_empty() => {
+            dma.gather(RegionRef { process, region }, from + at, out);
+        }
+        OpData::Memory { .. } => {}
+    }
+}
+
+/// The last `bytes` (up to 8) of `len` bytes of data, as a number.
+fn tail(process: ProcessId, data: OpData, len: u64, bytes: u64, tables: &Tables, dma: &mut dyn Dma) -> u64 {
+    let mut tail = [0; 8];
+    gather(process, data, len - bytes, &mut tail[..bytes as usize], tables, dma);
+    u64::from_le_bytes(tail)
 }
 
 /// The last 8 bytes as a number.

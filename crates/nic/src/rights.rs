@@ -122,6 +122,9 @@ pub struct ExportSpec {
     pub notify: bool,
     /// Whether incoming data can be redirected; costs a range table per export.
     pub redirectable: bool,
+    /// Whether it is a ring to which importers append records, and do nothing else. Its memory is
+    /// laid out as `docs/protocol.md` says; redirectable it is not.
+    pub ring: bool,
 }
 
 /// Which node.
@@ -239,6 +242,8 @@ pub struct ImportGrant {
     pub notify: bool,
     /// Whether its incoming data can be redirected.
     pub redirectable: bool,
+    /// Whether it is an append ring.
+    pub ring: bool,
     /// Where it leads.
     pub exporter: Exporter,
 }

@@ -196,6 +196,8 @@ pub struct ExportInfo {
     pub notify: bool,
     /// Incoming data may be redirected.
     pub redirectable: bool,
+    /// It is an append ring.
+    pub ring: bool,
     /// Imports on this node.
     pub local_importers: usize,
     /// Imports on other nodes.

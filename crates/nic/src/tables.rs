@@ -8,12 +8,13 @@ use std::collections::{BTreeMap, VecDeque};
 
 use crate::command::Dma;
 use crate::error::{ImportError, OpError};
-use crate::event::Event;
-use crate::ids::{Cookie, ExportId, ImportId, ProcessId, RegionRef};
+use crate::event::{Event, Sender};
+use crate::ids::{Cookie, ExportId, ImportId, ProcessId, RegionId, RegionRef};
 use crate::limits::{BREAKS_PER_TURN, INLINE_BUFFERS_MAX, INLINE_BYTES_MAX, PROCESSES_MAX, share_allows};
 use crate::local::LocalOp;
 use crate::redirect::Redirector;
 use crate::rights::{Access, ImportSpec, ImportTarget, Owner, ROOT, Rights};
+use crate::ring::{RecordHead, Ring};
 use crate::slab::{Key, Slab};
 use crate::stats::Stats;
 use crate::time::Time;
@@ -43,6 +44,8 @@ pub(crate) struct Process {
     pub(crate) outstanding: usize,
     /// Operations within the node that wait for a long copy before them.
     pub(crate) local: VecDeque<LocalOp>,
+    /// Ranges of its gather-sends that have not ended.
+    pub(crate) ranges: usize,
 }
 
 pub(crate) struct Export {
@@ -56,6 +59,7 @@ pub(crate) struct Export {
     pub(crate) access: Access,
     pub(crate) notify: bool,
     pub(crate) redirector: Option<Box<Redirector>>,
+    pub(crate) ring: Option<Box<Ring>>,
     pub(crate) grants: Vec<Key>,
     pub(crate) local_importers: Vec<(ProcessId, Key)>,
 }
@@ -74,6 +78,8 @@ pub(crate) struct Grant {
     /// A chunk of a send was void or refused: so is the rest of it, or its last byte would appear
     /// before the others.
     pub(crate) skip: bool,
+    /// Appends that found no room, but for those that came before their sender knew of one.
+    pub(crate) refusals: u32,
 }
 
 /// Checked destination of deposits.
@@ -84,7 +90,18 @@ pub(crate) struct Target {
     pub(crate) base: u64,
     pub(crate) len: u64,
     pub(crate) notify: bool,
-    pub(crate) redirectable: bool,
+    pub(crate) arrivals: Arrivals,
+}
+
+/// What becomes of data that arrives at an export.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Arrivals {
+    /// It goes where its sender says.
+    Placed,
+    /// The owner may have named another place.
+    Redirected,
+    /// It goes behind what is there.
+    Appended,
 }
 
 /// Where an import leads.
@@ -107,6 +124,10 @@ pub(crate) struct Import {
     pub(crate) rights: Rights,
     pub(crate) lead: Lead,
     pub(crate) broken: Option<OpError>,
+    /// The export is an append ring.
+    pub(crate) ring: bool,
+    /// As of a grant, for an export of this node.
+    pub(crate) refusals: u32,
 }
 
 /// Something that waits for a node or an export.
@@ -203,6 +224,14 @@ impl Tables {
         }
     }
 
+    /// Ranges of a gather-send are forgotten.
+    pub(crate) fn ranges_ended(&mut self, process: ProcessId, count: usize) {
+        if let Some(process) = self.process_mut(process) {
+            debug_assert!(process.ranges >= count, "each range is counted once");
+            process.ranges = process.ranges.saturating_sub(count);
+        }
+    }
+
     pub(crate) fn complete(&mut self, process: ProcessId, cookie: Cookie, result: Result<u64, OpError>) {
         if self.process(process).is_some() {
             self.events.push_back(Event::Completion { process, cookie, result });
@@ -263,7 +292,11 @@ impl Tables {
             base: export.offset,
             len: export.len,
             notify: export.notify,
-            redirectable: export.redirector.is_some(),
+            arrivals: match (&export.redirector, &export.ring) {
+                (None, None) => Arrivals::Placed,
+                (Some(_), _) => Arrivals::Redirected,
+                (None, Some(_)) => Arrivals::Appended,
+            },
         })
     }
 
@@ -386,10 +419,14 @@ impl Tables {
         dma: &mut dyn Dma,
     ) -> Result<(), OpError> {
         let len = data.len();
-        self.stats.bytes_deposited += len;
-        if !target.redirectable {
-            data.put(0, len, target.memory, target.base + offset, dma);
-            return Ok(());
+        match target.arrivals {
+            Arrivals::Placed => {
+                self.stats.bytes_deposited += len;
+                data.put(0, len, target.memory, target.base + offset, dma);
+                return Ok(());
+            }
+            Arrivals::Redirected => self.stats.bytes_deposited += len,
+            Arrivals::Appended => return Err(OpError::AppendOnly),
         }
         let Some(export) = self.exports.get_mut(target.export) else { return Err(OpError::Revoked) };
         let owner = export.owner;
@@ -401,6 +438,38 @@ impl Tables {
         self.stats.bytes_redirected += pieces.redirected_bytes;
         for (redirect, cookie, report) in pieces.done {
             self.events.push_back(Event::RedirectDone { process: owner, cookie, redirect, report });
+        }
+        Ok(())
+    }
+}
+
+/// A record on its way into a ring.
+pub(crate) struct Appended<'a> {
+    pub(crate) from: Sender,
+    pub(crate) word: u64,
+    pub(crate) notify: bool,
+    /// How many refusals its sender knows of, and how many there were.
+    pub(crate) refusals: (u32, u32),
+    pub(crate) data: &'a [u8],
+}
+
+impl Tables {
+    /// Puts a record into a ring, unless one of its sender was refused that the sender does not
+    /// know of: then it would overtake that one. Whoever gets [`OpError::RingFull`] for a record
+    /// that is not such a one counts a refusal.
+    pub(crate) fn append(&mut self, target: &Target, record: &Appended<'_>, dma: &mut dyn Dma) -> Result<(), OpError> {
+        let ring = self.exports.get_mut(target.export).and_then(|export| export.ring.as_deref_mut());
+        let Some(ring) = ring else { return Err(OpError::NotAppendable) };
+        let head = RecordHead { len: record.data.len() as u32, from: record.from, word: record.word };
+        let (known, were) = record.refusals;
+        if known != were {
+            return Err(ring.refuse(target, head.record_bytes(), dma));
+        }
+        let offset = ring.append(target, head, record.data, dma)?;
+        self.stats.bytes_deposited += record.data.len() as u64;
+        if record.notify {
+            let (tail, len) = (crate::local::tail_of(record.data), record.data.len() as u64);
+            self.notify(target, record.from, (offset, len), tail, record.word);
         }
         Ok(())
     }
@@ -434,6 +503,23 @@ impl Incoming<'_> {
             }
         }
     }
+}
+
+/// Where the data of an operation of this node is.
+#[derive(Clone, Copy)]
+pub(crate) enum OpData {
+    /// In the inline pool.
+    Inline {
+        /// Its buffer.
+        slot: u32,
+    },
+    /// In memory of the process.
+    Memory {
+        /// Its region.
+        region: RegionId,
+        /// First byte.
+        from: u64,
+    },
 }
 
 /// Inline data of sends, from the command until the acknowledgement.
@@ -541,7 +627,7 @@ mod tests {
         let mut tables = Tables::default();
         let id = ProcessId::new(0, 1);
         let (imports, local) = (Slab::default(), VecDeque::new());
-        tables.processes.push(Some(Process { id, uid: 1, imports, exports: 0, outstanding: 0, local }));
+        tables.processes.push(Some(Process { id, uid: 1, imports, exports: 0, outstanding: 0, local, ranges: 0 }));
         let count = 3 * BREAKS_PER_TURN;
         let new = || Import {
             export: ExportId { slot: 0, generation: 1 },
@@ -549,6 +635,8 @@ mod tests {
             rights: Rights::READ,
             lead: Lead::Local { position: 0 },
             broken: None,
+            ring: false,
+            refusals: 0,
         };
         let keys: Vec<Key> = (0..count).map(|_| tables.process_mut(id).expect("there").imports.insert(new())).collect();
         tables.break_imports(keys.iter().map(|key| (id, *key)).collect(), OpError::Revoked);

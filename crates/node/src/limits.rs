@@ -11,6 +11,8 @@ pub const RING_BATCH: usize = 32;
 /// Pages of its own that a command may name for the price of one command: the node looks whether
 /// each is pinned.
 pub const RING_WORK_PAGES: u64 = 512;
+/// Ranges of a gather-send for the price of one command: the node copies each by itself.
+pub const RING_WORK_RANGES: u64 = 32;
 /// Looks at a ring in vain before it is looked at only now and then.
 pub const RING_QUIET_POLLS: u32 = 256;
 /// Steps between two looks at quiet rings: adds some microseconds to the first command after a

@@ -204,6 +204,7 @@ fn a_user_that_takes_all_it_gets_locks_nobody_out() {
                         access: Access::Anyone,
                         notify: false,
                         redirectable: true,
+                        ring: false,
                         mappable: false,
                     },
                 };
@@ -655,6 +656,7 @@ fn call(noise: &mut Noise, ids: &[u64]) -> Call {
             },
             notify: noise.one_in(2),
             redirectable: noise.one_in(2),
+            ring: noise.one_in(3),
             mappable: noise.one_in(2),
         },
         8 => Call::Unexport { export: id(noise), moving: noise.one_in(2) },

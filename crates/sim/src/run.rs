@@ -128,6 +128,7 @@ impl Cluster {
             access: Access::Anyone,
             notify: true,
             redirectable: false,
+            ring: false,
         };
         self.export(proc, region, spec, None).then_some(proc)
     }

@@ -140,6 +140,7 @@ impl Cluster {
             access,
             notify,
             redirectable,
+            ring: false,
         };
         self.export(proc, region, spec, users);
     }

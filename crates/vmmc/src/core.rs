@@ -16,7 +16,7 @@ use crate::pins::Pins;
 use crate::redirection::Redirects;
 use crate::regions::Regions;
 use crate::session::NodeIdentity;
-use crate::slots::{Hold, Slots};
+use crate::slots::{Appending, Hold, Slots};
 use crate::staging::Staging;
 use crate::waiting::{Waiting, wait_sliced};
 use std::cell::{Cell, RefCell};
@@ -351,9 +351,9 @@ impl Core {
     /// Gives back what a finished command used.
     pub(crate) fn release(&self, hold: Hold) {
         match hold {
-            Hold::Chunk(chunk) => self.staging.give_back(chunk),
+            Hold::Chunk(chunk) | Hold::Append(Appending { chunk: Some(chunk), .. }) => self.staging.give_back(chunk),
             Hold::Pages(pages) => self.pins.release(pages),
-            Hold::Nothing | Hold::Memory(_) => {}
+            Hold::Nothing | Hold::Memory(_) | Hold::Append(_) => {}
         }
         if self.waiting.is_starving() {
             self.kick();

@@ -378,7 +378,7 @@ impl Shared {
         command
     }
 
-    fn post(&self, command: &RawCommand, inline: &[u8], limit: &Limit<'_>) -> Result<(), TransferError> {
+    pub(crate) fn post(&self, command: &RawCommand, inline: &[u8], limit: &Limit<'_>) -> Result<(), TransferError> {
         self.posted.store(true, Ordering::Relaxed);
         let asked = || self.core.usable().is_ok() && self.core.waiting.waiter.send_now(&Direct::Request(command));
         if command.op.is_request() && asked() {
@@ -388,7 +388,12 @@ impl Shared {
         self.core.post(command, inline, limit).map_err(|end| self.end(end, limit.waited()))
     }
 
-    fn post_unattended(&self, command: &mut RawCommand, hold: Hold, limit: &Limit<'_>) -> Result<(), TransferError> {
+    pub(crate) fn post_unattended(
+        &self,
+        command: &mut RawCommand,
+        hold: Hold,
+        limit: &Limit<'_>,
+    ) -> Result<(), TransferError> {
         let cookie = self.reserve(hold, limit)?;
         self.core.slots.leave(cookie, self.id);
         command.cookie = cookie;
@@ -404,7 +409,7 @@ impl Shared {
         self.post_answered_with(command, &[], hold, limit)
     }
 
-    fn post_answered_with(
+    pub(crate) fn post_answered_with(
         &self,
         command: &mut RawCommand,
         inline: &[u8],
@@ -437,7 +442,7 @@ impl Shared {
     }
 
     /// A chunk of staging memory; waits for one.
-    fn chunk(&self, len: u64, limit: &Limit<'_>) -> Result<(Arc<Registered>, Chunk), TransferError> {
+    pub(crate) fn chunk(&self, len: u64, limit: &Limit<'_>) -> Result<(Arc<Registered>, Chunk), TransferError> {
         let memory = self.staging(limit)?;
         let take = || self.core.staging.take(len, &self.share);
         let chunk = self.core.wait_resource(limit, take).map_err(|end| self.end(end, limit.waited()))?;
@@ -457,7 +462,7 @@ impl Shared {
         Ok(staging.memory.get_or_init(|| made).clone())
     }
 
-    fn no_staging(&self, error: BufferError) -> TransferError {
+    pub(crate) fn no_staging(&self, error: BufferError) -> TransferError {
         TransferError::Staging { import: self.label.clone(), error: Box::new(error) }
     }
 }

@@ -388,6 +388,20 @@ pub enum TransferError {
         /// The bound.
         max: u64,
     },
+    /// The ring has no room for a record, or not for one of this process.
+    #[error(
+        "import {import}: the ring has no room for {needed} bytes more: {free} of {size} are free, and a process has no more in it unread than are free; append again when its owner has taken some"
+    )]
+    Full {
+        /// The import.
+        import: String,
+        /// Bytes that the record takes.
+        needed: u64,
+        /// Bytes free.
+        free: u64,
+        /// Bytes of the ring.
+        size: u64,
+    },
     /// The deadline passed. The transfer may still happen.
     #[error(
         "import {import}: not complete after {after_ms} ms, and may still happen; give it more time or check the other side with `vmmc ping`"
@@ -444,6 +458,12 @@ pub enum AccessError {
     Misaligned {
         /// The offset.
         offset: u64,
+    },
+    /// A ring does not hold a record where one must be.
+    #[error("there is no record at byte {at} of the ring: this process has written into it; make the ring anew")]
+    NoRecord {
+        /// Bytes of records before it.
+        at: u64,
     },
     /// The memory belongs to the session of the parent process.
     #[error(

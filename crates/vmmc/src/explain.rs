@@ -100,7 +100,7 @@ impl fmt::Display for Explanation {
 
 fn advice(why: NotMapped) -> Option<&'static str> {
     Some(match why {
-        NotMapped::OtherNode => return None,
+        NotMapped::OtherNode | NotMapped::Ring => return None,
         NotMapped::Redirectable => "export it without redirection",
         NotMapped::SharesPages => "export memory that the library allocates, or whole pages",
         NotMapped::NoReadRight => "import with the read right too",

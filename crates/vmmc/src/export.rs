@@ -55,6 +55,7 @@ pub struct ExportBuilder {
     notify: bool,
     redirectable: bool,
     mappable: bool,
+    ring: bool,
 }
 
 /// How an ended export was made unreachable.
@@ -79,6 +80,7 @@ impl ExportBuilder {
             notify: false,
             redirectable: false,
             mappable: true,
+            ring: false,
         }
     }
 
@@ -121,6 +123,12 @@ impl ExportBuilder {
         self
     }
 
+    /// An append ring.
+    pub(crate) fn ring(mut self) -> Self {
+        (self.ring, self.rights, self.mappable) = (true, Rights::WRITE, false);
+        self
+    }
+
     /// Makes the export. Its memory is reserved now: a shortage is an error here and never a signal
     /// later.
     ///
@@ -143,6 +151,7 @@ impl ExportBuilder {
             access: self.access.clone(),
             notify: self.notify,
             redirectable: self.redirectable,
+            ring: self.ring,
             mappable: self.mappable,
         };
         let export = match core.call(call, &[], deadline) {

@@ -14,7 +14,7 @@ use crate::session::Session;
 use crate::staging::Share;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 use vmmc_host::abi::{GateState, RawNotification};
 use vmmc_host::control::{Answer, Call, Grant, Moved, NotMapped, Owner, What, timeout_ms};
@@ -59,6 +59,10 @@ pub(crate) struct Shared {
     pub(crate) rights: Rights,
     pub(crate) notify: bool,
     redirectable: bool,
+    /// The export is an append ring: no offset of it is within reach.
+    pub(crate) ring: bool,
+    /// Appends that were refused, as far as their callers have heard.
+    pub(crate) refusals: Arc<AtomicU32>,
     sealed: bool,
     owner: u32,
     node: String,
@@ -225,6 +229,8 @@ impl Import {
             rights,
             notify: grant.notify,
             redirectable: grant.redirectable,
+            ring: grant.ring,
+            refusals: Arc::default(),
             sealed: grant.sealed,
             owner: grant.owner,
             node: grant.node,
@@ -526,13 +532,22 @@ impl Shared {
     pub(crate) fn check(&self, needed: Rights, offset: u64, len: u64) -> Result<(), TransferError> {
         self.check_right(needed)?;
         match offset.checked_add(len) {
-            Some(end) if end <= self.len => Ok(()),
+            Some(end) if end <= self.reach() => Ok(()),
             _ => Err(self.out_of_bounds(offset, len)),
         }
     }
 
+    /// Bytes that have an offset for transfers.
+    #[inline]
+    fn reach(&self) -> u64 {
+        if self.ring { 0 } else { self.len }
+    }
+
     #[cold]
     fn out_of_bounds(&self, offset: u64, len: u64) -> TransferError {
+        if self.ring {
+            return TransferError::Engine { import: self.label.clone(), error: OpError::AppendOnly };
+        }
         TransferError::OutOfBounds { import: self.label.clone(), offset, len, size: self.len }
     }
 
@@ -549,7 +564,7 @@ impl Shared {
     }
 
     #[inline]
-    fn check_right(&self, needed: Rights) -> Result<(), TransferError> {
+    pub(crate) fn check_right(&self, needed: Rights) -> Result<(), TransferError> {
         if self.rights.contains(needed) { Ok(()) } else { Err(self.no_right(needed)) }
     }
 
@@ -599,6 +614,7 @@ impl Shared {
             OpError::NoRight { needed } => TransferError::NoRight { import, needed, granted: self.rights },
             OpError::Misaligned { offset, .. } => TransferError::Misaligned { import, offset },
             OpError::TooFragmented { max } => TransferError::TooFragmented { import, max },
+            OpError::RingFull { needed, free, size } => TransferError::Full { import, needed, free, size },
             error => TransferError::Engine { import, error },
         }
     }

@@ -204,7 +204,7 @@ impl Kind for TransferError {
             TransferError::ForeignBuffer { .. } => ErrorKind::Foreign,
             TransferError::NoRight { .. } => ErrorKind::NoRight,
             TransferError::Misaligned { .. } => ErrorKind::Misaligned,
-            TransferError::TooFragmented { .. } => ErrorKind::Full,
+            TransferError::TooFragmented { .. } | TransferError::Full { .. } => ErrorKind::Full,
             TransferError::TimedOut { .. } => ErrorKind::TimedOut,
             TransferError::Staging { error, .. } => error.kind(),
             TransferError::Forked { .. } => ErrorKind::Forked,
@@ -229,6 +229,7 @@ impl Kind for AccessError {
         match self {
             AccessError::OutOfBounds { .. } => ErrorKind::OutOfBounds,
             AccessError::Misaligned { .. } => ErrorKind::Misaligned,
+            AccessError::NoRecord { .. } => ErrorKind::Invalid,
             AccessError::Forked { .. } => ErrorKind::Forked,
         }
     }

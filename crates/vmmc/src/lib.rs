@@ -63,6 +63,8 @@
 //! | move data from and to any memory without a copy on the way | [`Import::send_pinned`], [`Import::fetch_pinned`], [`Session::lend`], [`Session::forget`] |
 //! | not wait | [`Import::send_async`], [`Transfer`]; [`Import::send_pinned_async`], [`Import::fetch_pinned_async`] |
 //! | sleep until something comes | [`Export::wait_notification`], [`Session::on_notification`], [`Session::event_fd`] |
+//! | write many places at once | [`Import::gather_send`] |
+//! | take records from many senders | [`Session::ring`], [`Import::append`] |
 //! | decide late where data goes | [`Export::redirect`] |
 //! | store without calls | [`Import::bind`] |
 //! | run as one of many | the crate `vmmc-job` |
@@ -78,6 +80,7 @@ pub mod counters {}
 #[doc = include_str!("../../../docs/memory-model.md")]
 pub mod memory_model {}
 
+mod append;
 mod attach;
 mod binding;
 mod buffer;
@@ -88,6 +91,7 @@ mod engine;
 mod error;
 mod explain;
 mod export;
+mod gather_send;
 mod hub;
 mod import;
 mod imports;
@@ -104,6 +108,7 @@ mod pinned_transfer;
 mod pins;
 mod redirection;
 mod regions;
+mod ring;
 mod session;
 mod slots;
 mod staging;
@@ -113,6 +118,7 @@ mod trace;
 mod transfer;
 mod waiting;
 
+pub use append::AppendOptions;
 pub use binding::{BindOptions, Binding};
 pub use buffer::Buffer;
 pub use error::{
@@ -128,6 +134,7 @@ pub use pinned_table::PinnedTable;
 pub use pinned_transfer::{Lent, PinnedFetch, PinnedSend};
 pub use pins::PinOptions;
 pub use redirection::{Redirection, RedirectionReport};
+pub use ring::{Record, Ring, RingBuilder};
 pub use session::{Limits, NodeIdentity, Session, SessionBuilder};
 pub use stats::SessionStats;
 #[doc(hidden)]
@@ -152,6 +159,7 @@ const _: () = {
     check::<PinnedSend<'static>>();
     check::<PinnedFetch>();
     check::<Binding<'static>>();
+    check::<Ring>();
     check::<Redirection>();
     check::<HandlerGuard>();
 };

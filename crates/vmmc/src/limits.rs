@@ -40,6 +40,12 @@ pub const STAGING_SHARE: u32 = 2;
 /// Largest memory kept for the next long notified send, bytes; longer ones allocate each time.
 pub const LONG_SEND_KEPT_MAX: u64 = 16 << 20;
 
+/// First pause of an append that finds no room in its ring: about the time in which an owner that
+/// is at it takes some records.
+pub const FULL_RETRY_MIN: Duration = Duration::from_micros(20);
+/// Longest such pause: it doubles each time, so that an owner which does not read costs little.
+pub const FULL_RETRY_MAX: Duration = Duration::from_millis(2);
+
 /// Pages of the caller's memory that a session keeps pinned unless told otherwise: 64 MiB, less
 /// where RLIMIT_MEMLOCK is lower.
 pub const PINNED_PAGES_DEFAULT: usize = 16_384;

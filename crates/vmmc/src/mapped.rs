@@ -234,6 +234,20 @@ impl Mapped {
         })?
     }
 
+    /// Deliberate update of several places, in turn, behind one look at the gate.
+    pub(crate) fn send_pieces(&self, pieces: &[(u64, &[u8])]) -> Result<(), Fault> {
+        self.through(|count: Meter<'_>| {
+            let mut bytes = 0;
+            for (offset, data) in pieces {
+                self.store(data.len() as u64, |how| self.region.write_by(how, *offset, data))?;
+                self.hot.trace(Op::Send, data.as_ptr() as usize, data.len() as u64);
+                bytes += data.len() as u64;
+            }
+            count.sent(bytes);
+            Ok(())
+        })?
+    }
+
     /// Deliberate update from a region.
     pub(crate) fn send_region(&self, offset: u64, from: &Region, from_offset: u64, len: u64) -> Result<(), Fault> {
         self.through(|count: Meter<'_>| {

@@ -17,6 +17,7 @@ use crate::notification::{HandlerGuard, Notification};
 use crate::pinned_table::PinnedTable;
 use crate::pinned_transfer::Lent;
 use crate::pins::PinOptions;
+use crate::ring::{Ring, RingBuilder};
 use crate::stats::SessionStats;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
@@ -373,6 +374,12 @@ impl Session {
     /// Exports a region.
     pub fn export_region(&self, region: Region) -> ExportBuilder {
         ExportBuilder::new(self.clone(), Source::Region(region))
+    }
+
+    /// A ring that holds `bytes` of records (a multiple of 8, from 8 KiB to 4 MiB), to which others
+    /// append.
+    pub fn ring(&self, bytes: u64) -> RingBuilder {
+        RingBuilder::new(self.export(Ring::export_bytes(bytes)))
     }
 
     /// Imports by name.

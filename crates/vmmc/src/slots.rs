@@ -8,7 +8,7 @@
 use crate::limits::TRANSFERS_MAX;
 use crate::regions::Registered;
 use crate::staging::Chunk;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use vmmc_host::abi::{COOKIE_REDIRECT, COOKIE_SEND_FAILED, Completion};
 use vmmc_nic::OpError;
@@ -23,6 +23,31 @@ pub(crate) enum Hold {
     Chunk(Chunk),
     /// Pinned pages of the caller's own memory.
     Pages(Pages),
+    /// Of an append.
+    Append(Appending),
+}
+
+/// What an append uses, and what its import learns when it is refused.
+pub(crate) struct Appending {
+    /// Its data, if that is not in the command.
+    pub(crate) chunk: Option<Chunk>,
+    /// Refusals that its import's appends carry from then on: one more than this one did. Only
+    /// when the caller hears of it: an append that the caller makes before must not overtake this
+    /// one.
+    pub(crate) refusals: Arc<AtomicU32>,
+    /// What this one carried.
+    pub(crate) known: u32,
+}
+
+impl Hold {
+    /// The caller hears how the command ended, or wants to hear no more.
+    fn note(&self, result: &Result<u64, OpError>) {
+        if let (Hold::Append(append), Err(OpError::RingFull { .. })) = (self, result) {
+            let (known, next) = (append.known, append.known.wrapping_add(1));
+            // Those that were under way with it carried the same number.
+            let _ = append.refusals.compare_exchange(known, next, Ordering::AcqRel, Ordering::Relaxed);
+        }
+    }
 }
 
 /// The slots of a session.
@@ -111,6 +136,7 @@ impl Slots {
         let mut used = slot.lock();
         let Phase::Done(result) = used.phase else { unreachable!("done was set with the phase") };
         let hold = self.free(cookie, &mut used);
+        hold.note(&result);
         Some((result, hold))
     }
 
@@ -118,7 +144,11 @@ impl Slots {
     pub(crate) fn abandon(&self, cookie: u64) -> Hold {
         let mut used = self.at(cookie).lock();
         match used.phase {
-            Phase::Done(_) => self.free(cookie, &mut used),
+            Phase::Done(result) => {
+                let hold = self.free(cookie, &mut used);
+                hold.note(&result);
+                hold
+            }
             _ => {
                 used.phase = Phase::Unattended(None);
                 Hold::Nothing
@@ -142,8 +172,10 @@ impl Slots {
                 nothing
             }
             Phase::Unattended(import) => {
+                let hold = self.free(completion.cookie, &mut used);
+                hold.note(&result);
                 let failed = import.and_then(|import| Some((import, result.err()?)));
-                Finished { failed, hold: self.free(completion.cookie, &mut used) }
+                Finished { failed, hold }
             }
             Phase::Free | Phase::Done(_) => nothing,
         }

@@ -290,11 +290,11 @@ impl Import {
         })
     }
 
-    fn done(&self, bytes: u64) -> Transfer {
+    pub(crate) fn done(&self, bytes: u64) -> Transfer {
         Transfer { shared: self.shared.clone(), state: State::Done(Ok(bytes)) }
     }
 
-    fn pending(&self, ticket: Ticket) -> Transfer {
+    pub(crate) fn pending(&self, ticket: Ticket) -> Transfer {
         Transfer { shared: self.shared.clone(), state: State::Pending(ticket) }
     }
 }

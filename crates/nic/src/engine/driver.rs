@@ -14,6 +14,7 @@ use crate::limits::{
 use crate::local::in_bounds;
 use crate::redirect::{Advance, Redirector, Wanted, redirect_id};
 use crate::rights::{Access, ExportSpec, Exporter, ImportGrant, ImportSpec, ImportTarget, NodeSpec};
+use crate::ring::{self, Ring};
 use crate::slab::{Key, Slab};
 use crate::tables::{Export, Import, Lead, Process, Wait, WaitAt, WaitFor};
 use crate::time::Time;
@@ -48,6 +49,7 @@ impl Engine {
             exports: 0,
             outstanding: 0,
             local: std::collections::VecDeque::new(),
+            ranges: 0,
         });
         Ok(id)
     }
@@ -70,7 +72,7 @@ impl Engine {
         // From here on no event reaches the process.
         let Some(entry) = self.tables.processes.get_mut(process.slot()).and_then(Option::take) else { return };
         for op in entry.local {
-            if let crate::local::LocalKind::SendInline { slot, .. } = op.kind {
+            if let Some(slot) = op.kind.inline_slot() {
                 self.tables.inline.release(slot);
             }
         }
@@ -127,6 +129,7 @@ impl Engine {
             access: spec.access,
             notify: spec.notify,
             redirector: spec.redirectable.then(Box::<Redirector>::default),
+            ring: spec.ring.then(Box::<Ring>::default),
             grants: Vec::new(),
             local_importers: Vec::new(),
         });
@@ -158,6 +161,9 @@ impl Engine {
         }
         if spec.rights.is_empty() {
             return Err(ExportError::NoRights);
+        }
+        if spec.ring {
+            ring::check(spec)?;
         }
         if let Access::Users(users) = &spec.access {
             if users.len() > ACCESS_USERS_MAX {
@@ -262,6 +268,8 @@ impl Engine {
             rights,
             lead: Lead::Pending(0),
             broken: None,
+            ring: false,
+            refusals: 0,
         });
         let node = spec.node.clone();
         let what = WaitFor::Import { process, import, spec };
@@ -335,11 +343,13 @@ impl Engine {
             rights,
             notify: export.notify,
             redirectable: export.redirector.is_some(),
+            ring: export.ring.is_some(),
             exporter: Exporter::Local { process: export.owner, region: export.memory.region, offset: export.offset },
         };
         let len = export.len;
         if let Some(entry) = self.tables.import_mut(process, import) {
-            *entry = Import { export: grant.export, len, rights, lead: Lead::Local { position }, broken: None };
+            let (export, ring, lead) = (grant.export, grant.ring, Lead::Local { position });
+            *entry = Import { export, len, rights, lead, broken: None, ring, refusals: 0 };
         }
         self.tables.events.push_back(Event::ImportDone { process, cookie, result: Ok(grant) });
     }

@@ -126,6 +126,7 @@ impl Engine {
             rights: export.rights,
             notify: export.notify,
             redirectable: export.redirector.is_some(),
+            ring: export.ring.is_some(),
             local_importers: export.local_importers.len(),
             remote_importers: export.grants.len(),
         })

@@ -6,11 +6,15 @@ use super::{Engine, Transmit};
 use crate::command::{Command, Dma, Source};
 use crate::error::{Busy, OpError};
 use crate::ids::ProcessId;
-use crate::limits::{INLINE_BYTES_MAX, PACKET_BYTES_MIN, PROCESS_OPS_MAX, QUEUE_OPS_MAX};
+use crate::limits::{
+    APPEND_BYTES_MAX, INLINE_BUFFERS_MAX, INLINE_BYTES_MAX, PACKET_BYTES_MIN, PROCESS_OPS_MAX, PROCESS_RANGES_MAX,
+    QUEUE_OPS_MAX,
+};
 use crate::local::{LocalKind, LocalOp, Progress, has_right, in_bounds};
+use crate::ranges::{self, Ranges};
 use crate::rights::Rights;
 use crate::session::{Op, OpKind};
-use crate::tables::{Import, Lead, Tables, Via};
+use crate::tables::{Import, Lead, OpData, Tables, Via};
 use crate::time::Time;
 use crate::wire::chunk::{ATOMIC_REQUEST_BYTES, FETCH_REQUEST_BYTES, WRITE_BYTES};
 use std::net::SocketAddr;
@@ -69,7 +73,9 @@ impl Engine {
             }
             Command::Fetch { .. } => FETCH_REQUEST_BYTES,
             Command::Atomic { .. } => ATOMIC_REQUEST_BYTES,
-            Command::Send { .. } | Command::Flush { .. } => return None,
+            Command::Send { .. } | Command::GatherSend { .. } | Command::Append { .. } | Command::Flush { .. } => {
+                return None;
+            }
         };
         self.count_lone();
         let entry = self.tables.process(process)?;
@@ -91,7 +97,7 @@ impl Engine {
             let len = session.write_send(now, grant, offset, data, buf);
             send(to, &buf[..len]);
             let slot = self.tables.inline.put(process, data).expect("there was room");
-            let kind = OpKind::SendInline { slot, notify: None, counter: None };
+            let kind = OpKind::Send { data: OpData::Inline { slot }, notify: None, counter: None };
             session.note_send(now, Op::new(origin, None, (offset, data.len() as u64), kind));
             len
         } else {
@@ -123,11 +129,14 @@ impl Engine {
             self.tables.stats.busy += 1;
             return Err(Busy { queued: queued as u64 });
         }
+        let ranges = take_ranges(process, &command, &mut self.tables)?;
         let Some((offset, len, kind)) = op_kind(process, &command, &mut self.tables) else {
+            self.tables.ranges_ended(process, ranges.as_ref().map_or(0, |ranges| ranges.count()));
             self.tables.stats.busy += 1;
-            return Err(Busy { queued: crate::limits::INLINE_BUFFERS_MAX as u64 });
+            return Err(Busy { queued: INLINE_BUFFERS_MAX as u64 });
         };
-        session.enqueue(Op::new((process, command.import(), grant), command.cookie(), (offset, len), kind));
+        let op = Op::new((process, command.import(), grant), command.cookie(), (offset, len), kind);
+        session.enqueue(Op { ranges, ..op });
         if let Some(process) = self.tables.process_mut(process) {
             process.outstanding += 1;
         }
@@ -143,23 +152,17 @@ impl Engine {
         }
         let (import, cookie) = (command.import(), command.cookie());
         let export = self.tables.import_mut(process, import.to_u64()).map_or(0, |import| import.export.to_u64());
-        let (offset, kind) = match command {
-            Command::Send { offset, source, notify, counter, .. } => match source {
-                Source::Inline(data) => {
-                    let Some(slot) = self.tables.inline.put(process, data) else {
-                        return Err(Busy { queued: crate::limits::INLINE_BUFFERS_MAX as u64 });
-                    };
-                    (offset, LocalKind::SendInline { slot, len: data.len() as u64, notify, counter })
-                }
-                Source::Region { region, offset: from, len } => {
-                    (offset, LocalKind::Send { region, from, len, notify, counter })
-                }
-            },
-            Command::Fetch { offset, len, region, region_offset, .. } => {
-                (offset, LocalKind::Fetch { region, to: region_offset, len })
-            }
-            Command::Atomic { offset, op, .. } => (offset, LocalKind::Atomic(op)),
-            Command::Flush { .. } => (0, LocalKind::Flush),
+        let ranges = take_ranges(process, &command, &mut self.tables)?;
+        let Some((offset, len, kind)) = op_kind(process, &command, &mut self.tables) else {
+            self.tables.ranges_ended(process, ranges.as_ref().map_or(0, |ranges| ranges.count()));
+            return Err(Busy { queued: INLINE_BUFFERS_MAX as u64 });
+        };
+        let kind = match kind {
+            OpKind::Send { data, notify, counter } => LocalKind::Send { data, len, notify, counter, ranges },
+            OpKind::Append { data, word, notify, refusals } => LocalKind::Append { data, len, word, notify, refusals },
+            OpKind::Fetch { region, to } => LocalKind::Fetch { region, to, len },
+            OpKind::Atomic(op) => LocalKind::Atomic(op),
+            OpKind::Flush | OpKind::GiveBack => LocalKind::Flush,
         };
         let mut op = LocalOp { import, export, offset, cookie, kind, done: 0 };
         self.tables.stats.local_ops += 1;
@@ -185,8 +188,11 @@ impl Engine {
             Ok(Progress::Done(value)) => Ok(value),
             Err(why) => Err(why),
         };
-        if let LocalKind::SendInline { slot, .. } = op.kind {
+        if let Some(slot) = op.kind.inline_slot() {
             self.tables.inline.release(slot);
+        }
+        if let LocalKind::Send { ranges: Some(ranges), .. } = &op.kind {
+            self.tables.ranges_ended(process, ranges.count());
         }
         self.tables.op_ended(process);
         match (result, op.cookie) {
@@ -229,15 +235,25 @@ fn check(import: &Import, command: &Command<'_>) -> Result<(), OpError> {
         Command::Send { offset, source, counter, .. } => {
             has_right(import.rights, Rights::WRITE)?;
             in_bounds(offset, source.len(), import.len)?;
-            match source {
-                Source::Inline(data) if data.len() > INLINE_BYTES_MAX => {
-                    let (len, max) = (data.len() as u64, INLINE_BYTES_MAX as u64);
-                    return Err(OpError::InlineTooLong { len, max });
-                }
-                Source::Region { offset, len, .. } => in_bounds(offset, len, u64::MAX)?,
-                Source::Inline(_) => {}
-            }
+            check_source(&source)?;
             counter.map_or(Ok(()), |counter| in_bounds(counter, 8, import.len))
+        }
+        Command::GatherSend { ranges, source, counter, .. } => {
+            has_right(import.rights, Rights::WRITE)?;
+            ranges::check(ranges, source.len(), import.len)?;
+            check_source(&source)?;
+            counter.map_or(Ok(()), |counter| in_bounds(counter, 8, import.len))
+        }
+        Command::Append { source, .. } => {
+            has_right(import.rights, Rights::WRITE)?;
+            if !import.ring {
+                return Err(OpError::NotAppendable);
+            }
+            let (len, max) = (source.len(), APPEND_BYTES_MAX as u64);
+            if len > max {
+                return Err(OpError::RecordTooLong { len, max });
+            }
+            check_source(&source)
         }
         Command::Fetch { offset, len, region_offset, .. } => {
             has_right(import.rights, Rights::READ)?;
@@ -252,19 +268,54 @@ fn check(import: &Import, command: &Command<'_>) -> Result<(), OpError> {
     }
 }
 
-/// What a remote command becomes; `None`: no buffer for its inline data.
+/// Checks what does not depend on the import.
+#[inline]
+fn check_source(source: &Source<'_>) -> Result<(), OpError> {
+    match *source {
+        Source::Inline(data) if data.len() > INLINE_BYTES_MAX => {
+            Err(OpError::InlineTooLong { len: data.len() as u64, max: INLINE_BYTES_MAX as u64 })
+        }
+        Source::Region { offset, len, .. } => in_bounds(offset, len, u64::MAX),
+        Source::Inline(_) => Ok(()),
+    }
+}
+
+/// Takes over the ranges of a gather-send, if the process may have so many more.
+#[inline]
+fn take_ranges(process: ProcessId, command: &Command<'_>, tables: &mut Tables) -> Result<Option<Box<Ranges>>, Busy> {
+    let Command::GatherSend { ranges, .. } = command else { return Ok(None) };
+    let Some(entry) = tables.process_mut(process) else { return Ok(None) };
+    if entry.ranges + ranges.len() > PROCESS_RANGES_MAX {
+        tables.stats.busy += 1;
+        return Err(Busy { queued: PROCESS_RANGES_MAX as u64 });
+    }
+    entry.ranges += ranges.len();
+    Ok(Some(Box::new(Ranges::new(ranges))))
+}
+
+/// Where data is until the operation ends; `None`: no buffer for it.
+#[inline]
+fn op_data(process: ProcessId, source: &Source<'_>, tables: &mut Tables) -> Option<OpData> {
+    Some(match *source {
+        Source::Inline(data) => OpData::Inline { slot: tables.inline.put(process, data)? },
+        Source::Region { region, offset: from, .. } => OpData::Memory { region, from },
+    })
+}
+
+/// Offset, length and kind of what a command becomes; `None`: no buffer for its inline data.
 #[inline]
 fn op_kind(process: ProcessId, command: &Command<'_>, tables: &mut Tables) -> Option<(u64, u64, OpKind)> {
     Some(match *command {
-        Command::Send { offset, source, notify, counter, .. } => match source {
-            Source::Inline(data) => {
-                let slot = tables.inline.put(process, data)?;
-                (offset, data.len() as u64, OpKind::SendInline { slot, notify, counter })
-            }
-            Source::Region { region, offset: from, len } => {
-                (offset, len, OpKind::Send { region, from, notify, counter })
-            }
-        },
+        Command::Send { offset, source, notify, counter, .. } => {
+            (offset, source.len(), OpKind::Send { data: op_data(process, &source, tables)?, notify, counter })
+        }
+        Command::GatherSend { source, notify, counter, .. } => {
+            (0, source.len(), OpKind::Send { data: op_data(process, &source, tables)?, notify, counter })
+        }
+        Command::Append { source, word, notify, refusals, .. } => {
+            let data = op_data(process, &source, tables)?;
+            (0, source.len(), OpKind::Append { data, word, notify, refusals })
+        }
         Command::Fetch { offset, len, region, region_offset, .. } => {
             (offset, len, OpKind::Fetch { region, to: region_offset })
         }

@@ -107,7 +107,7 @@ impl Session {
     /// The other side has processed a chunk.
     fn chunk_delivered(&mut self, body: Body, tables: &mut Tables) {
         match body {
-            Body::Write { op, .. } => self.op_chunk_delivered(op, true, tables),
+            Body::Write { op, .. } | Body::Append { op, .. } => self.op_chunk_delivered(op, true, tables),
             Body::Flush { op } | Body::GiveBack { op } => self.op_chunk_delivered(op, true, tables),
             // These end with their answer.
             Body::FetchRequest { op } | Body::AtomicRequest { op } => {

@@ -21,10 +21,11 @@ use crate::error::OpError;
 use crate::ids::{Cookie, ImportId, ProcessId, RegionId};
 use crate::intervals::IntervalSet;
 use crate::limits::{REMOTE_WAITS_PER_PEER_MAX, share_allows};
+use crate::ranges::Ranges;
 use crate::replay::ReplayWindow;
 use crate::slab::{Key, Slab};
 use crate::stats::PeerStats;
-use crate::tables::{Tables, Via};
+use crate::tables::{OpData, Tables, Via};
 use crate::time::Time;
 use crate::wire::hello::Introduction;
 use crate::wire::packet::SessionRef;
@@ -43,6 +44,8 @@ pub(crate) struct Op {
     pub(crate) offset: u64,
     pub(crate) len: u64,
     pub(crate) kind: OpKind,
+    /// Where a gather-send goes.
+    pub(crate) ranges: Option<Box<Ranges>>,
     /// Bytes of a send put into chunks, of a fetch received.
     pub(crate) progress: u64,
     /// Chunks of this side that name it.
@@ -62,23 +65,36 @@ impl Op {
         (offset, len): (u64, u64),
         kind: OpKind,
     ) -> Op {
-        Op { process, import, grant, cookie, offset, len, kind, progress: 0, chunks: 0, queued: true, ended: false }
+        let ranges = None;
+        Op {
+            process,
+            import,
+            grant,
+            cookie,
+            offset,
+            len,
+            kind,
+            ranges,
+            progress: 0,
+            chunks: 0,
+            queued: true,
+            ended: false,
+        }
     }
 }
 
 #[derive(Clone, Copy)]
 pub(crate) enum OpKind {
-    /// Data in the inline pool.
-    SendInline {
-        slot: u32,
+    Send {
+        data: OpData,
         notify: Option<u64>,
         counter: Option<u64>,
     },
-    Send {
-        region: RegionId,
-        from: u64,
-        notify: Option<u64>,
-        counter: Option<u64>,
+    Append {
+        data: OpData,
+        word: u64,
+        notify: bool,
+        refusals: u32,
     },
     Fetch {
         region: RegionId,
@@ -440,8 +456,14 @@ impl Session {
         if !op.ended || op.queued || op.chunks > 0 {
             return;
         }
-        if let Some(Op { kind: OpKind::SendInline { slot, .. }, .. }) = self.ops.remove(key) {
+        let Some(op) = self.ops.remove(key) else { return };
+        if let OpKind::Send { data: OpData::Inline { slot }, .. }
+        | OpKind::Append { data: OpData::Inline { slot }, .. } = op.kind
+        {
             tables.inline.release(slot);
+        }
+        if let Some(ranges) = op.ranges {
+            tables.ranges_ended(op.process, ranges.count());
         }
     }
 

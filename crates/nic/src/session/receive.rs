@@ -11,10 +11,10 @@ use crate::limits::{ACK_DELAY, ACK_EVERY_BYTES, ACK_EVERY_PACKETS, CHUNK_WINDOW,
 use crate::local::{has_right, in_bounds, tail_of};
 use crate::rights::Rights;
 use crate::slab::Key;
-use crate::tables::{Incoming, Tables, Target};
+use crate::tables::{Appended, Incoming, Tables, Target};
 use crate::time::Time;
 use crate::wire::Reader;
-use crate::wire::chunk::{Chunk, Handle, WriteHead};
+use crate::wire::chunk::{AppendHead, Chunk, Handle, WriteHead};
 use crate::wire::frame::{self, Ack, Frame};
 
 /// What a packet meant for the session as a whole.
@@ -235,6 +235,7 @@ impl Session {
     ) {
         match chunk {
             Chunk::Write { head, data } => self.take_write(seq, &head, data, tables, dma),
+            Chunk::Append { head, data } => self.receive_append(seq, &head, data, tables, dma),
             Chunk::Nop { ack_now } => self.rx.ack_now |= ack_now,
             Chunk::Abort { grant } => self.skip_rest(grant, tables),
             Chunk::FetchData { ticket, offset, last, data } => {
@@ -259,14 +260,12 @@ impl Session {
     fn take_write(&mut self, seq: u64, head: &WriteHead, data: &[u8], tables: &mut Tables, dma: &mut dyn Dma) {
         self.rx.ack_now |= head.ack_now;
         let mut target = Err(OpError::Revoked);
-        let session = self.via.number();
         if let Some(grant) = tables.grants.get_mut(head.grant).filter(|grant| grant.via == self.via) {
             grant.skip &= !head.first;
             if grant.skip {
                 return;
             }
-            let Handle { process, import } = grant.handle;
-            let from = Sender { session, process: ProcessId(process), import: ImportId::from_u64(import) };
+            let from = self.sender(grant.handle);
             target = has_right(grant.rights, Rights::WRITE).map(|()| (grant.target, from));
         }
         if let Err(why) = target.and_then(|(target, from)| write(&target, from, head, data, tables, dma)) {
@@ -274,6 +273,35 @@ impl Session {
             self.skip_rest(head.grant, tables);
             self.report_failure(seq, why);
         }
+    }
+
+    fn receive_append(&mut self, seq: u64, head: &AppendHead, data: &[u8], tables: &mut Tables, dma: &mut dyn Dma) {
+        self.rx.ack_now |= head.ack_now;
+        if let Err(why) = self.append(head, data, tables, dma) {
+            tables.stats.refused += 1;
+            self.report_failure(seq, why);
+        }
+    }
+
+    fn append(&self, head: &AppendHead, data: &[u8], tables: &mut Tables, dma: &mut dyn Dma) -> Result<(), OpError> {
+        let grant = tables.grants.get(head.grant).filter(|grant| grant.via == self.via).ok_or(OpError::Revoked)?;
+        has_right(grant.rights, Rights::WRITE)?;
+        let (target, refusals) = (grant.target, (head.refusals, grant.refusals));
+        let from = self.sender(grant.handle);
+        let record = Appended { from, word: head.word, notify: head.notify, refusals, data };
+        let result = tables.append(&target, &record, dma);
+        if let (Err(OpError::RingFull { .. }), true) = (result, refusals.0 == refusals.1) {
+            if let Some(grant) = tables.grants.get_mut(head.grant) {
+                grant.refusals = grant.refusals.wrapping_add(1);
+            }
+        }
+        result
+    }
+
+    /// Who sends through a grant to this session.
+    #[inline]
+    fn sender(&self, Handle { process, import }: Handle) -> Sender {
+        Sender { session: self.via.number(), process: ProcessId(process), import: ImportId::from_u64(import) }
     }
 
     /// The rest of the send under way on this grant is void.
@@ -320,7 +348,7 @@ impl Session {
     /// The peer refused chunk `seq` of a send.
     fn op_failed(&mut self, seq: u64, why: OpError, tables: &mut Tables) {
         let Some(chunk) = self.tx.chunk_mut(seq) else { return };
-        if let super::tx::Body::Write { op, .. } = chunk.body {
+        if let super::tx::Body::Write { op, .. } | super::tx::Body::Append { op, .. } = chunk.body {
             self.end_op(op, Err(why), tables);
         }
     }

@@ -10,7 +10,7 @@ use crate::limits::{GRANTS_MAX, REMOTE_WAITS_PER_PEER_MAX, SERVED_REQUESTS_MAX, 
 use crate::local::{aligned, has_right, in_bounds};
 use crate::rights::{Exporter, ImportGrant, ImportTarget, Owner, Rights};
 use crate::slab::Key;
-use crate::tables::{Grant, Lead, Tables, Wait, WaitAt, WaitFor};
+use crate::tables::{Arrivals, Grant, Lead, Tables, Wait, WaitAt, WaitFor};
 use crate::time::Time;
 use crate::waiters::{Takes, Waiter, WaiterKey};
 use crate::wire::chunk::{Chunk, Handle};
@@ -46,8 +46,8 @@ impl Session {
             Chunk::ImportRequest { handle, uid, rights, owner, wait, what } => {
                 self.import_requested(handle, (uid, rights, owner), wait, what, tables);
             }
-            Chunk::ImportGrant { handle, grant, export, owner, len, rights, notify, redirectable } => {
-                let answer = Granted { grant, export, owner, len, rights, notify, redirectable };
+            Chunk::ImportGrant { handle, grant, export, owner, len, rights, notify, redirectable, ring } => {
+                let answer = Granted { grant, export, owner, len, rights, notify, redirectable, ring };
                 self.answered(Asked::import(handle));
                 self.import_granted(handle, answer, peer, tables);
             }
@@ -138,7 +138,8 @@ impl Session {
                     len: target.len,
                     rights,
                     notify: target.notify,
-                    redirectable: target.redirectable,
+                    redirectable: target.arrivals == Arrivals::Redirected,
+                    ring: target.arrivals == Arrivals::Appended,
                 });
             }
             Err(why) => {
@@ -171,6 +172,7 @@ impl Session {
             position: 0,
             uid,
             skip: false,
+            refusals: 0,
         }))
     }
 
@@ -187,6 +189,7 @@ impl Session {
         import.export = answer.export;
         import.len = answer.len;
         import.rights = answer.rights;
+        import.ring = answer.ring;
         import.lead = Lead::Remote { via, grant: answer.grant };
         self.imports += 1;
         let result = Ok(ImportGrant {
@@ -197,6 +200,7 @@ impl Session {
             rights: answer.rights,
             notify: answer.notify,
             redirectable: answer.redirectable,
+            ring: answer.ring,
             exporter: Exporter::Remote { node: peer.clone() },
         });
         tables.events.push_back(Event::ImportDone { process, cookie, result });
@@ -259,4 +263,5 @@ struct Granted {
     rights: Rights,
     notify: bool,
     redirectable: bool,
+    ring: bool,
 }

@@ -6,24 +6,32 @@ use std::collections::VecDeque;
 use super::tx::{Body, Cause, Run, SentPacket, State};
 use super::{ASKS_TURN, Op, OpKind, SERVED_TURN, Session};
 use crate::command::Dma;
+use crate::crypto::SEAL_BYTES_MAX;
 use crate::engine::Lent;
 use crate::error::OpError;
 use crate::ids::{ProcessId, RegionRef};
 use crate::limits::{
-    ACK_ALONG_AFTER, ACK_ALONG_PACKETS, ACK_DELAY, ACK_RANGES_MAX, CHUNK_WINDOW, LENT_BYTES_MIN, LENT_PAGES_BYTES_MIN,
-    LENT_PAGES_MAX, MESSAGE_BYTES_MAX, PAGE_BYTES, PROCESSES_MAX, REFERENCE_BYTES_MAX, REFERENCE_SPAN,
-    RUNS_PER_PACKET_MAX, SERVED_REQUESTS_MAX, share_allows,
+    ACK_ALONG_AFTER, ACK_ALONG_PACKETS, ACK_DELAY, ACK_RANGES_MAX, APPEND_BYTES_MAX, CHUNK_WINDOW, LENT_BYTES_MIN,
+    LENT_PAGES_BYTES_MIN, LENT_PAGES_MAX, MESSAGE_BYTES_MAX, PACKET_BYTES_MIN, PAGE_BYTES, PROCESSES_MAX,
+    REFERENCE_BYTES_MAX, REFERENCE_SPAN, RUNS_PER_PACKET_MAX, SERVED_REQUESTS_MAX, share_allows,
 };
 use crate::slab::Key;
-use crate::tables::{Tables, Target};
+use crate::tables::{OpData, Tables, Target};
 use crate::time::Time;
 use crate::wire::Writer;
 use crate::wire::chunk::{
-    ATOMIC_REPLY_BYTES, ATOMIC_REQUEST_BYTES, Chunk, FETCH_DATA_BYTES, FETCH_REQUEST_BYTES, MESSAGE, MESSAGE_BYTES,
-    NOP_BYTES, UNIMPORT_BYTES, WRITE_BYTES, WRITE_COUNTER_BYTES, WRITE_NOTIFY_BYTES, WriteHead, write_fetch_head,
+    APPEND_BYTES, ATOMIC_REPLY_BYTES, ATOMIC_REQUEST_BYTES, AppendHead, Chunk, FETCH_DATA_BYTES, FETCH_REQUEST_BYTES,
+    MESSAGE, MESSAGE_BYTES, NOP_BYTES, UNIMPORT_BYTES, WRITE_BYTES, WRITE_COUNTER_BYTES, WRITE_NOTIFY_BYTES, WriteHead,
+    write_fetch_head,
 };
 use crate::wire::frame::{PING_BYTES, SEQ_BYTES, ack_bytes, write_ack, write_close, write_ping, write_pong, write_seq};
 use crate::wire::packet::{HEADER_BYTES, Header, Kind};
+
+/// A record goes into one packet, be that the smallest and with the longest acknowledgement.
+const _: () = assert!(
+    HEADER_BYTES + SEAL_BYTES_MAX + SEQ_BYTES + APPEND_BYTES + APPEND_BYTES_MAX + ack_bytes(ACK_RANGES_MAX)
+        <= PACKET_BYTES_MIN
+);
 
 /// A piece of a long transfer is not made smaller than this to fill up a packet.
 const PIECE_BYTES_MIN: usize = 512;
@@ -354,6 +362,7 @@ impl Session {
             &Body::Write { op, part, len, last, ack_now } => {
                 self.encode_write(op, part, len, last, ack_now, out, tables, dma);
             }
+            &Body::Append { op, ack_now } => self.encode_append(op, ack_now, out, tables, dma),
             &(Body::FetchRequest { op } | Body::AtomicRequest { op } | Body::Flush { op } | Body::GiveBack { op }) => {
                 self.encode_request(op, out);
             }
@@ -380,28 +389,44 @@ impl Session {
         if op.ended {
             return Chunk::Abort { grant: op.grant }.write(out);
         }
-        let (notify, counter) = match op.kind {
-            OpKind::SendInline { notify, counter, .. } | OpKind::Send { notify, counter, .. } => (notify, counter),
-            _ => (None, None),
+        let OpKind::Send { data, notify, counter } = op.kind else { unreachable!("only sends are written") };
+        let (offset, span) = match &op.ranges {
+            None => (op.offset + part, (op.offset, op.len)),
+            Some(ranges) => (ranges.place(part, op.len).0, ranges.span()),
         };
         let head = WriteHead {
             ack_now,
             first: part == 0,
             grant: op.grant,
-            offset: op.offset + part,
-            notify: notify.filter(|_| last).map(|word| (op.offset, op.len, word)),
+            offset,
+            notify: notify.filter(|_| last).map(|word| (span.0, span.1, word)),
             counter: counter.filter(|_| last),
         };
         head.write(len, out);
-        match op.kind {
-            OpKind::SendInline { slot, .. } => out.bytes(tables.inline.data(slot, part, len as usize)),
-            OpKind::Send { region, from, .. } => {
+        match data {
+            OpData::Inline { slot } => out.bytes(tables.inline.data(slot, part, len as usize)),
+            OpData::Memory { region, from } => {
                 let memory = RegionRef { process: op.process, region };
                 let keeps_up = self.tx.span_bytes <= self.budget / REFERENCE_SPAN.1 * REFERENCE_SPAN.0;
                 let by_reference = op.len <= REFERENCE_BYTES_MAX || keeps_up;
                 self.put(memory, from + part, len as usize, by_reference, out, dma);
             }
-            _ => {}
+        }
+    }
+
+    fn encode_append(&mut self, key: Key, ack_now: bool, out: &mut Writer<'_>, tables: &Tables, dma: &mut dyn Dma) {
+        let op = self.ops.get(key).expect("an operation stays while chunks name it");
+        let OpKind::Append { data, word, notify, refusals } = op.kind else { unreachable!("only appends are written") };
+        if op.ended {
+            return Chunk::Nop { ack_now }.write(out);
+        }
+        AppendHead { ack_now, notify, grant: op.grant, refusals, word }.write(op.len as u32, out);
+        match data {
+            OpData::Inline { slot } => out.bytes(tables.inline.data(slot, 0, op.len as usize)),
+            OpData::Memory { .. } if op.len == 0 => {}
+            OpData::Memory { region, from } => {
+                dma.gather(RegionRef { process: op.process, region }, from, out.space(op.len as usize));
+            }
         }
     }
 
@@ -556,14 +581,17 @@ impl Session {
             OpKind::Flush | OpKind::GiveBack | OpKind::Fetch { .. } | OpKind::Atomic(_) => {
                 self.take_request(turn, key, packet, runs, out)
             }
-            OpKind::SendInline { notify, counter, .. } | OpKind::Send { notify, counter, .. } => {
+            OpKind::Append { .. } => self.take_append(turn, key, packet, runs, out, tables, dma),
+            OpKind::Send { data, notify, counter } => {
                 let mut head = WRITE_BYTES;
                 head += if notify.is_some() { WRITE_NOTIFY_BYTES } else { 0 };
                 head += if counter.is_some() { WRITE_COUNTER_BYTES } else { 0 };
-                let left = op.len - op.progress;
+                let all_left = op.len - op.progress;
+                // A chunk is of one range.
+                let left = op.ranges.as_ref().map_or(all_left, |ranges| ranges.place(op.progress, op.len).1);
                 let (part, wants_answer) = (op.progress, op.cookie.is_some());
                 let Some(mut take) = self.room_for(head, left, runs, out) else { return Taken::Full };
-                if let (true, OpKind::Send { from, .. }) = (self.lending, op.kind) {
+                if let (true, OpData::Memory { from, .. }) = (self.lending, data) {
                     if self.lent.is_some() && left >= LENT_BYTES_MIN as u64 {
                         // A packet lends one piece; this one goes from its place with the next.
                         return Taken::Full;
@@ -577,7 +605,7 @@ impl Session {
                     // The last chunk carries the whole last word, for its notification.
                     take -= 8;
                 }
-                let last = left == take as u64;
+                let last = all_left == take as u64;
                 let number = self.tx.next_number();
                 runs.add(number, out);
                 let ack_now = last && wants_answer && alone;
@@ -594,6 +622,34 @@ impl Session {
                 Taken::Chunk
             }
         }
+    }
+
+    #[allow(clippy::too_many_arguments)] // one record and the packet it goes into
+    fn take_append(
+        &mut self,
+        turn: u16,
+        key: Key,
+        packet: u64,
+        runs: &mut Runs,
+        out: &mut Writer<'_>,
+        tables: &Tables,
+        dma: &mut dyn Dma,
+    ) -> Taken {
+        let alone = self.queues[usize::from(turn)].ops.len() == 1;
+        let op = self.ops.get(key).expect("the caller found it");
+        let (len, ack_now) = (op.len, alone && op.cookie.is_some());
+        // A record is never cut up.
+        if self.room_for(APPEND_BYTES, len, runs, out) != Some(len as usize) {
+            return Taken::Full;
+        }
+        runs.add(self.tx.next_number(), out);
+        self.encode_append(key, ack_now, out, tables, dma);
+        self.tx.push_in_flight(Body::Append { op: key, ack_now }, APPEND_BYTES + len as usize, packet);
+        let op = self.ops.get_mut(key).expect("found above");
+        op.progress = len;
+        op.chunks += 1;
+        self.leave_queue(turn, key);
+        Taken::Chunk
     }
 
     fn take_request(&mut self, turn: u16, key: Key, packet: u64, runs: &mut Runs, out: &mut Writer<'_>) -> Taken {

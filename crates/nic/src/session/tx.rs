@@ -42,6 +42,10 @@ pub(crate) enum Body {
         last: bool,
         ack_now: bool,
     },
+    Append {
+        op: Key,
+        ack_now: bool,
+    },
     FetchRequest {
         op: Key,
     },

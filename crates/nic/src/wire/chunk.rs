@@ -29,6 +29,7 @@ pub(crate) const REVOKED: u8 = 0x1f;
 pub(crate) const ECHO: u8 = 0x20;
 pub(crate) const ECHO_REPLY: u8 = 0x21;
 pub(crate) const MESSAGE: u8 = 0x22;
+pub(crate) const APPEND: u8 = 0x23;
 
 /// Flags of a write and a nop.
 pub(crate) const FLAG_ACK_NOW: u8 = 1;
@@ -49,6 +50,8 @@ pub(crate) const ATOMIC_REQUEST_BYTES: usize = 42;
 pub(crate) const ATOMIC_REPLY_BYTES: usize = 17;
 pub(crate) const NOP_BYTES: usize = 2;
 pub(crate) const UNIMPORT_BYTES: usize = 9;
+/// Bytes of an append before its data.
+pub(crate) const APPEND_BYTES: usize = 26;
 /// Bytes of a message before its contents.
 pub(crate) const MESSAGE_BYTES: usize = 5;
 /// No other control chunk is longer: an import request with the longest name.
@@ -127,6 +130,7 @@ pub(crate) enum Chunk<'a> {
         rights: Rights,
         notify: bool,
         redirectable: bool,
+        ring: bool,
     },
     ImportFail {
         handle: Handle,
@@ -149,6 +153,11 @@ pub(crate) enum Chunk<'a> {
     EchoReply {
         token: u64,
     },
+    /// A record for a ring.
+    Append {
+        head: AppendHead,
+        data: &'a [u8],
+    },
     /// From driver to driver; the engine does not look into it.
     Message {
         data: &'a [u8],
@@ -166,6 +175,7 @@ impl<'a> Chunk<'a> {
                 let (ticket, offset, len) = (reader.u64()?, reader.u64()?, reader.u32()?);
                 Some(Chunk::FetchData { ticket, offset, last, data: reader.bytes(len as usize)? })
             }
+            APPEND => read_append(reader),
             MESSAGE => {
                 let len = reader.u32()?;
                 Some(Chunk::Message { data: reader.bytes(len as usize)? })
@@ -185,13 +195,19 @@ impl<'a> Chunk<'a> {
                 write_fetch_head(ticket, offset, last, data.len() as u32, out);
                 out.bytes(data);
             }
+            Chunk::Append { head, data } => {
+                head.write(data.len() as u32, out);
+                out.bytes(data);
+            }
             _ => self.write_control(out),
         }
     }
 
     fn write_control(&self, out: &mut Writer<'_>) {
         match self {
-            Chunk::Write { .. } | Chunk::FetchData { .. } => unreachable!("written by `write`"),
+            Chunk::Write { .. } | Chunk::FetchData { .. } | Chunk::Append { .. } => {
+                unreachable!("written by `write`")
+            }
             Chunk::Message { data } => {
                 out.u8(MESSAGE);
                 out.u32(data.len() as u32);
@@ -235,14 +251,14 @@ impl<'a> Chunk<'a> {
                 out.u8((*wait).into());
                 write_target(what, out);
             }
-            Chunk::ImportGrant { handle, grant, export, owner, len, rights, notify, redirectable } => {
+            Chunk::ImportGrant { handle, grant, export, owner, len, rights, notify, redirectable, ring } => {
                 write_handle(IMPORT_GRANT, *handle, out);
                 out.u64(*grant);
                 out.u64(export.to_u64());
                 out.u32(*owner);
                 out.u64(*len);
                 out.u8(rights.bits());
-                out.u8(u8::from(*notify) | u8::from(*redirectable) << 1);
+                out.u8(u8::from(*notify) | u8::from(*redirectable) << 1 | u8::from(*ring) << 2);
             }
             Chunk::ImportFail { handle, why } => {
                 write_handle(IMPORT_FAIL, *handle, out);
@@ -311,6 +327,29 @@ impl WriteHead {
     }
 }
 
+/// An append without its data.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) struct AppendHead {
+    pub(crate) ack_now: bool,
+    pub(crate) notify: bool,
+    pub(crate) grant: u64,
+    /// Of appends through this grant, that the sender knows of.
+    pub(crate) refusals: u32,
+    pub(crate) word: u64,
+}
+
+impl AppendHead {
+    pub(crate) fn write(&self, len: u32, out: &mut Writer<'_>) {
+        out.u8(APPEND);
+        let notify = if self.notify { FLAG_NOTIFY } else { 0 };
+        out.u8(notify | if self.ack_now { FLAG_ACK_NOW } else { 0 });
+        out.u64(self.grant);
+        out.u32(self.refusals);
+        out.u64(self.word);
+        out.u32(len);
+    }
+}
+
 #[inline]
 pub(crate) fn write_fetch_head(ticket: u64, offset: u64, last: bool, len: u32, out: &mut Writer<'_>) {
     out.u8(FETCH_DATA);
@@ -329,6 +368,15 @@ fn read_write<'a>(reader: &mut Reader<'a>) -> Option<Chunk<'a>> {
     let data = reader.bytes(len as usize)?;
     let (ack_now, first) = (flags & FLAG_ACK_NOW != 0, flags & FLAG_FIRST != 0);
     Some(Chunk::Write { head: WriteHead { ack_now, first, grant, offset, notify, counter }, data })
+}
+
+fn read_append<'a>(reader: &mut Reader<'a>) -> Option<Chunk<'a>> {
+    let flags = reader.u8()?;
+    let (grant, refusals, word) = (reader.u64()?, reader.u32()?, reader.u64()?);
+    let len = reader.u32()?;
+    let head =
+        AppendHead { ack_now: flags & FLAG_ACK_NOW != 0, notify: flags & FLAG_NOTIFY != 0, grant, refusals, word };
+    Some(Chunk::Append { head, data: reader.bytes(len as usize)? })
 }
 
 fn read_control<'a>(kind: u8, reader: &mut Reader<'a>) -> Option<Chunk<'a>> {
@@ -373,8 +421,8 @@ fn read_control<'a>(kind: u8, reader: &mut Reader<'a>) -> Option<Chunk<'a>> {
             if len > LENGTH_BYTES_MAX {
                 return None;
             }
-            let (notify, redirectable) = (flags & 1 != 0, flags & 2 != 0);
-            Chunk::ImportGrant { handle, grant, export, owner, len, rights, notify, redirectable }
+            let (notify, redirectable, ring) = (flags & 1 != 0, flags & 2 != 0, flags & 4 != 0);
+            Chunk::ImportGrant { handle, grant, export, owner, len, rights, notify, redirectable, ring }
         }
         IMPORT_FAIL => {
             let handle = read_handle(reader)?;

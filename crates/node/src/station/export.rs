@@ -121,7 +121,8 @@ impl Revocations {
 
 impl Station {
     pub(super) fn export(&mut self, now: Time, index: usize, call: Call) -> Result<Answer, Refusal> {
-        let Call::Export { name, region, offset, len, rights, access, notify, redirectable, mappable } = call else {
+        let Call::Export { name, region, offset, len, rights, access, notify, redirectable, ring, mappable } = call
+        else {
             unreachable!("called for exports only");
         };
         let process = self.attached_process(index)?;
@@ -144,7 +145,7 @@ impl Station {
         self.shares.check(uid, Table::Exports, 1).map_err(|full| full.refusal())?;
         self.free_name(index, uid, name.as_deref(), now);
         let access = access_of(access);
-        let spec = ExportSpec { name, region: at.region, offset, len, rights, access, notify, redirectable };
+        let spec = ExportSpec { name, region: at.region, offset, len, rights, access, notify, redirectable, ring };
         let export = self.engine.export(now, id, spec).map_err(|e| refusal::export(&e))?;
         self.memory.hold(id, at.region);
         self.take_share(index, Table::Exports, 1)?;

@@ -88,6 +88,7 @@ impl Station {
             rights: granted.rights.bits(),
             notify: granted.notify,
             redirectable: granted.redirectable,
+            ring: granted.ring,
             node: self.config.name.as_str().to_string(),
             mapped: Err(NotMapped::OtherNode),
             pair: false,
@@ -128,6 +129,9 @@ impl Station {
         let Some(record) = self.export_record(granted.export) else { return Err(NotMapped::NotAllowed) };
         if granted.redirectable {
             return Err(NotMapped::Redirectable);
+        }
+        if granted.ring {
+            return Err(NotMapped::Ring);
         }
         if !record.mappable {
             return Err(NotMapped::NotAllowed);

@@ -8,13 +8,15 @@ use super::connection::Process;
 use super::memory::Memory;
 use super::translation::{ADDRESS_SPACE, Table};
 use super::waits::Mark;
-use crate::limits::{RING_BATCH, RING_QUIET_EVERY, RING_WORK_PAGES, RINGS_FEW};
+use crate::limits::{RING_BATCH, RING_QUIET_EVERY, RING_WORK_PAGES, RING_WORK_RANGES, RINGS_FEW};
 use std::net::SocketAddr;
-use vmmc_host::abi::{ADDRESSES, Completion, Op, RawCommand, flags};
+use vmmc_host::abi::{ADDRESSES, Completion, Op, RANGE_BYTES, RawCommand, flags};
 use vmmc_host::limits::INLINE_BYTES_MAX;
 use vmmc_host::region::PAGE_BYTES;
+use vmmc_nic::limits::GATHER_RANGES_MAX;
 use vmmc_nic::{
-    AtomicOp, Command, Cookie, Engine, ImportId, OpError, ProcessId, RegionId, RegionRef, Source, Time, Transmit,
+    AtomicOp, ByteRange, Command, Cookie, Dma, Engine, ImportId, OpError, ProcessId, RegionId, RegionRef, Source, Time,
+    Transmit,
 };
 use vmmc_utlb::Pages;
 
@@ -51,12 +53,13 @@ fn serve_ring(
         return 0;
     }
     let (mut taken, mut work) = (0, 0);
+    let mut ranges = Vec::new();
     while work < RING_BATCH as u64 && !mark.any_found() {
         let Some(full) = process.commands.peek() else { break };
         let mut inline = [0; INLINE_BYTES_MAX];
         let raw = RawCommand::read(&full, &mut inline);
-        work += 1 + walked_pages(&raw, process.id, memory) / RING_WORK_PAGES;
-        let outcome = match command(&raw, &inline, process.id, &mut *memory) {
+        work += 1 + walked_pages(&raw, process.id, memory) / RING_WORK_PAGES + walked_ranges(&raw) / RING_WORK_RANGES;
+        let outcome = match command(&raw, &inline, &mut ranges, process.id, &mut *memory) {
             Ok(command) => match engine.post(now, process.id, command, memory) {
                 Ok(()) => Ok(()),
                 Err(_busy) => {
@@ -90,6 +93,13 @@ fn walked_pages(raw: &RawCommand, process: ProcessId, memory: &Memory) -> u64 {
     if pages <= pinned { pages } else { 0 }
 }
 
+/// Ranges that a command has the node look at. Too many are refused unseen.
+#[inline]
+fn walked_ranges(raw: &RawCommand) -> u64 {
+    let walked = raw.op == Op::GatherSend && raw.count as usize <= GATHER_RANGES_MAX;
+    if walked { raw.count.into() } else { 0 }
+}
+
 /// As a command of the ring that is the next to be taken, whose datagram is sent at once. None:
 /// nothing happened.
 pub(super) fn ask_now(
@@ -104,7 +114,8 @@ pub(super) fn ask_now(
     if !raw.op.is_request() {
         return None;
     }
-    let command = command(raw, &[0; INLINE_BYTES_MAX], process.id, memory).ok()?;
+    let mut ranges = Vec::new();
+    let command = command(raw, &[0; INLINE_BYTES_MAX], &mut ranges, process.id, memory).ok()?;
     let transmit = engine.send_now(now, process.id, command, buf, send)?;
     hold(process, raw);
     Some(transmit)
@@ -124,6 +135,7 @@ impl Station {
 fn command<'a>(
     raw: &RawCommand,
     inline: &'a [u8; INLINE_BYTES_MAX],
+    ranges: &'a mut Vec<ByteRange>,
     process: ProcessId,
     memory: &mut Memory,
 ) -> Result<Command<'a>, OpError> {
@@ -131,19 +143,25 @@ fn command<'a>(
     let cookie = Cookie(raw.cookie);
     let atomic = |op| Ok(Command::Atomic { import, offset: raw.offset, op, cookie });
     match raw.op {
-        Op::Send => {
+        Op::Send | Op::GatherSend | Op::Append => {
             let source = if raw.flags & flags::INLINE != 0 {
                 Source::Inline(&inline[..raw.len as usize])
             } else {
                 Source::Region { region: own_range(raw, process, memory)?, offset: raw.region_offset, len: raw.len }
             };
-            Ok(Command::Send {
-                import,
-                offset: raw.offset,
-                source,
-                notify: (raw.flags & flags::NOTIFY != 0).then_some(raw.word),
-                counter: (raw.flags & flags::COUNTER != 0).then_some(raw.counter),
-                completion: (raw.flags & flags::COMPLETE != 0).then_some(cookie),
+            let notify = (raw.flags & flags::NOTIFY != 0).then_some(raw.word);
+            let counter = (raw.flags & flags::COUNTER != 0).then_some(raw.counter);
+            let completion = (raw.flags & flags::COMPLETE != 0).then_some(cookie);
+            Ok(match raw.op {
+                Op::GatherSend => {
+                    let source = split_table(raw.count as usize, source, ranges, process, memory)?;
+                    Command::GatherSend { import, ranges, source, notify, counter, completion }
+                }
+                Op::Append => {
+                    let (word, notify, refusals) = (raw.word, notify.is_some(), raw.count);
+                    Command::Append { import, source, word, notify, refusals, completion }
+                }
+                _ => Command::Send { import, offset: raw.offset, source, notify, counter, completion },
             })
         }
         Op::Fetch => {
@@ -165,11 +183,50 @@ fn command<'a>(
     }
 }
 
+/// Reads the table of a gather-send, which stands before its data; what is left is the data. The
+/// process can write to the table meanwhile: what was read here is what counts.
+fn split_table<'a>(
+    count: usize,
+    source: Source<'a>,
+    ranges: &mut Vec<ByteRange>,
+    process: ProcessId,
+    memory: &mut Memory,
+) -> Result<Source<'a>, OpError> {
+    let (too_many, table) = (count > GATHER_RANGES_MAX, count * RANGE_BYTES);
+    if too_many {
+        return Err(OpError::BadRanges { ranges: count as u64, max: GATHER_RANGES_MAX as u64 });
+    }
+    let mut bytes = [0; GATHER_RANGES_MAX * RANGE_BYTES];
+    let bytes = &mut bytes[..table];
+    let data = match source {
+        Source::Inline(all) => {
+            let (first, data) = all.split_at_checked(table).ok_or(OpError::Protocol)?;
+            bytes.copy_from_slice(first);
+            Source::Inline(data)
+        }
+        Source::Region { region, offset, len } => {
+            let len = len.checked_sub(table as u64).ok_or(OpError::Protocol)?;
+            if table > 0 {
+                memory.gather(RegionRef { process, region }, offset, bytes);
+            }
+            Source::Region { region, offset: offset + table as u64, len }
+        }
+    };
+    ranges.clear();
+    ranges.extend(bytes.chunks_exact(RANGE_BYTES).map(|entry| {
+        let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| entry[at + i]));
+        let (start, len) = (word(0), word(8));
+        ByteRange { start, end: start.saturating_add(len) }
+    }));
+    Ok(data)
+}
+
 /// The region that a command names, if the range lies in it.
 #[inline]
 fn own_range(raw: &RawCommand, process: ProcessId, memory: &mut Memory) -> Result<RegionId, OpError> {
     if raw.region == ADDRESSES {
-        if raw.flags & flags::COMPLETE == 0 && raw.op == Op::Send {
+        let sends = raw.op == Op::Send && raw.flags & flags::COMPLETE != 0;
+        if !sends && raw.op != Op::Fetch {
             // Nobody could tell when the pages are free again.
             return Err(OpError::Protocol);
         }
@@ -186,7 +243,7 @@ fn own_range(raw: &RawCommand, process: ProcessId, memory: &mut Memory) -> Resul
 #[inline]
 fn hold(process: &mut Process, raw: &RawCommand) {
     match raw.op {
-        Op::Send => process.count(raw.import, Some(raw.len), None),
+        Op::Send | Op::GatherSend | Op::Append => process.count(raw.import, Some(raw.len), None),
         Op::Fetch => process.count(raw.import, None, Some(raw.len)),
         Op::FetchAdd | Op::CompareSwap | Op::Swap => process.count(raw.import, None, None),
         Op::Flush | Op::Unknown => {}
@@ -200,7 +257,7 @@ fn hold(process: &mut Process, raw: &RawCommand) {
 
 #[cold]
 fn fail(process: &mut Process, raw: &RawCommand, why: OpError) {
-    if raw.op == Op::Send && raw.flags & flags::COMPLETE == 0 {
+    if raw.op.sends() && raw.flags & flags::COMPLETE == 0 {
         process.send_failed(raw.import, why);
     } else {
         process.complete(Completion { cookie: raw.cookie, status: why.code(), value: 0, args: why.args() });

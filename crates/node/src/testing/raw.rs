@@ -111,6 +111,7 @@ impl Raw {
             access: Access::SameUser,
             notify: true,
             redirectable: false,
+            ring: false,
             mappable: true,
         }
     }

@@ -72,6 +72,7 @@ impl Liar {
             access: vmmc_nic::Access::Anyone,
             notify: true,
             redirectable: false,
+            ring: false,
         };
         self.engine.export(now, process, trap).unwrap();
         let wanted = vmmc_nic::ImportSpec {
@@ -284,6 +285,7 @@ fn wild_chunks_of_every_kind_in_plain_sessions_harm_no_honest_pair() {
                         access: Access::Anyone,
                         notify: true,
                         redirectable: *name == OPEN[1],
+                        ring: false,
                         mappable: false,
                     };
                     assert!(matches!(owner.call(call), Ok(Answer::Exported { .. })));

@@ -6,6 +6,7 @@
 mod bindings;
 mod control;
 mod errors;
+mod gathering;
 mod moving;
 mod names;
 mod nodes;
@@ -14,6 +15,7 @@ mod order;
 mod pinning;
 mod redirections;
 mod revocation;
+mod rings;
 mod threads;
 
 macro_rules! suite {
@@ -81,6 +83,14 @@ macro_rules! suite {
                 redirections: a_cancelled_one_lets_data_go_to_the_export,
                 redirections: consumed_data_counts_as_not_arrived,
                 redirections: only_redirectable_exports_take_them,
+                gathering: all_places_are_written_and_one_notification_follows,
+                gathering: a_counter_grows_once_when_all_is_there,
+                gathering: a_wrong_piece_moves_and_tells_nothing,
+                rings: records_come_whole_in_the_order_of_each_sender_and_name_it,
+                rings: a_full_ring_says_so_and_leaves_room_for_others,
+                rings: no_record_overtakes_one_that_found_no_room,
+                rings: only_appends_go_to_rings_and_only_to_rings,
+                rings: a_ring_that_its_owner_damaged_says_so,
                 bindings: plain_stores_appear_in_the_export,
                 bindings: unmapped_imports_say_why_they_cannot_be_bound,
                 bindings: unexport_takes_the_pages_from_a_binding,

@@ -119,6 +119,7 @@ fn random_control_messages_end_the_connection_of_their_sender() {
                 access: Access::Users(vec![1, 2]),
                 notify: true,
                 redirectable: true,
+                ring: false,
                 mappable: true,
             };
             bytes = encode(&Request { serial: 9, call });
