@@ -1,0 +1,101 @@
+//! Waiting on a node that lives in this process: the waiting threads step it.
+//!
+//! Invariant: a wait ends at its deadline on the clock of the node.
+
+use super::{Deadline, POLL_MAX_NS, STEPS_A_LOOK, TimedOut};
+use crate::abi::RawCommand;
+use crate::clock::Nanos;
+
+/// What may go out past the command ring.
+#[derive(Clone, Copy, Debug)]
+pub enum Direct<'a> {
+    /// A send of short data that wants nothing else.
+    Send {
+        /// Import that names the other side.
+        import: u64,
+        /// Byte offset in the export.
+        offset: u64,
+        /// At most [`INLINE_BYTES_MAX`](crate::limits::INLINE_BYTES_MAX).
+        data: &'a [u8],
+    },
+    /// A fetch or an atomic operation: one that [is a request](crate::abi::Op::is_request).
+    Request(&'a RawCommand),
+}
+
+/// A node that lives in this process (embedded or simulated) and runs while callers wait.
+pub trait Stepper: Send + Sync {
+    /// The time of the node's clock.
+    fn now(&self) -> Nanos;
+    /// Does what can be done now; says whether there was anything.
+    fn step(&self) -> bool;
+    /// As [`step`](Self::step), by a thread whose last step found nothing a moment ago: need not
+    /// read the clock again, and may look `times` times for what comes.
+    fn step_again(&self, _times: u32) -> bool {
+        self.step()
+    }
+    /// Does this for this attachment now, past the command ring, if nothing stands before it.
+    /// False: nothing happened; post it.
+    fn send_now(&self, _what: &Direct<'_>) -> bool {
+        false
+    }
+    /// Sleeps until there may be something to do, at most until `until`. A simulator moves its
+    /// clock instead.
+    fn park(&self, until: Nanos);
+    /// How long steps may find nothing before the thread parks, ns. A simulator parks at once: its
+    /// clock only moves there.
+    fn patience_ns(&self) -> u64 {
+        POLL_MAX_NS
+    }
+}
+
+pub(super) fn wait_stepping<T>(
+    stepper: &dyn Stepper,
+    deadline: Deadline,
+    mut ready: impl FnMut() -> Option<T>,
+) -> Result<T, TimedOut> {
+    let mut idle_since = None;
+    let patience = stepper.patience_ns();
+    // Reading a clock takes a good part of a step in vain.
+    let steps_a_look = if patience == 0 { 1 } else { STEPS_A_LOOK };
+    loop {
+        match step_and_look(stepper, steps_a_look, &mut ready) {
+            Ok(value) => return Ok(value),
+            Err(Worked(true)) => {
+                idle_since = None;
+                continue;
+            }
+            Err(Worked(false)) => {}
+        }
+        let now = stepper.now();
+        if now >= deadline.0 {
+            return Err(TimedOut);
+        }
+        let since = *idle_since.get_or_insert(now);
+        if now.since(since).as_nanos() as u64 >= patience {
+            stepper.park(deadline.0);
+            idle_since = None;
+        }
+    }
+}
+
+/// Nothing is ready; whether the node had work.
+pub(super) struct Worked(bool);
+
+/// One step, and if there was nothing to do some more that need no clock, each kind with a look at
+/// what is waited for.
+#[inline]
+pub(super) fn step_and_look<T>(
+    stepper: &dyn Stepper,
+    steps: u32,
+    ready: &mut impl FnMut() -> Option<T>,
+) -> Result<T, Worked> {
+    let worked = stepper.step();
+    if let Some(value) = ready() {
+        return Ok(value);
+    }
+    if worked || steps == 1 {
+        return Err(Worked(worked));
+    }
+    let worked = stepper.step_again(steps - 1);
+    ready().ok_or(Worked(worked))
+}
