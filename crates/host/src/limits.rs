@@ -3,6 +3,10 @@
 //! Invariant: every queue, table and retry of this crate takes its bound from here, with the reason
 //! for the number.
 
+#[cfg(not(loom))]
+use crate::wait::{BackoffLimits, LongPoll, RestLimits, SkipLimits, TimedSleeps, YieldLimits};
+use std::time::Duration;
+
 /// Bytes of one command slot: four cache lines, so that short data travels inline in the descriptor
 /// and the first 24 bytes of it share the line that the node polls anyway.
 pub const COMMAND_SLOT_BYTES: usize = 256;
@@ -19,7 +23,148 @@ pub const COMPLETION_SLOTS: usize = 1024;
 pub const NOTIFICATION_SLOTS: usize = 1024;
 /// Longest sleep of a wait that can be interrupted: a key press is answered within this time, and
 /// twenty wake-ups a second cost nothing that shows.
-pub const INTERRUPT_SLICE: std::time::Duration = std::time::Duration::from_millis(50);
+pub const INTERRUPT_SLICE: Duration = Duration::from_millis(50);
+/// Longest polling before a wait of the library blocks: what a blocking wake-up costs on a virtual
+/// machine, so polling at most doubles a wait.
+pub const POLL_MAX_NS: u64 = 50_000;
+/// Shortest polling after many waits in vain: one turn.
+pub const POLL_MIN_NS: u64 = 1_000;
+/// Polling of one wait in [`TIMED_SLEEPS_BEFORE_POLL`] with timed sleeps: as long as such a sleep
+/// of the other side takes, and an answer.
+pub const POLL_LONG_NS: u64 = 150_000;
+/// See [`POLL_LONG_NS`].
+pub const TIMED_SLEEPS_BEFORE_POLL: u32 = 16;
+/// First timed sleep of a wait for what nobody announces (room in the command ring), or only the
+/// node does, after short data (a word in memory).
+pub const TIMED_SLEEP_MIN: Duration = Duration::from_micros(50);
+/// Longest such sleep: 1,000 wake-ups a second cost one percent of a core.
+pub const TIMED_SLEEP_MAX: Duration = Duration::from_millis(1);
+/// The sleeps of such a wait.
+#[cfg(not(loom))]
+pub const TIMED_SLEEPS: TimedSleeps =
+    TimedSleeps::new(TIMED_SLEEP_MIN.as_nanos() as u64, TIMED_SLEEP_MAX.as_nanos() as u64);
+/// What a blocking wake-up costs on a virtual machine.
+pub const WAKE_NS: u64 = 50_000;
+/// A yield that took longer than this gave the core to a busy third party.
+pub const YIELD_LONG_NS: u64 = 100_000;
+/// What a long yield counts; a short one counts 1 against it.
+pub const LONG_YIELD_SCORE: u32 = 16;
+/// A long yield at this score is one too many.
+pub const YIELD_SCORE_MAX: u32 = 32;
+/// Waits that then do not yield.
+pub const NO_YIELD_WAITS: u32 = 64;
+/// The same at most, where their number grows.
+pub const NO_YIELD_WAITS_MAX: u32 = 1 << 16;
+/// Polls of the library between two yields: the loads of a few rings each.
+pub const POLLS_A_YIELD: u32 = 64;
+/// Steps of a node in this process between two readings of the clock, which takes a good part of a
+/// step that finds nothing.
+pub const STEPS_A_CLOCK: u32 = 8;
+/// Turns of so many steps before a wait is set up that can also sleep: some 15 us.
+pub const QUICK_TURNS: u32 = 8;
+/// A wait that may take no longer than this has a deadline to look at, and no such turns.
+pub const QUICK_WAIT_MIN: Duration = Duration::from_micros(100);
+/// Time without work after which a node sleeps, ns: polling costs its core, sleeping costs the next
+/// message a wake-up of about as long.
+pub const NODE_POLL_NS: u64 = 80_000;
+/// Longest polling of a ring of a stream, ns. Between cores nothing was gained beyond 5 us, and a
+/// wake-up of a sleeper costs more than 20 us here.
+pub const RING_POLL_NS: u64 = 20_000;
+/// Polls of a ring between two readings of the clock: a load each.
+pub const RING_POLLS_A_CLOCK: u32 = 32;
+/// Waits for a stream that poll in vain, in a row, before some sleep at once: a peer that computes
+/// between requests does not cost the time that it computes.
+pub const VAIN_WAITS: u32 = 4;
+/// Waits that then sleep at once.
+pub const SKIPPED_WAITS: u32 = 48;
+/// The same at most for receives in the kernel, where their number grows: each poll is a system
+/// call.
+pub const KERNEL_SKIPPED_WAITS_MAX: u32 = 1 << 14;
+
+/// Waits of the library for its node or a peer.
+#[cfg(not(loom))]
+pub const LIBRARY_WAITS: BackoffLimits = BackoffLimits {
+    polls_a_yield: POLLS_A_YIELD,
+    polls_a_clock: POLLS_A_YIELD,
+    poll_min_ns: POLL_MIN_NS,
+    poll_max_ns: POLL_MAX_NS,
+    // What they wait for may be there already, so one turn is worth it.
+    poll_suspended_ns: POLL_MIN_NS,
+    wake_ns: WAKE_NS,
+    long_poll: Some(LongPoll { poll_ns: POLL_LONG_NS, timed_sleeps: TIMED_SLEEPS_BEFORE_POLL }),
+    // Nobody knows where the other side runs, so each wait yields, and long yields come now and
+    // then without anything being wrong: it takes several.
+    yields: YieldLimits {
+        long_ns: YIELD_LONG_NS,
+        long_score: LONG_YIELD_SCORE,
+        score_max: YIELD_SCORE_MAX,
+        rest: Some(RestLimits::fixed(NO_YIELD_WAITS)),
+    },
+    // Their polling shrinks instead: waits for a node are short or long by what is asked, and not by
+    // who answers.
+    skips: None,
+};
+
+/// Waits on a node in this process, whose threads step it; a poll is a turn of
+/// [`STEPS_A_CLOCK`] steps. They poll for the same time always, for a step is work for others too,
+/// and only yield where another thread has the node.
+#[cfg(not(loom))]
+pub const STEPPED_WAITS: BackoffLimits =
+    BackoffLimits { polls_a_clock: 0, poll_min_ns: POLL_MAX_NS, wake_ns: 0, long_poll: None, ..LIBRARY_WAITS };
+
+/// The same on a node whose clock moves only while its threads sleep: they sleep at once.
+#[cfg(not(loom))]
+pub const SIMULATED_WAITS: BackoffLimits = BackoffLimits { poll_min_ns: 0, poll_max_ns: 0, ..STEPPED_WAITS };
+
+/// A daemon between two messages; a poll is a step. It polls for the same time always: that serves
+/// whoever comes next, of whom the last one says nothing.
+#[cfg(not(loom))]
+pub const NODE_WAITS: BackoffLimits = BackoffLimits {
+    // Four parties on two cores need the core after each step.
+    polls_a_yield: 0,
+    poll_min_ns: NODE_POLL_NS,
+    poll_max_ns: NODE_POLL_NS,
+    // A daemon that cannot give its core away sleeps as soon as it has nothing to do.
+    poll_suspended_ns: 0,
+    wake_ns: 0,
+    long_poll: None,
+    ..LIBRARY_WAITS
+};
+
+/// Waits for a ring of a stream. The peer says where it runs: on another core they spin, on this
+/// one they do nothing but yield.
+#[cfg(not(loom))]
+pub const RING_WAITS: BackoffLimits = BackoffLimits {
+    polls_a_yield: 0,
+    polls_a_clock: RING_POLLS_A_CLOCK,
+    poll_min_ns: RING_POLL_NS,
+    poll_max_ns: RING_POLL_NS,
+    poll_suspended_ns: 0,
+    wake_ns: 0,
+    long_poll: None,
+    // Only what shares this core can make a yield long, and it stays: the first long yield counts,
+    // and each further one for longer. One good yield in hundreds does not prove that it has gone.
+    yields: YieldLimits {
+        long_ns: YIELD_LONG_NS,
+        long_score: 0,
+        score_max: 0,
+        rest: Some(RestLimits { first: NO_YIELD_WAITS, max: NO_YIELD_WAITS_MAX, forgiven_part: u32::MAX }),
+    },
+    skips: Some(SkipLimits { vain_waits: VAIN_WAITS, rest: RestLimits::fixed(SKIPPED_WAITS) }),
+};
+
+/// Waits for a stream in the kernel, for what comes from another node. A poll is a system call, so
+/// they yield before each, a long yield ends them, and the waits that are skipped grow.
+#[cfg(not(loom))]
+pub const KERNEL_WAITS: BackoffLimits = BackoffLimits {
+    yields: YieldLimits { rest: None, ..RING_WAITS.yields },
+    skips: Some(SkipLimits {
+        vain_waits: VAIN_WAITS,
+        rest: RestLimits { first: SKIPPED_WAITS, max: KERNEL_SKIPPED_WAITS_MAX, forgiven_part: 64 },
+    }),
+    ..RING_WAITS
+};
+
 /// Slots of the notification ring between two processes of one node.
 pub const PAIR_SLOTS: usize = 128;
 /// Lanes (hazard words) of a process: threads that can be inside a mapped transfer at one time
@@ -43,9 +188,9 @@ pub const CONTROL_FDS_MAX: usize = 8;
 /// once, while it is off its core. The kernel may let fewer wait.
 pub const CONTROL_BACKLOG: i32 = 4_096;
 /// Time for which a connection is tried again while too many wait already.
-pub const CONNECT_TIME: std::time::Duration = std::time::Duration::from_secs(5);
+pub const CONNECT_TIME: Duration = Duration::from_secs(5);
 /// Time between two tries.
-pub const CONNECT_NAP: std::time::Duration = std::time::Duration::from_millis(1);
+pub const CONNECT_NAP: Duration = Duration::from_millis(1);
 /// Largest region, bytes: 64 TiB, far below the address space and above any machine's memory.
 pub const REGION_BYTES_MAX: u64 = 1 << 46;
 /// Largest reservation of addresses, bytes: 16 TiB, an eighth of what a program has on x86-64, so
@@ -62,7 +207,7 @@ pub const FAULT_RANGES_MAX: usize = 256;
 pub const FAULTS_WAITING_MAX: usize = 256;
 /// Longest wait for the answer to a page fault, unless the range says otherwise: what a fetch from
 /// another machine takes while that is brought back to life.
-pub const FAULT_ANSWER_TIME: std::time::Duration = std::time::Duration::from_secs(60);
+pub const FAULT_ANSWER_TIME: Duration = Duration::from_secs(60);
 /// Bytes of memory that must remain available after an export reserved its own, so that a large
 /// export does not push the machine into its out-of-memory killer.
 pub const MEMORY_RESERVE_BYTES: u64 = 64 << 20;
@@ -106,10 +251,10 @@ pub const UDP_BATCH: usize = 16;
 pub const WATCH_EVENTS_MAX: usize = 65_536;
 /// Longest wait for another thread's munmap of pinned memory to come to its end. It needs one
 /// wake-up of our thread.
-pub const WATCH_SETTLE_TIME: std::time::Duration = std::time::Duration::from_secs(2);
+pub const WATCH_SETTLE_TIME: Duration = Duration::from_secs(2);
 /// Longest wait of `fork` for the child's copies of pinned pages: some gigabytes. A child that is
 /// killed meanwhile ends it at once.
-pub const FORK_COPY_TIME: std::time::Duration = std::time::Duration::from_secs(10);
+pub const FORK_COPY_TIME: Duration = Duration::from_secs(10);
 /// Pages of the first arena for pinned pages; the next ones double.
 pub const ARENA_PAGES_FIRST: u32 = 64;
 /// Pages of the largest arena: making it costs about a millisecond, once for 4 MiB of pinned

@@ -7,20 +7,26 @@
 //! sleep flag, so no wake-up is lost: the waker publishes, fences, looks at the flag; the sleeper
 //! sets the flag, fences, looks again, sleeps.
 
+mod backoff;
+mod bounds;
+mod polling;
 mod stepping;
 mod thread;
 mod wake;
 
+pub use backoff::{Backoff, Manner, Step, Wait};
+pub use bounds::{BackoffLimits, LongPoll, RestLimits, SkipLimits, TimedSleeps, YieldLimits};
+pub use polling::{Polled, poll};
 pub use stepping::{Direct, Stepper};
 pub use thread::{Patience, is_interrupted, patience, set_patience, with_patience};
 pub use wake::{WakeReceiver, WakeSender, wake_pair};
 
 use crate::clock::Nanos;
-use crate::limits::INTERRUPT_SLICE;
+use crate::limits::{INTERRUPT_SLICE, LIBRARY_WAITS, QUICK_TURNS, QUICK_WAIT_MIN, STEPS_A_CLOCK};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
-use stepping::{step_and_look, wait_stepping};
+use stepping::{step_and_poll, wait_stepping};
 
 /// The latest time at which a wait ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -44,15 +50,174 @@ impl Deadline {
 pub struct TimedOut;
 
 /// How the threads of one attachment wait.
+///
+/// ```
+/// use std::time::Duration;
+/// use vmmc_host::wait::Waiter;
+/// let waiter = Waiter::new();
+/// let mut polls = 0;
+/// let ready = || {
+///     polls += 1;
+///     (polls > 5).then_some("it came")
+/// };
+/// let sleep = |_until| std::thread::sleep(Duration::from_millis(1));
+/// assert_eq!(waiter.wait(waiter.deadline(Duration::from_secs(1)), ready, sleep), Ok("it came"));
+/// ```
 #[derive(Clone)]
 pub struct Waiter {
     stepper: Option<Arc<dyn Stepper>>,
-    /// Nanoseconds to poll before blocking; adapts between [`POLL_MIN_NS`] and [`POLL_MAX_NS`] to
-    /// whether polling succeeds.
-    poll_ns: Arc<AtomicU64>,
-    /// Waits that napped since the last one that looked for [`POLL_LONG_NS`].
-    naps: Arc<AtomicU32>,
-    yields: Arc<Yields>,
+    backoff: Arc<Backoff>,
+}
+
+impl Waiter {
+    /// Waiting on a node in another process.
+    pub fn new() -> Waiter {
+        Waiter { stepper: None, backoff: Arc::new(Backoff::new(&LIBRARY_WAITS)) }
+    }
+
+    /// Waiting on a node that is stepped by the waiting threads.
+    pub fn stepping(stepper: Arc<dyn Stepper>) -> Waiter {
+        Waiter { backoff: Arc::new(Backoff::new(stepper.wait_limits())), stepper: Some(stepper) }
+    }
+
+    /// The clock that deadlines of this waiter count on.
+    pub fn now(&self) -> Nanos {
+        self.stepper.as_ref().map_or_else(Nanos::monotonic, |s| s.now())
+    }
+
+    /// A deadline this long from now on this waiter's clock.
+    pub fn deadline(&self, after: Duration) -> Deadline {
+        Deadline(self.now() + after)
+    }
+
+    /// Whether the node is stepped by us.
+    pub fn steps(&self) -> bool {
+        self.stepper.is_some()
+    }
+
+    /// Runs the node once, if it is ours to run; says whether that did anything.
+    pub fn step(&self) -> bool {
+        self.stepper.as_ref().is_some_and(|stepper| stepper.step())
+    }
+
+    /// The beginning of a wait that may be long, for a thread that steps the node that is ours to
+    /// run: polls what may be under way already for some 15 us, with nothing between a step and
+    /// `ready`. None: it has not come, or this is not for such a thread or wait.
+    #[inline]
+    pub fn poll_quickly<T>(&self, deadline: Deadline, mut ready: impl FnMut() -> Option<T>) -> Option<T> {
+        let stepper = self.stepper.as_deref()?;
+        if let Some(value) = ready() {
+            return Some(value);
+        }
+        let long = deadline.left(stepper.now()).is_some_and(|left| left > QUICK_WAIT_MIN);
+        if !long || self.backoff.limits().poll_max_ns == 0 {
+            return None;
+        }
+        (0..QUICK_TURNS).find_map(|_| step_and_poll(stepper, STEPS_A_CLOCK, &mut ready).ok())
+    }
+
+    /// Does this past the command ring, if the node is ours to run and nothing stands before it;
+    /// see [`Stepper::send_now`].
+    #[inline]
+    pub fn send_now(&self, what: &Direct<'_>) -> bool {
+        self.stepper.as_ref().is_some_and(|stepper| stepper.send_now(what))
+    }
+
+    /// Waits until `ready` gives something. `block` sleeps until there may be news, at most until
+    /// the given time; it must announce itself and poll once more before it sleeps (see
+    /// [`WakeReceiver::sleep`]).
+    ///
+    /// # Errors
+    /// [`TimedOut`] at the deadline, or when the thread is [interrupted](is_interrupted).
+    pub fn wait<T>(
+        &self,
+        deadline: Deadline,
+        ready: impl FnMut() -> Option<T>,
+        block: impl FnMut(Deadline),
+    ) -> Result<T, TimedOut> {
+        self.wait_with(deadline, None, ready, block)
+    }
+
+    /// As [`wait`](Self::wait). With `sleeps`, for what may come without a wake-up, no sleep is
+    /// longer than they say.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use vmmc_host::limits::TIMED_SLEEPS;
+    /// use vmmc_host::wait::{TimedOut, Waiter};
+    /// let waiter = Waiter::new();
+    /// let sleep = |_until| std::thread::sleep(Duration::from_micros(50));
+    /// let deadline = waiter.deadline(Duration::from_millis(2));
+    /// assert_eq!(waiter.wait_with(deadline, Some(TIMED_SLEEPS), || None::<()>, sleep), Err(TimedOut));
+    /// ```
+    pub fn wait_with<T>(
+        &self,
+        deadline: Deadline,
+        sleeps: Option<TimedSleeps>,
+        mut ready: impl FnMut() -> Option<T>,
+        mut block: impl FnMut(Deadline),
+    ) -> Result<T, TimedOut> {
+        if let Some(value) = ready() {
+            return Ok(value);
+        }
+        let begin = |deadline, sleeps| self.backoff.begin(self.manner(), deadline).with_sleeps(sleeps);
+        let Some(interrupted) = patience().interrupted else {
+            return self.wait_once(&mut begin(deadline, sleeps), ready, block);
+        };
+        let mut sleeps = sleeps;
+        loop {
+            let mut wait = begin(deadline.min(self.deadline(INTERRUPT_SLICE)), sleeps);
+            match self.wait_once(&mut wait, &mut ready, &mut block) {
+                Err(TimedOut) if self.now() < deadline.0 && !interrupted() => sleeps = wait.sleeps(),
+                ended => return ended,
+            }
+        }
+    }
+
+    /// A thread that steps the node yields where another one has it, and else works.
+    fn manner(&self) -> Manner {
+        if self.steps() { Manner::Spin } else { Manner::Yield }
+    }
+
+    fn wait_once<T>(
+        &self,
+        wait: &mut Wait<'_>,
+        ready: impl FnMut() -> Option<T>,
+        block: impl FnMut(Deadline),
+    ) -> Result<T, TimedOut> {
+        match &self.stepper {
+            Some(stepper) => wait_stepping(&**stepper, wait, ready),
+            None => wait_polling(wait, ready, block),
+        }
+    }
+}
+
+impl Default for Waiter {
+    fn default() -> Self {
+        Waiter::new()
+    }
+}
+
+/// Polls, then blocks until something has come.
+fn wait_polling<T>(
+    wait: &mut Wait<'_>,
+    mut ready: impl FnMut() -> Option<T>,
+    mut block: impl FnMut(Deadline),
+) -> Result<T, TimedOut> {
+    loop {
+        match poll(wait, Nanos::monotonic, &mut ready) {
+            Polled::Found(value) => return Ok(value),
+            Polled::TimedOut => return ready().ok_or(TimedOut),
+            Polled::Sleep(until) => block(until),
+        }
+        if let Some(value) = ready() {
+            wait.found(Nanos::monotonic);
+            return Ok(value);
+        }
+    }
 }
 
 /// Whether giving the core away between looks pays. A busy third party keeps it for a whole time
@@ -99,19 +264,6 @@ impl Yields {
     }
 }
 
-/// Longest polling before a wait blocks: what a blocking wake-up costs on a virtual machine, so
-/// polling at most doubles a wait.
-pub const POLL_MAX_NS: u64 = 50_000;
-/// Polling of one wait in [`NAPS_BEFORE_POLL`] that nap: as long as a nap of the other side takes,
-/// and an answer.
-const POLL_LONG_NS: u64 = 150_000;
-/// Naps say nothing about when the word came that they found: two that nap for each other would do
-/// so for ever. So now and then one looks for longer.
-const NAPS_BEFORE_POLL: u32 = 16;
-/// What a blocking wake-up costs there.
-const WAKE_NS: u64 = 50_000;
-/// Shortest polling after many waits in vain.
-pub const POLL_MIN_NS: u64 = 1_000;
 /// A yield that took longer than this gave the core to a busy third party.
 const YIELD_LONG_NS: u64 = 100_000;
 /// What a long yield counts; a short one counts 1 against it.
@@ -120,197 +272,6 @@ const LONG_YIELD_SCORE: u32 = 16;
 const YIELD_SCORE_MAX: u32 = 32;
 /// Sleeps without yields after that.
 const NO_YIELD_SLEEPS: u32 = 64;
-/// Polls between two looks at the clock.
-const POLLS_A_LOOK: u32 = 64;
-/// Steps without work between two looks at the clock.
-const STEPS_A_LOOK: u32 = 8;
-/// So many times as many steps before a wait is set up that can also sleep: some 15 us.
-const QUICK_STEPS: u32 = 8;
-/// A wait that may take no longer than this has a deadline to look at.
-const QUICK_LOOKS_MAX: Duration = Duration::from_micros(100);
-
-impl Waiter {
-    /// Waiting on a node in another process.
-    pub fn new() -> Waiter {
-        Waiter {
-            stepper: None,
-            poll_ns: Arc::new(AtomicU64::new(POLL_MAX_NS)),
-            naps: Arc::default(),
-            yields: Arc::default(),
-        }
-    }
-
-    /// Waiting on a node that is stepped by the waiting threads.
-    pub fn stepping(stepper: Arc<dyn Stepper>) -> Waiter {
-        Waiter { stepper: Some(stepper), ..Waiter::new() }
-    }
-
-    /// The clock that deadlines of this waiter count on.
-    pub fn now(&self) -> Nanos {
-        self.stepper.as_ref().map_or_else(Nanos::monotonic, |s| s.now())
-    }
-
-    /// A deadline this long from now on this waiter's clock.
-    pub fn deadline(&self, after: Duration) -> Deadline {
-        Deadline(self.now() + after)
-    }
-
-    /// Whether the node is stepped by us.
-    pub fn steps(&self) -> bool {
-        self.stepper.is_some()
-    }
-
-    /// Runs the node once, if it is ours to run; says whether that did anything.
-    pub fn step(&self) -> bool {
-        self.stepper.as_ref().is_some_and(|stepper| stepper.step())
-    }
-
-    /// The beginning of a wait that may be long, for a thread that steps the node that is ours to
-    /// run: looks for what may be under way already for some 15 us, with nothing between a step and
-    /// `ready`. None: it has not come, or this is not for such a thread or wait.
-    #[inline]
-    pub fn look_quickly<T>(&self, deadline: Deadline, mut ready: impl FnMut() -> Option<T>) -> Option<T> {
-        let stepper = self.stepper.as_deref()?;
-        if let Some(value) = ready() {
-            return Some(value);
-        }
-        let long = deadline.left(stepper.now()).is_some_and(|left| left > QUICK_LOOKS_MAX);
-        if !long || stepper.patience_ns() == 0 {
-            return None;
-        }
-        (0..QUICK_STEPS).find_map(|_| step_and_look(stepper, STEPS_A_LOOK, &mut ready).ok())
-    }
-
-    /// Does this past the command ring, if the node is ours to run and nothing stands before it;
-    /// see [`Stepper::send_now`].
-    #[inline]
-    pub fn send_now(&self, what: &Direct<'_>) -> bool {
-        self.stepper.as_ref().is_some_and(|stepper| stepper.send_now(what))
-    }
-
-    /// A wait has begun to nap: nobody wakes it for what it waits for.
-    pub fn napped(&self) {
-        self.naps.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Waits until `ready` gives something. `block` sleeps until there may be news, at most until
-    /// the given time; it must announce itself and look once more before it sleeps (see
-    /// [`WakeReceiver::sleep`]).
-    pub fn wait<T>(
-        &self,
-        deadline: Deadline,
-        mut ready: impl FnMut() -> Option<T>,
-        mut block: impl FnMut(Deadline),
-    ) -> Result<T, TimedOut> {
-        if let Some(value) = ready() {
-            return Ok(value);
-        }
-        let Some(interrupted) = patience().interrupted else { return self.wait_once(deadline, ready, block) };
-        loop {
-            let until = deadline.min(self.deadline(INTERRUPT_SLICE));
-            match self.wait_once(until, &mut ready, &mut block) {
-                Err(TimedOut) if self.now() < deadline.0 && !interrupted() => {}
-                ended => return ended,
-            }
-        }
-    }
-
-    fn wait_once<T>(
-        &self,
-        deadline: Deadline,
-        ready: impl FnMut() -> Option<T>,
-        block: impl FnMut(Deadline),
-    ) -> Result<T, TimedOut> {
-        match &self.stepper {
-            Some(stepper) => wait_stepping(&**stepper, deadline, ready),
-            None => self.wait_polling(deadline, ready, block),
-        }
-    }
-
-    fn wait_polling<T>(
-        &self,
-        deadline: Deadline,
-        mut ready: impl FnMut() -> Option<T>,
-        mut block: impl FnMut(Deadline),
-    ) -> Result<T, TimedOut> {
-        let start = Nanos::monotonic();
-        let yields = self.yields.pay();
-        let long = yields && self.naps.load(Ordering::Relaxed) >= NAPS_BEFORE_POLL;
-        let budget = match (long, yields) {
-            (true, _) => POLL_LONG_NS,
-            (false, true) => self.poll_ns.load(Ordering::Relaxed),
-            (false, false) => POLL_MIN_NS,
-        };
-        if long {
-            self.naps.store(0, Ordering::Relaxed);
-        }
-        let mut before = start;
-        loop {
-            for _ in 0..POLLS_A_LOOK {
-                if let Some(value) = ready() {
-                    if long {
-                        self.poll_ns.store(POLL_MAX_NS, Ordering::Relaxed);
-                    }
-                    self.adapt(true);
-                    return Ok(value);
-                }
-                std::hint::spin_loop();
-            }
-            if yields {
-                std::thread::yield_now();
-            }
-            let now = Nanos::monotonic();
-            if now >= deadline.0 {
-                return ready().ok_or(TimedOut);
-            }
-            if yields {
-                self.yields.took(now.since(before).as_nanos() as u64);
-                before = now;
-            }
-            if now.since(start).as_nanos() as u64 >= budget {
-                break;
-            }
-        }
-        if long {
-            // It says nothing about shorter ones.
-        } else if yields {
-            self.adapt(false);
-        } else {
-            self.yields.slept();
-        }
-        loop {
-            block(deadline);
-            let found = ready();
-            let now = Nanos::monotonic();
-            if let Some(value) = found {
-                // Without the wake-up it would have been there in time. Otherwise two that wait for
-                // each other would never leave their sleeps: each one's wake-up makes the other
-                // one's wait too long to be polled.
-                if yields && now.since(start).as_nanos() as u64 <= POLL_MAX_NS + WAKE_NS {
-                    self.adapt(true);
-                }
-                return Ok(value);
-            }
-            if now >= deadline.0 {
-                return Err(TimedOut);
-            }
-        }
-    }
-
-    fn adapt(&self, polling_paid: bool) {
-        let now = self.poll_ns.load(Ordering::Relaxed);
-        let next = if polling_paid { (now * 2).min(POLL_MAX_NS) } else { (now - now / 4).max(POLL_MIN_NS) };
-        if next != now {
-            self.poll_ns.store(next, Ordering::Relaxed);
-        }
-    }
-}
-
-impl Default for Waiter {
-    fn default() -> Self {
-        Waiter::new()
-    }
-}
 
 #[cfg(all(test, not(loom), not(miri)))]
 mod tests;

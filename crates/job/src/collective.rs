@@ -20,6 +20,7 @@ use crate::protocol::MemberState;
 use std::collections::HashMap;
 use std::time::Duration;
 use vmmc::{Deadline, Export, Import, SendOptions, WaitError};
+use vmmc_host::limits::TIMED_SLEEP_MAX;
 use vmmc_host::wait::is_interrupted;
 
 /// Steps of the largest job.
@@ -255,7 +256,7 @@ impl Call<'_> {
     fn overtaken(&self, rank: u32) -> Result<JobError, JobError> {
         let end = self.job.session().deadline(JOB_NEWS_TIME).min(self.deadline);
         while !self.job.has_changed()? && now(self.job) < end.0 {
-            std::thread::sleep(vmmc::limits::NAP_MAX);
+            std::thread::sleep(TIMED_SLEEP_MAX);
         }
         let view = self.job.look()?;
         let state = |rank: u32| view.ranks.get(rank as usize).map_or(MemberState::Failed, |(state, _)| *state);
@@ -272,7 +273,7 @@ impl Call<'_> {
             match self.check(rank) {
                 Err(gone @ JobError::MemberGone { .. }) => return gone,
                 _ if now(self.job) >= end.0 => return error,
-                _ => std::thread::sleep(vmmc::limits::NAP_MAX),
+                _ => std::thread::sleep(TIMED_SLEEP_MAX),
             }
         }
     }

@@ -17,7 +17,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use vmmc_host::wait::Stepper;
+use vmmc_host::limits::SIMULATED_WAITS;
+use vmmc_host::wait::{BackoffLimits, Stepper};
 use vmmc_host::{Attachment, Channel, Nanos};
 use vmmc_nic::{ClusterKey, NodeName, Time};
 use vmmc_node::station::StationError;
@@ -211,8 +212,8 @@ impl Stepper for Core {
         }
     }
 
-    fn patience_ns(&self) -> u64 {
-        0
+    fn wait_limits(&self) -> &'static BackoffLimits {
+        &SIMULATED_WAITS
     }
 }
 

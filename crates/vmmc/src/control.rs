@@ -5,7 +5,7 @@
 //! that gave up, what it grants is given back to the node.
 
 use crate::error::{CallError, millis};
-use crate::limits::{STEPPED_SLICE, TELLS_KEPT_MAX, UNREAD_REPLIES_MAX};
+use crate::limits::{TELLS_KEPT_MAX, UNREAD_REPLIES_MAX};
 use crate::waiting::wait_sliced;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::{HashMap, VecDeque};
@@ -128,7 +128,7 @@ impl Control {
             other => Some(other),
         };
         let block = |until: Deadline| wait_for(self.channel.as_fd(), PollFlags::OUT, until, self.waiter.now());
-        wait_sliced(&self.waiter, deadline, STEPPED_SLICE, &mut try_again, block).unwrap_or(Err(ChannelError::TimedOut))
+        wait_sliced(&self.waiter, deadline, None, &mut try_again, block).unwrap_or(Err(ChannelError::TimedOut))
     }
 
     fn wait(&self, serial: u64, deadline: Deadline) -> Result<Said, ChannelError> {
@@ -149,7 +149,7 @@ impl Control {
             None
         };
         let block = |until| self.block(serial, until);
-        wait_sliced(&self.waiter, deadline, STEPPED_SLICE, ready, block).unwrap_or(Err(ChannelError::TimedOut))
+        wait_sliced(&self.waiter, deadline, None, ready, block).unwrap_or(Err(ChannelError::TimedOut))
     }
 
     fn take(&self, serial: u64) -> Option<Said> {

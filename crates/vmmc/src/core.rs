@@ -9,7 +9,6 @@ use crate::control::{Answered, Control};
 use crate::error::{AccessError, CallError};
 use crate::hub::Hub;
 use crate::imports::Imports;
-use crate::limits::{NAP_MAX, NAP_MIN, STEPPED_SLICE};
 use crate::mapped::{ALIVE, GONE, Hot};
 use crate::peers::Peers;
 use crate::pins::Pins;
@@ -27,6 +26,7 @@ use std::time::Duration;
 use vmmc_host::abi::RawCommand;
 use vmmc_host::control::Call;
 use vmmc_host::handshake::must_wake;
+use vmmc_host::limits::TIMED_SLEEPS;
 use vmmc_host::ring::{Producer, RegionWords};
 use vmmc_host::wait::{TimedOut, patience};
 use vmmc_host::{Deadline, Nanos, NotifyBell};
@@ -221,24 +221,18 @@ impl Core {
     /// Waits until `ready` gives something, collecting what comes from the node meanwhile.
     #[inline]
     pub(crate) fn wait<T>(&self, deadline: Deadline, ready: impl FnMut() -> Option<T>) -> Result<T, End> {
-        self.wait_for(deadline, None, ready)
+        self.wait_for(deadline, false, ready)
     }
 
-    /// As [`wait`](Self::wait), for a word of exported memory. It naps instead of sleeping, for a
-    /// store by another process wakes nobody; but the node wakes it after it has put short data
-    /// there.
+    /// As [`wait`](Self::wait), for a word of exported memory. Its sleeps are timed, for a store by
+    /// another process wakes nobody; but the node wakes it after it has put short data there.
     #[inline]
     pub(crate) fn wait_word<T>(&self, deadline: Deadline, ready: impl FnMut() -> Option<T>) -> Result<T, End> {
-        self.wait_for(deadline, Some(NAP_MIN), ready)
+        self.wait_for(deadline, true, ready)
     }
 
-    /// `nap`: what is waited for may come without a wake-up, so no sleep is longer.
-    fn wait_for<T>(
-        &self,
-        deadline: Deadline,
-        mut nap: Option<Duration>,
-        ready: impl FnMut() -> Option<T>,
-    ) -> Result<T, End> {
+    /// `words`: what is waited for may come without a wake-up, so that sleeps are timed.
+    fn wait_for<T>(&self, deadline: Deadline, words: bool, ready: impl FnMut() -> Option<T>) -> Result<T, End> {
         let ready = RefCell::new(ready);
         let found: Cell<Option<T>> = Cell::new(None);
         let look = || {
@@ -248,7 +242,6 @@ impl Core {
             found.set(now);
             some || self.hot.state() != ALIVE
         };
-        let words = nap.is_some();
         let poll = || {
             if let Some(value) = found.take() {
                 return Some(Ok(value));
@@ -262,7 +255,7 @@ impl Core {
             self.usable().err().map(Err)
         };
         let waiter = &self.waiting.waiter;
-        if let Some(found) = waiter.look_quickly(deadline, poll) {
+        if let Some(found) = waiter.poll_quickly(deadline, poll) {
             return found;
         }
         let area = &self.hot.area;
@@ -270,15 +263,9 @@ impl Core {
         let flags = if words { &flags[..] } else { &flags[..2] };
         let block = |until: Deadline| {
             let mut look = look;
-            if nap == Some(NAP_MIN) {
-                waiter.napped();
-            }
-            let until = nap.map_or(until, |nap| until.min(waiter.deadline(nap)));
             self.waiting.block(flags, until, &mut look);
-            nap = nap.map(|nap| (nap * 2).min(NAP_MAX));
         };
-        let slice = if words { NAP_MAX } else { STEPPED_SLICE };
-        wait_sliced(waiter, deadline, slice, poll, block).unwrap_or(Err(End::TimedOut))
+        wait_sliced(waiter, deadline, words.then_some(TIMED_SLEEPS), poll, block).unwrap_or(Err(End::TimedOut))
     }
 
     /// As [`wait`](Self::wait), for what other threads of this process give back.
@@ -289,7 +276,8 @@ impl Core {
         self.waiting.starving(|| self.wait(limit.deadline(), ready))
     }
 
-    /// As [`wait`](Self::wait), for what nobody announces: polls, yields, then naps.
+    /// As [`wait`](Self::wait), for what nobody announces: polls, yields, then sleeps for some
+    /// time.
     pub(crate) fn wait_unannounced<T>(
         &self,
         deadline: Deadline,
@@ -300,17 +288,12 @@ impl Core {
             None => self.usable().err().map(Err),
         };
         let waiter = &self.waiting.waiter;
-        let mut nap = NAP_MIN;
         let block = |until: Deadline| {
-            if nap == NAP_MIN {
-                waiter.napped();
-            }
             if let Some(left) = until.left(waiter.now()) {
-                std::thread::sleep(nap.min(left));
-                nap = (nap * 2).min(NAP_MAX);
+                std::thread::sleep(left);
             }
         };
-        wait_sliced(waiter, deadline, NAP_MAX, poll, block).unwrap_or(Err(End::TimedOut))
+        wait_sliced(waiter, deadline, Some(TIMED_SLEEPS), poll, block).unwrap_or(Err(End::TimedOut))
     }
 
     /// Posts a command; waits for room in the ring.

@@ -96,11 +96,6 @@ pub const TELLS_KEPT_MAX: usize = 4096;
 /// Lane that threads share when all others are taken.
 pub const SHARED_LANE: u32 = LANES as u32 - 1;
 
-/// First pause while waiting for room in the command ring, which nobody announces, or for a word in
-/// memory, which only the node does, after short data.
-pub const NAP_MIN: Duration = Duration::from_micros(50);
-/// Longest such pause: 1,000 wake-ups a second cost one percent of a core.
-pub const NAP_MAX: Duration = Duration::from_millis(1);
 /// Longest sleep of a thread that waits on a node in this process. Its news wakes the thread; this
 /// bounds what a kind of node that forgets to would cost.
 pub const STEPPED_SLICE: Duration = Duration::from_millis(100);

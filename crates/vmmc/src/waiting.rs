@@ -5,27 +5,30 @@
 //! followers by `epoch`, which grows after every delivery and is compared under the lock that the
 //! deliverer takes to notify.
 
+use crate::limits::STEPPED_SLICE;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex};
-use std::time::Duration;
 use vmmc_host::handshake::{announce_sleep, retract_sleep};
-use vmmc_host::wait::{TimedOut, Waiter, is_interrupted};
+use vmmc_host::limits::TIMED_SLEEP_MAX;
+use vmmc_host::wait::{TimedOut, TimedSleeps, Waiter, is_interrupted};
 use vmmc_host::{Deadline, WakeReceiver};
 
-/// Waits as [`Waiter::wait`] does. With a node in this process it wakes after every `slice`,
-/// because what it waits for may come in ways that the node does not see.
+/// Waits as [`Waiter::wait_with`] does. With a node in this process it wakes now and then, because
+/// what it waits for may come in ways that the node does not see: as often as the longest of its
+/// timed sleeps, or after [`STEPPED_SLICE`].
 pub(crate) fn wait_sliced<T>(
     waiter: &Waiter,
     deadline: Deadline,
-    slice: Duration,
+    sleeps: Option<TimedSleeps>,
     mut ready: impl FnMut() -> Option<T>,
     mut block: impl FnMut(Deadline),
 ) -> Result<T, TimedOut> {
     if !waiter.steps() {
-        return waiter.wait(deadline, ready, block);
+        return waiter.wait_with(deadline, sleeps, ready, block);
     }
+    let slice = sleeps.map_or(STEPPED_SLICE, |_| TIMED_SLEEP_MAX);
     loop {
         let until = deadline.min(waiter.deadline(slice));
         match waiter.wait(until, &mut ready, &mut block) {

@@ -2,9 +2,10 @@
 //!
 //! Invariant: a wait ends at its deadline on the clock of the node.
 
-use super::{Deadline, POLL_MAX_NS, STEPS_A_LOOK, TimedOut};
+use super::{BackoffLimits, Step, TimedOut, Wait};
 use crate::abi::RawCommand;
 use crate::clock::Nanos;
+use crate::limits::{STEPPED_WAITS, STEPS_A_CLOCK};
 
 /// What may go out past the command ring.
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +30,7 @@ pub trait Stepper: Send + Sync {
     /// Does what can be done now; says whether there was anything.
     fn step(&self) -> bool;
     /// As [`step`](Self::step), by a thread whose last step found nothing a moment ago: need not
-    /// read the clock again, and may look `times` times for what comes.
+    /// read the clock again, and may poll `times` times for what comes.
     fn step_again(&self, _times: u32) -> bool {
         self.step()
     }
@@ -41,39 +42,38 @@ pub trait Stepper: Send + Sync {
     /// Sleeps until there may be something to do, at most until `until`. A simulator moves its
     /// clock instead.
     fn park(&self, until: Nanos);
-    /// How long steps may find nothing before the thread parks, ns. A simulator parks at once: its
-    /// clock only moves there.
-    fn patience_ns(&self) -> u64 {
-        POLL_MAX_NS
+    /// How long steps may find nothing before the thread parks. A simulator parks at once: its clock
+    /// only moves there.
+    fn wait_limits(&self) -> &'static BackoffLimits {
+        &STEPPED_WAITS
     }
 }
 
+/// Steps until something has come; parks when steps find nothing for a while.
 pub(super) fn wait_stepping<T>(
     stepper: &dyn Stepper,
-    deadline: Deadline,
+    wait: &mut Wait<'_>,
     mut ready: impl FnMut() -> Option<T>,
 ) -> Result<T, TimedOut> {
-    let mut idle_since = None;
-    let patience = stepper.patience_ns();
-    // Reading a clock takes a good part of a step in vain.
-    let steps_a_look = if patience == 0 { 1 } else { STEPS_A_LOOK };
+    let clock = || stepper.now();
+    // Without time for polling each step may be the last before the thread parks.
+    let steps = if stepper.wait_limits().poll_max_ns == 0 { 1 } else { STEPS_A_CLOCK };
     loop {
-        match step_and_look(stepper, steps_a_look, &mut ready) {
+        match step_and_poll(stepper, steps, &mut ready) {
             Ok(value) => return Ok(value),
             Err(Worked(true)) => {
-                idle_since = None;
+                wait.again(clock);
                 continue;
             }
             Err(Worked(false)) => {}
         }
-        let now = stepper.now();
-        if now >= deadline.0 {
-            return Err(TimedOut);
-        }
-        let since = *idle_since.get_or_insert(now);
-        if now.since(since).as_nanos() as u64 >= patience {
-            stepper.park(deadline.0);
-            idle_since = None;
+        match wait.next(clock) {
+            Step::Poll | Step::Yield => {}
+            Step::Sleep(until) => {
+                stepper.park(until.0);
+                wait.again(clock);
+            }
+            Step::TimedOut => return Err(TimedOut),
         }
     }
 }
@@ -81,10 +81,10 @@ pub(super) fn wait_stepping<T>(
 /// Nothing is ready; whether the node had work.
 pub(super) struct Worked(bool);
 
-/// One step, and if there was nothing to do some more that need no clock, each kind with a look at
+/// One step, and if there was nothing to do some more that need no clock, each kind with a poll of
 /// what is waited for.
 #[inline]
-pub(super) fn step_and_look<T>(
+pub(super) fn step_and_poll<T>(
     stepper: &dyn Stepper,
     steps: u32,
     ready: &mut impl FnMut() -> Option<T>,

@@ -1,8 +1,9 @@
 //! Waits on real clocks and real pipes.
 
 use super::*;
+use crate::limits::{POLL_MAX_NS, TIMED_SLEEPS};
 use std::cell::Cell;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 fn long() -> Deadline {
     Deadline::after(Duration::from_secs(30))
@@ -50,7 +51,7 @@ fn no_wake_up_is_lost() {
     for i in 1..=2000u64 {
         let ready = || (shared.0.load(Ordering::SeqCst) >= i).then_some(());
         let blocked = |d| receiver.sleep(&[flag], d, || ready().is_some());
-        waiter.poll_ns.store(if i % 2 == 0 { 0 } else { POLL_MAX_NS }, Ordering::Relaxed);
+        waiter.backoff.poll_ns.store(if i % 2 == 0 { 0 } else { POLL_MAX_NS }, Ordering::Relaxed);
         waiter.wait(long(), ready, blocked).expect("the other thread wakes us");
         flag.fetch_add(1 << 32, Ordering::SeqCst);
     }
@@ -58,90 +59,34 @@ fn no_wake_up_is_lost() {
 }
 
 #[test]
-fn sleeps_that_end_soon_bring_polling_back() {
+fn a_timed_wait_sleeps_no_longer_than_it_was_told() {
     let waiter = Waiter::new();
-    let polled = || waiter.poll_ns.load(Ordering::Relaxed);
-    waiter.poll_ns.store(POLL_MIN_NS, Ordering::Relaxed);
-    let wait = |asleep: Duration| {
-        let woken = AtomicBool::new(false);
-        let ready = || woken.load(Ordering::Relaxed).then_some(());
-        let block = |_| {
-            std::thread::sleep(asleep);
-            woken.store(true, Ordering::Relaxed);
+    let mut slept = Vec::new();
+    let block = |until: Deadline| {
+        let left = until.left(Nanos::monotonic()).unwrap_or_default();
+        slept.push(left);
+        std::thread::sleep(left);
+    };
+    let ended = waiter.wait_with(Deadline::after(Duration::from_millis(20)), Some(TIMED_SLEEPS), || None::<()>, block);
+    assert_eq!(ended, Err(TimedOut));
+    assert!(slept.len() >= 2, "{slept:?}");
+    assert!(slept[0] <= Duration::from_micros(50) && slept.iter().all(|one| *one <= Duration::from_millis(1)));
+}
+
+#[test]
+fn an_interrupted_timed_wait_goes_on_with_its_sleeps() {
+    let slept = Cell::new(0);
+    let wait = || {
+        let block = |until: Deadline| {
+            slept.set(slept.get() + 1);
+            std::thread::sleep(until.left(Nanos::monotonic()).unwrap_or_default());
         };
-        waiter.wait(long(), ready, block).expect("the sleep ends");
+        Waiter::new().wait_with(Deadline::after(4 * INTERRUPT_SLICE), Some(TIMED_SLEEPS), || None::<()>, block)
     };
-    // On a busy machine some sleeps take longer than asked for, and some waits do not count;
-    // others do.
-    let until = |asleep, done: &dyn Fn() -> bool| {
-        let limit = long();
-        while !done() {
-            assert!(limit.left(Nanos::monotonic()).is_some(), "{} ns of polling after sleeps of {asleep:?}", polled());
-            wait(asleep);
-        }
-    };
-    until(Duration::ZERO, &|| polled() == POLL_MAX_NS);
-    until(Duration::from_millis(1), &|| polled() <= 2 * POLL_MIN_NS);
-}
-
-#[test]
-fn long_yields_stop_yielding_unless_they_are_rare() {
-    let yields = Yields::default();
-    for _ in 0..100 {
-        yields.took(3_000_000);
-        (0..LONG_YIELD_SCORE).for_each(|_| yields.took(1_000));
-    }
-    assert!(yields.pay(), "one in many");
-    (0..3).for_each(|_| yields.took(3_000_000));
-    assert!(!yields.pay());
-    (0..NO_YIELD_SLEEPS).for_each(|_| yields.slept());
-    assert!(yields.pay(), "it is tried again");
-    yields.took(3_000_000);
-    assert!(!yields.pay(), "and one more is enough");
-}
-
-#[test]
-fn who_lost_the_core_for_long_sleeps_at_once() {
-    let waiter = Waiter::new();
-    waiter.yields.suspended.store(NO_YIELD_SLEEPS, Ordering::Relaxed);
-    let looks = Cell::new(0u32);
-    let ready = || {
-        looks.set(looks.get() + 1);
-        None::<()>
-    };
-    let slept = Cell::new(0u32);
-    let block = |_| {
-        slept.set(slept.get() + 1);
-        std::thread::sleep(Duration::from_millis(1));
-    };
-    assert_eq!(waiter.wait(Deadline::after(Duration::from_millis(5)), ready, block), Err(TimedOut));
-    assert!(slept.get() > 0);
-    assert_eq!(waiter.yields.suspended.load(Ordering::Relaxed), NO_YIELD_SLEEPS - 1, "counted down");
-    assert_eq!(waiter.poll_ns.load(Ordering::Relaxed), POLL_MAX_NS, "it says nothing about polling");
-}
-
-#[test]
-fn who_naps_looks_for_longer_now_and_then() {
-    let waiter = Waiter::new();
-    waiter.poll_ns.store(POLL_MIN_NS, Ordering::Relaxed);
-    let (mut naps, mut longest_ns) = (0, 0);
-    for _ in 0..200 {
-        // Whatever else runs here: this is not about yields.
-        waiter.yields.score.store(0, Ordering::Relaxed);
-        waiter.yields.suspended.store(0, Ordering::Relaxed);
-        // It comes after twice the time for which waits poll, and a nap hides when.
-        let begun = std::time::Instant::now();
-        let ready = || (begun.elapsed().as_nanos() as u64 > 2 * POLL_MAX_NS).then_some(());
-        let block = |_| {
-            naps += 1;
-            waiter.napped();
-            std::thread::sleep(Duration::from_micros(150));
-        };
-        waiter.wait(long(), ready, block).expect("it comes");
-        longest_ns = longest_ns.max(waiter.poll_ns.load(Ordering::Relaxed));
-    }
-    assert!((1..200).contains(&naps), "some waits looked for as long as it took: {naps}");
-    assert_eq!(longest_ns, POLL_MAX_NS, "and that was remembered");
+    let patience = Patience { interrupted: Some(|| false), ..Patience::default() };
+    assert_eq!(with_patience(patience, wait), Err(TimedOut));
+    // Five sleeps are shorter than a millisecond, and the last one of each of four slices.
+    assert!(slept.get() <= 4 * INTERRUPT_SLICE.as_millis() + 5 + 4, "{}", slept.get());
 }
 
 struct Countdown(AtomicU64, AtomicBool);

@@ -39,16 +39,16 @@ impl WakeReceiver {
         while matches!(rustix::io::read(&self.0, &mut bytes), Ok(n) if n == bytes.len()) {}
     }
 
-    /// Sleeps until somebody wakes us or the deadline passes. `flag` tells wakers that we sleep;
-    /// `look` is the last look after the flag is set: true means stay awake.
-    pub fn sleep(&self, flags: &[&AtomicU64], deadline: Deadline, look: impl FnOnce() -> bool) {
+    /// Sleeps until somebody wakes us or the deadline passes. `flags` tell wakers that we sleep;
+    /// `poll` is the last poll after they are set: true means stay awake.
+    pub fn sleep(&self, flags: &[&AtomicU64], deadline: Deadline, poll: impl FnOnce() -> bool) {
         self.drain();
         for flag in flags {
             announce_sleep(flag);
         }
-        if !look() {
+        if !poll() {
             // A failure other than the deadline (which the caller sees on its clock) shows as an
-            // early return; the caller's loop looks again.
+            // early return; the caller's loop polls again.
             let _ = wait_fd(self.0.as_fd(), PollFlags::IN, deadline);
         }
         for flag in flags {

@@ -11,7 +11,7 @@ use crate::measure::task::{Role, Task};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 use vmmc::SendOptions;
-use vmmc_host::wait::POLL_MAX_NS;
+use vmmc_host::limits::POLL_MAX_NS;
 
 /// Plays one half.
 pub(super) fn measure(
