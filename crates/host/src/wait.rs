@@ -24,7 +24,6 @@ pub use wake::{WakeReceiver, WakeSender, wake_pair};
 use crate::clock::Nanos;
 use crate::limits::{INTERRUPT_SLICE, LIBRARY_WAITS, QUICK_TURNS, QUICK_WAIT_MIN, STEPS_A_CLOCK};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use stepping::{step_and_poll, wait_stepping};
 
@@ -219,59 +218,6 @@ fn wait_polling<T>(
         }
     }
 }
-
-/// Whether giving the core away between looks pays. A busy third party keeps it for a whole time
-/// slice each time; then it is better to sleep, for who is woken gets the core before who was busy.
-/// A hypervisor that takes the core does so now and then, and whoever sleeps then waits for it
-/// longer still.
-#[derive(Debug, Default)]
-pub struct Yields {
-    /// Sleeps until the next try.
-    suspended: AtomicU32,
-    /// Grows with long yields, shrinks with short ones.
-    score: AtomicU32,
-}
-
-impl Yields {
-    /// Whether to yield at all now.
-    #[inline]
-    pub fn pay(&self) -> bool {
-        self.suspended.load(Ordering::Relaxed) == 0
-    }
-
-    /// A yield took so long. Threads that count at the same time may lose a count.
-    #[inline]
-    pub fn took(&self, ns: u64) {
-        let score = self.score.load(Ordering::Relaxed);
-        if ns < YIELD_LONG_NS {
-            if score > 0 {
-                self.score.store(score - 1, Ordering::Relaxed);
-            }
-        } else if score < YIELD_SCORE_MAX {
-            self.score.store(score + LONG_YIELD_SCORE, Ordering::Relaxed);
-        } else {
-            self.suspended.store(NO_YIELD_SLEEPS, Ordering::Relaxed);
-        }
-    }
-
-    /// A sleep in place of yields has ended.
-    #[inline]
-    pub fn slept(&self) {
-        let left = self.suspended.load(Ordering::Relaxed);
-        if left > 0 {
-            self.suspended.store(left - 1, Ordering::Relaxed);
-        }
-    }
-}
-
-/// A yield that took longer than this gave the core to a busy third party.
-const YIELD_LONG_NS: u64 = 100_000;
-/// What a long yield counts; a short one counts 1 against it.
-const LONG_YIELD_SCORE: u32 = 16;
-/// A long yield at this score is one too many.
-const YIELD_SCORE_MAX: u32 = 32;
-/// Sleeps without yields after that.
-const NO_YIELD_SLEEPS: u32 = 64;
 
 #[cfg(all(test, not(loom), not(miri)))]
 mod tests;

@@ -297,9 +297,8 @@ pub const ROUTES_MAX: usize = 1_024;
 /// Addresses probed for their path size in a second: spoofed senders must not make us busy.
 pub const PROBES_PER_SECOND: u32 = 100;
 
-/// Time without work after which a node sleeps; polling costs its core, sleeping costs the next
-/// message a wake-up of about as long.
-pub const AWAKE_TIME: Duration = Duration::from_micros(80);
+/// Time without work after which a node sleeps.
+pub const AWAKE_TIME: Duration = Duration::from_nanos(vmmc_host::limits::NODE_POLL_NS);
 /// Longest data that a sleeping thread may be waiting for a word of.
 pub const AWAITED_BYTES_MAX: u64 = 4096;
 /// Processes that are woken after one step because of such data; more find it at their next look,

@@ -2,8 +2,8 @@
 //!
 //! Invariant: it has no name but that of its control socket, which dies with it, so a killed daemon
 //! leaves nothing behind and the next takes its place at once. While there is nothing to do it
-//! sleeps; it looks for work for [`AWAKE_TIME`] first, with the core given away between looks,
-//! which is what keeps four parties on two cores fast (DESIGN §3 "Waiting").
+//! sleeps; first it polls for work as [`NODE_WAITS`] says, with the core given away between polls,
+//! which is what keeps four parties on two cores fast.
 
 mod counters;
 mod launcher;
@@ -13,7 +13,7 @@ mod start;
 
 use crate::config::NodeConfig;
 use crate::key::KeyError;
-use crate::limits::{ACCEPT_BATCH, ACCEPT_PAUSE, AWAKE_TIME, SPARES};
+use crate::limits::{ACCEPT_BATCH, ACCEPT_PAUSE, SPARES};
 use crate::log::{Log, LogLevel};
 use crate::runner::{Runner, now, sleep};
 use crate::station::StationError;
@@ -26,8 +26,10 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use vmmc_host::channel::{ChannelError, Listener, holder_of_node, node_socket_name};
+use vmmc_host::limits::NODE_WAITS;
 use vmmc_host::process::OpenFiles;
-use vmmc_host::wait::{WakeReceiver, WakeSender, Yields, wake_pair};
+use vmmc_host::wait::{Backoff, Manner, Step, WakeReceiver, WakeSender, wake_pair};
+use vmmc_host::{Deadline, Nanos};
 use vmmc_nic::{BadNodeName, PeerTableFull, Time};
 
 pub use launcher::{CANNOT_RUN_AS, EXPORT_VARIABLE, RUN_AS};
@@ -131,7 +133,6 @@ pub struct Daemon {
     /// Rings when `stop` may have been set.
     bell: WakeReceiver,
     ringer: Arc<WakeSender>,
-    yields: Yields,
     /// Given up for a moment when there is no other descriptor, so that connections can be taken
     /// and closed.
     spares: Vec<OwnedFd>,
@@ -211,7 +212,6 @@ impl Daemon {
         failure.into_iter().for_each(|why| runner.station.note(now(), why));
         let counters = WatchedCounters::default();
         let spares = spare_descriptors();
-        let yields = Yields::default();
         Ok(Daemon {
             config,
             runner,
@@ -223,7 +223,6 @@ impl Daemon {
             stop,
             bell,
             ringer,
-            yields,
             spares,
             paused: None,
         })
@@ -247,7 +246,10 @@ impl Daemon {
         let mut alone_since = now();
         self.log_start();
         self.runner.station.watch_waits();
+        let backoff = Backoff::new(&NODE_WAITS);
+        let mut wait = backoff.begin(Manner::Yield, Deadline(Nanos::MAX));
         loop {
+            // Also the time at which the last yield ended.
             let now = now();
             let mut worked = self.runner.step(now);
             if self.paused.is_some_and(|until| now >= until) {
@@ -273,16 +275,21 @@ impl Daemon {
             if self.ends(now, alone_since) {
                 break;
             }
-            if worked {
+            let resumed = || Nanos(now.as_nanos());
+            let step = if worked {
                 self.runner.stays_awake();
-                self.give_way();
-                continue;
+                wait.again(resumed)
+            } else {
+                wait.next(resumed)
+            };
+            match step {
+                Step::Poll => {}
+                Step::Yield => {
+                    wait.yields_at(Nanos::monotonic());
+                    std::thread::yield_now();
+                }
+                Step::Sleep(_) | Step::TimedOut => self.sleep(&input, now, alone_since),
             }
-            if self.runner.idle_for(now) < AWAKE_TIME && self.give_way() {
-                continue;
-            }
-            self.sleep(&input, now, alone_since);
-            self.yields.slept();
         }
         let why = if self.stop.load(Ordering::Relaxed) {
             "it was told to by a signal, or by the program that it is part of"
@@ -329,18 +336,6 @@ impl Daemon {
                 self.log.line(level, "counters", 0, &text);
             }
         }
-    }
-
-    /// Gives the core away, if that pays; says whether it did.
-    #[inline]
-    fn give_way(&self) -> bool {
-        if !self.yields.pay() {
-            return false;
-        }
-        let before = now();
-        std::thread::yield_now();
-        self.yields.took(now().since(before).as_nanos() as u64);
-        true
     }
 
     fn sleep(&mut self, input: &OwnedFd, now: Time, alone_since: Time) {
