@@ -5,6 +5,7 @@
 use crate::limits::DEAF_SLICE_NS;
 use crate::{own, probe};
 use libc::{c_int, timespec};
+use vmmc_host::{Deadline, Nanos};
 use vmmc_sockets::ReadySet;
 
 /// Nanoseconds of the monotonic clock.
@@ -70,6 +71,15 @@ impl Limit {
     /// What is left; `None` for no limit.
     pub(crate) fn duration(self) -> Option<std::time::Duration> {
         self.left().map(|left| std::time::Duration::new(left.tv_sec as u64, left.tv_nsec as u32))
+    }
+
+    /// The time itself, for waits that look at the clock as they go; `None` for no limit.
+    pub(crate) fn deadline(self) -> Option<Deadline> {
+        match self {
+            Limit::None => None,
+            Limit::Now => Some(Deadline(Nanos(0))),
+            Limit::At(end) => Some(Deadline(Nanos(end))),
+        }
     }
 
     /// What is left in milliseconds, rounded up, as the kernel takes it; -1 for no limit.

@@ -29,8 +29,6 @@ pub(crate) const SETS_OF_A_CONNECTION: usize = 4;
 /// Longest time that an event loop looks only at rings while they are busy: other descriptors must
 /// not starve.
 pub(crate) const KERNEL_LOOK_NS: u64 = 50_000;
-/// Longest spin of an event loop before it sleeps.
-pub(crate) const SPIN_MAX: std::time::Duration = std::time::Duration::from_micros(20);
 /// The end of a wait without one, where an end must be named.
 pub(crate) const FOR_EVER: std::time::Duration = std::time::Duration::from_secs(1 << 30);
 /// Threads that are cancelled at a time and sleep in rings: one more, and the first one hears of it

@@ -13,7 +13,7 @@
 use crate::arena::{Index, Resource};
 use crate::clock::{Limit, now_ns};
 use crate::errno::{self, Kept};
-use crate::limits::{DEAF_SLICE_NS, KERNEL_LOOK_NS, SPIN_MAX};
+use crate::limits::{DEAF_SLICE_NS, KERNEL_LOOK_NS};
 use crate::members::{Going, Leaves, Members};
 use crate::own::{self, Inside};
 use crate::probe;
@@ -625,7 +625,7 @@ fn wait_in(set: &Set, request: &Request<'_>, limit: Limit) -> c_int {
         if found > 0 {
             return set.leave(found, ready);
         }
-        if rings > 0 && limit != Limit::Now && ready.spin(own::context(), SPIN_MAX) {
+        if rings > 0 && limit != Limit::Now && ready.poll(own::context(), limit.deadline()) {
             continue;
         }
         if rings > 0 && limit.is_over() {
@@ -715,7 +715,7 @@ impl Set {
     fn look_before_sleep(&self, request: &Request<'_>, ready: &ReadySet) -> Result<usize, c_int> {
         let mut answer = Ok(0);
         if own::context().has_between() {
-            ready.look_in_kernel(|| {
+            ready.poll_kernel(|| {
                 answer = self.look(request, 0, Limit::Now, ready);
                 answer != Ok(0)
             });

@@ -147,7 +147,7 @@ fn receive_on(
                 // the ring.
                 let own = moved > 0 || flags & libc::MSG_WAITALL != 0;
                 if flags & libc::MSG_DONTWAIT == 0 && !tcp.is_nonblocking(fd) {
-                    call.look(borrowed(fd));
+                    call.poll(borrowed(fd));
                 }
                 let now = if enough(moved) { libc::MSG_DONTWAIT } else { 0 };
                 let n = if own { window.receive(fd, flags & !libc::MSG_WAITALL | now) } else { kernel() };

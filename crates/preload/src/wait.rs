@@ -7,7 +7,7 @@
 
 use crate::clock::Limit;
 use crate::errno;
-use crate::limits::{FOR_EVER, FULL_SLICES, POLL_SLICE_MS, SPARE_BELLS, SPIN_MAX};
+use crate::limits::{FOR_EVER, FULL_SLICES, POLL_SLICE_MS, SPARE_BELLS};
 use crate::own::{self, Inside};
 use crate::readiness::{self, INPUT, OUTPUT};
 use crate::reason::{self, Reason};
@@ -238,13 +238,13 @@ fn with_bell(
                 return found;
             }
         }
-        if limit != Limit::Now && bell.spin(own::context(), SPIN_MAX) {
+        if limit != Limit::Now && bell.poll(own::context(), limit.deadline()) {
             continue;
         }
         let mut n = 0;
         let between = own::context().has_between();
         if limit != Limit::Now && between {
-            bell.look_in_kernel(|| {
+            bell.poll_kernel(|| {
                 n = ask(&mut kernel, Limit::Now, mask);
                 n != 0
             });

@@ -16,7 +16,7 @@ use crate::context::Context;
 use crate::core::{Early, Kernel, Receiving, Sending, Tell, Upgraded};
 use crate::ledger::Entry;
 use crate::node::{Meeting, Peer, Seat};
-use crate::patience::{KernelLooks, Patience};
+use crate::polling::{KernelPolls, SpinBudget};
 use crate::types::{After, Bypass, Direction, Medium, Received, Sent, Take};
 use rustix::io::Errno;
 use std::io::{IoSlice, IoSliceMut};
@@ -72,10 +72,10 @@ pub(crate) struct Joined {
     pub(crate) core: Upgraded,
     pub(crate) seat: Seat,
     peer: Option<Arc<Peer>>,
-    reads: Patience,
-    writes: Patience,
+    reads: SpinBudget,
+    writes: SpinBudget,
     /// Of receives in the kernel, where the other end is on another node.
-    looks: KernelLooks,
+    kernel_polls: KernelPolls,
     /// When it joined.
     at: Nanos,
 }
@@ -182,18 +182,18 @@ enum Counted {
 }
 
 impl KernelCall<'_> {
-    /// Before a receive that waits for bytes: looks whether they come within the time in which a
-    /// look is better than a sleep. For connections between nodes; within one, the kernel is left
+    /// Before a receive that waits for bytes: polls whether they come within the time in which
+    /// polling is better than a sleep. For connections between nodes; within one, the kernel is left
     /// soon.
-    pub fn look(&self, fd: BorrowedFd<'_>) {
-        if let Some(joined) = self.looking() {
-            joined.looks.look(Nanos::monotonic, || vmmc_stream::would_receive(fd));
+    pub fn poll(&self, fd: BorrowedFd<'_>) {
+        if let Some(joined) = self.polling() {
+            joined.kernel_polls.poll(Nanos::monotonic, || vmmc_stream::would_receive(fd));
         }
     }
 
-    /// The connection, if it is one whose receives look.
+    /// The connection, if it is one whose receives poll.
     #[inline]
-    fn looking(&self) -> Option<&Joined> {
+    fn polling(&self) -> Option<&Joined> {
         let joined = self.connection.upgraded.get().filter(|joined| joined.core.is_between())?;
         (self.direction == Direction::Receive && self.counted != Counted::Early).then_some(joined)
     }
@@ -231,8 +231,8 @@ impl KernelCall<'_> {
 
 impl Drop for KernelCall<'_> {
     fn drop(&mut self) {
-        if let Some(joined) = self.looking() {
-            joined.looks.received(Nanos::monotonic);
+        if let Some(joined) = self.polling() {
+            joined.kernel_polls.received(Nanos::monotonic);
         }
         let (sends, receives) = (self.direction != Direction::Receive, self.direction != Direction::Send);
         let connection = self.connection;

@@ -32,7 +32,7 @@ pub mod limits;
 mod node;
 mod offer_policy;
 mod offers;
-mod patience;
+mod polling;
 mod ready;
 mod stream;
 mod types;

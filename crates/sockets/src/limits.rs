@@ -74,28 +74,12 @@ pub const GROW_AGAIN_BYTES: u64 = 16 << 20;
 /// writes more than a ring before it reads.
 pub const FULL_TIME_NS: u64 = 10_000_000;
 
-/// Longest wait without sleep. Between cores nothing was gained beyond 5 us, and a wake-up of a
-/// sleeper costs more than 20 us here.
-pub const LOOK_TIME: Duration = Duration::from_micros(20);
-/// Waits without sleep that fail in a row before some are skipped.
-pub const VAIN_WAITS: u32 = 4;
-/// Waits that then sleep at once.
-pub const SKIPPED_WAITS: u32 = 48;
-/// A yield that took longer gave the core to somebody busy.
-pub const YIELD_LONG: Duration = Duration::from_micros(100);
-/// Waits that then do not yield; four times as many each further time.
-pub const NO_YIELD_WAITS: u32 = 64;
-/// But not more than this.
-pub const NO_YIELD_WAITS_MAX: u32 = 1 << 16;
-/// Look for bytes in the kernel, for an end that spends less than this between two waits, and twice
-/// that time longer: 64 KiB there and back take less between two processes of one machine.
-pub const KERNEL_LOOK_TIME: Duration = Duration::from_micros(40);
-/// Most waits in the kernel that sleep at once after looks in vain; four times as many each further
-/// time, up to here.
-pub const KERNEL_SKIPPED_WAITS_MAX: u32 = 1 << 14;
-/// Receives in a row that find bytes at once before some do not look: a look costs a fiftieth of a
+/// Poll for bytes in the kernel, for an end that spends less than this between two waits, ns, and
+/// twice that time longer: 64 KiB there and back take less between two processes of one machine.
+pub const KERNEL_POLL_NS: u64 = 40_000;
+/// Receives in a row that find bytes at once before some do not poll: a poll costs a fiftieth of a
 /// long receive.
-pub const EARLY_LOOKS: u32 = 16;
+pub const EARLY_POLLS: u32 = 16;
 /// Slice of waits in the kernel that a change of medium should end.
 pub const CAREFUL_SLICE: Duration = Duration::from_millis(100);
 /// Such a slice while the change is just being announced, which takes a few microseconds unless its

@@ -7,15 +7,14 @@ use crate::connection::Connection;
 use crate::context::Context;
 use crate::limits::TOKENS_MAX;
 use crate::node::{Node, ring_fd};
-use crate::patience::{KernelLooks, Patience};
+use crate::polling::{KernelPolls, NEVER, SpinBudget};
 use crate::types::Interest;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
-use vmmc_host::Nanos;
+use vmmc_host::{Deadline, Nanos};
 use vmmc_stream::{Bells, Watch};
 
 /// More event loops watch the connection than its area has room for, or the token is too large.
@@ -28,9 +27,9 @@ pub struct TooMany;
 pub struct ReadySet {
     node: Arc<Node>,
     bell: Bell,
-    patience: Patience,
+    budget: SpinBudget,
     /// Of waits in the kernel, for connections to other nodes.
-    looks: KernelLooks,
+    kernel_polls: KernelPolls,
 }
 
 /// What wakes the loop.
@@ -89,7 +88,7 @@ impl ReadySet {
 
     fn with(context: &Context, bell: Bell) -> ReadySet {
         let node = context.node().clone();
-        ReadySet { node, bell, patience: Patience::default(), looks: KernelLooks::default() }
+        ReadySet { node, bell, budget: SpinBudget::default(), kernel_polls: KernelPolls::default() }
     }
 
     fn bells(&self) -> &Bells {
@@ -174,21 +173,22 @@ impl ReadySet {
         }
     }
 
-    /// Waits without sleeping until something happens, for as long as that tends to pay and at most
-    /// `max`; says whether something did.
-    pub fn spin(&self, context: &Context, max: Duration) -> bool {
-        self.patience.look(context.peer_core.load(Ordering::Relaxed), max, || self.any())
+    /// Polls until something happens, for as long as that tends to pay and not beyond the deadline;
+    /// says whether something did.
+    pub fn poll(&self, context: &Context, deadline: Option<Deadline>) -> bool {
+        let peer_core = context.peer_core.load(Ordering::Relaxed);
+        self.budget.poll(peer_core, deadline.unwrap_or(NEVER), || self.any())
     }
 
     /// Before a sleep for connections of which some go to other nodes, whose bytes mostly come by
     /// the kernel: asks the kernel, by `ready`, for as long as that tends to pay.
-    pub fn look_in_kernel(&self, ready: impl FnMut() -> bool) {
-        self.looks.look(Nanos::monotonic, ready);
+    pub fn poll_kernel(&self, ready: impl FnMut() -> bool) {
+        self.kernel_polls.poll(Nanos::monotonic, ready);
     }
 
-    /// A wait that may have looked there gave something.
+    /// A wait that may have polled there gave something.
     pub fn returned(&self) {
-        self.looks.received(Nanos::monotonic);
+        self.kernel_polls.received(Nanos::monotonic);
     }
 
     /// Whether a sleep should end soon: somebody who cannot ring the bell may have marked a token.

@@ -63,7 +63,7 @@ impl Stream {
                 Received::Empty => self.wait_readable()?,
                 Received::Busy => {}
                 Received::Kernel(call) => {
-                    call.look(fd);
+                    call.poll(fd);
                     let result = receive_by_kernel(fd, into);
                     if call.finish(result) == After::Return {
                         return Ok(result?);

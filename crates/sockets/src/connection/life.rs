@@ -222,7 +222,7 @@ impl Connection {
             peer,
             reads: Default::default(),
             writes: Default::default(),
-            looks: Default::default(),
+            kernel_polls: Default::default(),
             at: Nanos::monotonic(),
         };
         if self.upgraded.set(joined).is_err() {

@@ -1,14 +1,14 @@
-//! Blocking calls: look, then sleep.
+//! Blocking calls: poll, then sleep.
 //!
-//! Invariant: a sleeper has announced itself and looked once more; whoever could end its wait
+//! Invariant: a sleeper has announced itself and polled once more; whoever could end its wait
 //! (bytes, room, an end, a change, a death hinted by the node) wakes it.
 
 use super::{Connection, Joined, Socket};
 use crate::context::Context;
 use crate::limits::{
-    CAREFUL_SLICE, KERNEL_SLICE_MAX, LOOK_TIME, PENDING_SLICE, SHARED_SLEEP_SLICE_MAX, SLEEP_SLICE, SLEEP_SLICE_MAX,
+    CAREFUL_SLICE, KERNEL_SLICE_MAX, PENDING_SLICE, SHARED_SLEEP_SLICE_MAX, SLEEP_SLICE, SLEEP_SLICE_MAX,
 };
-use crate::patience::Patience;
+use crate::polling::{NEVER, SpinBudget};
 use crate::types::Waited;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
@@ -100,7 +100,7 @@ impl Joined {
         context: &Context,
         connection: &Connection,
         fd: BorrowedFd<'_>,
-        (patience, word): (&Patience, &SleepWord),
+        (budget, word): (&SpinBudget, &SleepWord),
         deadline: Option<Deadline>,
         ready: impl Fn() -> bool,
     ) -> Waited {
@@ -111,7 +111,7 @@ impl Joined {
             let Some(left) = left(deadline) else { return if ready() { Waited::Ready } else { Waited::TimedOut } };
             let most = self.serve(context, connection, fd);
             self.go_back_if_asked(context, connection, fd);
-            if slept == 0 && patience.look(peer_core, left.unwrap_or(LOOK_TIME), &ready) {
+            if slept == 0 && budget.poll(peer_core, deadline.unwrap_or(NEVER), &ready) {
                 return Waited::Ready;
             }
             if context.has_news() {
