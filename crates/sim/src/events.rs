@@ -7,6 +7,7 @@ use vmmc_nic::{Cookie, Event, ImportError, ImportGrant, ImportId, OpError, Proce
 
 use crate::cluster::{Cluster, node_name};
 use crate::model::{ExportKey, ImportKey, ImportState, Key, Model, OpKey, PingKey, ProcKey, RedirectKey, Seen, Told};
+use crate::rings;
 
 /// Which table a cookie points into.
 const KIND_SHIFT: u32 = 40;
@@ -60,7 +61,10 @@ impl Cluster {
                 .export_of(node, *export)
                 .filter(|&e| owner(model, node, *process) == Some(model.exports[e].owner))
                 .map(|export| {
-                    let op = model.notified_op(export, *offset, *len);
+                    let op = match model.exports[export].ring {
+                        Some(_) => rings::op_of_word(model, export, *word),
+                        None => model.notified_op(export, *offset, *len),
+                    };
                     let told = Told { offset: *offset, len: *len, last_word: *last_word, word: *word, from: *from };
                     Seen::Notified { export, op, told }
                 }),
@@ -128,12 +132,13 @@ impl Cluster {
     /// What a process does on hearing it: memory of ended operations is used again at once.
     fn follow_up(&mut self, node: usize, seen: &Seen) {
         match seen {
-            Seen::Completed { op, .. } | Seen::SendFailed { op, .. } => {
-                if let Some(region) = self.model.ops[*op].memory {
-                    self.model.regions[region].alive = false;
-                    self.memory.free(region);
+            Seen::Completed { op, result } => {
+                if let Err(OpError::RingFull { .. }) = result {
+                    self.model.hear_refusal(*op);
                 }
+                self.free_memory_of(*op);
             }
+            Seen::SendFailed { op, .. } => self.free_memory_of(*op),
             Seen::Imported { import, result: Ok((grant, _)) } => {
                 let facts = &self.model.imports[*import];
                 // It was given up before the answer came.
@@ -146,6 +151,16 @@ impl Cluster {
                 }
             }
             _ => {}
+        }
+    }
+}
+
+impl Cluster {
+    /// Memory of ended operations is used again.
+    fn free_memory_of(&mut self, op: OpKey) {
+        if let Some(region) = self.model.ops[op].memory {
+            self.model.regions[region].alive = false;
+            self.memory.free(region);
         }
     }
 }

@@ -22,8 +22,9 @@
 //!
 //! The properties, each in a file of `checkers`: exactly once, order per channel, confinement to
 //! exported ranges with the right (and the right bytes, the last one last), nothing after
-//! revocation, one notification per request, redirection as reported, errors only for a reason,
-//! progress once faults end, bounded memory.
+//! revocation, one notification per request, records of rings in their order and none ahead of one
+//! that was refused, redirection as reported, errors only for a reason, progress once faults end,
+//! bounded memory.
 //!
 //! ```
 //! let report = vmmc_sim::run(vmmc_sim::Options { steps: 20, ..vmmc_sim::Options::new(2, 1) })?;
@@ -50,6 +51,7 @@ mod options;
 mod pattern;
 mod redirecting;
 mod report;
+mod rings;
 mod rng;
 mod run;
 mod spans;

@@ -6,7 +6,8 @@
 use vmmc_nic::{AtomicOp, Dma, RegionRef};
 
 use crate::judge::Judge;
-use crate::model::{Key, Model, ReadRole, RegionKey, Seen, WriteRole};
+use crate::model::{AtomicRole, Key, Model, ReadRole, RegionKey, Seen, WriteRole};
+use crate::rings;
 use crate::tamper::{Tamper, Write};
 
 /// The bytes of every region, by its key.
@@ -36,6 +37,12 @@ impl Memory {
     pub(crate) fn word(&self, key: RegionKey, offset: u64) -> u64 {
         let bytes = self.slice(key, offset, 8);
         bytes.map_or(0, |b| u64::from_le_bytes(b.try_into().expect("eight bytes were asked for")))
+    }
+
+    /// Puts a word where its owner writes it.
+    pub(crate) fn set_word(&mut self, key: RegionKey, offset: u64, value: u64) {
+        let place = self.slice_mut(key, offset, 8).expect("the owner writes within its memory");
+        place.copy_from_slice(&value.to_le_bytes());
     }
 
     fn slice(&self, key: RegionKey, offset: u64, len: u64) -> Option<&[u8]> {
@@ -77,7 +84,11 @@ impl Port<'_> {
             old = u64::from_le_bytes((&*word).try_into().expect("eight bytes were asked for"));
             word.copy_from_slice(&change.apply(old).to_le_bytes());
         }
-        self.judge.see(self.model, &Seen::Atomic { node: self.node, old, role });
+        self.judge.see(self.model, &Seen::Atomic { node: self.node, old, role: role.clone() });
+        if let AtomicRole::Written { export, count } = role {
+            let seen = rings::appended(self.model, self.memory, export, count);
+            self.judge.see(self.model, &seen);
+        }
         old
     }
 

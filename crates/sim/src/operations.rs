@@ -5,7 +5,7 @@
 //! acts at once when both ends are on its node; and its bytes overlap with no other operation whose
 //! fate is open.
 
-use vmmc_nic::{AtomicOp, Command, INLINE_BYTES_MAX, ImportId, RegionId, Rights, Source};
+use vmmc_nic::{AtomicOp, ByteRange, Command, INLINE_BYTES_MAX, ImportId, RegionId, Rights, Source};
 
 use crate::cluster::Cluster;
 use crate::events::op_cookie;
@@ -48,7 +48,10 @@ impl Cluster {
         }
         let Some(export) = self.model.imports[import].export else { return };
         let rights = self.model.imports[import].granted;
+        let ring = self.model.exports[export].ring.is_some();
         match self.rng.below(20) {
+            0..19 if ring => self.do_append(proc, import, None),
+            0..3 if rights.contains(Rights::WRITE) => self.do_gather_send(proc, import, export),
             0..13 if rights.contains(Rights::WRITE) => self.do_send(proc, import, export),
             13..17 if rights.contains(Rights::READ) => self.do_fetch(proc, import, export),
             17..19 if rights.contains(Rights::ATOMIC) => self.do_atomic(proc, import, export),
@@ -69,6 +72,36 @@ impl Cluster {
         let notify = self.rng.chance(300) && !(len == 0 && self.model.has_empty_notifying(export, offset));
         let completion = len == 0 || self.rng.chance(600);
         self.send(proc, import, (offset, len), notify, counter, completion);
+    }
+
+    /// One send to many places, which lie in any order and do not overlap.
+    fn do_gather_send(&mut self, proc: ProcKey, import: ImportKey, export: ExportKey) {
+        let mut ranges: Vec<ByteRange> = Vec::new();
+        for _ in 0..self.rng.pick(&[1, 2, 3, 7, 40]) {
+            let Some((start, len)) = self.place(export) else { continue };
+            let end = start + len.min(2_000);
+            if start < end && ranges.iter().all(|range| end <= range.start || range.end <= start) {
+                ranges.push(ByteRange { start, end });
+            }
+        }
+        let Some(offset) = ranges.iter().map(|range| range.start).min() else { return };
+        let len = ranges.iter().map(|range| range.len()).sum();
+        let counter = self.rng.chance(200).then(|| self.word(export, 0)).flatten();
+        let (notify, completion) = (self.rng.chance(300), self.rng.chance(600));
+        let mut op = self.op(proc, import, OpKind::Send { notify, counter }, offset, len);
+        let key = self.model.ops.next_key();
+        (op.completion, op.ranges) = (completion, ranges.clone());
+        let mut data = vec![0; len as usize];
+        pattern::fill(u64::from(key.0), 0, &mut data);
+        let (completion, notify) =
+            (completion.then(|| op_cookie(key)), notify.then(|| pattern::word_of(u64::from(key.0))));
+        let ranges = &ranges;
+        let gather = |import, source| Command::GatherSend { import, ranges, source, notify, counter, completion };
+        if len <= INLINE_BYTES_MAX as u64 && self.rng.chance(600) {
+            return self.post(op, |_, import, _| gather(import, Source::Inline(&data)));
+        }
+        op.memory = Some(self.new_region(proc, RegionUse::Source(key), data));
+        self.post(op, |_, import, region| gather(import, Source::Region { region, offset: 0, len }));
     }
 
     pub(crate) fn send(
@@ -142,8 +175,17 @@ impl Cluster {
     fn do_mistake(&mut self, proc: ProcKey, import: ImportKey) {
         let Some(export) = self.model.imports[import].export else { return };
         let (size, rights) = (self.model.exports[export].len, self.model.imports[import].granted);
+        let ring = self.model.exports[export].ring.is_some();
+        match self.rng.below(12) {
+            0 if ring => return self.do_append(proc, import, Some(Mistake::RecordTooLong)),
+            0 if !ring && rights.contains(Rights::WRITE) => {
+                return self.do_append(proc, import, Some(Mistake::NotAppendable));
+            }
+            _ => {}
+        }
         let send = OpKind::Send { notify: self.rng.chance(500), counter: None };
         let (mistake, kind, offset, len) = match self.rng.below(4) {
+            0..3 if ring => (Mistake::AppendOnly, send, 0, 8),
             0 if rights.contains(Rights::WRITE) => {
                 let offset = self.rng.pick(&[size - 4, size, size + 1, u64::MAX - 3, 1 << 40]);
                 (Mistake::OutOfBounds, send, offset, self.rng.between(8, 64))
@@ -173,7 +215,7 @@ impl Cluster {
 
     /// Enters an operation in the model and posts it, past the queues if the engine lets it now and
     /// then; `command` is given its key, import and memory.
-    fn post<'a>(&mut self, op: Op, command: impl FnOnce(OpKey, ImportId, RegionId) -> Command<'a>) {
+    pub(crate) fn post<'a>(&mut self, op: Op, command: impl FnOnce(OpKey, ImportId, RegionId) -> Command<'a>) {
         let (node, pid) = (self.model.procs[op.sender].node, self.model.procs[op.sender].pid);
         let memory = op.memory.map_or(RegionId(0), |m| self.model.regions[m].at.region);
         let import = op.import_id;
@@ -198,7 +240,7 @@ impl Cluster {
         self.settle(node);
     }
 
-    fn op(&self, sender: ProcKey, import: ImportKey, kind: OpKind, offset: u64, len: u64) -> Op {
+    pub(crate) fn op(&self, sender: ProcKey, import: ImportKey, kind: OpKind, offset: u64, len: u64) -> Op {
         let facts = &self.model.imports[import];
         Op {
             kind,
@@ -214,6 +256,9 @@ impl Cluster {
             outcome: Outcome::Open,
             posted_at_ns: self.model.now_ns,
             ended_at_ns: 0,
+            ranges: Vec::new(),
+            appended: false,
+            crowd: facts.export.map_or(0, |export| self.model.crowd(export)),
             landed: Spans::default(),
             served: 0,
             counted: false,
@@ -279,7 +324,8 @@ impl Cluster {
         let facts = &self.model.exports[export];
         let region = &self.model.regions[facts.region];
         let mut bytes = self.memory.bytes(facts.region).get(start as usize..end as usize)?.to_vec();
-        for (from, to, key) in region.landing_on(start, end) {
+        for piece in region.landing_on(start, end) {
+            let key = piece.op;
             if self.model.is_settled(key) {
                 continue;
             }
@@ -288,9 +334,9 @@ impl Cluster {
             if op.import != Some(import) || op.outcome != Outcome::Open || redirectable {
                 return None;
             }
-            let (low, high) = (from.max(start), to.min(end));
+            let (low, high) = (piece.start.max(start), piece.end.min(end));
             let place = &mut bytes[(low - start) as usize..(high - start) as usize];
-            pattern::fill(u64::from(key.0), low - from, place);
+            pattern::fill(u64::from(key.0), piece.at + (low - piece.start), place);
         }
         Some(Expected(bytes))
     }

@@ -27,6 +27,12 @@ pub struct Report {
     pub imports_granted: u64,
     /// Notifications taken.
     pub notifications: u64,
+    /// Sends to many ranges, completed or seen in memory.
+    pub gather_sends: u64,
+    /// Records that append rings took.
+    pub records: u64,
+    /// Appends that found their ring full, or an earlier one of their import that did.
+    pub full_rings: u64,
     /// Ranges redirected.
     pub redirects: u64,
     /// Bytes deposited in memory, on behalf of sends, fetches and redirections.
@@ -136,6 +142,9 @@ impl Report {
         self.imports += other.imports;
         self.imports_granted += other.imports_granted;
         self.notifications += other.notifications;
+        self.gather_sends += other.gather_sends;
+        self.records += other.records;
+        self.full_rings += other.full_rings;
         self.redirects += other.redirects;
         self.deposited_bytes += other.deposited_bytes;
         self.packets += other.packets;

@@ -7,13 +7,13 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
-use vmmc_nic::{Access, ExportSpec, Rights};
+use vmmc_nic::{Access, ExportSpec, OpError, Rights};
 
 use crate::checkers::{bound_ns, is_decided};
 use crate::cluster::{Cluster, Happening};
 use crate::judge::Verdict;
 use crate::limits::{IDLE_NS, PROBE_PATIENCE_NS, REST_NS};
-use crate::model::{ImportState, Outcome, ProcKey, RegionUse, Seen, Wanted};
+use crate::model::{ImportState, Op, Outcome, ProcKey, RegionUse, Seen, Wanted};
 use crate::options::Options;
 use crate::report::{EngineCounts, Failure, FaultCounts, Report};
 use crate::tamper::Tamper;
@@ -165,18 +165,20 @@ impl Cluster {
             host.engine.iter().for_each(|engine| engines.add(&EngineCounts::of(engine.stats())));
         }
         let injected = self.network.injected();
-        let count =
-            |test: fn(&Outcome) -> bool| self.model.ops.iter().filter(|(_, op)| test(&op.outcome)).count() as u64;
+        let count = |test: fn(&Op) -> bool| self.model.ops.iter().filter(|(_, op)| test(op)).count() as u64;
         Ok(Report {
             runs: 1,
             steps: self.model.step,
             operations: self.model.ops.len() as u64,
-            operations_done: count(|o| matches!(o, Outcome::Done(_))),
-            operations_failed: count(|o| matches!(o, Outcome::Failed(_))),
+            operations_done: count(|op| matches!(op.outcome, Outcome::Done(_))),
+            operations_failed: count(|op| matches!(op.outcome, Outcome::Failed(_))),
             exports: self.model.exports.len() as u64,
             imports: self.model.imports.len() as u64,
             imports_granted: self.model.imports.iter().filter(|(_, i)| i.id.is_some()).count() as u64,
             notifications: self.model.ops.iter().map(|(_, op)| u64::from(op.notified)).sum(),
+            gather_sends: count(|op| !op.ranges.is_empty() && op.is_applied()),
+            records: count(|op| op.appended),
+            full_rings: count(|op| matches!(op.outcome, Outcome::Failed(OpError::RingFull { .. }))),
             redirects: self.redirects_made,
             deposited_bytes: self.judge.deposited_bytes,
             packets: self.network.sent(),

@@ -56,6 +56,11 @@ impl Spans {
     }
 
     /// Bytes in the set.
+    /// How many ranges there are, none of which touch.
+    pub(crate) fn count(&self) -> usize {
+        self.ranges.len()
+    }
+
     pub(crate) fn len_bytes(&self) -> u64 {
         self.ranges.iter().map(|r| r.1 - r.0).sum()
     }

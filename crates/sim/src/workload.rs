@@ -13,7 +13,7 @@ use crate::events::{import_cookie, ping_cookie};
 use crate::limits::{EXPORTS_PER_PROCESS_MAX, IMPORTS_PER_PROCESS_MAX, NODES_PER_ACTION, PROCESSES_PER_NODE_MAX};
 use crate::model::{
     Export, ExportEnd, ExportKey, Import, ImportKey, ImportState, Model, Ping, ProcKey, Region, RegionKey, RegionUse,
-    Seen, Wanted,
+    Ring, Seen, Wanted,
 };
 use crate::network::address;
 use crate::spans::Spans;
@@ -53,6 +53,7 @@ impl Cluster {
             21..23 => self.do_ping(proc),
             23..24 => self.do_exit(proc),
             24..31 => self.do_redirection(proc),
+            31..36 => self.do_reading(proc),
             _ => self.do_operations(proc),
         }
     }
@@ -111,10 +112,12 @@ impl Cluster {
         if self.model.procs[proc].exports.iter().filter(live).count() >= EXPORTS_PER_PROCESS_MAX {
             return;
         }
-        let region = self.export_region(proc);
+        let ring = self.rng.chance(200);
+        let region = if ring { self.ring_region(proc) } else { self.export_region(proc) };
         let len_bytes = self.model.regions[region].len;
-        let offset = self.rng.pick(&[0, 0, 0, 64, 128, 256, 333]);
-        let len = if self.rng.chance(700) { len_bytes - offset } else { self.rng.between(512, len_bytes - offset) };
+        let offset = if ring { 64 } else { self.rng.pick(&[0, 0, 0, 64, 128, 256, 333]) };
+        let len =
+            if ring || self.rng.chance(700) { len_bytes - offset } else { self.rng.between(512, len_bytes - offset) };
         let rights = self.rng.pick(&[
             Rights::ALL,
             Rights::ALL,
@@ -123,6 +126,7 @@ impl Cluster {
             Rights::READ,
             Rights::WRITE | Rights::ATOMIC,
         ]);
+        let rights = if ring { Rights::WRITE } else { rights };
         let name = self.rng.chance(900).then(|| format!("buffer{}", self.rng.below(6)));
         let uid = self.model.procs[proc].uid;
         let (access, users) = match self.rng.below(4) {
@@ -139,8 +143,8 @@ impl Cluster {
             rights,
             access,
             notify,
-            redirectable,
-            ring: false,
+            redirectable: redirectable && !ring,
+            ring,
         };
         self.export(proc, region, spec, users);
     }
@@ -165,7 +169,7 @@ impl Cluster {
             );
         }
         if let Ok(id) = result {
-            let ExportSpec { name, offset, len, rights, notify, redirectable, .. } = spec;
+            let ExportSpec { name, offset, len, rights, notify, redirectable, ring, .. } = spec;
             let life = self.model.nodes[node].incarnations.len() - 1;
             let (born_ns, ended) = (self.model.now_ns, None);
             let (redirects, empty_sends, arrived) = (Vec::new(), Vec::new(), Spans::default());
@@ -181,11 +185,13 @@ impl Cluster {
                 users,
                 notify,
                 redirectable,
+                ring: ring.then(Ring::default),
                 born_ns,
                 ended,
                 redirects,
                 empty_sends,
                 arrived,
+                fragmented: false,
             });
             let text = &self.model.exports[key];
             self.judge.note(&self.model, format_args!("{proc} on node {node} exports {key}: {text:?}"));
@@ -286,6 +292,8 @@ impl Cluster {
             id: None,
             export: None,
             granted: Rights::NONE,
+            refusals: 0,
+            appends: Vec::new(),
         });
         // Its own node a process may name or not.
         let named = node != importer_node || self.rng.chance(150);

@@ -99,7 +99,7 @@ fn options(sim: &Sim, seed: u64) -> Options {
     options
 }
 
-fn counts(r: &Report) -> [(&'static str, u64); 13] {
+fn counts(r: &Report) -> [(&'static str, u64); 16] {
     [
         ("runs", r.runs),
         ("actions", r.steps),
@@ -109,6 +109,9 @@ fn counts(r: &Report) -> [(&'static str, u64); 13] {
         ("exports", r.exports),
         ("imports", r.imports),
         ("notifications", r.notifications),
+        ("gather sends", r.gather_sends),
+        ("records appended", r.records),
+        ("rings found full", r.full_rings),
         ("redirects", r.redirects),
         ("deposited_bytes", r.deposited_bytes),
         ("packets", r.packets),

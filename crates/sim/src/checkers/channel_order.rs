@@ -21,7 +21,9 @@ impl Checker for ChannelOrder {
             Seen::Atomic { role: AtomicRole::Op(op), .. } => sees_earlier(model, *op, "atomic"),
             Seen::Read { role: ReadRole::Serve { op, .. }, .. } => sees_earlier(model, *op, "fetch"),
             Seen::Completed { op, result: Ok(_) } if model.ops[*op].kind == OpKind::Flush => {
-                sees_earlier(model, *op, "flush")
+                sees_earlier(model, *op, "flush")?;
+                let missing = earlier_append(model, *op);
+                require(missing.is_none(), || format!("flush {op} ended before the earlier append {missing:?}"))
             }
             _ => Ok(()),
         }
@@ -58,5 +60,14 @@ fn sees_earlier(model: &Model, key: OpKey, what: &str) -> Result<(), String> {
             "{what} {key} of {} happened before its earlier send {missing} was in memory",
             model.ops[key].sender
         ))
+    })
+}
+
+/// An append of the same process to the same node that was posted before and has not ended.
+fn earlier_append(model: &Model, key: OpKey) -> Option<OpKey> {
+    let (flush, node) = (&model.ops[key], model.target_node(key));
+    model.open_ops.range(..key).copied().find(|&o| {
+        let op = &model.ops[o];
+        op.is_append() && op.sender == flush.sender && model.target_node(o) == node && !model.is_excused(o)
     })
 }

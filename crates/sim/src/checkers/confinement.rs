@@ -19,6 +19,7 @@ impl Checker for Confinement {
             Seen::Write { len, role, .. } => write(model, *len, role),
             Seen::Read { role, .. } => read(model, role),
             Seen::Atomic { role, .. } => atomic(model, role),
+            Seen::Appended { op: Some(op), .. } => may(model, *op, Rights::WRITE),
             Seen::Completed { op, result: Ok(_) } => {
                 let op_facts = &model.ops[*op];
                 require(op_facts.mistake.is_none(), || format!("{op} has {:?} and was reported done", op_facts.mistake))
@@ -52,7 +53,7 @@ fn write(model: &Model, len: u64, role: &WriteRole) -> Result<(), String> {
             may(model, *op, Rights::READ)?;
             require(wrong_at.is_none(), || format!("byte {wrong_at:?} of what fetch {op} brought is wrong"))
         }
-        WriteRole::RedirectCopy { .. } => Ok(()),
+        WriteRole::RedirectCopy { .. } | WriteRole::Record { .. } => Ok(()),
         WriteRole::Stray(what) => Err(format!("a stray write: {what}")),
     }
 }
@@ -61,7 +62,7 @@ fn read(model: &Model, role: &ReadRole) -> Result<(), String> {
     match role {
         ReadRole::Serve { op, .. } => may(model, *op, Rights::READ),
         ReadRole::Stray(what) => Err(format!("a stray read: {what}")),
-        ReadRole::Source(_) | ReadRole::RedirectCopy | ReadRole::Garbage => Ok(()),
+        ReadRole::Source(_) | ReadRole::Ring(_) | ReadRole::RedirectCopy | ReadRole::Garbage => Ok(()),
     }
 }
 
@@ -69,6 +70,7 @@ fn atomic(model: &Model, role: &AtomicRole) -> Result<(), String> {
     match role {
         AtomicRole::Op(op) => may(model, *op, Rights::ATOMIC),
         AtomicRole::Counter(op) => may(model, *op, Rights::WRITE),
+        AtomicRole::Written { .. } => Ok(()),
         AtomicRole::Stray(what) => Err(format!("a stray atomic: {what}")),
     }
 }
@@ -81,9 +83,11 @@ fn may(model: &Model, key: OpKey, needed: Rights) -> Result<(), String> {
     require(export.is_some_and(|e| e.rights.contains(needed)), || {
         format!("{key} had an effect without the {needed} right on {:?}", op.export)
     })?;
-    let inside = |at: u64, len: u64| export.is_some_and(|e| at + len <= e.len);
-    let len = if matches!(op.kind, OpKind::Atomic(_)) { 8 } else { op.len };
-    require(inside(op.offset, len), || format!("{key} had an effect outside {:?}", op.export))
+    let len = if matches!(op.kind, OpKind::Atomic(_)) { 8 } else { 0 };
+    let inside = |end: u64| export.is_some_and(|e| end + len <= e.len);
+    require(op.pieces().iter().all(|(_, range)| inside(range.end)), || {
+        format!("{key} had an effect outside {:?}", op.export)
+    })
 }
 
 fn granted(model: &Model, key: ImportKey, grant: &ImportGrant, export: Option<ExportKey>) -> Result<(), String> {
@@ -109,7 +113,8 @@ fn granted(model: &Model, key: ImportKey, grant: &ImportGrant, export: Option<Ex
     require(meant && model.procs[export.owner].node == import.node, || {
         format!("{key} asked node {} for {:?} and got {export_key} {:?}", import.node, import.wanted, export.name)
     })?;
-    let same = (grant.len, grant.notify, grant.redirectable) == (export.len, export.notify, export.redirectable);
+    let told = (grant.len, grant.notify, grant.redirectable, grant.ring);
+    let same = told == (export.len, export.notify, export.redirectable, export.ring.is_some());
     require(same, || format!("{key} was told of another length or other flags than {export_key} has: {grant:?}"))?;
     require(export.lived_within(import.asked_at_ns, model.now_ns), || {
         format!("{key} was granted {export_key}, which was gone before it was asked for")

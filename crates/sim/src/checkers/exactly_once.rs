@@ -20,6 +20,9 @@ impl Checker for ExactlyOnce {
                 let twice = model.ops[*op].landed.touches(*at, at + len);
                 require(!twice, || format!("bytes {at}..{} of {op} were written a second time", at + len))
             }
+            Seen::Appended { op: Some(op), .. } => {
+                require(!model.ops[*op].appended, || format!("the record of {op} came a second time"))
+            }
             Seen::Atomic { role: AtomicRole::Op(op), .. } => {
                 require(model.ops[*op].found.is_none(), || format!("atomic {op} was done a second time"))
             }
@@ -52,6 +55,9 @@ fn completed(model: &Model, key: OpKey, value: u64) -> Result<(), String> {
             })?;
             require(value == op.len, || format!("send {key} of {} bytes was reported done with {value}", op.len))
         }
+        OpKind::Append { .. } => require(op.appended && value == op.len, || {
+            format!("append {key} of {} bytes was reported done with {value}; in the ring: {}", op.len, op.appended)
+        }),
         OpKind::Fetch { .. } => {
             require(op.is_landed(), || {
                 format!("fetch {key} was reported done with {} of {} bytes fetched", op.landed.len_bytes(), op.len)

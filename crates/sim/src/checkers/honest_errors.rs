@@ -46,9 +46,8 @@ fn mistaken(model: &Model, key: OpKey, why: &OpError) -> bool {
     let op = &model.ops[key];
     match op.mistake {
         Some(mistake) => mistake.explains(why),
-        None => {
-            matches!(why, OpError::TooFragmented { .. }) && op.export.is_some_and(|e| model.exports[e].redirectable)
-        }
+        None if op.is_append() && matches!(why, OpError::RingFull { .. }) => model.may_be_full(key),
+        None => matches!(why, OpError::TooFragmented { .. }) && op.export.is_some_and(|e| model.exports[e].fragmented),
     }
 }
 

@@ -13,6 +13,7 @@ mod notification;
 mod progress;
 mod redirection;
 mod revocation;
+mod rings;
 
 use crate::model::{Model, Seen};
 pub(crate) use progress::{bound_ns, is_decided};
@@ -34,6 +35,7 @@ pub(crate) fn all() -> Vec<Box<dyn Checker>> {
         Box::new(exactly_once::ExactlyOnce),
         Box::new(channel_order::ChannelOrder),
         Box::new(notification::Notification::default()),
+        Box::new(rings::Rings),
         Box::new(redirection::Redirection),
         Box::new(honest_errors::HonestErrors),
         Box::new(progress::Progress),

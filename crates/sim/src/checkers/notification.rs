@@ -4,6 +4,7 @@
 use super::{Checker, require};
 use crate::model::{ExportKey, Model, OpKey, Seen, Told, WriteRole};
 use crate::pattern;
+use crate::rings;
 use vmmc_nic::Sender;
 
 /// Remembers which sends became whole during the call under way.
@@ -21,6 +22,12 @@ impl Checker for Notification {
         match seen {
             Seen::Write { len, role: WriteRole::Send { op, at, .. }, .. } => {
                 if at + len == model.ops[*op].len && is_due(model, *op) {
+                    self.due.push(*op);
+                }
+                Ok(())
+            }
+            Seen::Appended { op: Some(op), .. } => {
+                if is_due(model, *op) {
                     self.due.push(*op);
                 }
                 Ok(())
@@ -61,13 +68,14 @@ fn notified(model: &Model, export: ExportKey, op: Option<OpKey>, told: &Told) ->
     require(op.notified == 0, || format!("a second notification of {key}"))?;
     require(op.is_landed(), || format!("the notification of {key} came before its data"))?;
     let mut word = [0; 8];
-    let tail = op.len.min(8);
+    let (last, _) = *op.pieces().last().expect("there is a piece");
+    let tail = (op.len - last).min(8);
     pattern::fill(u64::from(key.0), op.len - tail, &mut word[..tail as usize]);
     let expected = u64::from_le_bytes(word);
     require(told.last_word == expected, || {
         format!("the notification of {key} has last word {:#x}, not {expected:#x}", told.last_word)
     })?;
-    let expected = pattern::word_of(u64::from(key.0));
+    let expected = if op.is_append() { rings::word_of(key) } else { pattern::word_of(u64::from(key.0)) };
     require(told.word == expected, || {
         format!("the notification of {key} carries the word {:#x}, not {expected:#x}", told.word)
     })?;

@@ -38,7 +38,7 @@ impl Checker for Redirection {
 /// Bytes arrived in the default buffer: no redirection may have been waiting for them.
 fn at_home(model: &Model, op: OpKey, at: u64, len: u64) -> Result<(), String> {
     let Some(export) = model.ops[op].export else { return Ok(()) };
-    let start = model.ops[op].offset + at;
+    let start = model.ops[op].place(at);
     let waiting = model.exports[export].redirects.iter().find(|&&r| {
         let redirect = &model.redirects[r];
         !redirect.ended && redirect.offset < start + len && start < redirect.offset + redirect.len

@@ -5,9 +5,9 @@
 //! it, so that a stale deposit on memory in use again shows up as wrong content and never as
 //! nothing.
 
-use vmmc_nic::{AtomicOp, RegionRef};
+use vmmc_nic::{AtomicOp, RING_WRITTEN_AT, RegionRef};
 
-use super::facts::{OpKind, Outcome, RegionUse};
+use super::facts::{Landing, OpKind, Outcome, RegionUse};
 use super::table::{OpKey, RedirectKey, RegionKey};
 use super::{ExportKey, Model};
 use crate::pattern;
@@ -21,6 +21,8 @@ pub(crate) enum WriteRole {
     Fetched { op: OpKey, at: u64, wrong_at: Option<u64> },
     /// Bytes `at..` of a redirected range that had arrived before.
     RedirectCopy { redirect: RedirectKey, at: u64 },
+    /// Part of a record, from there on in the export, which is a ring.
+    Record { export: ExportKey, at: u64 },
     /// Nobody's.
     Stray(String),
 }
@@ -34,6 +36,8 @@ pub(crate) enum ReadRole {
     Serve { op: OpKey, export: ExportKey, end: u64 },
     /// Moving bytes to where they are redirected.
     RedirectCopy,
+    /// Looking how far the owner of a ring has read.
+    Ring(ExportKey),
     /// Memory that is gone: the garbage page.
     Garbage,
     /// Nobody's.
@@ -47,6 +51,8 @@ pub(crate) enum AtomicRole {
     Op(OpKey),
     /// The counter of a send.
     Counter(OpKey),
+    /// The count of bytes that were written to a ring, which is this now.
+    Written { export: ExportKey, count: u64 },
     /// Nobody's.
     Stray(String),
 }
@@ -62,6 +68,10 @@ impl Model {
         let role = match region.usage {
             RegionUse::Shared => self.landing_role(key, offset, bytes, None),
             RegionUse::Target => self.redirected_role(key, offset, bytes),
+            RegionUse::Ring => self.ring_at(key).and_then(|export| {
+                let at = offset.checked_sub(self.exports[export].offset)?;
+                Some(WriteRole::Record { export, at })
+            }),
             RegionUse::Fetched { op, offset: first } => {
                 let inside = first <= offset && end <= first + self.ops[op].len;
                 let at = offset.wrapping_sub(first);
@@ -108,8 +118,14 @@ impl Model {
                     None => stray(),
                 })
             }
+            RegionUse::Ring if end <= region.len => self.ring_at(key).map_or_else(stray, ReadRole::Ring),
             _ => stray(),
         }
+    }
+
+    /// The ring in a region that is for one.
+    fn ring_at(&self, region: RegionKey) -> Option<ExportKey> {
+        self.regions[region].exports.last().copied()
     }
 
     /// Whether sends that the same process posted before to the same node are not in memory, though
@@ -159,6 +175,12 @@ impl Model {
                 export.region == key && export.offset + offset_in_export == offset
             })
         };
+        if let (RegionUse::Ring, AtomicOp::Swap(count)) = (&self.regions[key].usage, change) {
+            let ring = self.ring_at(key).filter(|e| offset == self.exports[*e].offset + RING_WRITTEN_AT);
+            if let Some(export) = ring {
+                return AtomicRole::Written { export, count };
+            }
+        }
         // Every remote atomic of a run carries a number of its own; a counter is raised by one.
         if let Some(op) = crate::operations::op_of_atomic(change) {
             let known = self.ops.try_at(op).is_some_and(|o| o.kind == OpKind::Atomic(change) && word_of(op, o.offset));
@@ -189,9 +211,8 @@ impl Model {
             let first = candidates.clone().next();
             return candidates.find(|&o| self.ops[o].notified == 0).or(first);
         }
-        let start = facts.offset + offset;
-        let (end, op) = *self.regions[facts.region].landing.get(&start)?;
-        (end == start + len && self.ops[op].export == Some(export)).then_some(op)
+        let op = self.regions[facts.region].landing.get(&(facts.offset + offset))?.op;
+        (self.ops[op].span() == (offset, len) && self.ops[op].export == Some(export)).then_some(op)
     }
 
     fn landing_role(
@@ -202,11 +223,11 @@ impl Model {
         redirect: Option<RedirectKey>,
     ) -> Option<WriteRole> {
         let end = offset + bytes.len() as u64;
-        let (start, stop, op) = self.regions[key].landing_on(offset, end).next()?;
+        let Landing { start, end: stop, op, at } = self.regions[key].landing_on(offset, end).next()?;
         if offset < start || stop < end {
             return None;
         }
-        let at = offset - start;
+        let at = at + (offset - start);
         let wrong_at = pattern::mismatch(u64::from(op.0), at, bytes).map(|i| at + i as u64);
         Some(WriteRole::Send { op, at, redirect, wrong_at })
     }

@@ -1,8 +1,10 @@
 //! The things the model keeps account of.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
-use vmmc_nic::{AtomicOp, ExportId, ImportError, ImportId, OpError, ProcessId, RedirectId, RegionRef, Rights};
+use vmmc_nic::{
+    AtomicOp, ByteRange, ExportId, ImportError, ImportId, OpError, ProcessId, RedirectId, RegionRef, Rights,
+};
 
 use super::table::{ExportKey, ImportKey, OpKey, ProcKey, RedirectKey, RegionKey};
 use crate::spans::Spans;
@@ -40,6 +42,8 @@ pub(crate) struct Proc {
 pub(crate) enum RegionUse {
     /// Exports may lie here.
     Shared,
+    /// One append ring.
+    Ring,
     /// The bytes of one send.
     Source(OpKey),
     /// Where a fetch puts its bytes, from `offset` on; guard bytes around.
@@ -55,8 +59,8 @@ pub(crate) struct Region {
     pub(crate) at: RegionRef,
     pub(crate) len: u64,
     pub(crate) usage: RegionUse,
-    /// Sends that land or landed here: first byte to (end, send). Disjoint.
-    pub(crate) landing: BTreeMap<u64, (u64, OpKey)>,
+    /// Pieces of sends that land or landed here, by their first byte. Disjoint.
+    pub(crate) landing: BTreeMap<u64, Landing>,
     /// Fetches that read or have read here: (start, end, fetch). An answer may be read again after
     /// the fetch has ended, when its acknowledgement was lost.
     pub(crate) readers: Vec<(u64, u64, OpKey)>,
@@ -73,11 +77,33 @@ impl Region {
         Region { owner, at, len, usage, landing, readers, redirects, exports, alive: true }
     }
 
-    /// Sends that land or landed on any byte of `start..end`.
-    pub(crate) fn landing_on(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u64, OpKey)> + '_ {
-        let hits = self.landing.range(..end).rev().map(|(&at, &(stop, key))| (at, stop, key));
-        hits.take_while(move |hit| hit.1 > start)
+    /// Pieces of sends that land or landed on any byte of `start..end`.
+    pub(crate) fn landing_on(&self, start: u64, end: u64) -> impl Iterator<Item = Landing> + '_ {
+        self.landing.range(..end).rev().map(|(_, piece)| *piece).take_while(move |piece| piece.end > start)
     }
+}
+
+/// A piece of a send in the memory where it lands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Landing {
+    /// First byte, in the region.
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+    pub(crate) op: OpKey,
+    /// Which byte of the send is the first.
+    pub(crate) at: u64,
+}
+
+/// What an append ring holds. Counts are of bytes, since it was exported.
+#[derive(Debug, Default)]
+pub(crate) struct Ring {
+    pub(crate) written: u64,
+    /// As its owner says.
+    pub(crate) read: u64,
+    /// `written` when the owner had last read everything: what the node holds unread lies behind.
+    pub(crate) drained: u64,
+    /// Records that are not read, with their bytes in the ring.
+    pub(crate) unread: VecDeque<(OpKey, u64)>,
 }
 
 /// How an export ended.
@@ -108,6 +134,8 @@ pub(crate) struct Export {
     pub(crate) users: Option<Vec<u32>>,
     pub(crate) notify: bool,
     pub(crate) redirectable: bool,
+    /// Of an append ring.
+    pub(crate) ring: Option<Ring>,
     pub(crate) born_ns: u64,
     pub(crate) ended: Option<(u64, ExportEnd)>,
     pub(crate) redirects: Vec<RedirectKey>,
@@ -116,6 +144,8 @@ pub(crate) struct Export {
     /// Bytes (from the export's start) that arrived and were not consumed; kept for redirectable
     /// exports.
     pub(crate) arrived: Spans,
+    /// These were once as many as a node keeps, so that it may have refused a send.
+    pub(crate) fragmented: bool,
 }
 
 impl Export {
@@ -169,6 +199,10 @@ pub(crate) struct Import {
     pub(crate) id: Option<ImportId>,
     pub(crate) export: Option<ExportKey>,
     pub(crate) granted: Rights,
+    /// Refusals for want of room that its process has heard of.
+    pub(crate) refusals: u32,
+    /// Appends through it, oldest first.
+    pub(crate) appends: Vec<OpKey>,
 }
 
 /// What an import asks for.
@@ -198,12 +232,27 @@ pub(crate) enum OpKind {
         notify: bool,
         counter: Option<u64>,
     },
+    /// A record for a ring, posted when its process had heard of so many refusals.
+    Append {
+        notify: bool,
+        refusals: u32,
+    },
     /// A remote fetch; the bytes it must bring, when they are certain.
     Fetch {
         expected: Option<Expected>,
     },
     Atomic(AtomicOp),
     Flush,
+}
+
+impl OpKind {
+    /// How many refusals its sender had heard of, of an append.
+    pub(crate) fn refusals(&self) -> Option<u32> {
+        match self {
+            OpKind::Append { refusals, .. } => Some(*refusals),
+            _ => None,
+        }
+    }
 }
 
 /// The mistake in an operation that is wrong on purpose.
@@ -213,6 +262,11 @@ pub(crate) enum Mistake {
     NoRight,
     Misaligned,
     StaleImport,
+    /// A send to a ring.
+    AppendOnly,
+    /// An append to what is no ring.
+    NotAppendable,
+    RecordTooLong,
 }
 
 impl Mistake {
@@ -223,6 +277,9 @@ impl Mistake {
             Mistake::NoRight => matches!(why, OpError::NoRight { .. }),
             Mistake::Misaligned => matches!(why, OpError::Misaligned { .. }),
             Mistake::StaleImport => matches!(why, OpError::StaleImport),
+            Mistake::AppendOnly => matches!(why, OpError::AppendOnly),
+            Mistake::NotAppendable => matches!(why, OpError::NotAppendable),
+            Mistake::RecordTooLong => matches!(why, OpError::RecordTooLong { .. }),
         }
     }
 }
@@ -249,9 +306,11 @@ pub(crate) struct Op {
     pub(crate) import_id: ImportId,
     pub(crate) import: Option<ImportKey>,
     pub(crate) export: Option<ExportKey>,
-    /// In the export.
+    /// In the export; of a gather-send, of the range that comes first there.
     pub(crate) offset: u64,
     pub(crate) len: u64,
+    /// The ranges of a gather-send, in the export.
+    pub(crate) ranges: Vec<ByteRange>,
     /// Whether a completion was asked for.
     pub(crate) completion: bool,
     pub(crate) memory: Option<RegionKey>,
@@ -261,6 +320,10 @@ pub(crate) struct Op {
     pub(crate) ended_at_ns: u64,
     /// Bytes in memory, from the operation's first.
     pub(crate) landed: Spans,
+    /// The record is in its ring.
+    pub(crate) appended: bool,
+    /// The most bytes that its ring can have held unread since the append was posted.
+    pub(crate) crowd: u64,
     /// How far a fetch has been read at the exporter, from its first byte.
     pub(crate) served: u64,
     /// The counter was raised.
@@ -278,7 +341,37 @@ impl Op {
 
     /// Whether the sender asked for a notification.
     pub(crate) fn asks_notification(&self) -> bool {
-        matches!(self.kind, OpKind::Send { notify: true, .. })
+        matches!(self.kind, OpKind::Send { notify: true, .. } | OpKind::Append { notify: true, .. })
+    }
+
+    pub(crate) fn is_append(&self) -> bool {
+        matches!(self.kind, OpKind::Append { .. })
+    }
+
+    /// Where its data goes in the export: pieces, each with the byte of the data that is its first.
+    pub(crate) fn pieces(&self) -> Vec<(u64, ByteRange)> {
+        if self.ranges.is_empty() {
+            return vec![(0, ByteRange { start: self.offset, end: self.offset.saturating_add(self.len) })];
+        }
+        let mut at = 0;
+        let piece = |range: &ByteRange| {
+            at += range.len();
+            (at - range.len(), *range)
+        };
+        self.ranges.iter().map(piece).collect()
+    }
+
+    /// Where byte `at` of its data goes in the export.
+    pub(crate) fn place(&self, at: u64) -> u64 {
+        let pieces = self.pieces();
+        let (first, range) = pieces.iter().rev().find(|(first, _)| *first <= at).expect("the first piece begins at 0");
+        range.start + (at - first)
+    }
+
+    /// From the first byte of any range to the end of the last, as notifications tell it.
+    pub(crate) fn span(&self) -> (u64, u64) {
+        let end = self.pieces().iter().map(|(_, range)| range.end).max().expect("there is a piece");
+        (self.offset, end - self.offset)
     }
 
     /// The counter a send raises.
@@ -291,7 +384,7 @@ impl Op {
 
     /// Whether every byte is in memory.
     pub(crate) fn is_landed(&self) -> bool {
-        self.landed.covers(0, self.len)
+        if self.is_append() { self.appended } else { self.landed.covers(0, self.len) }
     }
 
     /// Whether a send has had its whole effect on memory.

@@ -186,9 +186,12 @@ impl Model {
     pub(crate) fn add_op(&mut self, op: Op) -> OpKey {
         let (sender, target) = (op.sender, op.export);
         let lands = op.is_send() && op.mistake.is_none();
-        let (offset, len, counts) = (op.offset, op.len, op.counter().is_some());
+        let (len, counts) = (op.len, op.counter().is_some());
         let key = self.ops.push(op);
         self.open_ops.insert(key);
+        if let (true, Some(import)) = (self.ops[key].is_append(), self.ops[key].import) {
+            self.imports[import].appends.push(key);
+        }
         self.procs[sender].outstanding += 1;
         if let (Some(export), true) = (target, lands) {
             let node = self.procs[self.exports[export].owner].node;
@@ -198,11 +201,13 @@ impl Model {
             if counts {
                 self.counting.push(key);
             }
-            let start = self.exports[export].offset + offset;
-            let region = self.exports[export].region;
             if len > 0 {
-                self.clear_landing(region, start, start + len);
-                self.regions[region].landing.insert(start, (start + len, key));
+                let (region, base) = (self.exports[export].region, self.exports[export].offset);
+                for (at, range) in self.ops[key].pieces() {
+                    let (start, end) = (base + range.start, base + range.end);
+                    self.clear_landing(region, start, end);
+                    self.regions[region].landing.insert(start, Landing { start, end, op: key, at });
+                }
             } else {
                 self.exports[export].empty_sends.push(key);
             }
@@ -213,12 +218,12 @@ impl Model {
     /// The engine was busy: the operation never was.
     pub(crate) fn withdraw_op(&mut self, key: OpKey) {
         if let Some(export) = self.ops[key].export {
-            let start = self.exports[export].offset + self.ops[key].offset;
             let region = &mut self.regions[self.exports[export].region];
-            if region.landing.get(&start).is_some_and(|l| l.1 == key) {
-                region.landing.remove(&start);
-            }
+            region.landing.retain(|_, piece| piece.op != key);
             self.exports[export].empty_sends.retain(|&o| o != key);
+        }
+        if let Some(import) = self.ops[key].import {
+            self.imports[import].appends.retain(|o| *o != key);
         }
         self.end_op(key, Outcome::Gone);
         self.forget_unapplied(key);
@@ -362,12 +367,12 @@ impl Model {
         self.ops[key].export.map(|e| self.procs[self.exports[e].owner].node)
     }
 
-    /// Whether a send need not arrive: its export is gone, its sender has been told that it may not
-    /// have arrived, or nobody is left to be told.
+    /// Whether a send need not arrive: its export is gone or had once no room for more ranges of
+    /// data that arrived, its sender has been told that it may not have arrived, or nobody is left to be told.
     pub(crate) fn is_excused(&self, key: OpKey) -> bool {
         let op = &self.ops[key];
         let import = op.import.map(|i| &self.imports[i].state);
-        let gone = op.export.is_none_or(|e| !self.exports[e].is_live());
+        let gone = op.export.is_none_or(|e| !self.exports[e].is_live() || self.exports[e].fragmented);
         gone || matches!(op.outcome, Outcome::Failed(_) | Outcome::Gone)
             || matches!(import, Some(ImportState::Broken(_) | ImportState::Dropped))
     }
@@ -400,14 +405,14 @@ impl Model {
     /// land there.
     pub(crate) fn is_free(&self, region: RegionKey, start: u64, end: u64) -> bool {
         let region = &self.regions[region];
-        region.landing_on(start, end).all(|(_, _, key)| self.is_settled(key))
+        region.landing_on(start, end).all(|piece| self.is_settled(piece.op))
             && !region.readers.iter().any(|r| r.0 < end && start < r.1 && self.ops[r.2].outcome == Outcome::Open)
     }
 
     /// Forgets settled operations that landed on `start..end`, to make room for a new one.
     fn clear_landing(&mut self, region: RegionKey, start: u64, end: u64) {
         let region = &mut self.regions[region];
-        let stale: Vec<u64> = region.landing_on(start, end).map(|(at, _, _)| at).collect();
+        let stale: Vec<u64> = region.landing_on(start, end).map(|piece| piece.start).collect();
         for at in stale {
             region.landing.remove(&at);
         }

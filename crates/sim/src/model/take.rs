@@ -3,6 +3,7 @@
 //! Invariant: the model takes an observation in only after every checker has compared it with what
 //! was true before.
 
+use vmmc_nic::limits::ARRIVED_RANGES_MAX;
 use vmmc_nic::{ImportError, ImportGrant, OpError, RedirectReport, Sender};
 
 use super::Model;
@@ -29,6 +30,9 @@ pub(crate) enum Seen {
     Read { node: usize, len: u64, role: ReadRole },
     /// It changed a word.
     Atomic { node: usize, old: u64, role: AtomicRole },
+    /// It put a record into a ring: of which append, if of any, in how many bytes, and what is wrong
+    /// with it.
+    Appended { export: ExportKey, op: Option<OpKey>, bytes: u64, from: Option<Sender>, wrong: Option<String> },
     /// It ended an operation.
     Completed { op: OpKey, result: Result<u64, OpError> },
     /// It told of a posted send that failed.
@@ -67,6 +71,7 @@ impl Model {
                 op.served = op.served.max(*end);
             }
             Seen::Atomic { old, role, .. } => self.take_atomic(role, *old),
+            Seen::Appended { export, op: Some(op), bytes, .. } => self.take_appended(*export, *op, *bytes),
             Seen::Completed { op, result: Ok(value) } => self.end_op(*op, Outcome::Done(*value)),
             Seen::Completed { op, result: Err(why) } | Seen::SendFailed { op, why } => {
                 self.end_op(*op, Outcome::Failed(*why));
@@ -93,7 +98,7 @@ impl Model {
             WriteRole::Send { op, at, redirect, .. } => {
                 self.ops[op].landed.insert(at, at + len);
                 self.just_landed = self.ops[op].is_landed().then_some(op);
-                let start = self.ops[op].offset + at;
+                let start = self.ops[op].place(at);
                 match redirect {
                     Some(redirect) => self.take_redirected(redirect, start, len),
                     None => self.arrive(op, start, len),
@@ -108,8 +113,26 @@ impl Model {
                 facts.ended |= facts.is_whole();
                 self.exports[facts.export].arrived.remove(start, start + len);
             }
-            WriteRole::Stray(_) => {}
+            WriteRole::Record { .. } | WriteRole::Stray(_) => {}
         }
+    }
+
+    fn take_appended(&mut self, export: ExportKey, op: OpKey, bytes: u64) {
+        self.ops[op].appended = true;
+        if let Some(ring) = self.exports[export].ring.as_mut() {
+            ring.written += bytes;
+            ring.unread.push_back((op, bytes));
+        }
+        let waiting = |o: &OpKey| self.ops[*o].is_append() && self.ops[*o].export == Some(export);
+        let waiting: Vec<OpKey> = self.open_ops.iter().copied().filter(waiting).collect();
+        for op in waiting {
+            self.ops[op].crowd = self.ops[op].crowd.max(self.crowd(export));
+        }
+    }
+
+    /// The most bytes that a ring may hold unread, as far as its node can know.
+    pub(crate) fn crowd(&self, export: ExportKey) -> u64 {
+        self.exports[export].ring.as_ref().map_or(0, |ring| ring.written - ring.drained)
     }
 
     /// Bytes that arrived in a redirectable export wait there to be consumed or redirected.
@@ -118,6 +141,7 @@ impl Model {
             let export = &mut self.exports[export];
             if export.redirectable {
                 export.arrived.insert(start, start + len);
+                export.fragmented |= export.arrived.count() + 1 >= ARRIVED_RANGES_MAX;
             }
         }
     }
@@ -160,7 +184,7 @@ impl Model {
                 self.ops[op].counted = true;
                 self.advance(op);
             }
-            AtomicRole::Stray(_) => {}
+            AtomicRole::Written { .. } | AtomicRole::Stray(_) => {}
         }
     }
 

@@ -245,6 +245,67 @@ fn a_wrong_word_and_a_wrong_sender_are_found() {
     }
 }
 
+/// What goes into a ring is changed every now and then.
+fn records(change: impl Fn(&mut Write) + Clone + 'static) -> impl Fn() -> Bug {
+    move || {
+        let (mut now, change) = (every(7), change.clone());
+        writes(move |model, node, mut write| {
+            let role = model.write_role(node, write.to, write.offset, &write.data);
+            if matches!(role, WriteRole::Record { .. }) && write.data.len() >= 48 && now() {
+                change(&mut write);
+            }
+            vec![write]
+        })
+    }
+}
+
+#[test]
+fn records_that_are_damaged_misplaced_or_name_another_sender_are_found() {
+    let changes: [fn(&mut Write); 6] = [
+        |write| write.data[0] += 1,
+        |write| write.data[8] ^= 1,
+        |write| write.data[16] ^= 1,
+        |write| write.data[24] ^= 1,
+        |write| write.data[33] ^= 1,
+        |write| write.offset -= if write.offset >= 512 { 64 } else { 0 },
+    ];
+    for change in changes {
+        is_found_by("rings", records(change));
+    }
+}
+
+#[test]
+fn a_record_counted_twice_is_found() {
+    is_found_by("rings", || Bug {
+        atomic: Some(Box::new(|change| match change {
+            AtomicOp::Swap(count) if count < 1 << 32 => vec![change, AtomicOp::Swap(count + 64)],
+            _ => vec![change],
+        })),
+        ..Bug::default()
+    });
+}
+
+#[test]
+fn a_full_ring_that_is_no_error_and_one_that_was_not_full_are_found() {
+    let full = OpError::RingFull { needed: 40, free: 0, size: 8_192 };
+    is_found_by("exactly-once", || {
+        events(|event| match event {
+            Event::Completion { process, cookie, result: Err(OpError::RingFull { .. }) } => {
+                vec![Event::Completion { process, cookie, result: Ok(0) }]
+            }
+            event => vec![event],
+        })
+    });
+    is_found_by("honest-errors", || {
+        events(move |event| match event {
+            Event::Completion { process, cookie, result: Ok(_) } => {
+                vec![Event::Completion { process, cookie, result: Err(full) }]
+            }
+            event => vec![event],
+        })
+    });
+}
+
 #[test]
 fn a_redirection_reported_wrongly_is_found() {
     is_found_by("redirection", || {
