@@ -104,8 +104,8 @@ pub enum Call {
         notify: bool,
         /// Whether incoming data may be redirected. Such an export is never mapped by importers.
         redirectable: bool,
-        /// Whether it is a ring to which importers append, with the right to write alone; its counts
-        /// of bytes read and written are 0. Such an export is never mapped by importers.
+        /// Whether it is a ring to which importers append, with the right to write alone; its
+        /// counts of bytes read and written are 0. Such an export is never mapped by importers.
         ring: bool,
         /// Whether importers on this node may map the region. Only granted when the export covers
         /// the whole region.

@@ -100,8 +100,8 @@ pub const LIBRARY_WAITS: BackoffLimits = BackoffLimits {
         score_max: YIELD_SCORE_MAX,
         rest: Some(RestLimits::fixed(NO_YIELD_WAITS)),
     },
-    // Their polling shrinks instead: waits for a node are short or long by what is asked, and not by
-    // who answers.
+    // Their polling shrinks instead: waits for a node are short or long by what is asked, and not
+    // by who answers.
     skips: None,
 };
 

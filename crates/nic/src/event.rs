@@ -61,7 +61,8 @@ pub enum Event {
         offset: u64,
         /// Bytes of the send.
         len: u64,
-        /// Its last 8 bytes, little endian; fewer are zero-extended.
+        /// Its last 8 bytes, little endian; fewer are zero-extended. Of a gather-send, those of its
+        /// last range.
         last_word: u64,
         /// The word that its sender asked to be told.
         word: u64,

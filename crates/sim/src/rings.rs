@@ -160,8 +160,8 @@ impl Model {
         2 * (op.crowd + record_bytes(op.len)) > size || self.overtaken(key).is_some()
     }
 
-    /// An earlier append of the same import that is not in the ring, though its sender had not heard
-    /// so when it posted this one.
+    /// An earlier append of the same import that is not in the ring, though its sender had not
+    /// heard so when it posted this one.
     pub(crate) fn overtaken(&self, key: OpKey) -> Option<OpKey> {
         let op = &self.ops[key];
         let earlier = self.imports[op.import?].appends.iter().rev().copied().skip_while(|o| *o >= key);

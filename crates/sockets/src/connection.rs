@@ -183,8 +183,8 @@ enum Counted {
 
 impl KernelCall<'_> {
     /// Before a receive that waits for bytes: polls whether they come within the time in which
-    /// polling is better than a sleep. For connections between nodes; within one, the kernel is left
-    /// soon.
+    /// polling is better than a sleep. For connections between nodes; within one, the kernel is
+    /// left soon.
     pub fn poll(&self, fd: BorrowedFd<'_>) {
         if let Some(joined) = self.polling() {
             joined.kernel_polls.poll(Nanos::monotonic, || vmmc_stream::would_receive(fd));

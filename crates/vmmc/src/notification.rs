@@ -24,7 +24,8 @@ pub struct Notification {
     pub offset: u64,
     /// Its bytes.
     pub len: u64,
-    /// Its last (up to) eight bytes, little endian, padded with zeros.
+    /// Its last (up to) eight bytes, little endian, padded with zeros; of a gather-send, those of
+    /// its last range.
     pub last_word: u64,
     /// The word that its sender put in with [`SendOptions::notify_with`](crate::SendOptions); else
     /// 0.

@@ -195,6 +195,6 @@ impl Ring {
 
 impl std::fmt::Debug for Ring {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Ring({} bytes in {:?})", self.size, self.export)
+        f.debug_struct("Ring").field("size", &self.size).field("export", &self.export).finish()
     }
 }

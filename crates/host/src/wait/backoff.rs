@@ -104,9 +104,9 @@ pub enum Manner {
     /// Pauses: who is waited for runs on another core.
     Spin,
     /// Gives the core away, unless that does not pay: who is waited for may need it. A busy third
-    /// party keeps it for a whole time slice each time; then it is better to sleep, for who is woken
-    /// gets the core before who was busy. A hypervisor that takes the core does so now and then, and
-    /// whoever sleeps then waits for it longer still.
+    /// party keeps it for a whole time slice each time; then it is better to sleep, for who is
+    /// woken gets the core before who was busy. A hypervisor that takes the core does so now and
+    /// then, and whoever sleeps then waits for it longer still.
     Yield,
 }
 
@@ -485,9 +485,9 @@ impl<'a> Wait<'a> {
         Step::Sleep(until.min(self.deadline))
     }
 
-    /// Without the wake-up it would have been there in time for polling. Otherwise two that wait for
-    /// each other would never leave their sleeps: each one's wake-up makes the other one's wait too
-    /// long to be polled.
+    /// Without the wake-up it would have been there in time for polling. Otherwise two that wait
+    /// for each other would never leave their sleeps: each one's wake-up makes the other one's wait
+    /// too long to be polled.
     fn found_asleep(&self, clock: impl FnOnce() -> Nanos) {
         let limits = self.backoff.limits;
         let Some(start) = self.start.filter(|_| self.yields && limits.wake_ns > 0) else { return };

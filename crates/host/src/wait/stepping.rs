@@ -42,8 +42,8 @@ pub trait Stepper: Send + Sync {
     /// Sleeps until there may be something to do, at most until `until`. A simulator moves its
     /// clock instead.
     fn park(&self, until: Nanos);
-    /// How long steps may find nothing before the thread parks. A simulator parks at once: its clock
-    /// only moves there.
+    /// How long steps may find nothing before the thread parks. A simulator parks at once: its
+    /// clock only moves there.
     fn wait_limits(&self) -> &'static BackoffLimits {
         &STEPPED_WAITS
     }

@@ -10,8 +10,8 @@ use std::time::Duration;
 pub struct Patience {
     /// Replaces the default time of waits that have no deadline of their own.
     pub timeout: Option<Duration>,
-    /// Asked every [`INTERRUPT_SLICE`] while a wait sleeps; when it says yes the wait ends as if
-    /// its deadline had passed.
+    /// Asked every [`INTERRUPT_SLICE`](crate::limits::INTERRUPT_SLICE) while a wait sleeps; when it
+    /// says yes the wait ends as if its deadline had passed.
     pub interrupted: Option<fn() -> bool>,
 }
 

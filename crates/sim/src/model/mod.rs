@@ -368,7 +368,8 @@ impl Model {
     }
 
     /// Whether a send need not arrive: its export is gone or had once no room for more ranges of
-    /// data that arrived, its sender has been told that it may not have arrived, or nobody is left to be told.
+    /// data that arrived, its sender has been told that it may not have arrived, or nobody is left
+    /// to be told.
     pub(crate) fn is_excused(&self, key: OpKey) -> bool {
         let op = &self.ops[key];
         let import = op.import.map(|i| &self.imports[i].state);

@@ -30,8 +30,8 @@ pub(crate) enum Seen {
     Read { node: usize, len: u64, role: ReadRole },
     /// It changed a word.
     Atomic { node: usize, old: u64, role: AtomicRole },
-    /// It put a record into a ring: of which append, if of any, in how many bytes, and what is wrong
-    /// with it.
+    /// It put a record into a ring: of which append, if of any, in how many bytes, and what is
+    /// wrong with it.
     Appended { export: ExportKey, op: Option<OpKey>, bytes: u64, from: Option<Sender>, wrong: Option<String> },
     /// It ended an operation.
     Completed { op: OpKey, result: Result<u64, OpError> },
