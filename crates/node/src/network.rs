@@ -4,13 +4,17 @@
 //! bounded table. What cannot be sent is lost, as on any wire; the engine sends it again. Source:
 //! DESIGN §3 "Transport by default UDP sockets (GSO/GRO, batched calls)".
 
+mod port;
+
 use crate::limits::{
     BATCHED_BYTES_MAX, BUDGET_BYTES_LOOPBACK, BUDGET_BYTES_MAX, BUDGET_BYTES_MIN, HOT_SENDS, OTHERS_BUSY_LOOKS,
     OTHERS_LOOK_AFTER, OTHERS_LOOK_EVERY, PROBES_PER_SECOND, RECEIVE_BATCH, ROUTES_MAX, SINGLE_RECEIVES,
     SOCKET_BUFFER_BYTES, SPLICE_BYTES_MIN, TRANSMIT_BATCH,
 };
-use crate::station::{ConnectionId, Station};
+use crate::station::ConnectionId;
+use port::{Port, Traffic};
 use rustix::event::epoll;
+use rustix::io::Errno;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -18,26 +22,21 @@ use std::sync::Arc;
 use std::time::Duration;
 use vmmc_host::limits::{SPLICED_PAGES_MAX, UDP_DATAGRAM_BYTES_MAX, UDP_SEGMENTS_MAX};
 use vmmc_host::pages::PagePipe;
-use vmmc_host::udp::{PayloadBuffer, ReceiveBatch, UdpPort, way_to};
+use vmmc_host::udp::{PayloadBuffer, UdpPort};
 use vmmc_host::wait::Direct;
 use vmmc_nic::limits::{LENT_PAGES_BYTES_MIN, LENT_PAGES_MAX};
 use vmmc_nic::{Lent, Time, Transmit};
 
 /// Room for one datagram in the send buffer.
 const ROOM: usize = 1 << 16;
-/// Errors of the kernel that have their own treatment.
-const EMSGSIZE: i32 = 90;
-const EEXIST: i32 = 17;
-const EINVAL: i32 = 22;
-const EIO: i32 = 5;
 
 /// The pieces that the engine cuts can go by reference, and those that can are cut so.
 const _: () = assert!(LENT_PAGES_MAX as usize <= SPLICED_PAGES_MAX && LENT_PAGES_BYTES_MIN <= SPLICE_BYTES_MIN);
 
 /// The sockets of a node.
-pub(crate) struct Network {
-    ports: Vec<UdpPort>,
-    batch: ReceiveBatch,
+pub(crate) struct Network<P: Port = UdpPort> {
+    ports: Vec<P>,
+    batch: P::Batch,
     batch_size: usize,
     /// Receives in a row that brought all they asked for.
     full_receives: u32,
@@ -54,7 +53,7 @@ pub(crate) struct Network {
     /// Whether the kernel cuts sends into datagrams on every path tried so far.
     segments: bool,
     /// A socket for the address that most goes to, and what it was opened for.
-    hot: Option<(SocketAddr, UdpPort)>,
+    hot: Option<(SocketAddr, P)>,
     /// Sends in a row to the same address.
     streak: (SocketAddr, u32),
     /// Receives from the other sockets are tried rarely while only the hot one has something.
@@ -112,12 +111,12 @@ struct Run {
     to_stranger: bool,
 }
 
-impl Network {
+impl<P: Port> Network<P> {
     /// Binds the addresses.
-    pub(crate) fn bind(listen: &[SocketAddr], epoll: Arc<OwnedFd>) -> Result<Network, (SocketAddr, io::Error)> {
+    pub(crate) fn bind(listen: &[SocketAddr], epoll: Arc<OwnedFd>) -> Result<Network<P>, (SocketAddr, io::Error)> {
         let mut network = Network {
             ports: Vec::new(),
-            batch: ReceiveBatch::new(),
+            batch: P::Batch::default(),
             batch_size: 1,
             full_receives: 0,
             buffer: PayloadBuffer::new(2 * ROOM),
@@ -142,13 +141,13 @@ impl Network {
     }
 
     fn open(&mut self, address: SocketAddr) -> io::Result<usize> {
-        let port = UdpPort::bind(address, SOCKET_BUFFER_BYTES)?;
+        let port = P::bind(address, SOCKET_BUFFER_BYTES)?;
         self.show(&port)?;
         self.ports.push(port);
         Ok(self.ports.len() - 1)
     }
 
-    fn show(&self, port: &UdpPort) -> io::Result<()> {
+    fn show(&self, port: &P) -> io::Result<()> {
         if self.armed {
             epoll::add(&*self.epoll, port, epoll::EventData::new_u64(1), epoll::EventFlags::IN)?;
         }
@@ -160,7 +159,7 @@ impl Network {
     /// should be.
     pub(crate) fn arm(&mut self, armed: bool) -> bool {
         // What is left in a socket would end a sleep at once.
-        self.ports.iter_mut().chain(self.hot.iter_mut().map(|(_, port)| port)).for_each(UdpPort::release);
+        self.ports.iter_mut().chain(self.hot.iter_mut().map(|(_, port)| port)).for_each(P::release);
         if self.armed == armed {
             return true;
         }
@@ -173,7 +172,7 @@ impl Network {
             } else if let Err(e) = self.show(port) {
                 // One that is there already is one that an earlier call put there before the kernel
                 // ran out of memory.
-                all &= e.raw_os_error() == Some(EEXIST);
+                all &= Errno::from_io_error(&e) == Some(Errno::EXIST);
             }
         }
         self.armed &= all;
@@ -182,7 +181,7 @@ impl Network {
 
     /// Addresses bound.
     pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
-        self.ports.iter().map(UdpPort::local_addr).collect()
+        self.ports.iter().map(P::local_addr).collect()
     }
 
     /// Bytes that may be under way to this node from a peer: a quarter of the smallest receive
@@ -190,7 +189,7 @@ impl Network {
     /// loopback reaches asks for less: more under way would only push the datagrams out of the
     /// cache before they are read.
     pub(crate) fn receive_budget_bytes(&self) -> usize {
-        let smallest = self.ports.iter().map(UdpPort::receive_buffer_bytes).min();
+        let smallest = self.ports.iter().map(P::receive_buffer_bytes).min();
         let near = !self.ports.is_empty() && self.ports.iter().all(|p| p.local_addr().ip().is_loopback());
         let most = if near { BUDGET_BYTES_LOOPBACK } else { BUDGET_BYTES_MAX };
         (smallest.unwrap_or(SOCKET_BUFFER_BYTES) / 4).clamp(BUDGET_BYTES_MIN, most)
@@ -198,7 +197,7 @@ impl Network {
 
     /// Takes what has come, or comes while it looks so many times; says whether there was anything.
     #[inline]
-    pub(crate) fn receive(&mut self, station: &mut Station, now: Time, looks: u32) -> bool {
+    pub(crate) fn receive(&mut self, station: &mut impl Traffic, now: Time, looks: u32) -> bool {
         if self.hot.is_none() {
             return (0..looks).any(|_| self.receive_others(station, now));
         }
@@ -220,7 +219,7 @@ impl Network {
     }
 
     #[inline(never)]
-    fn receive_others(&mut self, station: &mut Station, now: Time) -> bool {
+    fn receive_others(&mut self, station: &mut impl Traffic, now: Time) -> bool {
         let mut any = false;
         for index in 0..self.ports.len() {
             any |= self.receive_from(Some(index), station, now, 1);
@@ -230,7 +229,7 @@ impl Network {
 
     /// Takes what has come to one socket; none: the hot one.
     #[inline]
-    fn receive_from(&mut self, index: Option<usize>, station: &mut Station, now: Time, looks: u32) -> bool {
+    fn receive_from(&mut self, index: Option<usize>, station: &mut impl Traffic, now: Time, looks: u32) -> bool {
         let mut stranger = None;
         let (counters, routes, last) = (&mut self.counters, &self.routes, self.last);
         let before = counters.bytes_in;
@@ -241,7 +240,7 @@ impl Network {
         }) else {
             return false;
         };
-        let came = self.batch.receive(port, asked, looks, |from, datagram| {
+        let came = port.receive(&mut self.batch, asked, looks, |from, datagram| {
             counters.datagrams_in += 1;
             counters.bytes_in += datagram.len() as u64;
             station.handle_datagram(now, from, datagram);
@@ -267,7 +266,7 @@ impl Network {
     }
 
     /// Sends what the engine has to send; says whether there was anything.
-    pub(crate) fn transmit(&mut self, station: &mut Station, now: Time) -> bool {
+    pub(crate) fn transmit(&mut self, station: &mut impl Traffic, now: Time) -> bool {
         if self.held.is_some() && !self.send_held() {
             return false;
         }
@@ -308,7 +307,13 @@ impl Network {
     /// Does this for an attached process at once, as the station allows; says whether it did.
     /// Nothing happens while others wait for room.
     #[inline]
-    pub(crate) fn send_now(&mut self, station: &mut Station, now: Time, from: ConnectionId, what: &Direct<'_>) -> bool {
+    pub(crate) fn send_now(
+        &mut self,
+        station: &mut impl Traffic,
+        now: Time,
+        from: ConnectionId,
+        what: &Direct<'_>,
+    ) -> bool {
         if self.held.is_some() {
             return false;
         }
@@ -358,7 +363,7 @@ impl Network {
 
     /// Sends a datagram whose long piece is still in its memory; `at` is where the rest of it is in
     /// the buffer.
-    fn send_lent(&mut self, transmit: Transmit, lent: &Lent, at: usize, station: &mut Station, now: Time) {
+    fn send_lent(&mut self, transmit: Transmit, lent: &Lent, at: usize, station: &mut impl Traffic, now: Time) {
         let (to, len) = (transmit.to, transmit.len);
         let known = self.routes.get(self.last).filter(|route| route.address == to && route.probed);
         if let (Some(route), Some(region), None) = (known, station.lent_region(lent), &self.held) {
@@ -384,7 +389,7 @@ impl Network {
         self.flush(&Run::one(to, at, segment), station, now);
     }
 
-    fn flush(&mut self, run: &Run, station: &mut Station, now: Time) {
+    fn flush(&mut self, run: &Run, station: &mut impl Traffic, now: Time) {
         let route = match self.routes.get(self.last) {
             Some(route) if route.address == run.to && route.probed => self.last,
             _ => match self.learn(run.to, None, station, now) {
@@ -440,15 +445,15 @@ impl Network {
     }
 
     #[cold]
-    fn failed(&mut self, error: &io::Error, run: &Run, route: usize, station: &mut Station) {
-        match error.raw_os_error() {
+    fn failed(&mut self, error: &io::Error, run: &Run, route: usize, station: &mut impl Traffic) {
+        match Errno::from_io_error(error) {
             _ if error.kind() == io::ErrorKind::WouldBlock => {
                 self.counters.held += 1;
                 self.held = Some((run.to, self.buffer[run.start..run.end].to_vec(), run.segment));
             }
-            Some(EMSGSIZE | EINVAL) if self.has_shrunk(run, route, station) => {}
+            Some(Errno::MSGSIZE | Errno::INVAL) if self.has_shrunk(run, route, station) => {}
             // The device cannot cut sends into datagrams: do it here from now on.
-            Some(EINVAL | EIO | EMSGSIZE) if run.count > 1 => {
+            Some(Errno::INVAL | Errno::IO | Errno::MSGSIZE) if run.count > 1 => {
                 self.segments = false;
                 let port = port(&self.ports, &self.hot, run.to, self.routes[route].port);
                 for datagram in self.buffer[run.start..run.end].chunks(run.segment) {
@@ -469,8 +474,8 @@ impl Network {
     /// and since it sends again what is under way as it was, and no packets smaller than each path
     /// must carry, these go in pieces. So a path that has become smaller ends no session, and
     /// neither does who only says that it has.
-    fn has_shrunk(&mut self, run: &Run, route: usize, station: &mut Station) -> bool {
-        let Some(way) = way_to(run.to).ok().filter(|way| way.payload_bytes < run.segment) else { return false };
+    fn has_shrunk(&mut self, run: &Run, route: usize, station: &mut impl Traffic) -> bool {
+        let Some(way) = P::way_to(run.to).ok().filter(|way| way.payload_bytes < run.segment) else { return false };
         self.counters.send_errors += 1;
         self.routes[route].probed = false;
         station.set_path_mtu(run.to, way.payload_bytes);
@@ -495,7 +500,13 @@ impl Network {
 
     /// The route to an address: made, and its path size asked for, if it is new. `heard` is the
     /// socket that it was just heard on.
-    fn learn(&mut self, address: SocketAddr, heard: Option<usize>, station: &mut Station, now: Time) -> Option<usize> {
+    fn learn(
+        &mut self,
+        address: SocketAddr,
+        heard: Option<usize>,
+        station: &mut impl Traffic,
+        now: Time,
+    ) -> Option<usize> {
         let known = self.routes.iter().position(|r| r.address == address);
         let index = match known {
             Some(index) => index,
@@ -519,7 +530,7 @@ impl Network {
         if !self.routes[index].probed && self.probes.may(now) {
             self.counters.probes += 1;
             self.routes[index].probed = true;
-            if let Ok(way) = way_to(address) {
+            if let Ok(way) = P::way_to(address) {
                 station.set_path_mtu(address, way.payload_bytes);
             }
         }
@@ -531,10 +542,10 @@ impl Network {
     /// comes back over the wire that the question took only if the question came from the address
     /// that belongs to that wire.
     fn port_for(&mut self, address: SocketAddr) -> Option<usize> {
-        let source = way_to(address).ok().map(|way| way.source);
-        let fits = |p: &UdpPort| p.local_addr().is_ipv4() == address.is_ipv4();
-        let near = |p: &UdpPort| p.local_addr().ip().is_loopback() == address.ip().is_loopback();
-        let at = |f: &dyn Fn(&UdpPort) -> bool| self.ports.iter().position(f);
+        let source = P::way_to(address).ok().map(|way| way.source);
+        let fits = |p: &P| p.local_addr().is_ipv4() == address.is_ipv4();
+        let near = |p: &P| p.local_addr().ip().is_loopback() == address.ip().is_loopback();
+        let at = |f: &dyn Fn(&P) -> bool| self.ports.iter().position(f);
         let found = at(&|p| source == Some(p.local_addr().ip()))
             .or_else(|| at(&|p| fits(p) && p.local_addr().ip().is_unspecified()))
             .or_else(|| at(&|p| fits(p) && near(p)))
@@ -564,7 +575,7 @@ fn others_are_due(quiet: &mut u32, looks: u32) -> bool {
 
 /// The socket for an address: the hot one if it is for this address.
 #[inline]
-fn port<'a>(ports: &'a [UdpPort], hot: &'a Option<(SocketAddr, UdpPort)>, to: SocketAddr, index: usize) -> &'a UdpPort {
+fn port<'a, P>(ports: &'a [P], hot: &'a Option<(SocketAddr, P)>, to: SocketAddr, index: usize) -> &'a P {
     match hot {
         Some((address, hot)) if *address == to => hot,
         _ => &ports[index],
@@ -574,14 +585,14 @@ fn port<'a>(ports: &'a [UdpPort], hot: &'a Option<(SocketAddr, UdpPort)>, to: So
 /// Whether answers to strangers may be added to what waits in a socket. They can be made to wait
 /// for seconds, by questions that seem to come from addresses of this wire that nobody has; half of
 /// the room is for others.
-fn has_room_for_strangers(port: &UdpPort) -> bool {
+fn has_room_for_strangers(port: &impl Port) -> bool {
     port.send_queue_bytes().is_ok_and(|(waiting, most)| waiting <= most / 2)
 }
 
 /// Sends, once more if the error may have been that of an earlier datagram, or of none: anybody can
 /// send errors of the network.
 #[inline]
-fn send(port: &UdpPort, to: SocketAddr, bytes: &[u8], segment: usize) -> io::Result<()> {
+fn send(port: &impl Port, to: SocketAddr, bytes: &[u8], segment: usize) -> io::Result<()> {
     match port.send(to, bytes, segment) {
         Err(e) if port.is_connected() && e.kind() != io::ErrorKind::WouldBlock => port.send(to, bytes, segment),
         other => other,
@@ -621,44 +632,4 @@ impl Probes {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_was_left_in_a_socket_does_not_end_a_sleep() {
-        let epoll = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC).unwrap());
-        let mut network = Network::bind(&[SocketAddr::from((Ipv4Addr::LOCALHOST, 0))], epoll.clone()).unwrap();
-        let readable = || {
-            let mut polled = [rustix::event::PollFd::new(&*epoll, rustix::event::PollFlags::IN)];
-            rustix::event::poll(&mut polled, Some(&rustix::event::Timespec::default())).unwrap() > 0
-        };
-        let receive = |network: &mut Network| network.batch.receive(&mut network.ports[0], 1, 1, |_, _| {}).unwrap();
-        assert_eq!(receive(&mut network), 0);
-        let other = std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        other.send_to(b"awaited", network.addresses()[0]).unwrap();
-        assert_eq!(receive(&mut network), 1);
-        assert!(readable(), "it is left there while nobody sleeps");
-        assert!(network.arm(true));
-        assert!(!readable());
-    }
-
-    #[test]
-    fn sockets_that_bring_nothing_are_looked_at_now_and_then_for_ever() {
-        for start in [0, 1_000, u32::MAX - 100] {
-            let (mut quiet, mut looks, mut tries) = (start, 0, 0);
-            while looks < 1_000 {
-                let mut since = 0;
-                loop {
-                    let some = if tries % 2 == 0 { 1 } else { 7 };
-                    (since, tries) = (since + some, tries + 1);
-                    if others_are_due(&mut quiet, some) {
-                        break;
-                    }
-                    assert!(since < OTHERS_LOOK_EVERY + 7, "{since} looks in vain, at {quiet}");
-                }
-                looks += since;
-            }
-            assert!(tries > 200, "they are not looked at each time: {tries}");
-        }
-    }
-}
+mod tests;

@@ -1,0 +1,188 @@
+//! What a network needs from its two sides: a socket below, a station above.
+//!
+//! Invariant: the node itself has one kind of each, [`UdpPort`] and [`Station`], and calls them
+//! directly. The traits exist so that a test can be the kernel that refuses, and the engine that
+//! has just this to send.
+
+use crate::station::{ConnectionId, Station};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use vmmc_host::Region;
+use vmmc_host::pages::PagePipe;
+use vmmc_host::udp::{ReceiveBatch, UdpPort, Way, way_to};
+use vmmc_host::wait::Direct;
+use vmmc_nic::{Lent, Time, Transmit};
+
+/// A UDP socket; see [`UdpPort`] for what each call promises.
+pub(crate) trait Port: AsFd + Sized {
+    /// Buffers for receives.
+    type Batch: Default;
+
+    fn bind(address: SocketAddr, buffer_bytes: usize) -> io::Result<Self>;
+    fn connected(&self, peer: SocketAddr, buffer_bytes: usize) -> io::Result<Self>;
+    fn local_addr(&self) -> SocketAddr;
+    fn is_connected(&self) -> bool;
+    fn sends_segments(&self) -> bool;
+    fn receive_buffer_bytes(&self) -> usize;
+    fn send_queue_bytes(&self) -> io::Result<(usize, usize)>;
+    fn release(&mut self);
+    fn receive(
+        &mut self,
+        batch: &mut Self::Batch,
+        max: usize,
+        looks: u32,
+        each: impl FnMut(SocketAddr, &mut [u8]),
+    ) -> io::Result<usize>;
+    fn send(&self, to: SocketAddr, bytes: &[u8], segment_bytes: usize) -> io::Result<()>;
+    fn send_in_pieces(&self, to: SocketAddr, bytes: &[u8]) -> io::Result<()>;
+    fn send_around(&self, to: SocketAddr, head: &[u8], memory: (&Region, u64, usize), tail: &[u8]) -> io::Result<()>;
+    fn send_pages(
+        &self,
+        pipe: &mut PagePipe,
+        to: SocketAddr,
+        head: &[u8],
+        memory: (&Region, u64, usize),
+        tail: &[u8],
+    ) -> io::Result<()>;
+    /// What the kernel knows of the way to an address.
+    fn way_to(to: SocketAddr) -> io::Result<Way>;
+}
+
+impl Port for UdpPort {
+    type Batch = ReceiveBatch;
+
+    fn bind(address: SocketAddr, buffer_bytes: usize) -> io::Result<UdpPort> {
+        UdpPort::bind(address, buffer_bytes)
+    }
+
+    fn connected(&self, peer: SocketAddr, buffer_bytes: usize) -> io::Result<UdpPort> {
+        UdpPort::connected(self, peer, buffer_bytes)
+    }
+
+    fn local_addr(&self) -> SocketAddr {
+        UdpPort::local_addr(self)
+    }
+
+    #[inline]
+    fn is_connected(&self) -> bool {
+        UdpPort::is_connected(self)
+    }
+
+    fn sends_segments(&self) -> bool {
+        UdpPort::sends_segments(self)
+    }
+
+    fn receive_buffer_bytes(&self) -> usize {
+        UdpPort::receive_buffer_bytes(self)
+    }
+
+    fn send_queue_bytes(&self) -> io::Result<(usize, usize)> {
+        UdpPort::send_queue_bytes(self)
+    }
+
+    #[inline]
+    fn release(&mut self) {
+        UdpPort::release(self);
+    }
+
+    #[inline]
+    fn receive(
+        &mut self,
+        batch: &mut ReceiveBatch,
+        max: usize,
+        looks: u32,
+        each: impl FnMut(SocketAddr, &mut [u8]),
+    ) -> io::Result<usize> {
+        batch.receive(self, max, looks, each)
+    }
+
+    #[inline]
+    fn send(&self, to: SocketAddr, bytes: &[u8], segment_bytes: usize) -> io::Result<()> {
+        UdpPort::send(self, to, bytes, segment_bytes)
+    }
+
+    fn send_in_pieces(&self, to: SocketAddr, bytes: &[u8]) -> io::Result<()> {
+        UdpPort::send_in_pieces(self, to, bytes)
+    }
+
+    #[inline]
+    fn send_around(&self, to: SocketAddr, head: &[u8], memory: (&Region, u64, usize), tail: &[u8]) -> io::Result<()> {
+        UdpPort::send_around(self, to, head, memory, tail)
+    }
+
+    #[inline]
+    fn send_pages(
+        &self,
+        pipe: &mut PagePipe,
+        to: SocketAddr,
+        head: &[u8],
+        memory: (&Region, u64, usize),
+        tail: &[u8],
+    ) -> io::Result<()> {
+        UdpPort::send_pages(self, pipe, to, head, memory, tail)
+    }
+
+    fn way_to(to: SocketAddr) -> io::Result<Way> {
+        way_to(to)
+    }
+}
+
+/// Who has datagrams to send and takes those that come; see [`Station`] for what each call
+/// promises.
+pub(crate) trait Traffic {
+    fn handle_datagram(&mut self, now: Time, from: SocketAddr, datagram: &mut [u8]);
+    fn poll_transmit_lending(&mut self, now: Time, buf: &mut [u8]) -> Option<(Transmit, Option<Lent>)>;
+    fn send_now(
+        &mut self,
+        now: Time,
+        from: ConnectionId,
+        what: &Direct<'_>,
+        buf: &mut [u8],
+        send: impl FnOnce(SocketAddr, &[u8]),
+    ) -> Option<Transmit>;
+    fn lent_region(&self, lent: &Lent) -> Option<&Region>;
+    fn end_of_loan(&self);
+    fn put_in(&mut self, lent: &Lent, buf: &mut [u8], len: usize) -> usize;
+    fn set_path_mtu(&mut self, address: SocketAddr, bytes: usize);
+}
+
+impl Traffic for Station {
+    #[inline]
+    fn handle_datagram(&mut self, now: Time, from: SocketAddr, datagram: &mut [u8]) {
+        Station::handle_datagram(self, now, from, datagram);
+    }
+
+    #[inline]
+    fn poll_transmit_lending(&mut self, now: Time, buf: &mut [u8]) -> Option<(Transmit, Option<Lent>)> {
+        Station::poll_transmit_lending(self, now, buf)
+    }
+
+    #[inline]
+    fn send_now(
+        &mut self,
+        now: Time,
+        from: ConnectionId,
+        what: &Direct<'_>,
+        buf: &mut [u8],
+        send: impl FnOnce(SocketAddr, &[u8]),
+    ) -> Option<Transmit> {
+        Station::send_now(self, now, from, what, buf, send)
+    }
+
+    fn lent_region(&self, lent: &Lent) -> Option<&Region> {
+        Station::lent_region(self, lent)
+    }
+
+    fn end_of_loan(&self) {
+        Station::end_of_loan(self);
+    }
+
+    fn put_in(&mut self, lent: &Lent, buf: &mut [u8], len: usize) -> usize {
+        Station::put_in(self, lent, buf, len)
+    }
+
+    fn set_path_mtu(&mut self, address: SocketAddr, bytes: usize) {
+        Station::set_path_mtu(self, address, bytes);
+    }
+}
