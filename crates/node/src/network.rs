@@ -50,7 +50,7 @@ pub(crate) struct Network<P: Port = UdpPort> {
     /// Route used last.
     last: usize,
     probes: Probes,
-    /// Whether the kernel cuts sends into datagrams on every path tried so far.
+    /// Whether the kernel cuts sends into datagrams, on every path tried so far.
     segments: bool,
     /// A socket for the address that most goes to, and what it was opened for.
     hot: Option<(SocketAddr, P)>,
@@ -143,6 +143,7 @@ impl<P: Port> Network<P> {
     fn open(&mut self, address: SocketAddr) -> io::Result<usize> {
         let port = P::bind(address, SOCKET_BUFFER_BYTES)?;
         self.show(&port)?;
+        self.segments &= port.sends_segments();
         self.ports.push(port);
         Ok(self.ports.len() - 1)
     }
