@@ -280,6 +280,9 @@ pub const BUDGET_BYTES_MIN: usize = 128 << 10;
 pub const BUDGET_BYTES_LOOPBACK: usize = 1 << 20;
 /// Most bytes, elsewhere: a link of 10 Gbit/s and 6 ms.
 pub const BUDGET_BYTES_MAX: usize = 8 << 20;
+/// Runs of datagrams that wait for room in a socket: the one that found none, and the one that was
+/// gathered behind it.
+pub const HELD_RUNS_MAX: usize = 2;
 /// Sends in a row to one address after which a socket of its own is opened for it.
 pub const HOT_SENDS: u32 = 256;
 /// Receives in vain from the other sockets after which they are tried only now and then.

@@ -7,14 +7,15 @@
 mod port;
 
 use crate::limits::{
-    BATCHED_BYTES_MAX, BUDGET_BYTES_LOOPBACK, BUDGET_BYTES_MAX, BUDGET_BYTES_MIN, HOT_SENDS, OTHERS_BUSY_LOOKS,
-    OTHERS_LOOK_AFTER, OTHERS_LOOK_EVERY, PROBES_PER_SECOND, RECEIVE_BATCH, ROUTES_MAX, SINGLE_RECEIVES,
-    SOCKET_BUFFER_BYTES, SPLICE_BYTES_MIN, TRANSMIT_BATCH,
+    BATCHED_BYTES_MAX, BUDGET_BYTES_LOOPBACK, BUDGET_BYTES_MAX, BUDGET_BYTES_MIN, HELD_RUNS_MAX, HOT_SENDS,
+    OTHERS_BUSY_LOOKS, OTHERS_LOOK_AFTER, OTHERS_LOOK_EVERY, PROBES_PER_SECOND, RECEIVE_BATCH, ROUTES_MAX,
+    SINGLE_RECEIVES, SOCKET_BUFFER_BYTES, SPLICE_BYTES_MIN, TRANSMIT_BATCH,
 };
 use crate::station::ConnectionId;
 use port::{Port, Traffic};
 use rustix::event::epoll;
 use rustix::io::Errno;
+use std::collections::VecDeque;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -44,8 +45,8 @@ pub(crate) struct Network<P: Port = UdpPort> {
     buffer: PayloadBuffer,
     /// The way of pages that go out by reference.
     pages: PagePipe,
-    /// What the kernel had no room for.
-    held: Option<(SocketAddr, Vec<u8>, usize)>,
+    /// What the kernel had no room for, oldest first, and what was gathered behind it.
+    held: VecDeque<Held>,
     routes: Vec<Route>,
     /// Route used last.
     last: usize,
@@ -98,6 +99,13 @@ struct Counters {
     hot_sockets: u64,
 }
 
+/// A run that waits for room.
+struct Held {
+    to: SocketAddr,
+    bytes: Vec<u8>,
+    segment: usize,
+}
+
 /// Datagrams that stand side by side and go out with one call.
 struct Run {
     to: SocketAddr,
@@ -121,7 +129,7 @@ impl<P: Port> Network<P> {
             full_receives: 0,
             buffer: PayloadBuffer::new(2 * ROOM),
             pages: PagePipe::new(),
-            held: None,
+            held: VecDeque::new(),
             routes: Vec::new(),
             last: 0,
             probes: Probes::default(),
@@ -268,7 +276,7 @@ impl<P: Port> Network<P> {
 
     /// Sends what the engine has to send; says whether there was anything.
     pub(crate) fn transmit(&mut self, station: &mut impl Traffic, now: Time) -> bool {
-        if self.held.is_some() && !self.send_held() {
+        if !self.held.is_empty() && !self.send_held(station, now) {
             return false;
         }
         let mut run: Option<Run> = None;
@@ -279,7 +287,7 @@ impl<P: Port> Network<P> {
                 run.take().into_iter().for_each(|run| self.flush(&run, station, now));
                 at = 0;
             }
-            if self.held.is_some() {
+            if !self.held.is_empty() {
                 break;
             }
             let room = &mut self.buffer[at..at + ROOM];
@@ -315,7 +323,7 @@ impl<P: Port> Network<P> {
         from: ConnectionId,
         what: &Direct<'_>,
     ) -> bool {
-        if self.held.is_some() {
+        if !self.held.is_empty() {
             return false;
         }
         let known = self.routes.get(self.last).filter(|route| route.probed).map(|route| route.address);
@@ -340,7 +348,7 @@ impl<P: Port> Network<P> {
 
     /// Whether something waits for room in a socket.
     pub(crate) fn is_congested(&self) -> bool {
-        self.held.is_some()
+        !self.held.is_empty()
     }
 
     pub(crate) fn counters(&self) -> Vec<(String, u64)> {
@@ -367,7 +375,9 @@ impl<P: Port> Network<P> {
     fn send_lent(&mut self, transmit: Transmit, lent: &Lent, at: usize, station: &mut impl Traffic, now: Time) {
         let (to, len) = (transmit.to, transmit.len);
         let known = self.routes.get(self.last).filter(|route| route.address == to && route.probed);
-        if let (Some(route), Some(region), None) = (known, station.lent_region(lent), &self.held) {
+        let known = known.filter(|_| self.held.is_empty());
+        // Whoever has borrowed memory ends the loan.
+        if let Some((route, region)) = known.and_then(|route| Some((route, station.lent_region(lent)?))) {
             let (head, tail) = self.buffer[at..at + len].split_at(lent.at);
             let (memory, port) = ((region, lent.offset, lent.len), port(&self.ports, &self.hot, to, route.port));
             // Only to a node of this machine: nobody else could see what the memory holds later
@@ -391,24 +401,21 @@ impl<P: Port> Network<P> {
     }
 
     fn flush(&mut self, run: &Run, station: &mut impl Traffic, now: Time) {
-        let route = match self.routes.get(self.last) {
-            Some(route) if route.address == run.to && route.probed => self.last,
-            _ => match self.learn(run.to, None, station, now) {
-                Some(route) => route,
-                None => {
-                    self.counters.send_errors += 1;
-                    return;
-                }
-            },
+        let Some(route) = self.route(run.to, station, now) else {
+            self.counters.send_errors += 1;
+            return;
         };
         self.count(run.to, route, run.count, run.end - run.start);
-        if self.held.is_some() {
-            return;
-        }
         let port = port(&self.ports, &self.hot, run.to, self.routes[route].port);
-        if run.to_stranger && !has_room_for_strangers(port) {
+        if run.to_stranger && (!self.held.is_empty() || !has_room_for_strangers(port)) {
             self.counters.unanswered += run.count as u64;
             return;
+        }
+        if !self.held.is_empty() {
+            // It was taken from the engine already, and has its turn when the kernel has room.
+            debug_assert!(self.held.len() < HELD_RUNS_MAX);
+            let bytes = self.buffer[run.start..run.end].to_vec();
+            return self.held.push_back(Held { to: run.to, bytes, segment: run.segment });
         }
         if let Err(e) = send(port, run.to, &self.buffer[run.start..run.end], run.segment) {
             self.failed(&e, run, route, station);
@@ -448,19 +455,21 @@ impl<P: Port> Network<P> {
     #[cold]
     fn failed(&mut self, error: &io::Error, run: &Run, route: usize, station: &mut impl Traffic) {
         match Errno::from_io_error(error) {
-            _ if error.kind() == io::ErrorKind::WouldBlock => {
+            Some(Errno::AGAIN) => {
                 self.counters.held += 1;
-                self.held = Some((run.to, self.buffer[run.start..run.end].to_vec(), run.segment));
+                self.hold(run, run.start);
             }
             Some(Errno::MSGSIZE | Errno::INVAL) if self.has_shrunk(run, route, station) => {}
             // The device cannot cut sends into datagrams: do it here from now on.
             Some(Errno::INVAL | Errno::IO | Errno::MSGSIZE) if run.count > 1 => {
                 self.segments = false;
-                let port = port(&self.ports, &self.hot, run.to, self.routes[route].port);
-                for datagram in self.buffer[run.start..run.end].chunks(run.segment) {
-                    let _ = port.send(run.to, datagram, datagram.len());
+                if let Some(at) = self.send_singly(run, route) {
+                    self.counters.held += 1;
+                    self.hold(run, at);
                 }
             }
+            // That says nothing about the address. A hot socket keeps what it has received.
+            Some(Errno::NOBUFS | Errno::NOMEM) => self.counters.send_errors += 1,
             _ => {
                 self.counters.send_errors += 1;
                 // A connected socket keeps the address it was given; the host may have another one
@@ -469,6 +478,26 @@ impl<P: Port> Network<P> {
                 self.streak.1 = 0;
             }
         }
+    }
+
+    /// Keeps a run, from `at` on, until the kernel has room. Nothing that is held is older.
+    fn hold(&mut self, run: &Run, at: usize) {
+        let bytes = self.buffer[at..run.end].to_vec();
+        self.held.push_front(Held { to: run.to, bytes, segment: run.segment });
+    }
+
+    /// Sends the datagrams of a run one by one; gives where the first is that found no room.
+    fn send_singly(&mut self, run: &Run, route: usize) -> Option<usize> {
+        let port = port(&self.ports, &self.hot, run.to, self.routes[route].port);
+        for at in (run.start..run.end).step_by(run.segment) {
+            let datagram = &self.buffer[at..run.end.min(at + run.segment)];
+            match send(port, run.to, datagram, datagram.len()) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Some(at),
+                Err(_) => self.counters.send_errors += 1,
+                Ok(()) => {}
+            }
+        }
+        None
     }
 
     /// Whether the kernel takes the path for smaller than these datagrams. Then the engine is told;
@@ -488,15 +517,49 @@ impl<P: Port> Network<P> {
         true
     }
 
-    fn send_held(&mut self) -> bool {
-        let Some((to, bytes, segment)) = self.held.take() else { return true };
-        let index = self.routes.iter().find(|r| r.address == to).map_or(0, |r| r.port);
-        let outcome = send(port(&self.ports, &self.hot, to, index), to, &bytes, segment);
-        if outcome.is_err_and(|e| e.kind() == io::ErrorKind::WouldBlock) {
-            self.held = Some((to, bytes, segment));
-            return false;
+    /// Sends what is held; says whether it is out of the way.
+    #[cold]
+    fn send_held(&mut self, station: &mut impl Traffic, now: Time) -> bool {
+        while let Some(Held { to, bytes, segment }) = self.held.pop_front() {
+            let Some(route) = self.route(to, station, now) else {
+                self.counters.send_errors += 1;
+                continue;
+            };
+            let run = Run { segment, count: bytes.len().div_ceil(segment), ..Run::one(to, 0, bytes.len()) };
+            self.buffer[..run.end].copy_from_slice(&bytes);
+            if run.count > 1 && !self.segments {
+                if let Some(at) = self.send_singly(&run, route) {
+                    self.hold(&run, at);
+                    return false;
+                }
+                continue;
+            }
+            let port = port(&self.ports, &self.hot, to, self.routes[route].port);
+            match send(port, to, &bytes, segment) {
+                Ok(()) => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    self.hold(&run, run.start);
+                    return false;
+                }
+                Err(e) => {
+                    let others = self.held.len();
+                    self.failed(&e, &run, route, station);
+                    if self.held.len() > others {
+                        return false;
+                    }
+                }
+            }
         }
         true
+    }
+
+    /// The route to an address, which is the one used last as a rule.
+    #[inline]
+    fn route(&mut self, to: SocketAddr, station: &mut impl Traffic, now: Time) -> Option<usize> {
+        match self.routes.get(self.last) {
+            Some(route) if route.address == to && route.probed => Some(self.last),
+            _ => self.learn(to, None, station, now),
+        }
     }
 
     /// The route to an address: made, and its path size asked for, if it is new. `heard` is the

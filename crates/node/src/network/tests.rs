@@ -4,11 +4,622 @@
 //! out of order; what the kernel refuses for good is counted.
 
 use super::*;
+use kernel::{Engine, FakePort, How, Kernel, Next, answer, datagram, kernel, numbers_out};
+use vmmc_host::Region;
+
+mod kernel;
+
+const AGAIN: Result<(), Errno> = Err(Errno::AGAIN);
+
+fn peer(number: u16) -> SocketAddr {
+    SocketAddr::from((Ipv4Addr::new(10, 0, 0, 2), number))
+}
+
+/// A node whose kernel has a script.
+struct World {
+    network: Network<FakePort>,
+    engine: Engine,
+    now: Time,
+}
+
+impl World {
+    fn new() -> World {
+        World::on(&[SocketAddr::from((Ipv4Addr::UNSPECIFIED, 1))])
+    }
+
+    fn on(listen: &[SocketAddr]) -> World {
+        kernel(Kernel::restart);
+        let epoll = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC).unwrap());
+        let network = Network::bind(listen, epoll).unwrap();
+        World { network, engine: Engine::default(), now: Time::from_nanos(1) }
+    }
+
+    /// One that has sent to `to` before, so that the path is known.
+    fn with_path(to: SocketAddr) -> World {
+        let mut world = World::new();
+        world.queue(to, 0..1);
+        assert_eq!(world.transmit(), [0]);
+        world.engine.path_sizes.clear();
+        world
+    }
+
+    /// One with a hot socket for `to`.
+    fn with_hot(to: SocketAddr) -> World {
+        let mut world = World::new();
+        for number in 0..HOT_SENDS + 2 {
+            world.queue(to, number..number + 1);
+            assert_eq!(world.transmit(), [number]);
+        }
+        assert!(world.network.hot.is_some());
+        world
+    }
+
+    fn queue(&mut self, to: SocketAddr, numbers: std::ops::Range<u32>) {
+        self.engine.queue(to, numbers, 100);
+    }
+
+    /// Numbers of the datagrams that went out with a turn.
+    fn transmit(&mut self) -> Vec<u32> {
+        self.network.transmit(&mut self.engine, self.now);
+        assert_eq!(self.engine.loans.get(), 0, "every loan has ended");
+        numbers_out()
+    }
+
+    fn send_inline(&mut self) -> bool {
+        let (from, what) = (ConnectionId { index: 0, number: 0 }, Direct::Send { import: 0, offset: 0, data: b"" });
+        self.network.send_now(&mut self.engine, self.now, from, &what)
+    }
+
+    fn counter(&self, name: &str) -> u64 {
+        self.network.counters().iter().find(|(n, _)| n == name).unwrap().1
+    }
+
+    /// Errors, times that something was held, datagrams that went out as far as the counters know.
+    fn counted(&self) -> [u64; 3] {
+        ["udp_send_errors", "udp_held", "udp_datagrams_out"].map(|name| self.counter(name))
+    }
+}
+
+#[test]
+fn what_finds_no_room_goes_first_when_there_is_some() {
+    let mut world = World::with_path(peer(1));
+    world.queue(peer(1), 1..4);
+    answer([AGAIN]);
+    assert_eq!(world.transmit(), []);
+    assert!(world.network.is_congested());
+    world.queue(peer(1), 4..6);
+    assert_eq!(world.transmit(), [1, 2, 3, 4, 5]);
+    assert!(!world.network.is_congested());
+    assert_eq!(world.counted(), [0, 1, 6]);
+}
+
+#[test]
+fn while_something_waits_for_room_the_engine_keeps_what_it_has() {
+    let mut world = World::with_path(peer(1));
+    world.queue(peer(1), 1..2);
+    answer([AGAIN; 5]);
+    for _ in 0..5 {
+        assert_eq!(world.transmit(), []);
+        world.queue(peer(1), 9..10);
+    }
+    assert_eq!(world.engine.queue.len(), 5, "nothing was taken from it");
+    assert_eq!(world.counter("udp_held"), 1, "one wait is counted once, however often it is tried");
+    assert_eq!(world.transmit(), [1, 9, 9, 9, 9, 9]);
+}
+
+#[test]
+fn what_was_gathered_behind_a_run_without_room_waits_behind_it() {
+    // The kernel refuses when the engine has given a datagram of another run already.
+    let mut world = World::with_path(peer(1));
+    world.queue(peer(1), 1..3);
+    world.queue(peer(2), 3..4);
+    world.queue(peer(1), 4..5);
+    answer([AGAIN]);
+    assert_eq!(world.transmit(), []);
+    assert_eq!(world.network.held.len(), 2);
+    // Room for the first of them alone.
+    answer([Ok(()), AGAIN]);
+    assert_eq!(world.transmit(), [1, 2]);
+    assert_eq!(world.transmit(), [3, 4]);
+    assert_eq!(world.counted(), [0, 1, 5]);
+}
+
+#[test]
+fn a_full_buffer_of_the_network_changes_no_order() {
+    // More than one buffer full, in datagrams that are no run, with little room now and then.
+    let mut world = World::with_path(peer(1));
+    let numbers: Vec<u32> = (1..200).collect();
+    for number in &numbers {
+        world.engine.queue(peer(1), *number..number + 1, 1_000 + *number as usize);
+    }
+    let mut out = Vec::new();
+    for turn in 0..400 {
+        answer((0..turn % 7).map(|_| Ok(())).chain([AGAIN]));
+        out.extend(world.transmit());
+    }
+    assert_eq!(out, numbers);
+}
+
+#[test]
+fn a_message_past_the_rings_does_not_overtake_what_is_held() {
+    let mut world = World::with_hot(peer(1));
+    world.queue(peer(1), 1_000..1_001);
+    answer([AGAIN]);
+    assert!(world.send_inline(), "the engine has counted it as sent");
+    assert_eq!(numbers_out(), []);
+    world.queue(peer(1), 1_001..1_002);
+    assert!(!world.send_inline());
+    assert_eq!(world.engine.queue.len(), 1, "it was not asked for");
+    assert_eq!(world.transmit(), [1_000, 1_001]);
+    assert_eq!(world.counter("udp_held"), 1);
+}
+
+#[test]
+fn a_message_past_the_rings_goes_out_once_whatever_socket_it_takes() {
+    let mut world = World::with_hot(peer(1));
+    for (to, socket) in [(peer(1), 1), (peer(2), 0), (peer(1), 1)] {
+        let before = world.counter("udp_datagrams_out");
+        world.queue(to, 7..8);
+        assert!(world.send_inline());
+        let out = kernel(|kernel| std::mem::take(&mut kernel.out));
+        let sent: Vec<_> = out.iter().map(|out| (out.to, out.socket)).collect();
+        assert_eq!(sent, [(to, socket)]);
+        assert_eq!(world.counter("udp_datagrams_out"), before + 1);
+    }
+    assert!(!world.send_inline(), "there is nothing more");
+}
+
+#[test]
+fn refused_segmentation_sends_one_by_one_from_then_on() {
+    for refusal in [Errno::IO, Errno::INVAL, Errno::MSGSIZE] {
+        let mut world = World::with_path(peer(1));
+        kernel(|kernel| kernel.sends.clear());
+        world.queue(peer(1), 1..5);
+        answer([Err(refusal)]);
+        assert_eq!(world.transmit(), [1, 2, 3, 4], "{refusal}");
+        world.queue(peer(1), 5..7);
+        assert_eq!(world.transmit(), [5, 6]);
+        assert_eq!(kernel(|kernel| std::mem::take(&mut kernel.sends)), [4, 1, 1, 1, 1, 1, 1], "{refusal}");
+        assert_eq!(world.engine.path_sizes, [], "the path is as it was");
+        assert_eq!(world.counted(), [0, 0, 7]);
+    }
+}
+
+#[test]
+fn room_that_ends_amid_single_sends_leaves_the_rest_for_later() {
+    let mut world = World::with_path(peer(1));
+    world.queue(peer(1), 1..6);
+    answer([Err(Errno::IO), Ok(()), Ok(()), AGAIN]);
+    assert_eq!(world.transmit(), [1, 2]);
+    // Once more, with room for one.
+    answer([Ok(()), AGAIN]);
+    assert_eq!(world.transmit(), [3]);
+    world.queue(peer(1), 6..7);
+    assert_eq!(world.transmit(), [4, 5, 6]);
+    assert_eq!(world.counted(), [0, 1, 7]);
+}
+
+#[test]
+fn one_datagram_that_is_refused_does_not_take_the_others_along() {
+    let mut world = World::with_path(peer(1));
+    world.queue(peer(1), 1..5);
+    answer([Err(Errno::IO), Ok(()), Err(Errno::PERM), Ok(())]);
+    assert_eq!(world.transmit(), [1, 3, 4]);
+    assert_eq!(world.counter("udp_send_errors"), 1);
+    assert!(!world.network.is_congested());
+}
+
+#[test]
+fn a_kernel_without_segmentation_is_never_asked_for_it() {
+    kernel(|kernel| kernel.segments = false);
+    let mut world = World::new();
+    world.queue(peer(1), 0..4);
+    assert_eq!(world.transmit(), [0, 1, 2, 3]);
+    assert_eq!(kernel(|kernel| kernel.sends.clone()), [1, 1, 1, 1]);
+}
+
+#[test]
+fn what_was_held_is_sent_one_by_one_if_segmentation_is_refused_meanwhile() {
+    let mut world = World::with_path(peer(1));
+    world.queue(peer(1), 1..4);
+    answer([AGAIN]);
+    assert_eq!(world.transmit(), []);
+    answer([Err(Errno::IO), Ok(()), AGAIN]);
+    assert_eq!(world.transmit(), [1]);
+    world.queue(peer(1), 4..5);
+    assert_eq!(world.transmit(), [2, 3, 4]);
+    assert_eq!(world.counter("udp_send_errors"), 0);
+}
+
+#[test]
+fn a_path_that_has_shrunk_is_told_to_the_engine_and_the_datagrams_go_in_pieces() {
+    for refusal in [Errno::MSGSIZE, Errno::INVAL] {
+        kernel(|kernel| kernel.payload_bytes = 1_472);
+        let mut world = World::with_path(peer(1));
+        world.engine.queue(peer(1), 1..4, 1_400);
+        kernel(|kernel| kernel.payload_bytes = 1_300);
+        answer([Err(refusal)]);
+        world.network.transmit(&mut world.engine, world.now);
+        let out = kernel(|kernel| std::mem::take(&mut kernel.out));
+        assert_eq!(out.iter().map(|out| out.bytes[0]).collect::<Vec<_>>(), [1, 2, 3], "each once, in order");
+        assert!(out.iter().all(|out| out.how == How::InPieces && out.bytes.len() == 1_400));
+        assert_eq!(world.engine.path_sizes, [(peer(1), 1_300)]);
+        assert!(world.network.segments, "it was not segmentation that was refused");
+        // The path is asked for again with the next datagram, for it may grow again.
+        kernel(|kernel| kernel.payload_bytes = 1_472);
+        world.queue(peer(1), 4..5);
+        assert_eq!(world.transmit(), [4]);
+        assert_eq!(world.engine.path_sizes, [(peer(1), 1_300), (peer(1), 1_472)]);
+        assert_eq!(world.counted(), [1, 0, 5]);
+    }
+}
+
+#[test]
+fn a_datagram_that_finds_no_room_on_a_shrunk_path_is_lost_and_the_next_goes() {
+    let mut world = World::with_path(peer(1));
+    world.engine.queue(peer(1), 1..4, 1_400);
+    kernel(|kernel| kernel.payload_bytes = 1_300);
+    answer([Err(Errno::MSGSIZE), Ok(()), AGAIN]);
+    assert_eq!(world.transmit(), [1, 3]);
+    assert!(!world.network.is_congested());
+}
+
+#[test]
+fn a_single_datagram_that_is_too_long_for_no_known_reason_is_lost_and_counted() {
+    for refusal in [Errno::MSGSIZE, Errno::INVAL, Errno::IO] {
+        let mut world = World::with_path(peer(1));
+        world.queue(peer(1), 1..2);
+        answer([Err(refusal)]);
+        assert_eq!(world.transmit(), []);
+        assert_eq!(world.counted(), [1, 0, 2]);
+        assert!(world.network.segments && world.engine.path_sizes.is_empty());
+        world.queue(peer(1), 2..4);
+        assert_eq!(world.transmit(), [2, 3]);
+    }
+}
+
+#[test]
+fn an_error_of_an_earlier_datagram_costs_a_connected_socket_nothing() {
+    // Anybody can send errors of the network, which the next call brings.
+    for error in [Errno::CONNREFUSED, Errno::HOSTUNREACH, Errno::NOBUFS] {
+        let mut world = World::with_hot(peer(1));
+        let before = world.counted();
+        world.queue(peer(1), 5..7);
+        answer([Err(error)]);
+        assert_eq!(world.transmit(), [5, 6], "{error}: sent once, at the second try");
+        assert_eq!(world.counted(), [before[0], before[1], before[2] + 2]);
+        assert!(world.network.hot.is_some());
+    }
+}
+
+#[test]
+fn an_error_of_a_socket_for_all_is_counted_and_not_tried_again() {
+    for error in [Errno::CONNREFUSED, Errno::PERM, Errno::NETUNREACH, Errno::NOBUFS, Errno::NOMEM] {
+        let mut world = World::with_path(peer(1));
+        kernel(|kernel| kernel.sends.clear());
+        world.queue(peer(1), 1..3);
+        world.queue(peer(2), 3..4);
+        answer([Err(error)]);
+        assert_eq!(world.transmit(), [3], "{error}: others are not touched");
+        assert_eq!(kernel(|kernel| std::mem::take(&mut kernel.sends)), [2, 1]);
+        assert_eq!(world.counted(), [1, 0, 4]);
+        assert!(!world.network.is_congested());
+    }
+}
+
+#[test]
+fn a_connected_socket_that_fails_twice_gives_way_to_the_one_it_came_from() {
+    for error in [Errno::PERM, Errno::NETUNREACH, Errno::ADDRNOTAVAIL] {
+        let mut world = World::with_hot(peer(1));
+        world.queue(peer(1), 5..6);
+        answer([Err(error), Err(error)]);
+        assert_eq!(world.transmit(), []);
+        assert!(world.network.hot.is_none());
+        world.queue(peer(1), 6..7);
+        world.network.transmit(&mut world.engine, world.now);
+        assert_eq!(kernel(|kernel| kernel.out.pop().unwrap().socket), 0, "{error}");
+        assert_eq!(world.counter("udp_send_errors"), 1);
+        // It is tried again after as many sends as the first time.
+        (0..HOT_SENDS + 1).for_each(|_| {
+            world.queue(peer(1), 7..8);
+            world.transmit();
+        });
+        assert!(world.network.hot.is_some() && world.counter("udp_hot_sockets") == 2);
+    }
+}
+
+#[test]
+fn a_kernel_out_of_memory_does_not_cost_the_hot_socket() {
+    for error in [Errno::NOBUFS, Errno::NOMEM] {
+        let mut world = World::with_hot(peer(1));
+        let before = world.counter("udp_send_errors");
+        world.queue(peer(1), 5..6);
+        answer([Err(error), Err(error)]);
+        assert_eq!(world.transmit(), []);
+        assert!(world.network.hot.is_some(), "{error}: it may hold what has come");
+        assert_eq!(world.counter("udp_send_errors"), before + 1);
+    }
+}
+
+#[test]
+fn an_error_of_another_address_leaves_the_hot_socket() {
+    let mut world = World::with_hot(peer(1));
+    world.queue(peer(2), 5..6);
+    answer([Err(Errno::PERM)]);
+    assert_eq!(world.transmit(), []);
+    assert!(world.network.hot.is_some());
+}
+
+#[test]
+fn a_hot_socket_that_cannot_be_had_changes_nothing() {
+    kernel(|kernel| kernel.connects = Err(Errno::MFILE));
+    let mut world = World::new();
+    for number in 0..3 * HOT_SENDS {
+        world.queue(peer(1), number..number + 1);
+        assert_eq!(world.transmit(), [number]);
+    }
+    assert!(world.network.hot.is_none());
+    assert_eq!(world.counter("udp_hot_sockets"), 1, "it is asked for once in such a streak");
+}
+
+#[test]
+fn what_is_held_and_then_refused_is_counted_and_the_next_has_its_turn() {
+    let mut world = World::with_path(peer(1));
+    world.queue(peer(1), 1..2);
+    world.queue(peer(2), 2..3);
+    answer([AGAIN]);
+    assert_eq!(world.transmit(), []);
+    world.queue(peer(1), 3..4);
+    answer([Err(Errno::PERM)]);
+    assert_eq!(world.transmit(), [2, 3]);
+    assert_eq!(world.counted(), [1, 1, 4]);
+}
+
+#[test]
+fn what_is_held_while_its_path_shrinks_goes_in_pieces_too() {
+    let mut world = World::with_path(peer(1));
+    world.engine.queue(peer(1), 1..3, 1_400);
+    answer([AGAIN]);
+    assert_eq!(world.transmit(), []);
+    kernel(|kernel| kernel.payload_bytes = 1_300);
+    answer([Err(Errno::MSGSIZE)]);
+    assert_eq!(world.transmit(), [1, 2]);
+    assert_eq!(world.engine.path_sizes, [(peer(1), 1_300)]);
+}
+
+#[test]
+fn what_is_held_finds_its_socket_when_its_route_was_forgotten() {
+    // The second socket is the one for the address; the first one is of the other family.
+    let listen = ["[::]:1", "0.0.0.0:2"].map(|address| address.parse().unwrap());
+    let mut world = World::on(&listen);
+    world.queue(peer(1), 1..2);
+    answer([AGAIN]);
+    assert_eq!(world.transmit(), []);
+    world.network.routes.clear();
+    assert_eq!(world.transmit(), [1]);
+}
+
+#[test]
+fn an_address_without_a_socket_costs_the_datagram_and_nothing_else() {
+    let mut world = World::with_path(peer(1));
+    kernel(|kernel| kernel.binds = Err(Errno::AFNOSUPPORT));
+    world.queue("[2001:db8::1]:1".parse().unwrap(), 1..2);
+    world.queue(peer(1), 2..3);
+    assert_eq!(world.transmit(), [2]);
+    assert_eq!(world.counter("udp_send_errors"), 1);
+    kernel(|kernel| kernel.binds = Ok(()));
+    world.queue("[2001:db8::1]:1".parse().unwrap(), 3..4);
+    assert_eq!(world.transmit(), [3], "a socket of that family is opened when it can be");
+}
+
+#[test]
+fn an_answer_goes_out_by_the_address_of_the_wire_that_it_takes() {
+    let listen = ["10.0.1.1:1", "127.0.0.1:1", "10.0.0.1:1", "[::1]:1"].map(|address| address.parse().unwrap());
+    let mut world = World::on(&listen);
+    for (to, socket) in [(peer(1), 2), (SocketAddr::from((Ipv4Addr::LOCALHOST, 7)), 1), ("[::1]:7".parse().unwrap(), 3)]
+    {
+        world.queue(to, 1..2);
+        world.network.transmit(&mut world.engine, world.now);
+        assert_eq!(kernel(|kernel| kernel.out.pop().unwrap().socket), socket, "to {to}");
+    }
+    // Heard on another one, it is answered there.
+    kernel(|kernel| kernel.coming[0].push_back(Ok(vec![(peer(1), b"hello".to_vec())])));
+    assert!(world.network.receive(&mut world.engine, world.now, 1));
+    world.queue(peer(1), 1..2);
+    world.network.transmit(&mut world.engine, world.now);
+    assert_eq!(kernel(|kernel| kernel.out.pop().unwrap().socket), 0);
+}
+
+#[test]
+fn strangers_get_no_answer_while_much_waits_in_a_socket() {
+    let mut world = World::with_path(peer(1));
+    let mut ask = |queue: Result<(usize, usize), Errno>| {
+        kernel(|kernel| kernel.queue = queue);
+        world.engine.queue.push_back(Next { to: peer(9), bytes: datagram(9, 50), to_stranger: true, lent: None });
+        world.queue(peer(1), 1..2);
+        (world.transmit(), world.counter("udp_unanswered"))
+    };
+    assert_eq!(ask(Ok((50, 100))), (vec![9, 1], 0));
+    assert_eq!(ask(Ok((51, 100))), (vec![1], 1), "half of the room is for others");
+    assert_eq!(ask(Err(Errno::NOPROTOOPT)), (vec![1], 2), "a kernel that does not say has no room");
+}
+
+#[test]
+fn strangers_do_not_wait_behind_others() {
+    let mut world = World::with_path(peer(1));
+    world.queue(peer(1), 1..2);
+    world.engine.queue.push_back(Next { to: peer(9), bytes: datagram(9, 50), to_stranger: true, lent: None });
+    answer([AGAIN]);
+    assert_eq!(world.transmit(), []);
+    assert_eq!(world.transmit(), [1]);
+    assert_eq!(world.counter("udp_unanswered"), 1);
+}
+
+/// A datagram of which the most stays in memory.
+fn lent(to: SocketAddr, number: u32) -> Next {
+    let len = SPLICE_BYTES_MIN + 40;
+    Next { to, bytes: datagram(number, len), to_stranger: false, lent: Some((20, SPLICE_BYTES_MIN)) }
+}
+
+#[test]
+fn borrowed_memory_goes_by_the_quickest_way_that_is_open_and_once() {
+    let near = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
+    let no = Err(Errno::INVAL);
+    let cases = [
+        (near, vec![], How::ByReference, 1),
+        (near, vec![no], How::Around, 0),
+        // A full buffer too: the copy finds out.
+        (near, vec![AGAIN, AGAIN], How::Sent, 0),
+        // What memory of this node holds later is no other node's business.
+        (peer(1), vec![], How::Around, 0),
+        (peer(1), vec![Err(Errno::CONNREFUSED)], How::Sent, 0),
+    ];
+    for (to, answers, how, spliced) in cases {
+        let mut world = World::with_path(to);
+        world.engine.region = Some(Region::create(1 << 16).unwrap());
+        world.queue(to, 1..2);
+        world.engine.queue.push_back(lent(to, 2));
+        world.queue(to, 3..4);
+        let expected = datagram(2, SPLICE_BYTES_MIN + 40);
+        answer([Ok(())].into_iter().chain(answers));
+        world.network.transmit(&mut world.engine, world.now);
+        assert_eq!(world.engine.loans.get(), 0);
+        let out = kernel(|kernel| std::mem::take(&mut kernel.out));
+        assert_eq!(out.iter().map(|out| out.bytes[0]).collect::<Vec<_>>(), [1, 2, 3]);
+        assert!(out[1].bytes == expected && out[1].how == how, "{:?} to {to}", out[1].how);
+        assert_eq!([world.counter("udp_datagrams_spliced"), world.counter("udp_datagrams_out")], [spliced, 4]);
+    }
+}
+
+#[test]
+fn borrowed_memory_without_room_is_copied_and_waits() {
+    let mut world = World::with_path(peer(1));
+    world.engine.region = Some(Region::create(1 << 16).unwrap());
+    world.engine.queue.push_back(lent(peer(1), 1));
+    answer([AGAIN; 2]);
+    assert_eq!(world.transmit(), []);
+    // Others write the memory meanwhile.
+    world.engine.region.as_ref().unwrap().write(0, &[0xee; 1_000]).unwrap();
+    world.network.transmit(&mut world.engine, world.now);
+    let out = kernel(|kernel| std::mem::take(&mut kernel.out));
+    assert!(out.len() == 1 && out[0].bytes == datagram(1, SPLICE_BYTES_MIN + 40));
+}
+
+#[test]
+fn borrowed_memory_behind_what_is_held_waits_behind_it() {
+    let mut world = World::with_path(peer(1));
+    world.engine.region = Some(Region::create(1 << 16).unwrap());
+    world.queue(peer(1), 1..2);
+    world.engine.queue.push_back(lent(peer(1), 2));
+    answer([AGAIN]);
+    assert_eq!(world.transmit(), []);
+    assert_eq!(world.transmit(), [1, 2]);
+}
+
+#[test]
+fn borrowed_memory_that_is_gone_goes_as_zeros() {
+    let mut world = World::with_path(peer(1));
+    world.engine.queue.push_back(lent(peer(1), 1));
+    world.network.transmit(&mut world.engine, world.now);
+    let out = kernel(|kernel| std::mem::take(&mut kernel.out));
+    assert!(out.len() == 1 && out[0].bytes.len() == SPLICE_BYTES_MIN + 40);
+    assert!(out[0].bytes[20..20 + SPLICE_BYTES_MIN].iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn the_first_datagram_on_a_route_asks_for_its_size_and_borrows_nothing() {
+    let mut world = World::new();
+    world.engine.region = Some(Region::create(1 << 16).unwrap());
+    world.engine.queue.push_back(lent(peer(1), 1));
+    assert_eq!(world.transmit(), [1]);
+    assert_eq!(world.engine.path_sizes, [(peer(1), 1_472)]);
+}
+
+#[test]
+fn a_run_ends_with_a_shorter_datagram_another_address_or_a_full_send() {
+    let mut world = World::with_path(peer(1));
+    kernel(|kernel| kernel.sends.clear());
+    world.engine.queue(peer(1), 1..3, 100);
+    world.engine.queue(peer(1), 3..4, 50);
+    world.engine.queue(peer(1), 4..5, 50);
+    world.engine.queue(peer(2), 5..6, 50);
+    assert_eq!(world.transmit(), [1, 2, 3, 4, 5]);
+    assert_eq!(kernel(|kernel| std::mem::take(&mut kernel.sends)), [3, 1, 1]);
+    world.engine.queue(peer(1), 0..TRANSMIT_BATCH as u32 + 5, 1_400);
+    assert_eq!(world.transmit().len(), TRANSMIT_BATCH, "rings have their turn");
+    let sends = kernel(|kernel| std::mem::take(&mut kernel.sends));
+    assert!(sends.iter().all(|count| count * 1_400 <= UDP_DATAGRAM_BYTES_MAX), "{sends:?}");
+    assert_eq!(world.transmit().len(), 5);
+}
+
+#[test]
+fn spoofed_senders_make_the_node_ask_for_few_path_sizes() {
+    let mut world = World::new();
+    let from = |n: u32| SocketAddr::from((Ipv4Addr::from(0x0a00_0000 + n), 1));
+    let come = |world: &mut World, numbers: std::ops::Range<u32>| {
+        for n in numbers {
+            kernel(|kernel| kernel.coming[0].push_back(Ok(vec![(from(n), vec![0; 40])])));
+            assert!(world.network.receive(&mut world.engine, world.now, 1));
+        }
+        (kernel(|kernel| kernel.ways_asked) as u32, world.network.routes.len())
+    };
+    assert_eq!(come(&mut world, 0..PROBES_PER_SECOND + 50), (PROBES_PER_SECOND, 150));
+    world.now = world.now + Duration::from_secs(1);
+    let (asked, routes) = come(&mut world, 1_000..3_000);
+    assert_eq!(asked, 2 * PROBES_PER_SECOND);
+    assert!(routes <= ROUTES_MAX, "{routes}");
+    assert_eq!(world.engine.came.len(), 2_150, "none is lost");
+}
+
+#[test]
+fn an_error_of_a_receive_is_silence_and_the_other_sockets_are_heard() {
+    let listen = ["10.0.0.1:1", "10.0.1.1:1"].map(|address| address.parse().unwrap());
+    let mut world = World::on(&listen);
+    kernel(|kernel| {
+        kernel.coming[0].push_back(Err(Errno::NOMEM));
+        kernel.coming[0].push_back(Ok(vec![(peer(1), b"later".to_vec())]));
+        kernel.coming[1].push_back(Ok(vec![(peer(2), b"other".to_vec())]));
+    });
+    assert!(world.network.receive(&mut world.engine, world.now, 1));
+    assert_eq!(world.engine.came, [b"other"]);
+    assert!(world.network.receive(&mut world.engine, world.now, 1));
+    assert_eq!(world.engine.came, [b"other", b"later"]);
+    assert!(!world.network.receive(&mut world.engine, world.now, 1));
+}
+
+#[test]
+fn batches_grow_while_they_fill_and_a_short_one_ends_that() {
+    let mut world = World::new();
+    let mut come = |count: usize, len: usize| {
+        for _ in 0..count {
+            kernel(|kernel| kernel.coming[0].push_back(Ok(vec![(peer(1), vec![0; len])])));
+        }
+        kernel(|kernel| kernel.asked.clear());
+        while world.network.receive(&mut world.engine, world.now, 1) {}
+        kernel(|kernel| kernel.asked.clone())
+    };
+    let single = [1; SINGLE_RECEIVES as usize];
+    let grown = [&single[..], &[2, 4, 8, 16, 16, 1]].concat();
+    assert_eq!(come(4 + 2 + 4 + 8 + 16 + 3, 40), grown);
+    assert!(come(20, BATCHED_BYTES_MAX as usize + 1).iter().all(|asked| *asked == 1), "long ones come one by one");
+    assert_eq!(world.engine.came.len(), 37 + 20);
+}
+
+#[test]
+fn sockets_that_show_already_count_as_shown() {
+    let mut world = World::new();
+    assert!(world.network.arm(false) && world.network.arm(false));
+    // An earlier call showed it, and then the kernel had no memory for the next one.
+    epoll::add(&*world.network.epoll, &world.network.ports[0], epoll::EventData::new_u64(1), epoll::EventFlags::IN)
+        .unwrap();
+    assert!(world.network.arm(true));
+    assert!(world.network.armed);
+}
 
 #[test]
 fn what_was_left_in_a_socket_does_not_end_a_sleep() {
     let epoll = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC).unwrap());
-    let mut network = Network::bind(&[SocketAddr::from((Ipv4Addr::LOCALHOST, 0))], epoll.clone()).unwrap();
+    let mut network = Network::<UdpPort>::bind(&[SocketAddr::from((Ipv4Addr::LOCALHOST, 0))], epoll.clone()).unwrap();
     let readable = || {
         let mut polled = [rustix::event::PollFd::new(&*epoll, rustix::event::PollFlags::IN)];
         rustix::event::poll(&mut polled, Some(&rustix::event::Timespec::default())).unwrap() > 0

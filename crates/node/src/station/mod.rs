@@ -220,8 +220,8 @@ pub struct Station {
 /// A connection, never again another one.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionId {
-    index: usize,
-    number: u64,
+    pub(crate) index: usize,
+    pub(crate) number: u64,
 }
 
 /// What a readable descriptor means; travels through epoll with the connection's index.
