@@ -18,14 +18,15 @@
 
 use crate::config::NodeConfig;
 use crate::daemon::RunError;
-use crate::limits::{AWAKE_TIME, KEEPER_NAP, KEEPER_NAP_MAX, LONE_LOOKS, SHORT_HEARINGS, SLEEP_MAX};
+use crate::limits::{AWAKE_TIME, KEEPER_NAP, KEEPER_NAP_MAX, SLEEP_MAX};
+use crate::polling::Contention;
 use crate::runner::{Runner, now, sleep};
 use crate::station::{ConnectionId, StationError};
 use rustix::event::{EventfdFlags, eventfd};
 use std::cell::Cell;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -80,8 +81,8 @@ struct Shared {
     parked: AtomicUsize,
     sleepers: Mutex<Sleepers>,
     has_keeper: bool,
-    /// Hearings that are to be short, because a thread was turned away by one.
-    short_hearings: AtomicU32,
+    /// Whether other threads want the node that one of them has.
+    contention: Contention,
     stop: AtomicBool,
     /// Whether the keeper sleeps until a timer that a step of a caller may have made too late.
     keeper_asleep: AtomicBool,
@@ -117,7 +118,7 @@ impl Embedded {
             parked: AtomicUsize::new(0),
             sleepers: Mutex::default(),
             has_keeper: config.keeper,
-            short_hearings: AtomicU32::new(0),
+            contention: Contention::default(),
             stop: AtomicBool::new(false),
             keeper_asleep: AtomicBool::new(false),
             keeper_bell: bell.map_err(|e| RunError::system("eventfd", e))?,
@@ -190,9 +191,9 @@ impl Stepper for CoreStepper {
 
     fn step_again(&self, times: u32) -> bool {
         self.with_runner(|shared, runner| {
-            let heard = runner.hear(shared.looks(times));
-            shared.tell(runner, heard);
-            heard
+            let came = runner.poll_network(shared.contention.polls(times));
+            shared.tell(runner, came);
+            came
         })
     }
 
@@ -206,7 +207,7 @@ impl Stepper for CoreStepper {
             return false;
         }
         let Ok(mut runner) = shared.runner.try_lock() else {
-            shared.turned_away();
+            shared.contention.turned_away();
             return false;
         };
         // Who sleeps may have to be woken for what this leads to: that is for a step.
@@ -226,7 +227,7 @@ impl CoreStepper {
         let worked = match shared.runner.try_lock() {
             Ok(mut runner) => run(shared, &mut runner),
             Err(TryLockError::WouldBlock) => {
-                shared.turned_away();
+                shared.contention.turned_away();
                 std::thread::yield_now();
                 false
             }
@@ -240,26 +241,6 @@ impl CoreStepper {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Runner> {
         self.runner.lock().expect("a step of the embedded node panicked")
-    }
-
-    /// How often a thread may look for what comes while it has the node, which it could hand to
-    /// another after so many: more often if it is alone.
-    #[inline]
-    fn looks(&self, times: u32) -> u32 {
-        // Changed by whoever has the node; another thread may set it meanwhile, and is turned away
-        // again should that be lost.
-        match self.short_hearings.load(Ordering::Relaxed) {
-            0 => times * LONE_LOOKS,
-            left => {
-                self.short_hearings.store(left - 1, Ordering::Relaxed);
-                times
-            }
-        }
-    }
-
-    #[cold]
-    fn turned_away(&self) {
-        self.short_hearings.store(SHORT_HEARINGS, Ordering::Relaxed);
     }
 
     fn address(&self) -> usize {

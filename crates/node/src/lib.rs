@@ -36,6 +36,7 @@ mod key;
 pub mod limits;
 mod log;
 mod network;
+mod polling;
 mod runner;
 mod services;
 pub mod station;

@@ -285,12 +285,12 @@ pub const BUDGET_BYTES_MAX: usize = 8 << 20;
 pub const HELD_RUNS_MAX: usize = 2;
 /// Sends in a row to one address after which a socket of its own is opened for it.
 pub const HOT_SENDS: u32 = 256;
-/// Receives in vain from the other sockets after which they are tried only now and then.
-pub const OTHERS_BUSY_LOOKS: u32 = 16;
-/// So often then: each try costs a system call, and what comes there waits for at most so many.
-pub const OTHERS_LOOK_EVERY: u32 = 16;
-/// Receives that brought something after which the others are looked at all the same.
-pub const OTHERS_LOOK_AFTER: u32 = 64;
+/// Empty polls of the other sockets after which they are polled only now and then.
+pub const OTHERS_BUSY_POLLS: u32 = 16;
+/// So often then: each poll costs a system call, and what comes there waits for at most so many.
+pub const OTHERS_POLL_EVERY: u32 = 16;
+/// Receives that brought something after which the others are polled all the same.
+pub const OTHERS_POLL_AFTER: u32 = 64;
 /// Receives of one datagram that come one after the other before several are asked for at once.
 pub const SINGLE_RECEIVES: u32 = 4;
 /// Steps with work between two sleeps after which sockets no longer report to the epoll set.
@@ -307,21 +307,21 @@ pub const AWAITED_BYTES_MAX: u64 = 4096;
 /// Processes that are woken after one step because of such data; more find it at their next look,
 /// at most a millisecond later.
 pub const TOUCHED_MAX: usize = 64;
-/// Time between two looks at the control sockets while rings and network are busy.
-pub const CONTROL_LOOK: Duration = Duration::from_micros(50);
-/// Steps without work between two looks at the control sockets.
-pub const CONTROL_LOOK_STEPS: u32 = 16;
+/// Time between two polls of the control sockets while rings and network are busy.
+pub const CONTROL_POLL_EVERY: Duration = Duration::from_micros(50);
+/// Steps without work between two polls of the control sockets.
+pub const CONTROL_POLL_STEPS: u32 = 16;
 /// Steps without work before the first of them.
-pub const CONTROL_LOOK_FIRST: u32 = 4;
+pub const CONTROL_POLL_FIRST: u32 = 4;
 /// The same while processes are saying something: one call follows another.
 pub const CONTROL_FREQUENT_STEPS: u32 = 2;
-/// Looks in vain after which they are not.
-pub const CONTROL_FREQUENT_LOOKS: u32 = 32;
-/// So many times as many looks for datagrams in a row, if no other thread wants the node: the less
-/// often a whole step comes between two looks, the sooner something is found.
-pub const LONE_LOOKS: u32 = 2;
-/// Hearings without that after a thread was turned away: some milliseconds.
-pub const SHORT_HEARINGS: u32 = 1 << 12;
+/// Empty polls after which they are not.
+pub const CONTROL_FREQUENT_POLLS: u32 = 32;
+/// Factor by which a thread polls the network more often in a row if no other thread wants the
+/// node: the less often a whole step comes between two polls, the sooner something is found.
+pub const EXCLUSIVE_POLL_FACTOR: u32 = 2;
+/// Polls of the network without that factor after a thread was turned away: some milliseconds.
+pub const SHARED_POLLS: u32 = 1 << 12;
 /// Time for which the keeper of an embedded node leaves it to callers that step it.
 pub const KEEPER_NAP: Duration = Duration::from_millis(1);
 /// Longest such time, while callers step it again and again: shorter than the shortest

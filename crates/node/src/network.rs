@@ -7,10 +7,10 @@
 mod port;
 
 use crate::limits::{
-    BATCHED_BYTES_MAX, BUDGET_BYTES_LOOPBACK, BUDGET_BYTES_MAX, BUDGET_BYTES_MIN, HELD_RUNS_MAX, HOT_SENDS,
-    OTHERS_BUSY_LOOKS, OTHERS_LOOK_AFTER, OTHERS_LOOK_EVERY, PROBES_PER_SECOND, RECEIVE_BATCH, ROUTES_MAX,
-    SINGLE_RECEIVES, SOCKET_BUFFER_BYTES, SPLICE_BYTES_MIN, TRANSMIT_BATCH,
+    BUDGET_BYTES_LOOPBACK, BUDGET_BYTES_MAX, BUDGET_BYTES_MIN, HELD_RUNS_MAX, HOT_SENDS, PROBES_PER_SECOND, ROUTES_MAX,
+    SOCKET_BUFFER_BYTES, SPLICE_BYTES_MIN, TRANSMIT_BATCH,
 };
+use crate::polling::SocketPolls;
 use crate::station::ConnectionId;
 use port::{Port, Traffic};
 use rustix::event::epoll;
@@ -38,9 +38,7 @@ const _: () = assert!(LENT_PAGES_MAX as usize <= SPLICED_PAGES_MAX && LENT_PAGES
 pub(crate) struct Network<P: Port = UdpPort> {
     ports: Vec<P>,
     batch: P::Batch,
-    batch_size: usize,
-    /// Receives in a row that brought all they asked for.
-    full_receives: u32,
+    polls: SocketPolls,
     /// Two rooms: the datagrams of one send stand side by side at its start.
     buffer: PayloadBuffer,
     /// The way of pages that go out by reference.
@@ -57,9 +55,6 @@ pub(crate) struct Network<P: Port = UdpPort> {
     hot: Option<(SocketAddr, P)>,
     /// Sends in a row to the same address.
     streak: (SocketAddr, u32),
-    /// Receives from the other sockets are tried rarely while only the hot one has something.
-    quiet_others: u32,
-    hot_receives: u32,
     /// Where readable sockets show.
     epoll: Arc<OwnedFd>,
     /// Whether they show there now.
@@ -125,8 +120,7 @@ impl<P: Port> Network<P> {
         let mut network = Network {
             ports: Vec::new(),
             batch: P::Batch::default(),
-            batch_size: 1,
-            full_receives: 0,
+            polls: SocketPolls::new(),
             buffer: PayloadBuffer::new(2 * ROOM),
             pages: PagePipe::new(),
             held: VecDeque::new(),
@@ -136,8 +130,6 @@ impl<P: Port> Network<P> {
             segments: true,
             hot: None,
             streak: (SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), 0),
-            quiet_others: 0,
-            hot_receives: 0,
             epoll,
             armed: true,
             counters: Counters::default(),
@@ -204,26 +196,28 @@ impl<P: Port> Network<P> {
         (smallest.unwrap_or(SOCKET_BUFFER_BYTES) / 4).clamp(BUDGET_BYTES_MIN, most)
     }
 
-    /// Takes what has come, or comes while it looks so many times; says whether there was anything.
+    /// Polls the sockets up to so many times, until something comes; says whether there was
+    /// anything.
     #[inline]
-    pub(crate) fn receive(&mut self, station: &mut impl Traffic, now: Time, looks: u32) -> bool {
+    pub(crate) fn receive(&mut self, station: &mut impl Traffic, now: Time, polls: u32) -> bool {
         if self.hot.is_none() {
-            return (0..looks).any(|_| self.receive_others(station, now));
+            return (0..polls).any(|_| self.receive_others(station, now));
         }
-        if self.receive_from(None, station, now, looks) {
-            // Somebody may wait for just this. The others are looked at when there is nothing, and
-            // now and then.
-            self.hot_receives = self.hot_receives.wrapping_add(1);
-            if self.hot_receives % OTHERS_LOOK_AFTER == 0 {
+        if self.receive_from(None, station, now, polls) {
+            // Somebody may wait for just this. The others are polled when there is nothing, and now
+            // and then.
+            if self.polls.connected_brought() {
                 self.receive_others(station, now);
             }
             return true;
         }
-        if !others_are_due(&mut self.quiet_others, looks) {
+        if !self.polls.others_are_due(polls) {
             return false;
         }
         let any = self.receive_others(station, now);
-        self.quiet_others = if any { 0 } else { self.quiet_others };
+        if any {
+            self.polls.others_brought();
+        }
         any
     }
 
@@ -238,18 +232,18 @@ impl<P: Port> Network<P> {
 
     /// Takes what has come to one socket; none: the hot one.
     #[inline]
-    fn receive_from(&mut self, index: Option<usize>, station: &mut impl Traffic, now: Time, looks: u32) -> bool {
+    fn receive_from(&mut self, index: Option<usize>, station: &mut impl Traffic, now: Time, polls: u32) -> bool {
         let mut stranger = None;
         let (counters, routes, last) = (&mut self.counters, &self.routes, self.last);
         let before = counters.bytes_in;
-        let asked = self.batch_size;
+        let asked = self.polls.batch();
         let Some(port) = (match index {
             None => self.hot.as_mut().map(|(_, port)| port),
             Some(index) => self.ports.get_mut(index),
         }) else {
             return false;
         };
-        let came = port.receive(&mut self.batch, asked, looks, |from, datagram| {
+        let came = port.receive(&mut self.batch, asked, polls, |from, datagram| {
             counters.datagrams_in += 1;
             counters.bytes_in += datagram.len() as u64;
             station.handle_datagram(now, from, datagram);
@@ -261,12 +255,7 @@ impl<P: Port> Network<P> {
         // An error other than "nothing there" is one of this socket for this moment; the engine
         // sees it as silence.
         let came = came.unwrap_or(0);
-        self.full_receives = if came < asked { 0 } else { self.full_receives.saturating_add(1) };
-        self.batch_size = match self.full_receives {
-            // One at a time is quicker when they come one at a time.
-            0..SINGLE_RECEIVES => 1,
-            _ => next_batch(asked, came, self.counters.bytes_in - before),
-        };
+        self.polls.received(asked, came, self.counters.bytes_in - before);
         self.counters.receives += came as u64;
         if let Some(from) = stranger {
             self.learn(from, index, station, now);
@@ -620,21 +609,6 @@ impl<P: Port> Network<P> {
         };
         found.or_else(|| self.open(any).ok())
     }
-}
-
-/// How many datagrams to ask for next: one while few come or large ones, which are best put in
-/// their place before the next evicts them from the cache; more while a batch of short ones fills.
-fn next_batch(asked: usize, came: usize, bytes: u64) -> usize {
-    if came < asked || bytes > came as u64 * BATCHED_BYTES_MAX { 1 } else { (asked * 2).min(RECEIVE_BATCH) }
-}
-
-/// Whether sockets that brought nothing for so many looks at the hot one are to be looked at after
-/// `looks` more.
-#[inline]
-fn others_are_due(quiet: &mut u32, looks: u32) -> bool {
-    let before = *quiet;
-    *quiet = before.wrapping_add(looks);
-    before < OTHERS_BUSY_LOOKS || before / OTHERS_LOOK_EVERY != *quiet / OTHERS_LOOK_EVERY
 }
 
 /// The socket for an address: the hot one if it is for this address.

@@ -7,11 +7,9 @@
 use crate::config::NodeConfig;
 use crate::daemon::RunError;
 use crate::key::{cluster_key, random_bytes};
-use crate::limits::{
-    CONTROL_FREQUENT_LOOKS, CONTROL_FREQUENT_STEPS, CONTROL_LOOK, CONTROL_LOOK_FIRST, CONTROL_LOOK_STEPS, DISARM_STEPS,
-    GOODBYE_TIME, OUTBOX_RETRY, PEER_TIMEOUT_MIN, SLEEP_MAX, STIR_EVERY,
-};
+use crate::limits::{GOODBYE_TIME, OUTBOX_RETRY, PEER_TIMEOUT_MIN, SLEEP_MAX, STIR_EVERY};
 use crate::network::Network;
+use crate::polling::Steps;
 use crate::services;
 use crate::station::{ConnectionId, Station, StationConfig};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
@@ -32,20 +30,9 @@ pub(crate) struct Runner {
     network: Network,
     /// Readable when something has come: control sockets, doorbells, datagrams.
     input: Arc<OwnedFd>,
-    looked_at_control: Time,
     stirred_at: Time,
-    /// Looks at control sockets that are still frequent, because one of the last brought something.
-    frequent_looks: u32,
-    /// Steps in vain since the last that was not.
-    vain: u32,
-    /// Time of the first of them.
-    idle_since: Time,
-    /// Time of the last step.
-    stepped_at: Time,
-    /// Steps with work since the last sleep.
-    busy: u32,
-    /// Something was sent past the rings since the last step.
-    sent_now: bool,
+    /// How often it polls what.
+    steps: Steps,
 }
 
 /// The time of the monotonic clock, as the engine counts it.
@@ -102,14 +89,8 @@ impl Runner {
             station,
             network,
             input,
-            looked_at_control: start,
             stirred_at: start,
-            frequent_looks: 0,
-            vain: 0,
-            idle_since: start,
-            stepped_at: start,
-            busy: 0,
-            sent_now: false,
+            steps: Steps::new(start),
         })
     }
 
@@ -130,19 +111,18 @@ impl Runner {
         }
         // What the process has posted goes out before anything is asked of the kernel: that is the
         // way of a waiting caller's message.
-        let mut worked = std::mem::take(&mut self.sent_now);
+        let mut worked = self.steps.begin();
         worked |= self.station.serve(now);
         worked |= self.network.transmit(&mut self.station, now);
         worked |= self.settle(now);
         // Control comes while the answer to what was sent is under way, not between its arrival and
         // whoever waits for it.
-        if self.control_is_due(worked, now) {
-            self.looked_at_control = now;
-            self.frequent_looks = self.frequent_looks.saturating_sub(1);
+        if self.steps.control_is_due(worked, now) {
+            self.steps.polls_control(now);
             self.stir(now);
             if self.station.poll_control(now) {
                 worked = true;
-                self.frequent_looks = CONTROL_FREQUENT_LOOKS;
+                self.steps.control_brought_work();
                 self.station.step(now);
                 self.network.transmit(&mut self.station, now);
                 // That may have taken long, and the answer to what it sent may be here: a ping does
@@ -150,38 +130,35 @@ impl Runner {
                 now = self::now();
             }
         }
-        self.stepped_at = now;
+        self.steps.set_time(now);
         worked |= self.receive(1);
         if worked {
             self.has_worked();
         } else {
-            if self.vain == 0 {
-                self.idle_since = now;
-            }
-            self.vain = self.vain.saturating_add(1);
+            self.steps.was_empty(now);
         }
         worked
     }
 
-    /// The part of a [`step`](Self::step) that brings what somebody waits for: takes what has come
-    /// from other nodes since, at the time of the last step, or comes while it looks so many times.
-    /// Says whether there was anything.
+    /// The part of a [`step`](Self::step) that brings what somebody waits for: polls the network up
+    /// to so many times, and takes what has come from other nodes. The time of the last step counts
+    /// as that of its arrival. Says whether there was anything.
     #[inline]
-    pub(crate) fn hear(&mut self, looks: u32) -> bool {
+    pub(crate) fn poll_network(&mut self, polls: u32) -> bool {
         if !self.owner.is_here() {
             return false;
         }
-        let heard = self.receive(looks);
-        if heard {
+        let came = self.receive(polls);
+        if came {
             self.has_worked();
         }
-        heard
+        came
     }
 
     #[inline]
-    fn receive(&mut self, looks: u32) -> bool {
-        let now = self.stepped_at;
-        if !self.network.receive(&mut self.station, now, looks) {
+    fn receive(&mut self, polls: u32) -> bool {
+        let now = self.steps.time();
+        if !self.network.receive(&mut self.station, now, polls) {
             return false;
         }
         // Mere data calls for nothing: whoever waits for it goes first. So do peers that wait for
@@ -213,7 +190,7 @@ impl Runner {
     #[inline]
     fn has_worked(&mut self) {
         self.station.wake_for_words();
-        self.vain = 0;
+        self.steps.worked();
     }
 
     /// Does this for an attached process at once, if nothing stands before it; false: nothing
@@ -221,13 +198,16 @@ impl Runner {
     /// serves his node too.
     #[inline]
     pub(crate) fn send_now(&mut self, from: ConnectionId, what: &Direct<'_>) -> bool {
-        if self.sent_now || !self.owner.is_here() {
+        if !self.steps.may_send_inline() || !self.owner.is_here() {
             return false;
         }
         let now = now();
-        self.stepped_at = now;
-        self.sent_now = self.network.send_now(&mut self.station, now, from, what);
-        self.sent_now
+        self.steps.set_time(now);
+        let sent = self.network.send_now(&mut self.station, now, from, what);
+        if sent {
+            self.steps.sent_inline();
+        }
+        sent
     }
 
     /// Takes up what datagrams have left; says whether it led to anything.
@@ -238,41 +218,29 @@ impl Runner {
         told | (self.station.has_news() && self.network.transmit(&mut self.station, now))
     }
 
-    #[inline]
-    fn control_is_due(&self, worked: bool, now: Time) -> bool {
-        if worked {
-            now.since(self.looked_at_control) >= CONTROL_LOOK
-        } else {
-            let steps = if self.frequent_looks > 0 { CONTROL_FREQUENT_STEPS } else { CONTROL_LOOK_STEPS };
-            self.vain % steps == CONTROL_LOOK_FIRST % steps
-        }
-    }
-
     /// Called after a step with work, when nobody sleeps on [`input`](Self::input): after some of
     /// them datagrams no longer show there, until the next [`prepare_sleep`](Self::prepare_sleep).
     #[inline]
     pub(crate) fn stays_awake(&mut self) {
-        self.busy = self.busy.saturating_add(1);
-        if self.busy == DISARM_STEPS {
+        if self.steps.leaves_epoll() {
             self.network.arm(false);
         }
     }
 
-    /// The next step looks at control sockets: there may be something.
-    pub(crate) fn look_at_control_soon(&mut self) {
-        self.vain = self.vain.next_multiple_of(CONTROL_LOOK_STEPS) + CONTROL_LOOK_FIRST;
-        self.looked_at_control = Time::ZERO;
+    /// The next step polls the control sockets: there may be something.
+    pub(crate) fn poll_control_soon(&mut self) {
+        self.steps.poll_control_soon();
     }
 
     /// How long nothing has been there to do.
     pub(crate) fn idle_for(&self, now: Time) -> Duration {
-        if self.vain == 0 { Duration::ZERO } else { now.since(self.idle_since) }
+        self.steps.idle_for(now)
     }
 
     /// Announces a sleep. None: there is work, do not sleep; else the time at which the sleep must
     /// end.
     pub(crate) fn prepare_sleep(&mut self, now: Time) -> Option<Time> {
-        self.busy = 0;
+        self.steps.sleeps();
         let armed = self.network.arm(true);
         self.station.set_transport_counters(self.network.counters());
         if self.station.prepare_sleep() {

@@ -352,7 +352,7 @@ impl Daemon {
             sleep(&[input], now, until);
         }
         self.runner.station.wake_up();
-        self.runner.look_at_control_soon();
+        self.runner.poll_control_soon();
     }
 
     fn is_alone(&self) -> bool {
@@ -395,7 +395,7 @@ impl Daemon {
             }
         }
         if any {
-            self.runner.look_at_control_soon();
+            self.runner.poll_control_soon();
         }
         any
     }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::config::KeySource;
+use crate::limits::{EXCLUSIVE_POLL_FACTOR, SHARED_POLLS};
 use crate::testing::{LONG, Raw, wait};
 use vmmc_host::abi::{ADDRESSES, Op, RawCommand, flags};
 use vmmc_host::control::{Answer, Call, PageRun, PinRun, RefusalCode, rights};
@@ -349,7 +350,7 @@ fn the_keeper_naps_while_somebody_else_holds_the_node() {
 }
 
 #[test]
-fn hearings_are_short_for_a_while_after_a_thread_was_turned_away() {
+fn polls_of_a_node_are_short_after_a_thread_was_turned_away() {
     let node = Embedded::start(NodeConfig::new("alone").key(KeySource::Plain)).unwrap();
     let shared = &node.0.shared;
     let connection = shared.lock().station.accept(now(), Channel::pair().unwrap().0).unwrap();
@@ -358,11 +359,11 @@ fn hearings_are_short_for_a_while_after_a_thread_was_turned_away() {
     let ways: [(&str, &dyn Fn() -> bool); 2] =
         [("a step", &|| stepper.step()), ("a send", &|| stepper.send_now(&send))];
     for (what, way) in ways {
-        assert_eq!(shared.looks(7), 7 * LONE_LOOKS);
+        assert_eq!(shared.contention.polls(7), 7 * EXCLUSIVE_POLL_FACTOR);
         let held = shared.lock();
         assert!(!way(), "{what} of a node that another has");
         drop(held);
-        (0..SHORT_HEARINGS).for_each(|hearing| assert_eq!(shared.looks(7), 7, "{what}, hearing {hearing}"));
+        (0..SHARED_POLLS).for_each(|poll| assert_eq!(shared.contention.polls(7), 7, "{what}, poll {poll}"));
     }
-    assert_eq!(shared.looks(7), 7 * LONE_LOOKS);
+    assert_eq!(shared.contention.polls(7), 7 * EXCLUSIVE_POLL_FACTOR);
 }

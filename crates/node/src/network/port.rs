@@ -31,7 +31,7 @@ pub(crate) trait Port: AsFd + Sized {
         &mut self,
         batch: &mut Self::Batch,
         max: usize,
-        looks: u32,
+        polls: u32,
         each: impl FnMut(SocketAddr, &mut [u8]),
     ) -> io::Result<usize>;
     fn send(&self, to: SocketAddr, bytes: &[u8], segment_bytes: usize) -> io::Result<()>;
@@ -91,10 +91,10 @@ impl Port for UdpPort {
         &mut self,
         batch: &mut ReceiveBatch,
         max: usize,
-        looks: u32,
+        polls: u32,
         each: impl FnMut(SocketAddr, &mut [u8]),
     ) -> io::Result<usize> {
-        batch.receive(self, max, looks, each)
+        batch.receive(self, max, polls, each)
     }
 
     #[inline]

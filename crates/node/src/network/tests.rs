@@ -4,6 +4,7 @@
 //! out of order; what the kernel refuses for good is counted.
 
 use super::*;
+use crate::limits::{BATCHED_BYTES_MAX, SINGLE_RECEIVES};
 use kernel::{Engine, FakePort, How, Kernel, Next, answer, datagram, kernel, numbers_out};
 use vmmc_host::Region;
 
@@ -632,24 +633,4 @@ fn what_was_left_in_a_socket_does_not_end_a_sleep() {
     assert!(readable(), "it is left there while nobody sleeps");
     assert!(network.arm(true));
     assert!(!readable());
-}
-
-#[test]
-fn sockets_that_bring_nothing_are_looked_at_now_and_then_for_ever() {
-    for start in [0, 1_000, u32::MAX - 100] {
-        let (mut quiet, mut looks, mut tries) = (start, 0, 0);
-        while looks < 1_000 {
-            let mut since = 0;
-            loop {
-                let some = if tries % 2 == 0 { 1 } else { 7 };
-                (since, tries) = (since + some, tries + 1);
-                if others_are_due(&mut quiet, some) {
-                    break;
-                }
-                assert!(since < OTHERS_LOOK_EVERY + 7, "{since} looks in vain, at {quiet}");
-            }
-            looks += since;
-        }
-        assert!(tries > 200, "they are not looked at each time: {tries}");
-    }
 }

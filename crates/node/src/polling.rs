@@ -1,0 +1,430 @@
+//! How often a node polls which of its sources.
+//!
+//! ```text
+//!   step by step   Steps         control sockets: rarely while there is work, soon after it ends;
+//!                                sockets out of the epoll set while nobody sleeps
+//!   by receive     SocketPolls   one datagram or a batch; the sockets beside the connected one
+//!   by caller      Contention    how long one thread keeps the node from the others
+//! ```
+//!
+//! Invariant: no source is given up: whatever came before, each is polled again after a bounded
+//! number of steps or polls. Source: measured with `vmmc bench`; each bound has its reason in
+//! `limits.rs`.
+
+use crate::limits::{
+    BATCHED_BYTES_MAX, CONTROL_FREQUENT_POLLS, CONTROL_FREQUENT_STEPS, CONTROL_POLL_EVERY, CONTROL_POLL_FIRST,
+    CONTROL_POLL_STEPS, DISARM_STEPS, EXCLUSIVE_POLL_FACTOR, OTHERS_BUSY_POLLS, OTHERS_POLL_AFTER, OTHERS_POLL_EVERY,
+    RECEIVE_BATCH, SHARED_POLLS, SINGLE_RECEIVES,
+};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+use vmmc_nic::Time;
+
+/// What the last steps of a node brought, and what the next ones poll for that.
+pub(crate) struct Steps {
+    control_polled_at: Time,
+    /// Polls of control sockets that are still frequent, because one of the last brought something.
+    frequent_polls: u32,
+    /// Steps without work since the last that had some.
+    empty: u32,
+    /// Time of the first of them.
+    idle_since: Time,
+    /// Time of the last step.
+    stepped_at: Time,
+    /// Steps with work since the last sleep.
+    busy: u32,
+    /// Something was sent past the rings since the last step.
+    sent_inline: bool,
+}
+
+impl Steps {
+    pub(crate) fn new(start: Time) -> Steps {
+        Steps {
+            control_polled_at: start,
+            frequent_polls: 0,
+            empty: 0,
+            idle_since: start,
+            stepped_at: start,
+            busy: 0,
+            sent_inline: false,
+        }
+    }
+
+    /// A step begins; says whether something was sent past the rings since the last one, which
+    /// counts as work of this one.
+    #[inline]
+    pub(crate) fn begin(&mut self) -> bool {
+        std::mem::take(&mut self.sent_inline)
+    }
+
+    /// Whether something may be sent past the rings: never twice without a step between, so that
+    /// whoever only sends serves his node too.
+    #[inline]
+    pub(crate) fn may_send_inline(&self) -> bool {
+        !self.sent_inline
+    }
+
+    /// Something was sent past the rings.
+    #[inline]
+    pub(crate) fn sent_inline(&mut self) {
+        self.sent_inline = true;
+    }
+
+    /// Whether this step polls the control sockets: by time while there is work, else by steps.
+    #[inline]
+    pub(crate) fn control_is_due(&self, worked: bool, now: Time) -> bool {
+        if worked {
+            now.since(self.control_polled_at) >= CONTROL_POLL_EVERY
+        } else {
+            let steps = if self.frequent_polls > 0 { CONTROL_FREQUENT_STEPS } else { CONTROL_POLL_STEPS };
+            self.empty % steps == CONTROL_POLL_FIRST % steps
+        }
+    }
+
+    /// The control sockets are polled now.
+    #[inline]
+    pub(crate) fn polls_control(&mut self, now: Time) {
+        self.control_polled_at = now;
+        self.frequent_polls = self.frequent_polls.saturating_sub(1);
+    }
+
+    /// There was something on them, and more may follow.
+    pub(crate) fn control_brought_work(&mut self) {
+        self.frequent_polls = CONTROL_FREQUENT_POLLS;
+    }
+
+    /// The next step polls the control sockets: there may be something.
+    pub(crate) fn poll_control_soon(&mut self) {
+        self.empty = self.empty.next_multiple_of(CONTROL_POLL_STEPS) + CONTROL_POLL_FIRST;
+        self.control_polled_at = Time::ZERO;
+    }
+
+    /// The node takes `now` for the time of what comes, until it is told another one.
+    #[inline]
+    pub(crate) fn set_time(&mut self, now: Time) {
+        self.stepped_at = now;
+    }
+
+    /// The time of the last step.
+    #[inline]
+    pub(crate) fn time(&self) -> Time {
+        self.stepped_at
+    }
+
+    /// A step, or a poll of the network, brought something.
+    #[inline]
+    pub(crate) fn worked(&mut self) {
+        self.empty = 0;
+    }
+
+    /// A step brought nothing.
+    #[inline]
+    pub(crate) fn was_empty(&mut self, now: Time) {
+        if self.empty == 0 {
+            self.idle_since = now;
+        }
+        self.empty = self.empty.saturating_add(1);
+    }
+
+    /// How long nothing has been there to do.
+    pub(crate) fn idle_for(&self, now: Time) -> Duration {
+        if self.empty == 0 { Duration::ZERO } else { now.since(self.idle_since) }
+    }
+
+    /// A step with work has ended, and nobody sleeps; says whether the sockets leave the epoll set
+    /// now, for being in it costs time with each datagram.
+    #[inline]
+    pub(crate) fn leaves_epoll(&mut self) -> bool {
+        self.busy = self.busy.saturating_add(1);
+        self.busy == DISARM_STEPS
+    }
+
+    /// Somebody sleeps: the sockets are in the epoll set.
+    pub(crate) fn sleeps(&mut self) {
+        self.busy = 0;
+    }
+}
+
+/// How many datagrams to ask the kernel for, and which sockets.
+pub(crate) struct SocketPolls {
+    batch: usize,
+    /// Receives in a row that brought all they asked for.
+    full: u32,
+    /// Polls of the connected socket since the others brought something.
+    quiet_others: u32,
+    /// Polls of the connected socket that brought something.
+    connected: u32,
+}
+
+impl SocketPolls {
+    pub(crate) fn new() -> SocketPolls {
+        SocketPolls { batch: 1, full: 0, quiet_others: 0, connected: 0 }
+    }
+
+    /// How many datagrams to ask for.
+    #[inline]
+    pub(crate) fn batch(&self) -> usize {
+        self.batch
+    }
+
+    /// A receive that asked for `asked` datagrams brought `came` of them, of `bytes` bytes.
+    #[inline]
+    pub(crate) fn received(&mut self, asked: usize, came: usize, bytes: u64) {
+        self.full = if came < asked { 0 } else { self.full.saturating_add(1) };
+        self.batch = match self.full {
+            // One at a time is quicker when they come one at a time.
+            0..SINGLE_RECEIVES => 1,
+            _ => next_batch(asked, came, bytes),
+        };
+    }
+
+    /// The connected socket brought something; says whether the others are polled too.
+    #[inline]
+    pub(crate) fn connected_brought(&mut self) -> bool {
+        self.connected = self.connected.wrapping_add(1);
+        self.connected % OTHERS_POLL_AFTER == 0
+    }
+
+    /// The connected socket brought nothing in `polls` polls; says whether the others are polled.
+    #[inline]
+    pub(crate) fn others_are_due(&mut self, polls: u32) -> bool {
+        let before = self.quiet_others;
+        self.quiet_others = before.wrapping_add(polls);
+        before < OTHERS_BUSY_POLLS || before / OTHERS_POLL_EVERY != self.quiet_others / OTHERS_POLL_EVERY
+    }
+
+    /// They were, and brought something.
+    pub(crate) fn others_brought(&mut self) {
+        self.quiet_others = 0;
+    }
+}
+
+/// How many datagrams to ask for next: one while few come or large ones, which are best put in
+/// their place before the next evicts them from the cache; more while a batch of short ones fills.
+fn next_batch(asked: usize, came: usize, bytes: u64) -> usize {
+    if came < asked || bytes > came as u64 * BATCHED_BYTES_MAX { 1 } else { (asked * 2).min(RECEIVE_BATCH) }
+}
+
+/// Whether other threads want a node that one of them has.
+#[derive(Default)]
+pub(crate) struct Contention {
+    /// Polls of the network that are still short, because a thread was turned away.
+    shared_polls: AtomicU32,
+}
+
+impl Contention {
+    /// How often a thread may poll the network in a row while it has the node, which it could hand
+    /// to another after `times`: more often if it is alone.
+    #[inline]
+    pub(crate) fn polls(&self, times: u32) -> u32 {
+        // Changed by whoever has the node; another thread may set it meanwhile, and is turned away
+        // again should that be lost.
+        match self.shared_polls.load(Ordering::Relaxed) {
+            0 => times * EXCLUSIVE_POLL_FACTOR,
+            left => {
+                self.shared_polls.store(left - 1, Ordering::Relaxed);
+                times
+            }
+        }
+    }
+
+    /// A thread found that another one has the node.
+    #[cold]
+    pub(crate) fn turned_away(&self) {
+        self.shared_polls.store(SHARED_POLLS, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const START: Time = Time::from_nanos(1_000_000_000);
+
+    /// The steps of so many without work at which control sockets are polled.
+    fn polled_at(steps: &mut Steps, count: u32) -> Vec<u32> {
+        let mut polled = Vec::new();
+        for step in 0..count {
+            if steps.control_is_due(false, START) {
+                steps.polls_control(START);
+                polled.push(step);
+            }
+            steps.was_empty(START);
+        }
+        polled
+    }
+
+    #[test]
+    fn control_sockets_are_polled_soon_after_work_ends_and_then_every_so_many_steps() {
+        let mut steps = Steps::new(START);
+        let first = CONTROL_POLL_FIRST;
+        let expected = [first, first + CONTROL_POLL_STEPS, first + 2 * CONTROL_POLL_STEPS];
+        assert_eq!(polled_at(&mut steps, 3 * CONTROL_POLL_STEPS), expected);
+        steps.worked();
+        assert_eq!(polled_at(&mut steps, CONTROL_POLL_STEPS), [first], "it begins anew");
+    }
+
+    #[test]
+    fn control_sockets_that_brought_something_are_polled_often_for_a_while() {
+        let mut steps = Steps::new(START);
+        steps.control_brought_work();
+        let often = polled_at(&mut steps, CONTROL_FREQUENT_POLLS * CONTROL_FREQUENT_STEPS);
+        assert_eq!(often.len() as u32, CONTROL_FREQUENT_POLLS);
+        assert!(often.windows(2).all(|pair| pair[1] - pair[0] == CONTROL_FREQUENT_STEPS));
+        let then = polled_at(&mut steps, 4 * CONTROL_POLL_STEPS);
+        assert_eq!(then.len(), 4, "and then as rarely as before");
+    }
+
+    #[test]
+    fn work_puts_control_sockets_off_by_time_and_not_for_ever() {
+        let mut steps = Steps::new(START);
+        steps.polls_control(START);
+        let just_before = START + (CONTROL_POLL_EVERY - Duration::from_nanos(1));
+        assert!(!steps.control_is_due(true, START) && !steps.control_is_due(true, just_before));
+        assert!(steps.control_is_due(true, START + CONTROL_POLL_EVERY));
+    }
+
+    #[test]
+    fn whoever_asks_for_control_gets_it_with_the_next_step_with_work_or_without() {
+        for empty in [0, 1, CONTROL_POLL_FIRST, CONTROL_POLL_STEPS + 5, 12_345] {
+            for frequent in [false, true] {
+                let mut steps = Steps::new(START);
+                steps.polls_control(START);
+                (0..empty).for_each(|_| steps.was_empty(START));
+                if frequent {
+                    steps.control_brought_work();
+                }
+                steps.poll_control_soon();
+                assert!(steps.control_is_due(false, START) && steps.control_is_due(true, START), "{empty} {frequent}");
+            }
+        }
+    }
+
+    #[test]
+    fn nobody_sends_past_the_rings_twice_without_a_step_between() {
+        let mut steps = Steps::new(START);
+        assert!(steps.may_send_inline());
+        steps.sent_inline();
+        assert!(!steps.may_send_inline());
+        assert!(steps.begin(), "it was work");
+        assert!(steps.may_send_inline() && !steps.begin());
+    }
+
+    #[test]
+    fn idle_time_runs_from_the_first_step_without_work() {
+        let later = |micros| START + Duration::from_micros(micros);
+        let mut steps = Steps::new(START);
+        assert_eq!(steps.idle_for(later(100)), Duration::ZERO);
+        steps.was_empty(later(10));
+        steps.was_empty(later(30));
+        assert_eq!(steps.idle_for(later(50)), Duration::from_micros(40));
+        steps.worked();
+        assert_eq!(steps.idle_for(later(60)), Duration::ZERO);
+        steps.was_empty(later(70));
+        assert_eq!(steps.idle_for(later(70)), Duration::ZERO);
+    }
+
+    #[test]
+    fn what_comes_has_the_time_of_the_last_step() {
+        let mut steps = Steps::new(START);
+        assert_eq!(steps.time(), START);
+        steps.set_time(START + Duration::from_micros(1));
+        assert_eq!(steps.time(), START + Duration::from_micros(1));
+    }
+
+    #[test]
+    fn sockets_leave_the_epoll_set_once_between_two_sleeps() {
+        let mut steps = Steps::new(START);
+        for _ in 0..2 {
+            let left = (1..10 * DISARM_STEPS).filter(|_| steps.leaves_epoll()).count();
+            assert_eq!(left, 1);
+            steps.sleeps();
+            assert!((1..DISARM_STEPS).all(|_| !steps.leaves_epoll()), "not for a few steps");
+            assert!(steps.leaves_epoll());
+            steps.sleeps();
+        }
+    }
+
+    #[test]
+    fn datagrams_that_come_one_by_one_are_taken_one_by_one() {
+        let mut polls = SocketPolls::new();
+        for _ in 0..100 {
+            // Each is followed by a poll that finds nothing.
+            polls.received(1, 1, 50);
+            polls.received(1, 0, 0);
+            assert_eq!(polls.batch(), 1);
+        }
+    }
+
+    #[test]
+    fn a_stream_of_short_datagrams_grows_the_batch_up_to_its_bound() {
+        let mut polls = SocketPolls::new();
+        let asked: Vec<usize> = (0..12)
+            .map(|_| {
+                let asked = polls.batch();
+                polls.received(asked, asked, asked as u64 * 50);
+                asked
+            })
+            .collect();
+        assert_eq!(asked[..SINGLE_RECEIVES as usize], [1; SINGLE_RECEIVES as usize]);
+        assert!(asked.windows(2).all(|pair| pair[1] == pair[0] || pair[1] == 2 * pair[0]), "{asked:?}");
+        assert_eq!(*asked.last().unwrap(), RECEIVE_BATCH);
+        // A batch that does not fill ends it, and so do long datagrams.
+        polls.received(RECEIVE_BATCH, RECEIVE_BATCH - 1, 50);
+        assert_eq!(polls.batch(), 1);
+        (0..10).for_each(|_| polls.received(1, 1, BATCHED_BYTES_MAX + 1));
+        assert_eq!(polls.batch(), 1);
+    }
+
+    #[test]
+    fn other_sockets_are_polled_though_the_connected_one_always_brings_something() {
+        let mut polls = SocketPolls::new();
+        for connected in [0, u32::MAX - 100] {
+            polls.connected = connected;
+            let polled = (0..10 * OTHERS_POLL_AFTER).filter(|_| polls.connected_brought()).count();
+            assert_eq!(polled, 10, "from {connected}");
+        }
+    }
+
+    #[test]
+    fn other_sockets_that_brought_something_are_polled_each_time_for_a_while() {
+        let mut polls = SocketPolls::new();
+        for _ in 0..2 {
+            assert!((0..OTHERS_BUSY_POLLS).all(|_| polls.others_are_due(1)));
+            let rarely = (0..10 * OTHERS_POLL_EVERY).filter(|_| polls.others_are_due(1)).count();
+            assert_eq!(rarely, 10);
+            polls.others_brought();
+        }
+    }
+
+    #[test]
+    fn sockets_that_bring_nothing_are_polled_now_and_then_for_ever() {
+        for start in [0, 1_000, u32::MAX - 100] {
+            let mut polls = SocketPolls { quiet_others: start, ..SocketPolls::new() };
+            let (mut made, mut tries) = (0, 0);
+            while made < 1_000 {
+                let mut since = 0;
+                loop {
+                    let some = if tries % 2 == 0 { 1 } else { 7 };
+                    (since, tries) = (since + some, tries + 1);
+                    if polls.others_are_due(some) {
+                        break;
+                    }
+                    assert!(since < OTHERS_POLL_EVERY + 7, "{since} empty polls, at {}", polls.quiet_others);
+                }
+                made += since;
+            }
+            assert!(tries > 200, "they are not polled each time: {tries}");
+        }
+    }
+
+    #[test]
+    fn polls_are_short_for_a_while_after_a_thread_was_turned_away() {
+        let contention = Contention::default();
+        assert_eq!(contention.polls(7), 7 * EXCLUSIVE_POLL_FACTOR);
+        contention.turned_away();
+        contention.turned_away();
+        assert!((0..SHARED_POLLS).all(|_| contention.polls(7) == 7));
+        assert_eq!(contention.polls(7), 7 * EXCLUSIVE_POLL_FACTOR);
+    }
+}
