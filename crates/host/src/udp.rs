@@ -30,7 +30,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 const CONTROL_BYTES: usize = 64;
 const SEND: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
 const RECEIVE: RecvFlags = RecvFlags::DONTWAIT;
-const LOOK: RecvFlags = RECEIVE.union(RecvFlags::PEEK);
+const PEEK: RecvFlags = RECEIVE.union(RecvFlags::PEEK);
 /// IPv4 and UDP headers.
 const HEADERS_V4: usize = 28;
 /// IPv6 and UDP headers.
@@ -47,13 +47,13 @@ pub struct UdpPort {
     joins: bool,
     /// The one address that it sends to and hears, if it is connected.
     peer: Option<SocketAddr>,
-    last: LastLook,
+    peek: PeekState,
 }
 
-/// What the last look at a socket brought.
+/// What the last poll of a socket brought, and whether it is still there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum LastLook {
-    Nothing,
+enum PeekState {
+    Empty,
     /// Datagrams that are out of the kernel's queue.
     Taken,
     /// A datagram that has been given and is still at the head of the kernel's queue.
@@ -101,15 +101,15 @@ impl UdpPort {
         // must learn of paths that are smaller than they look.
         let (level, option) = path_size_option(&address);
         let _ = set_option(&socket, level, option, libc::IP_PMTUDISC_DO);
-        Ok(UdpPort { socket: socket.into(), local: address, segments, joins, peer: None, last: LastLook::Taken })
+        Ok(UdpPort { socket: socket.into(), local: address, segments, joins, peer: None, peek: PeekState::Taken })
     }
 
     /// Takes out of the kernel's queue what a [receive](ReceiveBatch::receive) has given and left
     /// there, as the next one would do. Until then the socket looks readable.
     #[inline]
     pub fn release(&mut self) {
-        if self.last == LastLook::Left {
-            self.last = LastLook::Taken;
+        if self.peek == PeekState::Left {
+            self.peek = PeekState::Taken;
             // It is there, and this socket has no other reader. Should it stay all the same, it is
             // given once more, as datagrams may be.
             let _ = net::recv(&self.socket, &mut [0u8; 0], RECEIVE);

@@ -95,7 +95,7 @@ impl Steps {
 
     /// The next step polls the control sockets: there may be something.
     pub(crate) fn poll_control_soon(&mut self) {
-        self.empty = self.empty.next_multiple_of(CONTROL_POLL_STEPS) + CONTROL_POLL_FIRST;
+        self.empty = self.empty / CONTROL_POLL_STEPS * CONTROL_POLL_STEPS + CONTROL_POLL_FIRST;
         self.control_polled_at = Time::ZERO;
     }
 
@@ -123,7 +123,8 @@ impl Steps {
         if self.empty == 0 {
             self.idle_since = now;
         }
-        self.empty = self.empty.saturating_add(1);
+        // The count goes on where it has the same place among the steps that poll control sockets.
+        self.empty = self.empty.checked_add(1).unwrap_or(CONTROL_POLL_STEPS);
     }
 
     /// How long nothing has been there to do.
@@ -262,6 +263,17 @@ mod tests {
         assert_eq!(polled_at(&mut steps, 3 * CONTROL_POLL_STEPS), expected);
         steps.worked();
         assert_eq!(polled_at(&mut steps, CONTROL_POLL_STEPS), [first], "it begins anew");
+    }
+
+    #[test]
+    fn control_sockets_are_polled_for_ever() {
+        let mut steps = Steps { empty: u32::MAX - 100, ..Steps::new(START) };
+        let polled = polled_at(&mut steps, 100 * CONTROL_POLL_STEPS);
+        assert_eq!(polled.len(), 100);
+        assert!(polled.windows(2).all(|pair| pair[1] - pair[0] == CONTROL_POLL_STEPS), "{polled:?}");
+        let mut steps = Steps { empty: u32::MAX, ..Steps::new(START) };
+        steps.poll_control_soon();
+        assert!(steps.control_is_due(false, START));
     }
 
     #[test]

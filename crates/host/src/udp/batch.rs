@@ -3,7 +3,7 @@
 //! Invariant: no call waits, and none gives more bytes than the kernel said have come.
 
 use super::name::SocketName;
-use super::{CONTROL_BYTES, Control, LOOK, LastLook, PayloadBuffer, RECEIVE, UdpPort};
+use super::{CONTROL_BYTES, Control, PEEK, PayloadBuffer, PeekState, RECEIVE, UdpPort};
 use crate::limits::UDP_BATCH;
 use rustix::io::Errno;
 use rustix::net;
@@ -41,8 +41,8 @@ impl ReceiveBatch {
     }
 
     /// Receives what is there, at most `max` (or [`UDP_BATCH`]) receives, and gives each datagram
-    /// to `each`. When nothing is there it looks again, `looks` times in all. Returns the number of
-    /// receives; 0 when nothing came. A single datagram that comes after a look in vain may be left
+    /// to `each`. When nothing is there it polls again, `polls` times in all. Returns the number of
+    /// receives; 0 when nothing came. A single datagram that comes after an empty poll may be left
     /// in the kernel's queue until the next call or [`UdpPort::release`]: whoever waits for it need
     /// not wait until the kernel has freed its memory too.
     #[inline]
@@ -50,21 +50,21 @@ impl ReceiveBatch {
         &mut self,
         port: &mut UdpPort,
         max: usize,
-        looks: u32,
+        polls: u32,
         mut each: impl FnMut(SocketAddr, &mut [u8]),
     ) -> io::Result<usize> {
         port.release();
         if max == 1 && !port.joins {
-            return self.receive_one(port, looks, each);
+            return self.receive_one(port, polls, each);
         }
         let mut count = 0;
-        for _ in 0..looks {
+        for _ in 0..polls {
             count = self.fill(port, max.min(UDP_BATCH))?;
             if count > 0 {
                 break;
             }
         }
-        port.last = if count > 0 { LastLook::Taken } else { LastLook::Nothing };
+        port.peek = if count > 0 { PeekState::Taken } else { PeekState::Empty };
         for i in 0..count {
             let came = self.came[i];
             let bytes = &mut self.bytes[i * BUFFER_BYTES..][..came.len];
@@ -75,19 +75,19 @@ impl ReceiveBatch {
         Ok(count)
     }
 
-    /// The quickest call for a single datagram, with nothing around the system call of looks in
-    /// vain: they decide how soon after its arrival it is found.
+    /// The quickest call for a single datagram, with nothing around the system call of empty polls:
+    /// they decide how soon after its arrival it is found.
     #[inline]
     fn receive_one(
         &mut self,
         port: &mut UdpPort,
-        looks: u32,
+        polls: u32,
         mut each: impl FnMut(SocketAddr, &mut [u8]),
     ) -> io::Result<usize> {
         let buffer = &mut self.bytes[..BUFFER_BYTES];
-        let mut left = looks;
+        let mut left = polls;
         // Of datagrams that come one after the other, each is taken with one call.
-        let mut flags = if port.last == LastLook::Nothing { LOOK } else { RECEIVE };
+        let mut flags = if port.peek == PeekState::Empty { PEEK } else { RECEIVE };
         let mut from = port.peer;
         let came = loop {
             let came = match port.peer {
@@ -101,12 +101,12 @@ impl ReceiveBatch {
             if left == 0 || !matches!(came, Err(Errno::AGAIN)) {
                 break came;
             }
-            flags = LOOK;
+            flags = PEEK;
         };
-        port.last = match came {
-            Ok(_) if flags == LOOK => LastLook::Left,
-            Err(Errno::AGAIN) => LastLook::Nothing,
-            _ => LastLook::Taken,
+        port.peek = match came {
+            Ok(_) if flags == PEEK => PeekState::Left,
+            Err(Errno::AGAIN) => PeekState::Empty,
+            _ => PeekState::Taken,
         };
         match (came, from) {
             (Ok(len), Some(from)) => each(from, &mut buffer[..len]),

@@ -33,7 +33,7 @@ fn datagrams_keep_their_borders_and_their_sender() {
 }
 
 #[test]
-fn a_receive_looks_as_often_as_asked_and_finds_what_comes_meanwhile() {
+fn a_receive_polls_as_often_as_asked_and_finds_what_comes_meanwhile() {
     let (a, mut b, mut batch) = (loopback(), loopback(), ReceiveBatch::new());
     let mut connected = b.connected(a.local_addr(), 1 << 20).unwrap();
     let (stranger, to) = (loopback(), b.local_addr());
@@ -46,7 +46,7 @@ fn a_receive_looks_as_often_as_asked_and_finds_what_comes_meanwhile() {
                 std::thread::sleep(Duration::from_millis(5));
                 sender.send(to, b"late", 4).unwrap();
             });
-            // So many looks take seconds: one call finds it.
+            // So many polls take seconds: one call finds it.
             batch.receive(port, max, 10_000_000, |_, bytes| came.extend_from_slice(bytes)).unwrap()
         });
         assert_eq!((count, &came[..]), (1, &b"late"[..]));
