@@ -28,7 +28,7 @@ pub fn header(data: &[u8]) {
 /// Decodes the body of a packet, frame by frame; what decodes as a chunk must survive being
 /// written and read again.
 pub fn body(data: &[u8]) {
-    lone(data);
+    single(data);
     let mut reader = Reader::new(data);
     while let Some(frame) = frame::read(&mut reader) {
         match frame {
@@ -49,15 +49,15 @@ pub fn body(data: &[u8]) {
 }
 
 /// What decodes at once as a send by itself is the same frame by frame.
-fn lone(data: &[u8]) {
-    let Some(lone) = frame::lone_write(data) else { return };
+fn single(data: &[u8]) {
+    let Some(single) = frame::single_write(data) else { return };
     let mut reader = Reader::new(data);
-    assert!(matches!(frame::read(&mut reader), Some(Frame::Seq(seq)) if seq == lone.seq));
-    let write = Chunk::Write { head: lone.head, data: lone.data };
+    assert!(matches!(frame::read(&mut reader), Some(Frame::Seq(seq)) if seq == single.seq));
+    let write = Chunk::Write { head: single.head, data: single.data };
     assert!(matches!(frame::read(&mut reader), Some(Frame::Chunk(chunk, _)) if chunk == write));
-    match (frame::read(&mut reader), lone.ack) {
+    match (frame::read(&mut reader), single.ack) {
         (None, None) => {}
-        (Some(Frame::Ack(ack)), Some(lone)) => assert_eq!(ack.without_ranges(), Some(lone)),
+        (Some(Frame::Ack(ack)), Some(single)) => assert_eq!(ack.without_ranges(), Some(single)),
         (frame, ack) => panic!("{frame:?} is not {ack:?}"),
     }
     assert!(reader.is_empty());

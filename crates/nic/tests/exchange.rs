@@ -175,7 +175,7 @@ fn an_answer_goes_out_before_what_it_answers_is_settled() {
             // What the datagram before said is still open here, and is taken up now.
             assert_eq!(in_a_hurry(&s.world, from), round > 1);
             let node = &mut s.world.nodes[from];
-            assert_eq!((node.engine.settle(), node.engine.settle()), (round > 1, false));
+            assert_eq!((node.engine.finish_deferred(), node.engine.finish_deferred()), (round > 1, false));
             assert!(!in_a_hurry(&s.world, from));
             let acknowledged = s.world.nodes[from].engine.stats().sends;
             assert_eq!(acknowledged, u64::from(round - 1) / 2, "all that this side sent before");
@@ -202,8 +202,8 @@ fn messages_that_follow_each_other_closely_share_acknowledgements() {
             let (at, len) = (node.addrs[0], sent.expect("nothing stands before it").len);
             world.deliver(1 - from, at, &mut buf[..len]);
             sizes[from].push(len);
-            world.nodes[from].engine.settle();
-            world.nodes[1 - from].engine.settle();
+            world.nodes[from].engine.finish_deferred();
+            world.nodes[1 - from].engine.finish_deferred();
         };
         let every = u64::from(limits::ACK_ALONG_PACKETS);
         let rounds = 3 * every + 1;
@@ -269,7 +269,7 @@ fn an_answer_takes_along_the_acknowledgement_of_what_is_not_settled_yet() {
         let (len, at) = (sent.expect("nothing stands before it").len, node.addrs[0]);
         s.world.now = now;
         s.world.deliver(0, at, &mut buf[..len]);
-        s.world.nodes[0].engine.settle();
+        s.world.nodes[0].engine.finish_deferred();
         (len, s.world.nodes[0].engine.stats().sends)
     };
     let (soon, later) = (Duration::from_micros(2), limits::ACK_ALONG_AFTER);
@@ -292,7 +292,7 @@ fn a_send_from_another_address_teaches_a_path_that_answers_unless_it_is_an_old_p
             let (node, mut buf) = (&mut s.world.nodes[0], [0; 1500]);
             let send = plain_send(s.import, 0, b"a word");
             let sent = node.engine.send_now(s.world.now, s.sender, send, &mut buf, |_, _| {});
-            node.engine.settle();
+            node.engine.finish_deferred();
             buf[..sent.expect("nothing stands before it").len].to_vec()
         });
         let paths = |world: &World| {
@@ -343,7 +343,7 @@ fn a_request_is_answered_before_what_came_with_it_is_settled() {
         assert_eq!(s.world.nodes[1].engine.stats().sends, 0, "the request brought its acknowledgement");
         pass(&mut s.world, 1, 0);
         assert_eq!(s.world.nodes[1].engine.stats().sends, 0, "the answer went first");
-        assert!(s.world.nodes[1].engine.settle());
+        assert!(s.world.nodes[1].engine.finish_deferred());
         assert_eq!(s.world.nodes[1].engine.stats().sends, 1);
         assert_eq!(s.world.completion(0, 1), Ok(8));
     }

@@ -114,7 +114,7 @@ impl Runner {
         let mut worked = self.steps.begin();
         worked |= self.station.serve(now);
         worked |= self.network.transmit(&mut self.station, now);
-        worked |= self.settle(now);
+        worked |= self.finish_deferred(now);
         // Control comes while the answer to what was sent is under way, not between its arrival and
         // whoever waits for it.
         if self.steps.control_is_due(worked, now) {
@@ -212,8 +212,8 @@ impl Runner {
 
     /// Takes up what datagrams have left; says whether it led to anything.
     #[inline]
-    fn settle(&mut self, now: Time) -> bool {
-        let told = self.station.settle(now);
+    fn finish_deferred(&mut self, now: Time) -> bool {
+        let told = self.station.finish_deferred(now);
         // The window may have opened.
         told | (self.station.has_news() && self.network.transmit(&mut self.station, now))
     }

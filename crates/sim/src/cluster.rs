@@ -246,7 +246,7 @@ impl Cluster {
             let more = self.call_raw(node, |engine, now, port| engine.poll_work(now, port)).unwrap_or(false);
             let told = self.take_events(node);
             let sent = self.take_datagrams(node);
-            let left = self.call_raw(node, |engine, _, _| engine.settle()).unwrap_or(false);
+            let left = self.call_raw(node, |engine, _, _| engine.finish_deferred()).unwrap_or(false);
             if !more && !told && !sent && !left {
                 break;
             }

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use super::deferred::DeferredPacket;
 use super::handshake::Use;
 use super::{Engine, Lent, Transmit};
 use crate::command::Dma;
@@ -12,47 +13,22 @@ use crate::limits::{NEWCOMER_RETRY, PACKET_BYTES_MIN, PATHS_MAX};
 use crate::peer::Newcomer;
 use crate::replay::Freshness;
 use crate::session::Outcome;
-use crate::tables::Via;
 use crate::time::Time;
-use crate::wire::frame::Ack;
 use crate::wire::packet::{BadHeader, HEADER_BYTES, Header, Kind, SessionRef};
-
-/// What a packet leaves to be done when nobody waits for what it brought.
-pub(super) struct Unsettled {
-    via: Via,
-    came: Time,
-    /// What it says about those that went the other way.
-    ack: Option<Ack<'static>>,
-    /// Number and bytes of a lone send, which calls for an acknowledgement.
-    uncounted: Option<(u64, usize)>,
-}
-
-impl Unsettled {
-    /// None if it has to be taken up at once: an acknowledgement of more than the packets before
-    /// some number is long, and rare.
-    #[inline]
-    fn new(via: Via, came: Time, ack: Option<Ack<'_>>) -> Option<Unsettled> {
-        let ack = match ack {
-            Some(ack) => Some(ack.without_ranges()?),
-            None => None,
-        };
-        Some(Unsettled { via, came, ack, uncounted: None })
-    }
-}
 
 impl Engine {
     /// Takes a datagram that came from `from`; it is opened in place. Whatever it holds, the worst
     /// it can do is to be counted and dropped.
     pub fn handle_datagram(&mut self, now: Time, from: SocketAddr, datagram: &mut [u8], dma: &mut dyn Dma) {
         self.deposit_datagram(now, from, datagram, dma);
-        self.settle();
+        self.finish_deferred();
     }
 
     /// As [`handle_datagram`](Self::handle_datagram), but may leave the acknowledgement in it for
-    /// [`settle`](Self::settle): whoever waits for the data sees it sooner by that, and if he
-    /// answers at once, so does his peer.
+    /// [`finish_deferred`](Self::finish_deferred): whoever waits for the data sees it sooner by
+    /// that, and if he answers at once, so does his peer.
     pub fn deposit_datagram(&mut self, now: Time, from: SocketAddr, datagram: &mut [u8], dma: &mut dyn Dma) {
-        self.settle();
+        self.finish_deferred();
         self.now = now;
         self.tables.stats.packets_in += 1;
         self.tables.stats.bytes_in += datagram.len() as u64;
@@ -69,45 +45,6 @@ impl Engine {
                 self.reject(now, from, session, crate::error::RejectReason::Version);
             }
             Err(BadHeader::Version | BadHeader::Malformed) => self.tables.stats.malformed += 1,
-        }
-    }
-
-    /// Does what [`deposit_datagram`](Self::deposit_datagram) has left; says whether there was
-    /// anything. Until then what the peer has acknowledged counts as under way, and
-    /// [`poll_timeout`](Self::poll_timeout) asks for an early call of
-    /// [`handle_timeout`](Self::handle_timeout), which does this too.
-    #[inline]
-    pub fn settle(&mut self) -> bool {
-        if let Some(index) = self.unarmed.take() {
-            self.arm(index);
-        }
-        self.count_lone();
-        let Some(Unsettled { via, came, ack, .. }) = self.unsettled.take() else { return false };
-        let now = self.now;
-        let Some((session, tables)) = self.session_and_tables(via) else { return true };
-        let nonsense = ack.is_some_and(|ack| session.acknowledged(now, came, &ack, tables).is_err());
-        let hostile = session.tx.is_overdrawn();
-        let has_to_send = session.has_to_send();
-        if nonsense || hostile {
-            self.lose_peer(now, via.peer, PeerDownReason::Protocol);
-        }
-        self.trim_deadlines();
-        if has_to_send {
-            self.wake(via.peer);
-        }
-        self.arm(via.peer);
-        true
-    }
-
-    /// Counts a lone send for its acknowledgement, if that has been left: a packet that is built
-    /// now may take it along.
-    #[inline]
-    pub(super) fn count_lone(&mut self) {
-        let Some(unsettled) = &mut self.unsettled else { return };
-        let (via, came) = (unsettled.via, unsettled.came);
-        let Some((number, bytes)) = unsettled.uncounted.take() else { return };
-        if let Some(session) = self.session_mut(via) {
-            session.count_for_ack(came, number, bytes);
         }
     }
 
@@ -165,9 +102,9 @@ impl Engine {
         session.stats.bytes_in += body.len() as u64;
         session.heard_from(from, number);
         let elsewhere = peer.paths[peer.current].addr != from;
-        if let Some(ack) = session.receive_lone(body, &mut self.tables, dma) {
-            let uncounted = Some((number, body.len()));
-            self.unsettled = Some(Unsettled { via: session.via, came: now, ack, uncounted });
+        if let Some(ack) = session.receive_single_chunk(body, &mut self.tables, dma) {
+            let packet = DeferredPacket::single_chunk(session.via, now, ack, (number, body.len()));
+            self.deferred.packet(packet);
             if elsewhere {
                 self.learn_path(now, index, from);
             }
@@ -178,8 +115,8 @@ impl Engine {
         // nothing stands before has room.
         let has_room = outcome.found_clear || !session.has_to_send();
         let later = outcome.is_nothing() && has_room && !session.tx.is_overdrawn();
-        let unsettled = if later { Unsettled::new(session.via, now, ack) } else { None };
-        if let (None, Some(ack)) = (&unsettled, ack) {
+        let deferred = if later { DeferredPacket::new(session.via, now, ack) } else { None };
+        if let (None, Some(ack)) = (&deferred, ack) {
             outcome.nonsense |= session.acknowledged(now, now, &ack, &mut self.tables).is_err();
         }
         let hostile = session.tx.is_overdrawn();
@@ -187,8 +124,8 @@ impl Engine {
         if elsewhere {
             self.learn_path(now, index, from);
         }
-        if unsettled.is_some() {
-            self.unsettled = unsettled;
+        if let Some(packet) = deferred {
+            self.deferred.packet(packet);
             if has_to_send {
                 self.wake(index);
             }
@@ -313,7 +250,7 @@ impl Engine {
         if buf.len() < PACKET_BYTES_MIN {
             return None;
         }
-        self.count_lone();
+        self.count_deferred();
         if !self.work.is_empty() {
             self.poll_work(now, dma);
         }

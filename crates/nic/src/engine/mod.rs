@@ -5,6 +5,7 @@
 mod activation;
 mod connect;
 mod data;
+mod deferred;
 mod driver;
 mod handshake;
 mod message;
@@ -32,6 +33,7 @@ use crate::stats::Stats;
 use crate::tables::{Tables, Via};
 use crate::time::Time;
 
+use deferred::Deferred;
 use handshake::{Limiter, Slot};
 pub use message::PeerRef;
 
@@ -44,7 +46,7 @@ pub use message::PeerRef;
 /// when something happens. Times handed in never go back.
 ///
 /// A driver in a hurry hands datagrams to [`deposit_datagram`](Engine::deposit_datagram) instead,
-/// and calls [`settle`](Engine::settle) when the answer is out.
+/// and calls [`finish_deferred`](Engine::finish_deferred) when the answer is out.
 pub struct Engine {
     config: Config,
     rng: Rng,
@@ -82,9 +84,7 @@ pub struct Engine {
     free_processes: VecDeque<u32>,
     /// Processes with local operations to be continued.
     work: VecDeque<ProcessId>,
-    unsettled: Option<data::Unsettled>,
-    /// Peer whose next deadline may be missing in the heap.
-    unarmed: Option<u16>,
+    deferred: Deferred,
     now: Time,
 }
 
@@ -171,8 +171,7 @@ impl Engine {
             process_generations: Vec::new(),
             free_processes: VecDeque::new(),
             work: VecDeque::new(),
-            unsettled: None,
-            unarmed: None,
+            deferred: Deferred::default(),
             now,
         }
     }
@@ -223,17 +222,17 @@ impl Engine {
     /// out that nothing was due; `None`: only something from outside can change anything.
     #[inline]
     pub fn poll_timeout(&self) -> Option<Time> {
-        if !self.work.is_empty() || self.unsettled.is_some() {
+        if !self.work.is_empty() || self.deferred.has_packet() {
             return Some(self.now);
         }
-        match (self.next_timer(), self.unarmed_due()) {
+        match (self.next_timer(), self.deferred_due()) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         }
     }
 
     /// Whether [`handle_timeout`](Self::handle_timeout) has more to do than to
-    /// [`settle`](Self::settle).
+    /// [`finish_deferred`](Self::finish_deferred).
     #[inline]
     pub fn is_due(&self, now: Time) -> bool {
         !self.work.is_empty() || self.next_timer().is_some_and(|at| at <= now)

@@ -77,7 +77,7 @@ impl Engine {
                 return None;
             }
         };
-        self.count_lone();
+        self.count_deferred();
         let entry = self.tables.process(process)?;
         let import = command.import();
         let record = entry.imports.get(import.to_u64()).filter(|record| check(record, &command).is_ok())?;

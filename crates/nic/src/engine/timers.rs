@@ -23,7 +23,7 @@ impl Engine {
     /// more often does no harm.
     pub fn handle_timeout(&mut self, now: Time) {
         self.now = now;
-        self.settle();
+        self.finish_deferred();
         while let Some(&Reverse((at, index))) = self.timers.peek() {
             if at > now {
                 break;
@@ -60,19 +60,9 @@ impl Engine {
         }
     }
 
-    /// As [`arm`](Self::arm), but when there is time for it: no deadline is as near as the next
-    /// call of [`settle`](Engine::settle).
-    #[inline]
-    pub(super) fn arm_later(&mut self, index: u16) {
-        match self.unarmed.replace(index) {
-            Some(other) if other != index => self.arm(other),
-            _ => {}
-        }
-    }
-
     /// The next deadline of the peer that is yet to be armed.
-    pub(super) fn unarmed_due(&self) -> Option<Time> {
-        next_due(self.peer(self.unarmed?)?, self.config.peer_timeout, self.config.keepalive)
+    pub(super) fn deferred_due(&self) -> Option<Time> {
+        next_due(self.peer(self.deferred.peer()?)?, self.config.peer_timeout, self.config.keepalive)
     }
 
     pub(super) fn arm_pending(&mut self, now: Time) {

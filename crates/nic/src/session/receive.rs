@@ -52,17 +52,17 @@ impl Session {
     /// next in order. The acknowledgement in it is the caller's, as of [`receive`](Self::receive),
     /// and so is [`count_for_ack`](Self::count_for_ack). `None`: nothing happened.
     #[inline]
-    pub(crate) fn receive_lone(
+    pub(crate) fn receive_single_chunk(
         &mut self,
         body: &[u8],
         tables: &mut Tables,
         dma: &mut dyn Dma,
     ) -> Option<Option<Ack<'static>>> {
-        let next = |lone: &frame::LoneWrite<'_>| lone.seq == self.rx.next && self.rx.held.is_empty();
-        let lone = frame::lone_write(body).filter(next)?;
+        let next = |single: &frame::SingleWrite<'_>| single.seq == self.rx.next && self.rx.held.is_empty();
+        let single = frame::single_write(body).filter(next)?;
         self.rx.next += 1;
-        self.take_write(lone.seq, &lone.head, lone.data, tables, dma);
-        Some(lone.ack)
+        self.take_write(single.seq, &single.head, single.data, tables, dma);
+        Some(single.ack)
     }
 
     /// Takes the opened body of packet `number`, which has not been seen before, but for its

@@ -98,7 +98,7 @@ pub(crate) fn read<'a>(reader: &mut Reader<'a>) -> Option<Frame<'a>> {
 
 /// The body of a packet that is one short send, and perhaps an acknowledgement that tells of no
 /// gap.
-pub(crate) struct LoneWrite<'a> {
+pub(crate) struct SingleWrite<'a> {
     pub(crate) seq: u64,
     pub(crate) head: WriteHead,
     pub(crate) data: &'a [u8],
@@ -107,20 +107,20 @@ pub(crate) struct LoneWrite<'a> {
 
 /// Takes such a body apart, all of it at once. `None`: it is anything else; [`read`] says what.
 #[inline]
-pub(crate) fn lone_write(body: &[u8]) -> Option<LoneWrite<'_>> {
+pub(crate) fn single_write(body: &[u8]) -> Option<SingleWrite<'_>> {
     let (fields, rest) = body.split_first_chunk::<{ SEQ_BYTES + WRITE_BYTES }>()?;
     let flags = fields[10];
     if fields[0] != SEQ || fields[9] != WRITE || flags & !FLAG_ACK_NOW != FLAG_FIRST {
         return None;
     }
     let (data, rest) = rest.split_at_checked(u32_at(fields, 27) as usize)?;
-    let ack = if rest.is_empty() { None } else { Some(lone_ack(rest)?) };
+    let ack = if rest.is_empty() { None } else { Some(single_ack(rest)?) };
     let head = WriteHead::whole(flags & FLAG_ACK_NOW != 0, u64_at(fields, 11), u64_at(fields, 19));
-    Some(LoneWrite { seq: u64_at(fields, 1), head, data, ack })
+    Some(SingleWrite { seq: u64_at(fields, 1), head, data, ack })
 }
 
 #[inline]
-fn lone_ack(bytes: &[u8]) -> Option<Ack<'static>> {
+fn single_ack(bytes: &[u8]) -> Option<Ack<'static>> {
     let fields: &[u8; ACK_BYTES] = bytes.try_into().ok()?;
     let [ACK, .., 0] = fields else { return None };
     let (cumulative, largest) = (u64_at(fields, 1), u64_at(fields, 9));
@@ -201,9 +201,9 @@ mod tests {
         ) {
             let head = WriteHead::whole(ack_now, grant, offset);
             let mut bytes = packet(seq, head, &data, ack);
-            let lone = lone_write(&bytes).expect("it is one");
-            prop_assert_eq!((lone.seq, lone.head, lone.data), (seq, head, &data[..]));
-            prop_assert_eq!(lone.ack.map(|a| (a.cumulative, a.largest, a.delay_us, a.barrier)), ack);
+            let single = single_write(&bytes).expect("it is one");
+            prop_assert_eq!((single.seq, single.head, single.data), (seq, head, &data[..]));
+            prop_assert_eq!(single.ack.map(|a| (a.cumulative, a.largest, a.delay_us, a.barrier)), ack);
             crate::fuzzing::body(&bytes);
             crate::fuzzing::body(&bytes[..cut.min(bytes.len())]);
             let at = at % bytes.len();
@@ -221,15 +221,15 @@ mod tests {
             WriteHead { counter: Some(8), ..whole },
         ];
         for head in others {
-            assert!(lone_write(&packet(1, head, &[1; 8], None)).is_none(), "{head:?}");
+            assert!(single_write(&packet(1, head, &[1; 8], None)).is_none(), "{head:?}");
         }
         let one = packet(1, whole, &[1; 8], Some((1, 1, 1, 1)));
         let mut with_gap = one.clone();
         *with_gap.last_mut().expect("not empty") = 1;
         with_gap.extend([0; ACK_RANGE_BYTES]);
         for other in [&[PING; PING_BYTES][..], &one[one.len() - ACK_BYTES..], &one, &[CLOSE]] {
-            assert!(lone_write(&[&one, other].concat()).is_none());
+            assert!(single_write(&[&one, other].concat()).is_none());
         }
-        assert!(lone_write(&with_gap).is_none());
+        assert!(single_write(&with_gap).is_none());
     }
 }

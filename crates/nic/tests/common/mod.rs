@@ -92,7 +92,7 @@ pub struct World {
     pub lent: u64,
     /// Those of them that were read only when they arrived.
     pub referred: u64,
-    /// What datagrams acknowledge is left unsettled, most often until other things have happened.
+    /// What datagrams acknowledge stays deferred, most often until other things have happened.
     pub late: bool,
 }
 
@@ -379,7 +379,7 @@ impl World {
         for index in 0..self.nodes.len() {
             let now = self.now;
             if self.late && self.happens(300) {
-                self.nodes[index].engine.settle();
+                self.nodes[index].engine.finish_deferred();
             }
             loop {
                 let Node { engine, memory, events, addrs, down } = &mut self.nodes[index];

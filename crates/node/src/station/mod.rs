@@ -391,14 +391,14 @@ impl Station {
     /// anything.
     pub fn step(&mut self, now: Time) -> bool {
         let worked = self.serve(now);
-        worked | self.settle(now)
+        worked | self.finish_deferred(now)
     }
 
     /// Does what [`handle_datagram`](Self::handle_datagram) has left; says whether it led to
     /// anything for a process.
     #[inline]
-    pub(crate) fn settle(&mut self, now: Time) -> bool {
-        if !self.engine.settle() {
+    pub(crate) fn finish_deferred(&mut self, now: Time) -> bool {
+        if !self.engine.finish_deferred() {
             return false;
         }
         self.progress += 1;
