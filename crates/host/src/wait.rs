@@ -116,10 +116,10 @@ impl Waiter {
     }
 
     /// Does this past the command ring, if the node is ours to run and nothing stands before it;
-    /// see [`Stepper::send_now`].
+    /// see [`Stepper::try_send_inline`].
     #[inline]
-    pub fn send_now(&self, what: &Direct<'_>) -> bool {
-        self.stepper.as_ref().is_some_and(|stepper| stepper.send_now(what))
+    pub fn try_send_inline(&self, what: &Direct<'_>) -> bool {
+        self.stepper.as_ref().is_some_and(|stepper| stepper.try_send_inline(what))
     }
 
     /// Waits until `ready` gives something. `block` sleeps until there may be news, at most until

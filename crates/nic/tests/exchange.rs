@@ -42,21 +42,21 @@ fn a_short_send_goes_past_the_queues_while_nothing_stands_before_it() {
         let mut s = setup(4, sealed, 64);
         s.world.settle();
         let to = (s.import, 8);
-        assert!(s.world.send_now(0, s.sender, to, b"at once"));
+        assert!(s.world.try_send_inline(0, s.sender, to, b"at once"));
         s.world.settle();
         assert_eq!(&s.world.bytes(1, s.target)[8..15], b"at once");
         assert_eq!(s.world.nodes[0].engine.stats().sends, 1, "it was acknowledged");
         // What is wrong is left to the queue, where it gets its answer; so is what comes after
         // something queued.
-        assert!(!s.world.send_now(0, s.sender, (s.import, 60), b"too long"));
+        assert!(!s.world.try_send_inline(0, s.sender, (s.import, 60), b"too long"));
         let other = s.world.process(0);
-        assert!(!s.world.send_now(0, other, to, b"not his"));
+        assert!(!s.world.try_send_inline(0, other, to, b"not his"));
         s.world.send(0, s.sender, s.import, 8, b"queued", 7);
-        assert!(!s.world.send_now(0, s.sender, to, b"after"));
+        assert!(!s.world.try_send_inline(0, s.sender, to, b"after"));
         assert_eq!(s.world.completion(0, 7), Ok(6));
         // A datagram that is lost is sent again.
         s.world.faults.loss = 1_000;
-        assert!(s.world.send_now(0, s.sender, to, b"lost"));
+        assert!(s.world.try_send_inline(0, s.sender, to, b"lost"));
         s.world.faults.loss = 0;
         s.world.settle();
         assert_eq!(&s.world.bytes(1, s.target)[8..14], b"losted");
@@ -64,17 +64,17 @@ fn a_short_send_goes_past_the_queues_while_nothing_stands_before_it() {
         // If others follow, they tell that it is missing before a timeout does.
         let timeouts = s.world.nodes[0].engine.stats().timeouts;
         s.world.faults.loss = 1_000;
-        assert!(s.world.send_now(0, s.sender, (s.import, 32), b"missing"));
+        assert!(s.world.try_send_inline(0, s.sender, (s.import, 32), b"missing"));
         s.world.faults.loss = 0;
         for number in 0..6 {
-            assert!(s.world.send_now(0, s.sender, (s.import, 40), &[number]));
+            assert!(s.world.try_send_inline(0, s.sender, (s.import, 40), &[number]));
         }
         s.world.settle();
         assert_eq!(&s.world.bytes(1, s.target)[32..41], b"missing\0\x05");
         assert_eq!(s.world.nodes[0].engine.stats().timeouts, timeouts);
         // Until the window is full.
         let mut number = 0u64;
-        while s.world.send_now(0, s.sender, (s.import, 0), &number.to_le_bytes()) {
+        while s.world.try_send_inline(0, s.sender, (s.import, 0), &number.to_le_bytes()) {
             number += 1;
             assert!(number < 100_000, "the window has no end");
         }
@@ -82,12 +82,12 @@ fn a_short_send_goes_past_the_queues_while_nothing_stands_before_it() {
         s.world.settle();
         assert_eq!(s.world.bytes(1, s.target)[..8], (number - 1).to_le_bytes());
         assert_eq!(s.world.nodes[0].engine.stats().sends, 10 + number);
-        assert!(s.world.send_now(0, s.sender, (s.import, 0), b"room"));
+        assert!(s.world.try_send_inline(0, s.sender, (s.import, 0), b"room"));
         // After the end of the export it is an error like any other.
         let now = s.world.now;
         s.world.nodes[1].engine.unexport(now, s.receiver, s.export).expect("it is there");
         s.world.settle();
-        assert!(!s.world.send_now(0, s.sender, (s.import, 0), b"late"));
+        assert!(!s.world.try_send_inline(0, s.sender, (s.import, 0), b"late"));
     }
 }
 
@@ -198,7 +198,7 @@ fn messages_that_follow_each_other_closely_share_acknowledgements() {
             let (process, import) = if from == 0 { (s.sender, s.import) } else { (s.receiver, answers) };
             let (now, mut buf) = (world.now, [0; 1500]);
             let node = &mut world.nodes[from];
-            let sent = node.engine.send_now(now, process, plain_send(import, 0, b"a word"), &mut buf, |_, _| {});
+            let sent = node.engine.try_send_inline(now, process, plain_send(import, 0, b"a word"), &mut buf, |_, _| {});
             let (at, len) = (node.addrs[0], sent.expect("nothing stands before it").len);
             world.deliver(1 - from, at, &mut buf[..len]);
             sizes[from].push(len);
@@ -232,7 +232,7 @@ fn nobody_can_change_a_bit_of_a_packet_under_way() {
         s.world.settle();
         let (mut whole, node) = (vec![0; 1500], &mut s.world.nodes[0]);
         let send = plain_send(s.import, 0, b"text");
-        let sent = node.engine.send_now(s.world.now, s.sender, send, &mut whole, |_, _| {});
+        let sent = node.engine.try_send_inline(s.world.now, s.sender, send, &mut whole, |_, _| {});
         let (len, from) = (sent.expect("nothing stands before it").len, node.addrs[0]);
         whole.truncate(len);
         for bit in 0..len * 8 {
@@ -255,13 +255,13 @@ fn an_answer_takes_along_the_acknowledgement_of_what_is_not_settled_yet() {
         let (mut buf, send) = ([0; 1500], plain_send(answers, 0, b"answer"));
         let asker = &mut s.world.nodes[0];
         let question = plain_send(s.import, 0, b"question");
-        let sent = asker.engine.send_now(s.world.now, s.sender, question, &mut buf, |_, _| {});
+        let sent = asker.engine.try_send_inline(s.world.now, s.sender, question, &mut buf, |_, _| {});
         let (len, at) = (sent.expect("nothing stands before it").len, asker.addrs[0]);
         s.world.deliver(1, at, &mut buf[..len]);
         let now = s.world.now + after;
         let node = &mut s.world.nodes[1];
         let sent = if at_once {
-            node.engine.send_now(now, s.receiver, send, &mut buf, |_, _| {})
+            node.engine.try_send_inline(now, s.receiver, send, &mut buf, |_, _| {})
         } else {
             node.engine.post(now, s.receiver, send, &mut node.memory).expect("room");
             node.engine.poll_transmit(now, &mut buf, &mut node.memory)
@@ -291,7 +291,7 @@ fn a_send_from_another_address_teaches_a_path_that_answers_unless_it_is_an_old_p
         let [old, new] = [0, 1].map(|_| {
             let (node, mut buf) = (&mut s.world.nodes[0], [0; 1500]);
             let send = plain_send(s.import, 0, b"a word");
-            let sent = node.engine.send_now(s.world.now, s.sender, send, &mut buf, |_, _| {});
+            let sent = node.engine.try_send_inline(s.world.now, s.sender, send, &mut buf, |_, _| {});
             node.engine.finish_deferred();
             buf[..sent.expect("nothing stands before it").len].to_vec()
         });
@@ -311,12 +311,12 @@ fn a_send_from_another_address_teaches_a_path_that_answers_unless_it_is_an_old_p
         assert_eq!(paths(&s.world), [&before[..], &[later]].concat());
         let mut third = [0; 1500];
         let send = plain_send(s.import, 0, b"a word");
-        let sent = s.world.nodes[0].engine.send_now(s.world.now, s.sender, send, &mut third, |_, _| {});
+        let sent = s.world.nodes[0].engine.try_send_inline(s.world.now, s.sender, send, &mut third, |_, _| {});
         s.world.deliver(1, earlier, &mut third[..sent.expect("nothing stands before it").len]);
         s.world.settle();
         assert_eq!(paths(&s.world), [&before[..], &[later, earlier]].concat());
         let mut fourth = [0; 1500];
-        let sent = s.world.nodes[0].engine.send_now(s.world.now, s.sender, send, &mut fourth, |_, _| {});
+        let sent = s.world.nodes[0].engine.try_send_inline(s.world.now, s.sender, send, &mut fourth, |_, _| {});
         s.world.deliver(1, nowhere, &mut fourth[..sent.expect("nothing stands before it").len]);
         s.world.settle();
         assert_eq!(paths(&s.world), [&before[..], &[later, earlier]].concat());

@@ -201,7 +201,7 @@ impl Stepper for CoreStepper {
         self.core.shared.park(Time::from_nanos(until.0));
     }
 
-    fn send_now(&self, what: &Direct<'_>) -> bool {
+    fn try_send_inline(&self, what: &Direct<'_>) -> bool {
         let shared = &*self.core.shared;
         if !shared.owner.is_here() {
             return false;
@@ -212,7 +212,7 @@ impl Stepper for CoreStepper {
         };
         // Who sleeps may have to be woken for what this leads to: that is for a step.
         let asleep = shared.parked.load(Ordering::Relaxed) > 0 || shared.keeper_asleep.load(Ordering::Relaxed);
-        !asleep && runner.send_now(self.connection, what)
+        !asleep && runner.try_send_inline(self.connection, what)
     }
 }
 

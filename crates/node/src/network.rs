@@ -305,7 +305,7 @@ impl<P: Port> Network<P> {
     /// Does this for an attached process at once, as the station allows; says whether it did.
     /// Nothing happens while others wait for room.
     #[inline]
-    pub(crate) fn send_now(
+    pub(crate) fn try_send_inline(
         &mut self,
         station: &mut impl Traffic,
         now: Time,
@@ -321,7 +321,7 @@ impl<P: Port> Network<P> {
         let quickly = |to, datagram: &[u8]| {
             sent = hot.filter(|(hot, _)| *hot == to).map(|(_, port)| send(port, to, datagram, datagram.len()));
         };
-        let transmit = station.send_now(now, from, what, &mut self.buffer[..ROOM], quickly);
+        let transmit = station.try_send_inline(now, from, what, &mut self.buffer[..ROOM], quickly);
         let Some(Transmit { to, len, .. }) = transmit else { return false };
         let run = Run::one(to, 0, len);
         let Some(sent) = sent else {

@@ -197,13 +197,13 @@ impl Runner {
     /// happened. Never twice without a [`step`](Self::step) between, so that whoever only sends
     /// serves his node too.
     #[inline]
-    pub(crate) fn send_now(&mut self, from: ConnectionId, what: &Direct<'_>) -> bool {
+    pub(crate) fn try_send_inline(&mut self, from: ConnectionId, what: &Direct<'_>) -> bool {
         if !self.steps.may_send_inline() || !self.owner.is_here() {
             return false;
         }
         let now = now();
         self.steps.set_time(now);
-        let sent = self.network.send_now(&mut self.station, now, from, what);
+        let sent = self.network.try_send_inline(&mut self.station, now, from, what);
         if sent {
             self.steps.sent_inline();
         }

@@ -224,7 +224,8 @@ impl Cluster {
         let mut buffer = [0; 1500];
         let hurries = self.rng.chance(500);
         let sent = hurries.then(|| {
-            self.call_raw(node, |engine, now, _| engine.send_now(now, pid, command, &mut buffer, |_, _| {})).flatten()
+            self.call_raw(node, |engine, now, _| engine.try_send_inline(now, pid, command, &mut buffer, |_, _| {}))
+                .flatten()
         });
         let sent = sent.flatten();
         let how = if sent.is_some() { "does at once" } else { "posts" };

@@ -66,7 +66,7 @@ impl Shared {
     /// Sends the caller's data: at once, in the descriptor, or by way of staging memory.
     #[inline]
     pub(crate) fn send_engine(&self, offset: u64, data: &[u8], options: SendOptions) -> Result<(), TransferError> {
-        if data.len() <= INLINE_BYTES_MAX && options.is_plain() && self.send_now(offset, data)? {
+        if data.len() <= INLINE_BYTES_MAX && options.is_plain() && self.try_send_inline(offset, data)? {
             return Ok(());
         }
         self.send_posted(offset, data, options)
@@ -99,13 +99,13 @@ impl Shared {
     /// before it; says whether it did. What has come from the node is looked at afterwards:
     /// somebody waits for the data.
     #[inline]
-    fn send_now(&self, offset: u64, data: &[u8]) -> Result<bool, TransferError> {
+    fn try_send_inline(&self, offset: u64, data: &[u8]) -> Result<bool, TransferError> {
         let core = &*self.core;
         if core.usable().is_err() || !core.waiting.waiter.steps() {
             return Ok(false);
         }
         self.trouble.check().map_err(|error| self.op_error(error))?;
-        if !core.waiting.waiter.send_now(&Direct::Send { import: self.id, offset, data }) {
+        if !core.waiting.waiter.try_send_inline(&Direct::Send { import: self.id, offset, data }) {
             return Ok(false);
         }
         self.posted.store(true, Ordering::Relaxed);
@@ -380,7 +380,8 @@ impl Shared {
 
     pub(crate) fn post(&self, command: &RawCommand, inline: &[u8], limit: &Limit<'_>) -> Result<(), TransferError> {
         self.posted.store(true, Ordering::Relaxed);
-        let asked = || self.core.usable().is_ok() && self.core.waiting.waiter.send_now(&Direct::Request(command));
+        let asked =
+            || self.core.usable().is_ok() && self.core.waiting.waiter.try_send_inline(&Direct::Request(command));
         if command.op.is_request() && asked() {
             count(&self.core.counters.requests_direct, 1);
             return Ok(());

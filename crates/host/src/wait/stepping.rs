@@ -36,7 +36,7 @@ pub trait Stepper: Send + Sync {
     }
     /// Does this for this attachment now, past the command ring, if nothing stands before it.
     /// False: nothing happened; post it.
-    fn send_now(&self, _what: &Direct<'_>) -> bool {
+    fn try_send_inline(&self, _what: &Direct<'_>) -> bool {
         false
     }
     /// Sleeps until there may be something to do, at most until `until`. A simulator moves its

@@ -59,7 +59,7 @@ impl Engine {
     /// `send` is given the datagram as soon as it is written: what the engine must remember of it,
     /// it enters while the datagram is under way.
     #[inline]
-    pub fn send_now(
+    pub fn try_send_inline(
         &mut self,
         now: Time,
         process: ProcessId,

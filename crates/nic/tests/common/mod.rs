@@ -251,14 +251,14 @@ impl World {
     pub fn do_now(&mut self, node: usize, process: ProcessId, command: Command<'_>) -> bool {
         let (now, mut buf) = (self.now, [0; 1500]);
         let Node { engine, addrs, .. } = &mut self.nodes[node];
-        let Some(sent) = engine.send_now(now, process, command, &mut buf, |_, _| {}) else { return false };
+        let Some(sent) = engine.try_send_inline(now, process, command, &mut buf, |_, _| {}) else { return false };
         let from = *addrs.iter().find(|from| same_network(from, &sent.to)).unwrap_or(&addrs[0]);
         self.carry(from, sent.to, &buf[..sent.len], 0..0, None);
         true
     }
 
     /// Sends short data past the queues, if the engine lets it.
-    pub fn send_now(
+    pub fn try_send_inline(
         &mut self,
         node: usize,
         process: ProcessId,

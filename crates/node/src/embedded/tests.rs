@@ -268,47 +268,48 @@ fn a_short_send_goes_past_the_ring_only_if_nothing_stands_before_it() {
     let attachment = b.attach().unwrap();
     let (waiter, shared) = (attachment.waiter(), &b.0.shared);
     let (owner, memory, mut importer, import) = joined_by(&a, attachment);
-    let send_now = |value: u64| waiter.send_now(&Direct::Send { import, offset: 0, data: &value.to_le_bytes() });
+    let try_send_inline =
+        |value: u64| waiter.try_send_inline(&Direct::Send { import, offset: 0, data: &value.to_le_bytes() });
     // Both nodes are stepped until this one has acknowledged what the import took.
-    let sends = |value: u64| wait(&|| (owner.pump(), _ = waiter.step()).0, || send_now(value).then_some(()));
+    let sends = |value: u64| wait(&|| (owner.pump(), _ = waiter.step()).0, || try_send_inline(value).then_some(()));
     let arrives = |value: u64| {
         wait(&|| (owner.pump(), _ = waiter.step()).0, || {
             (memory.region.word(0).unwrap().load(Ordering::SeqCst) == value).then_some(())
         });
     };
     sends(1);
-    assert!(!send_now(2), "not twice without a step, which serves the node");
+    assert!(!try_send_inline(2), "not twice without a step, which serves the node");
     arrives(1);
     sends(2);
     arrives(2);
     let mut command = RawCommand::new(Op::Send, import);
     command.flags = flags::INLINE;
     importer.post(&command, &3u64.to_le_bytes());
-    assert!(!send_now(4), "the ring holds what was sent before");
+    assert!(!try_send_inline(4), "the ring holds what was sent before");
     arrives(3);
     waiter.step();
     let other = b.attach().unwrap();
     assert!(
-        !other.waiter().send_now(&Direct::Send { import, offset: 0, data: &[4; 8] }),
+        !other.waiter().try_send_inline(&Direct::Send { import, offset: 0, data: &[4; 8] }),
         "no process is attached there"
     );
     for asleep in [true, false] {
         waiter.step();
         shared.parked.store(usize::from(asleep), Ordering::SeqCst);
-        assert_eq!(send_now(5), !asleep, "whoever sleeps is woken by a step");
+        assert_eq!(try_send_inline(5), !asleep, "whoever sleeps is woken by a step");
     }
     arrives(5);
     for asleep in [true, false] {
         waiter.step();
         shared.keeper_asleep.store(asleep, Ordering::SeqCst);
-        assert_eq!(send_now(6), !asleep, "the keeper sleeps without this send's timer");
+        assert_eq!(try_send_inline(6), !asleep, "the keeper sleeps without this send's timer");
     }
     arrives(6);
     // So does a request, with the checks of the ring.
     let mut command = RawCommand::new(Op::FetchAdd, import);
     (command.counter, command.cookie, command.flags) = (4, 9, flags::COMPLETE);
     waiter.step();
-    assert!(waiter.send_now(&Direct::Request(&command)));
+    assert!(waiter.try_send_inline(&Direct::Request(&command)));
     arrives(10);
     let completes = |importer: &mut Raw, cookie: u64, value: u64| {
         let completion = wait(&|| (owner.pump(), _ = waiter.step()).0, || importer.try_completion());
@@ -318,9 +319,9 @@ fn a_short_send_goes_past_the_ring_only_if_nothing_stands_before_it() {
     waiter.step();
     let mut nowhere = RawCommand::new(Op::Fetch, import);
     (nowhere.len, nowhere.region, nowhere.flags) = (8, 77, flags::COMPLETE);
-    assert!(!waiter.send_now(&Direct::Request(&nowhere)), "there is no such region");
+    assert!(!waiter.try_send_inline(&Direct::Request(&nowhere)), "there is no such region");
     command.op = Op::Send;
-    assert!(!waiter.send_now(&Direct::Request(&command)), "its data is not here");
+    assert!(!waiter.try_send_inline(&Direct::Request(&command)), "its data is not here");
     // Pinned pages that it fetches into stay until it is answered.
     let own = importer.register(4096);
     let pages = PageRun { page: 0x7_f000, count: 1 };
@@ -330,7 +331,7 @@ fn a_short_send_goes_past_the_ring_only_if_nothing_stands_before_it() {
     (fetch.region, fetch.region_offset, fetch.len) = (ADDRESSES, 0x7_f000 << 12, 8);
     (fetch.cookie, fetch.flags) = (10, flags::COMPLETE);
     waiter.step();
-    assert!(waiter.send_now(&Direct::Request(&fetch)));
+    assert!(waiter.try_send_inline(&Direct::Request(&fetch)));
     assert_eq!(shared.lock().station.ranges_in_use(), 1);
     completes(&mut importer, 10, 8);
     assert_eq!(own.region.word(0).unwrap().load(Ordering::SeqCst), 10);
@@ -357,7 +358,7 @@ fn polls_of_a_node_are_short_after_a_thread_was_turned_away() {
     let stepper = CoreStepper { core: node.0.clone(), connection };
     let send = Direct::Send { import: 0, offset: 0, data: b"a word" };
     let ways: [(&str, &dyn Fn() -> bool); 2] =
-        [("a step", &|| stepper.step()), ("a send", &|| stepper.send_now(&send))];
+        [("a step", &|| stepper.step()), ("a send", &|| stepper.try_send_inline(&send))];
     for (what, way) in ways {
         assert_eq!(shared.contention.polls(7), 7 * EXCLUSIVE_POLL_FACTOR);
         let held = shared.lock();

@@ -133,7 +133,7 @@ impl Port for UdpPort {
 pub(crate) trait Traffic {
     fn handle_datagram(&mut self, now: Time, from: SocketAddr, datagram: &mut [u8]);
     fn poll_transmit_lending(&mut self, now: Time, buf: &mut [u8]) -> Option<(Transmit, Option<Lent>)>;
-    fn send_now(
+    fn try_send_inline(
         &mut self,
         now: Time,
         from: ConnectionId,
@@ -159,7 +159,7 @@ impl Traffic for Station {
     }
 
     #[inline]
-    fn send_now(
+    fn try_send_inline(
         &mut self,
         now: Time,
         from: ConnectionId,
@@ -167,7 +167,7 @@ impl Traffic for Station {
         buf: &mut [u8],
         send: impl FnOnce(SocketAddr, &[u8]),
     ) -> Option<Transmit> {
-        Station::send_now(self, now, from, what, buf, send)
+        Station::try_send_inline(self, now, from, what, buf, send)
     }
 
     fn lent_region(&self, lent: &Lent) -> Option<&Region> {

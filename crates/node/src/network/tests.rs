@@ -68,7 +68,7 @@ impl World {
 
     fn send_inline(&mut self) -> bool {
         let (from, what) = (ConnectionId { index: 0, number: 0 }, Direct::Send { import: 0, offset: 0, data: b"" });
-        self.network.send_now(&mut self.engine, self.now, from, &what)
+        self.network.try_send_inline(&mut self.engine, self.now, from, &what)
     }
 
     fn counter(&self, name: &str) -> u64 {

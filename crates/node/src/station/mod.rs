@@ -60,11 +60,8 @@ use std::time::Duration;
 use vmmc_host::area;
 use vmmc_host::channel::{ChannelError, Listener};
 use vmmc_host::control::{LAUNCH_PREFIX, Moved, NodeEvent, Refusal, RefusalCode};
-use vmmc_host::wait::Direct;
 use vmmc_host::{Channel, Nanos, Region};
-use vmmc_nic::{
-    Ciphers, ClusterKey, Command, Config, Engine, ImportId, Lent, NodeName, PeerTableFull, Source, Time, Transmit,
-};
+use vmmc_nic::{Ciphers, ClusterKey, Config, Engine, Lent, NodeName, PeerTableFull, Time, Transmit};
 
 /// Settings of a station.
 #[derive(Clone, Debug)]
@@ -496,35 +493,6 @@ impl Station {
     #[inline]
     pub(crate) fn poll_transmit_lending(&mut self, now: Time, buf: &mut [u8]) -> Option<(Transmit, Option<Lent>)> {
         self.engine.poll_transmit_lending(now, buf, &mut self.memory, true)
-    }
-
-    /// Does this for an attached process at once: `send` is given the datagram, written to the
-    /// start of `buf`. None: nothing happened, since something of the process or of the engine
-    /// stands before it, or it is refused; then it is to be posted.
-    #[inline]
-    pub(crate) fn send_now(
-        &mut self,
-        now: Time,
-        from: ConnectionId,
-        what: &Direct<'_>,
-        buf: &mut [u8],
-        send: impl FnOnce(SocketAddr, &[u8]),
-    ) -> Option<Transmit> {
-        let connection = self.connections.get_mut(from.index)?.as_mut().filter(|c| c.number == from.number)?;
-        let process = connection.process.as_mut().filter(|process| process.may_pass_ring())?;
-        let transmit = match *what {
-            Direct::Send { import, offset, data } => {
-                let source = Source::Inline(data);
-                let (number, import) = (import, ImportId::from_u64(import));
-                let plain = Command::Send { import, offset, source, notify: None, counter: None, completion: None };
-                let transmit = self.engine.send_now(now, process.id, plain, buf, send)?;
-                process.count(number, Some(data.len() as u64), None);
-                transmit
-            }
-            Direct::Request(raw) => rings::ask_now(process, &mut self.engine, &mut self.memory, now, raw, buf, send)?,
-        };
-        self.counters.commands += 1;
-        Some(transmit)
     }
 
     /// Whether the engine has something to tell or to send.

@@ -3,16 +3,17 @@
 //! Invariant: every field is a claim. Ranges in the process's own memory are checked here,
 //! everything about the import by the engine; what makes no sense fails for that process alone.
 
-use super::Station;
 use super::connection::Process;
 use super::memory::Memory;
 use super::translation::{ADDRESS_SPACE, Table};
 use super::waits::Mark;
+use super::{ConnectionId, Station};
 use crate::limits::{RING_BATCH, RING_QUIET_EVERY, RING_WORK_PAGES, RING_WORK_RANGES, RINGS_FEW};
 use std::net::SocketAddr;
 use vmmc_host::abi::{ADDRESSES, Completion, Op, RANGE_BYTES, RawCommand, flags};
 use vmmc_host::limits::INLINE_BYTES_MAX;
 use vmmc_host::region::PAGE_BYTES;
+use vmmc_host::wait::Direct;
 use vmmc_nic::limits::GATHER_RANGES_MAX;
 use vmmc_nic::{
     AtomicOp, ByteRange, Command, Cookie, Dma, Engine, ImportId, OpError, ProcessId, RegionId, RegionRef, Source, Time,
@@ -36,6 +37,46 @@ impl Station {
         self.mark.clear();
         self.counters.commands += taken as u64;
         taken > 0
+    }
+
+    /// Does this for an attached process at once, as if it were the next command of its ring:
+    /// `send` is given the datagram, written to the start of `buf`. None: nothing happened, since
+    /// something of the process or of the engine stands before it, or it is refused; then it is to
+    /// be posted.
+    #[inline]
+    pub(crate) fn try_send_inline(
+        &mut self,
+        now: Time,
+        from: ConnectionId,
+        what: &Direct<'_>,
+        buf: &mut [u8],
+        send: impl FnOnce(SocketAddr, &[u8]),
+    ) -> Option<Transmit> {
+        let connection = self.connections.get_mut(from.index)?.as_mut().filter(|c| c.number == from.number)?;
+        let process = connection.process.as_mut().filter(|process| process.may_pass_ring())?;
+        // Requests have none.
+        let mut ranges = Vec::new();
+        let command = match *what {
+            Direct::Send { import, offset, data } => Command::Send {
+                import: ImportId::from_u64(import),
+                offset,
+                source: Source::Inline(data),
+                notify: None,
+                counter: None,
+                completion: None,
+            },
+            Direct::Request(raw) if raw.op.is_request() => {
+                command(raw, &[0; INLINE_BYTES_MAX], &mut ranges, process.id, &mut self.memory).ok()?
+            }
+            Direct::Request(_) => return None,
+        };
+        let transmit = self.engine.try_send_inline(now, process.id, command, buf, send)?;
+        match *what {
+            Direct::Send { import, data, .. } => process.count(import, Some(data.len() as u64), None),
+            Direct::Request(raw) => hold(process, raw),
+        }
+        self.counters.commands += 1;
+        Some(transmit)
     }
 }
 
@@ -98,27 +139,6 @@ fn walked_pages(raw: &RawCommand, process: ProcessId, memory: &Memory) -> u64 {
 fn walked_ranges(raw: &RawCommand) -> u64 {
     let walked = raw.op == Op::GatherSend && raw.count as usize <= GATHER_RANGES_MAX;
     if walked { raw.count.into() } else { 0 }
-}
-
-/// As a command of the ring that is the next to be taken, whose datagram is sent at once. None:
-/// nothing happened.
-pub(super) fn ask_now(
-    process: &mut Process,
-    engine: &mut Engine,
-    memory: &mut Memory,
-    now: Time,
-    raw: &RawCommand,
-    buf: &mut [u8],
-    send: impl FnOnce(SocketAddr, &[u8]),
-) -> Option<Transmit> {
-    if !raw.op.is_request() {
-        return None;
-    }
-    let mut ranges = Vec::new();
-    let command = command(raw, &[0; INLINE_BYTES_MAX], &mut ranges, process.id, memory).ok()?;
-    let transmit = engine.send_now(now, process.id, command, buf, send)?;
-    hold(process, raw);
-    Some(transmit)
 }
 
 #[cfg(test)]

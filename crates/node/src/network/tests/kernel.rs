@@ -37,6 +37,9 @@ pub(super) struct Out {
     pub(super) bytes: Vec<u8>,
 }
 
+/// Datagrams that come together, each from somewhere.
+pub(super) type Burst = Vec<(SocketAddr, Vec<u8>)>;
+
 /// What the kernel of this thread does, and has done.
 pub(super) struct Kernel {
     /// Answers to the next sends of whatever kind.
@@ -46,7 +49,7 @@ pub(super) struct Kernel {
     /// Sends that were asked for, refused ones too: datagrams of each.
     pub(super) sends: Vec<usize>,
     /// What comes to each socket: one entry for each receive.
-    pub(super) coming: Vec<VecDeque<Result<Vec<(SocketAddr, Vec<u8>)>, Errno>>>,
+    pub(super) coming: Vec<VecDeque<Result<Burst, Errno>>>,
     /// How many receives each receive asked for.
     pub(super) asked: Vec<usize>,
     pub(super) payload_bytes: usize,
@@ -303,7 +306,7 @@ impl Traffic for Engine {
         Some((Transmit { to, len: rest.len(), to_stranger }, Some(lent)))
     }
 
-    fn send_now(
+    fn try_send_inline(
         &mut self,
         _: Time,
         _: ConnectionId,
