@@ -35,6 +35,12 @@ pub enum Op {
     Swap,
     /// Completes when everything sent before through this import's node is in memory there.
     Flush,
+    /// Posts a redirection: what comes to `len` bytes at `offset` of the export whose id stands in
+    /// `import` goes to the region, and not to the export. See [`COOKIE_REDIRECT`].
+    Redirect,
+    /// Withdraws the redirection of the export whose id stands in `import` that begins at `offset`
+    /// and was posted with the cookie in `counter`. What comes later goes to the export again.
+    CancelRedirect,
     /// Not an operation.
     Unknown,
 }
@@ -50,6 +56,12 @@ impl Op {
     #[inline]
     pub fn is_request(self) -> bool {
         matches!(self, Op::Fetch | Op::FetchAdd | Op::CompareSwap | Op::Swap)
+    }
+
+    /// Whether it concerns an export of the process itself.
+    #[inline]
+    pub fn is_redirection(self) -> bool {
+        matches!(self, Op::Redirect | Op::CancelRedirect)
     }
 }
 
@@ -202,6 +214,8 @@ fn op_code(op: Op) -> u64 {
         Op::Flush => 6,
         Op::GatherSend => 7,
         Op::Append => 8,
+        Op::Redirect => 16,
+        Op::CancelRedirect => 17,
         Op::Unknown => 0,
     }
 }
@@ -216,6 +230,8 @@ fn op_from_code(code: u64) -> Op {
         6 => Op::Flush,
         7 => Op::GatherSend,
         8 => Op::Append,
+        16 => Op::Redirect,
+        17 => Op::CancelRedirect,
         _ => Op::Unknown,
     }
 }
@@ -234,7 +250,9 @@ pub struct Completion {
     pub args: [u64; 3],
 }
 
-/// Cookies with this bit belong to redirections: the completion says that all bytes have come.
+/// A redirection is answered twice. First, with the cookie of its command: it is posted, `value`
+/// bytes that had arrived before have been copied; or `status` and `args` say why it is not (codes
+/// of the engine's `RedirectError`). Then, with this bit beside the cookie, [`RedirectDone`].
 pub const COOKIE_REDIRECT: u64 = 1 << 63;
 /// Cookie of a completion that tells the failure of a posted send (one without
 /// [`flags::COMPLETE`]): `value` is the id of the import it went through, `status` and `args` say
@@ -263,6 +281,43 @@ impl Completion {
         let completion = Completion { cookie: full.word(1), status: full.word(2) as u16, value: full.word(3), args };
         full.done();
         Some(completion)
+    }
+}
+
+/// What is told of a redirection once all of its bytes have come: the parts that were copied because
+/// they had come before, one completion for each, and then the end. The rest came straight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RedirectDone {
+    /// These bytes were copied.
+    Copied {
+        /// First byte, in the export.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+    },
+    /// That is all.
+    Whole {
+        /// Bytes of the redirection.
+        len: u64,
+    },
+}
+
+impl RedirectDone {
+    /// As a completion; `cookie` is that of the command.
+    pub fn completion(self, cookie: u64) -> Completion {
+        let cookie = cookie | COOKIE_REDIRECT;
+        match self {
+            RedirectDone::Copied { offset, len } => Completion { cookie, value: len, args: [1, offset, 0], status: 0 },
+            RedirectDone::Whole { len } => Completion { cookie, value: len, args: [0; 3], status: 0 },
+        }
+    }
+
+    /// The inverse, of a completion whose cookie has [`COOKIE_REDIRECT`].
+    pub fn of(completion: &Completion) -> RedirectDone {
+        match completion.args {
+            [1, offset, _] => RedirectDone::Copied { offset, len: completion.value },
+            _ => RedirectDone::Whole { len: completion.value },
+        }
     }
 }
 

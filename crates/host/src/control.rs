@@ -145,31 +145,24 @@ pub enum Call {
         /// Id from [`Grant::import`].
         import: u64,
     },
-    /// Posts another destination for data that comes to part of a redirectable export. Answer:
-    /// [`Answer::Redirected`].
-    Redirect {
+    /// What has happened so far to a redirection that was posted through the command ring. Answer:
+    /// [`Answer::Redirection`].
+    RedirectReport {
         /// The export.
         export: u64,
         /// First byte of the range in the export.
         offset: u64,
-        /// Bytes.
-        len: u64,
-        /// Destination region.
-        region: u32,
-        /// Destination offset.
-        region_offset: u64,
-        /// Returned in the completion ring when all bytes have come.
+        /// Cookie of the command.
         cookie: u64,
-    },
-    /// What has happened so far to a redirection. Answer: [`Answer::Redirection`].
-    RedirectReport {
-        /// Id from [`Answer::Redirected`].
-        redirect: u64,
     },
     /// Ends a redirection early. Answer: [`Answer::Redirection`].
     CancelRedirect {
-        /// Id from [`Answer::Redirected`].
-        redirect: u64,
+        /// The export.
+        export: u64,
+        /// First byte of the range in the export.
+        offset: u64,
+        /// Cookie of the command.
+        cookie: u64,
     },
     /// The receiver has used the data in this range of a redirectable export; the next arrival
     /// counts as new.
@@ -313,13 +306,6 @@ pub enum Answer {
     /// exporter, bell of the exporter, wake sender of the exporter, and, with [`Grant::pair`], the
     /// notification ring.
     Imported(Grant),
-    /// The redirection exists.
-    Redirected {
-        /// Id.
-        redirect: u64,
-        /// What has already happened.
-        report: Redirection,
-    },
     /// State of a redirection.
     Redirection(Redirection),
     /// Round trip time.

@@ -538,23 +538,113 @@ pub enum RedirectError {
         size: u64,
     },
     /// Part of the range is redirected already.
-    #[error("the range overlaps redirection {other}; cancel that first")]
+    #[error("the range overlaps the redirection of bytes {start}..{end}; cancel that first")]
     Overlap {
-        /// Which.
-        other: crate::ids::RedirectId,
+        /// First byte of the other one.
+        start: u64,
+        /// First byte after it.
+        end: u64,
     },
-    /// Too many.
+    /// Too many of one export.
     #[error("{max} redirections are posted on this export already; wait for one or cancel one")]
     TableFull {
         /// The bound.
         max: u64,
     },
-    /// No such redirection.
-    #[error("redirection {redirect} does not exist; it is complete or was cancelled")]
-    NoSuchRedirect {
-        /// Which.
-        redirect: crate::ids::RedirectId,
+    /// Too many of one process.
+    #[error("{max} redirections of this process are posted already; wait for one or cancel one")]
+    ProcessFull {
+        /// The bound.
+        max: u64,
     },
+    /// What has arrived there is in too many pieces.
+    #[error("what has arrived is in {max} pieces already; consume or redirect more of it at once")]
+    TooFragmented {
+        /// The bound.
+        max: u64,
+    },
+    /// The destination does not lie in its region, or that does not exist. Told by drivers.
+    #[error("{len} bytes at offset {offset} are not inside the {size}-byte region that they are redirected to")]
+    NoSuchPlace {
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+        /// Bytes of the region; 0 if there is none.
+        size: u64,
+    },
+    /// The user has its share. Told by drivers.
+    #[error(
+        "this user holds {own} of the {max} redirections of its node, its share while {free} are free for others; cancel some"
+    )]
+    Share {
+        /// What the user has.
+        own: u64,
+        /// The bound.
+        max: u64,
+        /// What nobody has.
+        free: u64,
+    },
+    /// No such redirection.
+    #[error("no redirection that begins at byte {offset} of the export is posted; it is complete or was cancelled")]
+    NoSuchRedirect {
+        /// First byte.
+        offset: u64,
+    },
+}
+
+impl RedirectError {
+    /// Stable number, none of [`OpError::code`].
+    pub fn code(&self) -> u16 {
+        match self {
+            RedirectError::NoSuchExport { .. } => 101,
+            RedirectError::NotRedirectable { .. } => 102,
+            RedirectError::OutOfBounds { .. } => 103,
+            RedirectError::Overlap { .. } => 104,
+            RedirectError::TableFull { .. } => 105,
+            RedirectError::ProcessFull { .. } => 106,
+            RedirectError::TooFragmented { .. } => 107,
+            RedirectError::NoSuchPlace { .. } => 108,
+            RedirectError::Share { .. } => 109,
+            RedirectError::NoSuchRedirect { .. } => 110,
+        }
+    }
+
+    /// Arguments of the message.
+    pub fn args(&self) -> ErrorArgs {
+        match *self {
+            RedirectError::NoSuchExport { export } | RedirectError::NotRedirectable { export } => {
+                [export.to_u64(), 0, 0]
+            }
+            RedirectError::OutOfBounds { offset, len, size } | RedirectError::NoSuchPlace { offset, len, size } => {
+                [offset, len, size]
+            }
+            RedirectError::Overlap { start, end } => [start, end, 0],
+            RedirectError::TableFull { max }
+            | RedirectError::ProcessFull { max }
+            | RedirectError::TooFragmented { max } => [max, 0, 0],
+            RedirectError::Share { own, max, free } => [own, max, free],
+            RedirectError::NoSuchRedirect { offset } => [offset, 0, 0],
+        }
+    }
+
+    /// The inverse; `None` for what this release does not know.
+    pub fn from_code(code: u16, [a, b, c]: ErrorArgs) -> Option<RedirectError> {
+        let export = crate::ids::ExportId::from_u64(a);
+        Some(match code {
+            101 => RedirectError::NoSuchExport { export },
+            102 => RedirectError::NotRedirectable { export },
+            103 => RedirectError::OutOfBounds { offset: a, len: b, size: c },
+            104 => RedirectError::Overlap { start: a, end: b },
+            105 => RedirectError::TableFull { max: a },
+            106 => RedirectError::ProcessFull { max: a },
+            107 => RedirectError::TooFragmented { max: a },
+            108 => RedirectError::NoSuchPlace { offset: a, len: b, size: c },
+            109 => RedirectError::Share { own: a, max: b, free: c },
+            110 => RedirectError::NoSuchRedirect { offset: a },
+            _ => return None,
+        })
+    }
 }
 
 /// The command was not taken; offer it again after some completions.
@@ -599,6 +689,17 @@ pub enum PeerDownReason {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn errors_of_redirections_survive_the_ring_and_are_told_from_others() {
+        let all: Vec<RedirectError> =
+            (0..=u16::MAX).filter_map(|code| RedirectError::from_code(code, [3, 2, 9])).collect();
+        assert_eq!(all.len(), 10);
+        for error in all {
+            assert_eq!(RedirectError::from_code(error.code(), error.args()), Some(error));
+            assert_eq!(OpError::from_code(error.code(), [3, 2, 9]), None, "{error}");
+        }
+    }
 
     #[test]
     fn operation_errors_survive_the_wire() {

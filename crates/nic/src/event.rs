@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::error::{ImportError, OpError, PeerDownReason};
-use crate::ids::{Cookie, ExportId, ImportId, NodeName, ProcessId, RedirectId};
+use crate::ids::{Cookie, ExportId, ImportId, NodeName, ProcessId};
 use crate::rights::ImportGrant;
 
 /// Who sent: a process of this node or of another one, through one of its imports. No two processes
@@ -91,10 +91,10 @@ pub enum Event {
     RedirectDone {
         /// Owner.
         process: ProcessId,
+        /// Whose bytes.
+        export: ExportId,
         /// Its cookie.
         cookie: Cookie,
-        /// Which.
-        redirect: RedirectId,
         /// Which part went how.
         report: RedirectReport,
     },

@@ -106,10 +106,6 @@ slot_id! {
     /// A proxy receive buffer: an import of one process.
     ImportId
 }
-slot_id! {
-    /// A posted transfer redirection.
-    RedirectId
-}
 
 /// A number chosen by the caller and returned with the answer.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

@@ -20,6 +20,7 @@ impl IntervalSet {
     }
 
     /// Sum of the lengths.
+    #[cfg(test)]
     pub(crate) fn total(&self) -> u64 {
         self.ranges.iter().map(|range| range.len()).sum()
     }
@@ -69,15 +70,47 @@ impl IntervalSet {
         self.ranges.splice(first..after, kept);
     }
 
+    /// By how many the number of ranges changes if `[start, end)` is inserted.
+    pub(crate) fn growth_with(&self, start: u64, end: u64) -> isize {
+        if start >= end {
+            return 0;
+        }
+        let first = self.ranges.partition_point(|range| range.end < start);
+        let after = self.ranges.partition_point(|range| range.start <= end);
+        1 - after.saturating_sub(first) as isize
+    }
+
+    /// By how many the number of ranges changes if `[start, end)` is removed.
+    pub(crate) fn growth_without(&self, start: u64, end: u64) -> isize {
+        let touched = self.touching(start, end);
+        let (Some(first), Some(last)) = (touched.first(), touched.last()) else { return 0 };
+        isize::from(first.start < start) + isize::from(last.end > end) - touched.len() as isize
+    }
+
+    /// How many ranges have bytes in `[start, end)`.
+    pub(crate) fn count_within(&self, start: u64, end: u64) -> usize {
+        self.touching(start, end).len()
+    }
+
+    /// How many bytes of `[start, end)` are in the set.
+    pub(crate) fn bytes_within(&self, start: u64, end: u64) -> u64 {
+        self.touching(start, end).iter().map(|range| range.end.min(end) - range.start.max(start)).sum()
+    }
+
+    /// The ranges that have bytes in `[start, end)`.
+    fn touching(&self, start: u64, end: u64) -> &[ByteRange] {
+        if start >= end {
+            return &[];
+        }
+        let first = self.ranges.partition_point(|range| range.end <= start);
+        let after = self.ranges.partition_point(|range| range.start < end);
+        &self.ranges[first..after]
+    }
+
     /// The parts of `[start, end)` that are in the set.
     pub(crate) fn within(&self, start: u64, end: u64) -> Vec<ByteRange> {
-        let first = self.ranges.partition_point(|range| range.end <= start);
-        self.ranges[first..]
-            .iter()
-            .take_while(|range| range.start < end)
-            .map(|range| ByteRange { start: range.start.max(start), end: range.end.min(end) })
-            .filter(|range| !range.is_empty())
-            .collect()
+        let within = |range: &ByteRange| ByteRange { start: range.start.max(start), end: range.end.min(end) };
+        self.touching(start, end).iter().map(within).collect()
     }
 
     /// Forgets everything below `bound`.
@@ -112,7 +145,12 @@ mod tests {
                 let end = (start + len).min(256);
                 let room = set.has_room(start, end, set.len().max(1));
                 let before = set.len();
+                let growth = if insert { set.growth_with(start, end) } else { set.growth_without(start, end) };
+                let inside = model[start as usize..end as usize].iter().filter(|&&set| set).count() as u64;
+                prop_assert_eq!(set.bytes_within(start, end), inside);
+                prop_assert_eq!(set.count_within(start, end), set.within(start, end).len());
                 if insert { set.insert(start, end) } else { set.remove(start, end) }
+                prop_assert_eq!(set.len() as isize, before as isize + growth);
                 if insert && room { prop_assert!(set.len() <= before.max(1)); }
                 for slot in &mut model[start as usize..end as usize] { *slot = insert; }
                 prop_assert_eq!(&model_of(&set), &model);

@@ -99,8 +99,9 @@ pub use error::{
     RejectReason, UnexportError, UnimportError,
 };
 pub use event::{ByteRange, Event, PingBy, RedirectReport, Sender};
-pub use ids::{BadNodeName, Cookie, ExportId, ImportId, NodeName, ProcessId, RedirectId, RegionId, RegionRef};
+pub use ids::{BadNodeName, Cookie, ExportId, ImportId, NodeName, ProcessId, RegionId, RegionRef};
 pub use limits::INLINE_BYTES_MAX;
+pub use redirect::{Redirect, RedirectAt};
 pub use rights::{Access, ExportSpec, Exporter, ImportGrant, ImportSpec, ImportTarget, NodeSpec, Owner, Rights};
 pub use ring::{RECORD_HEAD_BYTES, RING_HEAD_BYTES, RING_READ_AT, RING_WRITTEN_AT, RecordHead};
 pub use stats::{ExportInfo, ImportInfo, PathInfo, PeerInfo, PeerState, PeerStats, ProcessInfo, Stats};

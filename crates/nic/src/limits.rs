@@ -97,8 +97,18 @@ pub const LENGTH_BYTES_MAX: u64 = 1 << 40;
 
 /// Ranges remembered per redirectable export; a deposit that needs one more is refused.
 pub const ARRIVED_RANGES_MAX: usize = 1_024;
-/// Redirections posted per export at once.
-pub const REDIRECTS_PER_EXPORT_MAX: usize = 64;
+/// Redirections posted per export at once: receivers post buffers for thousands of messages ahead,
+/// and a packet that fills them all takes less than a millisecond.
+pub const REDIRECTS_PER_EXPORT_MAX: usize = 4_096;
+/// Redirections of one process at once: four full exports, with some 200 bytes each.
+pub const REDIRECTS_PER_PROCESS_MAX: usize = 16_384;
+/// Ranges remembered for all redirections of an export, in 128 KiB: each may be in two pieces. One
+/// alone has [`ARRIVED_RANGES_MAX`] copied and as many redirected ones. A deposit that needs one
+/// more is refused.
+pub const REDIRECTED_RANGES_MAX: usize = 2 * REDIRECTS_PER_EXPORT_MAX;
+/// Redirections that may begin in one local copy step: a quarter of the time that
+/// [`LOCAL_PIECE_BYTES`] take.
+pub const REDIRECTS_PER_PIECE: usize = 256;
 
 /// Memory shorter than this is copied into its packet even if the caller could send it from its
 /// place: a further piece of a message costs the kernel about as much as copying some KiB, and

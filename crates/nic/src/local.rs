@@ -83,7 +83,7 @@ impl LocalOp {
         match self.kind {
             LocalKind::Send { ranges: Some(_), .. } => self.gather_step(process, &target, tables, dma),
             LocalKind::Send { data, len, notify, counter, ranges: None } => {
-                let piece = (len - self.done).min(LOCAL_PIECE_BYTES);
+                let piece = tables.piece(&target, self.offset + self.done, len - self.done);
                 let last = self.done + piece == len;
                 let at = self.offset + self.done;
                 put(process, &target, at, (data, self.done, piece), counter.filter(|_| last), tables, dma)?;
@@ -145,24 +145,23 @@ impl LocalOp {
         };
         let (data, len, notify, counter) = (*data, *len, *notify, *counter);
         let (mut done, mut left) = (self.done, LOCAL_PIECE_BYTES);
-        let mut last_piece = 0;
         for _ in 0..LOCAL_PIECES {
             let (at, run) = ranges.place(done, len);
-            last_piece = run.min(left);
-            let counter = counter.filter(|_| done + last_piece == len);
-            put(process, target, at, (data, done, last_piece), counter, tables, dma)?;
-            (done, left) = (done + last_piece, left - last_piece);
+            let piece = tables.piece(target, at, run.min(left));
+            let counter = counter.filter(|_| done + piece == len);
+            put(process, target, at, (data, done, piece), counter, tables, dma)?;
+            (done, left) = (done + piece, left - piece);
             if done == len || left == 0 {
                 break;
             }
         }
-        let span = ranges.span();
+        let (span, last) = (ranges.span(), ranges.last_len(len));
         self.done = done;
         if done < len {
             return Ok(Progress::More);
         }
         if let Some(word) = notify {
-            let tail = tail(process, data, len, last_piece.min(8), tables, dma);
+            let tail = tail(process, data, len, last.min(8), tables, dma);
             tables.notify(target, self.sender(process), span, tail, word);
         }
         Ok(Progress::Done(len))

@@ -66,6 +66,11 @@ impl Ranges {
         (self.span.start, self.span.len())
     }
 
+    /// Bytes of the last one, of `len` bytes of data.
+    pub(crate) fn last_len(&self, len: u64) -> u64 {
+        self.parts.last().map_or(0, |part| len - part.start)
+    }
+
     /// Where byte `at` of `len` bytes of data goes, and how many bytes from there on belong to the
     /// same range.
     pub(crate) fn place(&self, at: u64, len: u64) -> (u64, u64) {
@@ -91,7 +96,7 @@ mod tests {
         assert_eq!(places, wanted);
         let left: Vec<u64> = [0, 7, 8, 9, 19].iter().map(|at| ranges.place(*at, 20).1).collect();
         assert_eq!(left, [8, 1, 1, 11, 1]);
-        assert_eq!((ranges.span(), ranges.count()), ((8, 40), 3));
+        assert_eq!((ranges.span(), ranges.count(), ranges.last_len(20)), ((8, 40), 3, 11));
     }
 
     #[test]

@@ -2,32 +2,75 @@
 //! buffer, before, during or after the arrival of the data; the sender does not know.
 //!
 //! Invariants: redirections of one export do not overlap; what `arrived` holds lies in the default
-//! buffer and nowhere else. When the arrived ranges would exceed their bound the deposit is
-//! refused: merging them would promise bytes that never came, forgetting some would lose bytes.
+//! buffer and nowhere else. When ranges would exceed their bound the deposit is refused: merging
+//! them would promise bytes that never came, forgetting some would lose bytes. A deposit looks at
+//! the redirections that it touches and at no others, and of those it leaves all but two complete.
+
+use std::collections::BTreeMap;
 
 use crate::error::{OpError, RedirectError};
 use crate::event::{ByteRange, RedirectReport};
-use crate::ids::{Cookie, ExportId, RedirectId, RegionRef};
+use crate::ids::{Cookie, ExportId, RegionId, RegionRef};
 use crate::intervals::IntervalSet;
-use crate::limits::{ARRIVED_RANGES_MAX, REDIRECTS_PER_EXPORT_MAX};
+use crate::limits::{ARRIVED_RANGES_MAX, REDIRECTED_RANGES_MAX, REDIRECTS_PER_EXPORT_MAX};
+
+/// A redirection to post: what comes to part of an export goes somewhere else.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Redirect {
+    /// The export, which is redirectable and of the process that posts.
+    pub export: ExportId,
+    /// First byte in the export.
+    pub offset: u64,
+    /// Bytes, at least one.
+    pub len: u64,
+    /// Region of the process that gets the data.
+    pub to: RegionId,
+    /// Where in that region.
+    pub to_offset: u64,
+    /// Comes back with the event that says that all bytes have come.
+    pub cookie: Cookie,
+}
+
+/// Which redirection: no two that are posted have the same first byte, and the cookie tells it from
+/// others that were posted there before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RedirectAt {
+    /// The export.
+    pub export: ExportId,
+    /// First byte in the export.
+    pub offset: u64,
+    /// The cookie that it was posted with.
+    pub cookie: Cookie,
+}
+
+impl Redirect {
+    /// What it is called once it is posted.
+    pub fn at(&self) -> RedirectAt {
+        RedirectAt { export: self.export, offset: self.offset, cookie: self.cookie }
+    }
+}
 
 /// The redirections of one export.
 #[derive(Default)]
 pub(crate) struct Redirector {
     /// Not consumed and not redirected, in export offsets.
     arrived: IntervalSet,
-    posts: Vec<Post>,
+    /// By first byte.
+    posts: BTreeMap<u64, Post>,
+    /// Ranges in the sets of all posts.
+    ranges: usize,
 }
 
 struct Post {
-    id: RedirectId,
     cookie: Cookie,
-    range: ByteRange,
-    /// `[range.start, open)` is redirected already; what has arrived beyond it is still to be
-    /// copied.
+    end: u64,
+    /// What comes to places before `open` is redirected already; what has arrived beyond it is
+    /// still to be copied.
     open: u64,
     to: RegionRef,
     to_offset: u64,
+    /// Bytes in neither of the sets; those that it does not cover yet are among them.
+    missing: u64,
     copied: IntervalSet,
     redirected: IntervalSet,
 }
@@ -45,113 +88,150 @@ pub(crate) struct Place {
 pub(crate) struct Arrival {
     pub(crate) places: Vec<Place>,
     pub(crate) redirected_bytes: u64,
-    pub(crate) done: Vec<(RedirectId, Cookie, RedirectReport)>,
+    pub(crate) done: Vec<(Cookie, RedirectReport)>,
 }
 
 /// What a redirection that covers more of its range needs.
 pub(crate) struct Advance {
     /// To be copied, from the default buffer.
     pub(crate) places: Vec<Place>,
-    pub(crate) cookie: Cookie,
     /// Once it covers all of it.
     pub(crate) report: Option<RedirectReport>,
 }
 
-/// A redirection to post.
-pub(crate) struct Wanted {
-    pub(crate) id: RedirectId,
-    pub(crate) cookie: Cookie,
-    pub(crate) range: ByteRange,
-    pub(crate) to: RegionRef,
-    pub(crate) to_offset: u64,
+/// Part of arriving data, and the first byte of the redirection that it belongs to.
+struct Part {
+    start: u64,
+    end: u64,
+    post: Option<u64>,
 }
 
 impl Post {
-    fn covered(&self) -> u64 {
-        self.copied.total() + self.redirected.total()
+    /// Where a byte of the export goes; `start` is the first one of the range.
+    fn place(&self, start: u64, from: u64, to: u64) -> Place {
+        Place { start: from, len: to - from, to: self.to, to_offset: self.to_offset + (from - start) }
     }
 
-    fn report(&self) -> RedirectReport {
+    fn ranges(&self) -> usize {
+        self.copied.len() + self.redirected.len()
+    }
+
+    fn is_complete(&self) -> bool {
+        self.missing == 0
+    }
+
+    fn report(&self, start: u64) -> RedirectReport {
         RedirectReport {
-            range: Some(self.range),
+            range: Some(ByteRange { start, end: self.end }),
             copied: self.copied.ranges().to_vec(),
             redirected: self.redirected.ranges().to_vec(),
-            complete: self.covered() == self.range.len(),
+            complete: self.is_complete(),
         }
+    }
+
+    /// By how many ranges its sets would grow if these bytes came; none: one of them would be too
+    /// large.
+    fn growth(&self, from: u64, to: u64) -> Option<isize> {
+        let (less, more) = (self.copied.growth_without(from, to), self.redirected.growth_with(from, to));
+        let fits = |set: &IntervalSet, by: isize| by <= 0 || set.len() < ARRIVED_RANGES_MAX;
+        (fits(&self.copied, less) && fits(&self.redirected, more)).then_some(less + more)
+    }
+
+    /// These bytes came.
+    fn take(&mut self, from: u64, to: u64) {
+        let known = self.copied.bytes_within(from, to) + self.redirected.bytes_within(from, to);
+        self.missing -= to - from - known;
+        // Bytes copied before and sent again now went straight to the new place.
+        self.copied.remove(from, to);
+        self.redirected.insert(from, to);
     }
 }
 
 impl Redirector {
     /// Says where the bytes of `[offset, offset + len)` go and remembers that they came.
     pub(crate) fn arrive(&mut self, offset: u64, len: u64, default: RegionRef, base: u64) -> Result<Arrival, OpError> {
-        let mut arrival = Arrival::default();
-        let mut at = offset;
-        let end = offset + len;
-        while at < end {
-            let (next, post) = self.piece(at, end);
-            match post {
-                Some(index) => {
-                    let post = &self.posts[index];
-                    let to_offset = post.to_offset + (at - post.range.start);
-                    arrival.places.push(Place { start: at, len: next - at, to: post.to, to_offset });
-                }
-                None => {
-                    arrival.places.push(Place { start: at, len: next - at, to: default, to_offset: base + at });
-                }
+        let parts = self.parts(offset, offset + len);
+        self.check_room(&parts)?;
+        let mut arrival = Arrival { places: Vec::with_capacity(parts.len()), ..Arrival::default() };
+        for Part { start, end, post } in parts {
+            let Some(first) = post else {
+                self.arrived.insert(start, end);
+                arrival.places.push(Place { start, len: end - start, to: default, to_offset: base + start });
+                continue;
+            };
+            let post = self.posts.get_mut(&first).expect("it was found there");
+            arrival.places.push(post.place(first, start, end));
+            arrival.redirected_bytes += end - start;
+            let before = post.ranges();
+            post.take(start, end);
+            self.ranges = self.ranges + post.ranges() - before;
+            if post.is_complete() {
+                let (cookie, report) = (post.cookie, post.report(first));
+                arrival.done.push((cookie, report));
+                self.remove(first);
             }
-            at = next;
         }
-        self.remember(offset, end, &mut arrival)?;
         Ok(arrival)
     }
 
-    /// The end of the piece that starts at `at`, and the redirection it belongs to.
-    fn piece(&self, at: u64, end: u64) -> (u64, Option<usize>) {
-        let mut next = end;
-        for (index, post) in self.posts.iter().enumerate() {
-            if post.range.start <= at && at < post.open {
-                return (end.min(post.open), Some(index));
-            }
-            if post.range.start > at {
-                next = next.min(post.range.start);
-            }
+    /// Cuts a range up at the ends of what is redirected.
+    fn parts(&self, start: u64, end: u64) -> Vec<Part> {
+        let mut parts = Vec::new();
+        if start >= end {
+            return parts;
         }
-        (next, None)
-    }
-
-    fn remember(&mut self, start: u64, end: u64, arrival: &mut Arrival) -> Result<(), OpError> {
-        let default: Vec<ByteRange> = {
-            let mut rest = IntervalSet::default();
-            rest.insert(start, end);
-            self.posts.iter().for_each(|post| rest.remove(post.range.start, post.open));
-            rest.ranges().to_vec()
-        };
-        // One piece more than there is room for is refused before anything is copied.
-        let room = ARRIVED_RANGES_MAX + 1 - default.len().clamp(1, ARRIVED_RANGES_MAX);
-        if default.iter().any(|piece| !self.arrived.has_room(piece.start, piece.end, room)) {
-            return Err(OpError::TooFragmented { max: ARRIVED_RANGES_MAX as u64 });
-        }
-        for piece in default {
-            self.arrived.insert(piece.start, piece.end);
-        }
-        for post in &mut self.posts {
-            let (from, to) = (start.max(post.range.start), end.min(post.open));
+        let mut at = start;
+        // The one that begins at or before the range, then those that begin in it.
+        let before = self.posts.range(..=start).next_back();
+        for (&first, post) in before.into_iter().chain(self.posts.range(start + 1..end.max(start + 1))) {
+            let (from, to) = (first.max(at), post.open.min(end));
             if from >= to {
                 continue;
             }
-            arrival.redirected_bytes += to - from;
-            // Bytes copied before and sent again now went straight to the new place.
-            post.copied.remove(from, to);
-            post.redirected.insert(from, to);
-        }
-        self.posts.retain(|post| {
-            let complete = post.covered() == post.range.len();
-            if complete {
-                arrival.done.push((post.id, post.cookie, post.report()));
+            if at < from {
+                parts.push(Part { start: at, end: from, post: None });
             }
-            !complete
-        });
-        Ok(())
+            parts.push(Part { start: from, end: to, post: Some(first) });
+            at = to;
+        }
+        if at < end {
+            parts.push(Part { start: at, end, post: None });
+        }
+        parts
+    }
+
+    /// Whether there is room to remember that these parts came.
+    fn check_room(&self, parts: &[Part]) -> Result<(), OpError> {
+        let full = Err(OpError::TooFragmented { max: ARRIVED_RANGES_MAX as u64 });
+        let home = parts.iter().filter(|part| part.post.is_none());
+        // One piece more than there is room for is refused before anything is copied.
+        let room = ARRIVED_RANGES_MAX + 1 - home.clone().count().clamp(1, ARRIVED_RANGES_MAX);
+        for piece in home {
+            if !self.arrived.has_room(piece.start, piece.end, room) {
+                return full;
+            }
+        }
+        let mut growth = 0;
+        for part in parts {
+            let Some((first, post)) = part.post.and_then(|first| self.posts.get_key_value(&first)) else { continue };
+            if part.start == *first && part.end == post.end {
+                // It is complete and leaves nothing behind.
+                continue;
+            }
+            match post.growth(part.start, part.end) {
+                Some(by) => growth += by,
+                None => return full,
+            }
+        }
+        let fits = growth <= 0 || self.ranges + growth.unsigned_abs() <= REDIRECTED_RANGES_MAX;
+        if fits { Ok(()) } else { Err(OpError::TooFragmented { max: REDIRECTED_RANGES_MAX as u64 }) }
+    }
+
+    /// How much of `[offset, offset + len)` can come at once so that no more than `max` redirections
+    /// begin in it.
+    pub(crate) fn cut(&self, offset: u64, len: u64, max: usize) -> u64 {
+        let next = self.posts.range(offset..offset + len).nth(max);
+        next.map_or(len, |(start, _)| start - offset)
     }
 
     /// Whether `range` can be redirected.
@@ -159,72 +239,85 @@ impl Redirector {
         if self.posts.len() >= REDIRECTS_PER_EXPORT_MAX {
             return Err(RedirectError::TableFull { max: REDIRECTS_PER_EXPORT_MAX as u64 });
         }
-        let overlap = |post: &&Post| post.range.start < range.end && range.start < post.range.end;
-        match self.posts.iter().find(overlap) {
-            Some(post) => Err(RedirectError::Overlap { other: post.id }),
-            None => Ok(()),
+        // The last one that begins before its end: they do not overlap each other.
+        if let Some((&start, post)) = self.posts.range(..range.end).next_back().filter(|(_, p)| p.end > range.start) {
+            return Err(RedirectError::Overlap { start, end: post.end });
         }
+        if self.ranges + self.arrived.count_within(range.start, range.end) > REDIRECTED_RANGES_MAX {
+            return Err(RedirectError::TooFragmented { max: REDIRECTED_RANGES_MAX as u64 });
+        }
+        Ok(())
     }
 
     /// Posts a checked redirection; [`advance`](Self::advance) makes it cover its range.
-    pub(crate) fn post(&mut self, wanted: Wanted) {
-        let Wanted { id, cookie, range, to, to_offset } = wanted;
+    pub(crate) fn post(&mut self, wanted: &Redirect, to: RegionRef) {
         let (copied, redirected) = (IntervalSet::default(), IntervalSet::default());
-        self.posts.push(Post { id, cookie, range, open: range.start, to, to_offset, copied, redirected });
+        let (cookie, open, end) = (wanted.cookie, wanted.offset, wanted.offset + wanted.len);
+        let (to_offset, missing) = (wanted.to_offset, wanted.len);
+        self.posts.insert(open, Post { cookie, end, open, to, to_offset, missing, copied, redirected });
     }
 
     /// Has a redirection cover more of its range, so that up to `bytes` that had arrived are to be
     /// copied. Until it covers a place, what comes there goes to the default buffer, to be copied
     /// later. None: it is unknown.
-    pub(crate) fn advance(&mut self, id: RedirectId, bytes: u64) -> Option<Advance> {
-        let index = self.posts.iter().position(|post| post.id == id)?;
-        let post = &mut self.posts[index];
-        let (from, end) = (post.open, post.range.end);
-        let mut left = bytes;
+    pub(crate) fn advance(&mut self, first: u64, cookie: Cookie, bytes: u64) -> Option<Advance> {
+        let post = self.posts.get_mut(&first).filter(|post| post.cookie == cookie)?;
+        let (from, end) = (post.open, post.end);
+        let (mut left, mut whole) = (bytes, 0);
         post.open = end;
-        for piece in self.arrived.within(from, end) {
+        let mut copies = self.arrived.within(from, end);
+        while let Some(piece) = copies.get_mut(whole) {
             if piece.len() > left {
-                post.open = piece.start + left;
+                piece.end = piece.start + left;
+                post.open = piece.end;
+                copies.truncate(whole + usize::from(left > 0));
                 break;
             }
             left -= piece.len();
+            whole += 1;
         }
-        let copies = self.arrived.within(from, post.open);
         self.arrived.remove(from, post.open);
-        copies.iter().for_each(|piece| post.copied.insert(piece.start, piece.end));
-        let place = |piece: &ByteRange| Place {
-            start: piece.start,
-            len: piece.len(),
-            to: post.to,
-            to_offset: post.to_offset + (piece.start - post.range.start),
-        };
-        let places = copies.iter().map(place).collect();
-        let report = (post.open == end).then(|| post.report());
-        let cookie = post.cookie;
-        if report.as_ref().is_some_and(|report| report.complete) {
-            self.posts.remove(index);
+        let before = post.ranges();
+        for piece in &copies {
+            // None of it is in the sets: it came when this place was not covered yet.
+            post.missing -= piece.len();
+            post.copied.insert(piece.start, piece.end);
         }
-        Some(Advance { places, cookie, report })
+        self.ranges = self.ranges + post.ranges() - before;
+        let places = copies.iter().map(|piece| post.place(first, piece.start, piece.end)).collect();
+        let report = (post.open == end).then(|| post.report(first));
+        if post.is_complete() {
+            self.remove(first);
+        }
+        Some(Advance { places, report })
     }
 
-    pub(crate) fn report(&self, id: RedirectId) -> Option<RedirectReport> {
-        self.posts.iter().find(|post| post.id == id).map(Post::report)
+    pub(crate) fn report(&self, first: u64, cookie: Cookie) -> Option<RedirectReport> {
+        self.posts.get(&first).filter(|post| post.cookie == cookie).map(|post| post.report(first))
     }
 
-    pub(crate) fn cancel(&mut self, id: RedirectId) -> Option<RedirectReport> {
-        let index = self.posts.iter().position(|post| post.id == id)?;
-        Some(self.posts.remove(index).report())
+    pub(crate) fn cancel(&mut self, first: u64, cookie: Cookie) -> Option<RedirectReport> {
+        let report = self.report(first, cookie)?;
+        self.remove(first);
+        Some(report)
+    }
+
+    fn remove(&mut self, first: u64) {
+        if let Some(post) = self.posts.remove(&first) {
+            self.ranges -= post.ranges();
+        }
+    }
+
+    /// How many are posted.
+    pub(crate) fn len(&self) -> usize {
+        self.posts.len()
     }
 
     /// The receiver has taken these bytes from the default buffer.
     pub(crate) fn consume(&mut self, start: u64, end: u64) -> bool {
         // Consuming the middle of a range splits it; at the bound that split has no room.
-        if self.arrived.len() >= ARRIVED_RANGES_MAX {
-            let mut after = self.arrived.clone();
-            after.remove(start, end);
-            if after.len() > ARRIVED_RANGES_MAX {
-                return false;
-            }
+        if self.arrived.len() >= ARRIVED_RANGES_MAX && self.arrived.growth_without(start, end) > 0 {
+            return false;
         }
         self.arrived.remove(start, end);
         true
@@ -235,92 +328,5 @@ impl Redirector {
     }
 }
 
-/// Ids carry the export's slot, where the redirection is found, and a serial number of the engine.
-pub(crate) fn redirect_id(export: ExportId, serial: u32) -> RedirectId {
-    RedirectId { slot: export.slot, generation: serial }
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::ids::{ProcessId, RegionId};
-
-    const DEFAULT: RegionRef = RegionRef { process: ProcessId(0), region: RegionId(0) };
-    const NEW: RegionRef = RegionRef { process: ProcessId(0), region: RegionId(1) };
-
-    fn wanted(start: u64, end: u64) -> Wanted {
-        let id = RedirectId { slot: 0, generation: start as u32 };
-        Wanted { id, cookie: Cookie(1), range: ByteRange { start, end }, to: NEW, to_offset: 1_000 }
-    }
-
-    fn range(start: u64, end: u64) -> ByteRange {
-        ByteRange { start, end }
-    }
-
-    #[test]
-    fn a_redirection_during_arrival_is_split_and_says_so() {
-        let mut redirector = Redirector::default();
-        redirector.arrive(0, 40, DEFAULT, 0).expect("room");
-        redirector.post(wanted(10, 100));
-        let first = redirector.advance(wanted(10, 100).id, 1_000).expect("posted");
-        assert_eq!(first.report.map(|report| (report.copied, report.complete)), Some((vec![range(10, 40)], false)));
-        let arrival = redirector.arrive(40, 80, DEFAULT, 0).expect("room");
-        assert_eq!(arrival.places.len(), 2);
-        assert_eq!((arrival.places[0].to, arrival.places[0].to_offset), (NEW, 1_030));
-        assert_eq!((arrival.places[1].to, arrival.places[1].to_offset), (DEFAULT, 100));
-        let (_, _, report) = &arrival.done[0];
-        assert_eq!(report.copied, [range(10, 40)]);
-        assert_eq!(report.redirected, [range(40, 100)]);
-        assert!(report.complete);
-        assert_eq!(redirector.arrived(), [range(0, 10), range(100, 120)]);
-    }
-
-    #[test]
-    fn what_arrives_while_a_redirection_is_made_is_copied_or_goes_there_and_never_both() {
-        let mut redirector = Redirector::default();
-        redirector.arrive(0, 100, DEFAULT, 0).map(|_| ()).expect("room");
-        redirector.post(wanted(10, 200));
-        let id = wanted(10, 200).id;
-        let step = |redirector: &mut Redirector| {
-            let advance = redirector.advance(id, 50).expect("posted");
-            let places: Vec<_> = advance.places.iter().map(|p| (p.start, p.len, p.to_offset)).collect();
-            (places, advance.report)
-        };
-        assert_eq!(step(&mut redirector), (vec![(10, 50, 1_000)], None));
-        // On both sides of where it has come to.
-        let arrival = redirector.arrive(50, 100, DEFAULT, 0).expect("room");
-        let places: Vec<_> = arrival.places.iter().map(|p| (p.start, p.len, p.to)).collect();
-        assert_eq!(places, [(50, 10, NEW), (60, 90, DEFAULT)]);
-        assert!(redirector.check(range(190, 210)).is_err(), "all of its range is taken");
-        assert_eq!(step(&mut redirector), (vec![(60, 50, 1_050)], None));
-        let (places, report) = step(&mut redirector);
-        let report = report.expect("it covers its range");
-        assert_eq!(places, [(110, 40, 1_100)]);
-        assert_eq!((report.copied, report.redirected), (vec![range(10, 50), range(60, 150)], vec![range(50, 60)]));
-        assert!(!report.complete);
-        let rest = redirector.arrive(150, 50, DEFAULT, 0).expect("room");
-        assert!(rest.places.iter().all(|place| place.to == NEW) && rest.done[0].2.complete);
-        assert_eq!(redirector.arrived(), [range(0, 10)]);
-    }
-
-    #[test]
-    fn overlapping_redirections_are_refused() {
-        let mut redirector = Redirector::default();
-        redirector.post(wanted(10, 20));
-        assert!(matches!(redirector.check(range(19, 30)), Err(RedirectError::Overlap { .. })));
-        assert_eq!(redirector.check(range(20, 30)), Ok(()));
-    }
-
-    #[test]
-    fn a_deposit_that_fragments_too_much_is_refused_and_consuming_makes_room() {
-        let mut redirector = Redirector::default();
-        for at in 0..ARRIVED_RANGES_MAX as u64 {
-            redirector.arrive(at * 2, 1, DEFAULT, 0).map(|_| ()).expect("room");
-        }
-        let one_more = ARRIVED_RANGES_MAX as u64 * 2;
-        assert!(redirector.arrive(one_more, 1, DEFAULT, 0).is_err());
-        assert!(redirector.arrive(1, 1, DEFAULT, 0).is_ok(), "closing a gap needs no room");
-        assert!(redirector.consume(0, 100));
-        assert!(redirector.arrive(one_more, 1, DEFAULT, 0).is_ok());
-    }
-}
+mod tests;

@@ -81,12 +81,6 @@ impl<T> Slab<T> {
         entry.value.as_mut()
     }
 
-    /// Whatever is in `slot` now, with its key.
-    pub(crate) fn in_slot(&self, slot: u32) -> Option<(Key, &T)> {
-        let entry = self.entries.get(slot as usize)?;
-        Some((key_of(slot, entry.generation), entry.value.as_ref()?))
-    }
-
     pub(crate) fn remove(&mut self, key: Key) -> Option<T> {
         let entry = self.entries.get_mut(slot_of(key) as usize)?;
         if entry.generation != (key >> 32) as u32 {

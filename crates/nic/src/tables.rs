@@ -10,7 +10,10 @@ use crate::command::Dma;
 use crate::error::{ImportError, OpError};
 use crate::event::{Event, Sender};
 use crate::ids::{Cookie, ExportId, ImportId, ProcessId, RegionId, RegionRef};
-use crate::limits::{BREAKS_PER_TURN, INLINE_BUFFERS_MAX, INLINE_BYTES_MAX, PROCESSES_MAX, share_allows};
+use crate::limits::{
+    BREAKS_PER_TURN, INLINE_BUFFERS_MAX, INLINE_BYTES_MAX, LOCAL_PIECE_BYTES, PROCESSES_MAX, REDIRECTS_PER_PIECE,
+    share_allows,
+};
 use crate::local::LocalOp;
 use crate::redirect::Redirector;
 use crate::rights::{Access, ImportSpec, ImportTarget, Owner, ROOT, Rights};
@@ -40,6 +43,8 @@ pub(crate) struct Process {
     pub(crate) uid: u32,
     pub(crate) imports: Slab<Import>,
     pub(crate) exports: usize,
+    /// Redirections posted on them.
+    pub(crate) redirects: usize,
     /// Operations posted and not complete.
     pub(crate) outstanding: usize,
     /// Operations within the node that wait for a long copy before them.
@@ -436,10 +441,32 @@ impl Tables {
             data.put(piece.start - offset, piece.len, piece.to, piece.to_offset, dma);
         }
         self.stats.bytes_redirected += pieces.redirected_bytes;
-        for (redirect, cookie, report) in pieces.done {
-            self.events.push_back(Event::RedirectDone { process: owner, cookie, redirect, report });
+        if !pieces.done.is_empty() {
+            self.redirects_ended(owner, pieces.done.len());
+            let export = ExportId::from_u64(target.export);
+            for (cookie, report) in pieces.done {
+                self.events.push_back(Event::RedirectDone { process: owner, export, cookie, report });
+            }
         }
         Ok(())
+    }
+
+    /// So many redirections of a process are complete or withdrawn.
+    pub(crate) fn redirects_ended(&mut self, owner: ProcessId, count: usize) {
+        if let Some(owner) = self.process_mut(owner) {
+            debug_assert!(owner.redirects >= count, "each redirection is counted once");
+            owner.redirects = owner.redirects.saturating_sub(count);
+        }
+    }
+
+    /// Bytes of a copy within the node that are made at once.
+    pub(crate) fn piece(&self, target: &Target, offset: u64, len: u64) -> u64 {
+        let len = len.min(LOCAL_PIECE_BYTES);
+        if !target.redirectable {
+            return len;
+        }
+        let redirector = self.exports.get(target.export).and_then(|export| export.redirector.as_deref());
+        redirector.map_or(len, |redirector| redirector.cut(offset, len, REDIRECTS_PER_PIECE))
     }
 }
 
@@ -627,7 +654,8 @@ mod tests {
         let mut tables = Tables::default();
         let id = ProcessId::new(0, 1);
         let (imports, local) = (Slab::default(), VecDeque::new());
-        tables.processes.push(Some(Process { id, uid: 1, imports, exports: 0, outstanding: 0, local, ranges: 0 }));
+        let process = Process { id, uid: 1, imports, exports: 0, redirects: 0, outstanding: 0, local, ranges: 0 };
+        tables.processes.push(Some(process));
         let count = 3 * BREAKS_PER_TURN;
         let new = || Import {
             export: ExportId { slot: 0, generation: 1 },

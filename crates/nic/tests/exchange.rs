@@ -561,6 +561,11 @@ fn an_import_given_back_still_delivers_what_was_sent() {
     assert!(s.world.nodes[0].engine.unimport(s.world.now, s.sender, s.import).is_err());
 }
 
+/// A redirection of `(offset, len)` of an export to the start of a region.
+fn redirect(export: ExportId, (offset, len): (u64, u64), to: RegionRef, cookie: u64) -> Redirect {
+    Redirect { export, offset, len, to: to.region, to_offset: 0, cookie: Cookie(cookie) }
+}
+
 #[test]
 fn incoming_data_goes_where_the_receiver_redirects_it() {
     let mut world = World::pair(13, true);
@@ -575,15 +580,15 @@ fn incoming_data_goes_where_the_receiver_redirects_it() {
     world.send(0, ours, import, 0, &[1; 200], 1);
     assert!(world.completion(0, 1).is_ok());
     let common::Node { engine, memory: dma, .. } = &mut world.nodes[1];
-    let posted = engine.redirect(now, owner, export, 100, 300, place.region, 0, Cookie(5), dma).expect("posted");
-    let (id, Some(_)) = posted else { panic!("so little is copied at once") };
-    assert!(!engine.redirect_report(owner, id).expect("there").complete);
+    let wanted = redirect(export, (100, 300), place, 5);
+    assert!(engine.redirect(now, owner, wanted, dma).expect("posted").is_some(), "so little is copied at once");
+    assert!(!engine.redirect_report(owner, wanted.at()).expect("there").complete);
     for index in 1..3 {
         world.send(0, ours, import, index * 200, &[index as u8 + 1; 200], 1 + index);
     }
     let done = world.wait_for(1, |event| matches!(event, Event::RedirectDone { .. }));
-    let Event::RedirectDone { report, cookie, redirect, .. } = done else { unreachable!() };
-    assert_eq!((cookie, redirect), (Cookie(5), id));
+    let Event::RedirectDone { report, cookie, export: of, .. } = done else { unreachable!() };
+    assert_eq!((cookie, of), (Cookie(5), export));
     assert_eq!(report.copied, [ByteRange { start: 100, end: 200 }]);
     assert_eq!(report.redirected, [ByteRange { start: 200, end: 400 }]);
     world.settle();
@@ -632,18 +637,98 @@ fn a_redirection_of_much_that_has_arrived_copies_a_piece_at_a_time() {
     assert_eq!(world.completion(0, 1), Ok(len));
     let common::Node { engine, memory: dma, .. } = &mut world.nodes[1];
     let mut counted = Counted(dma, 0);
-    let posted = engine.redirect(now, owner, export, 0, len, place.region, 0, Cookie(5), &mut counted);
-    let (id, mut report) = posted.expect("posted");
+    let wanted = redirect(export, (0, len), place, 5);
+    let mut report = engine.redirect(now, owner, wanted, &mut counted).expect("posted");
     let mut steps = 1;
     while report.is_none() {
         assert!(counted.1 <= steps * limits::LOCAL_PIECE_BYTES, "{} bytes in {steps} steps", counted.1);
-        report = engine.advance_redirect(now, owner, id, &mut counted).expect("there");
+        report = engine.advance_redirect(now, owner, wanted.at(), &mut counted).expect("there");
         steps += 1;
     }
     assert_eq!((steps, counted.1), (5, len));
-    assert!(report.expect("seen").complete && engine.redirect_report(owner, id).is_err());
+    assert!(report.expect("seen").complete && engine.redirect_report(owner, wanted.at()).is_err());
     world.wait_for(1, |event| matches!(event, Event::RedirectDone { .. }));
     assert_eq!(world.bytes(1, place), world.bytes(0, source));
+}
+
+#[test]
+fn redirections_of_others_and_more_than_the_bounds_are_refused() {
+    let mut world = World::pair(19, false);
+    let (owner, other) = (world.process(1), world.process(1));
+    let count = limits::REDIRECTS_PER_EXPORT_MAX as u64;
+    let memory = world.region(1, owner, 1, 2 * count as usize);
+    let place = world.region(1, owner, 2, 10);
+    let now = world.now;
+    let exports: Vec<ExportId> = (0..6)
+        .map(|number| {
+            let mut spec = export_spec(memory.region, 2 * count, &format!("e{number}"));
+            spec.redirectable = number < 5;
+            world.nodes[1].engine.export(now, owner, spec).expect("exported")
+        })
+        .collect();
+    let common::Node { engine, memory: dma, .. } = &mut world.nodes[1];
+    let mut post = |by, export, range| engine.redirect(now, by, redirect(export, range, place, 5), dma);
+    assert_eq!(post(other, exports[0], (0, 1)), Err(RedirectError::NoSuchExport { export: exports[0] }));
+    assert_eq!(post(owner, exports[5], (0, 1)), Err(RedirectError::NotRedirectable { export: exports[5] }));
+    for (offset, len) in [(0, 0), (2 * count, 1), (0, 2 * count + 1), (u64::MAX, 2)] {
+        let size = 2 * count;
+        assert_eq!(post(owner, exports[0], (offset, len)), Err(RedirectError::OutOfBounds { offset, len, size }));
+    }
+    for export in &exports[..4] {
+        (0..count).for_each(|at| assert!(post(owner, *export, (2 * at, 2)).is_ok()));
+    }
+    let max = limits::REDIRECTS_PER_PROCESS_MAX as u64;
+    assert_eq!(post(owner, exports[4], (0, 1)), Err(RedirectError::ProcessFull { max }));
+    let at = redirect(exports[1], (2, 2), place, 5).at();
+    assert_eq!(engine.cancel_redirect(now, other, at), Err(RedirectError::NoSuchExport { export: exports[1] }));
+    assert!(engine.cancel_redirect(now, owner, at).is_ok());
+    engine.unexport(now, owner, exports[0]).expect("exported");
+    assert!(engine.cancel_redirect(now, owner, redirect(exports[0], (0, 2), place, 5).at()).is_err());
+    for at in 0..=count {
+        let posted = engine.redirect(now, owner, redirect(exports[4], (at, 1), place, 5), dma);
+        assert_eq!(posted.is_ok(), at < count, "the ones of the export that ended made room");
+    }
+    assert!(engine.redirect(now, owner, redirect(exports[1], (2, 2), place, 5), dma).is_ok());
+}
+
+#[test]
+fn a_copy_over_thousands_of_redirections_goes_in_steps() {
+    let mut world = World::new(21);
+    world.add(|_| {});
+    let (ours, owner) = (world.process(0), world.process(0));
+    let count = limits::REDIRECTS_PER_EXPORT_MAX as u64;
+    let len = 16 * count;
+    let memory = world.region(0, owner, 1, len as usize);
+    let place = world.region(0, owner, 2, len as usize);
+    let source = world.region(0, ours, 5, len as usize);
+    world.fill(0, source, |index| (index / 100) as u8);
+    let now = world.now;
+    let mut spec = export_spec(memory.region, len, "near");
+    spec.redirectable = true;
+    let export = world.nodes[0].engine.export(now, owner, spec).expect("exported");
+    let import = world.import(0, ours, 0, "near").import;
+    let common::Node { engine, memory: dma, .. } = &mut world.nodes[0];
+    for at in 0..count {
+        let wanted = Redirect { to_offset: 16 * at, ..redirect(export, (16 * at, 16), place, at) };
+        assert!(engine.redirect(now, owner, wanted, dma).is_ok());
+    }
+    let from = Source::Region { region: source.region, offset: 0, len };
+    let send = Command::Send { import, offset: 0, source: from, notify: None, counter: None, completion: None };
+    engine.post(now, ours, send, dma).expect("room");
+    let mut done = 0;
+    loop {
+        let mut step = 0;
+        while let Some(event) = engine.poll_event() {
+            step += u64::from(matches!(event, Event::RedirectDone { .. }));
+        }
+        assert!(step <= limits::REDIRECTS_PER_PIECE as u64, "{step} in one step");
+        done += step;
+        if done == count {
+            break;
+        }
+        engine.poll_work(now, dma);
+    }
+    assert_eq!(world.bytes(0, place), world.bytes(0, source));
 }
 
 #[test]

@@ -13,6 +13,11 @@ pub const RING_BATCH: usize = 32;
 pub const RING_WORK_PAGES: u64 = 512;
 /// Ranges of a gather-send for the price of one command: the node copies each by itself.
 pub const RING_WORK_RANGES: u64 = 32;
+/// Bytes that had arrived in a redirected range and that are copied for the price of one command,
+/// and pieces of them.
+pub const RING_WORK_COPIED_BYTES: u64 = 32 << 10;
+/// See [`RING_WORK_COPIED_BYTES`].
+pub const RING_WORK_COPIES: u64 = 16;
 /// Looks at a ring in vain before it is looked at only now and then.
 pub const RING_QUIET_POLLS: u32 = 256;
 /// Steps between two looks at quiet rings: adds some microseconds to the first command after a
@@ -104,8 +109,9 @@ pub const HELD_UP_WINDOW: Duration = Duration::from_secs(10);
 /// Time for which a user is not served whose memory kept the node longer: six hundred times as
 /// long.
 pub const BARRED_TIME: Duration = Duration::from_secs(60);
-/// Redirections posted on a node by users other than its own: each costs some 200 bytes.
-pub const REDIRECTIONS_MAX: usize = 65_536;
+/// Redirections posted on a node by users other than its own: each costs some 200 bytes. One process
+/// has at most a quarter of them, as the engine bounds it.
+pub const REDIRECTIONS_MAX: usize = 4 * vmmc_nic::limits::REDIRECTS_PER_PROCESS_MAX;
 /// Calls that wait for an answer, all processes together: as many as the engine takes.
 pub const CALLS_MAX: usize = vmmc_nic::limits::IMPORTS_WAITING_MAX;
 /// Addresses from which users other than the node's own wait for imports and pings: each may become
@@ -136,8 +142,6 @@ pub const CONTROL_WORK_ATTACH: usize = 16;
 pub const CONTROL_WORK_MAP: usize = 4;
 /// Bytes of a message that are read, and perhaps repeated in an answer, for the price of one.
 pub const CONTROL_WORK_BYTES: usize = 1 << 10;
-/// Bytes that are copied for the price of one.
-pub const CONTROL_WORK_COPIED_BYTES: u64 = 64 << 10;
 /// Pages that are pinned or given up for the price of one.
 pub const CONTROL_WORK_PAGES: u64 = 256;
 /// Events of the engine that are handed out before the rest has its turn: one export that ends

@@ -86,7 +86,6 @@ fn of_answer(answer: &Answer, fds: Vec<OwnedFd>) -> Vec<Handed> {
         | Answer::EvictFirst { .. }
         | Answer::Exported { .. }
         | Answer::Unexported { .. }
-        | Answer::Redirected { .. }
         | Answer::Redirection(_)
         | Answer::Pong { .. }
         | Answer::SessionNode { .. }

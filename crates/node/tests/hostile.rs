@@ -465,9 +465,18 @@ impl Rings {
                 let Some(mut slot) = commands.claim() else { break };
                 (1..32).for_each(|word| slot.set(word, noise.number()));
                 if !noise.one_in(4) {
-                    slot.set(1, (noise.next() % 7) | ((noise.next() % 16) << 8) | ((noise.next() % 400) << 16));
+                    let op = if noise.one_in(2) { noise.next() % 9 } else { 16 + noise.next() % 2 };
+                    slot.set(1, op | ((noise.next() % 16) << 8) | ((noise.next() % 400) << 16));
                     slot.set(3, noise.pick(ids));
                     slot.set(6, if noise.one_in(2) { noise.pick(ids) } else { u64::from(u32::MAX) });
+                    if op >= 16 && !noise.one_in(4) {
+                        // Redirections that are posted and withdrawn.
+                        slot.set(2, noise.next() % 4);
+                        slot.set(4, 16 * (noise.next() % 64));
+                        slot.set(5, noise.next() % 4);
+                        slot.set(7, noise.next() % 4096);
+                        slot.set(8, 1 + noise.next() % 32);
+                    }
                 }
                 slot.publish();
             }
@@ -578,7 +587,6 @@ impl Connection {
                 Answer::Region { region } => u64::from(region),
                 Answer::Exported { export } => export,
                 Answer::Imported(grant) => grant.import,
-                Answer::Redirected { redirect, .. } => redirect,
                 _ => continue,
             };
             if self.ids.len() >= 64 {
@@ -670,16 +678,8 @@ fn call(noise: &mut Noise, ids: &[u64]) -> Call {
         },
         12 => Call::Bind { import: id(noise) },
         13 => Call::Unimport { import: id(noise) },
-        14 => Call::Redirect {
-            export: id(noise),
-            offset: offset(noise),
-            len: len(noise),
-            region: id(noise) as u32,
-            region_offset: offset(noise),
-            cookie: noise.next(),
-        },
-        15 => Call::RedirectReport { redirect: id(noise) },
-        16 => Call::CancelRedirect { redirect: id(noise) },
+        14 | 15 => Call::RedirectReport { export: id(noise), offset: offset(noise), cookie: noise.number() },
+        16 => Call::CancelRedirect { export: id(noise), offset: offset(noise), cookie: noise.number() },
         17 => Call::Consume { export: id(noise), offset: offset(noise), len: len(noise) },
         18 => Call::Ping { node: node(noise).unwrap_or_default(), timeout_ms: noise.next() % 3_000 },
         19 => Call::AddPeer { addresses: (0..noise.below(8)).filter_map(|_| node(noise)).collect() },

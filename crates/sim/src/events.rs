@@ -74,11 +74,10 @@ impl Cluster {
             Event::ImportBroken { process, import, why } => owner(model, node, *process)
                 .and_then(|p| model.import_of(p, *import))
                 .map(|import| Seen::ImportBroken { import, why: *why }),
-            Event::RedirectDone { process, cookie, redirect, report } => index(*cookie, 3)
+            Event::RedirectDone { process, export, cookie, report } => index(*cookie, 3)
                 .filter(|&r: &RedirectKey| {
-                    let known =
-                        model.redirects.try_at(r).is_some_and(|facts| facts.id.is_none_or(|id| id == *redirect));
-                    known && owner(model, node, *process) == Some(model.exports[model.redirects[r].export].owner)
+                    let of = model.redirects.try_at(r).map(|facts| &model.exports[facts.export]);
+                    of.is_some_and(|of| of.id == *export && owner(model, node, *process) == Some(of.owner))
                 })
                 .map(|redirect| Seen::Redirected { redirect, report: report.clone(), done: true }),
             Event::Pong { cookie, result, .. } => index(*cookie, 2)

@@ -41,6 +41,9 @@ pub(crate) const DEAD_PEER_SLACK_NS: u64 = 2_000_000_000;
 
 /// Bytes at the start of exported memory kept for counters (first half) and atomics (second half).
 pub(crate) const WORDS_BYTES: u64 = 128;
+/// Redirections posted one behind the other: one packet fills many of them, and an export has room
+/// for several such rows.
+pub(crate) const ROW_MAX: u64 = 60;
 /// Tries to find a place for a send that no other outstanding operation uses.
 pub(crate) const PLACE_TRIES: usize = 6;
 

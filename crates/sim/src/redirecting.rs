@@ -8,7 +8,7 @@ use vmmc_nic::RedirectError;
 
 use crate::cluster::Cluster;
 use crate::events::redirect_cookie;
-use crate::limits::WORDS_BYTES;
+use crate::limits::{ROW_MAX, WORDS_BYTES};
 use crate::model::{ExportKey, ProcKey, Redirect, RedirectKey, RegionKey, RegionUse, Seen};
 use crate::spans::Spans;
 
@@ -25,20 +25,42 @@ impl Cluster {
             (0..2, Some(redirect)) => self.cancel_redirect(proc, redirect),
             (2..4, Some(redirect)) => self.report_redirect(proc, redirect),
             (4..5, _) => self.consume(proc, export),
-            _ => self.redirect(proc, export),
+            (5..7, _) => self.redirect_row(proc, export),
+            _ => self.redirect_some(proc, export),
         }
     }
 
-    fn redirect(&mut self, proc: ProcKey, export: ExportKey) {
+    /// One redirection of a random range.
+    fn redirect_some(&mut self, proc: ProcKey, export: ExportKey) {
+        let Some((offset, len)) = self.redirectable_range(export, 6_000) else { return };
+        let (target, target_offset) = self.target(proc, len);
+        self.redirect(proc, export, (offset, len), (target, target_offset));
+    }
+
+    /// Receive buffers for several messages, one behind the other, so that a deposit covers many.
+    fn redirect_row(&mut self, proc: ProcKey, export: ExportKey) {
+        let len = self.rng.between(1, 100);
+        let Some((offset, room)) = self.redirectable_range(export, ROW_MAX * len) else { return };
+        let (target, target_offset) = self.target(proc, room);
+        for at in (0..room / len).map(|number| number * len) {
+            self.redirect(proc, export, (offset + at, len), (target, target_offset + at));
+        }
+    }
+
+    /// A range of the export's data of at most that length.
+    fn redirectable_range(&mut self, export: ExportKey, len_max: u64) -> Option<(u64, u64)> {
         let facts = &self.model.exports[export];
         let first = WORDS_BYTES.saturating_sub(facts.offset);
-        let Some(room) = facts.len.checked_sub(first + 1) else { return };
+        let room = facts.len.checked_sub(first + 1)?;
         let offset = first + self.rng.below(room);
-        let len = self.rng.between(1, 6_000).min(facts.len - offset);
-        let (target, target_offset) = self.target(proc, len);
+        Some((offset, self.rng.between(1, len_max).min(self.model.exports[export].len - offset)))
+    }
+
+    fn redirect(&mut self, proc: ProcKey, export: ExportKey, range: (u64, u64), target: (RegionKey, u64)) {
+        let ((offset, len), (target, target_offset)) = (range, target);
         let key = self.model.add_redirect(Redirect {
             export,
-            id: None,
+            at: None,
             offset,
             len,
             target,
@@ -52,24 +74,20 @@ impl Cluster {
         let (node, pid) = (self.model.procs[proc].node, self.model.procs[proc].pid);
         let (id, to) = (self.model.exports[export].id, self.model.regions[target].at.region);
         self.judge.note(&self.model, format_args!("{proc} posts redirection {key}: {:?}", self.model.redirects[key]));
-        let result = self.call_raw(node, |engine, now, port| {
-            engine.redirect(now, pid, id, offset, len, to, target_offset, redirect_cookie(key), port)
-        });
-        match result {
+        let cookie = redirect_cookie(key);
+        let wanted = vmmc_nic::Redirect { export: id, offset, len, to, to_offset: target_offset, cookie };
+        match self.call_raw(node, |engine, now, port| engine.redirect(now, pid, wanted, port)) {
             // Its ranges are shorter than what is copied at once.
-            Some(Ok((id, report))) => {
+            Some(Ok(report)) => {
                 assert!(report.is_some(), "{key} covers its range");
                 self.redirects_made += 1;
-                self.model.redirects[key].id = Some(id);
+                self.model.redirects[key].at = Some(wanted.at());
                 self.judge.see(&mut self.model, &Seen::RedirectPosted { redirect: key });
             }
             Some(Err(why)) => {
-                let honest = match why {
-                    RedirectError::Overlap { .. } => self.model.is_redirected(export, offset, len, key),
-                    RedirectError::TableFull { .. } => true,
-                    _ => false,
-                };
-                if !honest {
+                // No export ever has as many as the engine takes.
+                let overlaps = matches!(why, RedirectError::Overlap { .. });
+                if !(overlaps && self.model.is_redirected(export, offset, len, key)) {
                     self.fail("honest-errors", format!("redirection {key} was refused without a reason: {why:?}"));
                 }
                 self.model.redirects[key].ended = true;
@@ -79,7 +97,7 @@ impl Cluster {
         self.settle(node);
     }
 
-    /// Memory to redirect to: a new region, or a free part of one in use.
+    /// Memory to redirect to, in a new region.
     fn target(&mut self, proc: ProcKey, len: u64) -> (RegionKey, u64) {
         let pad = self.rng.below(32);
         let bytes = vec![0xcc; (pad + len + 16) as usize];
@@ -87,10 +105,10 @@ impl Cluster {
     }
 
     fn cancel_redirect(&mut self, proc: ProcKey, key: RedirectKey) {
-        let Some(id) = self.model.redirects[key].id else { return };
+        let Some(at) = self.model.redirects[key].at else { return };
         let (node, pid) = (self.model.procs[proc].node, self.model.procs[proc].pid);
         self.judge.note(&self.model, format_args!("{proc} cancels redirection {key}"));
-        match self.call_raw(node, |engine, now, _| engine.cancel_redirect(now, pid, id)) {
+        match self.call_raw(node, |engine, now, _| engine.cancel_redirect(now, pid, at)) {
             Some(Ok(report)) => {
                 self.judge.see(&mut self.model, &Seen::Redirected { redirect: key, report, done: false })
             }
@@ -102,9 +120,9 @@ impl Cluster {
     }
 
     fn report_redirect(&mut self, proc: ProcKey, key: RedirectKey) {
-        let Some(id) = self.model.redirects[key].id else { return };
+        let Some(at) = self.model.redirects[key].at else { return };
         let (node, pid) = (self.model.procs[proc].node, self.model.procs[proc].pid);
-        match self.call_raw(node, |engine, _, _| engine.redirect_report(pid, id)) {
+        match self.call_raw(node, |engine, _, _| engine.redirect_report(pid, at)) {
             Some(Ok(report)) => {
                 self.judge.see(&mut self.model, &Seen::Redirected { redirect: key, report, done: false })
             }

@@ -12,7 +12,7 @@ use crate::imports::Imports;
 use crate::mapped::Hot;
 use crate::peers::Peers;
 use crate::pins::Pins;
-use crate::redirection::Redirects;
+use crate::redirects::Redirects;
 use crate::regions::Regions;
 use crate::session::{NodeIdentity, SessionBuilder};
 use crate::slots::Slots;

@@ -6,7 +6,8 @@
 use crate::core::{Core, count};
 use crate::hub::Notifier;
 use crate::imports::Broken;
-use crate::limits::NOTIFICATIONS_A_TURN;
+use crate::limits::{COMPLETIONS_BEFORE_BELL, NOTIFICATIONS_A_TURN};
+use crate::redirects::COOKIE_POSTING;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 use vmmc_host::abi::{COOKIE_REDIRECT, COOKIE_SEND_FAILED, Completion, RawNotification};
@@ -20,6 +21,8 @@ use vmmc_nic::OpError;
 /// The receiving ends of a session.
 pub(crate) struct Collector {
     completions: Consumer<RegionWords>,
+    /// Completions since the node was last woken for the room that they left.
+    taken: usize,
     notifications: Consumer<RegionWords>,
     pairs: Vec<Pair>,
     events: Channel,
@@ -44,6 +47,7 @@ impl Collector {
     pub(crate) fn new(area: &AttachArea, events: Channel) -> Collector {
         Collector {
             completions: area.completion_consumer(),
+            taken: 0,
             notifications: area.notification_consumer(),
             pairs: Vec::new(),
             events,
@@ -61,6 +65,11 @@ impl Collector {
         while let Some(completion) = Completion::pop(&mut self.completions) {
             any = true;
             complete(core, &completion);
+            self.taken += 1;
+        }
+        if self.taken >= COMPLETIONS_BEFORE_BELL {
+            self.taken = 0;
+            core.ring_doorbell();
         }
         for _ in 0..NOTIFICATIONS_A_TURN {
             let Some(notification) = RawNotification::pop(&mut self.notifications) else { break };
@@ -155,15 +164,18 @@ impl Pair {
 }
 
 fn complete(core: &Core, completion: &Completion) {
-    let failure = (completion.status != 0).then(|| op_error(completion.status, completion.args));
     if completion.cookie & COOKIE_REDIRECT != 0 {
-        return core.redirects.complete(completion.cookie);
+        return core.redirects.told(completion);
     }
+    let failure = (completion.status != 0).then(|| op_error(completion.status, completion.args));
     if completion.cookie & COOKIE_SEND_FAILED != 0 {
         if let Some(error) = failure {
             core.imports.tell(completion.value, Broken::Send(error));
         }
         return;
+    }
+    if completion.cookie & COOKIE_POSTING != 0 {
+        return core.redirects.answered(completion);
     }
     let finished = core.slots.complete(completion, failure.map_or(Ok(completion.value), Err));
     if let Some((import, error)) = finished.failed {

@@ -215,7 +215,6 @@ impl Control {
         match reply.result {
             Ok(Answer::Imported(grant)) => self.keep(Call::Unimport { import: grant.import }),
             Ok(Answer::Exported { export }) => self.keep(Call::Unexport { export, moving: false }),
-            Ok(Answer::Redirected { redirect, .. }) => self.keep(Call::CancelRedirect { redirect }),
             _ => {}
         }
     }

@@ -12,7 +12,7 @@ use crate::imports::Imports;
 use crate::mapped::{ALIVE, GONE, Hot};
 use crate::peers::Peers;
 use crate::pins::Pins;
-use crate::redirection::Redirects;
+use crate::redirects::Redirects;
 use crate::regions::Regions;
 use crate::session::NodeIdentity;
 use crate::slots::{Appending, Hold, Slots};
@@ -301,7 +301,12 @@ impl Core {
         self.usable()?;
         if !self.try_post(command, inline) {
             self.ring_doorbell();
-            self.wait_unannounced(limit.deadline(), || self.try_post(command, inline).then_some(()))?;
+            // While completions wait for room the node takes no command.
+            let look = || {
+                self.collect_if_free();
+                self.try_post(command, inline).then_some(())
+            };
+            self.wait_unannounced(limit.deadline(), look)?;
         }
         // A step of ours has looked at the ring itself.
         if !self.waiting.waiter.step() {

@@ -534,6 +534,24 @@ pub enum RedirectError {
         /// Why.
         error: CallError,
     },
+    /// The node did not take it.
+    #[error("redirect bytes {offset}..{end} of export {export}: {error}", end = offset.saturating_add(*len))]
+    Refused {
+        /// The export.
+        export: String,
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+        /// Why.
+        error: vmmc_nic::RedirectError,
+    },
+    /// The export ended first.
+    #[error("export {export} has ended, and with it what was redirected; export it anew")]
+    ExportEnded {
+        /// The export.
+        export: String,
+    },
     /// The range lies outside of the export or the destination outside of its buffer.
     #[error(transparent)]
     Access(#[from] AccessError),

@@ -354,6 +354,10 @@ impl Export {
         let call = Call::Unexport { export: self.id.to_u64(), moving };
         let answer = self.core.call(call, &[], self.core.default_deadline());
         self.core.hub.close(self.id.to_u64());
+        // In a child of the process another thread may have held the lock when it forked.
+        if !self.core.is_forked() && self.core.redirects.end_of(self.id.to_u64()) {
+            self.core.kick();
+        }
         match answer {
             Ok((Answer::Unexported { must_move: false }, _)) => Ok(Revocation::Gate),
             Ok((Answer::Unexported { must_move: true }, _)) => self.move_pages(piece),

@@ -252,11 +252,27 @@ impl Kind for RedirectError {
     fn kind(&self) -> ErrorKind {
         match self {
             RedirectError::Call { error, .. } => error.kind(),
+            RedirectError::Refused { error, .. } => refused_kind(error),
+            RedirectError::ExportEnded { .. } => ErrorKind::Stale,
             RedirectError::Access(error) => error.kind(),
             RedirectError::ForeignBuffer => ErrorKind::Foreign,
             RedirectError::TooMany { .. } => ErrorKind::Full,
             RedirectError::TimedOut { .. } => ErrorKind::TimedOut,
         }
+    }
+}
+
+fn refused_kind(error: &vmmc_nic::RedirectError) -> ErrorKind {
+    use vmmc_nic::RedirectError;
+    match error {
+        RedirectError::NoSuchExport { .. } | RedirectError::NoSuchRedirect { .. } => ErrorKind::Stale,
+        RedirectError::NotRedirectable { .. } => ErrorKind::Invalid,
+        RedirectError::OutOfBounds { .. } | RedirectError::NoSuchPlace { .. } => ErrorKind::OutOfBounds,
+        RedirectError::Overlap { .. } => ErrorKind::Busy,
+        RedirectError::TableFull { .. }
+        | RedirectError::ProcessFull { .. }
+        | RedirectError::TooFragmented { .. }
+        | RedirectError::Share { .. } => ErrorKind::Full,
     }
 }
 

@@ -66,6 +66,7 @@
 //! | write many places at once | [`Import::gather_send`] |
 //! | take records from many senders | [`Session::ring`], [`Import::append`] |
 //! | decide late where data goes | [`Export::redirect`] |
+//! | post thousands of receive buffers ahead | [`Export::post_redirect`] |
 //! | store without calls | [`Import::bind`] |
 //! | run as one of many | the crate `vmmc-job` |
 //! | see what happens | [`Session::stats`], [`Import::moved`], [`Session::node_info`], [`counters`] |
@@ -107,6 +108,7 @@ mod pinned_table;
 mod pinned_transfer;
 mod pins;
 mod redirection;
+mod redirects;
 mod regions;
 mod ring;
 mod session;

@@ -20,13 +20,18 @@ pub const START_LINGER_S: u64 = 60;
 
 /// Bytes of a send that travel in the descriptor.
 pub const INLINE_BYTES_MAX: usize = SLOT_INLINE;
-/// Redirections of one process at once: twice what one export may have; each holds a place in the
-/// completion ring.
-pub const REDIRECTIONS_MAX: usize = 128;
+/// Redirections of one process at once: as many as its node takes.
+pub const REDIRECTIONS_MAX: usize = vmmc_nic::limits::REDIRECTS_PER_PROCESS_MAX;
 /// Places in the completion ring kept for reports of failed sends.
 pub const FAILURE_PLACES: usize = 64;
-/// Transfers that can be outstanding: the rest of the completion ring, which so never overflows.
-pub const TRANSFERS_MAX: usize = COMPLETION_SLOTS - REDIRECTIONS_MAX - FAILURE_PLACES;
+/// Places in it kept for redirections, so that those of some messages do not make the node wait.
+pub const REDIRECTION_PLACES: usize = 128;
+/// Transfers that can be outstanding: the rest of the completion ring, which overflows only by
+/// redirections. Then the node keeps what has no room, and takes no command, until we have looked.
+pub const TRANSFERS_MAX: usize = COMPLETION_SLOTS - REDIRECTION_PLACES - FAILURE_PLACES;
+/// Completions after which the node is woken if it sleeps: if it keeps any, the ring was full, so
+/// that this happens while we empty it.
+pub const COMPLETIONS_BEFORE_BELL: usize = COMPLETION_SLOTS / 2;
 
 /// Staging chunks, (bytes, how many), smallest first: short messages must not wait for long ones;
 /// the largest are big enough to keep the engine's packets full and small enough that copying one

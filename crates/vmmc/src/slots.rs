@@ -1,11 +1,12 @@
 //! Commands that will be answered: who waits for which completion, and what must stay alive until
 //! it comes.
 //!
-//! Invariant: a cookie names one use of a slot; at most [`TRANSFERS_MAX`] are in use, so the
-//! completion ring cannot overflow; what a command reads or writes is held by its slot until the
+//! Invariant: a cookie names one use of a slot; at most [`TRANSFERS_MAX`] are in use, so they do not
+//! make the completion ring overflow; what a command reads or writes is held by its slot until the
 //! completion, whether or not anybody still waits.
 
 use crate::limits::TRANSFERS_MAX;
+use crate::redirects::COOKIE_POSTING;
 use crate::regions::Registered;
 use crate::staging::Chunk;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -85,7 +86,7 @@ pub(crate) struct Finished {
 }
 
 /// Generations are cut so that cookies never have the bits of redirections and failed sends.
-const GENERATION_MASK: u32 = (((COOKIE_REDIRECT | COOKIE_SEND_FAILED) >> 32) as u32) ^ u32::MAX;
+const GENERATION_MASK: u32 = (((COOKIE_REDIRECT | COOKIE_SEND_FAILED | COOKIE_POSTING) >> 32) as u32) ^ u32::MAX;
 
 impl Slots {
     pub(crate) fn new() -> Slots {
@@ -241,9 +242,9 @@ mod tests {
         let slots = Slots::new();
         for _ in 0..3 {
             let cookie = slots.reserve().unwrap();
-            assert_eq!(cookie & (COOKIE_REDIRECT | COOKIE_SEND_FAILED), 0);
+            assert_eq!(cookie & (COOKIE_REDIRECT | COOKIE_SEND_FAILED | COOKIE_POSTING), 0);
             slots.cancel(cookie);
         }
-        assert_eq!(GENERATION_MASK, 0x3FFF_FFFF);
+        assert_eq!(GENERATION_MASK, 0x1FFF_FFFF);
     }
 }

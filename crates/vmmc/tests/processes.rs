@@ -183,6 +183,8 @@ fn a_forked_child_finds_the_session_unusable() {
     let bound = session.import("parents").open().unwrap();
     let binding = bound.bind(BindOptions::default()).unwrap();
     let handler = spare.0.on_notification(|_| {}).unwrap();
+    let redirectable = session.export(4096).redirectable(true).create().unwrap();
+    let redirected = [0, 100].map(|at| redirectable.post_redirect(at..at + 100, &buffer, at).unwrap());
     // SAFETY: the child runs only the calls below, which take no lock that another thread could
     // hold at the fork (they fail before), and leaves by _exit.
     let child = unsafe { libc::fork() };
@@ -209,9 +211,13 @@ fn a_forked_child_finds_the_session_unusable() {
             && not_here(binding.write(0, b"child"))
             && not_here(binding.read(0, &mut [0; 4]))
             && not_here(binding.word(0).map(drop))
+            && redirectable.post_redirect(300..400, &buffer, 0).is_err()
+            && redirected[0].is_over()
+            && redirected[0].wait().is_err()
+            && redirected[0].report().is_err()
             && session.node_info(false).is_err();
         // What the child drops is only its own view.
-        drop((handler, spare, buffer));
+        drop((handler, spare, buffer, redirected, redirectable));
         session.leave();
         // SAFETY: ends the child without running destructors of the parent's objects.
         unsafe { libc::_exit(if all { 0 } else { 1 }) };
@@ -225,7 +231,8 @@ fn a_forked_child_finds_the_session_unusable() {
     export.read(0, &mut got).unwrap();
     assert_eq!(&got, b"parent");
     served.send(0, b"served").and_then(|()| served.flush()).unwrap();
-    assert!(session.is_alive() && session.node_info(true).unwrap().exports.len() == 2);
+    assert!(session.is_alive() && session.node_info(true).unwrap().exports.len() == 3);
+    assert!(redirected.iter().all(|one| one.report().unwrap().pending.len() == 1), "the child's drop is its own");
     handler_still_works(&session, spare, handler);
     drop(buffer);
 }

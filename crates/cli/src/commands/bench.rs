@@ -137,7 +137,10 @@ fn add_vmmc(plan: &mut Plan, line: &Line, bench: &Bench, size: u64) {
         What::Redirect => vec![
             with_op("copied by the receiver", Vmmc::Redirect { when: RedirectWhen::Never }),
             with_op("redirected before", Vmmc::Redirect { when: RedirectWhen::Before }),
+            with_op("redirected before, in 1,024", Vmmc::Redirect { when: RedirectWhen::Row }),
             with_op("redirected after", Vmmc::Redirect { when: RedirectWhen::After }),
+            with_op("posting, each of 1,024", Vmmc::PostRedirects { withdraw: false }),
+            with_op("withdrawing, each of 1,024", Vmmc::PostRedirects { withdraw: true }),
         ],
         // They have plans of their own.
         What::Utlb | What::Sockets => vec![],

@@ -111,6 +111,11 @@ pub(crate) enum Vmmc {
         /// When the redirection is posted.
         when: RedirectWhen,
     },
+    /// Posting a row of redirections through the command ring, or withdrawing them: each.
+    PostRedirects {
+        /// They are withdrawn.
+        withdraw: bool,
+    },
 }
 
 /// 64-bit operations.
@@ -131,6 +136,8 @@ pub(crate) enum RedirectWhen {
     Never,
     /// Before the data comes: no copy.
     Before,
+    /// The same, cut into a row of pieces, each with a redirection of its own.
+    Row,
     /// After the data has come: the library copies.
     After,
 }

@@ -95,6 +95,7 @@ impl Attached {
             Vmmc::Import => once::import(self, task),
             Vmmc::Notify { asleep_us } => notify::measure(self, task, *asleep_us, fds),
             Vmmc::Redirect { when } => redirect::measure(self, task, *when),
+            Vmmc::PostRedirects { withdraw } => redirect::post(self, task, *withdraw),
         }
     }
 

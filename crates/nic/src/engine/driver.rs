@@ -3,16 +3,14 @@
 use std::cmp::Reverse;
 
 use super::Engine;
-use crate::command::Dma;
-use crate::error::{AttachError, ExportError, ImportError, OpError, RedirectError, UnexportError, UnimportError};
-use crate::event::{ByteRange, Event, PingBy, RedirectReport};
-use crate::ids::{Cookie, ExportId, ImportId, ProcessId, RedirectId, RegionId, RegionRef};
+use crate::error::{AttachError, ExportError, ImportError, OpError, UnexportError, UnimportError};
+use crate::event::{Event, PingBy};
+use crate::ids::{Cookie, ExportId, ImportId, ProcessId, RegionRef};
 use crate::limits::{
     ACCESS_USERS_MAX, EXPORT_NAME_BYTES_MAX, EXPORTS_MAX, IMPORTS_PER_PROCESS_MAX, IMPORTS_WAITING_MAX,
-    LENGTH_BYTES_MAX, LOCAL_PIECE_BYTES, PEERS_CONFIGURED_KEPT, PEERS_MAX, PINGS_MAX, PROCESSES_MAX,
+    LENGTH_BYTES_MAX, PEERS_CONFIGURED_KEPT, PEERS_MAX, PINGS_MAX, PROCESSES_MAX,
 };
-use crate::local::in_bounds;
-use crate::redirect::{Advance, Redirector, Wanted, redirect_id};
+use crate::redirect::Redirector;
 use crate::rights::{Access, ExportSpec, Exporter, ImportGrant, ImportSpec, ImportTarget, NodeSpec};
 use crate::ring::{self, Ring};
 use crate::slab::{Key, Slab};
@@ -47,6 +45,7 @@ impl Engine {
             uid,
             imports: Slab::default(),
             exports: 0,
+            redirects: 0,
             outstanding: 0,
             local: std::collections::VecDeque::new(),
             ranges: 0,
@@ -215,6 +214,7 @@ impl Engine {
         }
         if let Some(owner) = self.tables.process_mut(export.owner) {
             owner.exports -= 1;
+            owner.redirects -= export.redirector.as_deref().map_or(0, Redirector::len);
         }
         self.tables.break_imports(export.local_importers, why);
         for grant in export.grants {
@@ -504,136 +504,6 @@ impl Engine {
         }
         self.wake(via.peer);
         self.arm(via.peer);
-    }
-
-    /// Posts a redirection: incoming data of `[offset, offset + len)` of a redirectable export goes
-    /// to `to` at `to_offset`. What had arrived is copied now, up to [`LOCAL_PIECE_BYTES`]; if
-    /// there is more there is no report yet, and the rest is for
-    /// [`advance_redirect`](Self::advance_redirect), to be called again and again until it gives
-    /// one. [`Event::RedirectDone`] comes when the whole range has arrived, at once if it had.
-    ///
-    /// # Errors
-    /// [`RedirectError`]; nothing has changed then.
-    #[allow(clippy::too_many_arguments)] // one descriptor
-    pub fn redirect(
-        &mut self,
-        now: Time,
-        process: ProcessId,
-        export: ExportId,
-        offset: u64,
-        len: u64,
-        to: RegionId,
-        to_offset: u64,
-        cookie: Cookie,
-        dma: &mut dyn Dma,
-    ) -> Result<(RedirectId, Option<RedirectReport>), RedirectError> {
-        self.now = now;
-        let serial = self.redirects.wrapping_add(1);
-        let entry = self.tables.exports.get_mut(export.to_u64()).filter(|entry| entry.owner == process);
-        let entry = entry.ok_or(RedirectError::NoSuchExport { export })?;
-        let size = entry.len;
-        let redirector = entry.redirector.as_deref_mut().ok_or(RedirectError::NotRedirectable { export })?;
-        if len == 0 || in_bounds(offset, len, size).is_err() || to_offset.checked_add(len).is_none() {
-            return Err(RedirectError::OutOfBounds { offset, len, size });
-        }
-        let range = ByteRange { start: offset, end: offset + len };
-        redirector.check(range)?;
-        self.redirects = serial;
-        let id = redirect_id(export, serial);
-        let to = RegionRef { process, region: to };
-        redirector.post(Wanted { id, cookie, range, to, to_offset });
-        let report = self.advance_redirect(now, process, id, dma)?;
-        Ok((id, report))
-    }
-
-    /// Goes on with a redirection that does not cover its range yet; the report once it does.
-    ///
-    /// # Errors
-    /// [`RedirectError::NoSuchRedirect`].
-    pub fn advance_redirect(
-        &mut self,
-        now: Time,
-        process: ProcessId,
-        redirect: RedirectId,
-        dma: &mut dyn Dma,
-    ) -> Result<Option<RedirectReport>, RedirectError> {
-        self.now = now;
-        let gone = RedirectError::NoSuchRedirect { redirect };
-        let (key, _) =
-            self.tables.exports.in_slot(redirect.slot).filter(|(_, export)| export.owner == process).ok_or(gone)?;
-        let export = self.tables.exports.get_mut(key).ok_or(gone)?;
-        let (memory, base) = (export.memory, export.offset);
-        let redirector = export.redirector.as_deref_mut().ok_or(gone)?;
-        let Advance { places, cookie, report } = redirector.advance(redirect, LOCAL_PIECE_BYTES).ok_or(gone)?;
-        for place in places {
-            dma.copy(memory, base + place.start, place.to, place.to_offset, place.len);
-        }
-        if let Some(report) = report.clone().filter(|report| report.complete) {
-            self.tables.events.push_back(Event::RedirectDone { process, cookie, redirect, report });
-        }
-        Ok(report)
-    }
-
-    /// Withdraws a redirection; what comes later goes to the default buffer again.
-    ///
-    /// # Errors
-    /// [`RedirectError::NoSuchRedirect`].
-    pub fn cancel_redirect(
-        &mut self,
-        now: Time,
-        process: ProcessId,
-        redirect: RedirectId,
-    ) -> Result<RedirectReport, RedirectError> {
-        self.now = now;
-        let gone = RedirectError::NoSuchRedirect { redirect };
-        let (key, _) =
-            self.tables.exports.in_slot(redirect.slot).filter(|(_, export)| export.owner == process).ok_or(gone)?;
-        let redirector = self.tables.exports.get_mut(key).and_then(|export| export.redirector.as_deref_mut());
-        redirector.and_then(|redirector| redirector.cancel(redirect)).ok_or(gone)
-    }
-
-    /// How far a redirection has come.
-    ///
-    /// # Errors
-    /// [`RedirectError::NoSuchRedirect`], also when it is complete.
-    pub fn redirect_report(&self, process: ProcessId, redirect: RedirectId) -> Result<RedirectReport, RedirectError> {
-        let export = self.tables.exports.in_slot(redirect.slot).map(|(_, export)| export);
-        export
-            .filter(|export| export.owner == process)
-            .and_then(|export| export.redirector.as_deref())
-            .and_then(|redirector| redirector.report(redirect))
-            .ok_or(RedirectError::NoSuchRedirect { redirect })
-    }
-
-    /// The owner has taken these bytes from the default buffer: they are not there for a later
-    /// redirection any more.
-    ///
-    /// # Errors
-    /// [`RedirectError`]; `TableFull` when the rest would be in too many pieces.
-    pub fn consume(
-        &mut self,
-        process: ProcessId,
-        export: ExportId,
-        offset: u64,
-        len: u64,
-    ) -> Result<(), RedirectError> {
-        let entry = self.tables.exports.get_mut(export.to_u64()).filter(|entry| entry.owner == process);
-        let entry = entry.ok_or(RedirectError::NoSuchExport { export })?;
-        let size = entry.len;
-        let redirector = entry.redirector.as_deref_mut().ok_or(RedirectError::NotRedirectable { export })?;
-        if in_bounds(offset, len, size).is_err() {
-            return Err(RedirectError::OutOfBounds { offset, len, size });
-        }
-        if !redirector.consume(offset, offset + len) {
-            return Err(RedirectError::TableFull { max: crate::limits::ARRIVED_RANGES_MAX as u64 });
-        }
-        Ok(())
-    }
-
-    /// Which ranges of a redirectable export hold data that was neither consumed nor redirected.
-    pub fn arrived(&self, process: ProcessId, export: ExportId) -> Option<&[ByteRange]> {
-        let entry = self.tables.exports.get(export.to_u64()).filter(|entry| entry.owner == process)?;
-        Some(entry.redirector.as_deref()?.arrived())
     }
 
     /// Measures the round trip to a node; the answer is [`Event::Pong`].

@@ -11,6 +11,7 @@ mod handshake;
 mod message;
 mod observe;
 mod post;
+mod redirections;
 mod timers;
 
 use std::cmp::Reverse;
@@ -79,7 +80,6 @@ pub struct Engine {
     path_mtus: VecDeque<(SocketAddr, usize)>,
     /// Sessions begun.
     serial: u64,
-    redirects: u32,
     process_generations: Vec<u32>,
     free_processes: VecDeque<u32>,
     /// Processes with local operations to be continued.
@@ -167,7 +167,6 @@ impl Engine {
             cookies,
             path_mtus: VecDeque::new(),
             serial: 0,
-            redirects: 0,
             process_generations: Vec::new(),
             free_processes: VecDeque::new(),
             work: VecDeque::new(),

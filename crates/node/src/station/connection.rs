@@ -263,8 +263,10 @@ pub(super) struct Process {
     completions: Producer<RegionWords>,
     notifications: Producer<RegionWords>,
     /// Completions that found their ring full. While there are any, no command of the process is
-    /// taken, so the engine's bound on its operations bounds them.
+    /// taken, so the engine's bounds on its operations and redirections bound them.
     overflow: VecDeque<Completion>,
+    /// Imports whose failed sends are told among them.
+    failures: Vec<u64>,
     pub(super) gates: Gates,
     pub(super) wake: WakeSender,
     /// The process writes it when the node sleeps. Never read: the process could steal a wake-up by
@@ -354,6 +356,7 @@ impl Process {
             notifications: parts.area.notification_producer(),
             area: parts.area,
             overflow: VecDeque::new(),
+            failures: Vec::new(),
             gates: parts.gates,
             wake: parts.wake,
             doorbell: parts.doorbell,
@@ -464,12 +467,14 @@ impl Process {
     /// Tells the process that a posted send failed. While it collects nothing, further failures of
     /// the same import say nothing new.
     pub(super) fn send_failed(&mut self, import: u64, why: OpError) {
-        let told = |c: &Completion| c.cookie == COOKIE_SEND_FAILED && c.value == import;
-        if self.overflow.len() >= SEND_FAILURES_MAX || self.overflow.iter().any(told) {
+        if self.failures.len() >= SEND_FAILURES_MAX || self.failures.contains(&import) {
             return;
         }
-        let (status, args) = (why.code(), why.args());
+        let (status, args, waiting) = (why.code(), why.args(), self.overflow.len());
         self.complete(Completion { cookie: COOKIE_SEND_FAILED, status, value: import, args });
+        if self.overflow.len() > waiting {
+            self.failures.push(import);
+        }
     }
 
     /// Whether completions wait for room.
@@ -484,15 +489,29 @@ impl Process {
             if !completion.push(&mut self.completions) {
                 return false;
             }
+            let import = (completion.cookie == COOKIE_SEND_FAILED).then_some(completion.value);
             self.overflow.pop_front();
             self.wake_due = true;
+            if let Some(import) = import {
+                self.failures.retain(|told| *told != import);
+            }
         }
         true
     }
 
-    /// Whether a command waits that the engine would look at now.
-    pub(super) fn is_ready(&self, progress: u64) -> bool {
-        !self.overflows() && self.stalled_at != Some(progress) && self.commands.is_ready()
+    /// Whether a command waits that the engine would look at now, or a completion that has room.
+    pub(super) fn is_ready(&mut self, progress: u64) -> bool {
+        if self.is_barred {
+            return false;
+        }
+        let before = self.mark.set(self.uid, self.area_at());
+        let ready = if self.overflows() {
+            self.completions.claim().is_some()
+        } else {
+            self.stalled_at != Some(progress) && self.commands.is_ready()
+        };
+        self.mark.back(before);
+        ready
     }
 
     /// Whether what it sends now may go past its ring: nothing waits there that was posted before.

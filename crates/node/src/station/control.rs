@@ -21,7 +21,7 @@ use std::os::fd::OwnedFd;
 use vmmc_host::channel::{ChannelError, Fate, PeerCredentials, Received};
 use vmmc_host::control::{Answer, Call, Refusal, RefusalCode, Reply, Request, decode, encode};
 use vmmc_host::limits::CONTROL_BYTES_MAX;
-use vmmc_nic::{ProcessId, RegionId, Time};
+use vmmc_nic::{Cookie, ExportId, ProcessId, RedirectAt, RegionId, Time};
 
 impl Station {
     /// Takes what has come on a connection.
@@ -228,12 +228,12 @@ impl Station {
             Call::Import { .. } => return self.import(now, index, serial, call).map(|()| None),
             Call::Bind { import } => self.bind(index, import),
             Call::Unimport { import } => self.unimport(now, index, import),
-            Call::Redirect { .. } => match self.redirect(now, index, serial, call)? {
-                Some(answer) => Ok(answer),
-                None => return Ok(None),
-            },
-            Call::RedirectReport { redirect } => self.redirect_report(index, redirect),
-            Call::CancelRedirect { redirect } => self.cancel_redirect(now, index, redirect),
+            Call::RedirectReport { export, offset, cookie } => {
+                self.redirect_report(index, redirect_at(export, offset, cookie))
+            }
+            Call::CancelRedirect { export, offset, cookie } => {
+                self.cancel_redirect(now, index, redirect_at(export, offset, cookie))
+            }
             Call::Consume { export, offset, len } => self.consume(index, export, offset, len),
             Call::Ping { .. } => match self.ping(now, index, serial, call)? {
                 Some(answer) => Ok(answer),
@@ -253,6 +253,13 @@ impl Station {
             }
         };
         answer.map(|answer| Some((answer, Vec::new())))
+    }
+
+    /// Counts work for the user of a connection beyond what its message said.
+    pub(super) fn charge(&mut self, index: usize, work: usize) {
+        if let Some(connection) = &self.connections[index] {
+            *self.turn.entry(connection.who.uid).or_default() += work;
+        }
     }
 
     fn register_region(&mut self, index: usize, len: u64, fd: Option<OwnedFd>) -> Result<Answer, Refusal> {
@@ -392,6 +399,10 @@ fn work(call: &Call) -> usize {
         }
         _ => 1,
     }
+}
+
+fn redirect_at(export: u64, offset: u64, cookie: u64) -> RedirectAt {
+    RedirectAt { export: ExportId::from_u64(export), offset, cookie: Cookie(cookie) }
 }
 
 /// A process as the log calls it; one of another pid namespace has no number here.

@@ -10,7 +10,7 @@ use super::refusal;
 use crate::limits::EVENTS_PER_TURN;
 use crate::log::LogLevel;
 use std::time::Duration;
-use vmmc_host::abi::{COOKIE_REDIRECT, Completion, RawNotification};
+use vmmc_host::abi::{Completion, RawNotification};
 use vmmc_host::control::{Answer, NodeEvent};
 use vmmc_host::limits::CONTROL_FDS_MAX;
 use vmmc_nic::{Cookie, Event, ImportError, ImportGrant, ImportId, OpError, PeerDownReason, ProcessId, Time};
@@ -71,13 +71,8 @@ impl Station {
                     process.send_failed(import.to_u64(), why);
                 }
             }
-            Event::RedirectDone { process, cookie, redirect, report } => {
-                self.redirect_ended(process, redirect);
-                let bytes = report.range.map_or(0, |r| r.len());
-                if let Some(process) = self.process(process) {
-                    let cookie = cookie.0 | COOKIE_REDIRECT;
-                    process.complete(Completion { cookie, status: 0, value: redirect.to_u64(), args: [bytes, 0, 0] });
-                }
+            Event::RedirectDone { process, export, cookie, report } => {
+                self.redirect_done(process, export, cookie, &report);
             }
             Event::ImportDone { process, cookie, result } => self.import_done(process, cookie, result, now),
             Event::ImportBroken { process, import, why } => self.import_broken(process, import, why),
@@ -98,7 +93,7 @@ impl Station {
     }
 
     #[inline]
-    fn process(&mut self, id: ProcessId) -> Option<&mut Process> {
+    pub(super) fn process(&mut self, id: ProcessId) -> Option<&mut Process> {
         let index = self.by_slot.get(id.slot()).copied().flatten()?;
         self.connections[index].as_mut()?.process.as_mut().filter(|p| p.id == id)
     }

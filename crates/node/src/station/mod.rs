@@ -572,7 +572,7 @@ impl Station {
         area::fence();
         let mut ready = false;
         self.each_process(|process, progress| {
-            ready |= process.touch(|_| process.is_ready(progress)).unwrap_or_default();
+            ready |= process.is_ready(progress);
         });
         ready |= self.services.prepare_sleep() || self.engine.has_events() || !self.redirecting.is_idle();
         ready |= !self.dying.is_empty();

@@ -189,9 +189,12 @@ pub(super) fn redirect(error: &RedirectError) -> Refusal {
     let code = match error {
         RedirectError::NoSuchExport { .. } | RedirectError::NoSuchRedirect { .. } => RefusalCode::Stale,
         RedirectError::NotRedirectable { .. } => RefusalCode::Invalid,
-        RedirectError::OutOfBounds { .. } => RefusalCode::OutOfBounds,
+        RedirectError::OutOfBounds { .. } | RedirectError::NoSuchPlace { .. } => RefusalCode::OutOfBounds,
         RedirectError::Overlap { .. } => RefusalCode::Busy,
-        RedirectError::TableFull { .. } => RefusalCode::TableFull,
+        RedirectError::TableFull { .. }
+        | RedirectError::ProcessFull { .. }
+        | RedirectError::TooFragmented { .. }
+        | RedirectError::Share { .. } => RefusalCode::TableFull,
     };
     refusal(code, error.to_string())
 }

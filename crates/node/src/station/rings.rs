@@ -5,6 +5,7 @@
 
 use super::connection::Process;
 use super::memory::Memory;
+use super::redirection::Desk;
 use super::translation::{ADDRESS_SPACE, Table};
 use super::waits::Mark;
 use super::{ConnectionId, Station};
@@ -28,10 +29,13 @@ impl Station {
         let all = self.attached.len() <= RINGS_FEW || self.steps % RING_QUIET_EVERY == 0;
         let mut taken = 0;
         for &index in &self.attached {
-            let Some(process) = self.connections[index].as_mut().and_then(|c| c.process.as_mut()) else { continue };
+            let Some(connection) = self.connections[index].as_deref_mut() else { continue };
+            let (Some(process), held) = (connection.process.as_mut(), &mut connection.held) else { continue };
             if (all || !process.is_quiet()) && !process.is_barred && !self.mark.any_found() {
                 self.mark.set(process.uid, process.area_at());
-                taken += serve_ring(process, &mut self.engine, &mut self.memory, self.progress, now, &self.mark);
+                let (shares, exports) = (&mut self.shares, &mut self.exports[..]);
+                let desk = Desk { shares, held, exports, redirecting: &mut self.redirecting };
+                taken += serve_ring(process, desk, &mut self.engine, &mut self.memory, self.progress, now, &self.mark);
             }
         }
         self.mark.clear();
@@ -84,6 +88,7 @@ impl Station {
 #[inline]
 fn serve_ring(
     process: &mut Process,
+    mut desk: Desk<'_>,
     engine: &mut Engine,
     memory: &mut Memory,
     progress: u64,
@@ -91,6 +96,7 @@ fn serve_ring(
     mark: &Mark,
 ) -> usize {
     if process.overflows() && !process.drain_overflow() || process.stalled_at == Some(progress) {
+        process.wake_if_due();
         return 0;
     }
     let (mut taken, mut work) = (0, 0);
@@ -99,6 +105,15 @@ fn serve_ring(
         let Some(full) = process.commands.peek() else { break };
         let mut inline = [0; INLINE_BYTES_MAX];
         let raw = RawCommand::read(&full, &mut inline);
+        if raw.op.is_redirection() {
+            full.done();
+            taken += 1;
+            work += 1 + desk.serve(process, engine, memory, now, &raw);
+            if process.overflows() {
+                break;
+            }
+            continue;
+        }
         work += 1 + walked_pages(&raw, process.id, memory) / RING_WORK_PAGES + walked_ranges(&raw) / RING_WORK_RANGES;
         let outcome = match command(&raw, &inline, &mut ranges, process.id, &mut *memory) {
             Ok(command) => match engine.post(now, process.id, command, memory) {
@@ -119,6 +134,7 @@ fn serve_ring(
     }
     process.quiet = if taken > 0 { 0 } else { process.quiet.saturating_add(1) };
     process.commands_taken += taken as u64;
+    process.wake_if_due();
     taken
 }
 
@@ -199,7 +215,8 @@ fn command<'a>(
         Op::CompareSwap => atomic(AtomicOp::CompareSwap { expected: raw.counter, desired: raw.region }),
         Op::Swap => atomic(AtomicOp::Swap(raw.counter)),
         Op::Flush => Ok(Command::Flush { import, cookie }),
-        Op::Unknown => Err(OpError::Protocol),
+        // Those about redirections are served before.
+        Op::Redirect | Op::CancelRedirect | Op::Unknown => Err(OpError::Protocol),
     }
 }
 
@@ -266,7 +283,7 @@ fn hold(process: &mut Process, raw: &RawCommand) {
         Op::Send | Op::GatherSend | Op::Append => process.count(raw.import, Some(raw.len), None),
         Op::Fetch => process.count(raw.import, None, Some(raw.len)),
         Op::FetchAdd | Op::CompareSwap | Op::Swap => process.count(raw.import, None, None),
-        Op::Flush | Op::Unknown => {}
+        Op::Flush | Op::Redirect | Op::CancelRedirect | Op::Unknown => {}
     }
     if raw.region == ADDRESSES && raw.flags & flags::INLINE == 0 && matches!(raw.op, Op::Send | Op::Fetch) {
         if let Some(pages) = Pages::of_bytes(raw.region_offset, raw.len) {

@@ -18,6 +18,7 @@ use crate::limits::{
 };
 use std::collections::HashMap;
 use vmmc_host::control::{Refusal, RefusalCode};
+use vmmc_nic::RedirectError;
 use vmmc_nic::limits::{EXPORTS_MAX, PROCESSES_MAX};
 
 /// What is divided.
@@ -133,6 +134,11 @@ pub(super) struct ShareTaken {
 impl ShareTaken {
     pub(super) fn refusal(&self) -> Refusal {
         refusal(RefusalCode::TableFull, self.to_string())
+    }
+
+    /// The same of the table of redirections, as it is told in rings.
+    pub(super) fn redirections(&self) -> RedirectError {
+        RedirectError::Share { own: self.own, max: self.max, free: self.free }
     }
 }
 

@@ -166,6 +166,25 @@ impl Raw {
         self.ring();
     }
 
+    /// Posts a redirection of `(offset, len)` of an export to `(region, offset)`.
+    #[allow(dead_code, reason = "not all of its users redirect")]
+    pub(crate) fn redirect(&mut self, export: u64, (offset, len): (u64, u64), to: (u32, u64), cookie: u64) {
+        let mut command = RawCommand::new(Op::Redirect, export);
+        (command.offset, command.len, command.cookie) = (offset, len, cookie);
+        (command.region, command.region_offset) = (u64::from(to.0), to.1);
+        self.post(&command, &[]);
+        self.ring();
+    }
+
+    /// Withdraws the redirection at `offset` that was posted with the cookie `which`.
+    #[allow(dead_code, reason = "not all of its users redirect")]
+    pub(crate) fn cancel_redirect(&mut self, export: u64, offset: u64, which: u64, cookie: u64) {
+        let mut command = RawCommand::new(Op::CancelRedirect, export);
+        (command.offset, command.counter, command.cookie) = (offset, which, cookie);
+        self.post(&command, &[]);
+        self.ring();
+    }
+
     /// Rings the doorbell if the node sleeps.
     pub(crate) fn ring(&self) {
         vmmc_host::area::fence();

@@ -25,7 +25,7 @@ impl Checker for Redirection {
             Seen::Redirected { redirect, report, done } => reported(model, *redirect, report, *done),
             Seen::RedirectPosted { redirect } => posted(model, *redirect),
             Seen::End => {
-                match model.redirects.iter().find(|(_, r)| r.is_whole() && r.id.is_some() && !r.done && !r.orphaned) {
+                match model.redirects.iter().find(|(_, r)| r.is_whole() && r.at.is_some() && !r.done && !r.orphaned) {
                     Some((key, _)) => Err(format!("{key} is complete and nobody was told")),
                     None => Ok(()),
                 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use vmmc_nic::{
-    AtomicOp, ByteRange, ExportId, ImportError, ImportId, OpError, ProcessId, RedirectId, RegionRef, Rights,
+    AtomicOp, ByteRange, ExportId, ImportError, ImportId, OpError, ProcessId, RedirectAt, RegionRef, Rights,
 };
 
 use super::table::{ExportKey, ImportKey, OpKey, ProcKey, RedirectKey, RegionKey};
@@ -397,7 +397,8 @@ impl Op {
 #[derive(Debug)]
 pub(crate) struct Redirect {
     pub(crate) export: ExportKey,
-    pub(crate) id: Option<RedirectId>,
+    /// What the engine calls it, once it has taken it on.
+    pub(crate) at: Option<RedirectAt>,
     /// In the export.
     pub(crate) offset: u64,
     pub(crate) len: u64,

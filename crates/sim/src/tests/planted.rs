@@ -307,6 +307,28 @@ fn a_full_ring_that_is_no_error_and_one_that_was_not_full_are_found() {
 }
 
 #[test]
+fn a_redirection_that_nobody_is_told_of_is_found() {
+    is_found_by("redirection", || {
+        events(|event| if matches!(event, Event::RedirectDone { .. }) { vec![] } else { vec![event] })
+    });
+}
+
+#[test]
+fn data_that_goes_past_its_redirection_is_found() {
+    is_found_by("redirection", || {
+        writes(|model, node, mut write| {
+            let role = model.write_role(node, write.to, write.offset, &write.data);
+            if let WriteRole::Send { op, at, redirect: Some(redirect), .. } = role {
+                let export = &model.exports[model.redirects[redirect].export];
+                write.to = model.regions[export.region].at;
+                write.offset = export.offset + model.ops[op].offset + at;
+            }
+            vec![write]
+        })
+    });
+}
+
+#[test]
 fn a_redirection_reported_wrongly_is_found() {
     is_found_by("redirection", || {
         events(|mut event| {

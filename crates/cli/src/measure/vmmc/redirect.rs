@@ -18,6 +18,8 @@ const HAS: u64 = 0;
 const READY: u64 = 64;
 /// Round number that ends the measurement.
 const OVER: u64 = u64::MAX;
+/// Redirections of a row.
+const ROW: u64 = 1024;
 
 /// Plays one half.
 pub(super) fn measure(attached: &Attached, task: &Task, when: RedirectWhen) -> Result<Option<Sample>, TaskError> {
@@ -38,6 +40,48 @@ pub(super) fn measure(attached: &Attached, task: &Task, when: RedirectWhen) -> R
             Ok(None)
         }
     }
+}
+
+/// From the first call until the node has the last one of a row; or until it has given them all up.
+/// Nothing is sent.
+pub(super) fn post(attached: &Attached, task: &Task, withdraw: bool) -> Result<Option<Sample>, TaskError> {
+    // Whoever receives posts; the other one only says when it is over.
+    if task.role == Role::Follow {
+        return super::once::one_sided(attached, task, |_| unreachable!("it is the lead's")).map(|_| None);
+    }
+    let len = task.size.max(ROW);
+    let builder = attached.session.export(len).name(&format!("{}-row", super::name(task.number, Role::Lead)));
+    let export = builder.redirectable(true).create().map_err(TaskError::vmmc)?;
+    let to = attached.session.buffer(len).map_err(TaskError::vmmc)?;
+    super::once::one_sided(attached, task, |_| {
+        let end = Instant::now() + task.budget;
+        let mut times = Vec::new();
+        while (Instant::now() < end || (times.len() as u64) < SAMPLES_MIN) && (times.len() as u64) < SAMPLES_MAX {
+            let mut posted = Vec::new();
+            let posting = timed(|| {
+                posted = post_row(&export, &to, len)?;
+                Ok(())
+            })?;
+            let withdrawing = timed(|| {
+                posted.clear();
+                Ok(())
+            })?;
+            times.push(if withdraw { withdrawing } else { posting }.as_nanos() as f64);
+        }
+        Ok(Sample::latency(&mut times, ROW as f64).expect("at least SAMPLES_MIN samples were taken"))
+    })
+}
+
+/// Cuts a range into a row of redirections; the node has them when this returns.
+fn post_row(export: &Export, to: &Buffer, len: u64) -> Result<Vec<Redirection>, TaskError> {
+    let each = len / ROW;
+    let mut posted = Vec::with_capacity(ROW as usize);
+    for at in (0..ROW - 1).map(|number| number * each) {
+        posted.push(export.post_redirect(at..at + each, to, at).map_err(TaskError::vmmc)?);
+    }
+    let at = (ROW - 1) * each;
+    posted.push(export.redirect(at..len, to, at).map_err(TaskError::vmmc)?);
+    Ok(posted)
 }
 
 fn lead(attached: &Attached, task: &Task, len: u64, export: &Export, import: &Import) -> Result<Sample, TaskError> {
@@ -75,8 +119,9 @@ impl Follower {
         let mut copy = vec![0; self.len as usize];
         for round in 1u64.. {
             let posted = match self.when {
-                RedirectWhen::Before => Some(self.redirect()?),
-                _ => None,
+                RedirectWhen::Before => vec![self.redirect()?],
+                RedirectWhen::Row => post_row(&self.export, &self.to, self.len)?,
+                _ => Vec::new(),
             };
             self.say(READY, round)?;
             self.take(posted, round, &mut copy)?;
@@ -94,10 +139,9 @@ impl Follower {
     }
 
     /// Waits until the data of a round is in `self.to`, or in `copy` if nothing is redirected.
-    fn take(&self, posted: Option<Redirection>, round: u64, copy: &mut [u8]) -> Result<(), TaskError> {
-        if let Some(redirection) = posted {
-            redirection.wait().map_err(TaskError::vmmc)?;
-            return Ok(());
+    fn take(&self, posted: Vec<Redirection>, round: u64, copy: &mut [u8]) -> Result<(), TaskError> {
+        if !posted.is_empty() {
+            return posted.iter().try_for_each(|one| one.wait().map(drop).map_err(TaskError::vmmc));
         }
         let arrived = |w| w == round || w == OVER;
         self.export.wait_word(self.len - 8, arrived).map_err(TaskError::vmmc)?;

@@ -5,5 +5,6 @@ mod left;
 mod network;
 mod one_node;
 mod pins;
+mod redirections;
 mod revocation;
 mod scale;

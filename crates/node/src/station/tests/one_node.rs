@@ -257,32 +257,6 @@ fn a_receiver_learns_that_its_notifier_has_gone() {
 }
 
 #[test]
-fn redirection_reports_what_went_where() {
-    let world = World::new(1, None);
-    let (mut a, mut b) = (Raw::attach(&world, 0), Raw::attach(&world, 0));
-    let (memory, other) = (a.register(4096), a.register(4096));
-    let mut call = Raw::export_call(&memory, "r");
-    let Call::Export { redirectable, .. } = &mut call else { unreachable!() };
-    *redirectable = true;
-    let Ok(Answer::Exported { export }) = a.call(call) else { panic!("no export") };
-    let (grant, _) = b.import(None, "r", ALL);
-    b.send(grant.import, 0, b"early", 1);
-    b.completion();
-    let call = Call::Redirect { export, offset: 0, len: 10, region: other.id, region_offset: 64, cookie: 33 };
-    let Ok(Answer::Redirected { redirect, report }) = a.call(call) else { panic!("no redirection") };
-    assert_eq!((report.copied, report.pending), (vec![(0, 5)], vec![(5, 5)]));
-    b.send(grant.import, 5, b"later", 2);
-    b.completion();
-    let done = a.completion();
-    assert_eq!((done.cookie, done.value), (33 | vmmc_host::abi::COOKIE_REDIRECT, redirect));
-    let mut got = [0; 10];
-    other.region.read(64, &mut got).unwrap();
-    assert_eq!(&got, b"earlylater");
-    let bad = Call::Redirect { export, offset: 0, len: 10, region: other.id, region_offset: 4090, cookie: 1 };
-    assert_eq!(a.call(bad).unwrap_err().code, RefusalCode::OutOfBounds);
-}
-
-#[test]
 fn a_node_describes_itself() {
     let world = World::new(1, None);
     let (mut a, mut b) = (Raw::attach(&world, 0), Raw::attach(&world, 0));
