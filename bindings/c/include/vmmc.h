@@ -1697,6 +1697,18 @@ enum vmmc_status vmmc_export_redirect(const struct vmmc_export *export_,
                                       struct vmmc_redirection **redirection);
 
 /**
+ * As vmmc_export_redirect(), but does not wait for the node: to post thousands of receive buffers
+ * ahead, one call behind the other. What only the node can find wrong is told by
+ * vmmc_redirection_wait() and vmmc_redirection_report().
+ */
+enum vmmc_status vmmc_export_post_redirect(const struct vmmc_export *export_,
+                                           uint64_t offset,
+                                           uint64_t len,
+                                           const struct vmmc_buffer *buffer,
+                                           uint64_t buffer_offset,
+                                           struct vmmc_redirection **redirection);
+
+/**
  * The data in this range of a redirectable export has been used; the next arrival counts as new.
  */
 enum vmmc_status vmmc_export_consume(const struct vmmc_export *export_, uint64_t offset, uint64_t len);

@@ -108,6 +108,27 @@ pub unsafe extern "C" fn vmmc_export_redirect(
     unsafe { give(redirection, "redirection", post) }
 }
 
+/// As vmmc_export_redirect(), but does not wait for the node: to post thousands of receive buffers
+/// ahead, one call behind the other. What only the node can find wrong is told by
+/// vmmc_redirection_wait() and vmmc_redirection_report().
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vmmc_export_post_redirect(
+    export_: *const vmmc_export,
+    offset: u64,
+    len: u64,
+    buffer: *const vmmc_buffer,
+    buffer_offset: u64,
+    redirection: *mut *mut vmmc_redirection,
+) -> vmmc_status {
+    let post = || {
+        let object = get(export_)?;
+        let redirection = object.open()?.post_redirect(range(offset, len)?, &*get(buffer)?, buffer_offset)?;
+        put(handle::Object::Redirection(Object(RwLock::new(Some(redirection)))))
+    };
+    // SAFETY: pointers are as the header asks.
+    unsafe { give(redirection, "redirection", post) }
+}
+
 /// The data in this range of a redirectable export has been used; the next arrival counts as new.
 #[unsafe(no_mangle)]
 pub extern "C" fn vmmc_export_consume(export_: *const vmmc_export, offset: u64, len: u64) -> vmmc_status {

@@ -384,3 +384,36 @@ fn what_went_through_an_import_is_told_and_a_missing_right_is_advised_in_words()
     must(vmmc_export_free(export));
     must(vmmc_session_free(session));
 }
+
+#[test]
+fn many_receive_buffers_are_posted_ahead() {
+    let session = attach("c-row");
+    let inbox = export(session, 4096, c"row", VMMC_EXPORT_REDIRECTABLE);
+    let (mut place, mut there) = (null_mut(), null_mut());
+    let mut posted = [null_mut(); 64];
+    // SAFETY: handles, lists and places are ours.
+    unsafe {
+        must(vmmc_buffer_create(session, 4096, &mut place));
+        for (number, redirection) in posted.iter_mut().enumerate() {
+            let at = 64 * number as u64;
+            must(vmmc_export_post_redirect(inbox, at, 64, place, at, redirection));
+        }
+        let (mut twice, mut count) = (null_mut(), 0);
+        must(vmmc_export_post_redirect(inbox, 10, 10, place, 0, &mut twice));
+        assert_eq!(vmmc_redirection_wait(twice, SECOND_US, null_mut(), 0, &mut count), VMMC_BUSY, "{}", message());
+        must(vmmc_redirection_free(twice));
+        must(vmmc_import_open(session, c"row".as_ptr(), null(), &mut there));
+        must(vmmc_import_send(there, 0, [7u8; 4096].as_ptr().cast(), 4096));
+        for (number, redirection) in posted.into_iter().enumerate() {
+            let mut part = vmmc_part { offset: 0, len: 0, state: vmmc_part_state::VMMC_PART_PENDING };
+            must(vmmc_redirection_wait(redirection, SECOND_US, &mut part, 1, &mut count));
+            let state = vmmc_part_state::VMMC_PART_REDIRECTED;
+            assert_eq!((count, part), (1, vmmc_part { offset: 64 * number as u64, len: 64, state }));
+            must(vmmc_redirection_free(redirection));
+        }
+        must(vmmc_import_free(there));
+        must(vmmc_export_free(inbox));
+        must(vmmc_buffer_free(place));
+        must(vmmc_session_free(session));
+    }
+}

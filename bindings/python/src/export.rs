@@ -309,6 +309,22 @@ impl Export {
         Ok(Redirection::new(self.with(post)?, to.clone().unbind()))
     }
 
+    /// As redirect, but does not wait for the node.
+    #[pyo3(signature = (offset, len, to, to_offset=0))]
+    fn post_redirect(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = natural)] offset: u64,
+        #[pyo3(from_py_with = natural)] len: u64,
+        to: &Bound<'_, Buffer>,
+        #[pyo3(from_py_with = natural)] to_offset: u64,
+    ) -> PyResult<Redirection> {
+        let end = offset.checked_add(len).ok_or_else(|| invalid("offset and length exceed 64 bits"))?;
+        let buffer = &to.get().inner;
+        let post = |export: &vmmc::Export| wait(py, None, || export.post_redirect(offset..end, buffer, to_offset));
+        Ok(Redirection::new(self.with(post)?, to.clone().unbind()))
+    }
+
     /// The data in this range has been used; the next arrival counts as new.
     fn consume(
         &self,

@@ -366,6 +366,18 @@ class Telling(Case):
         with self.assertRaises(vmmc.Stale):
             again.wait()
 
+    def test_thousands_of_buffers_are_posted_ahead(self) -> None:
+        inbox = self.session.export(64 << 10, name="row", redirectable=True)
+        there = self.session.import_("row")
+        place = self.session.buffer(64 << 10)
+        posted = [inbox.post_redirect(at, 32, place, at) for at in range(0, 64 << 10, 32)]
+        with self.assertRaises(vmmc.Busy):
+            inbox.post_redirect(10, 10, place).wait()
+        there.send(0, bytes(range(256)) * 256)
+        for number, redirection in enumerate(posted):
+            self.assertEqual(redirection.wait().redirected, [(32 * number, 32)])
+        self.assertEqual(bytes(place), bytes(range(256)) * 256)
+
     def test_paths_are_explained_and_counted(self) -> None:
         export = self.session.export(64, name="e")
         there = self.session.import_("e")

@@ -182,6 +182,8 @@ class Export:
         """What has queued is delivered."""
     def redirect(self, offset: int, len: int, to: Buffer, to_offset: int = 0) -> Redirection:
         """Lets data that comes to a range go to a buffer instead; the export must be made with redirectable=True."""
+    def post_redirect(self, offset: int, len: int, to: Buffer, to_offset: int = 0) -> Redirection:
+        """As redirect, but does not wait for the node, to post thousands of buffers ahead; what only the node can find wrong is told by wait and report."""
     def consume(self, offset: int, len: int) -> None:
         """The data in this range has been used; the next arrival counts as new."""
     def unexport(self, *, moving: bool = False) -> Literal["gate", "moved"]:
