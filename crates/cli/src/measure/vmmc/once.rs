@@ -45,7 +45,7 @@ pub(super) fn atomic(attached: &Attached, task: &Task, op: AtomicOp) -> Result<O
     })
 }
 
-fn one_sided(
+pub(super) fn one_sided(
     attached: &Attached,
     task: &Task,
     measure: impl FnOnce(&Import) -> Result<Sample, TaskError>,
