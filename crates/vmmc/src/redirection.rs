@@ -89,8 +89,7 @@ impl Export {
         (command.cookie, command.offset, command.len) = (cookie, range.start, len);
         command.region = u64::from(to.region_id());
         command.region_offset = to.region_offset(to_offset);
-        let mut redirection =
-            Redirection { core: core.clone(), export, cookie, range, to: to.clone(), ended: false };
+        let mut redirection = Redirection { core: core.clone(), export, cookie, range, to: to.clone(), ended: false };
         let limit = Limit::within(core, core.timeout());
         if let Err(end) = core.post(&command, &[], &limit) {
             redirection.ended = true;

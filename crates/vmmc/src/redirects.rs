@@ -103,9 +103,8 @@ impl Redirects {
     /// any.
     pub(crate) fn end_of(&self, export: u64) -> bool {
         let mut table = self.lock();
-        let of = |entry: &&mut Entry| {
-            entry.export == export && matches!(entry.state, Some(State::Asked | State::Posted))
-        };
+        let of =
+            |entry: &&mut Entry| entry.export == export && matches!(entry.state, Some(State::Asked | State::Posted));
         let ended = table.entries.iter_mut().filter(of).map(|e| e.state = Some(State::Over(Outcome::ExportEnded)));
         ended.count() > 0
     }

@@ -140,11 +140,7 @@ impl Engine {
     }
 
     /// Length and redirections of an export of the process.
-    fn redirector_of(
-        &mut self,
-        process: ProcessId,
-        export: ExportId,
-    ) -> Result<(u64, &mut Redirector), RedirectError> {
+    fn redirector_of(&mut self, process: ProcessId, export: ExportId) -> Result<(u64, &mut Redirector), RedirectError> {
         let entry = self.own_export(process, export)?;
         let redirector = entry.redirector.as_deref_mut().ok_or(RedirectError::NotRedirectable { export })?;
         Ok((entry.len, redirector))

@@ -176,13 +176,7 @@ impl Station {
     }
 
     /// All bytes of a redirection have come.
-    pub(super) fn redirect_done(
-        &mut self,
-        id: ProcessId,
-        export: ExportId,
-        cookie: Cookie,
-        report: &RedirectReport,
-    ) {
+    pub(super) fn redirect_done(&mut self, id: ProcessId, export: ExportId, cookie: Cookie, report: &RedirectReport) {
         self.redirect_ended(export);
         let Some(process) = self.process(id) else { return };
         for part in &report.copied {

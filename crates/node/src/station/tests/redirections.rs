@@ -126,7 +126,9 @@ fn an_export_that_ends_takes_its_redirections_along() {
             a.call(Call::Unexport { export, moving: false }).unwrap();
         } else {
             drop(a);
-            (0..50).for_each(|_| _ = world.borrow_mut().step());
+            for _ in 0..50 {
+                world.borrow_mut().step();
+            }
             assert_eq!(posted(&world), 0);
             return;
         }
