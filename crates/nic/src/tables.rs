@@ -462,7 +462,7 @@ impl Tables {
     /// Bytes of a copy within the node that are made at once.
     pub(crate) fn piece(&self, target: &Target, offset: u64, len: u64) -> u64 {
         let len = len.min(LOCAL_PIECE_BYTES);
-        if !target.redirectable {
+        if target.arrivals != Arrivals::Redirected {
             return len;
         }
         let redirector = self.exports.get(target.export).and_then(|export| export.redirector.as_deref());

@@ -466,7 +466,9 @@ impl Rings {
                 (1..32).for_each(|word| slot.set(word, noise.number()));
                 if !noise.one_in(4) {
                     let op = if noise.one_in(2) { noise.next() % 9 } else { 16 + noise.next() % 2 };
-                    slot.set(1, op | ((noise.next() % 16) << 8) | ((noise.next() % 400) << 16));
+                    let count = if noise.one_in(2) { noise.next() % 4 } else { noise.next() % 1_100 };
+                    let flags = noise.next() % 32;
+                    slot.set(1, op | flags << 8 | (noise.next() % 400) << 16 | count << 32);
                     slot.set(3, noise.pick(ids));
                     slot.set(6, if noise.one_in(2) { noise.pick(ids) } else { u64::from(u32::MAX) });
                     if op >= 16 && !noise.one_in(4) {

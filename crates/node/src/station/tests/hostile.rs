@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use vmmc_host::Channel;
 use vmmc_host::abi::{Op, RawCommand, flags};
-use vmmc_host::control::{Access, Call, RefusalCode, Reply, Request, decode, encode, rights};
+use vmmc_host::control::{Access, Answer, Call, RefusalCode, Reply, Request, decode, encode, rights};
 use vmmc_host::limits::{COMPLETION_SLOTS, EXPORTS_PER_PROCESS_MAX};
 use vmmc_host::wait::Deadline;
 use vmmc_nic::OpError;
@@ -48,6 +48,21 @@ fn random_words_in_the_command_ring_harm_only_their_writer() {
     let mut evil = Raw::attach(&world, 0);
     let (_, own) = evil.export("own");
     let (grant, _) = evil.import(None, "own", rights::WRITE);
+    let ring = evil.register(16_384);
+    let call = Call::Export {
+        name: Some("ring".into()),
+        region: ring.id,
+        offset: 0,
+        len: 16_384,
+        rights: rights::WRITE,
+        access: Access::SameUser,
+        notify: true,
+        redirectable: false,
+        ring: true,
+        mappable: false,
+    };
+    assert!(matches!(evil.call(call), Ok(Answer::Exported { .. })));
+    let (ring, _) = evil.import(None, "ring", rights::WRITE);
     for round in 0..40 {
         for _ in 0..100 {
             let Some(mut slot) = evil.commands.claim() else { break };
@@ -56,8 +71,9 @@ fn random_words_in_the_command_ring_harm_only_their_writer() {
             }
             // Half of them look more like commands.
             if noise.next() % 2 == 0 {
-                slot.set(1, (noise.next() % 7) | ((noise.next() % 16) << 8) | ((noise.next() % 400) << 16));
-                slot.set(3, if noise.next() % 2 == 0 { grant.import } else { noise.next() % 4 });
+                let (op, flags, count) = (noise.next() % 9, noise.next() % 32, noise.next() % 40);
+                slot.set(1, op | flags << 8 | (noise.next() % 400) << 16 | count << 32);
+                slot.set(3, [grant.import, ring.import, noise.next() % 4][noise.next() as usize % 3]);
                 slot.set(6, u64::from(own.id));
             }
             slot.publish();
