@@ -63,7 +63,7 @@ static void reader(vmmc_session *session) {
     check(vmmc_import_send(table, 0, "graffiti", 8) == VMMC_NO_RIGHT, "the table is read-only");
     printf("reader: writing is refused: %s\n", vmmc_error_message());
     vmmc_send_options notify = {.size = sizeof notify, .flags = VMMC_SEND_NOTIFY};
-    must(vmmc_import_send_with(done, 0, &read, sizeof read, &notify));
+    must(vmmc_import_send_with(done, 0, &(vmmc_source){.memory = &read, .len = sizeof read}, 1, &notify));
     must(vmmc_import_free(table));
     must(vmmc_import_free(done));
 }

@@ -76,10 +76,12 @@ static void sender(vmmc_session *session) {
     vmmc_send_options notify = {.size = sizeof notify, .flags = VMMC_SEND_NOTIFY};
     /* Long enough for the receiver to be asleep. */
     sleep_ms(50);
-    must(vmmc_import_send_with(mailbox, 0, LETTERS[0], strlen(LETTERS[0]), &notify));
+    vmmc_source letter = {.memory = LETTERS[0], .len = strlen(LETTERS[0])};
+    must(vmmc_import_send_with(mailbox, 0, &letter, 1, &notify));
     wait_at_least(go_on, 0, 1);
     for (uint64_t number = 1; number < 3; number++) {
-        must(vmmc_import_send_with(mailbox, number * SLOT_BYTES, LETTERS[number], strlen(LETTERS[number]), &notify));
+        letter = (vmmc_source){.memory = LETTERS[number], .len = strlen(LETTERS[number])};
+        must(vmmc_import_send_with(mailbox, number * SLOT_BYTES, &letter, 1, &notify));
         printf("sender:   sent letter %llu\n", (unsigned long long)number);
     }
     wait_at_least(go_on, 0, 2);

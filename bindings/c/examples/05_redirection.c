@@ -64,7 +64,8 @@ static void sender(vmmc_session *session) {
     static unsigned char message[MESSAGE_BYTES];
     make_message(message);
     vmmc_send_options notify = {.size = sizeof notify, .flags = VMMC_SEND_NOTIFY};
-    must(vmmc_import_send_with(inbox, 0, message, FIRST_BYTES, &notify));
+    vmmc_source first = {.memory = message, .len = FIRST_BYTES};
+    must(vmmc_import_send_with(inbox, 0, &first, 1, &notify));
     wait_at_least(second_half, 0, 1);
     /* The sender sends as before: it does not know of the redirection. */
     must(vmmc_import_send(inbox, FIRST_BYTES, message + FIRST_BYTES, MESSAGE_BYTES - FIRST_BYTES));

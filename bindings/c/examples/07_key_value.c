@@ -124,7 +124,7 @@ static void client(vmmc_session *session, uint64_t me) {
            (unsigned long long)((now_ns() - start) / operations));
     check(!look_up(table, 77, got), "a key was found that nobody put");
     vmmc_send_options notify = {.size = sizeof notify, .flags = VMMC_SEND_NOTIFY};
-    must(vmmc_import_send_with(done, 8 * me, &me, sizeof me, &notify));
+    must(vmmc_import_send_with(done, 8 * me, &(vmmc_source){.memory = &me, .len = sizeof me}, 1, &notify));
     must(vmmc_import_free(table));
     must(vmmc_import_free(done));
 }

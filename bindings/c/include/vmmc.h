@@ -96,9 +96,54 @@
 #define VMMC_LAUNCH_INPUT 2
 
 /**
+ * Bytes of the longest record.
+ */
+#define VMMC_RECORD_BYTES_MAX 512
+
+/**
+ * For `flags` of vmmc_append_options: notify the owner too, if its ring allows it. The notification
+ * carries the word.
+ */
+#define VMMC_APPEND_NOTIFY 1
+
+/**
+ * For `flags` of vmmc_append_options: a full ring is VMMC_FULL at once.
+ */
+#define VMMC_APPEND_AT_ONCE 2
+
+/**
  * For `flags` of vmmc_session_options: do not start a node when none runs.
  */
 #define VMMC_SESSION_NO_START 1
+
+/**
+ * For `kind`: any memory; the library copies it.
+ */
+#define VMMC_BYTES 0
+
+/**
+ * For `kind`: a vmmc_buffer, registered memory; no copy on the way.
+ */
+#define VMMC_BUFFER 1
+
+/**
+ * For `kind`: any memory; no copy on the way. Its whole pages are pinned at first use and stay
+ * pinned, so that later transfers cost a look at a table. Memory that cannot be pinned (a stack, a
+ * file, a few bytes) is copied.
+ */
+#define VMMC_PINNED 2
+
+/**
+ * For `kind` of a source: a vmmc_lent; no copy on the way and, but for the first time, no system
+ * call.
+ */
+#define VMMC_LENT 3
+
+/**
+ * For `kind` of a source: what stands in a vmmc_table, from the entry at `index` on; no copy on the
+ * way, and no look at any other table.
+ */
+#define VMMC_INDEXED 4
 
 /**
  * As a timeout: that of the thread, else that of the session.
@@ -435,6 +480,11 @@ typedef struct vmmc_node vmmc_node;
 typedef struct vmmc_redirection vmmc_redirection;
 
 /**
+ * An export that many processes append records to.
+ */
+typedef struct vmmc_ring vmmc_ring;
+
+/**
  * A process's attachment to its node: the door to exports, imports, buffers and notifications.
  */
 typedef struct vmmc_session vmmc_session;
@@ -543,6 +593,37 @@ typedef struct vmmc_moved {
 } vmmc_moved;
 
 /**
+ * Memory to send from: `len` bytes of it, from byte `from` on. `{.memory = data, .len = size}` are
+ * any bytes.
+ *
+ * Until a posted send is done leave alone what is VMMC_BUFFER, VMMC_PINNED, VMMC_LENT or
+ * VMMC_INDEXED; VMMC_BYTES are copied before the call returns. After VMMC_TIMED_OUT memory that is
+ * not copied may still be read.
+ */
+typedef struct vmmc_source {
+    /**
+     * VMMC_BYTES, VMMC_BUFFER, VMMC_PINNED, VMMC_LENT, VMMC_INDEXED.
+     */
+    uint32_t kind;
+    /**
+     * With VMMC_INDEXED: the entry from whose start `from` counts.
+     */
+    uint32_t index;
+    /**
+     * VMMC_BYTES, VMMC_PINNED: the first byte. Others: the vmmc_buffer, vmmc_lent or vmmc_table.
+     */
+    const void *memory;
+    /**
+     * First byte to send.
+     */
+    uint64_t from;
+    /**
+     * Bytes.
+     */
+    uint64_t len;
+} vmmc_source;
+
+/**
  * Choices for one send.
  */
 typedef struct vmmc_send_options {
@@ -567,6 +648,32 @@ typedef struct vmmc_send_options {
      */
     uint64_t word;
 } vmmc_send_options;
+
+/**
+ * Memory to fetch into: `len` bytes of it, from byte `from` on. `{.memory = into, .len = size}` are
+ * any bytes.
+ *
+ * Memory of a posted fetch belongs to it until it is done or freed. After VMMC_TIMED_OUT a
+ * VMMC_BUFFER may still be written, and no other memory.
+ */
+typedef struct vmmc_target {
+    /**
+     * VMMC_BYTES, VMMC_BUFFER, VMMC_PINNED.
+     */
+    uint32_t kind;
+    /**
+     * VMMC_BYTES, VMMC_PINNED: the first byte. VMMC_BUFFER: the vmmc_buffer.
+     */
+    void *memory;
+    /**
+     * First byte to fetch into.
+     */
+    uint64_t from;
+    /**
+     * Bytes.
+     */
+    uint64_t len;
+} vmmc_target;
 
 /**
  * A change of the set of members.
@@ -690,11 +797,15 @@ typedef struct vmmc_job_event {
 } vmmc_job_event;
 
 /**
- * A piece of local memory to send.
+ * Data, and where in the export it goes.
  */
 typedef struct vmmc_piece {
     /**
-     * First byte.
+     * First byte, in the export.
+     */
+    uint64_t offset;
+    /**
+     * The data.
      */
     const void *data;
     /**
@@ -704,7 +815,7 @@ typedef struct vmmc_piece {
 } vmmc_piece;
 
 /**
- * A range of an export or buffer.
+ * A range of an export.
  */
 typedef struct vmmc_range {
     /**
@@ -716,20 +827,6 @@ typedef struct vmmc_range {
      */
     uint64_t len;
 } vmmc_range;
-
-/**
- * A piece of local memory to fetch into.
- */
-typedef struct vmmc_place {
-    /**
-     * First byte.
-     */
-    void *into;
-    /**
-     * Bytes.
-     */
-    size_t len;
-} vmmc_place;
 
 /**
  * Choices for vmmc_session_attach().
@@ -814,6 +911,59 @@ typedef struct vmmc_part {
      */
     enum vmmc_part_state state;
 } vmmc_part;
+
+/**
+ * A record.
+ */
+typedef struct vmmc_record {
+    /**
+     * The word that its sender gave it.
+     */
+    uint64_t word;
+    /**
+     * Who appended it: the session with the sender's node, 0 for this node. vmmc_session_node_of()
+     * names the node.
+     */
+    uint32_t sender_session;
+    /**
+     * The process, in the numbers of its node: vmmc_session_process() there.
+     */
+    uint32_t sender_process;
+    /**
+     * Its import: vmmc_import_id() there.
+     */
+    uint64_t sender_import;
+    /**
+     * Bytes of data.
+     */
+    uint64_t len;
+    /**
+     * The data.
+     */
+    uint8_t data[VMMC_RECORD_BYTES_MAX];
+} vmmc_record;
+
+/**
+ * Choices for one append.
+ */
+typedef struct vmmc_append_options {
+    /**
+     * sizeof (vmmc_append_options).
+     */
+    size_t size;
+    /**
+     * VMMC_APPEND_NOTIFY, VMMC_APPEND_AT_ONCE.
+     */
+    uint32_t flags;
+    /**
+     * Stands in the record: a tag, the number of a request.
+     */
+    uint64_t word;
+    /**
+     * Instead of the default timeout, microseconds; 0: the default.
+     */
+    int64_t timeout_us;
+} vmmc_append_options;
 
 /**
  * Bounds of a session, for programs that plan.
@@ -1252,13 +1402,15 @@ enum vmmc_status vmmc_import_pointer(const struct vmmc_import *import, const voi
 enum vmmc_status vmmc_import_send(const struct vmmc_import *import, uint64_t offset, const void *data, size_t len);
 
 /**
- * vmmc_import_send() with choices: notify the receiver, count, another timeout. `options` may be
- * NULL.
+ * vmmc_import_send() from any kind of memory and with choices: sends `count` sources, one after the
+ * other to consecutive places from `offset` on; returns when they may be changed. A notification
+ * tells of the whole, and comes after it, as a counter does. After an error in the middle of
+ * several sources some of them may have been sent. `options` may be NULL.
  */
 enum vmmc_status vmmc_import_send_with(const struct vmmc_import *import,
                                        uint64_t offset,
-                                       const void *data,
-                                       size_t len,
+                                       const struct vmmc_source *sources,
+                                       size_t count,
                                        const struct vmmc_send_options *options);
 
 /**
@@ -1266,6 +1418,15 @@ enum vmmc_status vmmc_import_send_with(const struct vmmc_import *import,
  * the memory may have been written in part.
  */
 enum vmmc_status vmmc_import_fetch(const struct vmmc_import *import, uint64_t offset, void *into, size_t len);
+
+/**
+ * vmmc_import_fetch() into any kind of memory: fetches consecutive bytes from `offset` on into
+ * `count` targets, which must not overlap. On failure they may have been written in part.
+ */
+enum vmmc_status vmmc_import_fetch_into(const struct vmmc_import *import,
+                                        uint64_t offset,
+                                        const struct vmmc_target *targets,
+                                        size_t count);
 
 /**
  * Adds to an aligned 64-bit word of the export; gives the old value. Needs the right VMMC_ATOMIC,
@@ -1474,40 +1635,24 @@ enum vmmc_status vmmc_launched_grow(const struct vmmc_launched *launched, uint32
 enum vmmc_status vmmc_launched_free(struct vmmc_launched *launched);
 
 /**
- * Gathers: sends several pieces to consecutive places from `offset` on.
+ * Sends `count` pieces, up to 1,024, each to its own place in the export, in one operation. The data
+ * may be reused on return. A notification tells of all, from the first byte of any to the end of
+ * the last, and comes after them, as a counter does. `options` may be NULL.
  */
-enum vmmc_status vmmc_import_gather(const struct vmmc_import *import,
-                                    uint64_t offset,
-                                    const struct vmmc_piece *pieces,
-                                    size_t count);
+enum vmmc_status vmmc_import_gather_send(const struct vmmc_import *import,
+                                         const struct vmmc_piece *pieces_,
+                                         size_t count,
+                                         const struct vmmc_send_options *options);
 
 /**
- * Gathers from registered memory: sends several ranges of a buffer to consecutive places from
- * `offset` on, all under way at once.
+ * Posts a gather-send: does not wait. The data may be reused on return. The transfer is done when
+ * all has arrived. `options` may be NULL.
  */
-enum vmmc_status vmmc_import_gather_from(const struct vmmc_import *import,
-                                         uint64_t offset,
-                                         const struct vmmc_buffer *buffer,
-                                         const struct vmmc_range *ranges_,
-                                         size_t count);
-
-/**
- * Scatters: sends consecutive parts of the data to several ranges of the export, as far as both
- * reach.
- */
-enum vmmc_status vmmc_import_scatter(const struct vmmc_import *import,
-                                     const void *data,
-                                     size_t len,
-                                     const struct vmmc_range *ranges_,
-                                     size_t count);
-
-/**
- * Fetches consecutive bytes from `offset` on into several places, which must not overlap.
- */
-enum vmmc_status vmmc_import_fetch_scatter(const struct vmmc_import *import,
-                                           uint64_t offset,
-                                           const struct vmmc_place *places,
-                                           size_t count);
+enum vmmc_status vmmc_import_post_gather_send(const struct vmmc_import *import,
+                                              const struct vmmc_piece *pieces_,
+                                              size_t count,
+                                              const struct vmmc_send_options *options,
+                                              struct vmmc_transfer **transfer);
 
 /**
  * Fetches several ranges of the export into consecutive bytes, as far as both reach.
@@ -1640,16 +1785,6 @@ enum vmmc_status vmmc_session_lend(const struct vmmc_session *session,
 enum vmmc_status vmmc_lent_free(struct vmmc_lent *lent);
 
 /**
- * Sends `len` bytes of lent memory without a copy on the way and, but for the first time, without
- * a system call; returns when the range may be reused. After VMMC_TIMED_OUT it may still be read.
- */
-enum vmmc_status vmmc_import_send_lent(const struct vmmc_import *import,
-                                       uint64_t offset,
-                                       const struct vmmc_lent *lent,
-                                       uint64_t from,
-                                       uint64_t len);
-
-/**
  * A table of so many translations, a page each, that the program places itself.
  */
 enum vmmc_status vmmc_table_create(const struct vmmc_session *session, uint32_t entries, struct vmmc_table **table);
@@ -1657,26 +1792,14 @@ enum vmmc_status vmmc_table_create(const struct vmmc_session *session, uint32_t 
 /**
  * Pins lent memory, which must be whole pages, and writes its translations into the entries from
  * `index` on. What stood there goes. The memory stays in place until it is taken out again or the
- * table is freed.
+ * table is freed. VMMC_BUSY while a send from the table is under way.
  */
 enum vmmc_status vmmc_table_place(const struct vmmc_table *table, uint32_t index, const struct vmmc_lent *lent);
 
 /**
- * Empties `count` entries from `index` on.
+ * Empties `count` entries from `index` on. VMMC_BUSY while a send from the table is under way.
  */
 enum vmmc_status vmmc_table_remove(const struct vmmc_table *table, uint32_t index, size_t count);
-
-/**
- * Sends `len` bytes of what stands in a table, from byte `from` of the entry at `index` on,
- * without a copy on the way and without a look at any other table; returns when the memory may be
- * reused.
- */
-enum vmmc_status vmmc_import_send_index(const struct vmmc_import *import,
-                                        uint64_t offset,
-                                        const struct vmmc_table *table,
-                                        uint32_t index,
-                                        uint64_t from,
-                                        uint64_t len);
 
 /**
  * Frees a table: nothing stands in it any more.
@@ -1744,6 +1867,57 @@ enum vmmc_status vmmc_redirection_cancel(const struct vmmc_redirection *redirect
  * Frees the redirection, which cancels it if it is not complete.
  */
 enum vmmc_status vmmc_redirection_free(struct vmmc_redirection *redirection);
+
+/**
+ * A ring for `bytes` of records, each with 32 bytes beside its data: 8 KiB to 4 MiB, a multiple of
+ * 8. Importers need VMMC_WRITE alone, and append. Of `options`, which may be NULL, `name`, `access`
+ * with its users, and VMMC_EXPORT_NOTIFY count; the rest must be 0.
+ */
+enum vmmc_status vmmc_ring_create(const struct vmmc_session *session,
+                                  uint64_t bytes,
+                                  const struct vmmc_export_options *options,
+                                  struct vmmc_ring **ring);
+
+/**
+ * Its id as an export, for importers.
+ */
+enum vmmc_status vmmc_ring_id(const struct vmmc_ring *ring, uint64_t *id);
+
+/**
+ * The oldest record, which makes room for others; VMMC_AGAIN if there is none.
+ */
+enum vmmc_status vmmc_ring_take(const struct vmmc_ring *ring, struct vmmc_record *record);
+
+/**
+ * The oldest record; waits for one.
+ */
+enum vmmc_status vmmc_ring_wait(const struct vmmc_ring *ring, int64_t timeout_us, struct vmmc_record *record);
+
+/**
+ * Ends the ring: importers are told, and what was not taken is gone.
+ */
+enum vmmc_status vmmc_ring_free(struct vmmc_ring *ring);
+
+/**
+ * Appends a record of up to VMMC_RECORD_BYTES_MAX bytes to a ring, and waits until it is there; as
+ * long as the ring has no room, tries again. VMMC_FULL: there was none in time. Records of one
+ * import come in the order of its appends. `options` may be NULL.
+ */
+enum vmmc_status vmmc_import_append(const struct vmmc_import *import,
+                                    const void *data,
+                                    size_t len,
+                                    const struct vmmc_append_options *options);
+
+/**
+ * Posts an append: does not wait, and tries once. The data may be reused on return. When one finds
+ * no room, those posted behind it find none either, until vmmc_transfer_wait() or
+ * vmmc_transfer_poll() has said so, or the transfer is freed. `options` may be NULL.
+ */
+enum vmmc_status vmmc_import_post_append(const struct vmmc_import *import,
+                                         const void *data,
+                                         size_t len,
+                                         const struct vmmc_append_options *options,
+                                         struct vmmc_transfer **transfer);
 
 /**
  * Attaches to the user's node, starting it when none runs. `options` may be NULL.
@@ -1865,89 +2039,25 @@ const char *vmmc_status_name(int32_t status);
 const char *vmmc_version(void);
 
 /**
- * Sends without waiting. The data is copied before return and may be reused. `options` may be
- * NULL.
+ * Posts a send of `count` sources, one after the other to consecutive places from `offset` on: does
+ * not wait. The transfer is done when the data has arrived. `options` may be NULL.
  */
-enum vmmc_status vmmc_import_send_async(const struct vmmc_import *import,
-                                        uint64_t offset,
-                                        const void *data,
-                                        size_t len,
-                                        const struct vmmc_send_options *options,
-                                        struct vmmc_transfer **transfer);
-
-/**
- * Sends from any memory without a copy on the way; returns when the memory may be reused. Its
- * whole pages are pinned at first use and stay pinned, so that later sends cost a look at a table.
- * Memory that cannot be pinned (a stack, a file, a few bytes) is copied. After VMMC_TIMED_OUT it
- * may still be read. `options` may be NULL.
- */
-enum vmmc_status vmmc_import_send_pinned(const struct vmmc_import *import,
-                                         uint64_t offset,
-                                         const void *data,
-                                         size_t len,
-                                         const struct vmmc_send_options *options);
-
-/**
- * Sends from any memory without a copy on the way and without waiting; leave the memory alone
- * until the transfer is done or freed. Pins as vmmc_import_send_pinned() does; what is copied is
- * copied before return. `options` may be NULL.
- */
-enum vmmc_status vmmc_import_send_pinned_async(const struct vmmc_import *import,
-                                               uint64_t offset,
-                                               const void *data,
-                                               size_t len,
-                                               const struct vmmc_send_options *options,
-                                               struct vmmc_transfer **transfer);
-
-/**
- * Remote fetch into any memory without a copy on the way; pins as vmmc_import_send_pinned() does.
- * On failure the memory may have been written in part, and is not written any more.
- */
-enum vmmc_status vmmc_import_fetch_pinned(const struct vmmc_import *import, uint64_t offset, void *into, size_t len);
-
-/**
- * Sends `len` bytes of a buffer without a copy on the way; returns when the range may be reused.
- * After VMMC_TIMED_OUT it may still be read. `options` may be NULL.
- */
-enum vmmc_status vmmc_import_send_from(const struct vmmc_import *import,
+enum vmmc_status vmmc_import_post_send(const struct vmmc_import *import,
                                        uint64_t offset,
-                                       const struct vmmc_buffer *buffer,
-                                       uint64_t buffer_offset,
-                                       uint64_t len,
-                                       const struct vmmc_send_options *options);
+                                       const struct vmmc_source *sources,
+                                       size_t count,
+                                       const struct vmmc_send_options *options,
+                                       struct vmmc_transfer **transfer);
 
 /**
- * Sends `len` bytes of a buffer without a copy on the way and without waiting; leave the range
- * alone until the transfer is done. `options` may be NULL.
+ * Posts a fetch of consecutive bytes from `offset` on into `count` targets, which must not overlap:
+ * does not wait. The targets belong to the transfer until it is done or freed.
  */
-enum vmmc_status vmmc_import_send_from_async(const struct vmmc_import *import,
-                                             uint64_t offset,
-                                             const struct vmmc_buffer *buffer,
-                                             uint64_t buffer_offset,
-                                             uint64_t len,
-                                             const struct vmmc_send_options *options,
-                                             struct vmmc_transfer **transfer);
-
-/**
- * Fetches `len` bytes into a buffer without a copy on the way. After VMMC_TIMED_OUT the range may
- * still be written.
- */
-enum vmmc_status vmmc_import_fetch_into(const struct vmmc_import *import,
+enum vmmc_status vmmc_import_post_fetch(const struct vmmc_import *import,
                                         uint64_t offset,
-                                        const struct vmmc_buffer *buffer,
-                                        uint64_t buffer_offset,
-                                        uint64_t len);
-
-/**
- * Fetches `len` bytes into a buffer without a copy on the way and without waiting; leave the range
- * alone until the transfer is done.
- */
-enum vmmc_status vmmc_import_fetch_async(const struct vmmc_import *import,
-                                         uint64_t offset,
-                                         const struct vmmc_buffer *buffer,
-                                         uint64_t buffer_offset,
-                                         uint64_t len,
-                                         struct vmmc_transfer **transfer);
+                                        const struct vmmc_target *targets,
+                                        size_t count,
+                                        struct vmmc_transfer **transfer);
 
 /**
  * VMMC_AGAIN while the transfer is under way; VMMC_OK and the bytes moved when it is done; else
@@ -1961,8 +2071,9 @@ enum vmmc_status vmmc_transfer_poll(const struct vmmc_transfer *transfer, uint64
 enum vmmc_status vmmc_transfer_wait(const struct vmmc_transfer *transfer, int64_t timeout_us, uint64_t *moved);
 
 /**
- * Frees the transfer, which abandons its answer. What it moves stays alive until it is done; one
- * of vmmc_import_send_pinned_async() is waited for, so that its memory may be reused.
+ * Frees the transfer, which abandons its answer. A buffer that it uses stays alive until it is
+ * done. A send from memory of your own that is not copied is waited for, and a fetch into memory
+ * of your own is given up, so that the memory may be reused.
  */
 enum vmmc_status vmmc_transfer_free(struct vmmc_transfer *transfer);
 

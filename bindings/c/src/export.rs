@@ -141,6 +141,18 @@ pub(crate) fn rights(bits: u32) -> Result<Option<Rights>, Failure> {
     known.map(Some).ok_or_else(|| Failure::invalid(format!("`rights` {bits:#x} has bits that mean nothing")))
 }
 
+pub(crate) unsafe fn access_of(options: &vmmc_export_options) -> Result<Access, Failure> {
+    Ok(match options.access {
+        VMMC_ACCESS_SAME_USER => Access::SameUser,
+        VMMC_ACCESS_ANYONE => Access::Anyone,
+        VMMC_ACCESS_USERS => {
+            // SAFETY: a list of the caller's options.
+            Access::Users(unsafe { list(options.users, options.user_count as usize, "users") }?.to_vec())
+        }
+        other => return Err(Failure::invalid(format!("`access` {other} means nothing"))),
+    })
+}
+
 pub(crate) unsafe fn create(
     builder: ExportBuilder,
     options: *const vmmc_export_options,
@@ -160,15 +172,8 @@ pub(crate) unsafe fn create(
     if let Some(rights) = rights(options.rights)? {
         builder = builder.rights(rights);
     }
-    builder = builder.access(match options.access {
-        VMMC_ACCESS_SAME_USER => Access::SameUser,
-        VMMC_ACCESS_ANYONE => Access::Anyone,
-        VMMC_ACCESS_USERS => {
-            // SAFETY: a list of the caller's options.
-            Access::Users(unsafe { list(options.users, options.user_count as usize, "users") }?.to_vec())
-        }
-        other => return Err(Failure::invalid(format!("`access` {other} means nothing"))),
-    });
+    // SAFETY: a list of the caller's options.
+    builder = builder.access(unsafe { access_of(&options) }?);
     let export = builder.create()?;
     let memory = export.region();
     put(handle::Object::Export(Object { export: RwLock::new(Some(export)), _memory: memory }))

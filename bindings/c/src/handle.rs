@@ -5,7 +5,9 @@
 
 use crate::failure::Failure;
 use crate::slots::{Slots, Use};
-use crate::{binding, buffer, export, import, job, launch, node, notification, pinned, redirection, session, transfer};
+use crate::{
+    binding, buffer, export, import, job, launch, node, notification, pinned, redirection, ring, session, transfer,
+};
 use std::marker::PhantomData;
 use std::ops::Deref;
 
@@ -20,6 +22,7 @@ pub(crate) enum Object {
     Binding(binding::Object),
     Transfer(transfer::Object),
     Redirection(redirection::Object),
+    Ring(ring::Object),
     Handler(notification::Object),
     Node(node::Object),
     Job(job::Object),

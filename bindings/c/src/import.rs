@@ -9,11 +9,12 @@ use crate::handle::{self, get, handle, put};
 use crate::memory::{bytes, bytes_mut, give_string, optional_string, string};
 use crate::options::{self, Options, known_flags};
 use crate::session::vmmc_session;
+use crate::source::{self, vmmc_source, vmmc_target};
 use crate::status::vmmc_status;
 use crate::wait::{optional, within};
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
-use vmmc::{ExportId, Import, ImportBuilder, Path, SendOptions};
+use vmmc::{ExportId, Gather, Import, ImportBuilder, Path, Scatter, SendOptions};
 
 /// Access to another process's export: the proxy receive buffer.
 pub struct vmmc_import(());
@@ -304,20 +305,27 @@ pub unsafe extern "C" fn vmmc_import_send(
     })
 }
 
-/// vmmc_import_send() with choices: notify the receiver, count, another timeout. `options` may be
-/// NULL.
+/// vmmc_import_send() from any kind of memory and with choices: sends `count` sources, one after the
+/// other to consecutive places from `offset` on; returns when they may be changed. A notification
+/// tells of the whole, and comes after it, as a counter does. After an error in the middle of
+/// several sources some of them may have been sent. `options` may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_import_send_with(
     import: *const vmmc_import,
     offset: u64,
-    data: *const c_void,
-    len: usize,
+    sources: *const vmmc_source,
+    count: usize,
     options: *const vmmc_send_options,
 ) -> vmmc_status {
     call(|| {
         // SAFETY: memory and options of the caller.
-        let (data, options) = unsafe { (bytes(data, len, "data")?, send_options(options)?) };
-        Ok(get(import)?.send_with(offset, data, options)?)
+        let (sources, options) = unsafe { (source::sources(sources, count)?, send_options(options)?) };
+        let import = get(import)?;
+        Ok(match &sources.list[..] {
+            [] => import.send_with(offset, &[], options)?,
+            [one] => import.send_with(offset, one.clone(), options)?,
+            several => import.send_with(offset, Gather(several), options)?,
+        })
     })
 }
 
@@ -334,6 +342,22 @@ pub unsafe extern "C" fn vmmc_import_fetch(
         // SAFETY: memory of the caller.
         let into = unsafe { bytes_mut(into, len, "into") }?;
         Ok(get(import)?.fetch(offset, into)?)
+    })
+}
+
+/// vmmc_import_fetch() into any kind of memory: fetches consecutive bytes from `offset` on into
+/// `count` targets, which must not overlap. On failure they may have been written in part.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vmmc_import_fetch_into(
+    import: *const vmmc_import,
+    offset: u64,
+    targets: *const vmmc_target,
+    count: usize,
+) -> vmmc_status {
+    call(|| {
+        // SAFETY: memory of the caller.
+        let mut targets = unsafe { source::targets(targets, count) }?;
+        Ok(get(import)?.fetch(offset, Scatter(&mut targets))?)
     })
 }
 

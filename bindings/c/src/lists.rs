@@ -1,37 +1,17 @@
-//! Gather and scatter: one call for several pieces.
+//! Several places of an export in one call.
 //!
 //! Invariant: a list is checked as a whole before its first piece moves.
 
-use crate::buffer::vmmc_buffer;
-use crate::failure::{Failure, call};
+use crate::failure::{Failure, call, give};
 use crate::handle::get;
-use crate::import::vmmc_import;
+use crate::import::{send_options, vmmc_import, vmmc_send_options};
 use crate::memory::{bytes, bytes_mut, list};
 use crate::status::vmmc_status;
+use crate::transfer::{Moving, under_way, vmmc_transfer};
 use std::ffi::c_void;
 use std::ops::Range;
 
-/// A piece of local memory to send.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct vmmc_piece {
-    /// First byte.
-    pub data: *const c_void,
-    /// Bytes.
-    pub len: usize,
-}
-
-/// A piece of local memory to fetch into.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct vmmc_place {
-    /// First byte.
-    pub into: *mut c_void,
-    /// Bytes.
-    pub len: usize,
-}
-
-/// A range of an export or buffer.
+/// A range of an export.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct vmmc_range {
@@ -52,80 +32,59 @@ unsafe fn ranges(first: *const vmmc_range, count: usize) -> Result<Vec<Range<u64
     unsafe { list(first, count, "ranges") }?.iter().map(|r| range(r.offset, r.len)).collect()
 }
 
-/// Gathers: sends several pieces to consecutive places from `offset` on.
+/// Data, and where in the export it goes.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct vmmc_piece {
+    /// First byte, in the export.
+    pub offset: u64,
+    /// The data.
+    pub data: *const c_void,
+    /// Bytes.
+    pub len: usize,
+}
+
+unsafe fn pieces<'a>(first: *const vmmc_piece, count: usize) -> Result<Vec<(u64, &'a [u8])>, Failure> {
+    // SAFETY: the caller's word, passed on.
+    let given = unsafe { list(first, count, "pieces") }?;
+    // SAFETY: memory of the caller.
+    given.iter().map(|piece| Ok((piece.offset, unsafe { bytes(piece.data, piece.len, "data") }?))).collect()
+}
+
+/// Sends `count` pieces, up to 1,024, each to its own place in the export, in one operation. The data
+/// may be reused on return. A notification tells of all, from the first byte of any to the end of
+/// the last, and comes after them, as a counter does. `options` may be NULL.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn vmmc_import_gather(
+pub unsafe extern "C" fn vmmc_import_gather_send(
     import: *const vmmc_import,
-    offset: u64,
-    pieces: *const vmmc_piece,
+    pieces_: *const vmmc_piece,
     count: usize,
+    options: *const vmmc_send_options,
 ) -> vmmc_status {
     call(|| {
-        // SAFETY: a list of the caller, and memory of the caller behind each of its entries.
-        let pieces: Result<Vec<&[u8]>, Failure> =
-            unsafe { list(pieces, count, "pieces")?.iter().map(|p| bytes(p.data, p.len, "pieces")).collect() };
-        Ok(get(import)?.gather(&pieces?, offset)?)
+        // SAFETY: memory and options of the caller.
+        let (pieces, options) = unsafe { (pieces(pieces_, count)?, send_options(options)?) };
+        Ok(get(import)?.gather_send(&pieces, options)?)
     })
 }
 
-/// Gathers from registered memory: sends several ranges of a buffer to consecutive places from
-/// `offset` on, all under way at once.
+/// Posts a gather-send: does not wait. The data may be reused on return. The transfer is done when
+/// all has arrived. `options` may be NULL.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn vmmc_import_gather_from(
+pub unsafe extern "C" fn vmmc_import_post_gather_send(
     import: *const vmmc_import,
-    offset: u64,
-    buffer: *const vmmc_buffer,
-    ranges_: *const vmmc_range,
+    pieces_: *const vmmc_piece,
     count: usize,
+    options: *const vmmc_send_options,
+    transfer: *mut *mut vmmc_transfer,
 ) -> vmmc_status {
-    call(|| {
-        // SAFETY: a list of the caller.
-        let ranges = unsafe { ranges(ranges_, count) }?;
-        Ok(get(import)?.gather_from(&*get(buffer)?, &ranges, offset)?)
-    })
-}
-
-/// Scatters: sends consecutive parts of the data to several ranges of the export, as far as both
-/// reach.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn vmmc_import_scatter(
-    import: *const vmmc_import,
-    data: *const c_void,
-    len: usize,
-    ranges_: *const vmmc_range,
-    count: usize,
-) -> vmmc_status {
-    call(|| {
-        // SAFETY: memory and a list of the caller.
-        let (data, ranges) = unsafe { (bytes(data, len, "data")?, ranges(ranges_, count)?) };
-        Ok(get(import)?.scatter(data, &ranges)?)
-    })
-}
-
-/// Fetches consecutive bytes from `offset` on into several places, which must not overlap.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn vmmc_import_fetch_scatter(
-    import: *const vmmc_import,
-    offset: u64,
-    places: *const vmmc_place,
-    count: usize,
-) -> vmmc_status {
-    call(|| {
-        // SAFETY: a list of the caller.
-        let list = unsafe { list(places, count, "places") }?;
-        disjoint(list)?;
-        // SAFETY: memory of the caller behind each entry; none overlaps another.
-        let places: Result<Vec<&mut [u8]>, Failure> =
-            list.iter().map(|p| unsafe { bytes_mut(p.into, p.len, "places") }).collect();
-        Ok(get(import)?.fetch_scatter(offset, &mut places?)?)
-    })
-}
-
-fn disjoint(places: &[vmmc_place]) -> Result<(), Failure> {
-    let mut sorted: Vec<(usize, usize)> = places.iter().map(|p| (p.into as usize, p.len)).collect();
-    sorted.sort_unstable();
-    let overlap = sorted.windows(2).any(|pair| pair[0].0.saturating_add(pair[0].1) > pair[1].0 && pair[1].1 > 0);
-    if overlap { Err(Failure::invalid("two of the places overlap")) } else { Ok(()) }
+    let post = || {
+        // SAFETY: memory and options of the caller.
+        let (pieces, options) = unsafe { (pieces(pieces_, count)?, send_options(options)?) };
+        under_way(Moving::Send(get(import)?.post_gather_send(&pieces, options)?), Vec::new())
+    };
+    // SAFETY: pointers are as the header asks.
+    unsafe { give(transfer, "transfer", post) }
 }
 
 /// Fetches several ranges of the export into consecutive bytes, as far as both reach.

@@ -1,37 +1,38 @@
-//! Transfers between registered memory and imports, and transfers under way.
+//! Transfers under way.
 //!
-//! Invariant: freeing a transfer abandons its answer, not the transfer; one from the caller's own
-//! memory is waited for, because that memory may then be reused.
+//! Invariant: freeing a transfer abandons its answer, not the transfer; a send from the caller's own
+//! memory is waited for, and a fetch into it is given up, because that memory may then be reused.
 
-use crate::buffer::vmmc_buffer;
 use crate::failure::{Failure, call, give};
 use crate::handle::{self, get, handle, put};
 use crate::import::{send_options, vmmc_import, vmmc_send_options};
-use crate::lists::range;
-use crate::memory::{bytes, bytes_mut};
+use crate::pinned::TableUser;
+use crate::source::{sources, targets, vmmc_source, vmmc_target};
 use crate::status::vmmc_status::{self, VMMC_AGAIN, VMMC_BUSY};
 use crate::wait::within;
-use std::ffi::c_void;
 use std::sync::{Mutex, MutexGuard, TryLockError};
-use vmmc::{PinnedSend, Transfer};
+use vmmc::{Gather, Transfer, TransferError};
 
 /// A transfer under way.
 pub struct vmmc_transfer(());
 
 /// A transfer is waited for by one thread at a time.
-pub(crate) struct Object(Mutex<Moving>);
-
-/// What moves.
-pub(crate) enum Moving {
-    /// Memory that the library has, or that is registered.
-    Registered(Transfer),
-    /// The caller's own, which the caller promised to leave alone.
-    Pinned(PinnedSend<'static>),
-}
+pub(crate) struct Object(Mutex<UnderWay>);
 handle!(vmmc_transfer, Transfer, Object, "transfer");
 
+pub(crate) struct UnderWay {
+    // Goes before what it reads.
+    moving: Moving,
+    users: Vec<TableUser>,
+}
+
+pub(crate) enum Moving {
+    Send(Transfer<'static>),
+    Fetch(Transfer<'static, Vec<&'static mut [u8]>>),
+}
+
 impl Object {
-    fn lock(&self) -> Result<MutexGuard<'_, Moving>, Failure> {
+    fn lock(&self) -> Result<MutexGuard<'_, UnderWay>, Failure> {
         match self.0.try_lock() {
             Ok(guard) => Ok(guard),
             Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
@@ -40,152 +41,62 @@ impl Object {
     }
 }
 
-fn under_way(transfer: Transfer) -> Result<*mut vmmc_transfer, Failure> {
-    put(handle::Object::Transfer(Object(Mutex::new(Moving::Registered(transfer)))))
+impl UnderWay {
+    /// What is done uses no table any more.
+    fn ended(&mut self, result: Result<u64, TransferError>) -> Result<u64, TransferError> {
+        if !matches!(result, Err(TransferError::TimedOut { .. })) {
+            self.users.clear();
+        }
+        result
+    }
 }
 
-/// Sends without waiting. The data is copied before return and may be reused. `options` may be
-/// NULL.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn vmmc_import_send_async(
-    import: *const vmmc_import,
-    offset: u64,
-    data: *const c_void,
-    len: usize,
-    options: *const vmmc_send_options,
-    transfer: *mut *mut vmmc_transfer,
-) -> vmmc_status {
-    let post = || {
-        // SAFETY: memory and options of the caller.
-        let (data, options) = unsafe { (bytes(data, len, "data")?, send_options(options)?) };
-        under_way(get(import)?.send_async(offset, data, options)?)
-    };
-    // SAFETY: pointers are as the header asks.
-    unsafe { give(transfer, "transfer", post) }
+pub(crate) fn under_way(moving: Moving, users: Vec<TableUser>) -> Result<*mut vmmc_transfer, Failure> {
+    put(handle::Object::Transfer(Object(Mutex::new(UnderWay { moving, users }))))
 }
 
-/// Sends from any memory without a copy on the way; returns when the memory may be reused. Its
-/// whole pages are pinned at first use and stay pinned, so that later sends cost a look at a table.
-/// Memory that cannot be pinned (a stack, a file, a few bytes) is copied. After VMMC_TIMED_OUT it
-/// may still be read. `options` may be NULL.
+/// Posts a send of `count` sources, one after the other to consecutive places from `offset` on: does
+/// not wait. The transfer is done when the data has arrived. `options` may be NULL.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn vmmc_import_send_pinned(
+pub unsafe extern "C" fn vmmc_import_post_send(
     import: *const vmmc_import,
     offset: u64,
-    data: *const c_void,
-    len: usize,
-    options: *const vmmc_send_options,
-) -> vmmc_status {
-    call(|| {
-        // SAFETY: memory and options of the caller.
-        let (data, options) = unsafe { (bytes(data, len, "data")?, send_options(options)?) };
-        Ok(get(import)?.send_pinned_with(offset, data, options)?)
-    })
-}
-
-/// Sends from any memory without a copy on the way and without waiting; leave the memory alone
-/// until the transfer is done or freed. Pins as vmmc_import_send_pinned() does; what is copied is
-/// copied before return. `options` may be NULL.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn vmmc_import_send_pinned_async(
-    import: *const vmmc_import,
-    offset: u64,
-    data: *const c_void,
-    len: usize,
+    sources: *const vmmc_source,
+    count: usize,
     options: *const vmmc_send_options,
     transfer: *mut *mut vmmc_transfer,
 ) -> vmmc_status {
     let post = || {
         // SAFETY: options of the caller, and memory that the caller leaves alone until the transfer
         // has ended.
-        let (data, options) = unsafe { (bytes(data, len, "data")?, send_options(options)?) };
-        let send = get(import)?.send_pinned_async(offset, data, options)?;
-        put(handle::Object::Transfer(Object(Mutex::new(Moving::Pinned(send)))))
+        let (sources, options) = unsafe { (self::sources(sources, count)?, send_options(options)?) };
+        let import = get(import)?;
+        let send = match &sources.list[..] {
+            [] => import.post_send(offset, &[], options)?,
+            [one] => import.post_send(offset, one.clone(), options)?,
+            several => import.post_send(offset, Gather(several), options)?,
+        };
+        under_way(Moving::Send(send), sources.users)
     };
     // SAFETY: pointers are as the header asks.
     unsafe { give(transfer, "transfer", post) }
 }
 
-/// Remote fetch into any memory without a copy on the way; pins as vmmc_import_send_pinned() does.
-/// On failure the memory may have been written in part, and is not written any more.
+/// Posts a fetch of consecutive bytes from `offset` on into `count` targets, which must not overlap:
+/// does not wait. The targets belong to the transfer until it is done or freed.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn vmmc_import_fetch_pinned(
+pub unsafe extern "C" fn vmmc_import_post_fetch(
     import: *const vmmc_import,
     offset: u64,
-    into: *mut c_void,
-    len: usize,
-) -> vmmc_status {
-    call(|| {
-        // SAFETY: memory of the caller.
-        let into = unsafe { bytes_mut(into, len, "into") }?;
-        Ok(get(import)?.fetch_pinned(offset, into)?)
-    })
-}
-
-/// Sends `len` bytes of a buffer without a copy on the way; returns when the range may be reused.
-/// After VMMC_TIMED_OUT it may still be read. `options` may be NULL.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn vmmc_import_send_from(
-    import: *const vmmc_import,
-    offset: u64,
-    buffer: *const vmmc_buffer,
-    buffer_offset: u64,
-    len: u64,
-    options: *const vmmc_send_options,
-) -> vmmc_status {
-    call(|| {
-        // SAFETY: options of the caller.
-        let options = unsafe { send_options(options) }?;
-        Ok(get(import)?.send_from_with(&*get(buffer)?, range(buffer_offset, len)?, offset, options)?)
-    })
-}
-
-/// Sends `len` bytes of a buffer without a copy on the way and without waiting; leave the range
-/// alone until the transfer is done. `options` may be NULL.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn vmmc_import_send_from_async(
-    import: *const vmmc_import,
-    offset: u64,
-    buffer: *const vmmc_buffer,
-    buffer_offset: u64,
-    len: u64,
-    options: *const vmmc_send_options,
+    targets: *const vmmc_target,
+    count: usize,
     transfer: *mut *mut vmmc_transfer,
 ) -> vmmc_status {
     let post = || {
-        // SAFETY: options of the caller.
-        let options = unsafe { send_options(options) }?;
-        under_way(get(import)?.send_from_async(&*get(buffer)?, range(buffer_offset, len)?, offset, options)?)
+        // SAFETY: memory that the caller leaves alone until the transfer has ended.
+        let targets = unsafe { self::targets(targets, count) }?;
+        under_way(Moving::Fetch(get(import)?.post_fetch(offset, targets)?), Vec::new())
     };
-    // SAFETY: pointers are as the header asks.
-    unsafe { give(transfer, "transfer", post) }
-}
-
-/// Fetches `len` bytes into a buffer without a copy on the way. After VMMC_TIMED_OUT the range may
-/// still be written.
-#[unsafe(no_mangle)]
-pub extern "C" fn vmmc_import_fetch_into(
-    import: *const vmmc_import,
-    offset: u64,
-    buffer: *const vmmc_buffer,
-    buffer_offset: u64,
-    len: u64,
-) -> vmmc_status {
-    call(|| Ok(get(import)?.fetch_into(offset, &*get(buffer)?, range(buffer_offset, len)?)?))
-}
-
-/// Fetches `len` bytes into a buffer without a copy on the way and without waiting; leave the range
-/// alone until the transfer is done.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn vmmc_import_fetch_async(
-    import: *const vmmc_import,
-    offset: u64,
-    buffer: *const vmmc_buffer,
-    buffer_offset: u64,
-    len: u64,
-    transfer: *mut *mut vmmc_transfer,
-) -> vmmc_status {
-    let post = || under_way(get(import)?.fetch_async(offset, &*get(buffer)?, range(buffer_offset, len)?)?);
     // SAFETY: pointers are as the header asks.
     unsafe { give(transfer, "transfer", post) }
 }
@@ -197,11 +108,12 @@ pub unsafe extern "C" fn vmmc_transfer_poll(transfer: *const vmmc_transfer, move
     let poll = || {
         let again = || Failure::new(VMMC_AGAIN, "the transfer is under way");
         let object = get(transfer)?;
-        let polled = match &mut *object.lock()? {
-            Moving::Registered(transfer) => transfer.poll(),
-            Moving::Pinned(send) => send.poll(),
+        let mut transfer = object.lock()?;
+        let polled = match &mut transfer.moving {
+            Moving::Send(send) => send.poll(),
+            Moving::Fetch(fetch) => fetch.poll(),
         };
-        Ok(polled.ok_or_else(again)??)
+        Ok(transfer.ended(polled.ok_or_else(again)?)?)
     };
     // SAFETY: pointers are as the header asks.
     unsafe { give(moved, "moved", poll) }
@@ -216,18 +128,20 @@ pub unsafe extern "C" fn vmmc_transfer_wait(
 ) -> vmmc_status {
     let wait = || {
         let object = get(transfer)?;
-        let mut moving = object.lock()?;
-        Ok(within(timeout_us, || match &mut *moving {
-            Moving::Registered(transfer) => transfer.wait_on(),
-            Moving::Pinned(send) => send.wait_on(),
-        })?)
+        let mut transfer = object.lock()?;
+        let result = within(timeout_us, || match &mut transfer.moving {
+            Moving::Send(send) => send.wait(),
+            Moving::Fetch(fetch) => fetch.wait(),
+        });
+        Ok(transfer.ended(result)?)
     };
     // SAFETY: pointers are as the header asks.
     unsafe { give(moved, "moved", wait) }
 }
 
-/// Frees the transfer, which abandons its answer. What it moves stays alive until it is done; one
-/// of vmmc_import_send_pinned_async() is waited for, so that its memory may be reused.
+/// Frees the transfer, which abandons its answer. A buffer that it uses stays alive until it is
+/// done. A send from memory of your own that is not copied is waited for, and a fetch into memory
+/// of your own is given up, so that the memory may be reused.
 #[unsafe(no_mangle)]
 pub extern "C" fn vmmc_transfer_free(transfer: *mut vmmc_transfer) -> vmmc_status {
     call(|| handle::free(transfer))

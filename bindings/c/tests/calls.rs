@@ -57,6 +57,30 @@ fn send(import: *mut vmmc_import, offset: u64, data: &[u8]) -> vmmc_status {
     unsafe { vmmc_import_send(import, offset, data.as_ptr().cast(), data.len()) }
 }
 
+/// Any bytes, as a source of this kind.
+fn source_of(kind: u32, data: &[u8]) -> vmmc_source {
+    vmmc_source { kind, index: 0, memory: data.as_ptr().cast(), from: 0, len: data.len() as u64 }
+}
+
+/// A part of what a handle stands for.
+fn part<H>(kind: u32, memory: *mut H, from: u64, len: u64) -> vmmc_source {
+    vmmc_source { kind, index: 0, memory: memory.cast_const().cast(), from, len }
+}
+
+fn target_of(kind: u32, data: &mut [u8]) -> vmmc_target {
+    vmmc_target { kind, memory: data.as_mut_ptr().cast(), from: 0, len: data.len() as u64 }
+}
+
+fn send_from(import: *mut vmmc_import, offset: u64, sources: &[vmmc_source]) -> vmmc_status {
+    // SAFETY: what the sources name is the caller's.
+    unsafe { vmmc_import_send_with(import, offset, sources.as_ptr(), sources.len(), null()) }
+}
+
+fn fetch_into(import: *mut vmmc_import, offset: u64, targets: &[vmmc_target]) -> vmmc_status {
+    // SAFETY: what the targets name is the caller's.
+    unsafe { vmmc_import_fetch_into(import, offset, targets.as_ptr(), targets.len()) }
+}
+
 fn ready_word(export: *mut vmmc_export, value: u64) -> vmmc_status {
     let mut word = 0;
     // SAFETY: the place is ours.
@@ -139,52 +163,58 @@ fn data_moves_in_all_ways() {
         assert_eq!(old, 5);
         must(vmmc_import_swap(there, 0, 1, &mut old));
         assert_eq!(old, 9);
-        let pieces = [b"one".as_slice(), b"three"].map(|p| vmmc_piece { data: p.as_ptr().cast(), len: p.len() });
-        must(vmmc_import_gather(there, 100, pieces.as_ptr(), 2));
+        must(send_from(there, 100, &[b"one".as_slice(), b"three"].map(|piece| source_of(VMMC_BYTES, piece))));
         let ranges = [vmmc_range { offset: 100, len: 3 }, vmmc_range { offset: 103, len: 5 }];
         must(vmmc_import_fetch_gather(there, ranges.as_ptr(), 2, got.as_mut_ptr().cast(), 8));
         assert_eq!(&got[..8], b"onethree");
         let (low, high) = got.split_at_mut(8);
-        let places = [low, high].map(|p| vmmc_place { into: p.as_mut_ptr().cast(), len: 4 });
-        must(vmmc_import_fetch_scatter(there, 100, places.as_ptr(), 2));
+        let places = [low, high].map(|place| target_of(VMMC_BYTES, &mut place[..4]));
+        must(fetch_into(there, 100, &places));
         assert_eq!((&got[..4], &got[8..12]), (b"onet".as_slice(), b"hree".as_slice()));
-        let twice = [places[0], places[0]];
-        assert_eq!(vmmc_import_fetch_scatter(there, 100, twice.as_ptr(), 2), VMMC_INVALID);
-        must(vmmc_import_scatter(there, b"xy".as_ptr().cast(), 2, ranges.as_ptr(), 2));
+        assert_eq!(fetch_into(there, 100, &[places[0], places[0]]), VMMC_INVALID);
+        assert_eq!(send_from(there, 0, &[vmmc_source { kind: 9, ..source_of(0, b"x") }]), VMMC_INVALID);
+        assert_eq!(fetch_into(there, 0, &[vmmc_target { kind: VMMC_LENT, ..places[0] }]), VMMC_INVALID);
+        let piece = |offset, data: &[u8]| vmmc_piece { offset, data: data.as_ptr().cast(), len: data.len() };
+        let pieces = [piece(300, b"x"), piece(200, b"yz")];
+        must(vmmc_import_gather_send(there, pieces.as_ptr(), 2, null()));
+        must(vmmc_import_fetch(there, 200, got.as_mut_ptr().cast(), 2));
+        assert_eq!(&got[..2], b"yz");
+        assert_eq!(vmmc_import_gather_send(there, [piece(8_192, b"x")].as_ptr(), 1, null()), VMMC_OUT_OF_BOUNDS);
 
         let long = vec![5u8; 1 << 20];
         let far = export(session, 1 << 20, c"far", VMMC_EXPORT_NOT_MAPPABLE);
         let way = import(session, c"far", 0);
         must(vmmc_session_set_pinned_max(session, 4096));
-        must(vmmc_import_send_pinned(way, 0, long.as_ptr().cast(), long.len(), null()));
+        must(send_from(way, 0, &[source_of(VMMC_PINNED, &long)]));
         let mut back = vec![0u8; 1 << 20];
-        must(vmmc_import_fetch_pinned(way, 0, back.as_mut_ptr().cast(), back.len()));
+        must(fetch_into(way, 0, &[target_of(VMMC_PINNED, &mut back)]));
         assert!(back == long);
         let (mut lent, mut table, mut sent, mut moved) = (null_mut(), null_mut(), null_mut(), 0);
-        must(vmmc_import_send_pinned_async(way, 0, back.as_ptr().cast(), back.len(), null(), &mut sent));
+        must(vmmc_import_post_send(way, 0, &source_of(VMMC_PINNED, &back), 1, null(), &mut sent));
         must(vmmc_transfer_wait(sent, 10 * SECOND_US, &mut moved));
         assert_eq!(moved, 1 << 20);
         must(vmmc_transfer_poll(sent, &mut moved));
         must(vmmc_transfer_free(sent));
         let page = long.as_ptr().align_offset(4096);
         must(vmmc_session_lend(session, long[page..].as_ptr().cast(), 8 * 4096, &mut lent));
-        must(vmmc_import_send_lent(way, 5, lent, 4096, 100));
-        assert_ne!(vmmc_import_send_lent(way, 5, lent, 8 * 4096, 1), VMMC_OK, "behind its end");
+        must(send_from(way, 5, &[part(VMMC_LENT, lent, 4096, 100)]));
+        assert_ne!(send_from(way, 5, &[part(VMMC_LENT, lent, 8 * 4096, 1)]), VMMC_OK, "behind its end");
         must(vmmc_table_create(session, 16, &mut table));
         assert_eq!(vmmc_table_place(table, 9, lent), VMMC_INVALID, "it would end behind the table");
+        let entries = |index, from, len| [vmmc_source { index, ..part(VMMC_INDEXED, table, from, len) }];
         match vmmc_table_place(table, 4, lent) {
             VMMC_OK => {
-                must(vmmc_import_send_index(way, 1000, table, 5, 100, 2 * 4096));
-                assert_ne!(vmmc_import_send_index(way, 0, table, 11, 1, 4096), VMMC_OK, "into an empty entry");
+                must(send_from(way, 1000, &entries(5, 100, 2 * 4096)));
+                assert_ne!(send_from(way, 0, &entries(11, 1, 4096)), VMMC_OK, "into an empty entry");
                 must(vmmc_table_remove(table, 5, 1));
-                assert_ne!(vmmc_import_send_index(way, 0, table, 5, 0, 1), VMMC_OK, "taken out");
+                assert_ne!(send_from(way, 0, &entries(5, 0, 1)), VMMC_OK, "taken out");
             }
             status => println!("SKIP a table: memory cannot be pinned here ({status:?})"),
         }
         must(vmmc_lent_free(lent));
         must(vmmc_table_free(table));
         assert_eq!(vmmc_table_remove(table, 0, 1), VMMC_BAD_HANDLE);
-        must(vmmc_import_fetch_pinned(way, 0, back.as_mut_ptr().cast(), back.len()));
+        must(fetch_into(way, 0, &[target_of(VMMC_PINNED, &mut back)]));
         assert!(back == long, "the same bytes as before, by every way");
         let mut stats = vmmc_stats::default();
         must(vmmc_session_stats(session, &mut stats, size_of::<vmmc_stats>()));
@@ -199,8 +229,9 @@ fn data_moves_in_all_ways() {
         let (mut buffer, mut transfer, mut moved) = (null_mut(), null_mut(), 0);
         must(vmmc_buffer_create(session, 4096, &mut buffer));
         must(vmmc_buffer_write(buffer, 0, b"from a buffer".as_ptr().cast(), 13));
-        must(vmmc_import_send_from(there, 200, buffer, 0, 13, null()));
-        must(vmmc_import_fetch_async(there, 200, buffer, 1000, 13, &mut transfer));
+        must(send_from(there, 200, &[part(VMMC_BUFFER, buffer, 0, 13)]));
+        let place = vmmc_target { kind: VMMC_BUFFER, memory: buffer.cast(), from: 1000, len: 13 };
+        must(vmmc_import_post_fetch(there, 200, &place, 1, &mut transfer));
         must(vmmc_transfer_wait(transfer, 10 * SECOND_US, &mut moved));
         assert_eq!(moved, 13);
         must(vmmc_transfer_poll(transfer, &mut moved));
@@ -227,6 +258,53 @@ fn data_moves_in_all_ways() {
         must(vmmc_binding_free(binding));
     }
     must(vmmc_export_free(memory));
+    must(vmmc_session_free(session));
+}
+
+#[test]
+fn records_of_many_go_to_one_ring() {
+    let session = attach("c-ring");
+    let size = size_of::<vmmc_export_options>();
+    let name = c"inbox".as_ptr();
+    let options = vmmc_export_options { size, name, rights: 0, flags: 0, access: 0, user_count: 0, users: null() };
+    // SAFETY: numbers only.
+    let mut record: vmmc_record = unsafe { std::mem::zeroed() };
+    let (mut ring, mut id, mut imported, mut sent, mut moved) = (null_mut(), 0, 0, null_mut(), 0);
+    // SAFETY: options and places are ours.
+    unsafe {
+        must(vmmc_ring_create(session, 8_192, &options, &mut ring));
+        must(vmmc_ring_id(ring, &mut id));
+        let there = import(session, c"inbox", VMMC_WRITE);
+        must(vmmc_import_export_id(there, &mut imported));
+        assert_eq!(imported, id);
+        assert_eq!(vmmc_ring_take(ring, &mut record), VMMC_AGAIN);
+        assert_eq!(vmmc_ring_wait(ring, 1000, &mut record), VMMC_TIMED_OUT);
+        let flags = VMMC_APPEND_AT_ONCE;
+        let append = vmmc_append_options { size: size_of::<vmmc_append_options>(), flags, word: 7, timeout_us: 0 };
+        must(vmmc_import_append(there, b"please".as_ptr().cast(), 6, &append));
+        must(vmmc_import_post_append(there, null(), 0, null(), &mut sent));
+        must(vmmc_transfer_wait(sent, SECOND_US, &mut moved));
+        must(vmmc_transfer_free(sent));
+        must(vmmc_ring_wait(ring, SECOND_US, &mut record));
+        assert_eq!((record.word, &record.data[..record.len as usize]), (7, &b"please"[..]));
+        let (mut own, mut process) = (0, 0);
+        must(vmmc_import_id(there, &mut own));
+        must(vmmc_session_process(session, &mut process));
+        assert_eq!((record.sender_session, record.sender_process, record.sender_import), (0, process, own));
+        must(vmmc_ring_take(ring, &mut record));
+        assert_eq!((record.word, record.len), (0, 0));
+        let long = [1u8; VMMC_RECORD_BYTES_MAX + 1];
+        assert_ne!(vmmc_import_append(there, long.as_ptr().cast(), long.len(), null()), VMMC_OK);
+        let full = (0..100).map(|_| vmmc_import_append(there, long.as_ptr().cast(), 500, &append));
+        assert_eq!(full.into_iter().find(|status| *status != VMMC_OK), Some(VMMC_FULL), "{}", message());
+        assert_eq!(send(there, 0, b"x"), VMMC_NOT_ALLOWED, "{}", message());
+        must(vmmc_import_free(there));
+        let wrong = vmmc_export_options { flags: VMMC_EXPORT_REDIRECTABLE, ..options };
+        let mut other = null_mut();
+        assert_eq!(vmmc_ring_create(session, 8_192, &wrong, &mut other), VMMC_INVALID);
+        assert_ne!(vmmc_ring_create(session, 5, null(), &mut other), VMMC_OK);
+    }
+    must(vmmc_ring_free(ring));
     must(vmmc_session_free(session));
 }
 
@@ -321,7 +399,8 @@ fn handlers_explanations_and_counters_tell() {
         must(vmmc_export_on_notification(memory, Some(count), counter.as_ptr().cast(), &mut handler));
         assert_eq!(vmmc_export_on_notification(memory, None, null_mut(), &mut null_mut()), VMMC_INVALID);
         for _ in 0..3 {
-            must(vmmc_import_send_with(there, 16, 2u64.to_le_bytes().as_ptr().cast(), 8, &options));
+            let word = 2u64.to_le_bytes();
+            must(vmmc_import_send_with(there, 16, &source_of(VMMC_BYTES, &word), 1, &options));
         }
         let mut word = 0;
         must(vmmc_export_wait_word(memory, 8, 2, 3, 10 * SECOND_US, &mut word));

@@ -2,11 +2,12 @@
 //!
 //! Invariant: as for exports, views never dangle.
 
-use crate::arguments::natural;
+use crate::arguments::{natural, natural_or_none};
 use crate::bytes::{Source, Target};
 use crate::errors::{exception, invalid, raise, wait, wait_holding};
 use crate::export::{Export, array};
 use crate::memory::{Lent, Loan, give_view};
+use crate::source::BufferRange;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyInt;
@@ -46,19 +47,24 @@ impl Buffer {
         let why = "the buffer's memory belongs to a Python object; export that object";
         Err(exception(ErrorKind::Unsuitable, why.into()))
     }
-
-    /// A range of it as Python gives it.
-    pub(crate) fn range(&self, start: u64, len: Option<u64>) -> PyResult<std::ops::Range<u64>> {
-        let end = match len {
-            None => self.inner.len(),
-            Some(len) => start.checked_add(len).ok_or_else(|| invalid("start and length exceed 64 bits"))?,
-        };
-        Ok(start..end.max(start))
-    }
 }
 
 #[pymethods]
 impl Buffer {
+    /// `len` bytes from `start` on, as a source or target; without len, to the end.
+    #[pyo3(signature = (start=0, len=None))]
+    fn range(
+        &self,
+        #[pyo3(from_py_with = natural)] start: u64,
+        #[pyo3(from_py_with = natural_or_none)] len: Option<u64>,
+    ) -> PyResult<BufferRange> {
+        let end = match len {
+            None => self.inner.len().max(start),
+            Some(len) => start.checked_add(len).ok_or_else(|| invalid("start and length exceed 64 bits"))?,
+        };
+        Ok(BufferRange { buffer: self.inner.clone(), range: start..end })
+    }
+
     /// Whether it is the memory of the object that was given.
     #[getter]
     fn in_place(&self) -> bool {

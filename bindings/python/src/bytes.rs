@@ -52,6 +52,17 @@ impl Source {
 }
 
 impl Target {
+    /// [`bytes`](Self::bytes), for somebody who keeps the view itself.
+    ///
+    /// # Safety
+    /// The bytes are not used after the view has gone, and nobody else gets them meanwhile.
+    pub(crate) unsafe fn bytes_kept(&mut self) -> &'static mut [u8] {
+        let bytes = self.bytes();
+        // SAFETY: the same bytes; that they are there long enough, and for one alone, is the
+        // caller's word.
+        unsafe { std::slice::from_raw_parts_mut(bytes.as_mut_ptr(), bytes.len()) }
+    }
+
     pub(crate) fn of(object: &Bound<'_, PyAny>) -> PyResult<Target> {
         let view = contiguous(object)?;
         if view.readonly() {

@@ -49,7 +49,7 @@ pub(crate) fn rights(bits: u8) -> PyResult<Rights> {
         .ok_or_else(|| invalid(format!("the rights {bits:#x} have bits that mean nothing; use vmmc.Rights")))
 }
 
-fn access(value: &Bound<'_, PyAny>) -> PyResult<Access> {
+pub(crate) fn access(value: &Bound<'_, PyAny>) -> PyResult<Access> {
     if let Ok(word) = value.cast::<PyString>() {
         return match &*word.to_cow()? {
             "same user" => Ok(Access::SameUser),

@@ -4,21 +4,22 @@
 //! others run without it.
 
 use crate::arguments::{natural, natural_or_none, pairs, word};
-use crate::buffer::Buffer;
 use crate::bytes::{Source, Target};
 use crate::errors::{Detached, duration, exception, invalid, raise, wait};
 use crate::export::{array, rights};
 use crate::memory::give_view;
-use crate::pinned::{Lent, PinnedTable};
 use crate::session::{from_json, to_json};
-use crate::transfer::Transfer;
+use crate::source::{Held, Sources, Targets, is_plain};
+use crate::transfer::{Moving, Transfer};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::ffi::c_int;
 use std::ops::Range;
 use std::sync::Arc;
-use vmmc::{BindOptions, ErrorKind, ImportBuilder, NotMapped, Path, Rights, SendOptions};
+use vmmc::{
+    AppendOptions, BindOptions, ErrorKind, Gather, ImportBuilder, NotMapped, Path, Rights, Scatter, SendOptions,
+};
 
 /// Bytes up to which a copy is over before another thread would have got the interpreter's lock.
 const SHORT_BYTES: usize = 32 << 10;
@@ -41,6 +42,11 @@ pub(crate) struct ImportOptions<'a> {
 
 fn send_options(notify: bool, word: Option<u64>, counter: Option<u64>) -> SendOptions {
     SendOptions { notify: word.or(notify.then_some(0)), counter, timeout: None }
+}
+
+/// Offsets, and views of the objects beside them.
+fn views(pieces: &[(Bound<'_, PyAny>, Bound<'_, PyAny>)]) -> PyResult<Vec<(u64, Source)>> {
+    pieces.iter().map(|(offset, data)| Ok((natural(offset)?, Source::of(data)?))).collect()
 }
 
 fn ranges(list: Vec<(u64, u64)>) -> Vec<Range<u64>> {
@@ -169,169 +175,128 @@ impl Import {
         self.import().broken().map_or(Ok(()), |error| Err(raise(error)))
     }
 
-    /// Deliberate update: copies the data to the export. notify tells the receiver, and so does
+    /// Deliberate update: sends the source to the export. notify tells the receiver, and so does
     /// word, a number that the notification carries; counter is the offset of a word that grows by
     /// one after the data.
-    #[pyo3(signature = (offset, data, *, notify=false, word=None, counter=None, timeout=None))]
+    #[pyo3(signature = (offset, source, *, notify=false, word=None, counter=None, timeout=None))]
     #[allow(clippy::too_many_arguments)] // keywords in Python
     fn send(
         &self,
         py: Python<'_>,
         #[pyo3(from_py_with = natural)] offset: u64,
-        data: &Bound<'_, PyAny>,
+        source: &Bound<'_, PyAny>,
         notify: bool,
         #[pyo3(from_py_with = natural_or_none)] word: Option<u64>,
         #[pyo3(from_py_with = natural_or_none)] counter: Option<u64>,
         timeout: Option<f64>,
     ) -> PyResult<()> {
-        let source = Source::of(data)?;
-        self.send_bytes(py, offset, source.bytes(), send_options(notify, word, counter), timeout)
+        let options = send_options(notify, word, counter);
+        if is_plain(source) {
+            return self.send_bytes(py, offset, Source::of(source)?.bytes(), options, timeout);
+        }
+        let (sources, import) = (Sources::of(source)?, self.import());
+        let list = &sources.list[..];
+        wait(py, timeout, || match list {
+            [] => import.send_with(offset, &[], options),
+            [one] => import.send_with(offset, one.clone(), options),
+            several => import.send_with(offset, Gather(several), options),
+        })
     }
 
-    /// Sends without waiting; the data is copied.
-    #[pyo3(signature = (offset, data, *, notify=false, word=None, counter=None, timeout=None))]
+    /// Posts a send: does not wait. What is no copy is held until the transfer has gone.
+    #[pyo3(signature = (offset, source, *, notify=false, word=None, counter=None, timeout=None))]
     #[allow(clippy::too_many_arguments)] // keywords in Python
-    fn send_async(
+    fn post_send(
         &self,
         py: Python<'_>,
         #[pyo3(from_py_with = natural)] offset: u64,
-        data: &Bound<'_, PyAny>,
-        notify: bool,
-        #[pyo3(from_py_with = natural_or_none)] word: Option<u64>,
-        #[pyo3(from_py_with = natural_or_none)] counter: Option<u64>,
-        timeout: Option<f64>,
-    ) -> PyResult<Transfer> {
-        let source = Source::of(data)?;
-        let (bytes, import) = (source.bytes(), self.import());
-        let post = || import.send_async(offset, bytes, send_options(notify, word, counter));
-        Ok(Transfer::new(wait(py, timeout, post)?, None))
-    }
-
-    /// Sends from registered memory without a copy.
-    #[pyo3(signature = (offset, buffer, start=0, len=None, *, notify=false, word=None, counter=None, timeout=None))]
-    #[allow(clippy::too_many_arguments)] // keywords in Python
-    fn send_from(
-        &self,
-        py: Python<'_>,
-        #[pyo3(from_py_with = natural)] offset: u64,
-        buffer: &Bound<'_, Buffer>,
-        #[pyo3(from_py_with = natural)] start: u64,
-        #[pyo3(from_py_with = natural_or_none)] len: Option<u64>,
-        notify: bool,
-        #[pyo3(from_py_with = natural_or_none)] word: Option<u64>,
-        #[pyo3(from_py_with = natural_or_none)] counter: Option<u64>,
-        timeout: Option<f64>,
-    ) -> PyResult<()> {
-        let (range, import) = (buffer.get().range(start, len)?, self.import());
-        let source = &buffer.get().inner;
-        wait(py, timeout, || import.send_from_with(source, range, offset, send_options(notify, word, counter)))
-    }
-
-    /// Sends from registered memory without a copy and without waiting.
-    #[pyo3(signature = (offset, buffer, start=0, len=None, *, notify=false, word=None, counter=None, timeout=None))]
-    #[allow(clippy::too_many_arguments)] // keywords in Python
-    fn send_from_async(
-        &self,
-        py: Python<'_>,
-        #[pyo3(from_py_with = natural)] offset: u64,
-        buffer: &Bound<'_, Buffer>,
-        #[pyo3(from_py_with = natural)] start: u64,
-        #[pyo3(from_py_with = natural_or_none)] len: Option<u64>,
+        source: &Bound<'_, PyAny>,
         notify: bool,
         #[pyo3(from_py_with = natural_or_none)] word: Option<u64>,
         #[pyo3(from_py_with = natural_or_none)] counter: Option<u64>,
         timeout: Option<f64>,
     ) -> PyResult<Transfer> {
-        let (range, import) = (buffer.get().range(start, len)?, self.import());
-        let source = &buffer.get().inner;
-        let post = || import.send_from_async(source, range, offset, send_options(notify, word, counter));
-        Ok(Transfer::new(wait(py, timeout, post)?, Some(buffer.clone().unbind())))
+        let options = send_options(notify, word, counter);
+        let (sources, import) = (Sources::of(source)?, self.import());
+        let list = &sources.list[..];
+        let send = wait(py, timeout, || match list {
+            [] => import.post_send(offset, &[], options),
+            [one] => import.post_send(offset, one.clone(), options),
+            several => import.post_send(offset, Gather(several), options),
+        })?;
+        Ok(Transfer::new(Moving::Send(send), sources.held))
     }
 
-    /// Sends from any memory without a copy on the way: its whole pages are pinned at first use and
-    /// stay pinned.
-    #[pyo3(signature = (offset, data, *, notify=false, word=None, counter=None, timeout=None))]
-    #[allow(clippy::too_many_arguments)] // keywords in Python
-    fn send_pinned(
+    /// Sends pieces, pairs of offset and bytes, each to its own place in the export, in one
+    /// operation with one notification.
+    #[pyo3(signature = (pieces, *, notify=false, word=None, counter=None, timeout=None))]
+    fn gather_send(
         &self,
         py: Python<'_>,
-        #[pyo3(from_py_with = natural)] offset: u64,
-        data: &Bound<'_, PyAny>,
+        pieces: Vec<(Bound<'_, PyAny>, Bound<'_, PyAny>)>,
         notify: bool,
         #[pyo3(from_py_with = natural_or_none)] word: Option<u64>,
         #[pyo3(from_py_with = natural_or_none)] counter: Option<u64>,
         timeout: Option<f64>,
     ) -> PyResult<()> {
-        let source = Source::of(data)?;
-        let (bytes, import) = (source.bytes(), self.import());
-        wait(py, timeout, || import.send_pinned_with(offset, bytes, send_options(notify, word, counter)))
+        let (views, import) = (views(&pieces)?, self.import());
+        let pieces: Vec<(u64, &[u8])> = views.iter().map(|(offset, view)| (*offset, view.bytes())).collect();
+        wait(py, timeout, || import.gather_send(&pieces, send_options(notify, word, counter)))
     }
 
-    /// As `send_pinned`, without waiting; the object's view is held until the transfer has gone.
-    #[pyo3(signature = (offset, data, *, notify=false, word=None, counter=None, timeout=None))]
-    #[allow(clippy::too_many_arguments)] // keywords in Python
-    fn send_pinned_async(
+    /// Posts a gather-send: does not wait; the data is copied.
+    #[pyo3(signature = (pieces, *, notify=false, word=None, counter=None, timeout=None))]
+    fn post_gather_send(
         &self,
         py: Python<'_>,
-        #[pyo3(from_py_with = natural)] offset: u64,
-        data: &Bound<'_, PyAny>,
+        pieces: Vec<(Bound<'_, PyAny>, Bound<'_, PyAny>)>,
         notify: bool,
         #[pyo3(from_py_with = natural_or_none)] word: Option<u64>,
         #[pyo3(from_py_with = natural_or_none)] counter: Option<u64>,
         timeout: Option<f64>,
     ) -> PyResult<Transfer> {
-        let (source, import) = (Source::of(data)?, self.import());
-        // SAFETY: the transfer keeps the view beside what names its bytes, and longer.
-        let bytes = unsafe { source.bytes_kept() };
-        let send = wait(py, timeout, || import.send_pinned_async(offset, bytes, send_options(notify, word, counter)))?;
-        Ok(Transfer::pinned(send, source))
+        let (views, import) = (views(&pieces)?, self.import());
+        let pieces: Vec<(u64, &[u8])> = views.iter().map(|(offset, view)| (*offset, view.bytes())).collect();
+        let send = wait(py, timeout, || import.post_gather_send(&pieces, send_options(notify, word, counter)))?;
+        Ok(Transfer::new(Moving::Send(send), Held::default()))
     }
 
-    /// Sends lent memory: nobody is asked whether it is still there.
-    #[pyo3(signature = (offset, lent, start=0, len=None, *, timeout=None))]
-    fn send_lent(
-        &self,
-        py: Python<'_>,
-        #[pyo3(from_py_with = natural)] offset: u64,
-        lent: &Bound<'_, Lent>,
-        #[pyo3(from_py_with = natural)] start: usize,
-        #[pyo3(from_py_with = natural_or_none)] len: Option<usize>,
-        timeout: Option<f64>,
-    ) -> PyResult<()> {
-        let (memory, range, import) = (lent.get().inner(), lent.get().range(start, len), self.import());
-        wait(py, timeout, || import.send_lent(offset, memory, range))
-    }
-
-    /// Sends what stands in a table, `len` bytes from byte `start` of the entry at `index` on.
-    #[pyo3(signature = (offset, table, index, start, len, *, timeout=None))]
+    /// Appends a record of up to 512 bytes to a ring; while the ring has no room it tries again,
+    /// unless at_once. word stands in the record.
+    #[pyo3(signature = (data=None, *, word=0, notify=false, at_once=false, timeout=None))]
     #[allow(clippy::too_many_arguments)] // keywords in Python
-    fn send_index(
+    fn append(
         &self,
         py: Python<'_>,
-        #[pyo3(from_py_with = natural)] offset: u64,
-        table: &Bound<'_, PinnedTable>,
-        #[pyo3(from_py_with = natural)] index: u32,
-        #[pyo3(from_py_with = natural)] start: usize,
-        #[pyo3(from_py_with = natural)] len: usize,
+        data: Option<&Bound<'_, PyAny>>,
+        #[pyo3(from_py_with = natural)] word: u64,
+        notify: bool,
+        at_once: bool,
         timeout: Option<f64>,
     ) -> PyResult<()> {
-        let (table, import) = (table.get(), self.import());
-        let range = start..start.saturating_add(len);
-        wait(py, timeout, || table.with(|table| import.send_index(offset, table, index, range)))
+        let (source, import) = (data.map(Source::of).transpose()?, self.import());
+        let bytes = source.as_ref().map_or(&[][..], Source::bytes);
+        let options = AppendOptions { word, notify, timeout: None };
+        let append = || if at_once { import.try_append(bytes, options) } else { import.append(bytes, options) };
+        wait(py, timeout, append)
     }
 
-    /// Fetches into any writable object without a copy on the way; pins as `send_pinned` does.
-    #[pyo3(signature = (offset, into, *, timeout=None))]
-    fn fetch_pinned(
+    /// Posts an append: does not wait, and tries once. When one finds no room, those posted behind it
+    /// find none either, until wait or poll has said so or the transfer has gone.
+    #[pyo3(signature = (data=None, *, word=0, notify=false, timeout=None))]
+    fn post_append(
         &self,
         py: Python<'_>,
-        #[pyo3(from_py_with = natural)] offset: u64,
-        into: &Bound<'_, PyAny>,
+        data: Option<&Bound<'_, PyAny>>,
+        #[pyo3(from_py_with = natural)] word: u64,
+        notify: bool,
         timeout: Option<f64>,
-    ) -> PyResult<()> {
-        let mut target = Target::of(into)?;
-        let (bytes, import) = (target.bytes(), self.import());
-        wait(py, timeout, || import.fetch_pinned(offset, bytes))
+    ) -> PyResult<Transfer> {
+        let (source, import) = (data.map(Source::of).transpose()?, self.import());
+        let bytes = source.as_ref().map_or(&[][..], Source::bytes);
+        let options = AppendOptions { word, notify, timeout: None };
+        let append = wait(py, timeout, || import.post_append(bytes, options))?;
+        Ok(Transfer::new(Moving::Send(append), Held::default()))
     }
 
     /// Fetches bytes.
@@ -356,42 +321,41 @@ impl Import {
         })
     }
 
-    /// Fetches into a writable object.
-    #[pyo3(signature = (offset, into, *, timeout=None))]
+    /// Fetches into a target.
+    #[pyo3(signature = (offset, target, *, timeout=None))]
     fn fetch_into(
         &self,
         py: Python<'_>,
         #[pyo3(from_py_with = natural)] offset: u64,
-        into: &Bound<'_, PyAny>,
+        target: &Bound<'_, PyAny>,
         timeout: Option<f64>,
     ) -> PyResult<()> {
         let import = self.import();
-        if let Ok(buffer) = into.cast::<Buffer>() {
-            let to = &buffer.get().inner;
-            return wait(py, timeout, || import.fetch_into(offset, to, 0..to.len()));
+        if is_plain(target) {
+            let mut target = Target::of(target)?;
+            let bytes = target.bytes();
+            if self.mapped && bytes.len() <= SHORT_BYTES {
+                return import.fetch(offset, bytes).map_err(raise);
+            }
+            return wait(py, timeout, || import.fetch(offset, bytes));
         }
-        let mut target = Target::of(into)?;
-        let bytes = target.bytes();
-        if self.mapped && bytes.len() <= SHORT_BYTES {
-            return import.fetch(offset, bytes).map_err(raise);
-        }
-        wait(py, timeout, || import.fetch(offset, bytes))
+        let mut targets = Targets::of(target)?;
+        let list = &mut targets.list;
+        wait(py, timeout, || import.fetch(offset, Scatter(list)))
     }
 
-    /// Fetches into registered memory without waiting.
-    #[pyo3(signature = (offset, buffer, start=0, len=None, *, timeout=None))]
-    fn fetch_async(
+    /// Posts a fetch into a target: does not wait. The target is held until the transfer has gone.
+    #[pyo3(signature = (offset, target, *, timeout=None))]
+    fn post_fetch(
         &self,
         py: Python<'_>,
         #[pyo3(from_py_with = natural)] offset: u64,
-        buffer: &Bound<'_, Buffer>,
-        #[pyo3(from_py_with = natural)] start: u64,
-        #[pyo3(from_py_with = natural_or_none)] len: Option<u64>,
+        target: &Bound<'_, PyAny>,
         timeout: Option<f64>,
     ) -> PyResult<Transfer> {
-        let (range, import) = (buffer.get().range(start, len)?, self.import());
-        let to = &buffer.get().inner;
-        Ok(Transfer::new(wait(py, timeout, || import.fetch_async(offset, to, range))?, Some(buffer.clone().unbind())))
+        let (Targets { list, held }, import) = (Targets::of(target)?, self.import());
+        let fetch = wait(py, timeout, || import.post_fetch(offset, list))?;
+        Ok(Transfer::new(Moving::Fetch(fetch), held))
     }
 
     /// Adds to an aligned 64-bit word; gives the old value.
@@ -431,48 +395,6 @@ impl Import {
         self.atomic(py, timeout, |import| import.swap(offset, value))
     }
 
-    /// Sends several objects to consecutive places.
-    #[pyo3(signature = (offset, pieces, *, timeout=None))]
-    fn gather(
-        &self,
-        py: Python<'_>,
-        #[pyo3(from_py_with = natural)] offset: u64,
-        pieces: Vec<Bound<'_, PyAny>>,
-        timeout: Option<f64>,
-    ) -> PyResult<()> {
-        let sources: Vec<Source> = pieces.iter().map(Source::of).collect::<PyResult<_>>()?;
-        let (pieces, import): (Vec<&[u8]>, _) = (sources.iter().map(Source::bytes).collect(), self.import());
-        wait(py, timeout, || import.gather(&pieces, offset))
-    }
-
-    /// Sends several ranges of a buffer to consecutive places, all under way at once.
-    #[pyo3(signature = (offset, buffer, ranges, *, timeout=None))]
-    fn gather_from(
-        &self,
-        py: Python<'_>,
-        #[pyo3(from_py_with = natural)] offset: u64,
-        buffer: &Bound<'_, Buffer>,
-        #[pyo3(from_py_with = pairs)] ranges: Vec<(u64, u64)>,
-        timeout: Option<f64>,
-    ) -> PyResult<()> {
-        let (ranges, import, source) = (self::ranges(ranges), self.import(), &buffer.get().inner);
-        wait(py, timeout, || import.gather_from(source, &ranges, offset))
-    }
-
-    /// Sends consecutive parts of the data to several ranges.
-    #[pyo3(signature = (data, ranges, *, timeout=None))]
-    fn scatter(
-        &self,
-        py: Python<'_>,
-        data: &Bound<'_, PyAny>,
-        #[pyo3(from_py_with = pairs)] ranges: Vec<(u64, u64)>,
-        timeout: Option<f64>,
-    ) -> PyResult<()> {
-        let source = Source::of(data)?;
-        let (bytes, ranges, import) = (source.bytes(), self::ranges(ranges), self.import());
-        wait(py, timeout, || import.scatter(bytes, &ranges))
-    }
-
     /// Fetches several ranges into consecutive bytes.
     #[pyo3(signature = (ranges, *, timeout=None))]
     fn fetch_gather<'py>(
@@ -490,26 +412,6 @@ impl Import {
         let total = ranges.iter().map(|(_, len)| *len as usize).sum();
         let ranges = self::ranges(ranges);
         PyBytes::new_with(py, total, |into| wait(py, timeout, || import.fetch_gather(&ranges, into)))
-    }
-
-    /// Fetches consecutive bytes into several writable objects.
-    #[pyo3(signature = (offset, into, *, timeout=None))]
-    fn fetch_scatter(
-        &self,
-        py: Python<'_>,
-        #[pyo3(from_py_with = natural)] offset: u64,
-        into: Vec<Bound<'_, PyAny>>,
-        timeout: Option<f64>,
-    ) -> PyResult<()> {
-        let mut at = offset;
-        for object in &into {
-            let mut target = Target::of(object)?;
-            let (bytes, import) = (target.bytes(), self.import());
-            let len = bytes.len() as u64;
-            wait(py, timeout, || import.fetch(at, bytes))?;
-            at += len;
-        }
-        Ok(())
     }
 
     /// Returns when all that this process sent before is in memory there; raises the error of an

@@ -25,7 +25,9 @@ mod node;
 mod notification;
 mod pinned;
 mod redirection;
+mod ring;
 mod session;
+mod source;
 mod transfer;
 
 use pyo3::prelude::*;
@@ -51,7 +53,11 @@ mod _vmmc {
     #[pymodule_export]
     use crate::redirection::{Redirection, Report};
     #[pymodule_export]
+    use crate::ring::{Record, Ring};
+    #[pymodule_export]
     use crate::session::{Session, attach};
+    #[pymodule_export]
+    use crate::source::{BufferRange, LentRange, Pinned, TableRange};
     #[pymodule_export]
     use crate::transfer::Transfer;
     use pyo3::prelude::*;

@@ -3,12 +3,14 @@
 //! Invariant: the view of a lent object is held as long as it is lent or stands in a table, so its
 //! owner can neither free nor resize it.
 
-use crate::arguments::natural;
+use crate::arguments::{natural, natural_or_none};
 use crate::bytes::Source;
-use crate::errors::{Detached, raise, wait};
+use crate::errors::{Detached, exception, wait};
+use crate::source::{LentRange, TableRange};
 use pyo3::prelude::*;
-use std::ops::Range;
-use std::sync::{PoisonError, RwLock};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use vmmc::ErrorKind;
 
 /// An object's memory that stays where it is.
 #[pyclass(module = "vmmc", frozen)]
@@ -28,16 +30,22 @@ impl Lent {
     pub(crate) fn inner(&self) -> vmmc::Lent<'static> {
         self.inner
     }
-
-    /// `len` bytes from `start` on; none: to the end.
-    pub(crate) fn range(&self, start: usize, len: Option<usize>) -> Range<usize> {
-        let end = len.map_or(self.inner.bytes().len().max(start), |len| start.saturating_add(len));
-        start..end
-    }
 }
 
 #[pymethods]
 impl Lent {
+    /// `len` bytes from `start` on, as a source; without len, to the end.
+    #[pyo3(signature = (start=0, len=None))]
+    fn range(
+        slf: &Bound<'_, Self>,
+        #[pyo3(from_py_with = natural)] start: usize,
+        #[pyo3(from_py_with = natural_or_none)] len: Option<usize>,
+    ) -> LentRange {
+        let size = slf.get().inner().bytes().len();
+        let end = len.map_or(size.max(start), |len| start.saturating_add(len));
+        LentRange { lent: slf.clone().unbind(), range: start..end }
+    }
+
     fn __len__(&self) -> usize {
         self.inner.bytes().len()
     }
@@ -51,24 +59,86 @@ impl Lent {
 #[pyclass(module = "vmmc", frozen)]
 pub(crate) struct PinnedTable {
     // Goes before what stands in it.
-    inner: Detached<RwLock<vmmc::PinnedTable<'static>>>,
+    inner: Detached<Arc<Table>>,
     placed: RwLock<Vec<Py<Lent>>>,
+}
+
+struct Table {
+    table: RwLock<vmmc::PinnedTable<'static>>,
+    /// Sends that use it; grows under the lock.
+    users: AtomicUsize,
+}
+
+/// A send that uses a table; nobody changes the table meanwhile.
+pub(crate) struct TableUser(Arc<Table>);
+
+impl TableUser {
+    /// The table.
+    ///
+    /// # Safety
+    /// It is not used after the user has gone.
+    pub(crate) unsafe fn table(&self) -> &'static vmmc::PinnedTable<'static> {
+        let table = self.0.table.read().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: the user keeps the table alive, and while it has users `change` gives nobody a
+        // mutable reference; that it is not used longer is the caller's word.
+        unsafe { &*std::ptr::from_ref(&*table) }
+    }
+}
+
+impl Drop for TableUser {
+    fn drop(&mut self) {
+        self.0.users.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 impl PinnedTable {
     pub(crate) fn new(table: vmmc::PinnedTable<'static>) -> PinnedTable {
-        PinnedTable { inner: Detached::new(RwLock::new(table)), placed: RwLock::default() }
+        let table = Table { table: RwLock::new(table), users: AtomicUsize::new(0) };
+        PinnedTable { inner: Detached::new(Arc::new(table)), placed: RwLock::default() }
     }
 
-    pub(crate) fn with<T>(&self, run: impl FnOnce(&vmmc::PinnedTable<'static>) -> T) -> T {
-        run(&self.inner.read().unwrap_or_else(PoisonError::into_inner))
+    /// Somebody who uses it from now on.
+    pub(crate) fn user(&self) -> TableUser {
+        let _unchanged = self.inner.table.read().unwrap_or_else(PoisonError::into_inner);
+        self.inner.users.fetch_add(1, Ordering::AcqRel);
+        TableUser(self.inner.clone())
+    }
+
+    /// Changes it, if nobody uses it.
+    fn change(
+        &self,
+        py: Python<'_>,
+        timeout: Option<f64>,
+        change: impl FnOnce(&mut vmmc::PinnedTable<'static>) -> Result<(), vmmc::PlaceError> + Send,
+    ) -> PyResult<()> {
+        let changed = wait(py, timeout, || {
+            let mut table = self.inner.table.write().unwrap_or_else(PoisonError::into_inner);
+            if self.inner.users.load(Ordering::Acquire) > 0 {
+                return Ok(false);
+            }
+            change(&mut table).map(|()| true)
+        })?;
+        if changed {
+            return Ok(());
+        }
+        Err(exception(ErrorKind::Busy, "a send from this table is under way; wait for it first".into()))
     }
 }
 
 #[pymethods]
 impl PinnedTable {
+    /// What stands in it, `len` bytes from byte `start` of the entry at `index` on, as a source.
+    fn range(
+        slf: &Bound<'_, Self>,
+        #[pyo3(from_py_with = natural)] index: u32,
+        #[pyo3(from_py_with = natural)] start: usize,
+        #[pyo3(from_py_with = natural)] len: usize,
+    ) -> TableRange {
+        TableRange { table: slf.clone().unbind(), index, range: start..start.saturating_add(len) }
+    }
+
     fn __len__(&self) -> usize {
-        self.with(vmmc::PinnedTable::len)
+        self.inner.table.read().unwrap_or_else(PoisonError::into_inner).len()
     }
 
     fn __bool__(&self) -> bool {
@@ -87,16 +157,17 @@ impl PinnedTable {
         // Kept first: it stays as long as the table, whatever happens.
         self.placed.write().unwrap_or_else(PoisonError::into_inner).push(lent.clone().unbind());
         let memory = lent.get().inner;
-        wait(py, timeout, || self.inner.write().unwrap_or_else(PoisonError::into_inner).place(index, memory))
+        self.change(py, timeout, |table| table.place(index, memory))
     }
 
     /// Empties entries.
     #[pyo3(signature = (index, count=1))]
     fn remove(
         &self,
+        py: Python<'_>,
         #[pyo3(from_py_with = natural)] index: u32,
         #[pyo3(from_py_with = natural)] count: usize,
     ) -> PyResult<()> {
-        self.inner.write().unwrap_or_else(PoisonError::into_inner).remove(index, count).map_err(raise)
+        self.change(py, None, |table| table.remove(index, count))
     }
 }

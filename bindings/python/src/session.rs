@@ -6,10 +6,11 @@ use crate::arguments::{natural, rights_or_none};
 use crate::buffer::Buffer;
 use crate::bytes::{Source, Target};
 use crate::errors::{duration, invalid, raise, wait};
-use crate::export::{Export, ExportOptions};
+use crate::export::{self, Export, ExportOptions};
 use crate::import::{Import, ImportOptions};
 use crate::notification::{Handler, Notification, handler};
 use crate::pinned::{Lent, PinnedTable};
+use crate::ring::Ring;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 use std::os::fd::AsRawFd;
@@ -63,6 +64,26 @@ impl Session {
     ) -> PyResult<Export> {
         let options = ExportOptions { name, rights, access, notify, redirectable, mappable, copy, share_edges };
         Export::make(&self.inner, what, options)
+    }
+
+    /// A ring for so many bytes of records, 32 beside the data of each.
+    #[pyo3(signature = (bytes, *, name=None, access=None, notify=false))]
+    fn ring(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = natural)] bytes: u64,
+        name: Option<&str>,
+        access: Option<&Bound<'_, PyAny>>,
+        notify: bool,
+    ) -> PyResult<Ring> {
+        let mut builder = self.inner.ring(bytes).notify(notify);
+        if let Some(name) = name {
+            builder = builder.name(name);
+        }
+        if let Some(who) = access {
+            builder = builder.access(export::access(who)?);
+        }
+        Ok(Ring::new(wait(py, None, || builder.create())?))
     }
 
     /// Imports by name (a string) or id (a number).
@@ -210,8 +231,8 @@ impl Session {
         self.inner.unblock_notifications();
     }
 
-    /// An object's memory that stays where it is as long as the result lives: `send_lent` asks
-    /// nobody whether it does.
+    /// An object's memory that stays where it is as long as the result lives: sends of it ask nobody
+    /// whether it does.
     fn lend(&self, memory: &Bound<'_, PyAny>) -> PyResult<Lent> {
         Ok(Lent::new(&self.inner, Source::of(memory)?))
     }

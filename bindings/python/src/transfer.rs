@@ -3,41 +3,36 @@
 //! Invariant: the memory of a transfer stays registered, and an object that lent it stays alive,
 //! until it is done.
 
-use crate::buffer::Buffer;
-use crate::bytes::Source;
 use crate::errors::{Detached, exception, raise, wait};
+use crate::source::Held;
 use pyo3::prelude::*;
 use std::sync::{Mutex, MutexGuard, TryLockError};
-use vmmc::ErrorKind;
+use vmmc::{ErrorKind, TransferError};
 
 /// A transfer under way.
 #[pyclass(module = "vmmc", frozen)]
 pub(crate) struct Transfer {
+    inner: Detached<Mutex<UnderWay>>,
+}
+
+struct UnderWay {
     // Goes before what it moves.
-    inner: Detached<Mutex<Moving>>,
-    _buffer: Option<Py<Buffer>>,
-    _source: Option<Source>,
+    moving: Moving,
+    held: Held,
 }
 
 /// What moves.
-enum Moving {
-    Registered(vmmc::Transfer),
-    /// An object's own memory, whose view the transfer holds.
-    Pinned(vmmc::PinnedSend<'static>),
+pub(crate) enum Moving {
+    Send(vmmc::Transfer<'static>),
+    Fetch(vmmc::Transfer<'static, Vec<&'static mut [u8]>>),
 }
 
 impl Transfer {
-    pub(crate) fn new(inner: vmmc::Transfer, buffer: Option<Py<Buffer>>) -> Transfer {
-        let inner = Detached::new(Mutex::new(Moving::Registered(inner)));
-        Transfer { inner, _buffer: buffer, _source: None }
+    pub(crate) fn new(moving: Moving, held: Held) -> Transfer {
+        Transfer { inner: Detached::new(Mutex::new(UnderWay { moving, held })) }
     }
 
-    pub(crate) fn pinned(inner: vmmc::PinnedSend<'static>, source: Source) -> Transfer {
-        let inner = Detached::new(Mutex::new(Moving::Pinned(inner)));
-        Transfer { inner, _buffer: None, _source: Some(source) }
-    }
-
-    fn lock(&self) -> PyResult<MutexGuard<'_, Moving>> {
+    fn lock(&self) -> PyResult<MutexGuard<'_, UnderWay>> {
         match self.inner.try_lock() {
             Ok(guard) => Ok(guard),
             Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
@@ -52,10 +47,14 @@ impl Transfer {
 impl Transfer {
     /// The bytes moved if it is done, None while it is under way.
     fn poll(&self) -> PyResult<Option<u64>> {
-        let polled = match &mut *self.lock()? {
-            Moving::Registered(transfer) => transfer.poll(),
-            Moving::Pinned(send) => send.poll(),
+        let mut guard = self.lock()?;
+        let polled = match &mut guard.moving {
+            Moving::Send(send) => send.poll(),
+            Moving::Fetch(fetch) => fetch.poll(),
         };
+        if polled.is_some() {
+            guard.held.let_tables_go();
+        }
         polled.transpose().map_err(raise)
     }
 
@@ -63,10 +62,16 @@ impl Transfer {
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<u64> {
         let mut guard = self.lock()?;
-        let moving = &mut *guard;
-        wait(py, timeout, || match moving {
-            Moving::Registered(transfer) => transfer.wait_on(),
-            Moving::Pinned(send) => send.wait_on(),
+        let UnderWay { moving, held } = &mut *guard;
+        wait(py, timeout, || {
+            let result = match moving {
+                Moving::Send(send) => send.wait(),
+                Moving::Fetch(fetch) => fetch.wait(),
+            };
+            if !matches!(result, Err(TransferError::TimedOut { .. })) {
+                held.let_tables_go();
+            }
+            result
         })
     }
 }

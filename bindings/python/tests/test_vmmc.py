@@ -57,13 +57,19 @@ class Moving(Case):
         self.assertEqual(there.compare_swap(0, 5, 9), 5)
         self.assertEqual(there.swap(0, 1), 9)
         self.assertEqual(export.load(0), 1)
-        there.gather(100, [b"one", memoryview(b"three")])
+        there.send(100, [b"one", memoryview(b"three")])
         self.assertEqual(there.fetch_gather([(100, 3), (103, 5)]), b"onethree")
-        there.scatter(b"xy", [(100, 1), (103, 1)])
+        there.gather_send([(100, b"x"), (103, b"y")])
+        self.assertEqual(there.post_gather_send([(103, b"y"), (200, b"z")]).wait(), 2)
         self.assertEqual(export.read(100, 8), b"xneyhree")
         parts = [bytearray(2), bytearray(6)]
-        there.fetch_scatter(100, parts)
+        there.fetch_into(100, parts)
         self.assertEqual(parts, [b"xn", b"eyhree"])
+        parts = (bytearray(1), bytearray(2))
+        self.assertEqual(there.post_fetch(100, parts).wait(), 3)
+        self.assertEqual(parts, (b"x", b"ne"))
+        with self.assertRaisesRegex(vmmc.Invalid, "overlap"):
+            there.fetch_into(100, [memoryview(parts[1])[1:], parts[1]])
         there.flush()
 
     def test_registered_memory_moves_without_copies(self) -> None:
@@ -72,19 +78,44 @@ class Moving(Case):
         self.assertEqual(there.path, "engine")
         buffer = self.session.buffer(1 << 20)
         memoryview(buffer)[:5] = b"hello"
-        there.send_from(1000, buffer, 0, 5)
+        there.send(1000, buffer.range(0, 5))
         self.assertEqual(export.read(1000, 5), b"hello")
-        transfer = there.fetch_async(1000, buffer, 10, 5)
+        transfer = there.post_fetch(1000, buffer.range(10, 5))
         self.assertEqual(transfer.wait(), 5)
         self.assertEqual(transfer.poll(), 5)
         self.assertEqual(bytes(memoryview(buffer)[10:15]), b"hello")
-        self.assertEqual(there.send_async(0, b"x" * 100_000).wait(), 100_000)
-        there.gather_from(5, buffer, [(10, 2), (0, 1)])
+        self.assertEqual(there.post_send(0, b"x" * 100_000).wait(), 100_000)
+        there.send(5, [buffer.range(10, 2), buffer.range(0, 1)])
         self.assertEqual(export.read(5, 3), b"heh")
         shared = self.session.export(buffer, name="of-buffer")
         self.session.import_("of-buffer").send(0, b"J")
         self.assertEqual(memoryview(buffer)[0], ord("J"))
         del shared
+
+    def test_records_of_many_go_to_one_ring(self) -> None:
+        with self.session.ring(8192, name="inbox") as ring:
+            there = self.session.import_("inbox", rights=vmmc.Rights.WRITE)
+            self.assertEqual((ring.id, ring.name, ring.size), (there.export_id, "inbox", 8192))
+            self.assertIsNone(ring.take())
+            with self.assertRaises(vmmc.TimedOut):
+                ring.wait(0.001)
+            there.append(b"please", word=7)
+            there.post_append().wait()
+            record = ring.wait()
+            self.assertEqual((record.data, record.word), (b"please", 7))
+            self.assertEqual(record.sender, (0, self.session.process_id, there.id))
+            self.assertEqual([(record.data, record.word) for record in ring], [(b"", 0)])
+            with self.assertRaises(vmmc.Error):
+                there.append(b"x" * 513)
+            with self.assertRaises(vmmc.NotAllowed):
+                there.send(0, b"x")
+            with self.assertRaises(vmmc.Full):
+                for _ in range(100):
+                    there.append(b"x" * 500, at_once=True)
+            with self.assertRaises(vmmc.Full):
+                there.append(b"x" * 500, timeout=0.02)
+        with self.assertRaises(vmmc.Stale):
+            ring.take()
 
     def test_any_memory_is_sent_and_fetched_pinned(self) -> None:
         export = self.session.export(4 << 20, name="p", mappable=False)
@@ -92,8 +123,8 @@ class Moving(Case):
         data, back = bytearray(os.urandom(4 << 20)), bytearray(4 << 20)
         for _ in range(3):
             data[0] ^= 1
-            there.send_pinned(0, data)
-            there.fetch_pinned(0, back)
+            there.send(0, vmmc.Pinned(data))
+            there.fetch_into(0, vmmc.Pinned(back))
             self.assertTrue(back == data)
         self.session.forget(back)
         back[0] ^= 1
@@ -109,12 +140,14 @@ class Moving(Case):
         with self.assertRaises(BufferError):
             data.close()
         for _ in range(2):
-            there.send_lent(3, lent, 4096, 20_000)
+            there.send(3, lent.range(4096, 20_000))
         there.flush()
         self.assertEqual(export.read(3, 20_000), data[4096:24_096])
         with self.assertRaises(vmmc.Error):
-            there.send_lent(0, lent, 0, (16 << 12) + 1)
-        self.assertEqual(there.send_pinned_async(0, data).wait(), 16 << 12)
+            there.send(0, lent.range(0, (16 << 12) + 1))
+        self.assertEqual(there.post_send(0, vmmc.Pinned(data)).wait(), 16 << 12)
+        self.assertEqual(there.post_send(0, [lent.range(0, 10), b"x"]).wait(), 11)
+        there.send(0, lent)
         self.assertEqual(export.read(0, 16 << 12), data[:])
         table = self.session.pinned_table(20)
         try:
@@ -122,12 +155,15 @@ class Moving(Case):
         except vmmc.Error as why:
             self.skipTest(f"memory cannot be pinned here: {why}")
         del lent
-        there.send_index(0, table, 5, 100, 5000)
+        transfer = there.post_send(0, table.range(5, 100, 5000))
+        with self.assertRaises(vmmc.Busy):
+            table.remove(5)
+        self.assertEqual(transfer.wait(), 5000)
         there.flush()
         self.assertEqual(export.read(0, 5000), data[4196:9196])
         table.remove(5)
         with self.assertRaises(vmmc.Error):
-            there.send_index(0, table, 5, 0, 1)
+            there.send(0, table.range(5, 0, 1))
         with self.assertRaises(vmmc.Error):
             table.place(19, self.session.lend(data))
         self.assertEqual(len(table), 20)
@@ -321,7 +357,7 @@ class Telling(Case):
                 there[0].send(0, word(1), notify=True)
                 there[1].send(0, word(2), notify=True)
                 found = [(await waiting).last_word, (await inbox.next(first, timeout=PATIENCE_S)).last_word]
-                transfer = there[0].send_async(0, b"x" * 8)
+                transfer = there[0].post_send(0, b"x" * 8)
                 self.assertEqual(await vmmc.aio.wait(transfer), 8)
                 there[0].send(0, word(3), notify=True)
                 async for notification in inbox.of(first):
@@ -437,7 +473,7 @@ class Ends(Case):
             lambda: there.fetch(1 << 64, 1),
             lambda: there.fetch_gather([(-8, 8)]),
             lambda: there.send(0, b"x", counter=-8),
-            lambda: there.send_from(0, buffer, -1),
+            lambda: buffer.range(-1),
             lambda: there.array("u1", 4, -4),
             lambda: export.read(-1),
             lambda: export.load(-8),
@@ -647,7 +683,7 @@ class Jobs(unittest.TestCase):
         """The events of a job whose ranks run this."""
         if "VMMC_BIN" not in os.environ:
             self.skipTest("VMMC_BIN does not name the program `vmmc`, which starts jobs")
-        name = f"py-job-{os.getpid()}"
+        name = f"py-job-{os.getpid()}-{ranks}-{len(source)}"
         with tempfile.TemporaryDirectory() as folder:
             program = os.path.join(folder, "member.py")
             with open(program, "w", encoding="utf-8") as file:

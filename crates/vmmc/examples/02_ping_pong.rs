@@ -61,7 +61,7 @@ fn pinger(session: &Session) -> Result<(), Failure> {
 fn send_long(import: &Import, message: &mut [u8], round: u64) -> Result<(), Failure> {
     message[LONG_BYTES - 8..].copy_from_slice(&round.to_le_bytes());
     // The last bytes become visible last.
-    Ok(import.send(8, message)?)
+    Ok(import.send(8, &*message)?)
 }
 
 fn receive_long(export: &Export, message: &mut [u8], round: u64) -> Result<(), Failure> {

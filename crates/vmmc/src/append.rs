@@ -11,7 +11,7 @@ use crate::error::TransferError;
 use crate::import::{Import, Shared};
 use crate::limits::{FULL_RETRY_MAX, FULL_RETRY_MIN};
 use crate::slots::{Appending, Hold};
-use crate::transfer::Transfer;
+use crate::transfer::{Moving, Transfer};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use vmmc_host::abi::{Op, RawCommand, flags, inline_bytes_max};
@@ -92,9 +92,9 @@ impl Import {
     ///
     /// # Errors
     /// [`TransferError`]; nothing was posted.
-    pub fn post_append(&self, data: &[u8], options: AppendOptions) -> Result<Transfer, TransferError> {
+    pub fn post_append(&self, data: &[u8], options: AppendOptions) -> Result<Transfer<'static>, TransferError> {
         let ticket = self.shared.post_append(data, options, &self.append_limit(options))?;
-        Ok(self.pending(ticket))
+        Ok(Transfer::new(self.shared.clone(), Moving::One(ticket), ()))
     }
 
     fn append_limit(&self, options: AppendOptions) -> Limit<'_> {

@@ -7,6 +7,7 @@
 use crate::core::Core;
 use crate::error::AccessError;
 use crate::memory::Piece;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use vmmc_host::Region;
@@ -19,6 +20,26 @@ pub struct Buffer {
     piece: Arc<Piece>,
 }
 
+/// A range of registered memory, to send from ([`Source`](crate::Source)) or to fetch into
+/// ([`Target`](crate::Target), [`PostTarget`](crate::PostTarget)); made by [`Buffer::range`].
+#[derive(Clone, Debug)]
+pub struct BufferRange<'b> {
+    pub(crate) buffer: &'b Buffer,
+    pub(crate) range: Range<u64>,
+}
+
+impl BufferRange<'_> {
+    /// Bytes.
+    pub fn len(&self) -> u64 {
+        self.range.end.saturating_sub(self.range.start)
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
 #[allow(clippy::len_without_is_empty)] // never empty
 impl Buffer {
     pub(crate) fn new(core: Arc<Core>, piece: Piece) -> Buffer {
@@ -28,6 +49,21 @@ impl Buffer {
     /// Bytes.
     pub fn len(&self) -> u64 {
         self.piece.len
+    }
+
+    /// A part of it, from the first byte to before the last, to send from or to fetch into. The
+    /// buffer itself is all of it. A transfer that names bytes past its end is refused with
+    /// [`BufferOutOfBounds`](crate::TransferError::BufferOutOfBounds).
+    ///
+    /// Without a copy on the way: after [`TimedOut`](crate::TransferError::TimedOut), and until a
+    /// posted transfer is done, the range may still be read or written.
+    pub fn range(&self, range: Range<u64>) -> BufferRange<'_> {
+        BufferRange { buffer: self, range }
+    }
+
+    /// All of it.
+    pub(crate) fn all(&self) -> BufferRange<'_> {
+        self.range(0..self.len())
     }
 
     /// First byte in this process, for callers that take the responsibility of shared memory

@@ -5,12 +5,12 @@
 //! posted in the order of its calls. Source: [UTLB §4.1] command post buffer; [NT §3.1] short data
 //! inline.
 
-use crate::buffer::Buffer;
+use crate::buffer::BufferRange;
 use crate::core::{Core, End, Limit, count};
 use crate::error::{BufferError, TransferError};
 use crate::import::{SendOptions, Shared};
 use crate::limits::{INLINE_BYTES_MAX, LONG_SEND_KEPT_MAX, STAGING_CHUNK_MAX};
-use crate::memory::Source;
+use crate::memory::Origin;
 use crate::regions::Registered;
 use crate::slots::Hold;
 use crate::staging::{Chunk, Staging};
@@ -171,7 +171,7 @@ impl Shared {
         let memory = match kept.filter(|memory| memory.region.len_bytes() >= len) {
             Some(memory) => memory,
             None => {
-                let piece = Source::New(len).register(&self.core, limit.deadline()).map_err(|e| self.no_staging(e))?;
+                let piece = Origin::New(len).register(&self.core, limit.deadline()).map_err(|e| self.no_staging(e))?;
                 piece.registered
             }
         };
@@ -182,21 +182,20 @@ impl Shared {
     /// Sends from registered memory; the answer says that the memory is free.
     pub(crate) fn send_registered(
         &self,
-        source: &Buffer,
-        from: u64,
-        len: u64,
+        source: &BufferRange<'_>,
         offset: u64,
         options: SendOptions,
     ) -> Result<Ticket, TransferError> {
         self.check_trouble()?;
+        let (buffer, from, len) = (source.buffer, source.buffer.region_offset(source.range.start), source.len());
         count(&self.core.counters.sends_registered, 1);
         count(&self.core.counters.send_bytes, len);
-        self.core.hot.trace(Trace::Send, source.region().address() + source.region_offset(from) as usize, len);
+        self.core.hot.trace(Trace::Send, buffer.region().address() + from as usize, len);
         let mut command = self.send_command(offset, options);
         command.len = len;
-        command.region = u64::from(source.region_id());
-        command.region_offset = source.region_offset(from);
-        self.post_answered(&mut command, Hold::Memory(source.registered()), &self.limit(options))
+        command.region = u64::from(buffer.region_id());
+        command.region_offset = from;
+        self.post_answered(&mut command, Hold::Memory(buffer.registered()), &self.limit(options))
     }
 
     /// Sends data that is copied first; the answer says that it has arrived.
@@ -272,12 +271,24 @@ impl Shared {
         }
     }
 
-    /// Fetches a few bytes into staging memory; [`take_chunk`](Self::take_chunk) gets them.
-    pub(crate) fn fetch_chunk(&self, offset: u64, len: u64, limit: &Limit<'_>) -> Result<Ticket, TransferError> {
-        self.count_fetch(len);
-        let (staging, chunk) = self.chunk(len, limit)?;
+    /// Fetches a few bytes into staging memory; [`take_chunk`](Self::take_chunk) gets them. None if
+    /// it does not wait for such memory, and there is none now.
+    pub(crate) fn fetch_chunk(
+        &self,
+        offset: u64,
+        len: u64,
+        wait: bool,
+        limit: &Limit<'_>,
+    ) -> Result<Option<Ticket>, TransferError> {
+        let (staging, chunk) = if wait {
+            self.chunk(len, limit)?
+        } else {
+            let staging = self.staging(limit)?;
+            let Some(chunk) = self.core.staging.take(len, &self.share) else { return Ok(None) };
+            (staging, chunk)
+        };
         let at = (u64::from(staging.id), chunk.offset);
-        self.post_fetch(offset, len, at, Hold::Chunk(chunk), limit)
+        self.post_fetch(offset, len, at, Hold::Chunk(chunk), limit).map(Some)
     }
 
     /// What a finished fetch left in staging memory.
@@ -289,18 +300,13 @@ impl Shared {
     }
 
     /// Fetches into registered memory.
-    pub(crate) fn fetch_registered(
-        &self,
-        offset: u64,
-        to: &Buffer,
-        at: u64,
-        len: u64,
-    ) -> Result<Ticket, TransferError> {
+    pub(crate) fn fetch_registered(&self, offset: u64, to: &BufferRange<'_>) -> Result<Ticket, TransferError> {
         self.check_trouble()?;
+        let (buffer, at, len) = (to.buffer, to.buffer.region_offset(to.range.start), to.len());
         self.count_fetch(len);
-        self.core.hot.trace(Trace::Fetch, to.region().address() + to.region_offset(at) as usize, len);
-        let place = (u64::from(to.region_id()), to.region_offset(at));
-        self.post_fetch(offset, len, place, Hold::Memory(to.registered()), &self.limit(SendOptions::default()))
+        self.core.hot.trace(Trace::Fetch, buffer.region().address() + at as usize, len);
+        let place = (u64::from(buffer.region_id()), at);
+        self.post_fetch(offset, len, place, Hold::Memory(buffer.registered()), &self.limit(SendOptions::default()))
     }
 
     pub(crate) fn count_fetch(&self, len: u64) {

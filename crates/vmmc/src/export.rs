@@ -7,7 +7,7 @@
 use crate::core::Core;
 use crate::error::{AccessError, CallError, ExportError, UnexportError, WaitError};
 use crate::hub::{Allows, Taker};
-use crate::memory::{Piece, Source};
+use crate::memory::{Origin, Piece};
 use crate::notification::{HandlerGuard, Notification};
 use crate::session::Session;
 use std::sync::Arc;
@@ -48,7 +48,7 @@ pub struct Export {
 #[must_use = "nothing is exported before `create`"]
 pub struct ExportBuilder {
     session: Session,
-    source: Source,
+    source: Origin,
     name: Option<String>,
     rights: Rights,
     access: Access,
@@ -70,7 +70,7 @@ pub enum Revocation {
 }
 
 impl ExportBuilder {
-    pub(crate) fn new(session: Session, source: Source) -> ExportBuilder {
+    pub(crate) fn new(session: Session, source: Origin) -> ExportBuilder {
         ExportBuilder {
             session,
             source,

@@ -9,10 +9,11 @@ use crate::error::TransferError;
 use crate::import::{Import, SendOptions, Shared};
 use crate::limits::STAGING_CHUNK_MAX;
 use crate::mapped::Mapped;
-use crate::memory::Source;
+use crate::memory::Origin;
 use crate::regions::Registered;
 use crate::slots::Hold;
-use crate::transfer::Transfer;
+use crate::source::last_word;
+use crate::transfer::{Moving, Transfer};
 use std::sync::Arc;
 use vmmc_host::Region;
 use vmmc_host::abi::{Op, RANGE_BYTES, RawCommand, flags, inline_bytes_max};
@@ -59,9 +60,14 @@ impl Import {
     ///
     /// # Errors
     /// As for [`gather_send`](Self::gather_send).
-    pub fn post_gather_send(&self, pieces: &[(u64, &[u8])], options: SendOptions) -> Result<Transfer, TransferError> {
+    pub fn post_gather_send(
+        &self,
+        pieces: &[(u64, &[u8])],
+        options: SendOptions,
+    ) -> Result<Transfer<'static>, TransferError> {
         let ticket = self.start_gather(pieces, options, &self.shared.limit(options), false)?;
-        Ok(ticket.map_or_else(|| self.done(bytes_of(pieces)), |ticket| self.pending(ticket)))
+        let moving = ticket.map_or_else(|| Moving::Done(Ok(bytes_of(pieces))), Moving::One);
+        Ok(Transfer::new(self.shared.clone(), moving, ()))
     }
 
     /// Sends the pieces. What is still to be waited for comes back; `posted`: only if the data must
@@ -100,7 +106,7 @@ impl Import {
     ) -> Result<(), TransferError> {
         mapped.send_pieces(pieces).map_err(|fault| self.shared.fault(fault))?;
         let (offset, len) = span(pieces);
-        let last_word = pieces.last().map_or(0, |(_, data)| Mapped::last_word(data));
+        let last_word = pieces.last().map_or(0, |(_, data)| last_word(data));
         self.after_mapped(mapped, offset, len, last_word, options)
     }
 }
@@ -163,7 +169,7 @@ impl Shared {
     }
 
     fn gather_memory(&self, len: u64, limit: &Limit<'_>) -> Result<Arc<Registered>, TransferError> {
-        let piece = Source::New(len).register(&self.core, limit.deadline()).map_err(|e| self.no_staging(e))?;
+        let piece = Origin::New(len).register(&self.core, limit.deadline()).map_err(|e| self.no_staging(e))?;
         Ok(piece.registered)
     }
 }

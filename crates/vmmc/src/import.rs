@@ -4,14 +4,20 @@
 //! reaches mapped memory or the command ring. Source: [NT §3.1], [SHRIMP §2] deliberate update;
 //! gather, scatter and remote atomics as every peer library has them.
 
+use crate::buffer::BufferRange;
 use crate::core::{Core, End, Limit, count};
 use crate::error::{CallError, ImportError, TransferError, millis};
 use crate::explain::{Explanation, Path};
+use crate::fetching::Fetching;
 use crate::imports::Trouble;
 use crate::limits::{ANSWER_GRACE, DROP_FLUSH};
 use crate::mapped::{Fault, Mapped};
 use crate::session::Session;
+use crate::source::{self, Source, last_word};
 use crate::staging::Share;
+use crate::target::{self, PostTarget, Target};
+use crate::transfer::{Moving, Transfer};
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -328,23 +334,68 @@ impl Import {
         }
     }
 
-    /// Deliberate update: copies `data` to the export, any alignment, any length. The data may be
-    /// reused on return.
+    /// Deliberate update: sends all of the source to the export, any alignment, any length; returns
+    /// when the source may be changed. A slice is copied; [`Source`] lists what else there is.
     ///
-    /// On a mapped import the data is in the receiver's memory on return. Otherwise it is on its
+    /// On a mapped import the data is in the receiver's memory on return. Otherwise it may be on its
     /// way; [`flush`](Self::flush) waits for it, and should come before the process ends.
     ///
     /// # Errors
-    /// [`TransferError`]; nothing has moved, except after [`TransferError::TimedOut`], when the
-    /// data may still arrive.
+    /// [`TransferError`]; nothing has moved, except after [`TransferError::TimedOut`], when the data
+    /// may still arrive, and after an error in the middle of a source of several pieces or pages.
     #[inline]
-    pub fn send(&self, offset: u64, data: &[u8]) -> Result<(), TransferError> {
+    pub fn send<'a>(&self, offset: u64, source: impl Source<'a>) -> Result<(), TransferError> {
+        source.send_plain(self, offset)
+    }
+
+    /// [`send`](Self::send) with choices.
+    ///
+    /// # Errors
+    /// As for [`send`](Self::send).
+    #[inline]
+    pub fn send_with<'a>(
+        &self,
+        offset: u64,
+        source: impl Source<'a>,
+        options: SendOptions,
+    ) -> Result<(), TransferError> {
+        self.send_source(offset, &source, options)
+    }
+
+    /// Posts a send: does not wait, other than for room to post it in. The transfer is done when the
+    /// data has arrived, and until then has what it borrows of the source. Several may be under way;
+    /// their pages are given up for no other transfer.
+    ///
+    /// # Errors
+    /// [`TransferError`]; later errors come with the transfer.
+    pub fn post_send<'a>(
+        &self,
+        offset: u64,
+        source: impl Source<'a>,
+        options: SendOptions,
+    ) -> Result<Transfer<'a>, TransferError> {
+        self.check_source(offset, &source, options)?;
+        let moving = match &self.mapped {
+            Some(mapped) => {
+                Moving::Done(self.copy_mapped(mapped, offset, &source, options).map(|()| source.len_bytes()))
+            }
+            None => source.post_engine(&self.shared, offset, options)?,
+        };
+        match moving {
+            Moving::Done(Err(error)) => Err(error),
+            moving => Ok(Transfer::new(self.shared.clone(), moving, ())),
+        }
+    }
+
+    /// The fast path of [`send`](Self::send).
+    #[inline]
+    pub(crate) fn send_bytes(&self, offset: u64, data: &[u8]) -> Result<(), TransferError> {
         let shared = &*self.shared;
         match &self.mapped {
             Some(mapped) if shared.rights.contains(Rights::WRITE) => {
                 mapped.send(offset, data).map_err(|fault| shared.fault(fault))
             }
-            Some(_) => self.send_with(offset, data, SendOptions::default()),
+            Some(_) => Err(shared.no_right(Rights::WRITE)),
             None => {
                 shared.check(Rights::WRITE, offset, data.len() as u64)?;
                 shared.send_engine(offset, data, SendOptions::default())
@@ -352,20 +403,42 @@ impl Import {
         }
     }
 
-    /// [`send`](Self::send) with choices.
-    ///
-    /// # Errors
-    /// As for [`send`](Self::send).
-    pub fn send_with(&self, offset: u64, data: &[u8], options: SendOptions) -> Result<(), TransferError> {
-        let shared = &*self.shared;
-        shared.check_send(offset, data.len() as u64, options.counter)?;
+    pub(crate) fn send_source<'a>(
+        &self,
+        offset: u64,
+        source: &impl source::Sealed<'a>,
+        options: SendOptions,
+    ) -> Result<(), TransferError> {
+        self.check_source(offset, source, options)?;
         match &self.mapped {
-            Some(mapped) => {
-                mapped.send(offset, data).map_err(|fault| shared.fault(fault))?;
-                self.after_mapped(mapped, offset, data.len() as u64, Mapped::last_word(data), options)
-            }
-            None => shared.send_engine(offset, data, options),
+            Some(mapped) => self.copy_mapped(mapped, offset, source, options),
+            None => source.send_engine(&self.shared, offset, options),
         }
+    }
+
+    fn check_source<'a>(
+        &self,
+        offset: u64,
+        source: &impl source::Sealed<'a>,
+        options: SendOptions,
+    ) -> Result<(), TransferError> {
+        source.check(&self.shared)?;
+        self.shared.check_send(offset, source.len_bytes(), options.counter)
+    }
+
+    fn copy_mapped<'a>(
+        &self,
+        mapped: &Mapped,
+        offset: u64,
+        source: &impl source::Sealed<'a>,
+        options: SendOptions,
+    ) -> Result<(), TransferError> {
+        source.send_mapped(mapped, offset).map_err(|fault| self.shared.fault(fault))?;
+        if options.is_plain() {
+            return Ok(());
+        }
+        let word = if options.notify.is_some() { last_word(source) } else { 0 };
+        self.after_mapped(mapped, offset, source.len_bytes(), word, options)
     }
 
     /// The counter and the notification that follow mapped data.
@@ -399,19 +472,81 @@ impl Import {
         Ok(())
     }
 
-    /// Remote fetch into any memory, any alignment, any length. Sees what this process sent to the
-    /// same node before.
+    /// Remote fetch: fills all of the target, any alignment, any length. Sees what this process sent
+    /// to the same node before. [`Target`] lists what can be fetched into.
     ///
     /// # Errors
-    /// [`TransferError`]; the memory may have been written in part.
+    /// [`TransferError`]; the target may have been written in part. After
+    /// [`TransferError::TimedOut`] registered memory may still be written, and no other.
     #[inline]
-    pub fn fetch(&self, offset: u64, into: &mut [u8]) -> Result<(), TransferError> {
+    pub fn fetch(&self, offset: u64, mut target: impl Target) -> Result<(), TransferError> {
+        target.fetch_by(self, offset)
+    }
+
+    /// Posts a remote fetch: does not wait, other than for room to post it in. The target belongs to
+    /// the transfer until it is done, and comes back by [`Transfer::into_inner`]. Several may be
+    /// under way.
+    ///
+    /// # Errors
+    /// [`TransferError`]; later errors come with the transfer.
+    pub fn post_fetch<T: PostTarget>(
+        &self,
+        offset: u64,
+        mut target: T,
+    ) -> Result<Transfer<'static, T::Given>, TransferError> {
+        let shared = &*self.shared;
+        let len = target.len_bytes();
+        target.check(shared)?;
+        shared.check(Rights::READ, offset, len)?;
+        let moving = match &self.mapped {
+            Some(mapped) => {
+                target.fetch_mapped(mapped, offset).map_err(|fault| shared.fault(fault))?;
+                Moving::Done(Ok(len))
+            }
+            None => {
+                let mut fetching = Fetching::new(len);
+                target.queue(shared, offset, 0, &mut fetching)?;
+                fetching.start(shared, &mut target, &shared.limit(SendOptions::default()))?;
+                Moving::Fetch(Box::new(fetching))
+            }
+        };
+        Ok(Transfer::new(self.shared.clone(), moving, target.give()))
+    }
+
+    /// The fast path of [`fetch`](Self::fetch).
+    #[inline]
+    pub(crate) fn fetch_bytes(&self, offset: u64, into: &mut [u8]) -> Result<(), TransferError> {
         if let Some(mapped) = &self.mapped {
             // A mapping exists only with the read right.
             return mapped.fetch(offset, into).map_err(|fault| self.shared.fault(fault));
         }
         self.shared.check(Rights::READ, offset, into.len() as u64)?;
         self.shared.fetch_engine(offset, into)
+    }
+
+    pub(crate) fn fetch_target(&self, offset: u64, target: &mut impl target::Sealed) -> Result<(), TransferError> {
+        let shared = &*self.shared;
+        target.check(shared)?;
+        shared.check(Rights::READ, offset, target.len_bytes())?;
+        match &self.mapped {
+            Some(mapped) => target.fetch_mapped(mapped, offset).map_err(|fault| shared.fault(fault)),
+            None => target.fetch_engine(shared, offset),
+        }
+    }
+
+    /// Fetches several ranges of the export into consecutive bytes, as far as both reach.
+    ///
+    /// # Errors
+    /// [`TransferError`]; parts may have been written.
+    pub fn fetch_gather(&self, ranges: &[Range<u64>], into: &mut [u8]) -> Result<(), TransferError> {
+        ranges.iter().try_for_each(|range| self.shared.check(Rights::READ, range.start, len(range)))?;
+        let mut rest = into;
+        for range in ranges {
+            let (part, after) = rest.split_at_mut(rest.len().min(len(range) as usize));
+            self.fetch_bytes(range.start, part)?;
+            rest = after;
+        }
+        Ok(())
     }
 
     /// Adds to an aligned word; gives the old value.
@@ -502,6 +637,10 @@ impl Import {
     }
 }
 
+fn len(range: &Range<u64>) -> u64 {
+    range.end.saturating_sub(range.start)
+}
+
 /// What was asked for, and what it is.
 fn full_label(asked: &str, grant: &Grant) -> String {
     let (id, node) = (ExportId::from_u64(grant.export), &grant.node);
@@ -556,6 +695,21 @@ impl Shared {
         let Some(counter) = counter else { return Ok(()) };
         self.check(Rights::WRITE, counter, 8)?;
         self.check_aligned(counter)
+    }
+
+    /// Checks a range of a buffer against it.
+    pub(crate) fn check_buffer(&self, range: &BufferRange<'_>) -> Result<(), TransferError> {
+        if !range.buffer.is_of(&self.core) {
+            return Err(TransferError::ForeignBuffer { import: self.label.clone() });
+        }
+        let (start, len) = (range.range.start, range.len());
+        range.buffer.check(start, len).map_err(|_| self.outside_source(start, len, range.buffer.len()))
+    }
+
+    /// A source or target reaches past its own memory.
+    #[cold]
+    pub(crate) fn outside_source(&self, offset: u64, len: u64, size: u64) -> TransferError {
+        TransferError::BufferOutOfBounds { import: self.label.clone(), offset, len, size }
     }
 
     fn check_word(&self, offset: u64) -> Result<(), TransferError> {

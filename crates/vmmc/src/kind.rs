@@ -219,6 +219,7 @@ fn op_kind(error: &vmmc_nic::OpError) -> ErrorKind {
     match error {
         OpError::NodeClosed => ErrorKind::NodeUnreachable,
         OpError::TableFull { .. } => ErrorKind::Full,
+        OpError::AppendOnly | OpError::NotAppendable => ErrorKind::NotAllowed,
         OpError::Protocol => ErrorKind::Version,
         _ => ErrorKind::Invalid,
     }

@@ -59,9 +59,11 @@
 //! | --- | --- |
 //! | give memory to others | [`Session::export`], [`Session::export_memory`], [`ExportBuilder`] |
 //! | reach it | [`Session::import`], [`Import`]; which path is used and why: [`Import::explain`] |
-//! | move data without a copy on the way | [`Session::buffer`], [`Import::send_from`], [`Import::fetch_into`] |
-//! | move data from and to any memory without a copy on the way | [`Import::send_pinned`], [`Import::fetch_pinned`], [`Session::lend`], [`Session::forget`] |
-//! | not wait | [`Import::send_async`], [`Transfer`]; [`Import::send_pinned_async`], [`Import::fetch_pinned_async`] |
+//! | send, with or without a notification | [`Import::send`], [`Import::send_with`]; from what: [`Source`] |
+//! | fetch | [`Import::fetch`]; into what: [`Target`] |
+//! | move data without a copy on the way | [`Session::buffer`], [`Buffer::range`] |
+//! | move data from and to any memory without a copy on the way | [`Pinned`], [`Session::lend`], [`Session::pinned_table`], [`Session::forget`] |
+//! | not wait | [`Import::post_send`], [`Import::post_fetch`], [`Transfer`] |
 //! | sleep until something comes | [`Export::wait_notification`], [`Session::on_notification`], [`Session::event_fd`] |
 //! | write many places at once | [`Import::gather_send`] |
 //! | take records from many senders | [`Session::ring`], [`Import::append`] |
@@ -92,37 +94,40 @@ mod engine;
 mod error;
 mod explain;
 mod export;
+mod fetching;
 mod gather_send;
 mod hub;
 mod import;
 mod imports;
 mod kind;
 mod lanes;
+mod lent;
 pub mod limits;
 mod mapped;
 mod memory;
 mod notification;
 mod peers;
-mod pinned;
 mod pinned_table;
-mod pinned_transfer;
 mod pins;
 mod redirection;
 mod redirects;
 mod regions;
 mod ring;
+mod sending;
 mod session;
 mod slots;
+mod source;
 mod staging;
 mod start;
 mod stats;
+mod target;
 mod trace;
 mod transfer;
 mod waiting;
 
 pub use append::AppendOptions;
 pub use binding::{BindOptions, Binding};
-pub use buffer::Buffer;
+pub use buffer::{Buffer, BufferRange};
 pub use error::{
     AccessError, AttachError, BindError, BufferError, CallError, ExportError, ImportError, PlaceError, RedirectError,
     TransferError, UnexportError, WaitError,
@@ -131,14 +136,16 @@ pub use explain::{Explanation, Path};
 pub use export::{Export, ExportBuilder, Revocation};
 pub use import::{Import, ImportBuilder, SendOptions};
 pub use kind::{ErrorKind, Kind};
+pub use lent::{Lent, LentRange};
 pub use notification::{HandlerGuard, Notification};
-pub use pinned_table::PinnedTable;
-pub use pinned_transfer::{Lent, PinnedFetch, PinnedSend};
+pub use pinned_table::{Indexed, PinnedTable};
 pub use pins::PinOptions;
 pub use redirection::{Redirection, RedirectionReport};
 pub use ring::{Record, Ring, RingBuilder};
 pub use session::{Limits, NodeIdentity, Session, SessionBuilder};
+pub use source::{AnySource, Gather, Pinned, Source};
 pub use stats::SessionStats;
+pub use target::{AnyTarget, PostTarget, Scatter, Target};
 #[doc(hidden)]
 pub use trace::{LeftBehind, left_behind};
 pub use transfer::Transfer;
@@ -157,9 +164,8 @@ const _: () = {
     check::<Export>();
     check::<Import>();
     check::<Buffer>();
-    check::<Transfer>();
-    check::<PinnedSend<'static>>();
-    check::<PinnedFetch>();
+    check::<Transfer<'static>>();
+    check::<Transfer<'static, Vec<u8>>>();
     check::<Binding<'static>>();
     check::<Ring>();
     check::<Redirection>();

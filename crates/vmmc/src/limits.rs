@@ -20,6 +20,7 @@ pub const START_LINGER_S: u64 = 60;
 
 /// Bytes of a send that travel in the descriptor.
 pub const INLINE_BYTES_MAX: usize = SLOT_INLINE;
+pub use vmmc_nic::limits::{APPEND_BYTES_MAX, GATHER_RANGES_MAX};
 /// Redirections of one process at once: as many as its node takes.
 pub const REDIRECTIONS_MAX: usize = vmmc_nic::limits::REDIRECTS_PER_PROCESS_MAX;
 /// Places in the completion ring kept for reports of failed sends.

@@ -312,14 +312,6 @@ impl Mapped {
         self.peer.notify(notification)
     }
 
-    /// The last bytes of a transfer that the notification carries.
-    pub(crate) fn last_word(data: &[u8]) -> u64 {
-        let tail = &data[data.len().saturating_sub(8)..];
-        let mut word = [0u8; 8];
-        word[..tail.len()].copy_from_slice(tail);
-        u64::from_le_bytes(word)
-    }
-
     pub(crate) fn region(&self) -> &Region {
         &self.region
     }

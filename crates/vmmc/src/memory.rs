@@ -20,19 +20,19 @@ pub(crate) struct Piece {
 }
 
 /// Memory that is to become a piece.
-pub(crate) enum Source {
+pub(crate) enum Origin {
     New(u64),
     Caller(CallerMemory),
     Region(Region),
 }
 
-impl Source {
+impl Origin {
     /// Makes or takes over the memory.
     pub(crate) fn span(self) -> Result<Span, BufferError> {
         Ok(match self {
-            Source::New(len) => Span { region: Region::create(len)?, offset: 0, len },
-            Source::Caller(memory) => adopt(memory)?,
-            Source::Region(region) => Span { offset: 0, len: region.len_bytes(), region },
+            Origin::New(len) => Span { region: Region::create(len)?, offset: 0, len },
+            Origin::Caller(memory) => adopt(memory)?,
+            Origin::Region(region) => Span { offset: 0, len: region.len_bytes(), region },
         })
     }
 

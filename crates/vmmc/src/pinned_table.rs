@@ -3,18 +3,19 @@
 //!
 //! ```text
 //!  place(index, memory) ── Call::Pin ──▶ the process's table in the node      once
-//!  send_index(index, bytes) ── command {index, bytes} ──▶ entry ──▶ memory     no look at any table here, no cache there
+//!  send(range(index, bytes)) ── command {index, bytes} ──▶ entry ──▶ memory   no look at any table here, no cache there
 //! ```
 //!
 //! Invariant: an entry's memory is lent as long as the table lives, so it stays where it is; the
 //! node's entry is gone before the memory can be. Whatever a process says of indices is a claim: an
 //! entry that was not placed is refused, or is the garbage page.
 
-use crate::core::Core;
+use crate::core::{Core, Limit, count};
+use crate::engine::Ticket;
 use crate::error::{CallError, PlaceError, TransferError};
-use crate::import::{Import, SendOptions, Shared};
+use crate::import::{SendOptions, Shared};
+use crate::lent::Lent;
 use crate::limits::PINNED_PIECE_PAGES;
-use crate::pinned_transfer::Lent;
 use crate::slots::Hold;
 use std::ops::Range;
 use std::sync::Arc;
@@ -35,7 +36,7 @@ use vmmc_utlb::{Page, Pages};
 /// let frames = session.import("frames").open()?;
 /// let mut table = session.pinned_table(64)?;
 /// table.place(5, session.lend(memory))?; // whole pages
-/// frames.send_index(0, &table, 5, 100..9000)?; // bytes of entry 5 and the two behind it
+/// frames.send(0, table.range(5, 100..9000))?; // bytes of entry 5 and the two behind it
 /// # Ok(())
 /// # }
 /// ```
@@ -45,6 +46,21 @@ pub struct PinnedTable<'a> {
     first: u32,
     /// A page each.
     entries: Vec<Option<&'a [u8]>>,
+}
+
+/// Bytes of memory that stands in a table, to send from; made by [`PinnedTable::range`]. It is sent
+/// without a copy on the way and without a look at any table of this process.
+#[derive(Clone)]
+pub struct Indexed<'a> {
+    pub(crate) table: &'a PinnedTable<'a>,
+    index: u32,
+    pub(crate) bytes: Range<usize>,
+}
+
+impl std::fmt::Debug for Indexed<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Indexed({:?} from entry {} on)", self.bytes, self.index)
+    }
 }
 
 impl<'a> PinnedTable<'a> {
@@ -73,7 +89,7 @@ impl<'a> PinnedTable<'a> {
         if bytes.as_ptr() as usize % PAGE_BYTES != 0 || bytes.len() % PAGE_BYTES != 0 {
             return Err(PlaceError::NotWholePages { address: bytes.as_ptr() as usize, len: bytes.len() });
         }
-        let range = self.range(index, bytes.len() / PAGE_BYTES)?;
+        let range = self.entries(index, bytes.len() / PAGE_BYTES)?;
         self.clear(range.clone());
         for (at, piece) in range.clone().step_by(PINNED_PIECE_PAGES).zip(bytes.chunks(PINNED_PIECE_PAGES * PAGE_BYTES))
         {
@@ -89,10 +105,18 @@ impl<'a> PinnedTable<'a> {
     /// # Errors
     /// [`PlaceError::NoSuchEntry`].
     pub fn remove(&mut self, index: u32, count: usize) -> Result<(), PlaceError> {
-        self.range(index, count).map(|range| self.clear(range))
+        self.entries(index, count).map(|range| self.clear(range))
     }
 
-    fn range(&self, index: u32, count: usize) -> Result<Range<usize>, PlaceError> {
+    /// Bytes of memory that stands in the table, as a [`Source`](crate::Source): they count from the
+    /// start of the entry at `index` and may go on into those behind it. A send that reaches an
+    /// entry that is empty or does not exist is refused with
+    /// [`BufferOutOfBounds`](crate::TransferError::BufferOutOfBounds).
+    pub fn range(&self, index: u32, bytes: Range<usize>) -> Indexed<'_> {
+        Indexed { table: self, index, bytes }
+    }
+
+    fn entries(&self, index: u32, count: usize) -> Result<Range<usize>, PlaceError> {
         let start = index as usize;
         let end = start.saturating_add(count);
         if end > self.entries.len() {
@@ -114,38 +138,71 @@ impl<'a> PinnedTable<'a> {
         first.and_then(|first| Pages::new(first, entries.len() as u64)).expect("indices are pages")
     }
 
-    /// The memory of some bytes, counted from the entry at `index` on, in pieces within pages; none
-    /// if an entry is empty.
-    fn pieces(&self, index: u32, bytes: Range<usize>) -> Option<Vec<&'a [u8]>> {
-        let start = (index as usize).checked_mul(PAGE_BYTES)?;
-        let (from, end) = (start.checked_add(bytes.start)?, start.checked_add(bytes.end)?);
-        let mut pieces = Vec::new();
-        let mut at = from;
-        while at < end {
-            let stop = end.min((at / PAGE_BYTES + 1) * PAGE_BYTES);
-            let page = (*self.entries.get(at / PAGE_BYTES)?)?;
-            let inside = at % PAGE_BYTES;
-            pieces.push(&page[inside..inside + stop - at]);
-            at = stop;
-        }
-        Some(pieces)
-    }
-
-    /// Asks the node once more for what stands in the entries of some bytes.
-    fn place_again(&self, index: u32, bytes: &Range<usize>) -> bool {
-        entries(index, bytes).all(|at| {
-            self.entries[at].is_some_and(|page| self.core.pins.place(&self.core, self.pages(at..at + 1), page).is_ok())
-        })
-    }
-
-    fn is_placed(&self, entries: Range<usize>) -> bool {
-        self.entries.get(entries).is_some_and(|entries| entries.iter().all(Option::is_some))
+    /// Bytes that it has places for.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.entries.len() as u64 * PAGE_BYTES as u64
     }
 }
 
-/// The entries of some bytes, which count from the start of the entry at `index`.
-fn entries(index: u32, bytes: &Range<usize>) -> Range<usize> {
-    index as usize + bytes.start / PAGE_BYTES..index as usize + bytes.end.div_ceil(PAGE_BYTES)
+impl<'a> Indexed<'a> {
+    /// The entries that it reaches into; none if there cannot be such entries.
+    fn entries(&self) -> Option<Range<usize>> {
+        let end = (self.index as usize).checked_add(self.bytes.end.div_ceil(PAGE_BYTES))?;
+        Some(self.index as usize + self.bytes.start / PAGE_BYTES..end)
+    }
+
+    pub(crate) fn is_placed(&self) -> bool {
+        let placed = |entries: Range<usize>| self.table.entries.get(entries)?.iter().all(Option::is_some).then_some(());
+        self.bytes.start <= self.bytes.end && self.entries().and_then(placed).is_some()
+    }
+
+    pub(crate) fn is_of(&self, core: &Arc<Core>) -> bool {
+        Arc::ptr_eq(core, &self.table.core)
+    }
+
+    /// Where it begins in its table.
+    pub(crate) fn first_byte(&self) -> u64 {
+        u64::from(self.index) * PAGE_BYTES as u64 + self.bytes.start as u64
+    }
+
+    /// Its memory, in pieces within pages.
+    pub(crate) fn each_page(&self, each: &mut dyn FnMut(&'a [u8])) {
+        let mut at = self.bytes.start;
+        while at < self.bytes.end {
+            let stop = self.bytes.end.min((at / PAGE_BYTES + 1) * PAGE_BYTES);
+            let page = self.table.entries[self.index as usize + at / PAGE_BYTES];
+            let inside = at % PAGE_BYTES;
+            each(&page.expect("sources are checked before they are used")[inside..inside + stop - at]);
+            at = stop;
+        }
+    }
+
+    /// Pieces of as many pages as one command may name, and where each begins.
+    pub(crate) fn commands(&self) -> impl Iterator<Item = (u64, Indexed<'a>)> {
+        let Indexed { table, index, ref bytes } = *self;
+        let (first, end) = (bytes.start, bytes.end);
+        let mut start = first;
+        std::iter::from_fn(move || {
+            let stop = end.min(start + PINNED_PIECE_PAGES * PAGE_BYTES - start % PAGE_BYTES);
+            let piece = Indexed { table, index, bytes: std::mem::replace(&mut start, stop)..stop };
+            (!piece.bytes.is_empty()).then(|| ((piece.bytes.start - first) as u64, piece))
+        })
+    }
+
+    /// Whether one command can name it.
+    pub(crate) fn is_one_command(&self) -> bool {
+        self.bytes.end <= PINNED_PIECE_PAGES * PAGE_BYTES + self.bytes.start / PAGE_BYTES * PAGE_BYTES
+    }
+
+    /// Asks the node once more for what stands in its entries: others needed the memory, and the
+    /// node took the translations away.
+    pub(crate) fn place_again(&self) -> bool {
+        let table = self.table;
+        self.entries().into_iter().flatten().all(|at| {
+            let page = table.entries[at];
+            page.is_some_and(|page| table.core.pins.place(&table.core, table.pages(at..at + 1), page).is_ok())
+        })
+    }
 }
 
 impl Drop for PinnedTable<'_> {
@@ -155,91 +212,34 @@ impl Drop for PinnedTable<'_> {
     }
 }
 
-impl Import {
-    /// Sends bytes of memory that stands in a table, without a copy on the way and without a look
-    /// at any table of this process; returns when the memory may be reused. `bytes` count from the
-    /// start of the entry at `index` and may go on into those behind it.
-    ///
-    /// # Errors
-    /// [`TransferError`]; [`TransferError::BufferOutOfBounds`] if one of the entries is empty or
-    /// does not exist.
-    pub fn send_index(
-        &self,
-        offset: u64,
-        table: &PinnedTable<'_>,
-        index: u32,
-        bytes: Range<usize>,
-    ) -> Result<(), TransferError> {
-        let shared = &*self.shared;
-        let len = bytes.len();
-        shared.check_send(offset, len as u64, None)?;
-        if bytes.start > bytes.end || !table.is_placed(entries(index, &bytes)) {
-            return Err(TransferError::BufferOutOfBounds {
-                import: shared.label.clone(),
-                offset: index as u64 * PAGE_BYTES as u64 + bytes.start as u64,
-                len: len as u64,
-                size: table.entries.len() as u64 * PAGE_BYTES as u64,
-            });
-        }
-        // A table of another session means nothing to this one's node; its memory is as good as
-        // any.
-        if self.mapped.is_some() || !Arc::ptr_eq(&shared.core, &table.core) || len == 0 {
-            return self.send_pieces(offset, table, index, bytes);
-        }
-        shared.check_trouble()?;
-        // Pieces of as many pages as one command may name; each has arrived before the next one
-        // goes.
-        let mut done = 0;
-        while done < len {
-            let start = bytes.start + done;
-            let room = PINNED_PIECE_PAGES * PAGE_BYTES - start % PAGE_BYTES;
-            let piece = start..start + room.min(len - done);
-            let at = offset + done as u64;
-            // Others needed the memory: the node took the translations away, and may give them
-            // again.
-            let gone = !shared.send_entries(at, table, index, piece.clone())?;
-            if gone && !(table.place_again(index, &piece) && shared.send_entries(at, table, index, piece.clone())?) {
-                self.send_pieces(at, table, index, piece.clone())?;
-            }
-            done += piece.len();
-        }
-        Ok(())
-    }
-
-    /// By copies.
-    fn send_pieces(
-        &self,
-        offset: u64,
-        table: &PinnedTable<'_>,
-        index: u32,
-        bytes: Range<usize>,
-    ) -> Result<(), TransferError> {
-        let mut at = offset;
-        for piece in table.pieces(index, bytes).unwrap_or_default() {
-            self.send(at, piece)?;
-            at += piece.len() as u64;
-        }
-        Ok(())
-    }
-}
-
 impl Shared {
-    /// Whether the node knew all the entries.
-    fn send_entries(
+    /// Posts a send of what stands in a table, which one command can name.
+    pub(crate) fn post_entries(
         &self,
         offset: u64,
-        table: &PinnedTable<'_>,
-        index: u32,
-        bytes: Range<usize>,
-    ) -> Result<bool, TransferError> {
-        let limit = &self.limit(SendOptions::default());
-        let mut command = self.send_command(offset, SendOptions::default());
+        source: &Indexed<'_>,
+        options: SendOptions,
+        limit: &Limit<'_>,
+    ) -> Result<Ticket, TransferError> {
+        let mut command = self.send_command(offset, options);
         command.region = ADDRESSES;
-        let first = INDEX_PAGES + u64::from(table.first) + u64::from(index);
-        command.region_offset = first * PAGE_BYTES as u64 + bytes.start as u64;
-        command.len = bytes.len() as u64;
-        crate::core::count(&self.core.counters.send_bytes, command.len);
-        let mut ticket = self.post_answered(&mut command, Hold::Nothing, limit)?;
+        let first = INDEX_PAGES + u64::from(source.table.first) + u64::from(source.index);
+        command.region_offset = first * PAGE_BYTES as u64 + source.bytes.start as u64;
+        command.len = source.bytes.len() as u64;
+        count(&self.core.counters.send_bytes, command.len);
+        self.post_answered(&mut command, Hold::Nothing, limit)
+    }
+
+    /// Sends what stands in a table, by one command; whether the node knew all the entries.
+    pub(crate) fn send_entries(
+        &self,
+        offset: u64,
+        source: &Indexed<'_>,
+        options: SendOptions,
+        limit: &Limit<'_>,
+    ) -> Result<bool, TransferError> {
+        self.check_trouble()?;
+        let mut ticket = self.post_entries(offset, source, options, limit)?;
         let (result, hold) = ticket.wait(limit).map_err(|end| self.end(end, limit.waited()))?;
         self.core.release(hold);
         match result {

@@ -10,12 +10,12 @@ use crate::error::{AttachError, BufferError, CallError, PlaceError, WaitError};
 use crate::export::ExportBuilder;
 use crate::hub::Taker;
 use crate::import::ImportBuilder;
+use crate::lent::Lent;
 use crate::limits::{ANSWER_GRACE, INLINE_BYTES_MAX, NOTIFICATIONS_PER_EXPORT_MAX, REDIRECTIONS_MAX, SHARED_LANE};
 use crate::limits::{TIMEOUT_DEFAULT, TRANSFERS_MAX};
-use crate::memory::Source;
+use crate::memory::Origin;
 use crate::notification::{HandlerGuard, Notification};
 use crate::pinned_table::PinnedTable;
-use crate::pinned_transfer::Lent;
 use crate::pins::PinOptions;
 use crate::ring::{Ring, RingBuilder};
 use crate::stats::SessionStats;
@@ -307,17 +307,15 @@ impl Session {
         }
     }
 
-    /// How this session pins memory for [`Import::send_pinned`](crate::Import::send_pinned) and
-    /// [`Import::fetch_pinned`](crate::Import::fetch_pinned). Before the first of them, else it
-    /// changes nothing; says whether it did.
+    /// How this session pins memory for [`Pinned`](crate::Pinned) and lent sources and targets.
+    /// Before the first of them, else it changes nothing; says whether it did.
     pub fn set_pinning(&self, options: PinOptions) -> bool {
         self.core.pins.set_options(options)
     }
 
     /// Memory that stays where it is while the value lives, as the borrow proves: sends from it
-    /// ([`Import::send_lent`](crate::Import::send_lent)) need not ask whether another thread is
-    /// just unmapping it, which is the one system call of
-    /// [`Import::send_pinned`](crate::Import::send_pinned). Nothing is pinned before it is used.
+    /// need not ask whether another thread is just unmapping it, which is the one system call of a
+    /// send from [`Pinned`](crate::Pinned) memory. Nothing is pinned before it is used.
     pub fn lend<'a>(&self, memory: &'a [u8]) -> Lent<'a> {
         if let Ok(space) = PinSpace::of_process() {
             space.hear();
@@ -326,7 +324,7 @@ impl Session {
     }
 
     /// A table of so many translations that the program places itself, under indices that it
-    /// chooses. [`Import::send_index`](crate::Import::send_index) sends by index.
+    /// chooses. [`PinnedTable::range`] names what stands in it as a source of sends.
     ///
     /// # Errors
     /// [`PlaceError::TooLarge`].
@@ -360,7 +358,7 @@ impl Session {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn export(&self, len: u64) -> ExportBuilder {
-        ExportBuilder::new(self.clone(), Source::New(len))
+        ExportBuilder::new(self.clone(), Origin::New(len))
     }
 
     /// Exports memory that the caller has. A `Vec<u8>` is given away: its bytes are copied once
@@ -368,12 +366,12 @@ impl Session {
     /// `CallerMemory::from_raw_parts` is taken over in place: one copy of its pages now, one at the
     /// end; unless it covers whole pages, importers of this node go through the engine.
     pub fn export_memory(&self, memory: impl Into<CallerMemory>) -> ExportBuilder {
-        ExportBuilder::new(self.clone(), Source::Caller(memory.into()))
+        ExportBuilder::new(self.clone(), Origin::Caller(memory.into()))
     }
 
     /// Exports a region.
     pub fn export_region(&self, region: Region) -> ExportBuilder {
-        ExportBuilder::new(self.clone(), Source::Region(region))
+        ExportBuilder::new(self.clone(), Origin::Region(region))
     }
 
     /// A ring that holds `bytes` of records (a multiple of 8, from 8 KiB to 4 MiB), to which others
@@ -409,7 +407,7 @@ impl Session {
     /// # Errors
     /// [`BufferError`].
     pub fn buffer(&self, len: u64) -> Result<Buffer, BufferError> {
-        self.register(Source::New(len))
+        self.register(Origin::New(len))
     }
 
     /// The caller's memory, registered for sends and fetches without copies; costs as
@@ -418,7 +416,7 @@ impl Session {
     /// # Errors
     /// [`BufferError`].
     pub fn adopt(&self, memory: impl Into<CallerMemory>) -> Result<Buffer, BufferError> {
-        self.register(Source::Caller(memory.into()))
+        self.register(Origin::Caller(memory.into()))
     }
 
     /// A region, registered for sends and fetches without copies: that of an export, for example.
@@ -426,7 +424,7 @@ impl Session {
     /// # Errors
     /// [`BufferError`].
     pub fn buffer_region(&self, region: Region) -> Result<Buffer, BufferError> {
-        self.register(Source::Region(region))
+        self.register(Origin::Region(region))
     }
 
     /// The next notification of any export that has no handler of its own; waits the session's
@@ -490,7 +488,7 @@ impl Session {
         &self.core
     }
 
-    fn register(&self, source: Source) -> Result<Buffer, BufferError> {
+    fn register(&self, source: Origin) -> Result<Buffer, BufferError> {
         let piece = source.register(&self.core, self.core.default_deadline())?;
         Ok(Buffer::new(self.core.clone(), piece))
     }

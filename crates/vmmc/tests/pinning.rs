@@ -5,7 +5,7 @@
 //! both sides must agree.
 
 use std::time::Duration;
-use vmmc::{Export, Import, PinOptions, SendOptions, Session};
+use vmmc::{Export, Import, PinOptions, Pinned, SendOptions, Session};
 use vmmc_host::pin::PinSpace;
 use vmmc_node::{Embedded, KeySource, NodeConfig};
 
@@ -106,7 +106,7 @@ fn can_pin() -> bool {
 }
 
 fn check_send(import: &Import, export: &Export, data: &[u8], what: &str) {
-    import.send_pinned(0, data).unwrap();
+    import.send(0, Pinned(data)).unwrap();
     check_arrived(import, export, data, what);
 }
 
@@ -173,30 +173,30 @@ fn memory_that_is_unmapped_moved_or_forked_is_never_used_by_its_old_translation(
             5 => {
                 let data = vec![step as u8 | 1; range.len()];
                 export.write(0, &data).unwrap();
-                import.fetch_pinned(0, &mut pool[at].bytes()[range.clone()]).unwrap();
+                import.fetch(0, Pinned(&mut pool[at].bytes()[range.clone()])).unwrap();
                 assert!(pool[at].bytes()[range] == data[..], "step {step}: fetched bytes are elsewhere");
             }
             6 => pool[at].fill(step),
             // Lent just now, and under way while other memory is sent.
             7 => {
                 let data = user.lend(&pool[at].bytes()[range.clone()]);
-                import.send_lent(0, data, 0..range.len()).unwrap();
+                import.send(0, data.range(0..range.len())).unwrap();
                 check_arrived(&import, &export, data.bytes(), &format!("step {step}, lent"));
             }
             8 => {
                 let (this, next) = (at.min((at + 1) % 6), at.max((at + 1) % 6));
                 let (front, back) = pool.split_at_mut(next);
                 let (one, two) = (&front[this].bytes()[range.clone()], &back[0].bytes()[range]);
-                let sends = [one, two].map(|data| import.send_pinned_async(0, data, SendOptions::default()).unwrap());
-                sends.into_iter().for_each(|send| _ = send.wait().unwrap());
+                let sends = [one, two].map(|data| import.post_send(0, Pinned(data), SendOptions::default()).unwrap());
+                sends.into_iter().for_each(|mut send| _ = send.wait().unwrap());
                 check_arrived(&import, &export, two, &format!("step {step}, under way"));
             }
             9 => {
                 let data = vec![step as u8 | 1; range.len()];
                 export.write(0, &data).unwrap();
-                let (got, result) = import.fetch_pinned_async(0, vec![0; range.len()]).unwrap().wait();
-                result.unwrap();
-                assert!(got == data, "step {step}: bytes fetched under way are elsewhere");
+                let mut fetch = import.post_fetch(0, Pinned(vec![0; range.len()])).unwrap();
+                fetch.wait().unwrap();
+                assert!(fetch.into_inner() == data, "step {step}: bytes fetched under way are elsewhere");
             }
             _ => check_send(&import, &export, &pool[at].bytes()[range], &format!("step {step}")),
         }
@@ -233,7 +233,7 @@ fn another_threads_munmap_that_has_not_returned_leaves_no_stale_translation() {
             check_send(&import, &export, mapping.bytes(), &format!("round {round}"));
             mapping.fill(round | 1 << 21);
             export.write(0, &vec![round as u8; pages * PAGE]).unwrap();
-            import.fetch_pinned(0, mapping.bytes()).unwrap();
+            import.fetch(0, Pinned(mapping.bytes())).unwrap();
             assert!(mapping.bytes().iter().all(|b| *b == round as u8), "round {round}: fetched bytes are elsewhere");
             unmapper.join().unwrap();
         }

@@ -7,7 +7,7 @@
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
-use vmmc::{PinOptions, PolicyKind, Session};
+use vmmc::{PinOptions, Pinned, PolicyKind, Session};
 use vmmc_host::pin::PinSpace;
 use vmmc_node::{Embedded, KeySource, NodeConfig, UtlbConfig};
 use vmmc_utlb::CacheShape;
@@ -54,19 +54,19 @@ fn recorded_program() {
         let range = from..from + count * PAGE;
         match below(20) {
             0 => user.forget(&mut memory[range]).unwrap(),
-            1..=5 => import.fetch_pinned(0, &mut memory[range]).unwrap(),
+            1..=5 => import.fetch(0, Pinned(&mut memory[range])).unwrap(),
             // Other transfers are no lookups.
             6 => import.send(0, &memory[range]).unwrap(),
-            _ => import.send_pinned(0, &memory[range]).unwrap(),
+            _ => import.send(0, Pinned(&memory[range])).unwrap(),
         }
         if step % 500 == 250 {
             // Memory that goes without a word.
             let mut other = vec![2u8; 64 * PAGE];
             let at = other.as_ptr().align_offset(PAGE);
-            import.send_pinned(0, &other[at..at + 3 * PAGE]).unwrap();
+            import.send(0, Pinned(&other[at..at + 3 * PAGE])).unwrap();
             other[at] = 3;
             drop(other);
-            import.send_pinned(0, &memory[skip..skip + PAGE]).unwrap();
+            import.send(0, Pinned(&memory[skip..skip + PAGE])).unwrap();
         }
     }
     let s = user.stats();

@@ -11,6 +11,7 @@ from . import Rights
 __all__ = [
     "Binding",
     "Buffer",
+    "BufferRange",
     "Event",
     "Export",
     "Handler",
@@ -18,12 +19,17 @@ __all__ = [
     "Job",
     "Launched",
     "Lent",
+    "LentRange",
     "Node",
     "Notification",
+    "Pinned",
     "PinnedTable",
+    "Record",
     "Redirection",
     "Report",
+    "Ring",
     "Session",
+    "TableRange",
     "Transfer",
     "__version__",
     "attach",
@@ -40,6 +46,8 @@ class _HasArray(Protocol):
     def __array_interface__(self) -> Any: ...
 
 _Bytes: TypeAlias = _HasBuffer | _HasArray
+_Source: TypeAlias = "_Bytes | Buffer | BufferRange | Pinned | Lent | LentRange | TableRange"
+_Target: TypeAlias = "_Bytes | Buffer | BufferRange | Pinned"
 
 @final
 class Session:
@@ -79,6 +87,15 @@ class Session:
         by importers of this node. One that starts inside a page is reached through the engine; if other objects may lie on its first or last page it is refused
         unless share_edges says that they may move along. copy exports a copy.
         """
+    def ring(
+        self,
+        bytes: int,
+        *,
+        name: str | None = None,
+        access: Literal["same user", "anyone"] | Sequence[int] | None = None,
+        notify: bool = False,
+    ) -> Ring:
+        """A ring for so many bytes of records: 8 KiB to 4 MiB, a multiple of 8; 32 of them go beside the data of each. Importers ask for Rights.WRITE, and append."""
     def import_(
         self,
         what: str | int,
@@ -121,11 +138,11 @@ class Session:
     def unblock_notifications(self) -> None:
         """What has queued is delivered."""
     def lend(self, memory: _Bytes) -> Lent:
-        """An object's memory that stays where it is as long as the result lives: send_lent asks nobody whether it does, and makes no system call."""
+        """An object's memory that stays where it is as long as the result lives: sends of it ask nobody whether it does, and make no system call."""
     def pinned_table(self, entries: int) -> PinnedTable:
         """A table of so many translations, a page each, that the program places itself."""
     def forget(self, memory: _Bytes) -> None:
-        """Ends the pinning of an object's memory by send_pinned and fetch_pinned."""
+        """Ends the pinning of an object's memory by vmmc.Pinned."""
     def fileno(self) -> int:
         """A descriptor for event loops: readable when take_notification may have something. See vmmc.aio."""
     def __enter__(self) -> Session: ...
@@ -207,6 +224,8 @@ class Buffer:
         """Copies bytes in."""
     def read_into(self, offset: int, into: _Bytes) -> None:
         """Copies bytes out into a writable object."""
+    def range(self, start: int = 0, len: int | None = None) -> BufferRange:
+        """`len` bytes from `start` on, as a source or target; without len, to the end."""
     def array(self, dtype: Any = None, shape: int | Sequence[int] | None = None, offset: int = 0) -> Any:
         """The memory as a NumPy array, without a copy."""
     def __len__(self) -> int: ...
@@ -246,65 +265,39 @@ class Import:
     def check(self) -> None:
         """Raises what every transfer would raise, if it can no longer be used."""
     def send(
-        self, offset: int, data: _Bytes, *, notify: bool = False, word: int | None = None, counter: int | None = None, timeout: float | None = None
+        self, offset: int, source: _Source | Sequence[_Source], *, notify: bool = False, word: int | None = None, counter: int | None = None, timeout: float | None = None
     ) -> None:
-        """Deliberate update: copies the data to the export. notify tells the receiver, and so does word, a number that the notification carries; counter is the offset of a word that grows by one after the data."""
-    def send_async(
-        self, offset: int, data: _Bytes, *, notify: bool = False, word: int | None = None, counter: int | None = None, timeout: float | None = None
+        """Deliberate update: sends the source to the export. notify tells the receiver, and so does word, a number that the notification carries; counter is the offset of a word that grows by one after the data.
+
+        A source is any object with the buffer protocol (a copy), a vmmc.Buffer or a range of one, vmmc.Pinned, Lent or a range of it, a range of a PinnedTable (no
+        copy on the way), or a list of sources, which go to consecutive places.
+        """
+    def post_send(
+        self, offset: int, source: _Source | Sequence[_Source], *, notify: bool = False, word: int | None = None, counter: int | None = None, timeout: float | None = None
     ) -> Transfer:
-        """Sends without waiting; the data is copied and may be reused."""
-    def send_from(
-        self,
-        offset: int,
-        buffer: Buffer,
-        start: int = 0,
-        len: int | None = None,
-        *,
-        notify: bool = False,
-        word: int | None = None,
-        counter: int | None = None,
-        timeout: float | None = None,
+        """Posts a send: does not wait. What is copied may be reused; leave the rest alone until the transfer is done."""
+    def gather_send(
+        self, pieces: Sequence[tuple[int, _Bytes]], *, notify: bool = False, word: int | None = None, counter: int | None = None, timeout: float | None = None
     ) -> None:
-        """Sends from registered memory without a copy on the way."""
-    def send_from_async(
-        self,
-        offset: int,
-        buffer: Buffer,
-        start: int = 0,
-        len: int | None = None,
-        *,
-        notify: bool = False,
-        word: int | None = None,
-        counter: int | None = None,
-        timeout: float | None = None,
+        """Sends up to 1,024 pieces, pairs of offset and bytes, each to its own place in the export, in one operation with one notification."""
+    def post_gather_send(
+        self, pieces: Sequence[tuple[int, _Bytes]], *, notify: bool = False, word: int | None = None, counter: int | None = None, timeout: float | None = None
     ) -> Transfer:
-        """Sends from registered memory without a copy and without waiting; leave the range alone until it is done."""
+        """Posts a gather-send: does not wait; the data is copied."""
+    def append(
+        self, data: _Bytes | None = None, *, word: int = 0, notify: bool = False, at_once: bool = False, timeout: float | None = None
+    ) -> None:
+        """Appends a record of up to 512 bytes to a ring; while the ring has no room it tries again, unless at_once, and then raises vmmc.Full. word stands in the record."""
+    def post_append(
+        self, data: _Bytes | None = None, *, word: int = 0, notify: bool = False, timeout: float | None = None
+    ) -> Transfer:
+        """Posts an append: does not wait, and tries once. When one finds no room, those posted behind it find none either, until wait or poll has said so or the transfer has gone."""
     def fetch(self, offset: int, len: int, *, timeout: float | None = None) -> bytes:
         """Remote fetch."""
-    def fetch_into(self, offset: int, into: _Bytes | Buffer, *, timeout: float | None = None) -> None:
-        """Fetches into a writable object, or without a copy on the way into all of a vmmc.Buffer."""
-    def fetch_async(
-        self, offset: int, buffer: Buffer, start: int = 0, len: int | None = None, *, timeout: float | None = None
-    ) -> Transfer:
-        """Fetches into registered memory without waiting; leave the range alone until it is done."""
-    def send_pinned(
-        self, offset: int, data: _Bytes, *, notify: bool = False, word: int | None = None, counter: int | None = None, timeout: float | None = None
-    ) -> None:
-        """Sends from any memory without a copy on the way: its whole pages are pinned at first use and stay pinned. For large arrays that are sent again and again."""
-    def send_pinned_async(
-        self, offset: int, data: _Bytes, *, notify: bool = False, word: int | None = None, counter: int | None = None, timeout: float | None = None
-    ) -> Transfer:
-        """As send_pinned, without waiting; leave the object's bytes alone until it is done. Dropping the transfer waits for it."""
-    def send_lent(
-        self, offset: int, lent: Lent, start: int = 0, len: int | None = None, *, timeout: float | None = None
-    ) -> None:
-        """Sends lent memory without a copy on the way and, but for the first time, without a system call."""
-    def send_index(
-        self, offset: int, table: PinnedTable, index: int, start: int, len: int, *, timeout: float | None = None
-    ) -> None:
-        """Sends what stands in a table, from byte `start` of the entry at `index` on, without a copy on the way and without a look at any other table."""
-    def fetch_pinned(self, offset: int, into: _Bytes, *, timeout: float | None = None) -> None:
-        """Fetches into any writable object without a copy on the way; pins as send_pinned does."""
+    def fetch_into(self, offset: int, target: _Target | Sequence[_Target], *, timeout: float | None = None) -> None:
+        """Fetches into a target: a writable object, or without a copy on the way a vmmc.Buffer, a range of one or vmmc.Pinned; or into a list of targets, consecutive bytes."""
+    def post_fetch(self, offset: int, target: _Target | Sequence[_Target], *, timeout: float | None = None) -> Transfer:
+        """Posts a fetch into a target: does not wait. Leave the target alone until the transfer is done."""
     def fetch_add(self, offset: int, value: int, *, timeout: float | None = None) -> int:
         """Adds to an aligned 64-bit word; gives the old value.
 
@@ -320,18 +313,8 @@ class Import:
 
         Needs Rights.ATOMIC, which an import has only if it asks for it: rights=Rights.ALL.
         """
-    def gather(self, offset: int, pieces: Sequence[_Bytes], *, timeout: float | None = None) -> None:
-        """Sends several objects to consecutive places."""
-    def gather_from(
-        self, offset: int, buffer: Buffer, ranges: Sequence[tuple[int, int]], *, timeout: float | None = None
-    ) -> None:
-        """Sends several (start, length) ranges of a buffer to consecutive places, all under way at once."""
-    def scatter(self, data: _Bytes, ranges: Sequence[tuple[int, int]], *, timeout: float | None = None) -> None:
-        """Sends consecutive parts of the data to several (offset, length) ranges."""
     def fetch_gather(self, ranges: Sequence[tuple[int, int]], *, timeout: float | None = None) -> bytes:
         """Fetches several (offset, length) ranges."""
-    def fetch_scatter(self, offset: int, into: Sequence[_Bytes], *, timeout: float | None = None) -> None:
-        """Fetches consecutive bytes into several writable objects."""
     def flush(self, *, timeout: float | None = None) -> None:
         """Returns when all that this process sent before is in memory there; raises the error of an earlier send that failed after it had returned."""
     def bind(self, *, combining: bool = False) -> Binding:
@@ -370,6 +353,8 @@ class Transfer:
 class Lent:
     """Memory of an object, which can be neither freed nor resized as long as this lives, or stands in a table. Made by Session.lend."""
 
+    def range(self, start: int = 0, len: int | None = None) -> LentRange:
+        """`len` bytes from `start` on, as a source; without len, to the end."""
     def __len__(self) -> int: ...
     def __bool__(self) -> bool: ...
 
@@ -382,7 +367,68 @@ class PinnedTable:
     def place(self, index: int, lent: Lent, *, timeout: float | None = None) -> None:
         """Pins lent memory, which must be whole pages (mmap.mmap(-1, size) is), and writes its translations into the entries from `index` on. What stood there goes."""
     def remove(self, index: int, count: int = 1) -> None:
-        """Empties entries."""
+        """Empties entries; vmmc.Busy while a send from the table is under way."""
+    def range(self, index: int, start: int, len: int) -> TableRange:
+        """What stands in it, `len` bytes from byte `start` of the entry at `index` on, as a source."""
+
+@final
+class Pinned:
+    """Any object's memory, named by its address, as a source or target: its whole pages are pinned at first use and stay pinned. For large arrays that move again and again."""
+
+    def __new__(cls, memory: _Bytes) -> Pinned: ...
+
+@final
+class BufferRange:
+    """A part of a buffer, as a source or target. Made by Buffer.range."""
+
+@final
+class LentRange:
+    """A part of a lent object, as a source. Made by Lent.range."""
+
+@final
+class TableRange:
+    """Bytes that stand in a table, as a source. Made by PinnedTable.range."""
+
+@final
+class Ring:
+    """An export that many processes append records to. Made by Session.ring. Iterating takes the records that are there."""
+
+    @property
+    def id(self) -> int:
+        """Its id as an export, for importers."""
+    @property
+    def name(self) -> str | None:
+        """Its name for importers."""
+    @property
+    def size(self) -> int:
+        """Bytes of records that it holds at most, each with 32 bytes beside its data."""
+    def take(self) -> Record | None:
+        """The oldest record, which makes room for others; None if there is none."""
+    def wait(self, timeout: float | None = None) -> Record:
+        """The oldest record; waits for one."""
+    def close(self) -> None:
+        """Ends it: importers are told, and what was not taken is gone."""
+    def __iter__(self) -> Ring: ...
+    def __next__(self) -> Record: ...
+    def __enter__(self) -> Ring: ...
+    def __exit__(self, *_reasons: object) -> None: ...
+
+@final
+class Record:
+    """What somebody appended to a ring."""
+
+    @property
+    def data(self) -> bytes:
+        """Its bytes."""
+    @property
+    def word(self) -> int:
+        """The word that its sender gave it."""
+    @property
+    def sender(self) -> tuple[int, int, int]:
+        """Who appended it: the session with its node (0: this node), the process there, its import.
+
+        `Session.node_of` names the node.
+        """
 
 @final
 class Notification:

@@ -218,7 +218,7 @@ fn userfaultfd() -> Finding {
     let about = "demand pinning";
     match PinSpace::of_process() {
         Ok(_) => good(about, "userfaultfd tells of unmapped memory"),
-        Err(why) => note(about, why.to_string(), "without it `send_pinned` and `fetch_pinned` copy"),
+        Err(why) => note(about, why.to_string(), "without it pinned sources and targets are copied"),
     }
 }
 

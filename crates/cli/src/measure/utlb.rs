@@ -11,7 +11,7 @@ use super::pair::TemporaryNode;
 use crate::failure::Failure;
 use std::hint::black_box;
 use std::time::Instant;
-use vmmc::{Buffer, Import, PinOptions, Session};
+use vmmc::{Buffer, Import, PinOptions, Pinned, Session};
 use vmmc_host::pin::{PinSpace, costs};
 use vmmc_node::{Embedded, KeySource, NodeConfig};
 use vmmc_utlb::{
@@ -180,7 +180,7 @@ pub(crate) fn measure(progress: impl Fn()) -> Result<Costs, Failure> {
 fn warm(mut bed: Bed) -> Result<Bed, Failure> {
     let mut memory = Memory::new(16);
     for import in [&bed.import, &bed.trusting, &bed.plain] {
-        import.send_pinned(0, memory.pages(0, 16)).map_err(Failure::new)?;
+        import.send(0, Pinned(&*memory.pages(0, 16))).map_err(Failure::new)?;
     }
     bed.warm = Some(memory);
     Ok(bed)
@@ -200,8 +200,8 @@ fn first_uses(bed: &Bed, row: &mut Row) -> Result<(), Failure> {
     let space = PinSpace::of_process().map_err(Failure::new)?;
     let (mut first, mut take, mut forget) = (Vec::new(), Vec::new(), Vec::new());
     for i in 0..FIRSTS {
-        let body = memory.pages(i * pages, pages);
-        first.push(timed(|| bed.import.send_pinned(0, body)).map_err(Failure::new)?);
+        let body = &*memory.pages(i * pages, pages);
+        first.push(timed(|| bed.import.send(0, Pinned(body))).map_err(Failure::new)?);
         take.push(timed(|| space.take(other.pages(i * pages, pages))).map_err(Failure::new)?);
     }
     for i in 0..FIRSTS {
@@ -218,29 +218,29 @@ fn later_uses(bed: &Bed, row: &mut Row) -> Result<(), Failure> {
     let body = &*memory.pages(0, row.pages);
     let buffer: Buffer = bed.user.buffer(len).map_err(Failure::new)?;
     buffer.write(0, body).map_err(Failure::new)?;
-    bed.import.send_pinned(0, body).map_err(Failure::new)?;
-    bed.trusting.send_pinned(0, body).map_err(Failure::new)?;
+    bed.import.send(0, Pinned(body)).map_err(Failure::new)?;
+    bed.trusting.send(0, Pinned(body)).map_err(Failure::new)?;
     let [mut later, mut asking, mut lent, mut index, mut trusting, mut library, mut copied] = [const { Vec::new() }; 7];
     let memory = bed.user.lend(body);
     let mut table = bed.user.pinned_table(row.pages as u32).map_err(Failure::new)?;
     table.place(0, memory).map_err(Failure::new)?;
     let mut failed = Ok(());
     for _ in 0..ROUNDS {
-        library.push(per_call(BATCH, || keep(&mut failed, bed.import.send_from(&buffer, 0..len, 0))));
+        library.push(per_call(BATCH, || keep(&mut failed, bed.import.send(0, buffer.range(0..len)))));
         // What returns before it has arrived is waited for in the end.
         later.push(
             per_call(1, || {
-                (0..BATCH).for_each(|_| keep(&mut failed, bed.plain.send_pinned(0, body)));
+                (0..BATCH).for_each(|_| keep(&mut failed, bed.plain.send(0, Pinned(body))));
                 keep(&mut failed, bed.plain.flush());
             }) / BATCH as f64,
         );
-        asking.push(per_call(BATCH, || keep(&mut failed, bed.import.send_pinned(0, body))));
-        lent.push(per_call(BATCH, || keep(&mut failed, bed.import.send_lent(0, memory, 0..body.len()))));
-        index.push(per_call(BATCH, || keep(&mut failed, bed.import.send_index(0, &table, 0, 0..body.len()))));
-        trusting.push(per_call(BATCH, || keep(&mut failed, bed.trusting.send_pinned(0, body))));
+        asking.push(per_call(BATCH, || keep(&mut failed, bed.import.send(0, Pinned(body)))));
+        lent.push(per_call(BATCH, || keep(&mut failed, bed.import.send(0, memory.range(0..body.len())))));
+        index.push(per_call(BATCH, || keep(&mut failed, bed.import.send(0, table.range(0, 0..body.len())))));
+        trusting.push(per_call(BATCH, || keep(&mut failed, bed.trusting.send(0, Pinned(body)))));
         copied.push(per_call(BATCH, || {
-            let sent = bed.import.send_async(0, body, vmmc::SendOptions::default());
-            keep(&mut failed, sent.and_then(vmmc::Transfer::wait).map(drop));
+            let sent = bed.import.post_send(0, body, vmmc::SendOptions::default());
+            keep(&mut failed, sent.and_then(|mut transfer| transfer.wait()).map(drop));
         }));
     }
     failed.map_err(Failure::new)?;

@@ -16,10 +16,10 @@ pub(crate) fn ranges_outside_are_refused(nodes: &dyn Nodes) {
         outside(j.import.send(u64::MAX, b"ab"));
         outside(j.import.send_with(0, b"x", SendOptions::counter(96)));
         outside(j.import.fetch(50, &mut [0; 51]));
-        outside(j.import.send_from(&buffer, 0..101, 0));
-        outside(j.import.fetch_into(1, &buffer, 0..100));
+        outside(j.import.send(0, buffer.range(0..101)));
+        outside(j.import.fetch(1, buffer.range(0..100)));
         outside(j.import.fetch_add(96, 1).map(drop));
-        let error = j.import.send_from(&buffer, 150..201, 0).unwrap_err();
+        let error = j.import.send(0, buffer.range(150..201)).unwrap_err();
         assert!(matches!(error, TransferError::BufferOutOfBounds { size: 200, .. }), "{error}");
         assert!(j.export.read(99, &mut [0; 2]).is_err() && j.export.word(97).is_err());
         j.import.send(99, b"a").unwrap();
@@ -65,7 +65,7 @@ pub(crate) fn misaligned_words_are_refused(nodes: &dyn Nodes) {
 pub(crate) fn buffers_of_other_sessions_are_refused(nodes: &dyn Nodes) {
     let j = join(nodes, Place::Mapped, 64);
     let foreign = j.owner.buffer(64).unwrap();
-    assert!(matches!(j.import.send_from(&foreign, 0..1, 0), Err(TransferError::ForeignBuffer { .. })));
+    assert!(matches!(j.import.send(0, foreign.range(0..1)), Err(TransferError::ForeignBuffer { .. })));
 }
 
 pub(crate) fn impossible_exports_are_refused(nodes: &dyn Nodes) {

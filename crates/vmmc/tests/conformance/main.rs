@@ -13,6 +13,7 @@ mod nodes;
 mod notifications;
 mod order;
 mod pinning;
+mod product;
 mod redirections;
 mod revocation;
 mod rings;
@@ -45,6 +46,10 @@ macro_rules! suite {
                 pinning: pages_of_transfers_under_way_are_not_given_up,
                 pinning: lent_memory_is_sent_as_any_other,
                 pinning: translations_that_the_program_places_are_used_by_index,
+                product: every_source_goes_by_every_way_with_every_option,
+                product: every_source_is_checked_before_a_byte_moves,
+                product: every_target_is_filled_by_every_way,
+                product: long_transfers_of_every_kind_arrive_whole,
                 order: sends_appear_in_order,
                 order: short_sends_come_after_the_long_ones_before_them,
                 order: the_last_byte_of_a_send_appears_last,

@@ -1,7 +1,7 @@
 //! Bytes move, all of them, and no others.
 
 use crate::nodes::{Nodes, Place, content, join, pattern};
-use vmmc::{Rights, SendOptions, TransferError};
+use vmmc::{Gather, Rights, Scatter, SendOptions, TransferError};
 
 pub(crate) fn every_length_and_alignment_arrives_and_nothing_else(nodes: &dyn Nodes) {
     for place in Place::ALL {
@@ -81,7 +81,7 @@ pub(crate) fn memory_may_change_when_a_long_send_from_it_is_done(nodes: &dyn Nod
             let range = u64::from(version) * 100 % 4096..(LEN - usize::from(version) % 3 * 5) as u64;
             let data: Vec<u8> = (0..LEN).map(|i| (i / 100) as u8 ^ version).collect();
             buffer.write(0, &data).unwrap();
-            j.import.send_from(&buffer, range.clone(), range.start).unwrap();
+            j.import.send(range.start, buffer.range(range.clone())).unwrap();
             buffer.write(0, &vec![0xee; LEN]).unwrap();
             let range = range.start as usize..range.end as usize;
             assert!(content(&j.export)[range.clone()] == data[range], "{place:?}: version {version}");
@@ -95,10 +95,10 @@ pub(crate) fn registered_memory_moves_both_ways(nodes: &dyn Nodes) {
         let buffer = j.user.buffer(1 << 20).unwrap();
         let data = pattern(1 << 20, 5);
         buffer.write(0, &data).unwrap();
-        j.import.send_from(&buffer, 11..1_000_011, 3).unwrap();
+        j.import.send(3, buffer.range(11..1_000_011)).unwrap();
         assert!(content(&j.export)[3..1_000_003] == data[11..1_000_011], "{place:?}");
         let to = j.user.buffer(5000).unwrap();
-        j.import.fetch_into(3, &to, 1..4001).unwrap();
+        j.import.fetch(3, to.range(1..4001)).unwrap();
         let mut got = vec![0; 5000];
         to.read(0, &mut got).unwrap();
         assert_eq!(&got[1..4001], &data[11..4011], "{place:?}");
@@ -115,10 +115,10 @@ pub(crate) fn callers_memory_is_exported_and_adopted(nodes: &dyn Nodes) {
         let user = nodes.attach(node);
         let import = user.import_id(export.id()).node(&nodes.name(0)).rights(Rights::ALL).open().unwrap();
         let buffer = user.adopt(pattern(50_000, 2)).unwrap();
-        import.send_from(&buffer, 0..50_000, 7).unwrap();
+        import.send(7, buffer.range(0..50_000)).unwrap();
         assert!(content(&export)[7..50_007] == pattern(50_000, 2));
         let back = user.adopt(vec![0u8; 60_000]).unwrap();
-        import.fetch_into(0, &back, 100..200).unwrap();
+        import.fetch(0, back.range(100..200)).unwrap();
         let mut got = vec![0; 100];
         back.read(100, &mut got).unwrap();
         assert_eq!(got[..], content(&export)[..100]);
@@ -130,17 +130,17 @@ pub(crate) fn transfers_can_be_polled_awaited_and_dropped(nodes: &dyn Nodes) {
     for place in Place::ALL {
         let j = join(nodes, place, 1 << 20);
         let data = pattern(300_000, 4);
-        let mut polled = j.import.send_async(0, &data, SendOptions::default()).unwrap();
+        let mut polled = j.import.post_send(0, &data, SendOptions::default()).unwrap();
         crate::nodes::eventually("the transfer", || polled.poll().is_some());
         assert_eq!(polled.poll(), Some(Ok(300_000)), "a finished transfer keeps its result");
         let buffer = j.user.buffer(300_000).unwrap();
         buffer.write(0, &data).unwrap();
-        let awaited = j.import.send_from_async(&buffer, 0..300_000, 400_000, SendOptions::default()).unwrap();
+        let mut awaited = j.import.post_send(400_000, buffer.range(0..300_000), SendOptions::default()).unwrap();
         assert_eq!(awaited.wait(), Ok(300_000));
         // Dropped with its buffer: it happens all the same.
-        drop(j.import.send_from_async(&buffer, 0..100, 800_000, SendOptions::default()).unwrap());
+        drop(j.import.post_send(800_000, buffer.range(0..100), SendOptions::default()).unwrap());
         drop(buffer);
-        drop(j.import.fetch_async(0, &j.user.buffer(4096).unwrap(), 0..4096).unwrap());
+        drop(j.import.post_fetch(0, j.user.buffer(4096).unwrap().range(0..4096)).unwrap());
         j.import.flush().unwrap();
         let got = content(&j.export);
         assert!(got[..300_000] == data && got[400_000..700_000] == data && got[800_000..800_100] == data[..100]);
@@ -152,17 +152,17 @@ pub(crate) fn many_transfers_can_be_under_way(nodes: &dyn Nodes) {
         let j = join(nodes, place, 8 * 3000);
         let buffer = j.user.buffer(8 * 3000).unwrap();
         (0..3000).for_each(|i| buffer.write(8 * i, &i.to_le_bytes()).unwrap());
-        let send = |i: u64| j.import.send_from_async(&buffer, 8 * i..8 * i + 8, 8 * i, SendOptions::default());
+        let send = |i: u64| j.import.post_send(8 * i, buffer.range(8 * i..8 * i + 8), SendOptions::default());
         let limit = j.user.limits().transfers as u64;
         let mut transfers = std::collections::VecDeque::new();
         for i in 0..3000 {
             if transfers.len() as u64 == limit {
-                let oldest: vmmc::Transfer = transfers.pop_front().unwrap();
+                let mut oldest: vmmc::Transfer = transfers.pop_front().unwrap();
                 assert_eq!(oldest.wait(), Ok(8));
             }
             transfers.push_back(send(i).unwrap());
         }
-        transfers.into_iter().for_each(|t| assert_eq!(t.wait(), Ok(8)));
+        transfers.iter_mut().for_each(|t| assert_eq!(t.wait(), Ok(8)));
         (0..3000u64)
             .for_each(|i| assert_eq!(j.export.word(8 * i).unwrap().load(std::sync::atomic::Ordering::Acquire), i));
     }
@@ -171,24 +171,26 @@ pub(crate) fn many_transfers_can_be_under_way(nodes: &dyn Nodes) {
 pub(crate) fn pieces_are_gathered_and_scattered(nodes: &dyn Nodes) {
     for place in Place::ALL {
         let j = join(nodes, place, 1000);
-        j.import.gather(&[b"one", b"", b"two", b"three"], 10).unwrap();
+        j.import.send(10, Gather(&[&b"one"[..], b"", b"two", b"three"])).unwrap();
         j.import.flush().unwrap();
         assert_eq!(&content(&j.export)[10..21], b"onetwothree", "{place:?}");
-        j.import.scatter(b"abcdef", &[100..102, 200..201, 300..303]).unwrap();
+        let pieces: [(u64, &[u8]); 3] = [(100, b"ab"), (200, b"c"), (300, b"def")];
+        j.import.gather_send(&pieces, SendOptions::default()).unwrap();
         j.import.flush().unwrap();
         let got = content(&j.export);
         assert_eq!((&got[100..102], &got[200..201], &got[300..303]), (&b"ab"[..], &b"c"[..], &b"def"[..]));
         let (mut a, mut b) = ([0; 3], [0; 8]);
-        j.import.fetch_scatter(10, &mut [&mut a, &mut b]).unwrap();
+        j.import.fetch(10, Scatter(&mut [&mut a[..], &mut b])).unwrap();
         assert_eq!((&a, &b), (b"one", b"twothree"));
         let mut both = [0; 5];
         j.import.fetch_gather(&[100..102, 300..303], &mut both).unwrap();
         assert_eq!(&both, b"abdef");
         let buffer = j.user.buffer(100).unwrap();
         buffer.write(0, b"0123456789").unwrap();
-        j.import.gather_from(&buffer, &[7..10, 0..2], 500).unwrap();
+        j.import.send(500, Gather(&[7..10, 0..2].map(|range| buffer.range(range)))).unwrap();
+        j.import.flush().unwrap();
         assert_eq!(&content(&j.export)[500..505], b"78901");
-        assert!(matches!(j.import.gather(&[b"xx"], 999), Err(TransferError::OutOfBounds { .. })));
+        assert!(matches!(j.import.send(999, Gather(&[b"xx"])), Err(TransferError::OutOfBounds { .. })));
     }
 }
 
@@ -230,7 +232,7 @@ pub(crate) fn empty_transfers_are_legal(nodes: &dyn Nodes) {
         j.import.send(64, b"").unwrap();
         j.import.fetch(64, &mut []).unwrap();
         let buffer = j.user.buffer(10).unwrap();
-        j.import.send_from(&buffer, 10..10, 0).unwrap();
+        j.import.send(0, buffer.range(10..10)).unwrap();
         j.import.flush().unwrap();
         assert!(matches!(j.import.send(65, b""), Err(TransferError::OutOfBounds { .. })));
     }

@@ -4,7 +4,7 @@ use crate::nodes::{LONG, Nodes, Place, SHORT, eventually, join_with, pattern};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
-use vmmc::{Rights, SendOptions, WaitError};
+use vmmc::{Pinned, Rights, SendOptions, WaitError};
 
 /// More than goes through staging memory in one piece.
 const LONG_BYTES: usize = 500_000;
@@ -50,8 +50,8 @@ pub(crate) fn they_say_who_sent_and_carry_a_word_by_every_way(nodes: &dyn Nodes)
             for len in [0, 1, 8, 200, 201, 208, 216, 217, 5000, LONG_BYTES] {
                 let from = expect(&format!("{len} bytes"), &|o| import.send_with(8, &bytes[..len], o).unwrap());
                 senders.push(from);
-                expect("of a handle", &|o| _ = import.send_async(8, &bytes[..len], o).unwrap().wait().unwrap());
-                expect("pinned", &|o| import.send_pinned_with(8, &bytes[..len], o).unwrap());
+                expect("of a handle", &|o| _ = import.post_send(8, &bytes[..len], o).unwrap().wait().unwrap());
+                expect("pinned", &|o| import.send_with(8, Pinned(&bytes[..len]), o).unwrap());
             }
         }
         senders.sort();
@@ -213,7 +213,7 @@ pub(crate) fn a_long_send_notifies_once_for_all(nodes: &dyn Nodes) {
         }
         let buffer = j.user.buffer(12).unwrap();
         buffer.write(0, b"registered!!").unwrap();
-        j.import.send_from_with(&buffer, 0..12, 0, SendOptions::notify()).unwrap();
+        j.import.send_with(0, buffer.range(0..12), SendOptions::notify()).unwrap();
         assert_eq!(j.export.wait_notification().unwrap().last_word.to_le_bytes(), *b"stered!!");
     }
 }

@@ -70,7 +70,7 @@ pub(crate) fn when_the_owner_leaves_importers_are_told(nodes: &dyn Nodes) {
         std::mem::forget(export);
         owner.leave();
         eventually("the importer being told", || import.broken().is_some());
-        let error = import.send_from(&buffer, 0..64, 0).unwrap_err();
+        let error = import.send(0, buffer.range(0..64)).unwrap_err();
         let known = matches!(error, TransferError::OwnerDied { .. } | TransferError::Revoked { .. });
         assert!(known, "{place:?}: {error}");
     }

@@ -82,7 +82,9 @@ pub(crate) fn a_full_ring_says_so_and_leaves_room_for_others(nodes: &dyn Nodes) 
         assert!(full.to_string().contains("append again when its owner has taken some"), "{full}");
         let options = AppendOptions { timeout: Some(SHORT), ..AppendOptions::word(99) };
         let late = s.imports[flooding].append(&data, options).unwrap_err();
-        assert!(matches!(late, TransferError::Full { .. }), "{late}");
+        // On a machine that is busy the last try may be under way at the deadline.
+        assert!(matches!(late, TransferError::Full { .. } | TransferError::TimedOut { .. }), "{late}");
+        s.imports[flooding].flush().unwrap();
         s.imports[1 - flooding].try_append(b"me too", AppendOptions::word(1_000)).unwrap();
         words.push(1_000);
         let got: Vec<u64> = words.iter().map(|_| s.ring.wait().unwrap().word).collect();
@@ -105,7 +107,7 @@ pub(crate) fn no_record_overtakes_one_that_found_no_room(nodes: &dyn Nodes) {
         while let Ok(record) = s.ring.wait_by(s.owner.deadline(Duration::from_millis(100))) {
             got.push(record.word);
         }
-        let outcomes: Vec<_> = posted.into_iter().map(|transfer| transfer.wait()).collect();
+        let outcomes: Vec<_> = posted.into_iter().map(|mut transfer| transfer.wait()).collect();
         let accepted = outcomes.iter().take_while(|outcome| outcome.is_ok()).count() as u64;
         let refused = &outcomes[accepted as usize..];
         assert!(refused.iter().all(|o| matches!(o, Err(TransferError::Full { .. }))), "{refused:?}");

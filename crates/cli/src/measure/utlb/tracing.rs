@@ -6,7 +6,7 @@
 use super::{BATCH, Memory, PAGE, keep, median, per_call};
 use crate::failure::Failure;
 use std::sync::atomic::{AtomicU64, Ordering};
-use vmmc::{Import, PinOptions, Session};
+use vmmc::{Import, PinOptions, Pinned, Session};
 use vmmc_node::{Embedded, KeySource, NodeConfig};
 
 /// Rounds of either kind.
@@ -56,10 +56,8 @@ impl Kind {
     fn send(self, import: &Import, body: &[u8]) -> Result<(), vmmc::TransferError> {
         match self {
             Kind::Stored | Kind::Read => import.send(0, body),
-            Kind::Copied => {
-                import.send_async(0, body, vmmc::SendOptions::default()).and_then(vmmc::Transfer::wait).map(drop)
-            }
-            Kind::Pinned | Kind::Between => import.send_pinned(0, body),
+            Kind::Copied => import.post_send(0, body, vmmc::SendOptions::default())?.wait().map(drop),
+            Kind::Pinned | Kind::Between => import.send(0, Pinned(body)),
         }
     }
 }
@@ -110,7 +108,7 @@ fn read_elsewhere(export: &vmmc::Export, imports: [&Import; 2], body: &mut [u8])
         let result = rounds(imports, |import| {
             sent += 1;
             body[LAST..].copy_from_slice(&sent.to_ne_bytes());
-            import.send(0, body)?;
+            import.send(0, &*body)?;
             while done.load(Ordering::Acquire) != sent {
                 std::hint::spin_loop();
             }

@@ -43,7 +43,7 @@ impl Flow for Stream<'_> {
         self.streams += 1;
         if self.import.explain().path == Path::Mapped {
             for _ in 0..count {
-                self.import.send_from(&self.source, 0..self.size, HEAD_BYTES).map_err(TaskError::vmmc)?;
+                self.import.send(HEAD_BYTES, self.source.range(0..self.size)).map_err(TaskError::vmmc)?;
             }
         } else {
             self.push_async(count)?;
@@ -74,13 +74,13 @@ impl Stream<'_> {
         let mut under_way = VecDeque::with_capacity(TRANSFERS);
         for _ in 0..count {
             if under_way.len() == TRANSFERS {
-                let oldest: vmmc::Transfer = under_way.pop_front().expect("its length was just looked at");
+                let mut oldest: vmmc::Transfer = under_way.pop_front().expect("its length was just looked at");
                 oldest.wait().map_err(TaskError::vmmc)?;
             }
             let options = SendOptions::default();
-            let transfer = self.import.send_from_async(&self.source, 0..self.size, HEAD_BYTES, options);
+            let transfer = self.import.post_send(HEAD_BYTES, self.source.range(0..self.size), options);
             under_way.push_back(transfer.map_err(TaskError::vmmc)?);
         }
-        under_way.into_iter().try_for_each(|t| t.wait().map(drop)).map_err(TaskError::vmmc)
+        under_way.iter_mut().try_for_each(|t| t.wait().map(drop)).map_err(TaskError::vmmc)
     }
 }

@@ -106,7 +106,7 @@ impl Mover<'_> {
                 // The transfer's end need not be awaited: the announcement comes after it, and the
                 // slot of the buffer is free once that was taken.
                 let options = vmmc::SendOptions::default();
-                drop(self.import.send_from_async(buffer, range, slot(piece), options).map_err(TaskError::vmmc)?);
+                drop(self.import.post_send(slot(piece), buffer.range(range), options).map_err(TaskError::vmmc)?);
             }
             MoveBy::Fetch => self.export.write(slot(piece), bytes).map_err(TaskError::vmmc)?,
         }
@@ -136,7 +136,7 @@ impl Mover<'_> {
             let into = into.ok_or_else(|| TaskError::Protocol(format!("a piece of {len} bytes was announced")))?;
             match self.by {
                 MoveBy::Send => self.export.read(slot(piece), into).map_err(TaskError::vmmc)?,
-                MoveBy::Fetch => self.import.fetch(slot(piece), into).map_err(TaskError::vmmc)?,
+                MoveBy::Fetch => self.import.fetch(slot(piece), &mut *into).map_err(TaskError::vmmc)?,
             }
             self.say_taken(piece + 1)?;
             checksum.update(into);
