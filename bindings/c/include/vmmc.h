@@ -101,8 +101,8 @@
 #define VMMC_RECORD_BYTES_MAX 512
 
 /**
- * For `flags` of vmmc_append_options: notify the owner too, if its ring allows it. The notification
- * carries the word.
+ * For `flags` of vmmc_append_options: notify the owner too, if its ring allows it. The
+ * notification carries the word.
  */
 #define VMMC_APPEND_NOTIFY 1
 
@@ -140,8 +140,8 @@
 #define VMMC_LENT 3
 
 /**
- * For `kind` of a source: what stands in a vmmc_table, from the entry at `index` on; no copy on the
- * way, and no look at any other table.
+ * For `kind` of a source: what stands in a vmmc_table, from the entry at `index` on; no copy on
+ * the way, and no look at any other table.
  */
 #define VMMC_INDEXED 4
 
@@ -650,8 +650,8 @@ typedef struct vmmc_send_options {
 } vmmc_send_options;
 
 /**
- * Memory to fetch into: `len` bytes of it, from byte `from` on. `{.memory = into, .len = size}` are
- * any bytes.
+ * Memory to fetch into: `len` bytes of it, from byte `from` on. `{.memory = into, .len = size}`
+ * are any bytes.
  *
  * Memory of a posted fetch belongs to it until it is done or freed. After VMMC_TIMED_OUT a
  * VMMC_BUFFER may still be written, and no other memory.
@@ -1402,10 +1402,10 @@ enum vmmc_status vmmc_import_pointer(const struct vmmc_import *import, const voi
 enum vmmc_status vmmc_import_send(const struct vmmc_import *import, uint64_t offset, const void *data, size_t len);
 
 /**
- * vmmc_import_send() from any kind of memory and with choices: sends `count` sources, one after the
- * other to consecutive places from `offset` on; returns when they may be changed. A notification
- * tells of the whole, and comes after it, as a counter does. After an error in the middle of
- * several sources some of them may have been sent. `options` may be NULL.
+ * vmmc_import_send() from any kind of memory and with choices: sends `count` sources, one after
+ * the other to consecutive places from `offset` on; returns when they may be changed. A
+ * notification tells of the whole, and comes after it, as a counter does. After an error in the
+ * middle of several sources some of them may have been sent. `options` may be NULL.
  */
 enum vmmc_status vmmc_import_send_with(const struct vmmc_import *import,
                                        uint64_t offset,
@@ -1635,9 +1635,9 @@ enum vmmc_status vmmc_launched_grow(const struct vmmc_launched *launched, uint32
 enum vmmc_status vmmc_launched_free(struct vmmc_launched *launched);
 
 /**
- * Sends `count` pieces, up to 1,024, each to its own place in the export, in one operation. The data
- * may be reused on return. A notification tells of all, from the first byte of any to the end of
- * the last, and comes after them, as a counter does. `options` may be NULL.
+ * Sends `count` pieces, up to 1,024, each to its own place in the export, in one operation. The
+ * data may be reused on return. A notification tells of all, from the first byte of any to the end
+ * of the last, and comes after them, as a counter does. `options` may be NULL.
  */
 enum vmmc_status vmmc_import_gather_send(const struct vmmc_import *import,
                                          const struct vmmc_piece *pieces_,
@@ -1870,8 +1870,8 @@ enum vmmc_status vmmc_redirection_free(struct vmmc_redirection *redirection);
 
 /**
  * A ring for `bytes` of records, each with 32 bytes beside its data: 8 KiB to 4 MiB, a multiple of
- * 8. Importers need VMMC_WRITE alone, and append. Of `options`, which may be NULL, `name`, `access`
- * with its users, and VMMC_EXPORT_NOTIFY count; the rest must be 0.
+ * 8. Importers need VMMC_WRITE alone, and append. Of `options`, which may be NULL, `name`,
+ * `access` with its users, and VMMC_EXPORT_NOTIFY count; the rest must be 0.
  */
 enum vmmc_status vmmc_ring_create(const struct vmmc_session *session,
                                   uint64_t bytes,
@@ -2039,8 +2039,8 @@ const char *vmmc_status_name(int32_t status);
 const char *vmmc_version(void);
 
 /**
- * Posts a send of `count` sources, one after the other to consecutive places from `offset` on: does
- * not wait. The transfer is done when the data has arrived. `options` may be NULL.
+ * Posts a send of `count` sources, one after the other to consecutive places from `offset` on:
+ * does not wait. The transfer is done when the data has arrived. `options` may be NULL.
  */
 enum vmmc_status vmmc_import_post_send(const struct vmmc_import *import,
                                        uint64_t offset,
@@ -2050,8 +2050,8 @@ enum vmmc_status vmmc_import_post_send(const struct vmmc_import *import,
                                        struct vmmc_transfer **transfer);
 
 /**
- * Posts a fetch of consecutive bytes from `offset` on into `count` targets, which must not overlap:
- * does not wait. The targets belong to the transfer until it is done or freed.
+ * Posts a fetch of consecutive bytes from `offset` on into `count` targets, which must not
+ * overlap: does not wait. The targets belong to the transfer until it is done or freed.
  */
 enum vmmc_status vmmc_import_post_fetch(const struct vmmc_import *import,
                                         uint64_t offset,

@@ -305,10 +305,10 @@ pub unsafe extern "C" fn vmmc_import_send(
     })
 }
 
-/// vmmc_import_send() from any kind of memory and with choices: sends `count` sources, one after the
-/// other to consecutive places from `offset` on; returns when they may be changed. A notification
-/// tells of the whole, and comes after it, as a counter does. After an error in the middle of
-/// several sources some of them may have been sent. `options` may be NULL.
+/// vmmc_import_send() from any kind of memory and with choices: sends `count` sources, one after
+/// the other to consecutive places from `offset` on; returns when they may be changed. A
+/// notification tells of the whole, and comes after it, as a counter does. After an error in the
+/// middle of several sources some of them may have been sent. `options` may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_import_send_with(
     import: *const vmmc_import,
@@ -321,11 +321,12 @@ pub unsafe extern "C" fn vmmc_import_send_with(
         // SAFETY: memory and options of the caller.
         let (sources, options) = unsafe { (source::sources(sources, count)?, send_options(options)?) };
         let import = get(import)?;
-        Ok(match &sources.list[..] {
-            [] => import.send_with(offset, &[], options)?,
-            [one] => import.send_with(offset, one.clone(), options)?,
-            several => import.send_with(offset, Gather(several), options)?,
-        })
+        let sent = match &sources.list[..] {
+            [] => import.send_with(offset, &[], options),
+            [one] => import.send_with(offset, one.clone(), options),
+            several => import.send_with(offset, Gather(several), options),
+        };
+        Ok(sent?)
     })
 }
 

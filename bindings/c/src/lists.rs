@@ -51,9 +51,9 @@ unsafe fn pieces<'a>(first: *const vmmc_piece, count: usize) -> Result<Vec<(u64,
     given.iter().map(|piece| Ok((piece.offset, unsafe { bytes(piece.data, piece.len, "data") }?))).collect()
 }
 
-/// Sends `count` pieces, up to 1,024, each to its own place in the export, in one operation. The data
-/// may be reused on return. A notification tells of all, from the first byte of any to the end of
-/// the last, and comes after them, as a counter does. `options` may be NULL.
+/// Sends `count` pieces, up to 1,024, each to its own place in the export, in one operation. The
+/// data may be reused on return. A notification tells of all, from the first byte of any to the end
+/// of the last, and comes after them, as a counter does. `options` may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_import_gather_send(
     import: *const vmmc_import,

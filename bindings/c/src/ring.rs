@@ -64,8 +64,8 @@ impl From<Record> for vmmc_record {
     }
 }
 
-/// For `flags` of vmmc_append_options: notify the owner too, if its ring allows it. The notification
-/// carries the word.
+/// For `flags` of vmmc_append_options: notify the owner too, if its ring allows it. The
+/// notification carries the word.
 pub const VMMC_APPEND_NOTIFY: u32 = 1;
 /// For `flags` of vmmc_append_options: a full ring is VMMC_FULL at once.
 pub const VMMC_APPEND_AT_ONCE: u32 = 2;
@@ -111,8 +111,8 @@ unsafe fn append_options(options: *const vmmc_append_options) -> Result<(AppendO
 }
 
 /// A ring for `bytes` of records, each with 32 bytes beside its data: 8 KiB to 4 MiB, a multiple of
-/// 8. Importers need VMMC_WRITE alone, and append. Of `options`, which may be NULL, `name`, `access`
-/// with its users, and VMMC_EXPORT_NOTIFY count; the rest must be 0.
+/// 8. Importers need VMMC_WRITE alone, and append. Of `options`, which may be NULL, `name`,
+/// `access` with its users, and VMMC_EXPORT_NOTIFY count; the rest must be 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_ring_create(
     session: *const vmmc_session,
@@ -192,7 +192,8 @@ pub unsafe extern "C" fn vmmc_import_append(
         // SAFETY: memory and options of the caller.
         let (data, (options, at_once)) = unsafe { (bytes(data, len, "data")?, append_options(options)?) };
         let import = get(import)?;
-        Ok(if at_once { import.try_append(data, options)? } else { import.append(data, options)? })
+        let appended = if at_once { import.try_append(data, options) } else { import.append(data, options) };
+        Ok(appended?)
     })
 }
 

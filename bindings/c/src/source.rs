@@ -24,8 +24,8 @@ pub const VMMC_PINNED: u32 = 2;
 /// For `kind` of a source: a vmmc_lent; no copy on the way and, but for the first time, no system
 /// call.
 pub const VMMC_LENT: u32 = 3;
-/// For `kind` of a source: what stands in a vmmc_table, from the entry at `index` on; no copy on the
-/// way, and no look at any other table.
+/// For `kind` of a source: what stands in a vmmc_table, from the entry at `index` on; no copy on
+/// the way, and no look at any other table.
 pub const VMMC_INDEXED: u32 = 4;
 
 /// Memory to send from: `len` bytes of it, from byte `from` on. `{.memory = data, .len = size}` are
@@ -49,8 +49,8 @@ pub struct vmmc_source {
     pub len: u64,
 }
 
-/// Memory to fetch into: `len` bytes of it, from byte `from` on. `{.memory = into, .len = size}` are
-/// any bytes.
+/// Memory to fetch into: `len` bytes of it, from byte `from` on. `{.memory = into, .len = size}`
+/// are any bytes.
 ///
 /// Memory of a posted fetch belongs to it until it is done or freed. After VMMC_TIMED_OUT a
 /// VMMC_BUFFER may still be written, and no other memory.
@@ -75,8 +75,8 @@ pub(crate) struct Sources {
 }
 
 /// # Safety
-/// `sources` is NULL or valid for `count` entries, and the memory of each is the caller's as long as
-/// the result, and a transfer made of it, is used.
+/// `sources` is NULL or valid for `count` entries, and the memory of each is the caller's as long
+/// as the result, and a transfer made of it, is used.
 pub(crate) unsafe fn sources(sources: *const vmmc_source, count: usize) -> Result<Sources, Failure> {
     // SAFETY: the caller's word.
     let given = unsafe { list(sources, count, "sources") }?;

@@ -1,7 +1,8 @@
 //! Transfers under way.
 //!
-//! Invariant: freeing a transfer abandons its answer, not the transfer; a send from the caller's own
-//! memory is waited for, and a fetch into it is given up, because that memory may then be reused.
+//! Invariant: freeing a transfer abandons its answer, not the transfer; a send from the caller's
+//! own memory is waited for, and a fetch into it is given up, because that memory may then be
+//! reused.
 
 use crate::failure::{Failure, call, give};
 use crate::handle::{self, get, handle, put};
@@ -55,8 +56,8 @@ pub(crate) fn under_way(moving: Moving, users: Vec<TableUser>) -> Result<*mut vm
     put(handle::Object::Transfer(Object(Mutex::new(UnderWay { moving, users }))))
 }
 
-/// Posts a send of `count` sources, one after the other to consecutive places from `offset` on: does
-/// not wait. The transfer is done when the data has arrived. `options` may be NULL.
+/// Posts a send of `count` sources, one after the other to consecutive places from `offset` on:
+/// does not wait. The transfer is done when the data has arrived. `options` may be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_import_post_send(
     import: *const vmmc_import,
@@ -82,8 +83,8 @@ pub unsafe extern "C" fn vmmc_import_post_send(
     unsafe { give(transfer, "transfer", post) }
 }
 
-/// Posts a fetch of consecutive bytes from `offset` on into `count` targets, which must not overlap:
-/// does not wait. The targets belong to the transfer until it is done or freed.
+/// Posts a fetch of consecutive bytes from `offset` on into `count` targets, which must not
+/// overlap: does not wait. The targets belong to the transfer until it is done or freed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_import_post_fetch(
     import: *const vmmc_import,

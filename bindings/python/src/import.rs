@@ -281,8 +281,8 @@ impl Import {
         wait(py, timeout, append)
     }
 
-    /// Posts an append: does not wait, and tries once. When one finds no room, those posted behind it
-    /// find none either, until wait or poll has said so or the transfer has gone.
+    /// Posts an append: does not wait, and tries once. When one finds no room, those posted behind
+    /// it find none either, until wait or poll has said so or the transfer has gone.
     #[pyo3(signature = (data=None, *, word=0, notify=false, timeout=None))]
     fn post_append(
         &self,

@@ -231,8 +231,8 @@ impl Session {
         self.inner.unblock_notifications();
     }
 
-    /// An object's memory that stays where it is as long as the result lives: sends of it ask nobody
-    /// whether it does.
+    /// An object's memory that stays where it is as long as the result lives: sends of it ask
+    /// nobody whether it does.
     fn lend(&self, memory: &Bound<'_, PyAny>) -> PyResult<Lent> {
         Ok(Lent::new(&self.inner, Source::of(memory)?))
     }

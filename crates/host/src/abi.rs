@@ -284,8 +284,8 @@ impl Completion {
     }
 }
 
-/// What is told of a redirection once all of its bytes have come: the parts that were copied because
-/// they had come before, one completion for each, and then the end. The rest came straight.
+/// What is told of a redirection once all of its bytes have come: the parts that were copied
+/// because they had come before, one completion for each, and then the end. The rest came straight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RedirectDone {
     /// These bytes were copied.

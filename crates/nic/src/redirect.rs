@@ -227,8 +227,8 @@ impl Redirector {
         if fits { Ok(()) } else { Err(OpError::TooFragmented { max: REDIRECTED_RANGES_MAX as u64 }) }
     }
 
-    /// How much of `[offset, offset + len)` can come at once so that no more than `max` redirections
-    /// begin in it.
+    /// How much of `[offset, offset + len)` can come at once so that no more than `max`
+    /// redirections begin in it.
     pub(crate) fn cut(&self, offset: u64, len: u64, max: usize) -> u64 {
         let next = self.posts.range(offset..offset + len).nth(max);
         next.map_or(len, |(start, _)| start - offset)

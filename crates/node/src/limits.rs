@@ -109,8 +109,8 @@ pub const HELD_UP_WINDOW: Duration = Duration::from_secs(10);
 /// Time for which a user is not served whose memory kept the node longer: six hundred times as
 /// long.
 pub const BARRED_TIME: Duration = Duration::from_secs(60);
-/// Redirections posted on a node by users other than its own: each costs some 200 bytes. One process
-/// has at most a quarter of them, as the engine bounds it.
+/// Redirections posted on a node by users other than its own: each costs some 200 bytes. One
+/// process has at most a quarter of them, as the engine bounds it.
 pub const REDIRECTIONS_MAX: usize = 4 * vmmc_nic::limits::REDIRECTS_PER_PROCESS_MAX;
 /// Calls that wait for an answer, all processes together: as many as the engine takes.
 pub const CALLS_MAX: usize = vmmc_nic::limits::IMPORTS_WAITING_MAX;

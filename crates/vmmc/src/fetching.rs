@@ -2,7 +2,8 @@
 //!
 //! Invariant: what is given up before its end is cut off from the memory first: its pinned pages
 //! become private again, and staging memory is read by nobody. Less than a page, and memory that
-//! cannot be pinned, comes by way of staging memory, as much at a time as the import may have of it.
+//! cannot be pinned, comes by way of staging memory, as much at a time as the import may have of
+//! it.
 
 use crate::core::Limit;
 use crate::engine::Ticket;

@@ -337,12 +337,13 @@ impl Import {
     /// Deliberate update: sends all of the source to the export, any alignment, any length; returns
     /// when the source may be changed. A slice is copied; [`Source`] lists what else there is.
     ///
-    /// On a mapped import the data is in the receiver's memory on return. Otherwise it may be on its
-    /// way; [`flush`](Self::flush) waits for it, and should come before the process ends.
+    /// On a mapped import the data is in the receiver's memory on return. Otherwise it may be on
+    /// its way; [`flush`](Self::flush) waits for it, and should come before the process ends.
     ///
     /// # Errors
-    /// [`TransferError`]; nothing has moved, except after [`TransferError::TimedOut`], when the data
-    /// may still arrive, and after an error in the middle of a source of several pieces or pages.
+    /// [`TransferError`]; nothing has moved, except after [`TransferError::TimedOut`], when the
+    /// data may still arrive, and after an error in the middle of a source of several pieces or
+    /// pages.
     #[inline]
     pub fn send<'a>(&self, offset: u64, source: impl Source<'a>) -> Result<(), TransferError> {
         source.send_plain(self, offset)
@@ -362,9 +363,9 @@ impl Import {
         self.send_source(offset, &source, options)
     }
 
-    /// Posts a send: does not wait, other than for room to post it in. The transfer is done when the
-    /// data has arrived, and until then has what it borrows of the source. Several may be under way;
-    /// their pages are given up for no other transfer.
+    /// Posts a send: does not wait, other than for room to post it in. The transfer is done when
+    /// the data has arrived, and until then has what it borrows of the source. Several may be under
+    /// way; their pages are given up for no other transfer.
     ///
     /// # Errors
     /// [`TransferError`]; later errors come with the transfer.
@@ -472,8 +473,8 @@ impl Import {
         Ok(())
     }
 
-    /// Remote fetch: fills all of the target, any alignment, any length. Sees what this process sent
-    /// to the same node before. [`Target`] lists what can be fetched into.
+    /// Remote fetch: fills all of the target, any alignment, any length. Sees what this process
+    /// sent to the same node before. [`Target`] lists what can be fetched into.
     ///
     /// # Errors
     /// [`TransferError`]; the target may have been written in part. After
@@ -483,8 +484,8 @@ impl Import {
         target.fetch_by(self, offset)
     }
 
-    /// Posts a remote fetch: does not wait, other than for room to post it in. The target belongs to
-    /// the transfer until it is done, and comes back by [`Transfer::into_inner`]. Several may be
+    /// Posts a remote fetch: does not wait, other than for room to post it in. The target belongs
+    /// to the transfer until it is done, and comes back by [`Transfer::into_inner`]. Several may be
     /// under way.
     ///
     /// # Errors

@@ -59,7 +59,7 @@ pub struct Indexed<'a> {
 
 impl std::fmt::Debug for Indexed<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Indexed({:?} from entry {} on)", self.bytes, self.index)
+        f.debug_struct("Indexed").field("index", &self.index).field("bytes", &self.bytes).finish()
     }
 }
 
@@ -108,8 +108,8 @@ impl<'a> PinnedTable<'a> {
         self.entries(index, count).map(|range| self.clear(range))
     }
 
-    /// Bytes of memory that stands in the table, as a [`Source`](crate::Source): they count from the
-    /// start of the entry at `index` and may go on into those behind it. A send that reaches an
+    /// Bytes of memory that stands in the table, as a [`Source`](crate::Source): they count from
+    /// the start of the entry at `index` and may go on into those behind it. A send that reaches an
     /// entry that is empty or does not exist is refused with
     /// [`BufferOutOfBounds`](crate::TransferError::BufferOutOfBounds).
     pub fn range(&self, index: u32, bytes: Range<usize>) -> Indexed<'_> {

@@ -53,8 +53,8 @@ impl Export {
 
     /// As [`redirect`](Self::redirect), but does not wait: to post many, one call behind the other,
     /// at some hundred nanoseconds each. Errors that only the node can find are told by
-    /// [`Redirection::wait`] and [`Redirection::report`]. What is posted keeps its order; a call that
-    /// asks the node something, as [`consume`](Self::consume) does, may come before it.
+    /// [`Redirection::wait`] and [`Redirection::report`]. What is posted keeps its order; a call
+    /// that asks the node something, as [`consume`](Self::consume) does, may come before it.
     ///
     /// ```no_run
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -72,8 +72,8 @@ impl Export {
     /// ```
     ///
     /// # Errors
-    /// [`RedirectError`], if the ranges are wrong, or too many are posted, or the command ring stays
-    /// full for the session's timeout.
+    /// [`RedirectError`], if the ranges are wrong, or too many are posted, or the command ring
+    /// stays full for the session's timeout.
     pub fn post_redirect(&self, range: Range<u64>, to: &Buffer, to_offset: u64) -> Result<Redirection, RedirectError> {
         let len = range.end.saturating_sub(range.start);
         self.check(range.start, len)?;
@@ -220,8 +220,8 @@ impl Redirection {
         match self.core.call(call, &[], deadline) {
             Ok((Answer::Redirection(report), _)) => Ok(report),
             Ok(_) => Err(self.error(self.core.wrong_answer("about a redirection"))),
-            // The last bytes came meanwhile, of which we hear in a moment; or another thread ends the
-            // export.
+            // The last bytes came meanwhile, of which we hear in a moment; or another thread ends
+            // the export.
             Err(CallError::Refused(refusal)) if refusal.code == RefusalCode::Stale => {
                 match self.core.wait(deadline, || self.outcome()) {
                     Ok(outcome) => self.finish(outcome),

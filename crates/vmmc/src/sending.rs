@@ -2,10 +2,10 @@
 //! from several pieces. [UTLB §3, §4.1]
 //!
 //! Invariant: only whole pages inside the caller's slice are named by a command, because only those
-//! have no other writer; the ends go by copies. The bytes of a send become visible in the order that
-//! any send promises: its last command is posted when the others have arrived, unless none of them
-//! can come back to be sent again. The pages of a command under way are held, so no policy gives
-//! them up.
+//! have no other writer; the ends go by copies. The bytes of a send become visible in the order
+//! that any send promises: its last command is posted when the others have arrived, unless none of
+//! them can come back to be sent again. The pages of a command under way are held, so no policy
+//! gives them up.
 
 use crate::buffer::{Buffer, BufferRange};
 use crate::core::{Limit, count};

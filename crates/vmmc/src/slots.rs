@@ -1,9 +1,9 @@
 //! Commands that will be answered: who waits for which completion, and what must stay alive until
 //! it comes.
 //!
-//! Invariant: a cookie names one use of a slot; at most [`TRANSFERS_MAX`] are in use, so they do not
-//! make the completion ring overflow; what a command reads or writes is held by its slot until the
-//! completion, whether or not anybody still waits.
+//! Invariant: a cookie names one use of a slot; at most [`TRANSFERS_MAX`] are in use, so they do
+//! not make the completion ring overflow; what a command reads or writes is held by its slot until
+//! the completion, whether or not anybody still waits.
 
 use crate::limits::TRANSFERS_MAX;
 use crate::redirects::COOKIE_POSTING;

@@ -1,4 +1,5 @@
-//! What a fetch writes its bytes to: the kinds of memory, for fetches that wait and for posted ones.
+//! What a fetch writes its bytes to: the kinds of memory, for fetches that wait and for posted
+//! ones.
 //!
 //! Invariant: a posted fetch never has memory that safe code can use before its end: it owns the
 //! memory, or has it for good, or the memory is registered. A handle may be forgotten; then the

@@ -1,8 +1,8 @@
 //! Handles to transfers under way.
 //!
 //! Invariant: registered memory stays registered until the engine is done with it, whatever becomes
-//! of the handle. A send borrows memory of the caller's that the engine may still read; a fetch owns
-//! memory of the caller's that the engine may still write.
+//! of the handle. A send borrows memory of the caller's that the engine may still read; a fetch
+//! owns memory of the caller's that the engine may still write.
 
 use crate::core::Limit;
 use crate::engine::Ticket;

@@ -79,7 +79,8 @@ impl Engine {
     /// Withdraws a redirection; what comes later goes to the default buffer again.
     ///
     /// # Errors
-    /// [`RedirectError::NoSuchExport`]; [`RedirectError::NoSuchRedirect`], also when it is complete.
+    /// [`RedirectError::NoSuchExport`]; [`RedirectError::NoSuchRedirect`], also when it is
+    /// complete.
     pub fn cancel_redirect(
         &mut self,
         now: Time,
