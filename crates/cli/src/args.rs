@@ -179,6 +179,10 @@ pub(crate) enum What {
     Atomic,
     /// Waking a blocked thread by notification
     Notify,
+    /// A record for a ring that many append to, beside asking for its place first
+    Append,
+    /// Pieces for 16 places of one export, in one operation and in 16
+    Gather,
     /// Importing an export that exists
     Import,
     /// Transfer redirection, by when it is posted
@@ -221,6 +225,8 @@ impl What {
             What::Fetch => "fetch",
             What::Atomic => "atomic",
             What::Notify => "notify",
+            What::Append => "append",
+            What::Gather => "gather",
             What::Import => "import",
             What::Redirect => "redirect",
             What::Utlb => "utlb",
@@ -311,7 +317,7 @@ impl Bench {
     /// Runs of every series.
     pub(crate) fn runs(&self) -> u32 {
         self.runs.unwrap_or(match self.what {
-            What::Latency | What::Bandwidth | What::Fetch | What::Atomic => TURNS,
+            What::Latency | What::Bandwidth | What::Fetch | What::Atomic | What::Append | What::Gather => TURNS,
             What::Notify | What::Import | What::Redirect | What::Utlb | What::Sockets => RUNS,
         })
     }

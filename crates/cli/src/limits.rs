@@ -50,6 +50,8 @@ pub(crate) const SPINS_A_LOOK: u32 = 1 << 14;
 /// Looks at a shared word between two yields, when others need the processor: less than a
 /// microsecond.
 pub(crate) const SPINS_A_YIELD: u32 = 64;
+/// Bytes of the ring of a measurement: thousands of records, so that it is never full.
+pub(crate) const RING_BENCH_BYTES: u64 = 1 << 20;
 /// Longest wait for the other process within a measurement; a measurement takes a fraction of a
 /// second, the rest is a busy machine.
 pub(crate) const PARTNER_WAIT: Duration = Duration::from_secs(20);

@@ -10,7 +10,7 @@ use crate::machine::{Machine, Quiet};
 use crate::measure::nodes::Route;
 use crate::measure::pair::{Pair, TemporaryNode};
 use crate::measure::plan::{Plan, Source};
-use crate::measure::task::{AtomicOp, Kernel, Measure, RedirectWhen, Setting, Vmmc, Waker, Work};
+use crate::measure::task::{AppendBy, AtomicOp, GatherBy, Kernel, Measure, RedirectWhen, Setting, Vmmc, Waker, Work};
 use crate::report::{Figures, Key, Missing, Report, html, promise, table};
 use clap::ValueEnum;
 use std::time::SystemTime;
@@ -99,6 +99,7 @@ fn sizes(bench: &Bench) -> Vec<u64> {
         What::Latency | What::Fetch => vec![8, 1 << 10, 64 << 10],
         What::Bandwidth => vec![64 << 10, 1 << 20, 64 << 20],
         What::Atomic | What::Notify => vec![8],
+        What::Append | What::Gather => vec![8, 256],
         What::Import => vec![4 << 10],
         What::Redirect => vec![4 << 10, 64 << 10, 1 << 20],
         What::Utlb | What::Sockets => vec![],
@@ -125,6 +126,14 @@ fn add_vmmc(plan: &mut Plan, line: &Line, bench: &Bench, size: u64) {
             with_op("fetch-add", Vmmc::Atomic { op: AtomicOp::FetchAdd }),
             with_op("compare-swap", Vmmc::Atomic { op: AtomicOp::CompareSwap }),
             with_op("swap", Vmmc::Atomic { op: AtomicOp::Swap }),
+        ],
+        What::Append => vec![
+            with_op("append", Vmmc::Append { by: AppendBy::Ring }),
+            with_op("fetch-add, send, flush", Vmmc::Append { by: AppendBy::Place }),
+        ],
+        What::Gather => vec![
+            with_op("gather-send of 16", Vmmc::Gather { by: GatherBy::One }),
+            with_op("16 sends", Vmmc::Gather { by: GatherBy::Sends }),
         ],
         What::Notify => bench
             .asleep_us
@@ -169,7 +178,7 @@ fn add_limits(plan: &mut Plan, pair: usize, bench: &Bench, size: u64) {
             add("local-atomic", Work::LocalAtomic);
         }
         What::Import => add("pass-fd", Work::PassDescriptor),
-        What::Utlb | What::Sockets => {}
+        What::Append | What::Gather | What::Utlb | What::Sockets => {}
         What::Notify => {
             for asleep_us in bench.asleep_us.clone() {
                 for (series, by) in [("futex", Waker::Futex), ("pipe-wake", Waker::Pipe)] {

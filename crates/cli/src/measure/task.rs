@@ -104,6 +104,16 @@ pub(crate) enum Vmmc {
         /// Time asleep, microseconds.
         asleep_us: u64,
     },
+    /// A record for a ring that many append to: call to presence.
+    Append {
+        /// Which way.
+        by: AppendBy,
+    },
+    /// Pieces for many places of one export: call to presence of all.
+    Gather {
+        /// Which way.
+        by: GatherBy,
+    },
     /// Import of an export that exists.
     Import,
     /// Data that comes to a redirected range.
@@ -127,6 +137,24 @@ pub(crate) enum AtomicOp {
     CompareSwap,
     /// Store, return the old value.
     Swap,
+}
+
+/// How a record gets its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum AppendBy {
+    /// The node of an append ring finds it.
+    Ring,
+    /// The sender asks for it by an atomic operation, then sends.
+    Place,
+}
+
+/// How pieces go to many places.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum GatherBy {
+    /// By one gather-send.
+    One,
+    /// By as many sends.
+    Sends,
 }
 
 /// Timing of a redirection [NT §3.2].

@@ -5,6 +5,7 @@
 //! measurements do not meet.
 
 mod flow;
+mod many;
 mod moves;
 mod notify;
 mod once;
@@ -93,6 +94,8 @@ impl Attached {
             Vmmc::Fetch => once::fetch(self, task),
             Vmmc::Atomic { op } => once::atomic(self, task, *op),
             Vmmc::Import => once::import(self, task),
+            Vmmc::Append { by } => many::append(self, task, *by),
+            Vmmc::Gather { by } => many::gather(self, task, *by),
             Vmmc::Notify { asleep_us } => notify::measure(self, task, *asleep_us, fds),
             Vmmc::Redirect { when } => redirect::measure(self, task, *when),
             Vmmc::PostRedirects { withdraw } => redirect::post(self, task, *withdraw),
