@@ -102,9 +102,9 @@ pub const ARRIVED_RANGES_MAX: usize = 1_024;
 pub const REDIRECTS_PER_EXPORT_MAX: usize = 4_096;
 /// Redirections of one process at once: four full exports, with some 200 bytes each.
 pub const REDIRECTS_PER_PROCESS_MAX: usize = 16_384;
-/// Ranges remembered for all redirections of an export, in 128 KiB: each may be in two pieces. One
-/// alone has [`ARRIVED_RANGES_MAX`] copied and as many redirected ones. A deposit that needs one
-/// more is refused.
+/// Ranges remembered for all redirections of an export, in 128 KiB: each may be in two pieces. A
+/// deposit that needs one more is refused. What has arrived, and is still to be copied, may be
+/// [`ARRIVED_RANGES_MAX`] more. One redirection alone has that many redirected ranges at most.
 pub const REDIRECTED_RANGES_MAX: usize = 2 * REDIRECTS_PER_EXPORT_MAX;
 /// Redirections that may begin in one local copy step: a quarter of the time that
 /// [`LOCAL_PIECE_BYTES`] take.

@@ -206,9 +206,15 @@ impl Redirector {
         let home = parts.iter().filter(|part| part.post.is_none());
         // One piece more than there is room for is refused before anything is copied.
         let room = ARRIVED_RANGES_MAX + 1 - home.clone().count().clamp(1, ARRIVED_RANGES_MAX);
+        let all_full = Err(OpError::TooFragmented { max: REDIRECTED_RANGES_MAX as u64 });
         for piece in home {
             if !self.arrived.has_room(piece.start, piece.end, room) {
                 return full;
+            }
+            // What a redirection is still to copy becomes ranges of its own.
+            let copied_later = self.ranges >= REDIRECTED_RANGES_MAX && self.last_in(piece.start, piece.end).is_some();
+            if copied_later && self.arrived.growth_with(piece.start, piece.end) > 0 {
+                return all_full;
             }
         }
         let mut growth = 0;
@@ -224,7 +230,14 @@ impl Redirector {
             }
         }
         let fits = growth <= 0 || self.ranges + growth.unsigned_abs() <= REDIRECTED_RANGES_MAX;
-        if fits { Ok(()) } else { Err(OpError::TooFragmented { max: REDIRECTED_RANGES_MAX as u64 }) }
+        if fits { Ok(()) } else { all_full }
+    }
+
+    /// The last redirection that has bytes in a range, and its first byte: they do not overlap each
+    /// other.
+    fn last_in(&self, start: u64, end: u64) -> Option<(u64, &Post)> {
+        let (&first, post) = self.posts.range(..end).next_back()?;
+        (post.end > start).then_some((first, post))
     }
 
     /// How much of `[offset, offset + len)` can come at once so that no more than `max`
@@ -239,8 +252,7 @@ impl Redirector {
         if self.posts.len() >= REDIRECTS_PER_EXPORT_MAX {
             return Err(RedirectError::TableFull { max: REDIRECTS_PER_EXPORT_MAX as u64 });
         }
-        // The last one that begins before its end: they do not overlap each other.
-        if let Some((&start, post)) = self.posts.range(..range.end).next_back().filter(|(_, p)| p.end > range.start) {
+        if let Some((start, post)) = self.last_in(range.start, range.end) {
             return Err(RedirectError::Overlap { start, end: post.end });
         }
         if self.ranges + self.arrived.count_within(range.start, range.end) > REDIRECTED_RANGES_MAX {

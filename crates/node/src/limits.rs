@@ -18,6 +18,10 @@ pub const RING_WORK_RANGES: u64 = 32;
 pub const RING_WORK_COPIED_BYTES: u64 = 32 << 10;
 /// See [`RING_WORK_COPIED_BYTES`].
 pub const RING_WORK_COPIES: u64 = 16;
+/// Redirections of one process that wait for what had arrived to be copied, more than a local copy
+/// step each: with so many no further command of the process is taken. Those that were withdrawn
+/// are among them until their turn.
+pub const REDIRECTING_PER_PROCESS_MAX: usize = 16;
 /// Looks at a ring in vain before it is looked at only now and then.
 pub const RING_QUIET_POLLS: u32 = 256;
 /// Steps between two looks at quiet rings: adds some microseconds to the first command after a

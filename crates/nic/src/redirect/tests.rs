@@ -169,6 +169,28 @@ fn a_redirected_range_that_fragments_too_much_is_refused_and_gaps_can_be_closed(
     assert_eq!(redirector.check(range(3 * ARRIVED_RANGES_MAX as u64, 4 * ARRIVED_RANGES_MAX as u64)), Err(full));
 }
 
+#[test]
+fn what_arrives_while_a_redirection_is_made_fragments_it_within_the_bound() {
+    let mut redirector = Redirector::default();
+    redirector.post(&wanted(0, 1 << 20), NEW);
+    let mut next = 0;
+    let mut refused = 0;
+    // Each step leaves some of what has come, so that the redirection never covers its range.
+    for _ in 0..2 * REDIRECTED_RANGES_MAX / 256 {
+        for _ in 0..512 {
+            match redirector.arrive(next, 1, DEFAULT, 0) {
+                Ok(_) => next += 2,
+                Err(why) => refused += usize::from(why == OpError::TooFragmented { max: REDIRECTED_RANGES_MAX as u64 }),
+            }
+        }
+        let advance = redirector.advance(0, COOKIE, 256).expect("posted");
+        assert!(advance.report.is_none() || redirector.ranges >= REDIRECTED_RANGES_MAX);
+    }
+    assert!(redirector.ranges <= REDIRECTED_RANGES_MAX + ARRIVED_RANGES_MAX, "{}", redirector.ranges);
+    assert!(refused > 0, "there is a bound");
+    assert!(arrives(&mut redirector, 2 << 20, 1), "elsewhere there is room");
+}
+
 /// Bytes of the export of the model.
 const SIZE: usize = 96;
 

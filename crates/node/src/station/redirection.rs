@@ -13,7 +13,7 @@ use super::export::ExportRecord;
 use super::memory::Memory;
 use super::refusal;
 use super::shares::{Holdings, Shares, Table};
-use crate::limits::{RING_WORK_COPIED_BYTES, RING_WORK_COPIES};
+use crate::limits::{REDIRECTING_PER_PROCESS_MAX, RING_WORK_COPIED_BYTES, RING_WORK_COPIES};
 use std::collections::VecDeque;
 use vmmc_host::abi::{Completion, Op, RawCommand, RedirectDone};
 use vmmc_host::control::{Answer, Redirection, Refusal};
@@ -23,14 +23,20 @@ use vmmc_nic::{
     RegionId, RegionRef, Time,
 };
 
-/// Redirections that do not cover their range yet, by process: bounded by the shares of
-/// redirections.
+/// Redirections that do not cover their range yet, by process, each of which has at most
+/// [`REDIRECTING_PER_PROCESS_MAX`].
 #[derive(Default)]
 pub(super) struct Redirecting(VecDeque<(ProcessId, VecDeque<RedirectAt>)>);
 
 impl Redirecting {
     pub(super) fn is_idle(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// Whether no further command of the process is to be taken before one of its own is done.
+    #[inline]
+    pub(super) fn is_full(&self, process: ProcessId) -> bool {
+        self.0.iter().any(|(id, all)| *id == process && all.len() >= REDIRECTING_PER_PROCESS_MAX)
     }
 
     fn add(&mut self, process: ProcessId, waiting: RedirectAt) {
@@ -241,6 +247,11 @@ impl Station {
     /// How many are posted, as the shares know.
     pub(crate) fn redirections(&self) -> u64 {
         self.shares.total(Table::Redirections)
+    }
+
+    /// Redirections that wait for copies, of the process that has most.
+    pub(crate) fn redirecting_most(&self) -> usize {
+        self.redirecting.0.iter().map(|(_, all)| all.len()).max().unwrap_or_default()
     }
 }
 

@@ -95,7 +95,8 @@ fn serve_ring(
     now: Time,
     mark: &Mark,
 ) -> usize {
-    if process.overflows() && !process.drain_overflow() || process.stalled_at == Some(progress) {
+    let told = !process.overflows() || process.drain_overflow();
+    if !told || process.stalled_at == Some(progress) || desk.redirecting.is_full(process.id) {
         process.wake_if_due();
         return 0;
     }
@@ -109,7 +110,7 @@ fn serve_ring(
             full.done();
             taken += 1;
             work += 1 + desk.serve(process, engine, memory, now, &raw);
-            if process.overflows() {
+            if process.overflows() || desk.redirecting.is_full(process.id) {
                 break;
             }
             continue;

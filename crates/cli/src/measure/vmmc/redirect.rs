@@ -72,14 +72,16 @@ pub(super) fn post(attached: &Attached, task: &Task, withdraw: bool) -> Result<O
     })
 }
 
-/// Cuts a range into a row of redirections; the node has them when this returns.
+/// Cuts a range into a row of redirections, of at least a byte each; the node has them when this
+/// returns.
 fn post_row(export: &Export, to: &Buffer, len: u64) -> Result<Vec<Redirection>, TaskError> {
-    let each = len / ROW;
-    let mut posted = Vec::with_capacity(ROW as usize);
-    for at in (0..ROW - 1).map(|number| number * each) {
+    let count = ROW.min(len);
+    let each = len / count;
+    let mut posted = Vec::with_capacity(count as usize);
+    for at in (0..count - 1).map(|number| number * each) {
         posted.push(export.post_redirect(at..at + each, to, at).map_err(TaskError::vmmc)?);
     }
-    let at = (ROW - 1) * each;
+    let at = (count - 1) * each;
     posted.push(export.redirect(at..len, to, at).map_err(TaskError::vmmc)?);
     Ok(posted)
 }

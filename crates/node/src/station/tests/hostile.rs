@@ -63,6 +63,12 @@ fn random_words_in_the_command_ring_harm_only_their_writer() {
     };
     assert!(matches!(evil.call(call), Ok(Answer::Exported { .. })));
     let (ring, _) = evil.import(None, "ring", rights::WRITE);
+    let mut call = Raw::export_call(&own, "redirected");
+    let Call::Export { redirectable, .. } = &mut call else { unreachable!() };
+    *redirectable = true;
+    let Ok(Answer::Exported { export: redirected }) = evil.call(call) else { panic!("no export") };
+    let (into, _) = evil.import(None, "redirected", rights::WRITE);
+    let mut most = 0;
     for round in 0..40 {
         for _ in 0..100 {
             let Some(mut slot) = evil.commands.claim() else { break };
@@ -71,18 +77,36 @@ fn random_words_in_the_command_ring_harm_only_their_writer() {
             }
             // Half of them look more like commands.
             if noise.next() % 2 == 0 {
-                let (op, flags, count) = (noise.next() % 9, noise.next() % 32, noise.next() % 40);
+                let op = [noise.next() % 9, 16 + noise.next() % 2][noise.next() as usize % 2];
+                let (flags, count) = (noise.next() % 32, noise.next() % 40);
                 slot.set(1, op | flags << 8 | (noise.next() % 400) << 16 | count << 32);
-                slot.set(3, [grant.import, ring.import, noise.next() % 4][noise.next() as usize % 3]);
+                slot.set(3, [grant.import, ring.import, into.import, noise.next() % 4][noise.next() as usize % 4]);
                 slot.set(6, u64::from(own.id));
+                if op >= 16 {
+                    slot.set(3, [redirected, redirected + 1, noise.next() % 4][noise.next() as usize % 3]);
+                }
+                if noise.next() % 4 != 0 {
+                    // Places where redirections are, and what tells them apart.
+                    let (at, cookie) = (16 * (noise.next() % 64), noise.next() % 4);
+                    slot.set(2, cookie);
+                    slot.set(4, at);
+                    slot.set(5, 1 + noise.next() % 32);
+                    slot.set(7, noise.next() % 4096);
+                    slot.set(8, noise.next() % 4);
+                }
             }
             slot.publish();
         }
         evil.pump();
+        most = most.max(world.borrow().stations[0].redirections());
         check();
         // Now and then it collects its completions, so that it is served again.
         while round % 4 == 0 && !evil.no_completion() {}
     }
+    assert!(most > 10, "only {most} redirections were posted at once");
+    drop(evil);
+    let gone = || (world.borrow().stations[0].redirections() == 0).then_some(());
+    wait(&|| world.borrow_mut().step(), gone);
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Redirections that are posted through the command ring.
 
+use crate::limits::REDIRECTING_PER_PROCESS_MAX;
 use crate::testing::{Raw, Registered, World};
 use std::sync::atomic::Ordering;
 use vmmc_host::abi::{COOKIE_REDIRECT, Completion, Op, RawCommand, RedirectDone, flags};
@@ -9,8 +10,8 @@ use vmmc_nic::RedirectError;
 const ALL: u8 = rights::READ | rights::WRITE | rights::ATOMIC;
 
 /// A redirectable export of all of a region.
-fn export(a: &mut Raw, memory: &Registered) -> u64 {
-    let mut call = Raw::export_call(memory, "r");
+fn export(a: &mut Raw, memory: &Registered, name: &str) -> u64 {
+    let mut call = Raw::export_call(memory, name);
     let Call::Export { redirectable, .. } = &mut call else { unreachable!() };
     *redirectable = true;
     let Ok(Answer::Exported { export }) = a.call(call) else { panic!("no export") };
@@ -28,7 +29,7 @@ fn redirection_reports_what_went_where() {
     let world = World::new(1, None);
     let (mut a, mut b) = (Raw::attach(&world, 0), Raw::attach(&world, 0));
     let (memory, other) = (a.register(4096), a.register(4096));
-    let export = export(&mut a, &memory);
+    let export = export(&mut a, &memory, "r");
     let (grant, _) = b.import(None, "r", ALL);
     b.send(grant.import, 0, b"early", 1);
     b.completion();
@@ -74,7 +75,7 @@ fn more_redirections_end_than_there_is_room_for_and_each_is_told() {
     let (mut a, mut b) = (Raw::attach(&world, 0), Raw::attach(&world, 0));
     let count = vmmc_nic::limits::REDIRECTS_PER_EXPORT_MAX as u64;
     let (memory, other) = (a.register(16 * count), a.register(16 * count));
-    let export = export(&mut a, &memory);
+    let export = export(&mut a, &memory, "r");
     let (grant, _) = b.import(None, "r", ALL);
     for at in 0..count {
         a.redirect(export, (16 * at, 16), (other.id, 16 * at), at);
@@ -114,7 +115,7 @@ fn an_export_that_ends_takes_its_redirections_along() {
     let (memory, other) = (a.register(4096), a.register(4096));
     let posted = |world: &std::rc::Rc<std::cell::RefCell<World>>| world.borrow().stations[0].redirections();
     for round in 0..3 {
-        let export = export(&mut a, &memory);
+        let export = export(&mut a, &memory, "r");
         for at in 0..100 {
             a.redirect(export, (at, 1), (other.id, at), at);
             assert_eq!(a.completion().status, 0);
@@ -135,4 +136,53 @@ fn an_export_that_ends_takes_its_redirections_along() {
         _ = a.completion();
         assert_eq!(posted(&world), 0);
     }
+}
+
+#[test]
+fn few_that_wait_for_their_copies_keep_further_commands_of_their_process_waiting() {
+    const MIB: u64 = 1 << 20;
+    let world = World::new(1, None);
+    let (mut other, mut a, mut b) = (Raw::attach(&world, 0), Raw::attach(&world, 0), Raw::attach(&world, 0));
+    let source = b.register(64 * MIB);
+    let mut arrive = |name: &str, len: u64| {
+        let (grant, _) = b.import(None, name, ALL);
+        let mut send = RawCommand::new(Op::Send, grant.import);
+        (send.flags, send.cookie, send.region, send.len) = (flags::COMPLETE, 1, u64::from(source.id), len);
+        b.post(&send, &[]);
+        assert_eq!(b.completion().status, 0);
+    };
+    // What is copied for another process takes every second turn.
+    let (memory_of_other, to_of_other) = (other.register(64 * MIB), other.register(64 * MIB));
+    let export_of_other = export(&mut other, &memory_of_other, "other");
+    arrive("other", 64 * MIB);
+    let (memory, to) = (a.register(2 * MIB), a.register(2 * MIB));
+    let count = 3 * REDIRECTING_PER_PROCESS_MAX;
+    let mut commands = Vec::new();
+    for at in 0..count {
+        let name = at.to_string();
+        let export = export(&mut a, &memory, &name);
+        arrive(&name, 2 * MIB);
+        // Withdrawn at once, so that no bound on those that are posted bounds them.
+        for op in [Op::Redirect, Op::CancelRedirect] {
+            let mut command = RawCommand::new(op, export);
+            (command.cookie, command.counter, command.len, command.region) = (1, 1, 2 * MIB, u64::from(to.id));
+            commands.push(command);
+        }
+    }
+    other.redirect(export_of_other, (0, 64 * MIB), (to_of_other.id, 0), 1);
+    other.pump();
+    for command in &commands {
+        command.publish(a.commands.claim().expect("the ring has room"), &[]);
+    }
+    let (mut most, mut told) = (0, Vec::new());
+    while told.len() < commands.len() {
+        a.pump();
+        most = most.max(world.borrow().stations[0].redirecting_most());
+        told.extend(a.try_completion());
+        assert!(world.borrow_mut().stations[0].prepare_sleep() || told.len() == commands.len(), "it sleeps over work");
+        world.borrow_mut().stations[0].wake_up();
+    }
+    assert_eq!(most, REDIRECTING_PER_PROCESS_MAX);
+    let withdrawn = told.iter().filter(|told| told.status == 0).count();
+    assert!(withdrawn >= count, "{withdrawn} were withdrawn");
 }
