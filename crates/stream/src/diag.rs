@@ -272,6 +272,8 @@ mod tests {
             assert_eq!(answer(&error, 7), Some(Err(errno)));
         }
         let mut state = 0x9E37_79B9_7F4A_7C15;
+        let word = |bytes: &[u8], at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap());
+        let mut answers = [0; 3];
         for _ in 0..200_000 {
             let mut bytes = good;
             for _ in 0..dice(&mut state) % 12 {
@@ -279,9 +281,23 @@ mod tests {
                 bytes[at] = dice(&mut state) as u8;
             }
             let len = dice(&mut state) as usize % (bytes.len() + 1);
-            // Whatever it says, it says it without a panic.
-            let _ = answer(&bytes[..len], 7);
-            let _ = answer(&bytes, u32::from_ne_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]));
+            for (bytes, number) in [(&bytes[..len], 7), (&bytes[..], word(&bytes, 8))] {
+                match answer(bytes, number) {
+                    Some(Ok(socket)) => {
+                        let cookie =
+                            u64::from(word(bytes, HEAD_BYTES + 44)) | u64::from(word(bytes, HEAD_BYTES + 48)) << 32;
+                        assert_eq!((word(bytes, 8), socket.cookie), (number, cookie));
+                        assert_eq!(socket.uid, word(bytes, HEAD_BYTES + 64));
+                        answers[0] += 1;
+                    }
+                    Some(Err(errno)) => {
+                        assert!(word(bytes, 8) == number && errno.raw_os_error() > 0, "{errno:?}");
+                        answers[1] += 1;
+                    }
+                    None => answers[2] += 1,
+                }
+            }
         }
+        assert!(answers[0] > 10_000 && answers[2] > 10_000, "{answers:?}");
     }
 }
