@@ -346,11 +346,8 @@ mod tests {
 
     #[test]
     fn wild_frames_are_of_every_kind_that_the_decoder_knows() {
-        let mut state = 1u64;
-        let mut random = || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            state >> 20
-        };
+        let mut rng = vmmc_utlb::Rng::new(1);
+        let mut random = || rng.next_u64();
         let mut wild = Wild { random: &mut random, known: &[7, 8], names: &["name"] };
         let mut seen = [None; 256];
         for kind in 0..=255u8 {

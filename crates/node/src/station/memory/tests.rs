@@ -67,11 +67,8 @@ fn tables_on_disk_translate_as_tables_in_memory_do() {
         (memory, id.unwrap())
     });
     let process = ProcessId(3);
-    let mut state = 9u64;
-    let mut below = |n: u64| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        (state >> 33) % n
-    };
+    let mut rng = vmmc_utlb::Rng::new(9);
+    let mut below = |n: u64| rng.below(n);
     for _ in 0..4000 {
         // Eight tables, a few pages of each, some runs across their borders.
         let (what, page) = (below(8), below(8) * 512 + below(4) * 170);

@@ -332,7 +332,7 @@ fn whatever_processes_pin_the_budget_and_the_tables_agree() {
     const PAGES: u64 = 12;
     for seed in 0..40 {
         let world = limited(16);
-        let mut noise = Noise(seed);
+        let mut noise = Noise::new(seed);
         let process = || {
             let mut raw = Raw::attach(&world, 0);
             let memory = raw.register(PAGES * PAGE);
