@@ -5,11 +5,12 @@
 
 mod common;
 
-use common::{Folder, Node, PATIENCE, Random, alive, command, kill, unique, wait_until};
+use common::{Folder, Node, PATIENCE, alive, command, kill, unique, wait_until};
 use std::fs::{File, read_to_string};
 use std::process::Child;
 use std::time::Duration;
 use vmmc_job::Job;
+use vmmc_utlb::Rng;
 
 /// Ranks of every job: all nodes have one, and with fewer nodes some share one.
 const RANKS: u32 = 4;
@@ -172,7 +173,7 @@ fn after(flag: &str, arguments: &[String]) -> Option<String> {
 /// A job on so many nodes loses a process of each kind.
 fn loses_any_process(nodes: u32) {
     println!("VMMC_SEED={}", seed());
-    let mut random = Random(seed() + u64::from(nodes));
+    let mut random = Rng::new(seed() + u64::from(nodes));
     for round in 0..rounds() * KINDS.len() as u64 {
         let kind = KINDS[round as usize % KINDS.len()];
         let job = Running::start(nodes);

@@ -5,10 +5,11 @@
 
 mod common;
 
-use common::{Node, PATIENCE, Random, kill, memory_mappings, ok, open_files, wait_until};
+use common::{Node, PATIENCE, kill, memory_mappings, ok, open_files, wait_until};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use vmmc::{Import, Rights, Session};
+use vmmc_utlb::Rng;
 
 /// Rounds of every loop: each kills at another moment. More with `VMMC_KILLS`.
 fn rounds() -> u64 {
@@ -79,7 +80,7 @@ fn a_killed_sender_leaves_nothing_behind() {
     let only_us = || session.node_info(true).is_ok_and(|i| i.processes.len() == 1 && i.imports.is_empty());
     wait_until("the node has only us", only_us);
     let before = (open_files(node.pid), memory_mappings(node.pid));
-    let mut random = Random(1);
+    let mut random = Rng::new(1);
     for round in 0..rounds() {
         let start = export.word(0).expect("a word is there").load(std::sync::atomic::Ordering::Relaxed);
         let victim = Victim::start("sender", &node.name);
@@ -111,7 +112,7 @@ fn send_until_error(import: &Import, since: Instant) -> (vmmc::TransferError, Du
 fn a_killed_receiver_is_an_error_for_senders_and_its_name_is_free_at_once() {
     let node = Node::start("receivers", &["--plain"]);
     let session = attach(&node.name);
-    let mut random = Random(2);
+    let mut random = Rng::new(2);
     let mut slowest = Duration::ZERO;
     for _ in 0..rounds() {
         let victim = Victim::start("receiver", &node.name);
@@ -133,7 +134,7 @@ fn a_killed_receiver_on_another_node_is_an_error_too() {
     let a = Node::start("far-a", &["--plain", "--plain-trust-users"]);
     let b = Node::start("far-b", &["--plain", "--plain-trust-users", "--peer", &a.address]);
     let session = attach(&a.name);
-    let mut random = Random(3);
+    let mut random = Rng::new(3);
     for _ in 0..rounds() / 3 {
         let victim = Victim::start("receiver", &b.name);
         let import = session.import("victim").node(&b.address).rights(Rights::ALL).wait(PATIENCE);
@@ -148,7 +149,7 @@ fn a_killed_receiver_on_another_node_is_an_error_too() {
 
 #[test]
 fn a_killed_daemon_is_an_error_and_a_new_one_takes_its_place() {
-    let mut random = Random(4);
+    let mut random = Rng::new(4);
     let name = common::unique("daemon");
     for _ in 0..rounds() / 3 {
         let node = Node::start_named(&name, &["--plain"]);

@@ -5,10 +5,11 @@
 
 mod common;
 
-use common::{Node, Random, alive, command, kill, ok, text, unique, wait_until};
+use common::{Node, alive, command, kill, ok, text, unique, wait_until};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
+use vmmc_utlb::Rng;
 
 /// Rounds of the loops that kill. More with `VMMC_KILLS`.
 fn rounds() -> u64 {
@@ -251,7 +252,7 @@ fn an_interrupt_ends_everything() {
 #[test]
 fn run_killed_at_any_moment_leaves_nothing() {
     let place = Place::new("run-killed");
-    let mut random = Random(1);
+    let mut random = Rng::new(1);
     for round in 0..rounds() {
         let mut job = place.start(&["-n", "3", "--", "sh", "-c", DAEMONS]);
         if round % 2 == 0 {
@@ -269,7 +270,7 @@ fn run_killed_at_any_moment_leaves_nothing() {
 #[test]
 fn a_supervisor_or_its_keeper_killed_at_any_moment_ends_the_job_and_leaves_nothing() {
     let place = Place::new("supervisor-killed");
-    let mut random = Random(2);
+    let mut random = Rng::new(2);
     for round in 0..rounds() {
         let job = place.start(&["-n", "3", "--", "sh", "-c", DAEMONS]);
         let victims = || if round % 2 == 0 { place.supervisors() } else { place.keepers() };

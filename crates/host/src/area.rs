@@ -354,12 +354,11 @@ mod tests {
     fn any_command_words_decode_without_panic() {
         let area = AttachArea::create().unwrap();
         let (mut post, mut serve) = (area.command_producer(), area.command_consumer());
-        let mut state = 99u64;
+        let mut rng = vmmc_utlb::Rng::new(99);
         for _ in 0..5000 {
             let mut slot = post.claim().unwrap();
             for word in 1..32 {
-                state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-                slot.set(word, state);
+                slot.set(word, rng.next_u64());
             }
             slot.publish();
             let mut inline = [0; INLINE_BYTES_MAX];

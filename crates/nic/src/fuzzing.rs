@@ -20,21 +20,25 @@ pub fn state(engine: &Engine) -> String {
     engine.state()
 }
 
-/// Decodes a packet header.
-pub fn header(data: &[u8]) {
-    let _ = Header::parse(data);
+/// Decodes a packet header, which must survive being written and read again; whether there is one.
+pub fn header(data: &[u8]) -> bool {
+    let Ok(header) = Header::parse(data) else { return false };
+    let mut buf = [0; HEADER_BYTES];
+    header.write(&mut buf);
+    assert_eq!(Header::parse(&buf), Ok(header));
+    true
 }
 
 /// Decodes the body of a packet, frame by frame; what decodes as a chunk must survive being
-/// written and read again.
-pub fn body(data: &[u8]) {
+/// written and read again. Gives the number of frames.
+pub fn body(data: &[u8]) -> usize {
     single(data);
-    let mut reader = Reader::new(data);
+    let (mut reader, mut frames) = (Reader::new(data), 0);
     while let Some(frame) = frame::read(&mut reader) {
+        frames += 1;
         match frame {
-            Frame::Ack(ack) => {
-                let _ = ack.ranges().count();
-            }
+            // Each range takes a byte or more.
+            Frame::Ack(ack) => assert!(ack.ranges().count() <= data.len()),
             Frame::Chunk(chunk, bytes) => {
                 let mut buf = vec![0; bytes.len() + 64];
                 let mut out = Writer::new(&mut buf);
@@ -46,6 +50,7 @@ pub fn body(data: &[u8]) {
             _ => {}
         }
     }
+    frames
 }
 
 /// What decodes at once as a send by itself is the same frame by frame.
@@ -63,10 +68,25 @@ fn single(data: &[u8]) {
     assert!(reader.is_empty());
 }
 
-/// Decodes the payloads of a handshake.
-pub fn handshake(data: &[u8]) {
-    let _ = Introduction::read(&mut Reader::new(data));
-    let _ = Welcome::read(&mut Reader::new(data));
+/// Decodes the payloads of a handshake, which must survive being written and read again; whether
+/// there is one.
+pub fn handshake(data: &[u8]) -> bool {
+    let mut buf = vec![0; data.len() + 64];
+    let introduction = Introduction::read(&mut Reader::new(data));
+    if let Some(introduction) = &introduction {
+        let mut out = Writer::new(&mut buf);
+        introduction.write(&mut out);
+        let len = out.len();
+        assert_eq!(Introduction::read(&mut Reader::new(&buf[..len])).as_ref(), Some(introduction));
+    }
+    let welcome = Welcome::read(&mut Reader::new(data));
+    if let Some(welcome) = &welcome {
+        let mut out = Writer::new(&mut buf);
+        welcome.write(&mut out);
+        let len = out.len();
+        assert_eq!(Welcome::read(&mut Reader::new(&buf[..len])).as_ref(), Some(welcome));
+    }
+    introduction.is_some() || welcome.is_some()
 }
 
 /// What wild contents are made of.
@@ -326,11 +346,8 @@ mod tests {
 
     #[test]
     fn wild_frames_are_of_every_kind_that_the_decoder_knows() {
-        let mut state = 1u64;
-        let mut random = || {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            state >> 20
-        };
+        let mut rng = vmmc_utlb::Rng::new(1);
+        let mut random = || rng.next_u64();
         let mut wild = Wild { random: &mut random, known: &[7, 8], names: &["name"] };
         let mut seen = [None; 256];
         for kind in 0..=255u8 {

@@ -173,14 +173,13 @@ mod tests {
     #[test]
     fn a_table_that_shrinks_and_grows_holds_what_a_map_would() {
         let (mut slab, mut model) = (Slab::default(), std::collections::BTreeMap::new());
-        let mut random = 1u64;
+        let mut rng = vmmc_utlb::Rng::new(1);
         for step in 0..200_000u64 {
-            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             // It grows for a while, and shrinks for a while.
             let grows = if step / 5_000 % 2 == 0 { 70 } else { 30 };
-            if (random >> 33) % 100 < grows {
+            if rng.below(100) < grows {
                 assert_eq!(model.insert(slab.insert(step), step), None);
-            } else if let Some(&key) = model.keys().nth((random >> 40) as usize % 16 % model.len().max(1)) {
+            } else if let Some(&key) = model.keys().nth(rng.index(16) % model.len().max(1)) {
                 assert_eq!(slab.remove_and_shrink(key), model.remove(&key));
             }
             assert_eq!(slab.len(), model.len());

@@ -315,10 +315,9 @@ fn a_failed_path_is_left_and_taken_again() {
 
 #[test]
 fn replayed_packets_and_hellos_change_nothing() {
-    let (mut world, ours, target, import) = connected(5, 1, true);
+    let (mut world, _, target, _) = connected(5, 1, true);
     world.tape = Some(Vec::new());
     world.restart(0, |config| config.key = key());
-    let _ = (ours, import);
     let ours = world.process(0);
     let import = world.import(0, ours, 1, "buffer").import;
     world.send(0, ours, import, 0, b"once", 1);
@@ -345,7 +344,7 @@ fn a_forged_hint_does_not_end_a_session() {
     world.send(0, ours, import, 0, b"x", 1);
     assert_eq!(world.completion(0, 1), Ok(1));
     let tape = world.tape.take().expect("recorded");
-    let (from, to, data) = tape.iter().find(|(from, ..)| *from == world.nodes[0].addrs[0]).expect("sent").clone();
+    let (_, to, data) = tape.iter().find(|(from, ..)| *from == world.nodes[0].addrs[0]).expect("sent").clone();
     let asked = world.nodes[0].engine.stats().hellos_out;
     let mut hint = data[..36].to_vec();
     hint[1] = hint[1] & 0xf0 | 5;
@@ -354,7 +353,6 @@ fn a_forged_hint_does_not_end_a_session() {
     assert_eq!(world.nodes[0].engine.stats().hellos_out, asked, "it is not even worth a question");
     world.send(0, ours, import, 0, b"y", 2);
     assert_eq!(world.completion(0, 2), Ok(1));
-    let _ = from;
     assert_eq!(world.nodes[0].engine.stats().sessions_lost, 0);
 }
 
@@ -512,7 +510,7 @@ fn an_import_by_name_finds_the_node_among_the_peers() {
 
 #[test]
 fn a_process_that_floods_its_queue_is_told_to_wait_and_others_go_on() {
-    let (mut world, ours, target, import) = connected(12, 1, true);
+    let (mut world, ours, _, import) = connected(12, 1, true);
     let source = world.region(0, ours, 5, 1 << 20);
     let mut accepted = 0;
     loop {
@@ -538,7 +536,6 @@ fn a_process_that_floods_its_queue_is_told_to_wait_and_others_go_on() {
     world.send(0, other, import, 0, b"me too", 1);
     assert_eq!(world.completion(0, 1), Ok(6));
     assert!(world.now - start < Duration::from_millis(100));
-    let _ = target;
 }
 
 #[test]
@@ -614,6 +611,7 @@ fn nothing_is_kept_for_packets_without_proof() {
 
 #[test]
 fn a_send_cut_short_by_its_process_never_shows_its_last_byte() {
+    let mut shown = 0;
     for seed in 0..40 {
         let (mut world, ours, target, import) = connected(seed, 1, true);
         let source = world.region(0, ours, 5, 3_000);
@@ -623,9 +621,7 @@ fn a_send_cut_short_by_its_process_never_shows_its_last_byte() {
         world.send_region(0, source, import, 3_000, 1);
         world.flush();
         world.faults.loss = 0;
-        let now = world.now;
         world.run_for(Duration::from_micros(if seed % 2 == 0 { 100 } else { 1_500 }));
-        let _ = now;
         let now = world.now;
         world.nodes[0].engine.detach(now, ours);
         world.settle();
@@ -633,8 +629,10 @@ fn a_send_cut_short_by_its_process_never_shows_its_last_byte() {
         let told = world.nodes[1].events.iter().any(|event| matches!(event, Event::Notification { .. }));
         if bytes[2_999] == 9 || told {
             assert!(bytes.iter().all(|byte| *byte == 9), "seed {seed}");
+            shown += 1;
         }
     }
+    assert!((1..40).contains(&shown), "some are cut short, and some are not: {shown}");
 }
 
 #[test]

@@ -104,9 +104,8 @@ fn a_process_that_fetches_all_it_can_holds_no_fetch_of_another_back() {
     let mut world = world(3);
     let ([hostile, honest], imports) = two_fetchers(&mut world, LEN);
     for round in 0..4 {
-        for _ in 0..QUEUE_OPS_MAX {
-            let _ = world.post(0, hostile, fetch(imports[0], LEN, 1));
-        }
+        let refused = (0..QUEUE_OPS_MAX).any(|_| world.post(0, hostile, fetch(imports[0], LEN, 1)).is_err());
+        assert_eq!(refused, round >= 2, "its queue is full from the third round on: {round}");
         // The first of them are under way.
         (0..50).for_each(|_| {
             world.step();
@@ -134,11 +133,12 @@ fn processes_that_send_all_they_can_leave_buffers_to_another() {
     // The other node does not answer any more.
     let far = world.nodes[1].addrs[0];
     world.cut.insert(far);
+    let mut posted = 0;
     for (process, import) in hostile.iter().zip(imports) {
-        for _ in 0..QUEUE_OPS_MAX {
-            let _ = world.post(0, *process, common::plain_send(import, 0, &[1; 8]));
-        }
+        let sends = (0..QUEUE_OPS_MAX).map(|_| world.post(0, *process, common::plain_send(import, 0, &[1; 8])));
+        posted += sends.filter(Result::is_ok).count();
     }
+    assert!(posted < INLINE_BUFFERS_MAX, "{posted} buffers are taken");
     for number in 0..100 {
         let posted = world.post(0, honest, common::plain_send(own, 0, &[2; 8]));
         assert!(posted.is_ok(), "{number}: {posted:?}");
@@ -264,9 +264,8 @@ fn requests_that_are_held_back_end_no_session() {
     // What one process may have asked for takes far longer than a node may be silent.
     world.delay = std::time::Duration::from_millis(20);
     for _ in 0..2 {
-        for _ in 0..QUEUE_OPS_MAX {
-            let _ = world.post(0, hostile, fetch(imports[0], LEN, 1));
-        }
+        let posted = (0..QUEUE_OPS_MAX).filter(|_| world.post(0, hostile, fetch(imports[0], LEN, 1)).is_ok()).count();
+        assert!(posted > 0, "its queue is full");
         world.run_for(std::time::Duration::from_millis(200));
     }
     world.run_for(std::time::Duration::from_secs(8));

@@ -497,7 +497,7 @@ impl Rings {
 
 impl Hostile {
     fn new(seed: u64, node: &str) -> Hostile {
-        Hostile { noise: Noise(seed), node: node.into(), connections: Vec::new(), calls: 0 }
+        Hostile { noise: Noise::new(seed), node: node.into(), connections: Vec::new(), calls: 0 }
     }
 
     fn run(&mut self, until: Instant) {

@@ -306,7 +306,7 @@ fn crowd(node: &str) -> usize {
     let until = Instant::now() + CROWD_TIME;
     let pairs: Vec<(TcpStream, TcpStream)> = (0..CROWD_PAIRS).map(|_| tcp_pair()).collect();
     // With proper bells: no die of this one says otherwise.
-    let mut sober = Noise(1);
+    let mut sober = Noise::new(1);
     let mut attach = || loop {
         if let Some(client) = Client::attach(node, &mut sober) {
             return client;
@@ -357,7 +357,7 @@ fn wild_messages_with_wild_descriptors_hold_no_honest_pair_up() {
         });
         let wild = scope.spawn(|| {
             become_user(HOSTILE);
-            let (mut noise, start) = (Noise(seed), Instant::now());
+            let (mut noise, start) = (Noise::new(seed), Instant::now());
             let (mut rounds, mut said) = (0, 0);
             let held = crowd(&name);
             println!("{held} ends were held by {CROWD_HOLDERS} clients besides");

@@ -240,14 +240,6 @@ mod tests {
         assert_eq!(std::io::Read::read(&mut &two, &mut [0]).unwrap(), 0, "the end came at once");
     }
 
-    /// A generator that needs no crate.
-    fn dice(state: &mut u64) -> u64 {
-        *state ^= *state << 13;
-        *state ^= *state >> 7;
-        *state ^= *state << 17;
-        *state
-    }
-
     #[test]
     fn arbitrary_bytes_are_no_answer_or_an_honest_one() {
         let mut good = [0u8; ANSWER_BYTES];
@@ -271,17 +263,33 @@ mod tests {
             error[HEAD_BYTES..HEAD_BYTES + 4].copy_from_slice(&code.to_ne_bytes());
             assert_eq!(answer(&error, 7), Some(Err(errno)));
         }
-        let mut state = 0x9E37_79B9_7F4A_7C15;
+        let mut rng = vmmc_utlb::Rng::new(1);
+        let word = |bytes: &[u8], at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap());
+        let mut answers = [0; 3];
         for _ in 0..200_000 {
             let mut bytes = good;
-            for _ in 0..dice(&mut state) % 12 {
-                let at = dice(&mut state) as usize % bytes.len();
-                bytes[at] = dice(&mut state) as u8;
+            for _ in 0..rng.below(12) {
+                let at = rng.index(bytes.len());
+                bytes[at] = rng.next_u64() as u8;
             }
-            let len = dice(&mut state) as usize % (bytes.len() + 1);
-            // Whatever it says, it says it without a panic.
-            let _ = answer(&bytes[..len], 7);
-            let _ = answer(&bytes, u32::from_ne_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]));
+            let len = rng.index(bytes.len() + 1);
+            for (bytes, number) in [(&bytes[..len], 7), (&bytes[..], word(&bytes, 8))] {
+                match answer(bytes, number) {
+                    Some(Ok(socket)) => {
+                        let cookie =
+                            u64::from(word(bytes, HEAD_BYTES + 44)) | u64::from(word(bytes, HEAD_BYTES + 48)) << 32;
+                        assert_eq!((word(bytes, 8), socket.cookie), (number, cookie));
+                        assert_eq!(socket.uid, word(bytes, HEAD_BYTES + 64));
+                        answers[0] += 1;
+                    }
+                    Some(Err(errno)) => {
+                        assert!(word(bytes, 8) == number && errno.raw_os_error() > 0, "{errno:?}");
+                        answers[1] += 1;
+                    }
+                    None => answers[2] += 1,
+                }
+            }
         }
+        assert!(answers[0] > 10_000 && answers[2] > 10_000, "{answers:?}");
     }
 }

@@ -1,5 +1,5 @@
-//! Seeded random numbers (SplitMix64): the same everywhere, for RANDOM replacement and for
-//! generated traces.
+//! Seeded random numbers (SplitMix64): the same everywhere, for RANDOM replacement, for generated
+//! traces, and for tests of all crates.
 //!
 //! Invariant: the sequence of a seed never changes; golden counts depend on it.
 
@@ -27,6 +27,16 @@ impl Rng {
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
     }
 
+    /// An index of something of this length, which must not be 0.
+    pub fn index(&mut self, len: usize) -> usize {
+        self.below(len as u64) as usize
+    }
+
+    /// One of these, of which there must be one.
+    pub fn pick<T: Copy>(&mut self, all: &[T]) -> T {
+        all[self.index(all.len())]
+    }
+
     /// True with this probability.
     pub fn chance(&mut self, probability: f64) -> bool {
         self.unit() < probability
@@ -35,5 +45,31 @@ impl Rng {
     /// A number in `[0, 1)`.
     pub fn unit(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sequence_is_that_of_splitmix64() {
+        // The first numbers of the reference, <https://prng.di.unimi.it/splitmix64.c>.
+        let mut rng = Rng::new(1_234_567);
+        let first = [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423];
+        assert_eq!([(); 3].map(|()| rng.next_u64()), first);
+    }
+
+    #[test]
+    fn draws_stay_inside_their_bounds_and_reach_all_of_them() {
+        let mut rng = Rng::new(1);
+        let mut seen = [0; 5];
+        for _ in 0..1_000 {
+            seen[rng.index(5)] += 1;
+            assert!([3, 5].contains(&rng.pick(&[3, 5])));
+            assert!((0.0..1.0).contains(&rng.unit()));
+            assert!(rng.chance(1.0) && !rng.chance(0.0));
+        }
+        assert!(seen.iter().all(|count| (100..300).contains(count)), "{seen:?}");
     }
 }

@@ -663,3 +663,6 @@ pub(crate) fn whole_pages(bytes: &[u8]) -> (usize, usize) {
     let len = bytes.len().saturating_sub(head) / PAGE_BYTES * PAGE_BYTES;
     (head.min(bytes.len()), len)
 }
+
+#[cfg(test)]
+mod tests;

@@ -8,20 +8,10 @@ use std::time::Duration;
 use vmmc::{Export, Import, PinOptions, Pinned, SendOptions, Session};
 use vmmc_host::pin::PinSpace;
 use vmmc_node::{Embedded, KeySource, NodeConfig};
+use vmmc_utlb::Rng;
 
 const PAGE: usize = 4096;
 const LONG: Duration = Duration::from_secs(30);
-
-struct Rng(u64);
-
-impl Rng {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % n as u64) as usize
-    }
-}
 
 /// A private mapping that the test changes as it likes.
 struct Mapping {
@@ -127,14 +117,14 @@ fn memory_that_is_unmapped_moved_or_forked_is_never_used_by_its_old_translation(
     let (owner, user) = (attach(&node), attach(&node));
     user.set_pinning(PinOptions::default().pages_max(24).copied_up_to(0));
     let (export, import) = join(&owner, &user, "changes", PAGES);
-    let mut rng = Rng(20_260_101);
+    let mut rng = Rng::new(20_260_101);
     let mut pool: Vec<Mapping> = (0..6).map(|_| Mapping::new(PAGES)).collect();
     pool.iter_mut().enumerate().for_each(|(i, m)| m.fill(i as u64 + 1));
     for step in 10..900u64 {
-        let at = rng.below(pool.len());
-        let (first, count) = (rng.below(PAGES), 1 + rng.below(PAGES));
+        let at = rng.index(pool.len());
+        let (first, count) = (rng.index(PAGES), 1 + rng.index(PAGES));
         let range = first * PAGE..(first + count).min(PAGES) * PAGE;
-        match rng.below(15) {
+        match rng.index(15) {
             // At the same address, with new content.
             0 => {
                 let (old, pages) = (pool[at].at, PAGES);

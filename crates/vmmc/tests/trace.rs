@@ -10,9 +10,9 @@ use std::time::Duration;
 use vmmc::{PinOptions, Pinned, PolicyKind, Session};
 use vmmc_host::pin::PinSpace;
 use vmmc_node::{Embedded, KeySource, NodeConfig, UtlbConfig};
-use vmmc_utlb::CacheShape;
 use vmmc_utlb::sim::{Config, Memory, ProcessOutcome, stream};
 use vmmc_utlb::trace::{Format, Op, read};
+use vmmc_utlb::{CacheShape, Rng};
 
 const PAGE: usize = 4096;
 const PAGES: usize = 48;
@@ -43,11 +43,8 @@ fn recorded_program() {
     let import = user.import("x").open().unwrap();
     let mut memory = vec![1u8; (PAGES + 1) * PAGE];
     let skip = memory.as_ptr().align_offset(PAGE);
-    let mut state = 77u64;
-    let mut below = |n: usize| {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (state >> 33) as usize % n
-    };
+    let mut rng = Rng::new(77);
+    let mut below = |n: usize| rng.index(n);
     for step in 0..1500 {
         let count = 1 + below(8).min(below(8));
         let from = skip + below(PAGES - count) * PAGE;

@@ -170,16 +170,6 @@ pub(crate) fn memory_mappings(pid: u32) -> usize {
         .count()
 }
 
-/// Small random numbers from a seed.
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        (self.0 >> 33) % bound
-    }
-}
-
 /// Runs `ip` of iproute2.
 pub(crate) fn ip(args: &[&str]) -> Result<(), String> {
     let output = Command::new("ip").args(args).output().map_err(|e| format!("`ip` of iproute2 is needed: {e}"))?;

@@ -182,6 +182,13 @@ mod tests {
             let bell = eventfd(0, EventfdFlags::empty()).unwrap();
             rustix::io::write(&bell, &(u64::MAX - 1).to_ne_bytes()).unwrap();
             (0..1000).for_each(|_| ringer.ring(bell.as_fd()).unwrap());
+            // It is as full as the kernel makes it, and who reads it has all of that.
+            let mut count = [0; 8];
+            assert_eq!(rustix::io::read(&bell, &mut count), Ok(8));
+            assert_eq!(u64::from_ne_bytes(count), u64::MAX);
+            ringer.ring(bell.as_fd()).unwrap();
+            assert_eq!(rustix::io::read(&bell, &mut count), Ok(8));
+            assert_eq!(u64::from_ne_bytes(count), 1);
         });
     }
 

@@ -200,11 +200,8 @@ fn pieces_are_cut_and_joined_as_pages_would_be() {
     // A model of single pages, changed at random alike.
     let (place, memory, pages) = (place(32), memory(64), 32);
     let mut model: Vec<Option<(u64, Access)>> = vec![None; pages];
-    let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut random = |below: u64| {
-        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (seed >> 33) % below
-    };
+    let mut rng = vmmc_utlb::Rng::new(1);
+    let mut random = |below: u64| rng.below(below);
     for _ in 0..2_000 {
         let start = random(pages as u64);
         let count = 1 + random(pages as u64 - start);

@@ -50,10 +50,9 @@ mod plain {
     fn behaves_like_a_bounded_queue() {
         let words = HeapWords::new(SHAPE);
         let (mut producer, mut consumer) = (Producer::new(words.clone(), SHAPE), Consumer::new(words, SHAPE));
-        let (mut model, mut next, mut state) = (VecDeque::new(), 0u64, 12345u64);
+        let (mut model, mut next, mut rng) = (VecDeque::new(), 0u64, vmmc_utlb::Rng::new(12345));
         for _ in 0..20_000 {
-            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            if state >> 63 == 0 {
+            if rng.below(2) == 0 {
                 let accepted = put(&mut producer, next);
                 assert!(!accepted || model.len() < SHAPE.slots);
                 assert!(accepted || !model.is_empty(), "an empty ring refuses");

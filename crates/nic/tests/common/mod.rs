@@ -8,6 +8,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use vmmc_nic::*;
+use vmmc_utlb::Rng;
 
 /// What the notifications of [`World::send_region`] carry.
 pub const NOTIFICATION_WORD: u64 = 0xfeed;
@@ -83,7 +84,7 @@ pub struct World {
     pub cut: BTreeSet<SocketAddr>,
     wire: BTreeMap<(Time, u64), Carried>,
     serial: u64,
-    chance: u64,
+    rng: Rng,
     pub delay: Duration,
     /// Everything sent, for replays.
     pub tape: Option<Vec<Recorded>>,
@@ -117,7 +118,7 @@ impl World {
             cut: BTreeSet::new(),
             wire: BTreeMap::new(),
             serial: 0,
-            chance: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
+            rng: Rng::new(seed),
             delay: Duration::from_micros(30),
             tape: None,
             sent: 0,
@@ -169,10 +170,7 @@ impl World {
     }
 
     pub fn random(&mut self) -> u64 {
-        self.chance ^= self.chance << 13;
-        self.chance ^= self.chance >> 7;
-        self.chance ^= self.chance << 17;
-        self.chance.wrapping_mul(0x2545_f491_4f6c_dd1d)
+        self.rng.next_u64()
     }
 
     fn happens(&mut self, per_mille: u64) -> bool {

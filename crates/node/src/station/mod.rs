@@ -5,8 +5,8 @@
 //! [`accept`](Station::accept) connections; then, again and again,
 //! [`handle_datagram`](Station::handle_datagram) for what came, [`step`](Station::step),
 //! [`poll_transmit`](Station::poll_transmit) until none is left, and
-//! [`poll_control`](Station::poll_control) when the [descriptor](Station::as_fd) is readable or now
-//! and then. Before sleeping: [`prepare_sleep`](Station::prepare_sleep); after it,
+//! [`poll_control`](Station::poll_control) when the [descriptor](std::os::fd::AsFd) is readable or
+//! now and then. Before sleeping: [`prepare_sleep`](Station::prepare_sleep); after it,
 //! [`wake_up`](Station::wake_up). Time is an argument.
 //!
 //! Invariant: what a process writes or says is a claim. It can fail that process's own calls, fill
@@ -34,16 +34,18 @@ mod redirection;
 mod refusal;
 mod rings;
 mod services;
+mod settings;
 mod shares;
+mod sleep;
 mod swap;
 mod translation;
 mod unread;
 mod waits;
 
-use crate::config::{Serve, UtlbConfig};
-use crate::limits::{ATTACH_TIME, CLOSE_TIME, CONNECTIONS_MAX, OUTBOX_RETRY, REFUSED_CONNECTIONS_MAX, REVOCATION_LOOK};
+use crate::limits::{ATTACH_TIME, CLOSE_TIME, CONNECTIONS_MAX, REFUSED_CONNECTIONS_MAX};
 use crate::log::LogLevel;
 pub(crate) use pins::default_pages as pinned_pages_default;
+pub use settings::StationConfig;
 use shares::{Shares, Table};
 
 use calls::Calls;
@@ -52,75 +54,14 @@ use export::{ExportRecord, Revocations};
 use memory::Memory;
 use rustix::event::{Timespec, epoll};
 use shares::Holdings;
+use sleep::{Readable, readable};
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::Ordering;
-use std::time::Duration;
-use vmmc_host::area;
+use std::os::fd::OwnedFd;
 use vmmc_host::channel::{ChannelError, Listener};
 use vmmc_host::control::{LAUNCH_PREFIX, Moved, NodeEvent, Refusal, RefusalCode};
 use vmmc_host::{Channel, Nanos, Region};
-use vmmc_nic::{Ciphers, ClusterKey, Config, Engine, Lent, NodeName, PeerTableFull, Time, Transmit};
-
-/// Settings of a station.
-#[derive(Clone, Debug)]
-pub struct StationConfig {
-    /// Name of the node.
-    pub name: NodeName,
-    /// Name that processes of this machine look for.
-    pub local_name: String,
-    /// Cluster key; none: plain mode.
-    pub key: Option<ClusterKey>,
-    /// What its packets may be sealed with.
-    pub ciphers: Ciphers,
-    /// Which users of the machine it serves.
-    pub serve: Serve,
-    /// Whether peers are believed whose process asks; see [`Config::trust_users`].
-    pub trust_users: bool,
-    /// Own addresses, told to peers and shown to processes.
-    pub listen: Vec<SocketAddr>,
-    /// Bytes that may be under way to this node from each peer: what its sockets can hold.
-    pub recv_buffer_bytes: usize,
-    /// A peer that owes an answer for this long is dead.
-    pub peer_timeout: Duration,
-    /// Whether the node lives in the process that is attached to it.
-    pub embedded: bool,
-    /// Pages of their own memory that all processes together may have pinned.
-    pub pinned_pages_max: usize,
-    /// The cache of translations.
-    pub utlb: UtlbConfig,
-    /// Whether its services talk to those of other nodes. Only in sealed mode.
-    pub messages: bool,
-}
-
-impl StationConfig {
-    /// A node of this name with default settings, in plain mode.
-    pub fn new(name: NodeName) -> StationConfig {
-        let defaults = Config::new(name.clone());
-        StationConfig {
-            local_name: name.as_str().to_string(),
-            name,
-            key: None,
-            serve: Serve::ByOwner,
-            trust_users: true,
-            ciphers: Ciphers::Any,
-            listen: Vec::new(),
-            recv_buffer_bytes: defaults.recv_buffer_bytes,
-            peer_timeout: defaults.peer_timeout,
-            embedded: false,
-            pinned_pages_max: pins::default_pages(),
-            utlb: UtlbConfig::default(),
-            messages: false,
-        }
-    }
-
-    /// Whether services of this node and of others talk to each other. In plain mode anybody on the
-    /// wire could do so in their name.
-    pub fn talks(&self) -> bool {
-        self.messages && self.key.is_some()
-    }
-}
+use vmmc_nic::{Config, Engine, Lent, NodeName, PeerTableFull, Time, Transmit};
 
 /// Why a station or a connection to it cannot be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -219,17 +160,6 @@ pub struct Station {
 pub struct ConnectionId {
     pub(crate) index: usize,
     pub(crate) number: u64,
-}
-
-/// What a readable descriptor means; travels through epoll with the connection's index.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Readable {
-    Control,
-    Doorbell,
-    Ended,
-    Bell,
-    Outside,
-    Outlived,
 }
 
 impl Station {
@@ -519,98 +449,6 @@ impl Station {
         lent.put_in(buf, len, &mut self.memory)
     }
 
-    /// When [`step`](Self::step) and [`poll_control`](Self::poll_control) must be called although
-    /// nothing comes.
-    pub fn next_timeout(&self, now: Time) -> Option<Time> {
-        let mut next = self.engine.poll_timeout();
-        let mut sooner = |at: Time| next = Some(next.map_or(at, |n| n.min(at)));
-        if !self.revocations.is_empty() {
-            sooner(now + REVOCATION_LOOK);
-        }
-        if self.congested || self.overflows() {
-            sooner(now + OUTBOX_RETRY);
-        }
-        if !self.dying.is_empty() {
-            sooner(now);
-        }
-        if let Some(at) = self.pins_due(now) {
-            sooner(at);
-        }
-        self.services.next_timeout().into_iter().for_each(&mut sooner);
-        self.unread.next_timeout().into_iter().for_each(&mut sooner);
-        if self.unattached > 0 {
-            let first = self.connections.iter().flatten().filter(|c| c.is_silent()).map(|c| c.heard).min();
-            first.into_iter().for_each(|heard| sooner(heard + ATTACH_TIME));
-        }
-        next
-    }
-
-    /// Looks at a descriptor of whoever drives this station too;
-    /// [`take_outside`](Self::take_outside) then says that one was readable.
-    pub(crate) fn watch_outside(&self, fd: impl AsFd) -> Result<(), StationError> {
-        self.watch(fd, 0, Readable::Outside).map_err(system("epoll_ctl"))
-    }
-
-    /// Undoes [`watch_outside`](Self::watch_outside).
-    pub(crate) fn unwatch_outside(&self, fd: impl AsFd) {
-        self.unwatch(fd);
-    }
-
-    /// Whether a descriptor of the driver was readable since the last call.
-    pub(crate) fn take_outside(&mut self) -> bool {
-        std::mem::take(&mut self.outside)
-    }
-
-    /// Announces that whoever drives this station is about to sleep, and looks once more: true
-    /// means that there is work, so do not sleep.
-    pub fn prepare_sleep(&mut self) -> bool {
-        self.asleep = true;
-        self.counters.sleeps += 1;
-        self.each_process(|process, _| {
-            process.touch(|area| area.node_sleeping().store(1, Ordering::SeqCst));
-        });
-        area::fence();
-        let mut ready = false;
-        self.each_process(|process, progress| {
-            ready |= process.is_ready(progress);
-        });
-        ready |= self.services.prepare_sleep() || self.engine.has_events() || !self.redirecting.is_idle();
-        ready |= !self.dying.is_empty();
-        ready
-    }
-
-    /// Ends what [`prepare_sleep`](Self::prepare_sleep) began.
-    #[inline]
-    pub fn wake_up(&mut self) {
-        if std::mem::take(&mut self.asleep) {
-            self.services.wake_up();
-            self.each_process(|process, _| {
-                process.touch(|area| area.node_sleeping().store(0, Ordering::SeqCst));
-            });
-        }
-    }
-
-    /// Embedded nodes: whether a caller that waits for its node sleeps, so that other processes of
-    /// the node must wake it for a notification through a mapping. Returns whether that is a
-    /// change.
-    pub(crate) fn raise_bells(&mut self, raised: bool) -> bool {
-        if std::mem::replace(&mut self.bells_raised, raised) == raised {
-            return false;
-        }
-        self.each_process(|process, _| {
-            if process.bell.is_some() {
-                let bell = process.notify_bell.word();
-                if raised {
-                    bell.fetch_add(1, Ordering::SeqCst)
-                } else {
-                    bell.fetch_sub(1, Ordering::SeqCst)
-                };
-            }
-        });
-        area::fence();
-        true
-    }
-
     /// Adds a peer by its addresses; several addresses are several paths.
     pub fn add_peer(&mut self, now: Time, addresses: &[SocketAddr]) -> Result<(), PeerTableFull> {
         self.engine.add_peer(now, addresses)
@@ -765,59 +603,12 @@ impl Station {
         }
     }
 
-    fn overflows(&self) -> bool {
-        let process = |&i: &usize| self.connections[i].as_ref().and_then(|c| c.process.as_ref());
-        self.attached.iter().filter_map(process).any(|p| p.overflows())
-    }
-
     fn each_process(&mut self, mut each: impl FnMut(&mut connection::Process, u64)) {
         for &index in &self.attached {
             if let Some(process) = self.connections[index].as_mut().and_then(|c| c.process.as_mut()) {
                 each(process, self.progress);
             }
         }
-    }
-
-    /// Adds a descriptor to those that [`poll_control`](Self::poll_control) looks at.
-    fn watch(&self, fd: impl AsFd, index: usize, what: Readable) -> rustix::io::Result<()> {
-        let (kind, flags) = match what {
-            Readable::Control => (0, epoll::EventFlags::IN),
-            Readable::Doorbell => (1, epoll::EventFlags::IN | epoll::EventFlags::ET),
-            Readable::Ended => (2, epoll::EventFlags::IN),
-            Readable::Bell => (3, epoll::EventFlags::IN | epoll::EventFlags::ET),
-            Readable::Outside => (4, epoll::EventFlags::IN),
-            Readable::Outlived => (5, epoll::EventFlags::IN),
-        };
-        epoll::add(&self.epoll, fd, epoll::EventData::new_u64(kind << 32 | index as u64), flags)
-    }
-
-    /// Looks at a control socket for this instead of what it was looked at for.
-    fn watch_for(&self, channel: &Channel, index: usize, flags: epoll::EventFlags) -> rustix::io::Result<()> {
-        epoll::modify(&self.epoll, channel, epoll::EventData::new_u64(index as u64), flags)
-    }
-
-    /// Removes a descriptor: others may hold it too, and then closing ours does not end its events.
-    fn unwatch(&self, fd: impl AsFd) {
-        // What is not there needs no removing.
-        let _ = epoll::delete(&self.epoll, fd);
-    }
-}
-
-impl AsFd for Station {
-    /// Readable when [`poll_control`](Station::poll_control) has something to do.
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.epoll.as_fd()
-    }
-}
-
-fn readable(data: u64) -> Readable {
-    match data >> 32 {
-        0 => Readable::Control,
-        1 => Readable::Doorbell,
-        2 => Readable::Ended,
-        3 => Readable::Bell,
-        4 => Readable::Outside,
-        _ => Readable::Outlived,
     }
 }
 

@@ -308,6 +308,63 @@ impl Station {
 mod tests {
     use super::*;
 
+    const ONE: ProcessId = ProcessId(1);
+    const TWO: ProcessId = ProcessId(2);
+    const UID: u32 = 1000;
+
+    fn pins() -> Pins {
+        let mut pins = Pins::new(8);
+        [ONE, TWO].into_iter().for_each(|process| pins.attach(process, UID));
+        pins
+    }
+
+    /// A request that waits; it names so many runs, and so many pages are new.
+    fn waiting(process: ProcessId, serial: u64, runs: usize, pages: u64) -> Waiting {
+        let run = PinRun { pages: PageRun { page: 7, count: 1 }, region: 0, at: 0 };
+        Waiting { index: 0, number: 0, serial, process, uid: UID, pin: vec![run; runs], pages }
+    }
+
+    #[test]
+    fn what_waits_is_taken_by_its_process_and_pages_the_oldest_first() {
+        let mut pins = pins();
+        for (process, serial, pages) in [(TWO, 1, 3), (ONE, 2, 5), (ONE, 3, 3), (ONE, 4, 3)] {
+            pins.waiting.push(waiting(process, serial, 1, pages));
+        }
+        let mut take = |process, pages| pins.take_waiting(tagged(process), pages).map(|waiting| waiting.serial);
+        assert_eq!([take(ONE, 3), take(ONE, 3), take(ONE, 3)], [Some(3), Some(4), None]);
+        assert_eq!([take(TWO, 5), take(ONE, 5), take(TWO, 3)], [None, Some(2), Some(1)]);
+    }
+
+    #[test]
+    fn a_process_may_have_some_pins_wait_and_its_user_some_runs() {
+        let mut pins = pins();
+        for serial in 0..PINS_WAITING_MAX as u64 {
+            assert_eq!(pins.may_wait(ONE, UID, 1), Ok(()));
+            pins.waiting.push(waiting(ONE, serial, 1, 1));
+        }
+        let refused = pins.may_wait(ONE, UID, 1).unwrap_err();
+        assert!(refused.code == RefusalCode::Busy && refused.message.starts_with("8 pins"), "{refused}");
+        // The user's other processes may, until they name too much together; other users may.
+        let left = PIN_RUNS_WAITING_MAX - PINS_WAITING_MAX;
+        assert_eq!(pins.may_wait(TWO, UID, left + 1).map_err(|refusal| refusal.code), Err(RefusalCode::Busy));
+        assert_eq!(pins.may_wait(TWO, UID, left), Ok(()));
+        pins.waiting.push(waiting(TWO, 0, left, 1));
+        assert!(pins.may_wait(TWO, UID, 1).is_err() && pins.may_wait(TWO, UID + 1, 1).is_ok());
+    }
+
+    #[test]
+    fn who_is_gone_waits_for_nothing_and_leaves_what_it_had() {
+        let mut pins = pins();
+        assert_eq!(pins.budget.request(tagged(ONE), 4, 0), Ok(Decision::Granted));
+        [ONE, TWO, ONE].into_iter().for_each(|process| pins.waiting.push(waiting(process, 1, 1, 1)));
+        assert_eq!(pins.free(), 4);
+        pins.busy = false;
+        pins.detach(ONE);
+        assert_eq!(pins.free(), 8);
+        assert!(!pins.is_idle(), "others may have their turn");
+        assert_eq!(pins.waiting.iter().map(|waiting| waiting.process).collect::<Vec<_>>(), [TWO]);
+    }
+
     #[test]
     fn pages_in_use_are_those_of_any_range() {
         let pages = |first, count| Pages::new(Page::new(first).unwrap(), count).unwrap();

@@ -2,7 +2,8 @@
 //! from outside.
 //!
 //! A run is told by its seed (`SEED=n`), and takes as long as `VMMC_HOSTILE_SECONDS` says, or some
-//! seconds. Included by path where it is needed; it depends on `vmmc-host` and `rustix` alone.
+//! seconds. Included by path where it is needed; it depends on `vmmc-host`,
+//! `vmmc-utlb` and `rustix` alone.
 //!
 //! Invariant: what a test does as another user it does in a thread of its own, which ends with it,
 //! so the rest of the process stays what it was.
@@ -19,20 +20,22 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
 use std::sync::Mutex;
 use std::time::Duration;
+use vmmc_utlb::Rng;
 
 /// Two users that have nothing: no files, no processes, most likely no names.
 pub(crate) const HONEST: u32 = 4_242_001;
 pub(crate) const HOSTILE: u32 = 4_242_002;
 
-/// Deterministic noise (SplitMix64).
-pub(crate) struct Noise(pub(crate) u64);
+/// Wild choices and numbers from a seed.
+pub(crate) struct Noise(Rng);
 
 impl Noise {
+    pub(crate) fn new(seed: u64) -> Noise {
+        Noise(Rng::new(seed))
+    }
+
     pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.0.next_u64()
     }
 
     /// Below `n`.

@@ -41,7 +41,7 @@ pub(crate) const TRAP: &str = "trap";
 impl Liar {
     /// To be made on the hub.
     pub(crate) fn new() -> Liar {
-        let noise = Noise(wild::seed());
+        let noise = Noise::new(wild::seed());
         let socket = UdpSocket::bind((*address(HUB).ip(), LIAR_PORT)).unwrap();
         socket.set_nonblocking(true).unwrap();
         let engine = Liar::engine(0);
@@ -148,7 +148,7 @@ impl Liar {
                 if !is_chunk && step > 0 && !self.noise.one_in(20) {
                     continue;
                 }
-                let mut noise = Noise(self.noise.next());
+                let mut noise = Noise::new(self.noise.next());
                 let mut random = || noise.next();
                 let names = [OPEN[0], OPEN[1], NAME, TRAP];
                 let known = if step % 2 == 0 { &self.own } else { &self.known };

@@ -70,7 +70,7 @@ pub(crate) struct Stranger {
 impl Stranger {
     /// To be made on the hub, before the honest pair's first word.
     pub(crate) fn new(wire: &Wire) -> Stranger {
-        let noise = Noise(wild::seed());
+        let noise = Noise::new(wild::seed());
         let (tap, raw) = wire.on(HUB, || {
             let open = |family, kind, protocol| {
                 rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, Some(protocol))

@@ -20,6 +20,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use stream::{Bytes, Stream, Way};
+use vmmc_utlb::Rng;
 
 type Result<T> = std::result::Result<T, String>;
 
@@ -66,13 +67,16 @@ fn main() {
     }
 }
 
-/// Pseudo-random numbers: splitmix64.
-struct Random(u64);
+/// Random choices and sizes from a seed.
+struct Random(Rng);
 
 impl Random {
+    fn new(seed: u64) -> Random {
+        Random(Rng::new(seed))
+    }
+
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        mix(self.0)
+        self.0.next_u64()
     }
 
     fn below(&mut self, bound: u64) -> u64 {
@@ -87,6 +91,7 @@ impl Random {
     }
 }
 
+/// Spreads what a number says over all its bits.
 fn mix(x: u64) -> u64 {
     let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -108,7 +113,7 @@ impl Plan {
     fn of(seed: u64) -> Option<Plan> {
         let kind = (seed >> 56) as usize;
         let name = KINDS.get(kind)?;
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let bytes = if *name == "short" { random.size(200) } else { random.size(BYTES_MAX) };
         Some(Plan { kind, seed, bytes, rounds: 20 + random.below(200), client_dies: random.below(2) == 0 })
     }
@@ -180,7 +185,7 @@ fn answer(tcp: TcpStream) -> Result<()> {
     std::io::Read::read_exact(&mut stream.tcp, &mut seed).map_err(text("seed"))?;
     let plan = Plan::of(u64::from_le_bytes(seed)).ok_or("seed: of no kind")?;
     let (mut from, mut to) = plan.streams();
-    let mut random = Random(plan.seed ^ 3);
+    let mut random = Random::new(plan.seed ^ 3);
     let way = Way::any(&mut random);
     let mut stream = Stream::new(stream.tcp, way).map_err(text("seed"))?;
     let done = match plan.name() {
@@ -230,7 +235,7 @@ fn turn(stream: &mut Stream, from: &mut Bytes, to: &mut Bytes, random: &mut Rand
 /// The same, now and then of a length that does not belong into a ring or fills one, and with a
 /// pause.
 fn mixed_turn(stream: &mut Stream, from: &mut Bytes, to: &mut Bytes, random: &mut Random, first: bool) -> Result<()> {
-    let mut both = Random(from.seed.wrapping_add(to.seed) ^ (from.at + to.at));
+    let mut both = Random::new(from.seed.wrapping_add(to.seed) ^ (from.at + to.at));
     let most = [300, 300, 300, 300, 8_000, 17_000, 40_000, 120_000][both.below(8) as usize];
     let n = 1 + both.below(most);
     if random.below(24) == 0 {
@@ -288,7 +293,7 @@ fn both_ways(plan: &Plan, talk: Talk) -> Result<u64> {
     let Talk { mut stream, mut from, mut to, mut random, first } = talk.warmed_up()?;
     let way = Way::any(&mut random);
     let mut sending = Stream::sharing(&stream, way).map_err(text("second descriptor"))?;
-    let (bytes, slow, mut other) = (plan.bytes / 4 + 1, plan.client_dies == first, Random(random.next()));
+    let (bytes, slow, mut other) = (plan.bytes / 4 + 1, plan.client_dies == first, Random::new(random.next()));
     std::thread::scope(|scope| {
         let sender = scope.spawn(move || {
             let mut left = bytes;
@@ -410,7 +415,7 @@ fn drive(port: u16, seed: u64, count: u64, only: Only, torn: bool) -> i32 {
 fn ask(port: u16, plan: &Plan) -> Result<u64> {
     let tcp = TcpStream::connect(("127.0.0.1", port)).map_err(text("connect"))?;
     let (mut to, mut from) = plan.streams();
-    let mut random = Random(plan.seed ^ 4);
+    let mut random = Random::new(plan.seed ^ 4);
     let way = Way::any(&mut random);
     let local = tcp.local_addr().map_or(0, |at| at.port());
     let mut stream = Stream::new(tcp, way).map_err(text("options"))?;

@@ -327,6 +327,7 @@ fn copies_that_a_dead_receiver_has_read_away_are_not_read_away_again() {
 #[test]
 fn wild_claims_of_the_other_side_do_no_harm_here() {
     let mut dice = Dice(77);
+    let mut moved = [0; 2];
     for seed in 0..300 {
         let mut world = World::new(seed + 1);
         world.attach(0);
@@ -343,19 +344,41 @@ fn wild_claims_of_the_other_side_do_no_harm_here() {
                 3 => words.directions[1].begin_change(),
                 4 => words.directions[1].sender_flags.store(dice.roll(4) as u32, Ordering::Relaxed),
                 5 => words.directions[0].receiver_flags.store(dice.roll(8) as u32, Ordering::Relaxed),
-                _ => {}
+                _ => {
+                    let other = &world.ends[1];
+                    let (sending, _) = other.core.send(ME, &socket(&world.wires, 1), &[IoSlice::new(&[2; 100])]);
+                    if sending == Sending::Kernel {
+                        other.core.end_kernel_send();
+                    }
+                }
             }
             let end = &world.ends[0];
             let mut buffer = [0; 300];
-            let _ = end.core.receive(ME, &socket(&world.wires, 0), &mut [IoSliceMut::new(&mut buffer)], true);
+            let mut into = [IoSliceMut::new(&mut buffer)];
+            let (receiving, _) = end.core.receive(ME, &socket(&world.wires, 0), &mut into, true);
+            match receiving {
+                Receiving::Done(n) | Receiving::OfKernel(n) => {
+                    assert!(n <= 300, "{n} bytes came into 300");
+                    moved[0] += n;
+                }
+                Receiving::Failed(errno) => assert_ne!(errno, Errno::FAULT),
+                Receiving::Empty | Receiving::Kernel | Receiving::Locked(_) => {}
+            }
             let (sending, _) = end.core.send(ME, &socket(&world.wires, 0), &[IoSlice::new(&[1; 100])]);
-            if sending == Sending::Kernel {
-                end.core.end_kernel_send();
+            match sending {
+                Sending::Done(n) => {
+                    assert!((1..=100).contains(&n), "{n} bytes went of 100");
+                    moved[1] += n;
+                }
+                Sending::Kernel => end.core.end_kernel_send(),
+                Sending::Failed(errno) => assert_ne!(errno, Errno::FAULT),
+                Sending::Full | Sending::Locked(_) => {}
             }
             end.core.looks_readable();
             end.core.looks_writable();
         }
     }
+    assert!(moved.iter().all(|bytes| *bytes > 1_000), "nothing is left to be claimed wrongly: {moved:?}");
 }
 
 #[test]

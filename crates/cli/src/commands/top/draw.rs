@@ -347,9 +347,15 @@ mod tests {
     fn small_terminals_are_drawn_too() {
         let mut screen = Screen::live(Sort::default(), false);
         press(&mut screen, KeyCode::Char('?'));
-        for size in [(1, 1), (20, 3), (80, 24), (300, 100)] {
-            lines(&view(), &screen, size).unwrap();
-            lines(&View::default(), &screen, size).unwrap();
+        for (width, height) in [(1, 1), (20, 3), (80, 24), (300, 100)] {
+            for view in [view(), View::default()] {
+                let page = lines(&view, &screen, (width, height)).unwrap();
+                assert_eq!(page.len(), usize::from(height));
+                assert!(page.iter().all(|line| line.chars().count() <= usize::from(width)), "{page:?}");
+                // The smallest have room for the frame of the help alone.
+                let help = page.iter().any(|line| line.contains("up, down, tab   choose"));
+                assert_eq!((page[0].starts_with("vmmc top · "), help), (width >= 80, width >= 80), "{page:?}");
+            }
         }
     }
 }

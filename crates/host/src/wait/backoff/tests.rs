@@ -9,6 +9,7 @@ use crate::limits::{
 };
 use crate::wait::{SkipLimits, YieldLimits};
 use std::cell::Cell;
+use vmmc_utlb::Rng;
 
 const NEVER: Deadline = Deadline(Nanos::MAX);
 const LONG_NS: u64 = 3_000_000;
@@ -445,17 +446,16 @@ fn a_stepped_wait_is_idle_from_the_first_step_without_work() {
     assert_eq!(wait.next(|| machine.clock()), Step::TimedOut);
 }
 
-/// A generator that is good enough to try cases with.
-struct Random(u64);
+/// Limits to try.
+struct Random(Rng);
 
 impl Random {
     fn below(&mut self, below: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % below.max(1)
+        self.0.below(below.max(1))
     }
 
     fn pick<T: Copy>(&mut self, from: &[T]) -> T {
-        from[self.below(from.len() as u64) as usize]
+        self.0.pick(from)
     }
 
     fn rest(&mut self) -> RestLimits {
@@ -504,7 +504,7 @@ fn must_be_bounded(backoff: &Backoff) {
 fn no_wait_sleeps_past_its_deadline_or_polls_past_its_time_and_all_state_is_bounded() {
     let cases = if cfg!(miri) { 20 } else { 2_000 };
     for seed in 1..=cases {
-        let mut random = Random(seed);
+        let mut random = Random(Rng::new(seed));
         let limits: &'static BackoffLimits = Box::leak(Box::new(random.limits()));
         let backoff = Backoff::new(limits);
         let mut machine = Machine::new();

@@ -1,6 +1,6 @@
 //! Processes that break every rule harm only themselves.
 
-use crate::testing::{LONG, Raw, World, wait};
+use crate::testing::{LONG, Noise, Raw, World, wait};
 use std::cell::RefCell;
 use std::os::fd::AsFd;
 use std::rc::Rc;
@@ -12,16 +12,6 @@ use vmmc_host::limits::{COMPLETION_SLOTS, EXPORTS_PER_PROCESS_MAX};
 use vmmc_host::wait::Deadline;
 use vmmc_nic::OpError;
 use vmmc_stream::messages::{SocketCall, SocketNews};
-
-/// Deterministic noise.
-struct Noise(u64);
-
-impl Noise {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        self.0 ^ self.0 >> 29
-    }
-}
 
 /// An honest pair that must go on working.
 fn honest(world: &Rc<RefCell<World>>, name: &str) -> impl FnMut() + use<> {
@@ -44,7 +34,7 @@ fn honest(world: &Rc<RefCell<World>>, name: &str) -> impl FnMut() + use<> {
 fn random_words_in_the_command_ring_harm_only_their_writer() {
     let world = World::new(2, None);
     let mut check = honest(&world, "honest");
-    let mut noise = Noise(5);
+    let mut noise = Noise::new(5);
     let mut evil = Raw::attach(&world, 0);
     let (_, own) = evil.export("own");
     let (grant, _) = evil.import(None, "own", rights::WRITE);
@@ -139,7 +129,7 @@ fn ranges_outside_of_own_regions_fail() {
 fn random_control_messages_end_the_connection_of_their_sender() {
     let world = World::new(1, None);
     let mut check = honest(&world, "honest");
-    let mut noise = Noise(11);
+    let mut noise = Noise::new(11);
     for round in 0..200 {
         let (theirs, ours) = Channel::pair().unwrap();
         {

@@ -306,6 +306,27 @@ fn a_page_that_a_call_names_twice_is_counted_once() {
 }
 
 #[test]
+fn a_pin_whose_memory_goes_while_it_waits_is_refused_and_takes_nothing() {
+    let world = limited(8);
+    let (mut keeper, mut other) = (Raw::attach(&world, 0), Raw::attach(&world, 0));
+    let (kept, wanted) = (keeper.register(8 * PAGE), other.register(2 * PAGE));
+    for page in 0..8 {
+        assert_eq!(pin(&mut keeper, page, 1, kept.id, page as u32), Ok(Answer::Done));
+    }
+    let place = PinRun { pages: run(0, 2), region: wanted.id, at: 0 };
+    let asked = other.ask(Call::Pin { unpin: Vec::new(), pin: vec![place] });
+    keeper.event();
+    let released = other.ask(Call::ReleaseRegion { region: wanted.id });
+    assert_eq!(other.answer(released), Ok(Answer::Done));
+    assert_eq!(keeper.call(Call::Pin { unpin: vec![run(0, 2)], pin: Vec::new() }), Ok(Answer::Done));
+    let refusal = other.answer(asked).unwrap_err();
+    assert!(refusal.message.contains("do not lie in region"), "{refusal}");
+    world.borrow().stations[0].check_pins_counted();
+    let Answer::Info(info) = other.call(Call::Info { details: false }).unwrap() else { panic!("no description") };
+    assert!(info.counters.contains(&("pinned_pages_free".into(), 2)), "{:?}", info.counters);
+}
+
+#[test]
 fn pins_that_wait_are_bounded_and_leave_another_its_part() {
     let world = limited(100);
     let (mut keeper, mut greedy) = (Raw::attach(&world, 0), Raw::attach(&world, 0));
@@ -332,7 +353,7 @@ fn whatever_processes_pin_the_budget_and_the_tables_agree() {
     const PAGES: u64 = 12;
     for seed in 0..40 {
         let world = limited(16);
-        let mut noise = Noise(seed);
+        let mut noise = Noise::new(seed);
         let process = || {
             let mut raw = Raw::attach(&world, 0);
             let memory = raw.register(PAGES * PAGE);
