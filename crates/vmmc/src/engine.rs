@@ -272,27 +272,32 @@ impl Shared {
     }
 
     /// Fetches a few bytes into staging memory; [`take_chunk`](Self::take_chunk) gets them. None if
-    /// it does not wait for such memory, and there is none now.
+    /// there is no such memory now; `must`: then into memory of its own, since what others have of it
+    /// may come back only when somebody asks for their results.
     pub(crate) fn fetch_chunk(
         &self,
         offset: u64,
         len: u64,
-        wait: bool,
+        must: bool,
         limit: &Limit<'_>,
     ) -> Result<Option<Ticket>, TransferError> {
-        let (staging, chunk) = if wait {
-            self.chunk(len, limit)?
-        } else {
-            let staging = self.staging(limit)?;
-            let Some(chunk) = self.core.staging.take(len, &self.share) else { return Ok(None) };
-            (staging, chunk)
-        };
-        let at = (u64::from(staging.id), chunk.offset);
-        self.post_fetch(offset, len, at, Hold::Chunk(chunk), limit).map(Some)
+        let staging = self.staging(limit)?;
+        if let Some(chunk) = self.core.staging.take(len, &self.share) {
+            let at = (u64::from(staging.id), chunk.offset);
+            return self.post_fetch(offset, len, at, Hold::Chunk(chunk), limit).map(Some);
+        }
+        if !must {
+            return Ok(None);
+        }
+        let own = Origin::New(len).register(&self.core, limit.deadline()).map_err(|e| self.no_staging(e))?.registered;
+        self.post_fetch(offset, len, (u64::from(own.id), 0), Hold::Memory(own), limit).map(Some)
     }
 
     /// What a finished fetch left in staging memory.
     pub(crate) fn take_chunk(&self, hold: &Hold, into: &mut [u8]) {
+        if let Hold::Memory(own) = hold {
+            own.region.read(0, into).expect("it was made for as many bytes");
+        }
         if let Hold::Chunk(chunk) = hold {
             let staging = self.core.staging.memory.get().expect("a chunk was taken from it");
             staging.region.read(chunk.offset, into).expect("chunks lie in the region");

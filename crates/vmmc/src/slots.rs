@@ -19,7 +19,7 @@ use vmmc_utlb::Pages;
 pub(crate) enum Hold {
     Nothing,
     /// Registered memory.
-    Memory(#[allow(dead_code, reason = "held only to stay alive")] Arc<Registered>),
+    Memory(Arc<Registered>),
     /// A piece of staging memory.
     Chunk(Chunk),
     /// Pinned pages of the caller's own memory.
