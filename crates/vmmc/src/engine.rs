@@ -272,8 +272,8 @@ impl Shared {
     }
 
     /// Fetches a few bytes into staging memory; [`take_chunk`](Self::take_chunk) gets them. None if
-    /// there is no such memory now; `must`: then into memory of its own, since what others have of it
-    /// may come back only when somebody asks for their results.
+    /// there is no such memory now; `must`: then into memory of its own, since what others have of
+    /// it may come back only when somebody asks for their results.
     pub(crate) fn fetch_chunk(
         &self,
         offset: u64,
