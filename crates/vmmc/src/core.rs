@@ -339,9 +339,11 @@ impl Core {
     /// Gives back what a finished command used.
     pub(crate) fn release(&self, hold: Hold) {
         match hold {
-            Hold::Chunk(chunk) | Hold::Append(Appending { chunk: Some(chunk), .. }) => self.staging.give_back(chunk),
+            Hold::Chunk(chunk) | Hold::Fetched(chunk, _) | Hold::Append(Appending { chunk: Some(chunk), .. }) => {
+                self.staging.give_back(chunk)
+            }
             Hold::Pages(pages) => self.pins.release(pages),
-            Hold::Nothing | Hold::Memory(_) | Hold::Append(_) => {}
+            Hold::Nothing | Hold::Memory(_) | Hold::Moved(_) | Hold::Append(_) => {}
         }
         if self.waiting.is_starving() {
             self.kick();

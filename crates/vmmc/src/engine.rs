@@ -238,7 +238,8 @@ impl Shared {
             if let Some((staging, chunk)) = self.next_chunk(into.len() - asked, under_way.is_empty(), limit)? {
                 let len = (into.len() - asked).min(chunk.len() as usize);
                 let at = (u64::from(staging.id), chunk.offset);
-                let ticket = self.post_fetch(offset + asked as u64, len as u64, at, Hold::Chunk(chunk), limit)?;
+                let hold = Hold::Fetched(chunk, len);
+                let ticket = self.post_fetch(offset + asked as u64, len as u64, at, hold, limit)?;
                 under_way.push_back((ticket, len));
                 asked += len;
                 continue;
@@ -272,36 +273,37 @@ impl Shared {
     }
 
     /// Fetches a few bytes into staging memory; [`take_chunk`](Self::take_chunk) gets them. None if
-    /// there is no such memory now; `must`: then into memory of its own, since what others have of
-    /// it may come back only when somebody asks for their results.
+    /// it does not wait for such memory, and there is none now.
     pub(crate) fn fetch_chunk(
         &self,
         offset: u64,
         len: u64,
-        must: bool,
+        wait: bool,
         limit: &Limit<'_>,
     ) -> Result<Option<Ticket>, TransferError> {
-        let staging = self.staging(limit)?;
-        if let Some(chunk) = self.core.staging.take(len, &self.share) {
-            let at = (u64::from(staging.id), chunk.offset);
-            return self.post_fetch(offset, len, at, Hold::Chunk(chunk), limit).map(Some);
-        }
-        if !must {
-            return Ok(None);
-        }
-        let own = Origin::New(len).register(&self.core, limit.deadline()).map_err(|e| self.no_staging(e))?.registered;
-        self.post_fetch(offset, len, (u64::from(own.id), 0), Hold::Memory(own), limit).map(Some)
+        let (staging, chunk) = if wait {
+            self.chunk(len, limit)?
+        } else {
+            let staging = self.staging(limit)?;
+            let Some(chunk) = self.core.staging.take(len, &self.share) else { return Ok(None) };
+            (staging, chunk)
+        };
+        let at = (u64::from(staging.id), chunk.offset);
+        self.post_fetch(offset, len, at, Hold::Fetched(chunk, len as usize), limit).map(Some)
     }
 
     /// What a finished fetch left in staging memory.
     pub(crate) fn take_chunk(&self, hold: &Hold, into: &mut [u8]) {
-        if let Hold::Memory(own) = hold {
-            own.region.read(0, into).expect("it was made for as many bytes");
+        match hold {
+            Hold::Fetched(chunk, _) => self.read_chunk(chunk, into),
+            Hold::Moved(bytes) => into.copy_from_slice(bytes),
+            _ => {}
         }
-        if let Hold::Chunk(chunk) = hold {
-            let staging = self.core.staging.memory.get().expect("a chunk was taken from it");
-            staging.region.read(chunk.offset, into).expect("chunks lie in the region");
-        }
+    }
+
+    fn read_chunk(&self, chunk: &Chunk, into: &mut [u8]) {
+        let staging = self.core.staging.memory.get().expect("a chunk was taken from it");
+        staging.region.read(chunk.offset, into).expect("chunks lie in the region");
     }
 
     /// Fetches into registered memory.
@@ -456,9 +458,24 @@ impl Shared {
     /// A chunk of staging memory; waits for one.
     pub(crate) fn chunk(&self, len: u64, limit: &Limit<'_>) -> Result<(Arc<Registered>, Chunk), TransferError> {
         let memory = self.staging(limit)?;
-        let take = || self.core.staging.take(len, &self.share);
+        let take = || self.core.staging.take(len, &self.share).or_else(|| self.make_room(len));
         let chunk = self.core.wait_resource(limit, take).map_err(|end| self.end(end, limit.waited()))?;
         Ok((memory, chunk))
+    }
+
+    /// A chunk with data that a finished fetch has not read yet: the thread whose fetch it is may
+    /// be the one that waits. The data moves to other memory, as much as fetches were posted for
+    /// at most.
+    fn make_room(&self, len: u64) -> Option<Chunk> {
+        let staging = &self.core.staging;
+        let copy = |chunk: &Chunk, len: usize| {
+            let mut bytes = vec![0; len];
+            self.read_chunk(chunk, &mut bytes);
+            bytes
+        };
+        let chunk = self.core.slots.move_out(|chunk| staging.would_help(chunk, len, &self.share), copy)?;
+        staging.give_back(chunk);
+        staging.take(len, &self.share)
     }
 
     /// The staging memory, made at first use.

@@ -3,13 +3,14 @@
 //!
 //! Invariant: a cookie names one use of a slot; at most [`TRANSFERS_MAX`] are in use, so they do
 //! not make the completion ring overflow; what a command reads or writes is held by its slot until
-//! the completion, whether or not anybody still waits.
+//! the completion, whether or not anybody still waits. Staging memory of a command that has ended
+//! is there for others, whether or not anybody has looked at the answer.
 
 use crate::limits::TRANSFERS_MAX;
 use crate::redirects::COOKIE_POSTING;
 use crate::regions::Registered;
 use crate::staging::Chunk;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use vmmc_host::abi::{COOKIE_REDIRECT, COOKIE_SEND_FAILED, Completion};
 use vmmc_nic::OpError;
@@ -19,9 +20,13 @@ use vmmc_utlb::Pages;
 pub(crate) enum Hold {
     Nothing,
     /// Registered memory.
-    Memory(Arc<Registered>),
-    /// A piece of staging memory.
+    Memory(#[allow(dead_code, reason = "held only to stay alive")] Arc<Registered>),
+    /// A piece of staging memory that is read; given back when the completion comes.
     Chunk(Chunk),
+    /// A piece of staging memory that so many bytes are written to.
+    Fetched(Chunk, usize),
+    /// What was written to one that somebody else needed.
+    Moved(Vec<u8>),
     /// Pinned pages of the caller's own memory.
     Pages(Pages),
     /// Of an append.
@@ -41,6 +46,16 @@ pub(crate) struct Appending {
 }
 
 impl Hold {
+    /// The staging memory that nobody needs any more, now that the command has ended.
+    fn take_unneeded(&mut self, failed: bool) -> Hold {
+        match self {
+            Hold::Append(append) => append.chunk.take().map_or(Hold::Nothing, Hold::Chunk),
+            Hold::Chunk(_) => std::mem::replace(self, Hold::Nothing),
+            Hold::Fetched(..) if failed => std::mem::replace(self, Hold::Nothing),
+            _ => Hold::Nothing,
+        }
+    }
+
     /// The caller hears how the command ended, or wants to hear no more.
     fn note(&self, result: &Result<u64, OpError>) {
         if let (Hold::Append(append), Err(OpError::RingFull { .. })) = (self, result) {
@@ -54,6 +69,8 @@ impl Hold {
 /// The slots of a session.
 pub(crate) struct Slots {
     slots: Box<[Slot]>,
+    /// Slots that are done and hold [`Hold::Fetched`].
+    unread: AtomicUsize,
     free: Mutex<Vec<u32>>,
 }
 
@@ -96,6 +113,7 @@ impl Slots {
         };
         Slots {
             slots: (0..TRANSFERS_MAX).map(slot).collect(),
+            unread: AtomicUsize::new(0),
             free: Mutex::new((0..TRANSFERS_MAX as u32).rev().collect()),
         }
     }
@@ -169,8 +187,12 @@ impl Slots {
         match used.phase {
             Phase::Pending => {
                 used.phase = Phase::Done(result);
+                let hold = used.hold.take_unneeded(result.is_err());
+                if let Hold::Fetched(..) = used.hold {
+                    self.unread.fetch_add(1, Ordering::Relaxed);
+                }
                 slot.done.store(true, Ordering::Release);
-                nothing
+                Finished { failed: None, hold }
             }
             Phase::Unattended(import) => {
                 let hold = self.free(completion.cookie, &mut used);
@@ -182,11 +204,36 @@ impl Slots {
         }
     }
 
+    /// Takes a chunk that is `wanted` from a finished fetch whose data nobody has read yet, which
+    /// is left what `copy` gives for so many bytes of it.
+    pub(crate) fn move_out(
+        &self,
+        wanted: impl Fn(&Chunk) -> bool,
+        copy: impl Fn(&Chunk, usize) -> Vec<u8>,
+    ) -> Option<Chunk> {
+        if self.unread.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        self.slots.iter().filter(|slot| slot.done.load(Ordering::Acquire)).find_map(|slot| {
+            let mut used = slot.lock();
+            let moved = match (&used.phase, &used.hold) {
+                (Phase::Done(_), Hold::Fetched(chunk, len)) if wanted(chunk) => Hold::Moved(copy(chunk, *len)),
+                _ => return None,
+            };
+            let Hold::Fetched(chunk, _) = std::mem::replace(&mut used.hold, moved) else { unreachable!("just seen") };
+            self.unread.fetch_sub(1, Ordering::Relaxed);
+            Some(chunk)
+        })
+    }
+
     fn at(&self, cookie: u64) -> &Slot {
         &self.slots[cookie as u32 as usize]
     }
 
     fn free(&self, cookie: u64, used: &mut Use) -> Hold {
+        if let (Phase::Done(_), Hold::Fetched(..)) = (&used.phase, &used.hold) {
+            self.unread.fetch_sub(1, Ordering::Relaxed);
+        }
         used.phase = Phase::Free;
         self.at(cookie).done.store(false, Ordering::Relaxed);
         self.free.lock().expect("no panic while the lock is held").push(cookie as u32);
@@ -203,6 +250,7 @@ impl Slot {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::staging::Staging;
 
     fn completion(cookie: u64) -> Completion {
         Completion { cookie, ..Completion::default() }
@@ -235,6 +283,34 @@ mod tests {
         let failed = slots.complete(&completion(all[1]), Err(OpError::Revoked)).failed;
         assert_eq!(failed, Some((77, OpError::Revoked)));
         assert!(slots.reserve().is_some() && slots.reserve().is_some() && slots.reserve().is_none());
+    }
+
+    #[test]
+    fn a_finished_command_holds_no_staging_memory_that_others_need() {
+        let (slots, staging) = (Slots::new(), Staging::new());
+        let chunk = || staging.take(100, &Default::default()).unwrap();
+        let copy = |_: &Chunk, len: usize| vec![7; len];
+        let [sent, fetched, refused] = [(); 3].map(|()| slots.reserve().unwrap());
+        slots.hold(sent, Hold::Chunk(chunk()));
+        slots.hold(fetched, Hold::Fetched(chunk(), 100));
+        slots.hold(refused, Hold::Fetched(chunk(), 100));
+        assert!(slots.move_out(|_| true, copy).is_none(), "the engine may still write to them");
+        let hold = |cookie, result| slots.complete(&completion(cookie), result).hold;
+        assert!(matches!(hold(sent, Ok(100)), Hold::Chunk(_)));
+        assert!(matches!(hold(fetched, Ok(100)), Hold::Nothing));
+        assert!(matches!(hold(refused, Err(OpError::Revoked)), Hold::Fetched(..)));
+        assert!(slots.move_out(|_| false, copy).is_none());
+        assert!(slots.move_out(|_| true, copy).is_some());
+        assert!(slots.move_out(|_| true, copy).is_none());
+        assert!(matches!(slots.take(fetched), Some((Ok(100), Hold::Moved(bytes))) if bytes == [7; 100]));
+        assert!(matches!(slots.take(sent), Some((Ok(100), Hold::Nothing))));
+        assert!(matches!(slots.take(refused), Some((Err(OpError::Revoked), Hold::Nothing))));
+        // One that is read in time stays where it is.
+        let fetched = slots.reserve().unwrap();
+        slots.hold(fetched, Hold::Fetched(chunk(), 100));
+        slots.complete(&completion(fetched), Ok(100));
+        assert!(matches!(slots.take(fetched), Some((Ok(100), Hold::Fetched(..)))));
+        assert_eq!(slots.unread.load(Ordering::Relaxed), 0);
     }
 
     #[test]

@@ -44,16 +44,20 @@ impl Staging {
     /// A chunk of at least `len` bytes, or of the largest size; none now if all are in use or the
     /// import has its share.
     pub(crate) fn take(&self, len: u64, share: &Arc<Share>) -> Option<Chunk> {
-        let wanted = len.min(STAGING_CHUNK_MAX);
-        let class = STAGING.iter().position(|(bytes, _)| *bytes >= wanted).expect("the largest size is as large");
-        let held = &share.0[class];
-        if held.load(Ordering::Relaxed) >= STAGING[class].1 / STAGING_SHARE {
+        let class = class_of(len);
+        if share.is_full(class) {
             return None;
         }
         let index = self.lock()[class].pop()?;
-        held.fetch_add(1, Ordering::Relaxed);
+        share.0[class].fetch_add(1, Ordering::Relaxed);
         let before: u64 = STAGING[..class].iter().map(|(bytes, count)| bytes * u64::from(*count)).sum();
         Some(Chunk { class, index, offset: before + u64::from(index) * STAGING[class].0, share: share.clone() })
+    }
+
+    /// Whether giving this chunk back makes room for `len` bytes of that share.
+    pub(crate) fn would_help(&self, chunk: &Chunk, len: u64, share: &Arc<Share>) -> bool {
+        let class = class_of(len);
+        chunk.class == class && (Arc::ptr_eq(&chunk.share, share) || !share.is_full(class))
     }
 
     pub(crate) fn give_back(&self, chunk: Chunk) {
@@ -64,6 +68,18 @@ impl Staging {
     fn lock(&self) -> std::sync::MutexGuard<'_, [Vec<u32>; STAGING.len()]> {
         self.free.lock().expect("no panic while the lock is held")
     }
+}
+
+impl Share {
+    fn is_full(&self, class: usize) -> bool {
+        self.0[class].load(Ordering::Relaxed) >= STAGING[class].1 / STAGING_SHARE
+    }
+}
+
+/// Which chunks are for `len` bytes, or the first of them.
+fn class_of(len: u64) -> usize {
+    let wanted = len.min(STAGING_CHUNK_MAX);
+    STAGING.iter().position(|(bytes, _)| *bytes >= wanted).expect("the largest size is as large")
 }
 
 impl Chunk {
@@ -99,6 +115,12 @@ mod tests {
         let taken: Vec<Chunk> = std::iter::from_fn(|| staging.take(100, &greedy)).collect();
         assert_eq!(taken.len() as u32, STAGING[0].1 / STAGING_SHARE);
         assert!(staging.take(100, &Arc::default()).is_some());
+        let chunk = &taken[0];
+        assert!(staging.would_help(chunk, 100, &greedy) && staging.would_help(chunk, 100, &Arc::default()));
+        assert!(!staging.would_help(chunk, 5000, &greedy), "a chunk of another size");
+        let other = staging.take(100, &Arc::default()).unwrap();
+        assert!(!staging.would_help(&other, 100, &greedy), "the share stays full");
+        staging.give_back(other);
         taken.into_iter().for_each(|c| staging.give_back(c));
         assert!(staging.take(100, &greedy).is_some());
     }

@@ -50,6 +50,7 @@ macro_rules! suite {
                 product: every_source_is_checked_before_a_byte_moves,
                 product: every_target_is_filled_by_every_way,
                 product: long_transfers_of_every_kind_arrive_whole,
+                product: transfers_that_nobody_looks_at_do_not_stop_others,
                 order: sends_appear_in_order,
                 order: short_sends_come_after_the_long_ones_before_them,
                 order: the_last_byte_of_a_send_appears_last,

@@ -304,6 +304,36 @@ pub(crate) fn every_target_is_filled_by_every_way(nodes: &dyn Nodes) {
     }
 }
 
+/// One thread posts more than its import may have of staging memory, and looks at none of it.
+pub(crate) fn transfers_that_nobody_looks_at_do_not_stop_others(nodes: &dyn Nodes) {
+    const PART: usize = 200_000;
+    let memory = &pattern(12 * PART, 9)[..];
+    for place in Place::ALL {
+        let j = join_with(nodes, place, memory.len() as u64, |e| e);
+        let sent = |index: usize| &memory[index * PART..][..PART];
+        let post = |index: usize| j.import.post_send((index * PART) as u64, sent(index), SendOptions::default());
+        let mut sends: Vec<_> = (0..11).map(|index| post(index).unwrap()).collect();
+        j.import.flush().unwrap();
+        let fetches: Vec<_> = (0..8)
+            .map(|index| j.import.post_fetch((index * PART) as u64, vec![0; PART]).unwrap())
+            .chain([j.import.post_fetch(0, vec![0; 8 * PART]).unwrap()])
+            .collect();
+        j.import.send((11 * PART) as u64, sent(11)).unwrap();
+        j.import.flush().unwrap();
+        let mut last = vec![0; 2 * PART];
+        j.import.fetch((10 * PART) as u64, &mut last).unwrap();
+        assert!(last == memory[10 * PART..], "{place:?}: fetched while others are under way");
+        // The last one first.
+        for (index, mut fetch) in fetches.into_iter().enumerate().rev() {
+            let expected = if index == 8 { &memory[..8 * PART] } else { sent(index) };
+            assert_eq!(fetch.wait(), Ok(expected.len() as u64), "{place:?}: fetch {index}");
+            assert!(fetch.into_inner() == expected, "{place:?}: fetch {index}");
+        }
+        sends.iter_mut().rev().for_each(|send| assert_eq!(send.wait(), Ok(PART as u64), "{place:?}"));
+        assert!(content(&j.export) == memory, "{place:?}");
+    }
+}
+
 /// More than one command may name, and more than staging memory holds.
 pub(crate) fn long_transfers_of_every_kind_arrive_whole(nodes: &dyn Nodes) {
     const LONG: usize = 1026 * PAGE;
