@@ -497,5 +497,6 @@ impl<'a> Wait<'a> {
     }
 }
 
-#[cfg(test)]
+// Thousands of scripted waits; Miri takes minutes, and there is no unsafe code here.
+#[cfg(all(test, not(miri)))]
 mod tests;
