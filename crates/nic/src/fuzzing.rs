@@ -184,7 +184,9 @@ impl Wild<'_> {
             }
             Chunk::Append { .. } => {
                 let (ack_now, notify, grant) = (self.one_in(2), self.one_in(2), self.number());
-                let (refusals, word) = (self.number() as u32, self.number());
+                // As many as there were, most often.
+                let refusals = if self.one_in(4) { self.number() as u32 } else { self.below(3) as u32 };
+                let word = self.number();
                 Chunk::Append { head: AppendHead { ack_now, notify, grant, refusals, word }, data }
             }
             Chunk::Nop { .. } => Chunk::Nop { ack_now: self.one_in(2) },

@@ -3,6 +3,11 @@
 //! Invariant: it sends frames of every kind that the decoder of the engine knows.
 
 use super::*;
+use std::ops::Range;
+use vmmc_nic::limits::RING_BYTES_MIN;
+use vmmc_nic::{
+    Command, ImportId, ProcessId, RECORD_HEAD_BYTES, RING_HEAD_BYTES, RING_READ_AT, RING_WRITTEN_AT, RecordHead, Source,
+};
 
 /// The hostile peer's engine has no memory.
 pub(crate) struct NoMemory;
@@ -35,7 +40,7 @@ pub(crate) struct Liar {
 
 pub(crate) const LIAR_PORT: u16 = 4_790;
 /// What others export to anyone, and what the liar does.
-pub(crate) const OPEN: [&str; 2] = ["open", "redirectable"];
+pub(crate) const OPEN: [&str; 3] = ["open", "redirectable", "ring"];
 pub(crate) const TRAP: &str = "trap";
 
 impl Liar {
@@ -63,6 +68,7 @@ impl Liar {
         (self.said, self.known) = (None, Vec::new());
         let (now, process) = (self.now(), self.engine.attach(HOSTILE).unwrap());
         let all = vmmc_nic::Rights::ALL;
+        let offered = if name == OPEN[2] { vmmc_nic::Rights::WRITE } else { all };
         let trap = vmmc_nic::ExportSpec {
             name: Some(TRAP.into()),
             region: RegionId(0),
@@ -79,7 +85,7 @@ impl Liar {
             node: Some(NodeSpec::Addr(address(NEAR).into())),
             what: vmmc_nic::ImportTarget::Name(name.into()),
             owner: vmmc_nic::Owner::Any,
-            rights: all,
+            rights: offered,
             wait: false,
             deadline: now + Duration::from_secs(2),
         };
@@ -89,10 +95,25 @@ impl Liar {
             while let Some(event) = self.engine.poll_event() {
                 if let Event::ImportDone { result, .. } = event {
                     self.own = self.known.clone();
-                    return result.is_ok();
+                    let Ok(grant) = result else { return false };
+                    if grant.ring {
+                        self.append(process, grant.import);
+                    }
+                    return true;
                 }
             }
             nap();
+        }
+    }
+
+    /// Records as they should be; their sender does not care whether they find room.
+    fn append(&mut self, process: ProcessId, import: ImportId) {
+        let now = self.now();
+        for _ in 0..self.noise.below(40) {
+            let (data, word) = ([0xdd; 150], self.noise.next());
+            let source = Source::Inline(&data[..self.noise.below(data.len())]);
+            let append = Command::Append { import, source, word, notify: true, refusals: 0, completion: None };
+            self.engine.post(now, process, append, &mut NoMemory).unwrap();
         }
     }
 
@@ -150,7 +171,7 @@ impl Liar {
                 }
                 let mut noise = Noise::new(self.noise.next());
                 let mut random = || noise.next();
-                let names = [OPEN[0], OPEN[1], NAME, TRAP];
+                let names = [OPEN[0], OPEN[1], OPEN[2], NAME, TRAP];
                 let known = if step % 2 == 0 { &self.own } else { &self.known };
                 let mut wild = fuzzing::Wild { random: &mut random, known, names: &names };
                 frames.extend(fuzzing::wild_frame(kind, &mut wild).unwrap());
@@ -187,19 +208,49 @@ impl Liar {
     }
 }
 
-/// Where in a region exports to anyone lie, and what fetches go to; all else stays 0.
-pub(crate) const WITHIN: std::ops::Range<u64> = 4_096..8_192;
+/// Where the ring lies in its region.
+const RING: Range<u64> = 4_096..4_096 + RING_HEAD_BYTES + RING_BYTES_MIN;
 
-pub(crate) fn guards_are_untouched(memory: &Registered, whose: &str) {
+/// Reads what a ring holds: whole records of the liar, who cannot say that it is somebody else. Gives
+/// how many.
+fn records(memory: &Registered) -> u64 {
+    let word = |at: u64| memory.region.word(RING.start + at).unwrap();
+    let (mut read, written) =
+        (word(RING_READ_AT).load(Ordering::Acquire), word(RING_WRITTEN_AT).load(Ordering::Acquire));
+    assert!(written - read <= RING_BYTES_MIN, "{written} bytes written, {read} read");
+    let mut count = 0;
+    while read < written {
+        // Every byte by itself, as the ring goes on at its beginning.
+        let byte = |at: u64| {
+            let mut one = [0];
+            memory.region.read(RING.start + RING_HEAD_BYTES + (read + at) % RING_BYTES_MIN, &mut one).unwrap();
+            one[0]
+        };
+        let head: [u8; RECORD_HEAD_BYTES as usize] = std::array::from_fn(|at| byte(at as u64));
+        let head = RecordHead::from_bytes(&head).expect("a record is there");
+        assert!(!head.from.is_local(), "{head:?} says that it is from this node");
+        read += head.record_bytes();
+        count += 1;
+    }
+    assert_eq!(read, written, "the last record is whole");
+    word(RING_READ_AT).store(read, Ordering::Release);
+    count
+}
+
+/// Where in a region exports to anyone lie, and what fetches go to; all else stays 0.
+pub(crate) const WITHIN: Range<u64> = 4_096..8_192;
+
+pub(crate) fn guards_are_untouched(memory: &Registered, within: &Range<u64>, whose: &str) {
     let mut bytes = vec![0; memory.region.len_bytes() as usize];
     memory.region.read(0, &mut bytes).unwrap();
-    let outside = |at: usize| !WITHIN.contains(&(at as u64));
+    let outside = |at: usize| !within.contains(&(at as u64));
     let found = bytes.iter().enumerate().find(|(at, byte)| **byte != 0 && outside(*at));
     assert_eq!(found, None, "{whose} was written outside of what a peer may write");
 }
 
-/// Asks the hostile peer for whatever can be asked, and looks at what comes of it.
-pub(crate) fn be_a_victim(victim: &mut Raw, memory: &Registered, over: &AtomicBool) {
+/// Asks the hostile peer for whatever can be asked, and looks at what comes of it; does this too each
+/// time.
+pub(crate) fn be_a_victim(victim: &mut Raw, memory: &Registered, over: &AtomicBool, mut each_time: impl FnMut()) {
     let (mut asked, mut granted, mut answered) = (0u64, 0u64, 0u64);
     let node = SocketAddrV4::new(*address(HUB).ip(), LIAR_PORT).to_string();
     let mut open = BTreeMap::new();
@@ -241,7 +292,8 @@ pub(crate) fn be_a_victim(victim: &mut Raw, memory: &Registered, over: &AtomicBo
             }
             nap();
         }
-        guards_are_untouched(memory, "the process that fetched");
+        guards_are_untouched(memory, &WITHIN, "the process that fetched");
+        each_time();
         let _ = victim.call(Call::Unimport { import: grant.import });
         let _ = victim.call(Call::Ping { node: node.clone(), timeout_ms: 10 });
     }
@@ -268,24 +320,26 @@ fn wild_chunks_of_every_kind_in_plain_sessions_harm_no_honest_pair() {
         let victim = scope.spawn(move || {
             become_user(VICTIM);
             let [mut owner, mut other, mut victim] = channels.map(|channel| Raw::over(channel, Rc::new(nap)));
+            let within = [WITHIN, WITHIN, RING];
             let memories: Vec<Registered> = OPEN
                 .iter()
-                .zip([&mut owner, &mut other])
-                .map(|(name, owner)| {
-                    let memory = owner.register(12_288);
+                .zip(&within)
+                .map(|(name, within)| {
+                    let (owner, ring) = (if *name == OPEN[0] { &mut owner } else { &mut other }, *name == OPEN[2]);
+                    let memory = owner.register(within.end.next_multiple_of(4_096) + 4_096);
                     let Call::Export { name: called, region, rights, .. } = Raw::export_call(&memory, name) else {
                         unreachable!()
                     };
                     let call = Call::Export {
                         name: called,
                         region,
-                        offset: WITHIN.start,
-                        len: WITHIN.end - WITHIN.start,
-                        rights,
+                        offset: within.start,
+                        len: within.end - within.start,
+                        rights: if ring { rights::WRITE } else { rights },
                         access: Access::Anyone,
                         notify: true,
                         redirectable: *name == OPEN[1],
-                        ring: false,
+                        ring,
                         mappable: false,
                     };
                     assert!(matches!(owner.call(call), Ok(Answer::Exported { .. })));
@@ -294,9 +348,12 @@ fn wild_chunks_of_every_kind_in_plain_sessions_harm_no_honest_pair() {
                 .collect();
             let target = victim.register(12_288);
             ready.send(()).unwrap();
-            be_a_victim(&mut victim, &target, over);
-            for (memory, name) in memories.iter().zip(OPEN) {
-                guards_are_untouched(memory, name);
+            let mut appended = 0;
+            be_a_victim(&mut victim, &target, over, || appended += records(&memories[2]));
+            println!("{appended} records from the liar");
+            assert!(appended > 0, "the liar never appended");
+            for (memory, (within, name)) in memories.iter().zip(within.iter().zip(OPEN)) {
+                guards_are_untouched(memory, within, name);
             }
         });
         let failed = go.recv().is_err();
@@ -307,7 +364,7 @@ fn wild_chunks_of_every_kind_in_plain_sessions_harm_no_honest_pair() {
             let (mut sessions, mut tries) = (0, 0);
             while !failed && Instant::now() < end {
                 tries += 1;
-                if liar.begin(OPEN[tries % 2]) {
+                if liar.begin(OPEN[tries % OPEN.len()]) {
                     // Some of it as it should be, so that the victim's requests come in.
                     let until = Instant::now() + Duration::from_millis(liar.noise.next() % 5);
                     while Instant::now() < until {
