@@ -86,6 +86,10 @@ unsafe fn tell(report: &RedirectionReport, parts: *mut vmmc_part, capacity: usiz
     Ok(all.len())
 }
 
+fn made(redirection: Redirection) -> Result<*mut vmmc_redirection, Failure> {
+    put(handle::Object::Redirection(Object(RwLock::new(Some(redirection)))))
+}
+
 /// Posts another destination for data that comes to a range of this export, which must be
 /// redirectable (VMMC_EXPORT_REDIRECTABLE). What has come already is copied now; the rest goes
 /// straight to the buffer. Until it is complete or cancelled the buffer's range belongs to the
@@ -101,8 +105,7 @@ pub unsafe extern "C" fn vmmc_export_redirect(
 ) -> vmmc_status {
     let post = || {
         let object = get(export_)?;
-        let redirection = object.open()?.redirect(range(offset, len)?, &*get(buffer)?, buffer_offset)?;
-        put(handle::Object::Redirection(Object(RwLock::new(Some(redirection)))))
+        made(object.open()?.redirect(range(offset, len)?, &*get(buffer)?, buffer_offset)?)
     };
     // SAFETY: pointers are as the header asks.
     unsafe { give(redirection, "redirection", post) }
@@ -122,8 +125,7 @@ pub unsafe extern "C" fn vmmc_export_post_redirect(
 ) -> vmmc_status {
     let post = || {
         let object = get(export_)?;
-        let redirection = object.open()?.post_redirect(range(offset, len)?, &*get(buffer)?, buffer_offset)?;
-        put(handle::Object::Redirection(Object(RwLock::new(Some(redirection)))))
+        made(object.open()?.post_redirect(range(offset, len)?, &*get(buffer)?, buffer_offset)?)
     };
     // SAFETY: pointers are as the header asks.
     unsafe { give(redirection, "redirection", post) }

@@ -14,6 +14,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyInt, PyString};
 use std::ffi::c_int;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{RwLock, RwLockReadGuard};
 use vmmc::{Access, ErrorKind, ExportBuilder, Region, Revocation, Rights, Session};
@@ -47,6 +48,11 @@ pub(crate) struct ExportOptions<'a, 'py> {
 pub(crate) fn rights(bits: u8) -> PyResult<Rights> {
     Rights::from_bits(bits)
         .ok_or_else(|| invalid(format!("the rights {bits:#x} have bits that mean nothing; use vmmc.Rights")))
+}
+
+fn range(offset: u64, len: u64) -> PyResult<Range<u64>> {
+    let end = offset.checked_add(len).ok_or_else(|| invalid("offset and length exceed 64 bits"))?;
+    Ok(offset..end)
 }
 
 pub(crate) fn access(value: &Bound<'_, PyAny>) -> PyResult<Access> {
@@ -303,9 +309,8 @@ impl Export {
         to: &Bound<'_, Buffer>,
         #[pyo3(from_py_with = natural)] to_offset: u64,
     ) -> PyResult<Redirection> {
-        let end = offset.checked_add(len).ok_or_else(|| invalid("offset and length exceed 64 bits"))?;
-        let buffer = &to.get().inner;
-        let post = |export: &vmmc::Export| wait(py, None, || export.redirect(offset..end, buffer, to_offset));
+        let (range, buffer) = (range(offset, len)?, &to.get().inner);
+        let post = |export: &vmmc::Export| wait(py, None, || export.redirect(range, buffer, to_offset));
         Ok(Redirection::new(self.with(post)?, to.clone().unbind()))
     }
 
@@ -319,9 +324,8 @@ impl Export {
         to: &Bound<'_, Buffer>,
         #[pyo3(from_py_with = natural)] to_offset: u64,
     ) -> PyResult<Redirection> {
-        let end = offset.checked_add(len).ok_or_else(|| invalid("offset and length exceed 64 bits"))?;
-        let buffer = &to.get().inner;
-        let post = |export: &vmmc::Export| wait(py, None, || export.post_redirect(offset..end, buffer, to_offset));
+        let (range, buffer) = (range(offset, len)?, &to.get().inner);
+        let post = |export: &vmmc::Export| wait(py, None, || export.post_redirect(range, buffer, to_offset));
         Ok(Redirection::new(self.with(post)?, to.clone().unbind()))
     }
 
@@ -332,8 +336,8 @@ impl Export {
         #[pyo3(from_py_with = natural)] offset: u64,
         #[pyo3(from_py_with = natural)] len: u64,
     ) -> PyResult<()> {
-        let end = offset.checked_add(len).ok_or_else(|| invalid("offset and length exceed 64 bits"))?;
-        self.with(|export| wait(py, None, || export.consume(offset..end)))
+        let range = range(offset, len)?;
+        self.with(|export| wait(py, None, || export.consume(range)))
     }
 
     /// Ends the export; says how importers were kept out: "gate" or "moved".

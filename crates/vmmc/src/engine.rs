@@ -170,13 +170,16 @@ impl Shared {
         let kept = self.core.staging.long.lock().expect("no panic while the lock is held").take();
         let memory = match kept.filter(|memory| memory.region.len_bytes() >= len) {
             Some(memory) => memory,
-            None => {
-                let piece = Origin::New(len).register(&self.core, limit.deadline()).map_err(|e| self.no_staging(e))?;
-                piece.registered
-            }
+            None => self.new_memory(len, limit)?,
         };
         memory.region.write(0, data).expect("it was made or chosen large enough");
         Ok(memory)
+    }
+
+    /// Registered memory of so many bytes.
+    pub(crate) fn new_memory(&self, len: u64, limit: &Limit<'_>) -> Result<Arc<Registered>, TransferError> {
+        let piece = Origin::New(len).register(&self.core, limit.deadline()).map_err(|e| self.no_staging(e))?;
+        Ok(piece.registered)
     }
 
     /// Sends from registered memory; the answer says that the memory is free.

@@ -9,12 +9,9 @@ use crate::error::TransferError;
 use crate::import::{Import, SendOptions, Shared};
 use crate::limits::STAGING_CHUNK_MAX;
 use crate::mapped::Mapped;
-use crate::memory::Origin;
-use crate::regions::Registered;
 use crate::slots::Hold;
 use crate::source::last_word;
 use crate::transfer::{Moving, Transfer};
-use std::sync::Arc;
 use vmmc_host::Region;
 use vmmc_host::abi::{Op, RANGE_BYTES, RawCommand, flags, inline_bytes_max};
 use vmmc_nic::OpError;
@@ -163,14 +160,9 @@ impl Shared {
             fill(&staging.region, chunk.offset, &table, pieces);
             return Ok(Packed::Held { region: staging.id, offset: chunk.offset, hold: Hold::Chunk(chunk) });
         }
-        let memory = self.gather_memory(command.len, limit)?;
+        let memory = self.new_memory(command.len, limit)?;
         fill(&memory.region, 0, &table, pieces);
         Ok(Packed::Held { region: memory.id, offset: 0, hold: Hold::Memory(memory) })
-    }
-
-    fn gather_memory(&self, len: u64, limit: &Limit<'_>) -> Result<Arc<Registered>, TransferError> {
-        let piece = Origin::New(len).register(&self.core, limit.deadline()).map_err(|e| self.no_staging(e))?;
-        Ok(piece.registered)
     }
 }
 

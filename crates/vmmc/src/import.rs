@@ -4,15 +4,18 @@
 //! reaches mapped memory or the command ring. Source: [NT §3.1], [SHRIMP §2] deliberate update;
 //! gather, scatter and remote atomics as every peer library has them.
 
+mod builder;
+
+pub use builder::ImportBuilder;
+
 use crate::buffer::BufferRange;
 use crate::core::{Core, End, Limit, count};
-use crate::error::{CallError, ImportError, TransferError, millis};
+use crate::error::{CallError, TransferError, millis};
 use crate::explain::{Explanation, Path};
 use crate::fetching::Fetching;
 use crate::imports::Trouble;
-use crate::limits::{ANSWER_GRACE, DROP_FLUSH};
+use crate::limits::DROP_FLUSH;
 use crate::mapped::{Fault, Mapped};
-use crate::session::Session;
 use crate::source::{self, Source, last_word};
 use crate::staging::Share;
 use crate::target::{self, PostTarget, Target};
@@ -23,7 +26,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 use vmmc_host::abi::{GateState, RawNotification};
-use vmmc_host::control::{Answer, Call, Grant, Moved, NotMapped, Owner, What, timeout_ms};
+use vmmc_host::control::{Call, Grant, Moved, NotMapped};
 use vmmc_host::handshake::fence;
 use vmmc_host::{Deadline, Protection, Region, RegionError};
 use vmmc_nic::{ExportId, ImportId, OpError, Rights};
@@ -81,17 +84,6 @@ pub(crate) struct Shared {
     pub(crate) posted: AtomicBool,
 }
 
-/// Choices for an import; made by [`Session::import`].
-#[must_use = "nothing is imported before `open`"]
-pub struct ImportBuilder {
-    session: Session,
-    what: What,
-    node: Option<String>,
-    owner: Owner,
-    rights: Rights,
-    wait: Option<Duration>,
-}
-
 /// Choices for one send.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendOptions {
@@ -126,95 +118,6 @@ impl SendOptions {
     /// Asks for a counter.
     pub fn counter(offset: u64) -> SendOptions {
         SendOptions { counter: Some(offset), ..SendOptions::default() }
-    }
-}
-
-impl ImportBuilder {
-    pub(crate) fn new(session: Session, what: What) -> ImportBuilder {
-        ImportBuilder {
-            session,
-            what,
-            node: None,
-            owner: Owner::default(),
-            rights: Rights::READ | Rights::WRITE,
-            wait: None,
-        }
-    }
-
-    /// Name or `address:port` of the exporting node; default this node.
-    pub fn node(mut self, node: &str) -> Self {
-        self.node = Some(node.to_string());
-        self
-    }
-
-    /// Takes the export of this user only. By default a name means an export of this process's own
-    /// user, or else one of root: names belong to users, and nobody can take one before its user
-    /// does. An id means its export, whoever has it.
-    pub fn owner(mut self, uid: u32) -> Self {
-        self.owner = Owner::User(uid);
-        self
-    }
-
-    /// Takes an export of whoever has one of this name and lets this process import it: its own
-    /// user first, then root. [`Import::owner`] tells whose it is.
-    pub fn any_owner(mut self) -> Self {
-        self.owner = Owner::Any;
-        self
-    }
-
-    /// Rights wanted; default read and write. Without read the memory cannot be mapped, and
-    /// transfers go through the engine.
-    pub fn rights(mut self, rights: Rights) -> Self {
-        self.rights = rights;
-        self
-    }
-
-    /// Wait this long for an export that does not exist yet; without this a missing export is an
-    /// error at once.
-    pub fn wait(mut self, timeout: Duration) -> Self {
-        self.wait = Some(timeout);
-        self
-    }
-
-    /// Imports.
-    ///
-    /// # Errors
-    /// [`ImportError`]; [`ImportError::refusal`] tells the kind.
-    pub fn open(self) -> Result<Import, ImportError> {
-        let label = self.label();
-        let asked = match &self.node {
-            Some(node) => format!("{label} of node {node}"),
-            None => label.clone(),
-        };
-        let core = self.session.core().clone();
-        let timeout = self.wait.unwrap_or_else(|| core.timeout());
-        let call = Call::Import {
-            node: self.node,
-            what: self.what,
-            owner: self.owner,
-            rights: self.rights.bits(),
-            wait: self.wait.is_some(),
-            timeout_ms: timeout_ms(timeout),
-        };
-        let deadline = core.deadline(timeout.saturating_add(ANSWER_GRACE));
-        match core.call(call, &[], deadline) {
-            Ok((Answer::Imported(grant), fds)) => {
-                let import = grant.import;
-                Import::granted(core.clone(), label.clone(), grant, fds).map_err(|error| {
-                    core.tell(Call::Unimport { import });
-                    ImportError::Map { what: asked, error }
-                })
-            }
-            Ok(_) => Err(ImportError::Call { what: asked, error: core.wrong_answer("to an import") }),
-            Err(error) => Err(ImportError::Call { what: asked, error }),
-        }
-    }
-
-    fn label(&self) -> String {
-        match &self.what {
-            What::Name(name) => format!("{name:?}"),
-            What::Id(id) => ExportId::from_u64(*id).to_string(),
-        }
     }
 }
 

@@ -1,11 +1,13 @@
-"""Virtual memory-mapped communication: export memory, import it elsewhere, move data without the receiver doing anything.
+"""Virtual memory-mapped communication: export memory, import it elsewhere, move data without the
+receiver doing anything.
 
     session = vmmc.attach()
     export = session.export(4096, name="frames")
     there = session.import_("frames")            # usually in another process
     there.send(0, b"seven")
 
-Every wait takes a `timeout` in seconds (default: the session's, 5 s), releases the interpreter's lock and can be interrupted. Errors are exceptions of `vmmc.Error`.
+Every wait takes a `timeout` in seconds (default: the session's, 5 s), releases the interpreter's
+lock and can be interrupted. Errors are exceptions of `vmmc.Error`.
 """
 
 from enum import IntFlag as _IntFlag

@@ -1,4 +1,6 @@
-"""`python -m vmmc node run OPTIONS`: a node, for machines where the program `vmmc` is not installed."""
+"""`python -m vmmc node run OPTIONS`: a node, for machines where the program `vmmc` is not
+installed.
+"""
 
 import sys
 

@@ -6,7 +6,9 @@ from typing import Any
 
 
 def array(memory: Any, dtype: Any, shape: Any, offset: int) -> Any:
-    """An array over the memory of an export, import, buffer or binding, from `offset` on, without a copy. Without a shape it takes all whole items there are."""
+    """An array over the memory of an export, import, buffer or binding, from `offset` on, without a
+    copy. Without a shape it takes all whole items there are.
+    """
     import numpy
 
     kind = numpy.dtype("u1" if dtype is None else dtype)

@@ -1,4 +1,6 @@
-"""Exceptions. Each kind of error of the library has its class; where Python has a class for the same thing, it is a base too."""
+"""Exceptions. Each kind of error of the library has its class; where Python has a class for the
+same thing, it is a base too.
+"""
 
 
 class Error(Exception):

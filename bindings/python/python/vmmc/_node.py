@@ -1,4 +1,6 @@
-"""Attaching, and bringing up a node when none runs and the program `vmmc` is not installed: this package can be the node too."""
+"""Attaching, and bringing up a node when none runs and the program `vmmc` is not installed: this
+package can be the node too.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ _LOOK_S = 0.01
 
 
 def attach(node: Optional[str] = None, *, start: bool = True, timeout: Optional[float] = None) -> _vmmc.Session:
-    """Attaches to the user's node (default: $VMMC_NODE, else "default"), starting it when none runs."""
+    """Attaches to the user's node (default: $VMMC_NODE, else "default"), starting it when none
+    runs.
+    """
     try:
         return _vmmc.attach(node, start=start, timeout=timeout)
     except NoNode:

@@ -1,4 +1,6 @@
-"""The native module. Buffers are any object with the buffer protocol; timeouts are seconds, None the session's."""
+"""The native module. Buffers are any object with the buffer protocol; timeouts are seconds, None
+the session's.
+"""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -40,7 +42,9 @@ __all__ = [
 __version__: str
 
 class _HasArray(Protocol):
-    """NumPy's arrays have the buffer protocol, but their stubs say so from Python 3.12 on only; this they have everywhere."""
+    """NumPy's arrays have the buffer protocol, but their stubs say so from Python 3.12 on only;
+    this they have everywhere.
+    """
 
     @property
     def __array_interface__(self) -> Any: ...
@@ -51,7 +55,9 @@ _Target: TypeAlias = "_Bytes | Buffer | BufferRange | Pinned"
 
 @final
 class Session:
-    """A process's attachment to its node: the door to exports, imports, buffers and notifications. As a context manager it leaves the node at the end."""
+    """A process's attachment to its node: the door to exports, imports, buffers and notifications.
+    As a context manager it leaves the node at the end.
+    """
 
     @property
     def node(self) -> str:
@@ -81,11 +87,14 @@ class Session:
         copy: bool = False,
         share_edges: bool = False,
     ) -> Export:
-        """Exports new memory (a number of bytes), a vmmc.Buffer's, or the memory of a writable object, in place.
+        """Exports new memory (a number of bytes), a vmmc.Buffer's, or the memory of a writable
+        object, in place.
 
-        In place costs one copy of the object's pages now and one at the end; the object cannot be resized meanwhile. An object on whole pages of its own is mapped
-        by importers of this node. One that starts inside a page is reached through the engine; if other objects may lie on its first or last page it is refused
-        unless share_edges says that they may move along. copy exports a copy.
+        In place costs one copy of the object's pages now and one at the end; the object cannot be
+        resized meanwhile. An object on whole pages of its own is mapped by importers of this node.
+        One that starts inside a page is reached through the engine; if other objects may lie on its
+        first or last page it is refused unless share_edges says that they may move along. copy
+        exports a copy.
         """
     def ring(
         self,
@@ -95,7 +104,9 @@ class Session:
         access: Literal["same user", "anyone"] | Sequence[int] | None = None,
         notify: bool = False,
     ) -> Ring:
-        """A ring for so many bytes of records: 8 KiB to 4 MiB, a multiple of 8; 32 of them go beside the data of each. Importers ask for Rights.WRITE, and append."""
+        """A ring for so many bytes of records: 8 KiB to 4 MiB, a multiple of 8; 32 of them go
+        beside the data of each. Importers ask for Rights.WRITE, and append.
+        """
     def import_(
         self,
         what: str | int,
@@ -105,10 +116,15 @@ class Session:
         rights: int | Rights | None = None,
         wait: float | None = None,
     ) -> Import:
-        """Imports by name or id; `node` is a name or address:port of another node. Names belong to users: one of this process's own user is taken, or else one of root,
-        unless `owner` is the id of another user, or "any". `wait` waits so many seconds for an export that does not exist yet."""
+        """Imports by name or id; `node` is a name or address:port of another node. Names belong to
+        users: one of this process's own user is taken, or else one of root, unless `owner` is the
+        id of another user, or "any". `wait` waits so many seconds for an export that does not exist
+        yet.
+        """
     def buffer(self, what: int | _Bytes | Export, *, share_edges: bool = False) -> Buffer:
-        """Registers new memory (a number of bytes), a writable object's in place, or that of an export, for transfers without copies."""
+        """Registers new memory (a number of bytes), a writable object's in place, or that of an
+        export, for transfers without copies.
+        """
     def limits(self) -> dict[str, int]:
         """Bounds of the session, for programs that plan."""
     def stats(self) -> dict[str, int]:
@@ -132,26 +148,34 @@ class Session:
     def take_notification(self) -> Notification | None:
         """A notification if one is there."""
     def on_notification(self, function: Callable[[Notification], object]) -> Handler:
-        """Calls a function on a thread of its own for every notification of exports without a handler of their own."""
+        """Calls a function on a thread of its own for every notification of exports without a
+        handler of their own.
+        """
     def block_notifications(self) -> None:
         """Notifications queue up and are not delivered, until they are unblocked."""
     def unblock_notifications(self) -> None:
         """What has queued is delivered."""
     def lend(self, memory: _Bytes) -> Lent:
-        """An object's memory that stays where it is as long as the result lives: sends of it ask nobody whether it does, and make no system call."""
+        """An object's memory that stays where it is as long as the result lives: sends of it ask
+        nobody whether it does, and make no system call.
+        """
     def pinned_table(self, entries: int) -> PinnedTable:
         """A table of so many translations, a page each, that the program places itself."""
     def forget(self, memory: _Bytes) -> None:
         """Ends the pinning of an object's memory by vmmc.Pinned."""
     def fileno(self) -> int:
-        """A descriptor for event loops: readable when take_notification may have something. See vmmc.aio."""
+        """A descriptor for event loops: readable when take_notification may have something. See
+        vmmc.aio.
+        """
     def __enter__(self) -> Session: ...
     def __exit__(self, *_reasons: object) -> None: ...
 
 @final
 class Export:
-    """Memory that others may import. It has the buffer protocol: memoryview(export) and numpy.asarray(export) are the memory. It ends with its last reference, with
-    `unexport`, or with the `with` block; views stay valid."""
+    """Memory that others may import. It has the buffer protocol: memoryview(export) and
+    numpy.asarray(export) are the memory. It ends with its last reference, with `unexport`, or with
+    the `with` block; views stay valid.
+    """
 
     @property
     def id(self) -> int:
@@ -198,13 +222,19 @@ class Export:
     def unblock_notifications(self) -> None:
         """What has queued is delivered."""
     def redirect(self, offset: int, len: int, to: Buffer, to_offset: int = 0) -> Redirection:
-        """Lets data that comes to a range go to a buffer instead; the export must be made with redirectable=True."""
+        """Lets data that comes to a range go to a buffer instead; the export must be made with
+        redirectable=True.
+        """
     def post_redirect(self, offset: int, len: int, to: Buffer, to_offset: int = 0) -> Redirection:
-        """As redirect, but does not wait for the node, to post thousands of buffers ahead; what only the node can find wrong is told by wait and report."""
+        """As redirect, but does not wait for the node, to post thousands of buffers ahead; what
+        only the node can find wrong is told by wait and report.
+        """
     def consume(self, offset: int, len: int) -> None:
         """The data in this range has been used; the next arrival counts as new."""
     def unexport(self, *, moving: bool = False) -> Literal["gate", "moved"]:
-        """Ends the export; afterwards no byte arrives. "moved": the content went onto other pages, which views of this object see."""
+        """Ends the export; afterwards no byte arrives. "moved": the content went onto other pages,
+        which views of this object see.
+        """
     def array(self, dtype: Any = None, shape: int | Sequence[int] | None = None, offset: int = 0) -> Any:
         """The memory as a NumPy array, without a copy."""
     def __len__(self) -> int: ...
@@ -234,8 +264,10 @@ class Buffer:
 
 @final
 class Import:
-    """Access to another process's export. On the path "mapped" it has the buffer protocol, read-only: memoryview(there) is the exporter's memory, and stays valid
-    after the end of the export (with the bytes of then) and of this object."""
+    """Access to another process's export. On the path "mapped" it has the buffer protocol,
+    read-only: memoryview(there) is the exporter's memory, and stays valid after the end of the
+    export (with the bytes of then) and of this object.
+    """
 
     @property
     def rights(self) -> int:
@@ -245,7 +277,9 @@ class Import:
         """What this process moved through it by copies of its own; all 0 if it is not mapped."""
     @property
     def id(self) -> int:
-        """Its id in this process: the last part of what a receiver finds as sender of a notification."""
+        """Its id in this process: the last part of what a receiver finds as sender of a
+        notification.
+        """
     @property
     def export_id(self) -> int:
         """Id of the export behind it."""
@@ -267,19 +301,26 @@ class Import:
     def send(
         self, offset: int, source: _Source | Sequence[_Source], *, notify: bool = False, word: int | None = None, counter: int | None = None, timeout: float | None = None
     ) -> None:
-        """Deliberate update: sends the source to the export. notify tells the receiver, and so does word, a number that the notification carries; counter is the offset of a word that grows by one after the data.
+        """Deliberate update: sends the source to the export. notify tells the receiver, and so does
+        word, a number that the notification carries; counter is the offset of a word that grows by
+        one after the data.
 
-        A source is any object with the buffer protocol (a copy), a vmmc.Buffer or a range of one, vmmc.Pinned, Lent or a range of it, a range of a PinnedTable (no
-        copy on the way), or a list of sources, which go to consecutive places.
+        A source is any object with the buffer protocol (a copy), a vmmc.Buffer or a range of one,
+        vmmc.Pinned, Lent or a range of it, a range of a PinnedTable (no copy on the way), or a list
+        of sources, which go to consecutive places.
         """
     def post_send(
         self, offset: int, source: _Source | Sequence[_Source], *, notify: bool = False, word: int | None = None, counter: int | None = None, timeout: float | None = None
     ) -> Transfer:
-        """Posts a send: does not wait. What is copied may be reused; leave the rest alone until the transfer is done."""
+        """Posts a send: does not wait. What is copied may be reused; leave the rest alone until the
+        transfer is done.
+        """
     def gather_send(
         self, pieces: Sequence[tuple[int, _Bytes]], *, notify: bool = False, word: int | None = None, counter: int | None = None, timeout: float | None = None
     ) -> None:
-        """Sends up to 1,024 pieces, pairs of offset and bytes, each to its own place in the export, in one operation with one notification."""
+        """Sends up to 1,024 pieces, pairs of offset and bytes, each to its own place in the export,
+        in one operation with one notification.
+        """
     def post_gather_send(
         self, pieces: Sequence[tuple[int, _Bytes]], *, notify: bool = False, word: int | None = None, counter: int | None = None, timeout: float | None = None
     ) -> Transfer:
@@ -287,17 +328,25 @@ class Import:
     def append(
         self, data: _Bytes | None = None, *, word: int = 0, notify: bool = False, at_once: bool = False, timeout: float | None = None
     ) -> None:
-        """Appends a record of up to 512 bytes to a ring; while the ring has no room it tries again, unless at_once, and then raises vmmc.Full. word stands in the record."""
+        """Appends a record of up to 512 bytes to a ring; while the ring has no room it tries again,
+        unless at_once, and then raises vmmc.Full. word stands in the record.
+        """
     def post_append(
         self, data: _Bytes | None = None, *, word: int = 0, notify: bool = False, timeout: float | None = None
     ) -> Transfer:
-        """Posts an append: does not wait, and tries once. When one finds no room, those posted behind it find none either, until wait or poll has said so or the transfer has gone."""
+        """Posts an append: does not wait, and tries once. When one finds no room, those posted
+        behind it find none either, until wait or poll has said so or the transfer has gone.
+        """
     def fetch(self, offset: int, len: int, *, timeout: float | None = None) -> bytes:
         """Remote fetch."""
     def fetch_into(self, offset: int, target: _Target | Sequence[_Target], *, timeout: float | None = None) -> None:
-        """Fetches into a target: a writable object, or without a copy on the way a vmmc.Buffer, a range of one or vmmc.Pinned; or into a list of targets, consecutive bytes."""
+        """Fetches into a target: a writable object, or without a copy on the way a vmmc.Buffer, a
+        range of one or vmmc.Pinned; or into a list of targets, consecutive bytes.
+        """
     def post_fetch(self, offset: int, target: _Target | Sequence[_Target], *, timeout: float | None = None) -> Transfer:
-        """Posts a fetch into a target: does not wait. Leave the target alone until the transfer is done."""
+        """Posts a fetch into a target: does not wait. Leave the target alone until the transfer is
+        done.
+        """
     def fetch_add(self, offset: int, value: int, *, timeout: float | None = None) -> int:
         """Adds to an aligned 64-bit word; gives the old value.
 
@@ -316,9 +365,12 @@ class Import:
     def fetch_gather(self, ranges: Sequence[tuple[int, int]], *, timeout: float | None = None) -> bytes:
         """Fetches several (offset, length) ranges."""
     def flush(self, *, timeout: float | None = None) -> None:
-        """Returns when all that this process sent before is in memory there; raises the error of an earlier send that failed after it had returned."""
+        """Returns when all that this process sent before is in memory there; raises the error of an
+        earlier send that failed after it had returned.
+        """
     def bind(self, *, combining: bool = False) -> Binding:
-        """Binds it for automatic update: plain stores to views of the binding appear in the export."""
+        """Binds it for automatic update: plain stores to views of the binding appear in the export.
+        """
     def array(self, dtype: Any = None, shape: int | Sequence[int] | None = None, offset: int = 0) -> Any:
         """The mapped memory as a read-only NumPy array, without a copy."""
     def __len__(self) -> int: ...
@@ -327,13 +379,17 @@ class Import:
 
 @final
 class Binding:
-    """An import bound for automatic update. It has the buffer protocol, writable: stores appear in the export, and reach nobody after its end."""
+    """An import bound for automatic update. It has the buffer protocol, writable: stores appear in
+    the export, and reach nobody after its end.
+    """
 
     @property
     def is_open(self) -> bool:
         """Whether the export still exists."""
     def flush(self, *, timeout: float | None = None) -> None:
-        """Returns when all stores so far are in the export's memory; raises if the export has ended."""
+        """Returns when all stores so far are in the export's memory; raises if the export has
+        ended.
+        """
     def array(self, dtype: Any = None, shape: int | Sequence[int] | None = None, offset: int = 0) -> Any:
         """The export's memory as a writable NumPy array, without a copy."""
     def __len__(self) -> int: ...
@@ -351,7 +407,9 @@ class Transfer:
 
 @final
 class Lent:
-    """Memory of an object, which can be neither freed nor resized as long as this lives, or stands in a table. Made by Session.lend."""
+    """Memory of an object, which can be neither freed nor resized as long as this lives, or stands
+    in a table. Made by Session.lend.
+    """
 
     def range(self, start: int = 0, len: int | None = None) -> LentRange:
         """`len` bytes from `start` on, as a source; without len, to the end."""
@@ -360,20 +418,27 @@ class Lent:
 
 @final
 class PinnedTable:
-    """Translations of lent memory, under indices that the program chooses. Made by Session.pinned_table. What was placed is kept as long as the table."""
+    """Translations of lent memory, under indices that the program chooses. Made by
+    Session.pinned_table. What was placed is kept as long as the table.
+    """
 
     def __len__(self) -> int: ...
     def __bool__(self) -> bool: ...
     def place(self, index: int, lent: Lent, *, timeout: float | None = None) -> None:
-        """Pins lent memory, which must be whole pages (mmap.mmap(-1, size) is), and writes its translations into the entries from `index` on. What stood there goes."""
+        """Pins lent memory, which must be whole pages (mmap.mmap(-1, size) is), and writes its
+        translations into the entries from `index` on. What stood there goes.
+        """
     def remove(self, index: int, count: int = 1) -> None:
         """Empties entries; vmmc.Busy while a send from the table is under way."""
     def range(self, index: int, start: int, len: int) -> TableRange:
-        """What stands in it, `len` bytes from byte `start` of the entry at `index` on, as a source."""
+        """What stands in it, `len` bytes from byte `start` of the entry at `index` on, as a source.
+        """
 
 @final
 class Pinned:
-    """Any object's memory, named by its address, as a source or target: its whole pages are pinned at first use and stay pinned. For large arrays that move again and again."""
+    """Any object's memory, named by its address, as a source or target: its whole pages are pinned
+    at first use and stay pinned. For large arrays that move again and again.
+    """
 
     def __new__(cls, memory: _Bytes) -> Pinned: ...
 
@@ -391,7 +456,9 @@ class TableRange:
 
 @final
 class Ring:
-    """An export that many processes append records to. Made by Session.ring. Iterating takes the records that are there."""
+    """An export that many processes append records to. Made by Session.ring. Iterating takes the
+    records that are there.
+    """
 
     @property
     def id(self) -> int:
@@ -469,7 +536,8 @@ class Handler:
 
 @final
 class Report:
-    """What happened to the bytes of a redirected range; ranges are (offset in the export, bytes)."""
+    """What happened to the bytes of a redirected range; ranges are (offset in the export, bytes).
+    """
 
     @property
     def copied(self) -> list[tuple[int, int]]:
@@ -581,7 +649,9 @@ class Event:
 
     @property
     def kind(self) -> str:
-        """"started", "not started", "output", "error output", "exited", "left", "joined", "node lost", "ended"."""
+        """"started", "not started", "output", "error output", "exited", "left", "joined", "node
+        lost", "ended".
+        """
     @property
     def ranks(self) -> list[int]:
         """Whom it is about."""
@@ -590,7 +660,9 @@ class Event:
         """What a rank printed."""
     @property
     def number(self) -> int:
-        """Process id of a rank that was started, code of one that exited (negative: the signal that ended it)."""
+        """Process id of a rank that was started, code of one that exited (negative: the signal that
+        ended it).
+        """
     @property
     def text(self) -> str:
         """Why, where there is a reason."""
@@ -639,7 +711,9 @@ def launch(
     input: int | None = None,
     timeout: float | None = None,
 ) -> Launched:
-    """Starts a job: `ranks` processes of a program on this node, or as many as `places` says on (node, ranks)."""
+    """Starts a job: `ranks` processes of a program on this node, or as many as `places` says on
+    (node, ranks).
+    """
 
 def run_node(options: Sequence[str]) -> None:
     """Runs a node in this process until it is told to stop; options as those of `vmmc node run`."""

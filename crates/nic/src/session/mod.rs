@@ -4,6 +4,7 @@
 //! no chunk names it any more; what is under way never exceeds the receiver's budget.
 
 mod ack;
+mod appends;
 mod asks;
 mod receive;
 mod requests;

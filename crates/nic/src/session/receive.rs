@@ -11,10 +11,10 @@ use crate::limits::{ACK_DELAY, ACK_EVERY_BYTES, ACK_EVERY_PACKETS, CHUNK_WINDOW,
 use crate::local::{has_right, in_bounds, tail_of};
 use crate::rights::Rights;
 use crate::slab::Key;
-use crate::tables::{Appended, Incoming, Tables, Target};
+use crate::tables::{Incoming, Tables, Target};
 use crate::time::Time;
 use crate::wire::Reader;
-use crate::wire::chunk::{AppendHead, Chunk, Handle, WriteHead};
+use crate::wire::chunk::{Chunk, Handle, WriteHead};
 use crate::wire::frame::{self, Ack, Frame};
 
 /// What a packet meant for the session as a whole.
@@ -275,32 +275,9 @@ impl Session {
         }
     }
 
-    fn receive_append(&mut self, seq: u64, head: &AppendHead, data: &[u8], tables: &mut Tables, dma: &mut dyn Dma) {
-        self.rx.ack_now |= head.ack_now;
-        if let Err(why) = self.append(head, data, tables, dma) {
-            tables.stats.refused += 1;
-            self.report_failure(seq, why);
-        }
-    }
-
-    fn append(&self, head: &AppendHead, data: &[u8], tables: &mut Tables, dma: &mut dyn Dma) -> Result<(), OpError> {
-        let grant = tables.grants.get(head.grant).filter(|grant| grant.via == self.via).ok_or(OpError::Revoked)?;
-        has_right(grant.rights, Rights::WRITE)?;
-        let (target, refusals) = (grant.target, (head.refusals, grant.refusals));
-        let from = self.sender(grant.handle);
-        let record = Appended { from, word: head.word, notify: head.notify, refusals, data };
-        let result = tables.append(&target, &record, dma);
-        if let (Err(OpError::RingFull { .. }), true) = (result, refusals.0 == refusals.1) {
-            if let Some(grant) = tables.grants.get_mut(head.grant) {
-                grant.refusals = grant.refusals.wrapping_add(1);
-            }
-        }
-        result
-    }
-
     /// Who sends through a grant to this session.
     #[inline]
-    fn sender(&self, Handle { process, import }: Handle) -> Sender {
+    pub(super) fn sender(&self, Handle { process, import }: Handle) -> Sender {
         Sender { session: self.via.number(), process: ProcessId(process), import: ImportId::from_u64(import) }
     }
 
@@ -311,7 +288,7 @@ impl Session {
         }
     }
 
-    fn report_failure(&mut self, seq: u64, why: OpError) {
+    pub(super) fn report_failure(&mut self, seq: u64, why: OpError) {
         let number = self.answer(&Chunk::Error { seq, why });
         self.tx.barrier = number + 1;
         self.rx.ack_now = true;

@@ -6,32 +6,24 @@ use std::collections::VecDeque;
 use super::tx::{Body, Cause, Run, SentPacket, State};
 use super::{ASKS_TURN, Op, OpKind, SERVED_TURN, Session};
 use crate::command::Dma;
-use crate::crypto::SEAL_BYTES_MAX;
 use crate::engine::Lent;
 use crate::error::OpError;
 use crate::ids::{ProcessId, RegionRef};
 use crate::limits::{
-    ACK_ALONG_AFTER, ACK_ALONG_PACKETS, ACK_DELAY, ACK_RANGES_MAX, APPEND_BYTES_MAX, CHUNK_WINDOW, LENT_BYTES_MIN,
-    LENT_PAGES_BYTES_MIN, LENT_PAGES_MAX, MESSAGE_BYTES_MAX, PACKET_BYTES_MIN, PAGE_BYTES, PROCESSES_MAX,
-    REFERENCE_BYTES_MAX, REFERENCE_SPAN, RUNS_PER_PACKET_MAX, SERVED_REQUESTS_MAX, share_allows,
+    ACK_ALONG_AFTER, ACK_ALONG_PACKETS, ACK_DELAY, ACK_RANGES_MAX, CHUNK_WINDOW, LENT_BYTES_MIN, LENT_PAGES_BYTES_MIN,
+    LENT_PAGES_MAX, MESSAGE_BYTES_MAX, PAGE_BYTES, PROCESSES_MAX, REFERENCE_BYTES_MAX, REFERENCE_SPAN,
+    RUNS_PER_PACKET_MAX, SERVED_REQUESTS_MAX, share_allows,
 };
 use crate::slab::Key;
 use crate::tables::{OpData, Tables, Target};
 use crate::time::Time;
 use crate::wire::Writer;
 use crate::wire::chunk::{
-    APPEND_BYTES, ATOMIC_REPLY_BYTES, ATOMIC_REQUEST_BYTES, AppendHead, Chunk, FETCH_DATA_BYTES, FETCH_REQUEST_BYTES,
-    MESSAGE, MESSAGE_BYTES, NOP_BYTES, UNIMPORT_BYTES, WRITE_BYTES, WRITE_COUNTER_BYTES, WRITE_NOTIFY_BYTES, WriteHead,
-    write_fetch_head,
+    ATOMIC_REPLY_BYTES, ATOMIC_REQUEST_BYTES, Chunk, FETCH_DATA_BYTES, FETCH_REQUEST_BYTES, MESSAGE, MESSAGE_BYTES,
+    NOP_BYTES, UNIMPORT_BYTES, WRITE_BYTES, WRITE_COUNTER_BYTES, WRITE_NOTIFY_BYTES, WriteHead, write_fetch_head,
 };
 use crate::wire::frame::{PING_BYTES, SEQ_BYTES, ack_bytes, write_ack, write_close, write_ping, write_pong, write_seq};
 use crate::wire::packet::{HEADER_BYTES, Header, Kind};
-
-/// A record goes into one packet, be that the smallest and with the longest acknowledgement.
-const _: () = assert!(
-    HEADER_BYTES + SEAL_BYTES_MAX + SEQ_BYTES + APPEND_BYTES + APPEND_BYTES_MAX + ack_bytes(ACK_RANGES_MAX)
-        <= PACKET_BYTES_MIN
-);
 
 /// A piece of a long transfer is not made smaller than this to fill up a packet.
 const PIECE_BYTES_MIN: usize = 512;
@@ -414,22 +406,6 @@ impl Session {
         }
     }
 
-    fn encode_append(&mut self, key: Key, ack_now: bool, out: &mut Writer<'_>, tables: &Tables, dma: &mut dyn Dma) {
-        let op = self.ops.get(key).expect("an operation stays while chunks name it");
-        let OpKind::Append { data, word, notify, refusals } = op.kind else { unreachable!("only appends are written") };
-        if op.ended {
-            return Chunk::Nop { ack_now }.write(out);
-        }
-        AppendHead { ack_now, notify, grant: op.grant, refusals, word }.write(op.len as u32, out);
-        match data {
-            OpData::Inline { slot } => out.bytes(tables.inline.data(slot, 0, op.len as usize)),
-            OpData::Memory { .. } if op.len == 0 => {}
-            OpData::Memory { region, from } => {
-                dma.gather(RegionRef { process: op.process, region }, from, out.space(op.len as usize));
-            }
-        }
-    }
-
     /// Puts bytes of memory into the packet, or leaves room for them and lends the memory.
     #[inline]
     fn put(
@@ -624,34 +600,6 @@ impl Session {
         }
     }
 
-    #[allow(clippy::too_many_arguments)] // one record and the packet it goes into
-    fn take_append(
-        &mut self,
-        turn: u16,
-        key: Key,
-        packet: u64,
-        runs: &mut Runs,
-        out: &mut Writer<'_>,
-        tables: &Tables,
-        dma: &mut dyn Dma,
-    ) -> Taken {
-        let alone = self.queues[usize::from(turn)].ops.len() == 1;
-        let op = self.ops.get(key).expect("the caller found it");
-        let (len, ack_now) = (op.len, alone && op.cookie.is_some());
-        // A record is never cut up.
-        if self.room_for(APPEND_BYTES, len, runs, out) != Some(len as usize) {
-            return Taken::Full;
-        }
-        runs.add(self.tx.next_number(), out);
-        self.encode_append(key, ack_now, out, tables, dma);
-        self.tx.push_in_flight(Body::Append { op: key, ack_now }, APPEND_BYTES + len as usize, packet);
-        let op = self.ops.get_mut(key).expect("found above");
-        op.progress = len;
-        op.chunks += 1;
-        self.leave_queue(turn, key);
-        Taken::Chunk
-    }
-
     fn take_request(&mut self, turn: u16, key: Key, packet: u64, runs: &mut Runs, out: &mut Writer<'_>) -> Taken {
         let op = self.ops.get(key).expect("the caller found it");
         let process = op.process;
@@ -678,7 +626,7 @@ impl Session {
         Taken::Chunk
     }
 
-    fn leave_queue(&mut self, turn: u16, key: Key) {
+    pub(super) fn leave_queue(&mut self, turn: u16, key: Key) {
         self.queues[usize::from(turn)].ops.pop_front();
         self.queued_ops -= 1;
         if let Some(op) = self.ops.get_mut(key) {

@@ -221,6 +221,9 @@ fn command<'a>(
     }
 }
 
+/// Bytes of a table of ranges that are read at a time: most tables at once.
+const TABLE_PIECE_BYTES: usize = 64 * RANGE_BYTES;
+
 /// Reads the table of a gather-send, which stands before its data; what is left is the data. The
 /// process can write to the table meanwhile: what was read here is what counts.
 fn split_table<'a>(
@@ -234,29 +237,32 @@ fn split_table<'a>(
     if too_many {
         return Err(OpError::BadRanges { ranges: count as u64, max: GATHER_RANGES_MAX as u64 });
     }
-    let mut bytes = [0; GATHER_RANGES_MAX * RANGE_BYTES];
-    let bytes = &mut bytes[..table];
-    let data = match source {
+    ranges.clear();
+    match source {
         Source::Inline(all) => {
-            let (first, data) = all.split_at_checked(table).ok_or(OpError::Protocol)?;
-            bytes.copy_from_slice(first);
-            Source::Inline(data)
+            let (table, data) = all.split_at_checked(table).ok_or(OpError::Protocol)?;
+            ranges.extend(entries(table));
+            Ok(Source::Inline(data))
         }
         Source::Region { region, offset, len } => {
             let len = len.checked_sub(table as u64).ok_or(OpError::Protocol)?;
-            if table > 0 {
-                memory.gather(RegionRef { process, region }, offset, bytes);
+            let mut some = [0; TABLE_PIECE_BYTES];
+            for at in (0..table).step_by(TABLE_PIECE_BYTES) {
+                let some = &mut some[..TABLE_PIECE_BYTES.min(table - at)];
+                memory.gather(RegionRef { process, region }, offset + at as u64, some);
+                ranges.extend(entries(some));
             }
-            Source::Region { region, offset: offset + table as u64, len }
+            Ok(Source::Region { region, offset: offset + table as u64, len })
         }
-    };
-    ranges.clear();
-    ranges.extend(bytes.chunks_exact(RANGE_BYTES).map(|entry| {
+    }
+}
+
+fn entries(table: &[u8]) -> impl Iterator<Item = ByteRange> + '_ {
+    table.chunks_exact(RANGE_BYTES).map(|entry| {
         let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|i| entry[at + i]));
         let (start, len) = (word(0), word(8));
         ByteRange { start, end: start.saturating_add(len) }
-    }));
-    Ok(data)
+    })
 }
 
 /// The region that a command names, if the range lies in it.

@@ -1,0 +1,111 @@
+//! Opening an import: what is asked for, and of whom.
+//!
+//! Invariant: an import that the node granted is given back if it cannot be used. Source: [NT §3.1].
+
+use super::Import;
+use crate::error::ImportError;
+use crate::limits::ANSWER_GRACE;
+use crate::session::Session;
+use std::time::Duration;
+use vmmc_host::control::{Answer, Call, Owner, What, timeout_ms};
+use vmmc_nic::{ExportId, Rights};
+
+/// Choices for an import; made by [`Session::import`].
+#[must_use = "nothing is imported before `open`"]
+pub struct ImportBuilder {
+    session: Session,
+    what: What,
+    node: Option<String>,
+    owner: Owner,
+    rights: Rights,
+    wait: Option<Duration>,
+}
+
+impl ImportBuilder {
+    pub(crate) fn new(session: Session, what: What) -> ImportBuilder {
+        ImportBuilder {
+            session,
+            what,
+            node: None,
+            owner: Owner::default(),
+            rights: Rights::READ | Rights::WRITE,
+            wait: None,
+        }
+    }
+
+    /// Name or `address:port` of the exporting node; default this node.
+    pub fn node(mut self, node: &str) -> Self {
+        self.node = Some(node.to_string());
+        self
+    }
+
+    /// Takes the export of this user only. By default a name means an export of this process's own
+    /// user, or else one of root: names belong to users, and nobody can take one before its user
+    /// does. An id means its export, whoever has it.
+    pub fn owner(mut self, uid: u32) -> Self {
+        self.owner = Owner::User(uid);
+        self
+    }
+
+    /// Takes an export of whoever has one of this name and lets this process import it: its own
+    /// user first, then root. [`Import::owner`] tells whose it is.
+    pub fn any_owner(mut self) -> Self {
+        self.owner = Owner::Any;
+        self
+    }
+
+    /// Rights wanted; default read and write. Without read the memory cannot be mapped, and
+    /// transfers go through the engine.
+    pub fn rights(mut self, rights: Rights) -> Self {
+        self.rights = rights;
+        self
+    }
+
+    /// Wait this long for an export that does not exist yet; without this a missing export is an
+    /// error at once.
+    pub fn wait(mut self, timeout: Duration) -> Self {
+        self.wait = Some(timeout);
+        self
+    }
+
+    /// Imports.
+    ///
+    /// # Errors
+    /// [`ImportError`]; [`ImportError::refusal`] tells the kind.
+    pub fn open(self) -> Result<Import, ImportError> {
+        let label = self.label();
+        let asked = match &self.node {
+            Some(node) => format!("{label} of node {node}"),
+            None => label.clone(),
+        };
+        let core = self.session.core().clone();
+        let timeout = self.wait.unwrap_or_else(|| core.timeout());
+        let call = Call::Import {
+            node: self.node,
+            what: self.what,
+            owner: self.owner,
+            rights: self.rights.bits(),
+            wait: self.wait.is_some(),
+            timeout_ms: timeout_ms(timeout),
+        };
+        let deadline = core.deadline(timeout.saturating_add(ANSWER_GRACE));
+        match core.call(call, &[], deadline) {
+            Ok((Answer::Imported(grant), fds)) => {
+                let import = grant.import;
+                Import::granted(core.clone(), label.clone(), grant, fds).map_err(|error| {
+                    core.tell(Call::Unimport { import });
+                    ImportError::Map { what: asked, error }
+                })
+            }
+            Ok(_) => Err(ImportError::Call { what: asked, error: core.wrong_answer("to an import") }),
+            Err(error) => Err(ImportError::Call { what: asked, error }),
+        }
+    }
+
+    fn label(&self) -> String {
+        match &self.what {
+            What::Name(name) => format!("{name:?}"),
+            What::Id(id) => ExportId::from_u64(*id).to_string(),
+        }
+    }
+}
