@@ -165,7 +165,7 @@ impl Import {
     }
 
     /// Its id in this process: what a receiver finds in [`Sender::import`](crate::Sender::import)
-    /// of a notification, beside [`Session::process_id`].
+    /// of a notification, beside [`Session::process_id`](crate::Session::process_id).
     pub fn id(&self) -> ImportId {
         ImportId::from_u64(self.shared.id)
     }
@@ -217,8 +217,8 @@ impl Import {
 
     /// What this process moved through it by copies of its own; nothing if it is not mapped. What
     /// stores through a [`Binding`](crate::Binding) moved is not counted, nor what threads moved
-    /// that came when all 1,024 counters of the session were taken; [`Session::stats`] has those
-    /// too.
+    /// that came when all 1,024 counters of the session were taken;
+    /// [`Session::stats`](crate::Session::stats) has those too.
     pub fn moved(&self) -> Moved {
         self.mapped.as_ref().map(Mapped::moved).unwrap_or_default()
     }

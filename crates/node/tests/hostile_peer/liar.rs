@@ -211,8 +211,8 @@ impl Liar {
 /// Where the ring lies in its region.
 const RING: Range<u64> = 4_096..4_096 + RING_HEAD_BYTES + RING_BYTES_MIN;
 
-/// Reads what a ring holds: whole records of the liar, who cannot say that it is somebody else. Gives
-/// how many.
+/// Reads what a ring holds: whole records of the liar, who cannot say that it is somebody else.
+/// Gives how many.
 fn records(memory: &Registered) -> u64 {
     let word = |at: u64| memory.region.word(RING.start + at).unwrap();
     let (mut read, written) =
@@ -248,8 +248,8 @@ pub(crate) fn guards_are_untouched(memory: &Registered, within: &Range<u64>, who
     assert_eq!(found, None, "{whose} was written outside of what a peer may write");
 }
 
-/// Asks the hostile peer for whatever can be asked, and looks at what comes of it; does this too each
-/// time.
+/// Asks the hostile peer for whatever can be asked, and looks at what comes of it; does this too
+/// each time.
 pub(crate) fn be_a_victim(victim: &mut Raw, memory: &Registered, over: &AtomicBool, mut each_time: impl FnMut()) {
     let (mut asked, mut granted, mut answered) = (0u64, 0u64, 0u64);
     let node = SocketAddrV4::new(*address(HUB).ip(), LIAR_PORT).to_string();

@@ -1,6 +1,7 @@
 //! Opening an import: what is asked for, and of whom.
 //!
-//! Invariant: an import that the node granted is given back if it cannot be used. Source: [NT §3.1].
+//! Invariant: an import that the node granted is given back if it cannot be used. Source:
+//! [NT §3.1].
 
 use super::Import;
 use crate::error::ImportError;
