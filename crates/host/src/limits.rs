@@ -27,7 +27,7 @@ pub const INTERRUPT_SLICE: Duration = Duration::from_millis(50);
 /// Longest polling before a wait of the library blocks: what a blocking wake-up costs on a virtual
 /// machine, so polling at most doubles a wait.
 pub const POLL_MAX_NS: u64 = 50_000;
-/// Shortest polling after many waits in vain: one turn.
+/// Shortest polling after many waits in vain: a turn or two.
 pub const POLL_MIN_NS: u64 = 1_000;
 /// Polling of one wait in [`TIMED_SLEEPS_BEFORE_POLL`] with timed sleeps: as long as such a sleep
 /// of the other side takes, and an answer.
@@ -55,8 +55,10 @@ pub const YIELD_SCORE_MAX: u32 = 32;
 pub const NO_YIELD_WAITS: u32 = 64;
 /// The same at most, where their number grows.
 pub const NO_YIELD_WAITS_MAX: u32 = 1 << 16;
-/// Polls of the library between two yields: the loads of a few rings each.
-pub const POLLS_A_YIELD: u32 = 64;
+/// Polls of the library between two yields: the loads of a few rings each, some 1 us together. More
+/// keep the core from a node that needs it for the answer; fewer give it to nodes that only
+/// poll, and a notification between two nodes takes a third longer.
+pub const POLLS_A_YIELD: u32 = 40;
 /// Steps of a node in this process between two readings of the clock, which takes a good part of a
 /// step that finds nothing.
 pub const STEPS_A_CLOCK: u32 = 8;
@@ -88,7 +90,7 @@ pub const LIBRARY_WAITS: BackoffLimits = BackoffLimits {
     polls_a_clock: POLLS_A_YIELD,
     poll_min_ns: POLL_MIN_NS,
     poll_max_ns: POLL_MAX_NS,
-    // What they wait for may be there already, so one turn is worth it.
+    // What they wait for may be there already, so a turn or two is worth it.
     poll_suspended_ns: POLL_MIN_NS,
     wake_ns: WAKE_NS,
     long_poll: Some(LongPoll { poll_ns: POLL_LONG_NS, timed_sleeps: TIMED_SLEEPS_BEFORE_POLL }),
