@@ -2041,6 +2041,8 @@ const char *vmmc_version(void);
 /**
  * Posts a send of `count` sources, one after the other to consecutive places from `offset` on:
  * does not wait. The transfer is done when the data has arrived. `options` may be NULL.
+ * When all places for transfers are taken (vmmc_session_limits()) it waits for one, and ends with
+ * VMMC_TIMED_OUT if nobody looks at those that are done.
  */
 enum vmmc_status vmmc_import_post_send(const struct vmmc_import *import,
                                        uint64_t offset,

@@ -58,6 +58,8 @@ pub(crate) fn under_way(moving: Moving, users: Vec<TableUser>) -> Result<*mut vm
 
 /// Posts a send of `count` sources, one after the other to consecutive places from `offset` on:
 /// does not wait. The transfer is done when the data has arrived. `options` may be NULL.
+/// When all places for transfers are taken (vmmc_session_limits()) it waits for one, and ends with
+/// VMMC_TIMED_OUT if nobody looks at those that are done.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_import_post_send(
     import: *const vmmc_import,

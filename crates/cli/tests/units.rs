@@ -58,6 +58,23 @@ fn systemd_finds_no_fault_in_the_units_and_no_more_exposure_than_they_say() {
     }
 }
 
+#[test]
+fn each_unit_says_at_its_top_which_commands_install_it() {
+    for (unit, _) in UNITS {
+        let text = std::fs::read_to_string(source(unit)).expect("the unit is there");
+        let commands: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("#   ")).collect();
+        let (user, file) = (unit.starts_with("user/"), unit.split_once('/').expect("a folder and a file").1);
+        let (systemctl, folder) = match user {
+            true => ("systemctl --user", "~/.config/systemd/user/"),
+            false => ("systemctl", "/etc/systemd/system/"),
+        };
+        let name = file.strip_suffix(".service").expect("a service");
+        for wanted in [format!("cp {file} {folder}"), format!("{systemctl} enable --now {name}")] {
+            assert!(commands.contains(&wanted.as_str()), "{unit}: no line \"{wanted}\" in {commands:#?}");
+        }
+    }
+}
+
 /// A setting of a unit, all its lines.
 fn setting(unit: &str, name: &str) -> Vec<String> {
     let text = std::fs::read_to_string(source(unit)).expect("the unit is there");

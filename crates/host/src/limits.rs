@@ -55,7 +55,7 @@ pub const YIELD_SCORE_MAX: u32 = 32;
 pub const NO_YIELD_WAITS: u32 = 64;
 /// The same at most, where their number grows.
 pub const NO_YIELD_WAITS_MAX: u32 = 1 << 16;
-/// Polls of the library between two yields: the loads of a few rings each, some 1 us together. More
+/// Polls of the library between two yields: the loads of a few rings each. More
 /// keep the core from a node that needs it for the answer; fewer give it to nodes that only
 /// poll, and a notification between two nodes takes a third longer.
 pub const POLLS_A_YIELD: u32 = 40;

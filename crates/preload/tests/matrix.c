@@ -2,8 +2,9 @@
  * pair. The same program prints the same over TCP and over rings; tests/differential.rs compares
  * line by line.
  *
- *     matrix peer SOCKET obeys an actor matrix actor SOCKET END NODE [STATE...] puts connections
- *     into states, makes the calls, and prints
+ *     matrix peer SOCKET                       obeys an actor
+ *     matrix actor SOCKET END NODE [STATE...]  puts connections into states, makes the calls, and
+ *                                              prints
  *
  * SOCKET is a path for the orders from actor to peer. END says which end the actor has: `connects`
  * or `accepts`. NODE is what happens to the node before the states: `alive`, `stopped:PID` or

@@ -270,6 +270,11 @@ impl Import {
     /// the data has arrived, and until then has what it borrows of the source. Several may be under
     /// way; their pages are given up for no other transfer.
     ///
+    /// A session has [`Limits::transfers`](crate::Limits::transfers) places for transfers that are
+    /// under way, or done and not yet looked at. When all are taken a post waits for one, and ends
+    /// with [`TransferError::TimedOut`] if nobody looks: look at the oldest ones before more are
+    /// posted.
+    ///
     /// # Errors
     /// [`TransferError`]; later errors come with the transfer.
     pub fn post_send<'a>(
@@ -389,7 +394,7 @@ impl Import {
 
     /// Posts a remote fetch: does not wait, other than for room to post it in. The target belongs
     /// to the transfer until it is done, and comes back by [`Transfer::into_inner`]. Several may be
-    /// under way.
+    /// under way, as many as [posted sends](Self::post_send).
     ///
     /// # Errors
     /// [`TransferError`]; later errors come with the transfer.

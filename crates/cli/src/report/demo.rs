@@ -7,6 +7,17 @@ use super::table::{align, promises, tail};
 use super::{Figures, Report, Row, units};
 use std::fmt::Write;
 
+/// What the figures of the table are.
+const FIGURES: &str = "\
+Each figure is the median of the runs, in brackets its ratio to the limit: for the time of a message the transfer of a cache line from core to core or a copy
+of that size, whichever is slower; for the rate a copy of that size within one process.";
+
+/// What a page says in words: what the figures are, and what they come to.
+pub(crate) fn words(report: &Report) -> Vec<String> {
+    let summary = summary(report);
+    [FIGURES].into_iter().chain(summary.lines()).map(String::from).collect()
+}
+
 /// The table, and what to make of it.
 pub(crate) fn table(report: &Report) -> String {
     let columns = columns(report);
@@ -34,7 +45,7 @@ pub(crate) fn table(report: &Report) -> String {
         })
         .collect();
     let mut out = align(&header, &lines, 1);
-    out.push_str("\nEach figure is the median of the runs, in brackets its ratio to the limit: for the time of a message the transfer of a cache line from core to core or a copy\nof that size, whichever is slower; for the rate a copy of that size within one process.\n");
+    let _ = writeln!(out, "\n{FIGURES}");
     for row in &report.rows {
         if let Figures::Failed { error } = &row.figures {
             let size = units::size(row.key.size_bytes);

@@ -31,6 +31,10 @@ pub(crate) fn page(report: &Report) -> String {
     for sentence in &report.about {
         let _ = write!(out, "<p>{}</p>", escape(sentence));
     }
+    let words = if report.bench == "demo" { super::demo::words(report) } else { vec![] };
+    for sentence in words {
+        let _ = write!(out, "<p>{}</p>", escape(&sentence));
+    }
     charts(&mut out, report);
     promises(&mut out, report);
     figures(&mut out, report);
