@@ -1,7 +1,9 @@
 """Notifications, transfers and changes of a job for asyncio.
 
-inbox = vmmc.aio.Notifications(session) async for notification in inbox.of(export): ... one = await
-inbox.next(export, timeout=1.0) async for what, rank in vmmc.aio.changes(job): ...
+    inbox = vmmc.aio.Notifications(session)
+    async for notification in inbox.of(export): ...
+    one = await inbox.next(export, timeout=1.0)
+    async for what, rank in vmmc.aio.changes(job): ...
 
 A `Notifications` takes all notifications of its session while it is open, and queues those of
 exports that nobody awaits; wait for those with it, not with `export.wait_notification`.
