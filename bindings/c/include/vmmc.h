@@ -2022,8 +2022,9 @@ enum vmmc_status vmmc_session_forget(const struct vmmc_session *session, void *m
 
 /**
  * A descriptor for event loops (poll, epoll): readable when vmmc_session_take_notification() may
- * have something. Only wait for it to be readable, then take until VMMC_AGAIN; do not read or
- * close it. It is valid as long as the session.
+ * have something, and for ever when the node has gone. Only wait for it to be readable, then take
+ * until VMMC_AGAIN; do not read or close it. When vmmc_session_alive() says no, wait for it no
+ * longer. It is valid as long as the session.
  */
 enum vmmc_status vmmc_session_event_fd(const struct vmmc_session *session, int *fd);
 

@@ -383,8 +383,9 @@ pub unsafe extern "C" fn vmmc_session_forget(
 }
 
 /// A descriptor for event loops (poll, epoll): readable when vmmc_session_take_notification() may
-/// have something. Only wait for it to be readable, then take until VMMC_AGAIN; do not read or
-/// close it. It is valid as long as the session.
+/// have something, and for ever when the node has gone. Only wait for it to be readable, then take
+/// until VMMC_AGAIN; do not read or close it. When vmmc_session_alive() says no, wait for it no
+/// longer. It is valid as long as the session.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_session_event_fd(session: *const vmmc_session, fd: *mut c_int) -> vmmc_status {
     // SAFETY: pointers are as the header asks.

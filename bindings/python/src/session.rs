@@ -249,8 +249,8 @@ impl Session {
         wait(py, None, || self.inner.forget(bytes))
     }
 
-    /// A descriptor for event loops: readable when take_notification may have something. See
-    /// vmmc.aio.
+    /// A descriptor for event loops: readable when take_notification may have something, and for
+    /// ever when the node has gone (alive says so). See vmmc.aio.
     fn fileno(&self) -> PyResult<i32> {
         Ok(self.inner.event_fd().map_err(raise)?.as_raw_fd())
     }

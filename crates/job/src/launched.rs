@@ -185,7 +185,8 @@ impl Launched {
     }
 
     /// A descriptor for event loops: readable when [`poll_event`](Self::poll_event) may have
-    /// something. Look every [`LAUNCH_LOOK`] in any case: the end of a node makes nothing readable.
+    /// something. Look every [`LAUNCH_LOOK`] in any case: the end of another node
+    /// makes nothing readable.
     ///
     /// # Errors
     /// [`LaunchError::Wait`].

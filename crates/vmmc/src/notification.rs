@@ -108,8 +108,8 @@ impl Core {
         }
     }
 
-    /// A descriptor that is readable when a notification may be taken: it watches the process's
-    /// wake-up and the queue.
+    /// A descriptor that is readable when a notification may be taken, or the node has gone: it
+    /// watches the process's wake-up, the queue, and the socket of events, which then hangs up.
     pub(crate) fn event_fd(&self) -> Result<BorrowedFd<'_>, WaitError> {
         if self.is_forked() {
             return Err(WaitError::Forked { parent: self.pid });
@@ -128,12 +128,13 @@ impl Core {
 
     fn make_event_fd(&self) -> Result<OwnedFd, rustix::io::Errno> {
         let queue = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let both = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let flags = epoll::EventFlags::IN;
-        epoll::add(&both, &queue, epoll::EventData::new_u64(0), flags)?;
-        epoll::add(&both, self.waiting.wake.as_fd(), epoll::EventData::new_u64(1), flags)?;
+        let all = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let (readable, hung_up) = (epoll::EventFlags::IN, epoll::EventFlags::RDHUP);
+        epoll::add(&all, &queue, epoll::EventData::new_u64(0), readable)?;
+        epoll::add(&all, self.waiting.wake.as_fd(), epoll::EventData::new_u64(1), readable)?;
+        epoll::add(&all, &self.events_end, epoll::EventData::new_u64(2), hung_up)?;
         self.hub.set_event(queue);
-        Ok(both)
+        Ok(all)
     }
 
     /// Starts a thread that runs a handler for every notification of a taker.

@@ -463,8 +463,10 @@ impl Session {
     }
 
     /// A descriptor for event loops (poll, epoll): readable when
-    /// [`take_notification`](Self::take_notification) may have something. Only wait for it to be
-    /// readable; do not read it.
+    /// [`take_notification`](Self::take_notification) may have something, and for ever when the
+    /// node has gone. Only wait for it to be readable; do not read it. When nothing can be taken
+    /// and [`is_alive`](Self::is_alive) says no, which it does a moment later, wait for it no
+    /// longer.
     ///
     /// # Errors
     /// [`WaitError::System`] when no descriptor can be had.

@@ -165,6 +165,30 @@ fn when_the_daemon_is_killed_calls_fail_soon_and_a_new_one_takes_its_place() {
 }
 
 #[test]
+fn an_event_loop_is_told_that_the_daemon_was_killed() {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let node = node_name();
+    let mut daemon = Role::start("node", &node);
+    let (session, user) = (attach(&node), attach(&node));
+    let _export = session.export(4096).name("here").notify(true).create().unwrap();
+    // Whoever may notify has the other end of the session's wake-up, which so does not hang up.
+    let _import = user.import("here").open().unwrap();
+    let fd = session.event_fd().unwrap();
+    let readable = |within: Duration| {
+        let timeout = Timespec { tv_sec: within.as_secs() as i64, tv_nsec: i64::from(within.subsec_nanos()) };
+        poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&timeout)).unwrap() > 0
+    };
+    while readable(Duration::from_millis(50)) {
+        assert!(session.take_notification().is_none());
+    }
+    daemon.kill();
+    assert!(readable(TOLD), "the loop sleeps on");
+    assert!(session.take_notification().is_none());
+    told("who asks why", || (!session.is_alive()).then_some(()));
+    assert!(readable(Duration::ZERO), "it stays so for loops that look later");
+}
+
+#[test]
 fn a_missing_node_is_an_error_with_a_next_step() {
     let error = Session::builder().node("nobody-runs-this").start_node(false).attach().unwrap_err();
     assert!(error.to_string().contains("vmmc node start --name nobody-runs-this"), "{error}");

@@ -164,8 +164,8 @@ class Session:
     def forget(self, memory: _Bytes) -> None:
         """Ends the pinning of an object's memory by vmmc.Pinned."""
     def fileno(self) -> int:
-        """A descriptor for event loops: readable when take_notification may have something. See
-        vmmc.aio.
+        """A descriptor for event loops: readable when take_notification may have something, and for
+        ever when the node has gone (alive says so). See vmmc.aio.
         """
     def __enter__(self) -> Session: ...
     def __exit__(self, *_reasons: object) -> None: ...

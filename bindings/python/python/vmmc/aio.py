@@ -107,12 +107,14 @@ class Notifications:
             else:
                 queue.append(notification)
             self._news.set()
+        if not self._session.alive:
+            # The descriptor stays readable.
+            self._loop.remove_reader(self._session.fileno())
+            self._news.set()
 
     def _look_again(self) -> None:
         if self._open:
             self._collect()
-            if not self._session.alive:
-                self._news.set()
             self._look = self._loop.call_later(self._look_s, self._look_again)
 
 

@@ -315,15 +315,16 @@ impl Supervisor {
         }
     }
 
-    /// Sleeps until something can be done, or for a short while: the end of a node makes nothing
-    /// readable.
+    /// Sleeps until something can be done, or for a short while: the end of another node makes
+    /// nothing readable.
     fn sleep(&self) {
         let nap = match &self.end {
             Some(_) => SUPERVISOR_LOOK / 10,
             None => SUPERVISOR_LOOK,
         };
         let mut fds: Vec<(BorrowedFd<'_>, PollFlags)> = vec![(self.signals.bell.as_fd(), PollFlags::IN)];
-        if let Ok(fd) = self.session.event_fd() {
+        // Without its node it would be readable for ever.
+        if let Some(fd) = self.session.event_fd().ok().filter(|_| self.session.is_alive()) {
             fds.push((fd, PollFlags::IN));
         }
         let full = self.link.waiting_bytes() >= SUPERVISOR_OUT_BYTES;
