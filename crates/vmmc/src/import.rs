@@ -270,10 +270,10 @@ impl Import {
     /// the data has arrived, and until then has what it borrows of the source. Several may be under
     /// way; their pages are given up for no other transfer.
     ///
-    /// A session has [`Limits::transfers`](crate::Limits::transfers) places for transfers that are
-    /// under way, or done and not yet looked at. When all are taken a post waits for one, and ends
-    /// with [`TransferError::TimedOut`] if nobody looks: look at the oldest ones before more are
-    /// posted.
+    /// A session has [`Limits::transfers`](crate::Limits::transfers) places for transfers through
+    /// the engine that are under way, or done and not yet looked at. When all are taken a post
+    /// waits for one, and ends with [`TransferError::TimedOut`] if nobody looks: look at the oldest
+    /// ones before more are posted.
     ///
     /// # Errors
     /// [`TransferError`]; later errors come with the transfer.

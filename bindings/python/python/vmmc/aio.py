@@ -20,7 +20,7 @@ from ._vmmc import Export, Job, Notification, Session, Transfer
 
 # Notifications that queue for one export, as in the library; further ones are counted in `lost`.
 QUEUE_MAX = 4096
-# Seconds between two looks whether the node is still there.
+# Seconds between two looks whether something came that no descriptor told.
 _LOOK_S = 0.5
 # The same for an embedded node, whose news no descriptor tells.
 _LOOK_EMBEDDED_S = 0.01
