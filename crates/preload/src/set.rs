@@ -598,9 +598,12 @@ fn wait_in(set: &Set, request: &Request<'_>, limit: Limit) -> c_int {
             set.take_over(request.epfd);
             ready = set.ready(request.epfd).unwrap_or(ready);
         }
-        let mut due = set.must_look();
+        // Whoever waits for the set as for a descriptor hears of what the kernel has in it: a wait
+        // takes that with it, whatever else it finds.
+        let within = set.within.load(Relaxed);
+        let mut due = within || set.must_look();
         let mut first = 0;
-        if due && set.rings.load(Relaxed) > 0 && set.kernel_first.fetch_xor(true, Relaxed) {
+        if due && set.rings.load(Relaxed) > 0 && (within || set.kernel_first.fetch_xor(true, Relaxed)) {
             if set.with(Members::begin).is_none() {
                 return errno::fail(libc::EINTR) as c_int;
             }
