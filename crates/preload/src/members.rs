@@ -470,13 +470,10 @@ impl Members {
     }
 
     /// The set goes: its members are in it no more, nor in the next one that gets its place.
-    /// Without `ready` the bits stay as they are.
-    pub(crate) fn remove_all(&mut self, ready: Option<&ReadySet>) {
+    pub(crate) fn remove_all(&mut self, ready: &ReadySet) {
         for (_, connection) in self.connections() {
             let Some(tcp) = CONNECTIONS.pin(connection) else { continue };
-            if let (Some(connection), Some(ready)) = (tcp.connection(), ready) {
-                ready.remove(connection);
-            }
+            tcp.connection().inspect(|connection| ready.remove(connection));
             self.set.inspect(|set| tcp.remove_set(*set));
         }
     }

@@ -83,13 +83,7 @@ impl Resource for Set {
         if !ready.is_null() {
             // SAFETY: `ready` made the box; nobody refers to this object any more.
             let ready = unsafe { Box::from_raw(ready) };
-            if self.inherited.load(Relaxed) {
-                self.with(|members| members.remove_all(None));
-                // The parent's: taking connections out of it would take them out of the parent's.
-                std::mem::forget(ready);
-            } else {
-                self.with(|members| members.remove_all(Some(&ready)));
-            }
+            self.with(|members| members.remove_all(&ready));
         }
         // Whoever is in a section of it holds it, so it has not ended.
         self.with(|members| *members = Members::new());

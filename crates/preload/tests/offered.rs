@@ -36,6 +36,20 @@ fn the_child_of_a_fork_has_files_of_its_own_while_other_threads_open_connections
     }
 }
 
+#[test]
+fn a_loop_is_woken_while_the_child_of_a_fork_waits_in_the_set_that_had_its_bell() {
+    if !have("cc", "gcc") {
+        return;
+    }
+    let world = World::new();
+    let (binary, node) = (&compiled(&world, "inherited"), world.node_pid().to_string());
+    for by in [By::Exec, AT_ONCE] {
+        let output = finish_within(Duration::from_secs(60), world.command(by, &[binary, &node]));
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && text(&output) == "fine\n", "{by:?}: {}{said}", text(&output));
+    }
+}
+
 /// What `threads.c` tries, how often.
 const THREADS: &[(&str, &str)] = &[
     ("closes", "200"),

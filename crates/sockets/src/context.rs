@@ -255,6 +255,7 @@ impl Context {
     pub fn after_fork_child(&self, forking: Forking<'_>) {
         forget_thread_id();
         self.gate.clear();
+        self.node().leave_to_parent();
         self.generation.fetch_add(1, Ordering::SeqCst);
         let places = forking.inherit(self);
         if !places.is_empty() {

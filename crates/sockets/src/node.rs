@@ -67,6 +67,8 @@ pub(crate) struct Node {
     other_version: AtomicBool,
     /// Connections to other nodes are among ours.
     has_between: AtomicBool,
+    /// This process is the child of a fork, and the client its parent.
+    is_parents: AtomicBool,
     link: SectionLock<Link>,
     unsaid: unsaid::Unsaid,
 }
@@ -222,6 +224,7 @@ impl Default for Node {
             answer_looks: AtomicU32::new(0),
             other_version: AtomicBool::new(false),
             has_between: AtomicBool::new(false),
+            is_parents: AtomicBool::new(false),
             link: SectionLock::default(),
             unsaid: unsaid::Unsaid::default(),
         }
@@ -232,6 +235,17 @@ impl Node {
     /// Id of this process on the node, once it is known.
     pub(crate) fn process(&self) -> Option<u32> {
         Some(self.process.load(Ordering::Acquire)).filter(|&p| p != 0)
+    }
+
+    /// In the child of a fork: what is shared with peers in this client's name is the parent's.
+    pub(crate) fn leave_to_parent(&self) {
+        self.is_parents.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether that was said.
+    #[inline]
+    pub(crate) fn is_parents(&self) -> bool {
+        self.is_parents.load(Ordering::Relaxed)
     }
 
     /// Whether it is this node, as far as we know, that can tell others about an end.

@@ -1,7 +1,8 @@
 //! What an event loop has: a bitmap of connections worth a look, and a bell.
 //!
-//! Invariant: a bit that is set after [`ReadySet::arm`] said "nothing" rings the bell. Source:
-//! DESIGN, "do not scan all connections".
+//! Invariant: a bit that is set after [`ReadySet::arm`] said "nothing" rings the bell. The child of a
+//! fork touches no bell of its parent's, whose memory both have: the parent sleeps by it, or has
+//! given it to another loop. Source: DESIGN, "do not scan all connections".
 
 use crate::connection::Connection;
 use crate::context::Context;
@@ -91,8 +92,20 @@ impl ReadySet {
         ReadySet { node, bell, budget: SpinBudget::default(), kernel_polls: KernelPolls::default() }
     }
 
-    fn bells(&self) -> &Bells {
-        self.node.bells().expect("made with the set")
+    /// The bell, if peers ring it for this process: one of the parent's rings for the parent.
+    #[inline]
+    fn own_bell(&self) -> Option<u32> {
+        match self.bell {
+            Bell::Of(bell) if !self.node.is_parents() => Some(bell),
+            _ => None,
+        }
+    }
+
+    /// The same, with the memory that it is in.
+    #[inline]
+    fn own_bells(&self) -> Option<(&Bells, u32)> {
+        let bell = self.own_bell()?;
+        Some((self.node.bells().expect("made with the set"), bell))
     }
 
     /// Whether no peer rings it.
@@ -125,22 +138,20 @@ impl ReadySet {
     /// # Errors
     /// When the connection or the token cannot be followed.
     pub fn add(&self, connection: &Connection, token: u32, interest: Interest) -> Result<(), TooMany> {
-        match self.bell {
-            Bell::Of(bell) if token < TOKENS_MAX => connection.watch(&self.node, bell, token, interest),
-            _ => Err(TooMany),
-        }
+        let bell = self.own_bell().filter(|_| token < TOKENS_MAX).ok_or(TooMany)?;
+        connection.watch(&self.node, bell, token, interest)
     }
 
     /// Changes what is of interest.
     pub fn change(&self, connection: &Connection, interest: Interest) {
-        if let Bell::Of(bell) = self.bell {
+        if let Some(bell) = self.own_bell() {
             connection.change_watch(&self.node, bell, interest);
         }
     }
 
     /// Follows it no longer.
     pub fn remove(&self, connection: &Connection) {
-        if let Bell::Of(bell) = self.bell {
+        if let Some(bell) = self.own_bell() {
             connection.unwatch(&self.node, bell);
         }
     }
@@ -148,7 +159,7 @@ impl ReadySet {
     /// Takes the tokens of all connections to which something happened; some may be stale.
     pub fn take(&self, each: &mut dyn FnMut(u32)) {
         match &self.bell {
-            Bell::Of(bell) => self.bells().take(*bell, each),
+            Bell::Of(_) => _ = self.own_bells().inspect(|(bells, bell)| bells.take(*bell, each)),
             Bell::Silent { marks, .. } => marks.take(each),
         }
     }
@@ -156,7 +167,9 @@ impl ReadySet {
     /// Has the loop look at a token of its own, and wakes it if it sleeps. Takes no lock.
     pub fn mark(&self, token: u32) {
         match &self.bell {
-            Bell::Of(bell) => self.node.mark_own(Watch { process: 0, bell: *bell, token }),
+            Bell::Of(_) => {
+                self.own_bell().inspect(|&bell| self.node.mark_own(Watch { process: 0, bell, token }));
+            }
             Bell::Silent { fd, marks } => {
                 marks.mark(token);
                 ring_fd(fd);
@@ -168,7 +181,7 @@ impl ReadySet {
     #[inline]
     pub fn any(&self) -> bool {
         match &self.bell {
-            Bell::Of(bell) => self.bells().any(*bell),
+            Bell::Of(_) => self.own_bells().is_some_and(|(bells, bell)| bells.any(bell)),
             Bell::Silent { marks, .. } => marks.any.load(Ordering::SeqCst),
         }
     }
@@ -196,28 +209,28 @@ impl ReadySet {
     /// the [news](Context::poll).
     #[inline]
     pub fn is_deaf(&self) -> bool {
-        matches!(self.bell, Bell::Of(bell) if self.node.is_deaf(bell))
+        self.own_bell().is_some_and(|bell| self.node.is_deaf(bell))
     }
 
     /// Announces a sleep. True: something is there, do not sleep.
     pub fn arm(&self) -> bool {
-        match self.bell {
-            Bell::Of(bell) => self.bells().arm(bell),
+        match &self.bell {
+            Bell::Of(_) => self.own_bells().is_some_and(|(bells, bell)| bells.arm(bell)),
             Bell::Silent { .. } => self.any(),
         }
     }
 
     /// Ends what [`arm`](Self::arm) began.
     pub fn disarm(&self) {
-        if let Bell::Of(bell) = self.bell {
-            self.bells().disarm(bell);
+        if let Some((bells, bell)) = self.own_bells() {
+            bells.disarm(bell);
         }
     }
 }
 
 impl Drop for ReadySet {
     fn drop(&mut self) {
-        if let Bell::Of(bell) = self.bell {
+        if let Some(bell) = self.own_bell() {
             self.node.return_bell(bell);
         }
     }

@@ -202,6 +202,28 @@ mod tests {
     }
 
     #[test]
+    fn the_child_of_a_fork_leaves_the_bells_of_its_parent_alone() {
+        let (context, connection) = upgraded();
+        let of_parent = context.node().clone();
+        let [asleep, other] = [context.ready_set().unwrap(), context.ready_set().unwrap()];
+        let bells = of_parent.bells().unwrap();
+        (0..2).for_each(|bell| _ = bells.mark_surely(bell, 7));
+        asleep.take(&mut |_| {});
+        assert!(!asleep.arm());
+        let forking = context.before_fork(std::iter::empty());
+        context.after_fork_child(forking);
+        // What a wait in the child does with a set that it got, and what becomes of it.
+        assert!(!asleep.any() && !other.any() && !other.arm() && !asleep.is_deaf());
+        other.take(&mut |token| panic!("took {token} from the parent"));
+        assert!(asleep.add(&connection, 3, crate::types::Interest::READ).is_err());
+        asleep.disarm();
+        drop(asleep);
+        // As the parent sees its memory.
+        assert!(bells.any(1), "a token of the parent's");
+        assert!(bells.mark_surely(0, 8), "the parent's loop sleeps, and is rung");
+    }
+
+    #[test]
     fn a_connection_that_closes_while_a_fork_is_under_way_ends_when_the_child_has_counted_itself_out() {
         let (context, connection) = upgraded();
         let forking = context.before_fork(std::iter::once(&*connection));
