@@ -8,7 +8,8 @@ mod common;
 
 use common::{World, export_spec};
 use vmmc_nic::limits::{
-    GRANTS_MAX, IMPORTS_PER_PROCESS_MAX, INLINE_BUFFERS_MAX, QUEUE_OPS_MAX, REMOTE_WAITS_PER_PEER_MAX,
+    GRANTS_MAX, IMPORTS_PER_PROCESS_MAX, INLINE_BUFFERS_MAX, PEERS_CONFIGURED_KEPT, PEERS_MAX, QUEUE_OPS_MAX,
+    REMOTE_WAITS_PER_PEER_MAX,
 };
 use vmmc_nic::*;
 
@@ -273,4 +274,52 @@ fn requests_that_are_held_back_end_no_session() {
     assert!(!world.nodes[0].events.iter().any(ended), "the session has ended");
     world.post(0, honest, fetch(imports[1], 8, 2)).expect("room");
     assert_eq!(world.completion(0, 2), Ok(8));
+}
+
+#[test]
+fn whatever_addresses_are_asked_there_is_room_for_the_peers_of_the_configuration() {
+    let mut world = World::new(4);
+    (0..2).for_each(|_| {
+        world.add(|config| config.key = common::key());
+    });
+    let owner = world.process(1);
+    let memory = world.region(1, owner, 1, 64);
+    let spec = ExportSpec { access: Access::Anyone, ..export_spec(memory.region, 64, "open") };
+    let now = world.now;
+    world.nodes[1].engine.export(now, owner, spec).expect("exported");
+    let process = attach(&mut world, HOSTILE);
+    let nobody = |at: usize| format!("10.9.{}.1:7000", at).parse().expect("an address");
+    let asked = PEERS_MAX - PEERS_CONFIGURED_KEPT;
+    let refusal = |world: &mut World| {
+        let event = world.nodes[0].engine.poll_event()?;
+        let Event::ImportDone { result, .. } = event else { panic!("{event:?}") };
+        Some(result.expect_err("nobody is there"))
+    };
+    for at in 0..=asked {
+        let spec = ImportSpec {
+            node: Some(NodeSpec::Addr(nobody(at))),
+            what: ImportTarget::Name("open".into()),
+            owner: Owner::Any,
+            rights: Rights::READ,
+            wait: true,
+            deadline: now + std::time::Duration::from_secs(30),
+        };
+        world.nodes[0].engine.import(now, process, spec, Cookie(1));
+        let full = (at == asked).then_some(ImportError::TableFull { max: asked as u64 });
+        assert_eq!(refusal(&mut world), full, "{at}");
+    }
+    // The driver tells of as many as have room, of which one answers.
+    let to = world.nodes[1].addrs.clone();
+    let mut told = 1;
+    world.nodes[0].engine.add_peer(now, &to).expect("room for peers of the configuration");
+    let full = loop {
+        let other = format!("10.8.{told}.1:7000").parse().expect("an address");
+        match world.nodes[0].engine.add_peer(now, &[other]) {
+            Ok(()) => told += 1,
+            Err(full) => break full,
+        }
+    };
+    assert_eq!((told, full), (PEERS_CONFIGURED_KEPT, PeerTableFull { max: PEERS_MAX as u64 }));
+    let honest = attach(&mut world, HONEST);
+    world.import(0, honest, 1, "open");
 }

@@ -376,8 +376,8 @@ impl Engine {
         match (found, node) {
             (Some(index), _) => self.wait_for_peer(now, wait, index),
             (None, NodeSpec::Addr(_)) => {
-                let why = ImportError::TableFull { max: crate::limits::PEERS_MAX as u64 };
-                self.fail_wait(wait, why);
+                let max = (PEERS_MAX - PEERS_CONFIGURED_KEPT) as u64;
+                self.fail_wait(wait, ImportError::TableFull { max });
             }
             (None, NodeSpec::Name(_)) => {
                 self.set_at(wait, WaitAt::NodeName);
