@@ -42,7 +42,7 @@ mod translation;
 mod unread;
 mod waits;
 
-use crate::limits::{ATTACH_TIME, CLOSE_TIME, CONNECTIONS_MAX, REFUSED_CONNECTIONS_MAX};
+use crate::limits::{ATTACH_TIME, CLOSE_TIME, CONNECTIONS_MAX, REFUSED_CONNECTIONS_MAX, UNCLOSED_MAX};
 use crate::log::LogLevel;
 pub(crate) use pins::default_pages as pinned_pages_default;
 pub use settings::StationConfig;
@@ -72,6 +72,9 @@ pub enum StationError {
         /// The bound.
         max: usize,
     },
+    /// Whoever made the connection is not served, nor can it be told why.
+    #[error("{0}")]
+    NotServed(String),
     /// The kernel refused.
     #[error("{call} failed: {why}")]
     System {
@@ -291,7 +294,9 @@ impl Station {
     fn admit(&mut self, uid: u32, held: &mut Holdings) -> Result<Option<Refusal>, StationError> {
         let full = || StationError::TableFull { max: CONNECTIONS_MAX };
         if self.closers.is_stuck(uid) {
-            return Err(full());
+            let why =
+                format!("{UNCLOSED_MAX} descriptors that user {uid} gave wait to be closed; end what holds them up");
+            return Err(StationError::NotServed(why));
         }
         let barred = self.waits.why_not(uid);
         let why = if let Some(why) = barred {
@@ -310,8 +315,10 @@ impl Station {
                 }
             }
         };
-        self.shares.take(uid, held, Table::Refused, 1).map_err(|_| full())?;
-        Ok(Some(why))
+        match self.shares.take(uid, held, Table::Refused, 1) {
+            Ok(()) => Ok(Some(why)),
+            Err(_) => Err(StationError::NotServed(why.message)),
+        }
     }
 
     /// Serves rings, timers that are due, and what the engine has to say; says whether there was

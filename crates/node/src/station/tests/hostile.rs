@@ -1,6 +1,7 @@
 //! Processes that break every rule harm only themselves.
 
-use crate::testing::{LONG, Noise, Raw, World, wait};
+use crate::limits::{CONNECTIONS_MAX, REFUSED_CONNECTIONS_MAX};
+use crate::testing::{HOSTILE, LONG, Noise, Raw, World, as_user, can_be_others, wait};
 use std::cell::RefCell;
 use std::os::fd::AsFd;
 use std::rc::Rc;
@@ -461,4 +462,25 @@ fn a_slab_that_a_client_keeps_counts_until_it_is_gone() {
     assert_eq!(slots(), before, "somebody has its memory");
     drop(kept);
     wait(&|| one.pump(), || (slots() == 0).then_some(()));
+}
+
+#[test]
+fn who_is_turned_away_because_its_user_has_its_share_is_said_to_be() {
+    if !can_be_others() {
+        return;
+    }
+    let world = World::new(1, None);
+    let mut world = world.borrow_mut();
+    let now = world.now;
+    let mut kept = Vec::new();
+    let why = loop {
+        let (theirs, ours) = as_user(HOSTILE, || Channel::pair().unwrap());
+        kept.push(ours);
+        if let Err(why) = world.stations[0].accept(now, theirs) {
+            break why.to_string();
+        }
+    };
+    assert_eq!(kept.len(), CONNECTIONS_MAX / 2 + REFUSED_CONNECTIONS_MAX / 2 + 1);
+    let share = format!("user {HOSTILE} holds {} of the {CONNECTIONS_MAX} connections", CONNECTIONS_MAX / 2);
+    assert!(why.contains(&share), "{why}");
 }
