@@ -190,6 +190,7 @@ fn a_user_that_takes_all_it_gets_locks_nobody_out() {
         // Regions and exports.
         let region = vmmc_host::Region::create(4096).unwrap();
         let fd = region.share().unwrap();
+        let mut full = None;
         for channel in processes.iter().skip(100).take(8) {
             let mut refused = 0;
             for at in 0..2_000 {
@@ -209,10 +210,15 @@ fn a_user_that_takes_all_it_gets_locks_nobody_out() {
                     },
                 };
                 let fds: &[BorrowedFd<'_>] = if at % 2 == 0 { &[fd.as_fd()] } else { &[] };
-                refused += u32::from(ask(channel, call, fds).unwrap().is_err());
+                let refusal = ask(channel, call, fds).unwrap().err();
+                refused += u32::from(refusal.is_some());
+                full = refusal.filter(|_| at % 2 == 0).or(full);
             }
             println!("{refused} of 2000 regions and exports were refused");
         }
+        let full = full.expect("regions are divided too");
+        println!("{full}");
+        assert!(full.code == RefusalCode::TableFull && full.message.contains("its share"), "{full}");
     });
     // All of it comes back.
     raw::wait(&nap, || (node.daemon.descriptors() <= before + 4).then_some(()));
