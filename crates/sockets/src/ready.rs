@@ -1,7 +1,7 @@
 //! What an event loop has: a bitmap of connections worth a look, and a bell.
 //!
-//! Invariant: a bit that is set after [`ReadySet::arm`] said "nothing" rings the bell. The child of a
-//! fork touches no bell of its parent's, whose memory both have: the parent sleeps by it, or has
+//! Invariant: a bit that is set after [`ReadySet::arm`] said "nothing" rings the bell. The child of
+//! a fork touches no bell of its parent's, whose memory both have: the parent sleeps by it, or has
 //! given it to another loop. Source: DESIGN, "do not scan all connections".
 
 use crate::connection::Connection;
