@@ -262,25 +262,27 @@ fn open_files() -> Finding {
 }
 
 fn huge_pages() -> Finding {
+    huge_pages_of(&read_to_string("/sys/kernel/mm/transparent_hugepage/shmem_enabled").unwrap_or_default())
+}
+
+/// What that file of the kernel's says. Nothing of VMMC asks for huge pages by `madvise`.
+fn huge_pages_of(shmem: &str) -> Finding {
     let about = "huge pages";
-    let shmem = read_to_string("/sys/kernel/mm/transparent_hugepage/shmem_enabled").unwrap_or_default();
-    match shmem.split(['[', ']']).nth(1) {
-        Some(mode @ ("within_size" | "advise")) => good(about, format!("shared memory: {mode}")),
-        Some(mode @ ("always" | "force")) => note(
+    let mode = shmem.split(['[', ']']).nth(1);
+    let found = mode.map_or("not in this kernel".to_string(), |mode| format!("shared memory: {mode}"));
+    match mode {
+        Some("within_size") => good(about, found),
+        Some("always" | "force") => note(
             about,
-            format!("shared memory: {mode}"),
+            found,
             "each export, however small, takes 2 MiB: `echo within_size > /sys/kernel/mm/transparent_hugepage/shmem_enabled` as root",
         ),
-        Some(mode) => note(
+        Some(_) => note(
             about,
-            format!("shared memory: {mode}"),
-            "fewer misses in large exports: `echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled` as root",
+            found,
+            "fewer misses in large exports: `echo within_size > /sys/kernel/mm/transparent_hugepage/shmem_enabled` as root",
         ),
-        None => note(
-            about,
-            "not in this kernel",
-            "fewer misses in large exports; a kernel with CONFIG_TRANSPARENT_HUGEPAGE",
-        ),
+        None => note(about, found, "fewer misses in large exports; a kernel with CONFIG_TRANSPARENT_HUGEPAGE"),
     }
 }
 
@@ -322,4 +324,33 @@ fn tools() -> Vec<Finding> {
             })
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn huge_pages_are_well_only_where_exports_have_some_and_small_ones_take_no_more() {
+        let all = ["always", "within_size", "advise", "never", "deny", "force"];
+        for mode in all {
+            let file = all.map(|one| if one == mode { format!("[{one}]") } else { one.to_string() }).join(" ") + "\n";
+            let finding = huge_pages_of(&file);
+            assert_eq!(finding.found, format!("shared memory: {mode}"));
+            let (state, why) = match mode {
+                "within_size" => (State::Good, ""),
+                "always" | "force" => (State::Note, "each export, however small, takes 2 MiB: "),
+                _ => (State::Note, "fewer misses in large exports: "),
+            };
+            assert_eq!(finding.state, state, "{mode}");
+            let advised = "`echo within_size > /sys/kernel/mm/transparent_hugepage/shmem_enabled` as root";
+            let advice = if why.is_empty() { String::new() } else { format!("{why}{advised}") };
+            assert_eq!(finding.advice, advice, "{mode}");
+        }
+        for file in ["", "always never\n"] {
+            let finding = huge_pages_of(file);
+            assert_eq!((finding.state, finding.found.as_str()), (State::Note, "not in this kernel"));
+            assert!(finding.advice.contains("CONFIG_TRANSPARENT_HUGEPAGE"));
+        }
+    }
 }
