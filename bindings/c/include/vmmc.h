@@ -1294,7 +1294,9 @@ enum vmmc_status vmmc_export_store(const struct vmmc_export *export_, uint64_t o
 /**
  * Waits until an aligned 64-bit word satisfies a condition against `operand`; gives its value.
  * `condition` is a vmmc_condition. Everything sent before that word by the same process is then
- * visible.
+ * visible. It sleeps in the kernel, and is woken by sends and atomic operations of processes of
+ * this node, and by the node for up to 4 KiB that comes from another one; other stores it finds
+ * within 1 ms.
  */
 enum vmmc_status vmmc_export_wait_word(const struct vmmc_export *export_,
                                        uint64_t offset,

@@ -358,7 +358,9 @@ pub extern "C" fn vmmc_export_store(export_: *const vmmc_export, offset: u64, va
 
 /// Waits until an aligned 64-bit word satisfies a condition against `operand`; gives its value.
 /// `condition` is a vmmc_condition. Everything sent before that word by the same process is then
-/// visible.
+/// visible. It sleeps in the kernel, and is woken by sends and atomic operations of processes of
+/// this node, and by the node for up to 4 KiB that comes from another one; other stores it finds
+/// within 1 ms.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_export_wait_word(
     export_: *const vmmc_export,

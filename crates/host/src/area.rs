@@ -36,6 +36,11 @@ const METERS_AT: u64 = NOTIFICATIONS_AT + ring_bytes(NOTIFICATIONS);
 const ATTACH_BYTES: u64 = METERS_AT + (METERS as u64 + 1) * LINE;
 const GATE_BYTES: u64 = EXPORTS_PER_PROCESS_MAX as u64 * 8;
 const BELL_BYTES: u64 = PAGE_BYTES as u64;
+/// In the line of the bell's word: a sender that notifies has it anyway.
+const BELL_WORDS: u64 = 8;
+/// Its lower half: how many waits there are; the upper one counts them all.
+const WORD_WAITS: u64 = u32::MAX as u64;
+const WORD_WAIT_BEGINS: u64 = (1 << 32) + 1;
 const PAIR_AT: u64 = LINE;
 const PAIR_BYTES: u64 = PAIR_AT + ring_bytes(PAIRS);
 
@@ -259,6 +264,44 @@ impl NotifyBell {
     #[inline]
     pub fn word(&self) -> &AtomicU64 {
         self.0.word(0).expect("the layout lies in the page")
+    }
+
+    /// A thread of the owner begins to wait for a word of its memory, and may sleep: whoever stores
+    /// there wakes it. It polls once more before it sleeps.
+    ///
+    /// ```
+    /// let (bell, ..) = vmmc_host::NotifyBell::create()?;
+    /// bell.await_words();
+    /// let waits = bell.words_awaited().expect("one thread waits");
+    /// bell.await_words();
+    /// assert_ne!(bell.words_awaited(), Some(waits), "each wait has a number");
+    /// (0..2).for_each(|_| bell.words_found());
+    /// assert_eq!(bell.words_awaited(), None);
+    /// # Ok::<(), vmmc_host::RegionError>(())
+    /// ```
+    pub fn await_words(&self) {
+        self.words().fetch_add(WORD_WAIT_BEGINS, Ordering::SeqCst);
+        fence();
+    }
+
+    /// Ends what [`await_words`](Self::await_words) began.
+    pub fn words_found(&self) {
+        self.words().fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Whether a thread of the owner waits for a word: the number of the latest such wait. One
+    /// wake-up for each number is enough, for the owner polls after it has a new one. Not ordered
+    /// after the caller's stores: one that is still on its way may be missed, so that the waits
+    /// end their sleeps by themselves too.
+    #[inline(always)]
+    pub fn words_awaited(&self) -> Option<u32> {
+        let word = self.words().load(Ordering::Relaxed);
+        (word & WORD_WAITS != 0).then_some((word >> 32) as u32)
+    }
+
+    #[inline(always)]
+    fn words(&self) -> &AtomicU64 {
+        self.0.word(BELL_WORDS).expect("the layout lies in the page")
     }
 }
 

@@ -122,6 +122,22 @@ impl<'a> Limit<'a> {
     }
 }
 
+/// A thread waits for a word, and may sleep; processes of this node see it.
+struct WordsAwaited<'a>(&'a NotifyBell);
+
+impl WordsAwaited<'_> {
+    fn announce(bell: &NotifyBell) -> WordsAwaited<'_> {
+        bell.await_words();
+        WordsAwaited(bell)
+    }
+}
+
+impl Drop for WordsAwaited<'_> {
+    fn drop(&mut self) {
+        self.0.words_found();
+    }
+}
+
 /// Counts in a shared counter.
 pub(crate) fn count(counter: &AtomicU64, n: u64) {
     counter.fetch_add(n, Ordering::Relaxed);
@@ -224,8 +240,9 @@ impl Core {
         self.wait_for(deadline, false, ready)
     }
 
-    /// As [`wait`](Self::wait), for a word of exported memory. Its sleeps are timed, for a store by
-    /// another process wakes nobody; but the node wakes it after it has put short data there.
+    /// As [`wait`](Self::wait), for a word of exported memory. The node wakes it after it has put
+    /// short data there, and processes of this node after they have stored through the library.
+    /// Its sleeps are timed, for other stores wake nobody, and theirs may miss it.
     #[inline]
     pub(crate) fn wait_word<T>(&self, deadline: Deadline, ready: impl FnMut() -> Option<T>) -> Result<T, End> {
         self.wait_for(deadline, true, ready)
@@ -263,8 +280,11 @@ impl Core {
         let flags = if words { &flags[..] } else { &flags[..2] };
         let block = |until: Deadline| {
             let mut look = look;
+            let _awaited = words.then(|| WordsAwaited::announce(&self.bell));
             self.waiting.block(flags, until, &mut look);
         };
+        // A thread that steps its node sleeps in there, where nobody looks once more.
+        let _awaited = (words && waiter.steps()).then(|| WordsAwaited::announce(&self.bell));
         wait_sliced(waiter, deadline, words.then_some(TIMED_SLEEPS), poll, block).unwrap_or(Err(End::TimedOut))
     }
 
@@ -401,5 +421,43 @@ impl Drop for Core {
 impl From<TimedOut> for End {
     fn from(_: TimedOut) -> End {
         End::TimedOut
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use crate::{Rights, Session};
+    use std::time::{Duration, Instant};
+    use vmmc_node::{Daemon, KeySource, NodeConfig};
+
+    const LONG: Duration = Duration::from_secs(30);
+
+    #[test]
+    fn whoever_stores_sees_that_a_thread_waits_for_a_word_and_no_longer_than_it_does() {
+        let name = format!("core-words-{}", std::process::id());
+        let config = NodeConfig::new(&name).listen("127.0.0.1:0".parse().unwrap()).key(KeySource::Given([7; 32]));
+        let daemon = Daemon::start(config).unwrap();
+        let stopper = daemon.stopper();
+        let node = std::thread::spawn(move || daemon.run());
+        let attach = || Session::builder().node(&name).start_node(false).timeout(LONG).attach().unwrap();
+        let (owner, user) = (attach(), attach());
+        let export = owner.export(4096).name("words").create().unwrap();
+        let import = user.import("words").rights(Rights::WRITE).open().unwrap();
+        let bell = &owner.core().bell;
+        assert_eq!(bell.words_awaited(), None);
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| export.wait_word(0, |word| word == 7));
+            let end = Instant::now() + LONG;
+            while bell.words_awaited().is_none() {
+                assert!(Instant::now() < end, "a thread that sleeps says so");
+                std::thread::yield_now();
+            }
+            import.send(0, &7u64.to_le_bytes()).unwrap();
+            assert_eq!(waiting.join().unwrap().unwrap(), 7);
+        });
+        assert_eq!(bell.words_awaited(), None);
+        drop((import, export, owner, user));
+        stopper.stop();
+        node.join().unwrap().unwrap();
     }
 }

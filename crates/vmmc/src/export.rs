@@ -225,10 +225,11 @@ impl Export {
     /// Waits the session's timeout until a word satisfies a condition; gives its value. Everything
     /// sent before that word by the same process is then visible.
     ///
-    /// It polls, yields the processor, then sleeps: the node wakes it for short data (up to 4 KiB)
-    /// that comes through the engine. A store by another process of this node, or a word at the end
-    /// of long data, wakes nobody and is found after a nap of up to 1 ms; to block without naps,
-    /// ask the sender for a notification.
+    /// It polls, yields the processor, then sleeps. It is woken by sends and atomic operations of
+    /// other processes of this node, and by its node for short data (up to 4 KiB) that comes from
+    /// other nodes. A store through a [`Binding`](crate::Binding) or by this process itself, or a
+    /// word at the end of long data, wakes nobody and is found after a sleep of up to 1 ms; where
+    /// that is too long, ask the sender for a notification.
     ///
     /// # Errors
     /// [`WaitError`].

@@ -185,6 +185,15 @@ impl Mapped {
         Ok(result)
     }
 
+    /// As [`through`](Self::through), for what changes the exporter's memory, of whose threads one
+    /// may sleep until a word there changes.
+    #[inline(always)]
+    fn store_through<R>(&self, transfer: impl FnOnce(Meter<'_>) -> Result<R, OutOfBounds>) -> Result<R, Fault> {
+        let done = self.through(transfer)??;
+        self.peer.stored();
+        Ok(done)
+    }
+
     #[cold]
     fn through_shared<R>(&self, transfer: impl FnOnce(Meter<'_>) -> R) -> Result<R, Fault> {
         let _turn = self.hot.shared.lock().expect("transfers do not panic");
@@ -226,17 +235,17 @@ impl Mapped {
     /// Deliberate update.
     #[inline]
     pub(crate) fn send(&self, offset: u64, data: &[u8]) -> Result<(), Fault> {
-        self.through(|count: Meter<'_>| {
+        self.store_through(|count: Meter<'_>| {
             self.store(data.len() as u64, |how| self.region.write_by(how, offset, data))?;
             self.hot.trace(Op::Send, data.as_ptr() as usize, data.len() as u64);
             count.sent(data.len() as u64);
             Ok(())
-        })?
+        })
     }
 
     /// Deliberate update of several places, in turn, behind one look at the gate.
     pub(crate) fn send_pieces(&self, pieces: &[(u64, &[u8])]) -> Result<(), Fault> {
-        self.through(|count: Meter<'_>| {
+        self.store_through(|count: Meter<'_>| {
             let mut bytes = 0;
             for (offset, data) in pieces {
                 self.store(data.len() as u64, |how| self.region.write_by(how, *offset, data))?;
@@ -245,17 +254,17 @@ impl Mapped {
             }
             count.sent(bytes);
             Ok(())
-        })?
+        })
     }
 
     /// Deliberate update from a region.
     pub(crate) fn send_region(&self, offset: u64, from: &Region, from_offset: u64, len: u64) -> Result<(), Fault> {
-        self.through(|count: Meter<'_>| {
+        self.store_through(|count: Meter<'_>| {
             self.store(len, |how| from.copy_to_by(how, from_offset, &self.region, offset, len))?;
             self.hot.trace(Op::Send, from.address() + from_offset as usize, len);
             count.sent(len);
             Ok(())
-        })?
+        })
     }
 
     /// Copies into the exporter's memory, by the stores that pay for so many bytes.
@@ -300,11 +309,11 @@ impl Mapped {
     /// An operation on an aligned word.
     #[inline]
     pub(crate) fn atomic(&self, offset: u64, operation: impl FnOnce(&AtomicU64) -> u64) -> Result<u64, Fault> {
-        self.through(|count: Meter<'_>| {
+        self.store_through(|count: Meter<'_>| {
             let old = operation(self.region.word(offset)?);
             count.atomic();
             Ok(old)
-        })?
+        })
     }
 
     /// Tells the receiver, after the data; false when the ring is full, which is counted there.

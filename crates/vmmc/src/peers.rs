@@ -8,18 +8,23 @@
 use crate::limits::PEERS_BEFORE_SWEEP;
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use vmmc_host::abi::RawNotification;
 use vmmc_host::area::PairRing;
 use vmmc_host::ring::{Producer, RegionWords};
 use vmmc_host::{GateTable, NotifyBell, RegionError, WakeSender};
 
+/// No number of a wait.
+const NO_WAIT: u64 = u64::MAX;
+
 /// An exporting process of this node.
 pub(crate) struct Peer {
     pub(crate) gates: GateTable,
     bell: NotifyBell,
     wake: WakeSender,
+    /// The wait for a word that was woken last; see [`NotifyBell::words_awaited`].
+    woken: AtomicU64,
     pair: Mutex<Option<Pair>>,
     /// Its death has been told; it can be swept out when no import uses it.
     dead: AtomicBool,
@@ -52,8 +57,14 @@ impl Peers {
         }
         let gates = GateTable::open(gates)?;
         let bell = NotifyBell::open_read_only(bell)?;
-        let peer =
-            Peer { gates, bell, wake: WakeSender::from_fd(wake), pair: Mutex::new(None), dead: AtomicBool::new(false) };
+        let peer = Peer {
+            gates,
+            bell,
+            wake: WakeSender::from_fd(wake),
+            woken: AtomicU64::new(NO_WAIT),
+            pair: Mutex::new(None),
+            dead: AtomicBool::new(false),
+        };
         peer.add_pair(pair)?;
         if peers.len() >= PEERS_BEFORE_SWEEP {
             peers.retain(|_, peer| !peer.dead.load(Ordering::Relaxed) || Arc::strong_count(peer) > 1);
@@ -79,6 +90,24 @@ impl Peer {
         self.dead.store(true, Ordering::Relaxed);
     }
 
+    /// Something was stored in memory of the process: wakes it if a thread sleeps until a word
+    /// changes.
+    #[inline(always)]
+    pub(crate) fn stored(&self) {
+        if let Some(wait) = self.bell.words_awaited() {
+            self.wake_for_words(wait);
+        }
+    }
+
+    /// Once for each wait, however many stores come before the sleeper is up.
+    #[cold]
+    fn wake_for_words(&self, wait: u32) {
+        let wait = u64::from(wait);
+        if self.woken.swap(wait, Ordering::Relaxed) != wait {
+            self.wake.wake();
+        }
+    }
+
     /// Puts a notification in the ring and wakes the receiver if it sleeps; false if the ring is
     /// full, which the receiver finds counted.
     pub(crate) fn notify(&self, notification: RawNotification) -> bool {
@@ -91,5 +120,46 @@ impl Peer {
         drop(guard);
         self.wake.wake_if(self.bell.word());
         pushed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use std::os::fd::AsFd;
+    use vmmc_host::wait::wake_pair;
+
+    #[test]
+    fn a_store_wakes_each_wait_for_a_word_once_and_nobody_else() {
+        let (own, _, for_readers) = NotifyBell::create().unwrap();
+        let (sleeper, wake) = wake_pair().unwrap();
+        let (_, gates) = GateTable::create().unwrap();
+        let peers = Peers::default();
+        let peer = peers.meet(gates, for_readers, wake.share().unwrap(), None).unwrap();
+        let woken = || {
+            let mut fds = [PollFd::from_borrowed_fd(sleeper.as_fd(), PollFlags::IN)];
+            let woken = poll(&mut fds, Some(&Timespec::default())).unwrap() > 0;
+            sleeper.drain();
+            woken
+        };
+        peer.stored();
+        assert!(!woken(), "nobody waits");
+        own.await_words();
+        peer.stored();
+        assert!(woken());
+        peer.stored();
+        assert!(!woken(), "it is up already, and polls before it sleeps again");
+        own.words_found();
+        own.await_words();
+        peer.stored();
+        assert!(woken(), "the next wait");
+        own.await_words();
+        own.words_found();
+        peer.stored();
+        assert!(woken(), "of two waits one has ended, and the other one polls first");
+        own.words_found();
+        peer.stored();
+        assert!(!woken());
     }
 }

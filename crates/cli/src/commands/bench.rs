@@ -10,7 +10,9 @@ use crate::machine::{Machine, Quiet};
 use crate::measure::nodes::Route;
 use crate::measure::pair::{Pair, TemporaryNode};
 use crate::measure::plan::{Plan, Source};
-use crate::measure::task::{AppendBy, AtomicOp, GatherBy, Kernel, Measure, RedirectWhen, Setting, Vmmc, Waker, Work};
+use crate::measure::task::{
+    AppendBy, AtomicOp, GatherBy, Kernel, Measure, RedirectWhen, Setting, Vmmc, Waker, WokenBy, Work,
+};
 use crate::report::{Figures, Key, Missing, Report, html, promise, table};
 use clap::ValueEnum;
 use std::time::SystemTime;
@@ -138,9 +140,12 @@ fn add_vmmc(plan: &mut Plan, line: &Line, bench: &Bench, size: u64) {
         What::Notify => bench
             .asleep_us
             .iter()
-            .map(|asleep_us| {
-                let key = Key { asleep_us: Some(*asleep_us), ..key(line.series, line.path.name(), size) };
-                (key, Vmmc::Notify { asleep_us: *asleep_us })
+            .flat_map(|&asleep_us| {
+                [(WokenBy::Notification, ""), (WokenBy::Word, "-word")].map(|(by, of)| {
+                    let series = format!("{}{of}", line.series);
+                    let key = Key { asleep_us: Some(asleep_us), ..key(&series, line.path.name(), size) };
+                    (key, Vmmc::Notify { by, asleep_us })
+                })
             })
             .collect(),
         What::Redirect => vec![

@@ -85,6 +85,15 @@ pub(crate) enum Waker {
     Pipe,
 }
 
+/// What wakes a thread that waits for memory of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum WokenBy {
+    /// A notification.
+    Notification,
+    /// A word that changes.
+    Word,
+}
+
 /// What is measured of VMMC. The pair of workers stands for the path.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Vmmc {
@@ -99,8 +108,10 @@ pub(crate) enum Vmmc {
         /// Which.
         op: AtomicOp,
     },
-    /// Deliberate update with notification of a blocked thread.
+    /// Deliberate update that wakes a blocked thread.
     Notify {
+        /// What the thread waits for.
+        by: WokenBy,
         /// Time asleep, microseconds.
         asleep_us: u64,
     },

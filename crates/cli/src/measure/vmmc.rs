@@ -96,7 +96,7 @@ impl Attached {
             Vmmc::Import => once::import(self, task),
             Vmmc::Append { by } => many::append(self, task, *by),
             Vmmc::Gather { by } => many::gather(self, task, *by),
-            Vmmc::Notify { asleep_us } => notify::measure(self, task, *asleep_us, fds),
+            Vmmc::Notify { by, asleep_us } => notify::measure(self, task, (*by, *asleep_us), fds),
             Vmmc::Redirect { when } => redirect::measure(self, task, *when),
             Vmmc::PostRedirects { withdraw } => redirect::post(self, task, *withdraw),
         }

@@ -1,4 +1,5 @@
-//! Notification of a blocked thread: from before the send to the thread running.
+//! A send that wakes a blocked thread, which waits for a notification or until a word changes: from
+//! before the send to the thread running.
 //!
 //! Invariant: the receiver has blocked in the kernel when the clock starts: the library polls for a
 //! while before it blocks, and that time is waited out on top of the time asleep.
@@ -7,7 +8,7 @@ use super::{Attached, TaskError, settle};
 use crate::limits::PARTNER_WAIT;
 use crate::measure::limit;
 use crate::measure::stats::Sample;
-use crate::measure::task::{Role, Task};
+use crate::measure::task::{Role, Task, WokenBy};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 use vmmc::SendOptions;
@@ -17,7 +18,7 @@ use vmmc_host::limits::POLL_MAX_NS;
 pub(super) fn measure(
     attached: &Attached,
     task: &Task,
-    asleep_us: u64,
+    (by, asleep_us): (WokenBy, u64),
     mut fds: Vec<OwnedFd>,
 ) -> Result<Option<Sample>, TaskError> {
     let fd = fds.pop().ok_or_else(|| TaskError::Protocol("a region belongs to this task".into()))?;
@@ -26,19 +27,29 @@ pub(super) fn measure(
     match task.role {
         Role::Lead => {
             let import = attached.import(task.number, Role::Follow)?;
-            let data = vec![1; size as usize];
-            let options = SendOptions::notify();
+            let mut data = vec![1; size as usize];
+            let options = match by {
+                WokenBy::Notification => SendOptions::notify(),
+                WokenBy::Word => SendOptions::default(),
+            };
             let asleep = Duration::from_micros(asleep_us) + Duration::from_nanos(POLL_MAX_NS);
-            let wake = |_| import.send_with(0, &data, options).map_err(TaskError::vmmc);
+            let wake = |number: u64| {
+                data[..size_of::<u64>()].copy_from_slice(&number.to_le_bytes());
+                import.send_with(0, &data, options).map_err(TaskError::vmmc)
+            };
             let sample = limit::lead_sleeps(&clock, asleep, task.budget, wake);
             settle(&import);
             sample.map(Some)
         }
         Role::Follow => {
             let export = attached.export(task.number, Role::Follow, size)?;
-            limit::follow_sleeps(&clock, |_| {
+            limit::follow_sleeps(&clock, |number| {
                 let deadline = attached.session.deadline(PARTNER_WAIT);
-                export.wait_notification_by(deadline).map(drop).map_err(TaskError::vmmc)
+                match by {
+                    WokenBy::Notification => export.wait_notification_by(deadline).map(drop),
+                    WokenBy::Word => export.wait_word_by(0, |word| word == number, deadline).map(drop),
+                }
+                .map_err(TaskError::vmmc)
             })?;
             Ok(None)
         }
