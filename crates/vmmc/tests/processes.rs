@@ -6,6 +6,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use vmmc::{AccessError, BindOptions, Rights, SendOptions, Session, TransferError, WaitError};
@@ -186,6 +187,64 @@ fn an_event_loop_is_told_that_the_daemon_was_killed() {
     assert!(session.take_notification().is_none());
     told("who asks why", || (!session.is_alive()).then_some(()));
     assert!(readable(Duration::ZERO), "it stays so for loops that look later");
+}
+
+/// Lets this process and its children have so many descriptors; false: they may not.
+fn may_have_descriptors(count: u64) -> bool {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    if limit.maximum.is_some_and(|maximum| maximum < count) {
+        return false;
+    }
+    let current = limit.current.map(|current| current.max(count));
+    setrlimit(Resource::Nofile, Rlimit { current, ..limit }).is_ok()
+}
+
+#[test]
+fn two_hundred_attach_at_once_to_a_node_that_was_stopped_for_a_moment() {
+    use rustix::process::{Pid, Signal, kill_process};
+    const SESSIONS: usize = 200;
+    const STOPPED: Duration = Duration::from_millis(300);
+    // A dozen for each at the node, and less here.
+    if !may_have_descriptors(4096) {
+        return println!("SKIP attaches at once: {SESSIONS} sessions take up to 4096 descriptors (ulimit -Hn)");
+    }
+    let node = node_name();
+    let daemon = Role::start("node", &node);
+    let pid = Pid::from_child(&daemon.0);
+    kill_process(pid, Signal::STOP).unwrap();
+    let state = || std::fs::read_to_string(format!("/proc/{}/stat", daemon.0.id())).unwrap();
+    told("that it is stopped", || state().rsplit(") ").next().unwrap().starts_with('T').then_some(()));
+    let begin = Barrier::new(SESSIONS + 1);
+    // As programs do it, with the timeout that they have when they choose none.
+    let attach = || {
+        begin.wait();
+        Session::builder().node(&node).start_node(false).attach().map(|session| (session, Instant::now()))
+    };
+    let (attached, went_on) = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..SESSIONS).map(|_| scope.spawn(attach)).collect();
+        begin.wait();
+        std::thread::sleep(STOPPED);
+        let went_on = Instant::now();
+        kill_process(pid, Signal::CONT).unwrap();
+        (threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>(), went_on)
+    });
+    let refused: Vec<_> = attached.iter().filter_map(|attached| attached.as_ref().err()).collect();
+    assert!(refused.is_empty(), "{} of {SESSIONS} were refused: {}", refused.len(), refused[0]);
+    let sessions: Vec<_> = attached.into_iter().map(Result::unwrap).collect();
+    assert!(sessions.iter().all(|(_, at)| *at > went_on), "a node that is stopped has answered");
+    let last = sessions.iter().map(|(_, at)| *at - went_on).max();
+    println!("the last of {SESSIONS} was attached {last:?} after the node went on");
+    // Each of them is served.
+    let exports: Vec<_> = sessions.iter().map(|(session, _)| session.export(64).create().unwrap()).collect();
+    for ((session, _), export) in sessions.iter().zip(exports.iter().rev()) {
+        session.import_id(export.id()).open().unwrap().send(0, b"served").unwrap();
+    }
+    let mut word = [0; 6];
+    exports.iter().for_each(|export| {
+        export.read(0, &mut word).unwrap();
+        assert_eq!(&word, b"served");
+    });
 }
 
 #[test]
