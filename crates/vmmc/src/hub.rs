@@ -67,8 +67,11 @@ struct State {
     blocked: bool,
     /// For exports that we do not know yet.
     early: VecDeque<(Notifier, RawNotification)>,
-    /// Readable while something is queued, once an event loop has asked for it.
+    /// Readable while something may be queued that [`Taker::Any`] may have, once an event loop has
+    /// asked for it.
     event: Option<OwnedFd>,
+    /// Whether it is readable.
+    signalled: bool,
     counts: Counts,
 }
 
@@ -109,7 +112,9 @@ impl Hub {
         queue.waiting.iter().for_each(|(arrival, _)| {
             state.order.remove(arrival);
         });
-        state.clear_event_if_empty();
+        if state.order.is_empty() {
+            state.clear_event();
+        }
     }
 
     /// A notification came.
@@ -129,33 +134,12 @@ impl Hub {
     /// The oldest notification that this taker may have.
     pub(crate) fn take(&self, taker: Taker) -> Option<Notification> {
         let mut state = self.lock();
-        if state.blocked {
-            return None;
+        let taken = state.take(taker);
+        // What is left for handlers, or blocked, wakes no loop again and again.
+        if state.order.is_empty() || (taken.is_none() && taker == Taker::Any) {
+            state.clear_event();
         }
-        let export = match taker {
-            Taker::Export(export) => export,
-            Taker::Any => {
-                let may = |export: &u64| state.exports.get(export).is_some_and(|q| !q.blocked && q.handlers == 0);
-                *state.order.values().find(|export| may(export))?
-            }
-        };
-        let queue = state.exports.get_mut(&export)?;
-        if queue.blocked {
-            return None;
-        }
-        let (arrival, raw) = queue.waiting.pop_front()?;
-        state.order.remove(&arrival);
-        state.counts.taken += 1;
-        state.clear_event_if_empty();
-        let (session, process) = (raw.session, ProcessId(raw.process));
-        Some(Notification {
-            export: ExportId::from_u64(raw.export),
-            offset: raw.offset,
-            len: raw.len,
-            last_word: raw.last_word,
-            word: raw.word,
-            from: Sender { session, process, import: ImportId::from_u64(raw.import) },
-        })
+        taken
     }
 
     /// Blocks or unblocks all, or one export.
@@ -169,23 +153,24 @@ impl Hub {
                 }
             }
         }
+        state.signal_if_queued();
     }
 
     /// A handler of one export begins or ends.
     pub(crate) fn handler(&self, taker: Taker, begins: bool) {
         let Taker::Export(export) = taker else { return };
-        if let Some(queue) = self.lock().exports.get_mut(&export) {
+        let mut state = self.lock();
+        if let Some(queue) = state.exports.get_mut(&export) {
             queue.handlers = if begins { queue.handlers + 1 } else { queue.handlers.saturating_sub(1) };
         }
+        state.signal_if_queued();
     }
 
-    /// From now on, `event` is readable while something is queued.
+    /// From now on, `event` is readable while something may be queued that [`Taker::Any`] may have.
     pub(crate) fn set_event(&self, event: OwnedFd) {
         let mut state = self.lock();
-        state.event = Some(event);
-        if !state.order.is_empty() {
-            state.signal();
-        }
+        (state.event, state.signalled) = (Some(event), false);
+        state.signal_if_queued();
     }
 
     pub(crate) fn counts(&self) -> Counts {
@@ -198,6 +183,35 @@ impl Hub {
 }
 
 impl State {
+    fn take(&mut self, taker: Taker) -> Option<Notification> {
+        if self.blocked {
+            return None;
+        }
+        let export = match taker {
+            Taker::Export(export) => export,
+            Taker::Any => {
+                let may = |export: &u64| self.exports.get(export).is_some_and(|q| !q.blocked && q.handlers == 0);
+                *self.order.values().find(|export| may(export))?
+            }
+        };
+        let queue = self.exports.get_mut(&export)?;
+        if queue.blocked {
+            return None;
+        }
+        let (arrival, raw) = queue.waiting.pop_front()?;
+        self.order.remove(&arrival);
+        self.counts.taken += 1;
+        let (session, process) = (raw.session, ProcessId(raw.process));
+        Some(Notification {
+            export: ExportId::from_u64(raw.export),
+            offset: raw.offset,
+            len: raw.len,
+            last_word: raw.last_word,
+            word: raw.word,
+            from: Sender { session, process, import: ImportId::from_u64(raw.import) },
+        })
+    }
+
     fn enqueue(&mut self, from: Notifier, notification: RawNotification) {
         let full = self.order.len() >= NOTIFICATIONS_MAX;
         let Some(queue) = self.exports.get_mut(&notification.export) else { return };
@@ -215,16 +229,21 @@ impl State {
         self.signal();
     }
 
-    fn signal(&self) {
-        if let Some(event) = &self.event {
-            // A full counter is readable already.
-            let _ = rustix::io::write(event, &1u64.to_ne_bytes());
+    fn signal(&mut self) {
+        if let (false, Some(event)) = (self.signalled, &self.event) {
+            self.signalled = rustix::io::write(event, &1u64.to_ne_bytes()).is_ok();
         }
     }
 
-    fn clear_event_if_empty(&mut self) {
-        if let (true, Some(event)) = (self.order.is_empty(), &self.event) {
-            let _ = rustix::io::read(event, &mut [0u8; 8]);
+    fn signal_if_queued(&mut self) {
+        if !self.order.is_empty() {
+            self.signal();
+        }
+    }
+
+    fn clear_event(&mut self) {
+        if let (true, Some(event)) = (self.signalled, &self.event) {
+            self.signalled = rustix::io::read(event, &mut [0u8; 8]).is_err();
         }
     }
 }
@@ -300,6 +319,38 @@ mod tests {
         assert!(hub.take(Taker::Export(1)).is_none());
         hub.block(Taker::Any, false);
         assert_eq!(hub.take(Taker::Any).unwrap().offset, 10);
+    }
+
+    #[test]
+    fn a_loop_is_woken_for_what_it_may_have_and_for_nothing_else() {
+        use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+        let hub = Hub::default();
+        hub.open(1, anybody());
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+        hub.set_event(event.try_clone().unwrap());
+        let readable = || {
+            let timeout = Timespec { tv_sec: 0, tv_nsec: 0 };
+            poll(&mut [PollFd::new(&event, PollFlags::IN)], Some(&timeout)).unwrap() > 0
+        };
+        let come = || hub.deliver(Notifier::Node, note(1, 10));
+        come();
+        assert!(readable() && hub.take(Taker::Any).is_some() && !readable());
+        for taker in [Taker::Export(1), Taker::Any] {
+            hub.block(taker, true);
+            come();
+            assert!(hub.take(Taker::Any).is_none() && !readable(), "{taker}: it would spin until all is unblocked");
+            hub.block(taker, false);
+            assert!(readable() && hub.take(Taker::Any).is_some() && !readable(), "{taker}");
+        }
+        hub.handler(Taker::Export(1), true);
+        come();
+        assert!(hub.take(Taker::Any).is_none() && !readable(), "it would spin until the handler is done");
+        // What the handler has left.
+        hub.handler(Taker::Export(1), false);
+        assert!(readable() && hub.take(Taker::Any).is_some() && !readable());
+        come();
+        hub.close(1);
+        assert!(!readable());
     }
 
     #[test]
