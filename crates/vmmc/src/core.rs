@@ -230,6 +230,8 @@ impl Core {
         if self.hot.state() == ALIVE {
             self.hot.set_gone();
             self.control.close();
+            // Event loops are told, also by a session that leaves a node which does not answer.
+            let _ = rustix::net::shutdown(&self.events_end, rustix::net::Shutdown::Both);
             self.kick();
         }
     }

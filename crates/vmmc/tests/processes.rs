@@ -189,6 +189,26 @@ fn an_event_loop_is_told_that_the_daemon_was_killed() {
     assert!(readable(Duration::ZERO), "it stays so for loops that look later");
 }
 
+#[test]
+fn an_event_loop_is_told_that_its_session_has_left_a_node_that_is_stopped() {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use rustix::process::{Pid, Signal, kill_process};
+    let node = node_name();
+    let daemon = Role::start("node", &node);
+    let session = attach(&node);
+    let fd = session.event_fd().unwrap();
+    while session.take_notification().is_some() {}
+    kill_process(Pid::from_child(&daemon.0), Signal::STOP).unwrap();
+    let readable = |tv_sec| {
+        let timeout = Timespec { tv_sec, tv_nsec: 0 };
+        poll(&mut [PollFd::from_borrowed_fd(fd, PollFlags::IN)], Some(&timeout)).unwrap() > 0
+    };
+    assert!(!readable(0));
+    session.leave();
+    assert!(readable(TOLD.as_secs() as i64), "the loop sleeps on");
+    assert!(!session.is_alive() && readable(0));
+}
+
 /// Lets this process and its children have so many descriptors; false: they may not.
 fn may_have_descriptors(count: u64) -> bool {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
