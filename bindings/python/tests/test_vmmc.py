@@ -655,6 +655,74 @@ class Processes(unittest.TestCase):
         self.assertIn("the exporting process is gone", self.finish(user))
         self.assertEqual(self.finish(owner, -signal.SIGKILL), "42\n")
 
+    def test_an_event_loop_is_told_of_the_death_of_its_node_and_sleeps_after_it(self) -> None:
+        child = self.start(
+            """
+            import asyncio, vmmc.aio
+            session, user = vmmc.attach(), vmmc.attach()
+            export = session.export(64, name="inbox", notify=True)
+            # Whoever may notify keeps the wake-up of the session open.
+            there = user.import_("inbox")
+
+            async def used(seconds):
+                before = time.process_time()
+                await asyncio.sleep(seconds)
+                return time.process_time() - before
+
+            async def main():
+                inbox = vmmc.aio.Notifications(session)
+                waiting = asyncio.ensure_future(inbox.next(export, timeout=30))
+                there.send(0, b"x", notify=True)
+                await waiting
+                waiting = [asyncio.ensure_future(inbox.next(export, timeout=30)) for _ in range(2)]
+                print("while it lives", await used(1))
+                os.kill(session.node_info()["pid"], signal.SIGKILL)
+                for told in await asyncio.gather(*waiting, return_exceptions=True):
+                    print(type(told).__name__, told)
+                print("while it is dead", await used(1))
+                # Whoever waits from here on is told at once.
+                start = time.monotonic()
+                for wait in (inbox.next(), anext(inbox.of(export))):
+                    try:
+                        await wait
+                    except vmmc.NodeGone as error:
+                        print("NodeGone", error)
+                assert time.monotonic() - start < 10
+                inbox.close()
+                print("after it", await used(1))
+
+            asyncio.run(main())
+            """
+        )
+        lines = self.finish(child).splitlines()
+        gone = "NodeGone wait for a notification: the node is gone; start it again and attach anew"
+        self.assertEqual([line for line in lines if line.startswith("NodeGone")], [gone] * 4, lines)
+        times = [line for line in lines if not line.startswith("NodeGone")]
+        self.assertEqual(len(times), 3, lines)
+        for line in times:
+            self.assertLess(float(line.split()[-1]), 0.2, line)
+
+    def test_an_event_loop_is_told_that_its_session_has_left(self) -> None:
+        child = self.start(
+            """
+            import asyncio, vmmc.aio
+            session = vmmc.attach()
+
+            async def main():
+                with vmmc.aio.Notifications(session) as inbox:
+                    waiting = asyncio.ensure_future(inbox.next(timeout=30))
+                    await asyncio.sleep(0.1)
+                    session.leave()
+                    try:
+                        await waiting
+                    except vmmc.NodeGone:
+                        print("told")
+
+            asyncio.run(main())
+            """
+        )
+        self.assertEqual(self.finish(child), "told\n")
+
     def test_a_key_press_ends_a_wait_of_a_daemons_process(self) -> None:
         child = self.start(
             """

@@ -20,9 +20,7 @@ from ._vmmc import Export, Job, Notification, Session, Transfer
 
 # Notifications that queue for one export, as in the library; further ones are counted in `lost`.
 QUEUE_MAX = 4096
-# Seconds between two looks whether something came that no descriptor told.
-_LOOK_S = 0.5
-# The same for an embedded node, whose news no descriptor tells.
+# Seconds between two looks at an embedded node, whose news no descriptor tells.
 _LOOK_EMBEDDED_S = 0.01
 
 
@@ -37,14 +35,16 @@ class Notifications:
         self.lost = 0
         self._session = session
         self._loop = asyncio.get_running_loop()
+        embedded = session.node_info()["embedded"]
         self._queues: dict[int, deque[Notification]] = {}
         self._news = asyncio.Event()
         self._loop.add_reader(session.fileno(), self._collect)
         self._look: Optional[asyncio.TimerHandle] = None
         self._open = True
-        self._look_s = _LOOK_EMBEDDED_S if session.node_info()["embedded"] else _LOOK_S
         self._collect()
-        self._look_again()
+        # A daemon's descriptor tells of all news, and of its end.
+        if embedded:
+            self._look_again()
 
     def close(self) -> None:
         """Ends it; what has been queued is gone."""
@@ -115,7 +115,7 @@ class Notifications:
     def _look_again(self) -> None:
         if self._open:
             self._collect()
-            self._look = self._loop.call_later(self._look_s, self._look_again)
+            self._look = self._loop.call_later(_LOOK_EMBEDDED_S, self._look_again)
 
 
 async def wait(transfer: Transfer, timeout: Optional[float] = None) -> int:
