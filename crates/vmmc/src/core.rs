@@ -17,7 +17,7 @@ use crate::regions::Regions;
 use crate::session::NodeIdentity;
 use crate::slots::{Appending, Hold, Slots};
 use crate::staging::Staging;
-use crate::waiting::{Waiting, wait_sliced};
+use crate::waiting::{Descriptors, Waiting, wait_sliced};
 use std::cell::{Cell, RefCell};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -239,7 +239,7 @@ impl Core {
     /// Waits until `ready` gives something, collecting what comes from the node meanwhile.
     #[inline]
     pub(crate) fn wait<T>(&self, deadline: Deadline, ready: impl FnMut() -> Option<T>) -> Result<T, End> {
-        self.wait_for(deadline, false, ready)
+        self.wait_for(deadline, false, None, ready)
     }
 
     /// As [`wait`](Self::wait), for a word of exported memory. The node wakes it after it has put
@@ -247,11 +247,18 @@ impl Core {
     /// Its sleeps are timed, for other stores wake nobody, and theirs may miss it.
     #[inline]
     pub(crate) fn wait_word<T>(&self, deadline: Deadline, ready: impl FnMut() -> Option<T>) -> Result<T, End> {
-        self.wait_for(deadline, true, ready)
+        self.wait_for(deadline, true, None, ready)
     }
 
-    /// `words`: what is waited for may come without a wake-up, so that sleeps are timed.
-    fn wait_for<T>(&self, deadline: Deadline, words: bool, ready: impl FnMut() -> Option<T>) -> Result<T, End> {
+    /// `words`: what is waited for may come without a wake-up, so that sleeps are timed. `fds`: a
+    /// change of these ends a sleep, too; `ready` asks about them.
+    pub(crate) fn wait_for<T>(
+        &self,
+        deadline: Deadline,
+        words: bool,
+        fds: Option<&Descriptors<'_>>,
+        ready: impl FnMut() -> Option<T>,
+    ) -> Result<T, End> {
         let ready = RefCell::new(ready);
         let found: Cell<Option<T>> = Cell::new(None);
         let look = || {
@@ -283,11 +290,13 @@ impl Core {
         let block = |until: Deadline| {
             let mut look = look;
             let _awaited = words.then(|| WordsAwaited::announce(&self.bell));
-            self.waiting.block(flags, until, &mut look);
+            self.waiting.block(flags, until, &mut look, fds);
         };
         // A thread that steps its node sleeps in there, where nobody looks once more.
         let _awaited = (words && waiter.steps()).then(|| WordsAwaited::announce(&self.bell));
-        wait_sliced(waiter, deadline, words.then_some(TIMED_SLEEPS), poll, block).unwrap_or(Err(End::TimedOut))
+        // A node in this process sleeps on descriptors of its own.
+        let timed = words || fds.is_some() && waiter.steps();
+        wait_sliced(waiter, deadline, timed.then_some(TIMED_SLEEPS), poll, block).unwrap_or(Err(End::TimedOut))
     }
 
     /// As [`wait`](Self::wait), for what other threads of this process give back.

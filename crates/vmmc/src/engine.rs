@@ -38,6 +38,11 @@ impl Ticket {
         Some(answer)
     }
 
+    /// Whether it has.
+    pub(crate) fn is_done(&self) -> bool {
+        self.core.slots.is_done(self.cookie)
+    }
+
     /// Waits for the result.
     pub(crate) fn wait(&mut self, limit: &Limit<'_>) -> Result<(Result<u64, OpError>, Hold), End> {
         if let Some(answer) = self.poll() {

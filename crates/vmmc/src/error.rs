@@ -503,6 +503,12 @@ pub enum WaitError {
     /// The word is out of reach.
     #[error(transparent)]
     Access(#[from] AccessError),
+    /// One of several things belongs to another session.
+    #[error("the thing at place {place} is of another session; wait for it there, or attach once for all")]
+    OtherSession {
+        /// Its place among those to wait for, from 0.
+        place: usize,
+    },
     /// The session belongs to the parent process.
     #[error("this session was attached by process {parent} before a fork; attach in the child to get one of its own")]
     Forked {

@@ -327,11 +327,11 @@ impl Export {
         self.piece().check(offset, len)
     }
 
-    fn taker(&self) -> Taker {
+    pub(crate) fn taker(&self) -> Taker {
         Taker::Export(self.id.to_u64())
     }
 
-    fn must_allow_notifications(&self) -> Result<(), WaitError> {
+    pub(crate) fn must_allow_notifications(&self) -> Result<(), WaitError> {
         if self.notify {
             return Ok(());
         }

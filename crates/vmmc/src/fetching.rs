@@ -163,6 +163,16 @@ impl Fetching {
         }
     }
 
+    /// Whether a [`poll`](Self::poll) would find something to do.
+    pub(crate) fn may_advance(&self) -> bool {
+        self.is_done() || self.under_way.iter().any(|posted| posted.ticket.is_done())
+    }
+
+    /// Whether nothing is under way whose end would make room for the rest.
+    pub(crate) fn is_starved(&self) -> bool {
+        self.under_way.is_empty() && !self.is_done()
+    }
+
     fn is_done(&self) -> bool {
         self.under_way.is_empty() && (self.rest.is_empty() || self.failed.is_some())
     }

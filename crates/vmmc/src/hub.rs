@@ -142,6 +142,11 @@ impl Hub {
         taken
     }
 
+    /// Whether there is one that this taker may have.
+    pub(crate) fn has(&self, taker: Taker) -> bool {
+        self.lock().first_for(taker).is_some()
+    }
+
     /// Blocks or unblocks all, or one export.
     pub(crate) fn block(&self, taker: Taker, blocked: bool) {
         let mut state = self.lock();
@@ -184,21 +189,8 @@ impl Hub {
 
 impl State {
     fn take(&mut self, taker: Taker) -> Option<Notification> {
-        if self.blocked {
-            return None;
-        }
-        let export = match taker {
-            Taker::Export(export) => export,
-            Taker::Any => {
-                let may = |export: &u64| self.exports.get(export).is_some_and(|q| !q.blocked && q.handlers == 0);
-                *self.order.values().find(|export| may(export))?
-            }
-        };
-        let queue = self.exports.get_mut(&export)?;
-        if queue.blocked {
-            return None;
-        }
-        let (arrival, raw) = queue.waiting.pop_front()?;
+        let export = self.first_for(taker)?;
+        let (arrival, raw) = self.exports.get_mut(&export)?.waiting.pop_front()?;
         self.order.remove(&arrival);
         self.counts.taken += 1;
         let (session, process) = (raw.session, ProcessId(raw.process));
@@ -210,6 +202,19 @@ impl State {
             word: raw.word,
             from: Sender { session, process, import: ImportId::from_u64(raw.import) },
         })
+    }
+
+    /// The export with the oldest notification that this taker may have.
+    fn first_for(&self, taker: Taker) -> Option<u64> {
+        let open = |export: &u64| self.exports.get(export).filter(|queue| !queue.blocked);
+        let export = match taker {
+            _ if self.blocked => return None,
+            Taker::Export(export) => Some(export),
+            Taker::Any => {
+                self.order.values().find(|export| open(export).is_some_and(|queue| queue.handlers == 0)).copied()
+            }
+        };
+        export.filter(|export| open(export).is_some_and(|queue| !queue.waiting.is_empty()))
     }
 
     fn enqueue(&mut self, from: Notifier, notification: RawNotification) {

@@ -243,6 +243,7 @@ impl Kind for WaitError {
             WaitError::NodeGone { .. } => ErrorKind::NodeGone,
             WaitError::NotAllowed { .. } => ErrorKind::NotAllowed,
             WaitError::Access(error) => error.kind(),
+            WaitError::OtherSession { .. } => ErrorKind::Foreign,
             WaitError::Forked { .. } => ErrorKind::Forked,
             WaitError::System { .. } => ErrorKind::System,
         }

@@ -64,7 +64,8 @@
 //! | move data without a copy on the way | [`Session::buffer`], [`Buffer::range`] |
 //! | move data from and to any memory without a copy on the way | [`Pinned`], [`Session::lend`], [`Session::pinned_table`], [`Session::forget`] |
 //! | not wait | [`Import::post_send`], [`Import::post_fetch`], [`Transfer`] |
-//! | sleep until something comes | [`Export::wait_notification`], [`Session::on_notification`], [`Session::event_fd`] |
+//! | sleep until something comes | [`Export::wait_notification`], [`Export::wait_word`], [`Session::on_notification`], [`Session::event_fd`] |
+//! | wait for several things at once, descriptors among them | [`Session::wait_any`] |
 //! | write many places at once | [`Import::gather_send`] |
 //! | take records from many senders | [`Session::ring`], [`Import::append`] |
 //! | decide late where data goes | [`Export::redirect`] |
@@ -123,6 +124,7 @@ mod stats;
 mod target;
 mod trace;
 mod transfer;
+mod wait_any;
 mod waiting;
 
 pub use append::AppendOptions;
@@ -156,6 +158,7 @@ pub use vmmc_host::{Attachment, Deadline, Nanos, Region};
 pub use vmmc_nic::{ExportId, ImportId, ProcessId, Rights, Sender};
 /// For policies of one's own.
 pub use vmmc_utlb::{Held, Page, Policy, PolicyKind, Prepin, Slot};
+pub use wait_any::{AnyTransfer, WaitFor};
 
 /// All handles go between threads.
 const _: () = {

@@ -46,6 +46,10 @@ pub const STAGING_SHARE: u32 = 2;
 /// Largest memory kept for the next long notified send, bytes; longer ones allocate each time.
 pub const LONG_SEND_KEPT_MAX: u64 = 16 << 20;
 
+/// Polls of a wait for descriptors between two that ask the kernel about them: a system call takes
+/// as long as some ten polls of memory.
+pub const DESCRIPTOR_LOOKS: u32 = 16;
+
 /// First pause of an append that finds no room in its ring: about the time in which an owner that
 /// is at it takes some records.
 pub const FULL_RETRY_MIN: Duration = Duration::from_micros(20);

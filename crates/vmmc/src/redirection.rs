@@ -188,6 +188,14 @@ impl Redirection {
         }
     }
 
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
+    pub(crate) fn has_outcome(&self) -> bool {
+        self.outcome().is_some()
+    }
+
     fn outcome(&self) -> Option<Outcome> {
         match self.core.redirects.state(self.cookie) {
             State::Over(outcome) => Some(outcome),

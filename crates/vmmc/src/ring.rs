@@ -179,6 +179,11 @@ impl Ring {
         self.export.unexport()
     }
 
+    /// Whether one has come, as far as memory tells.
+    pub(crate) fn has_record(&self) -> bool {
+        self.written().is_ok_and(|written| written != self.read)
+    }
+
     fn written(&self) -> Result<u64, AccessError> {
         Ok(self.export.word(RING_WRITTEN_AT)?.load(Ordering::Acquire))
     }

@@ -215,6 +215,11 @@ impl<'a> Sending<'a> {
         }
     }
 
+    /// Whether a [`poll`](Self::poll) would find something to do.
+    pub(crate) fn may_advance(&self) -> bool {
+        self.result.is_some() || self.under_way.is_empty() || self.under_way.iter().any(|p| p.ticket.is_done())
+    }
+
     fn post(&mut self, shared: &Shared, part: Part<'a>, limit: &Limit<'_>) {
         if self.result.is_none() {
             if let Err(error) = self.try_post(shared, part, limit) {

@@ -146,6 +146,11 @@ impl Slots {
         self.free(cookie, &mut used)
     }
 
+    /// Whether the result has come.
+    pub(crate) fn is_done(&self, cookie: u64) -> bool {
+        self.at(cookie).done.load(Ordering::Acquire)
+    }
+
     /// The result, when it has come; this frees the slot.
     pub(crate) fn take(&self, cookie: u64) -> Option<(Result<u64, OpError>, Hold)> {
         let slot = self.at(cookie);

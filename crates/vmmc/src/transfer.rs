@@ -11,6 +11,7 @@ use crate::fetching::Fetching;
 use crate::import::Shared;
 use crate::sending::Sending;
 use crate::target::Memory;
+use crate::wait_any::sealed::Pending;
 use std::sync::Arc;
 use vmmc_host::Deadline;
 
@@ -145,6 +146,29 @@ impl<'a, M: Memory> Transfer<'a, M> {
             }
             _ => {}
         }
+    }
+}
+
+impl<M: Memory> Pending for Transfer<'_, M> {
+    fn is_of(&self, core: *const ()) -> bool {
+        std::ptr::eq(Arc::as_ptr(&self.shared.core).cast(), core)
+    }
+
+    fn is_over(&mut self) -> bool {
+        self.poll().is_some()
+    }
+
+    fn may_advance(&self) -> bool {
+        match &self.moving {
+            Moving::Done(_) => true,
+            Moving::One(ticket) => ticket.is_done(),
+            Moving::Send(sending) => sending.may_advance(),
+            Moving::Fetch(fetching) => fetching.may_advance(),
+        }
+    }
+
+    fn is_starved(&self) -> bool {
+        matches!(&self.moving, Moving::Fetch(fetching) if fetching.is_starved())
     }
 }
 

@@ -3,13 +3,16 @@
 //! Invariant: a thread that blocks has looked after it announced itself, so nothing that came
 //! before is missed: the sleeper by the flags of the rings (see `vmmc_host::handshake`), the
 //! followers by `epoch`, which grows after every delivery and is compared under the lock that the
-//! deliverer takes to notify.
+//! deliverer takes to notify. Descriptors of the caller's are in the poll of whoever waits for
+//! them, the sleeper's or a follower's own.
 
-use crate::limits::STEPPED_SLICE;
+use crate::limits::{DESCRIPTOR_LOOKS, STEPPED_SLICE};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
-use std::os::fd::{AsFd, OwnedFd};
+use std::cell::{Cell, RefCell};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Duration;
 use vmmc_host::handshake::{announce_sleep, retract_sleep};
 use vmmc_host::limits::TIMED_SLEEP_MAX;
 use vmmc_host::wait::{TimedOut, TimedSleeps, Waiter, is_interrupted};
@@ -38,6 +41,63 @@ pub(crate) fn wait_sliced<T>(
     }
 }
 
+/// Descriptors that one wait is for, besides what comes through the session. To ask the kernel is a
+/// system call, so that not every look does.
+pub(crate) struct Descriptors<'a> {
+    fds: RefCell<Vec<PollFd<'a>>>,
+    /// Looks before the next one that asks.
+    looks: Cell<u32>,
+    /// What it begins at.
+    every: u32,
+}
+
+impl<'a> Descriptors<'a> {
+    /// For waits of this waiter, whose steps ask the kernel anyway.
+    pub(crate) fn new(fds: Vec<PollFd<'a>>, waiter: &Waiter) -> Descriptors<'a> {
+        let every = if waiter.steps() { 0 } else { DESCRIPTOR_LOOKS };
+        Descriptors { fds: RefCell::new(fds), looks: Cell::new(0), every }
+    }
+
+    /// The place of the first one that is ready, in error or hung up. It may be found some looks
+    /// late.
+    pub(crate) fn first_ready(&self) -> Option<usize> {
+        let left = self.looks.get();
+        if left > 0 {
+            self.looks.set(left - 1);
+            return None;
+        }
+        self.looks.set(self.every);
+        let mut fds = self.fds.borrow_mut();
+        let found = poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0);
+        let place = found.then(|| fds.iter().position(|fd| !fd.revents().is_empty())).flatten();
+        place.inspect(|_| self.looks.set(0))
+    }
+
+    /// Blocks until `wake`, or one of them, may be ready. Says whether the others are.
+    fn block(&self, wake: &[BorrowedFd<'_>], left: Duration) -> Vec<bool> {
+        let own = wake.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN));
+        let mut all: Vec<PollFd<'_>> = own.chain(self.fds.borrow().iter().cloned()).collect();
+        // An interrupted or failed poll is an early return; the caller looks again.
+        let ready = poll(&mut all, Some(&timespec(left))).is_ok();
+        self.looks.set(0);
+        all[..wake.len()].iter().map(|fd| ready && !fd.revents().is_empty()).collect()
+    }
+}
+
+fn timespec(left: Duration) -> Timespec {
+    let seconds = i64::try_from(left.as_secs()).unwrap_or(i64::MAX);
+    Timespec { tv_sec: seconds, tv_nsec: i64::from(left.subsec_nanos()) }
+}
+
+/// Who sleeps, and who follows.
+#[derive(Default)]
+struct Turn {
+    /// Some thread has the role of the sleeper.
+    taken: bool,
+    /// Eventfds of followers that wait for descriptors too, and cannot sleep on `changed`.
+    bells: Vec<Arc<OwnedFd>>,
+}
+
 /// The waiting threads of a session.
 pub(crate) struct Waiting {
     pub(crate) waiter: Waiter,
@@ -51,8 +111,7 @@ pub(crate) struct Waiting {
     /// Threads that wait for staging memory or a completion place, which other threads of this
     /// process give back.
     starved: AtomicUsize,
-    /// Whether some thread has the role of the sleeper.
-    sleeper: Mutex<bool>,
+    turn: Mutex<Turn>,
     changed: Condvar,
     /// Times that a thread blocked.
     pub(crate) sleeps: AtomicU64,
@@ -67,7 +126,7 @@ impl Waiting {
             epoch: AtomicU64::new(0),
             followers: AtomicUsize::new(0),
             starved: AtomicUsize::new(0),
-            sleeper: Mutex::new(false),
+            turn: Mutex::default(),
             changed: Condvar::new(),
             sleeps: AtomicU64::new(0),
         })
@@ -77,15 +136,18 @@ impl Waiting {
     pub(crate) fn delivered(&self) {
         self.epoch.fetch_add(1, Ordering::SeqCst);
         if self.followers.load(Ordering::SeqCst) > 0 {
-            drop(self.lock());
-            self.changed.notify_all();
+            self.call_followers(&self.lock());
         }
+    }
+
+    fn call_followers(&self, turn: &Turn) {
+        self.changed.notify_all();
+        turn.bells.iter().for_each(|bell| ring(bell));
     }
 
     /// Makes every waiting thread look again.
     pub(crate) fn kick(&self) {
-        // A full counter has kicked already.
-        let _ = rustix::io::write(&self.kick, &1u64.to_ne_bytes());
+        ring(&self.kick);
         self.delivered();
     }
 
@@ -104,12 +166,18 @@ impl Waiting {
 
     /// Blocks until there may be news or the deadline passes. `look` collects what has come and
     /// says whether the caller has what it wants; `flags` tell wakers that this process sleeps.
-    pub(crate) fn block(&self, flags: &[&AtomicU64], deadline: Deadline, look: &mut dyn FnMut() -> bool) {
+    pub(crate) fn block(
+        &self,
+        flags: &[&AtomicU64],
+        deadline: Deadline,
+        look: &mut dyn FnMut() -> bool,
+        fds: Option<&Descriptors<'_>>,
+    ) {
         let epoch = self.epoch.load(Ordering::SeqCst);
         self.followers.fetch_add(1, Ordering::SeqCst);
         if !look() {
             self.sleeps.fetch_add(1, Ordering::Relaxed);
-            self.block_unless_changed(flags, deadline, look, epoch);
+            self.block_unless_changed(flags, deadline, look, (fds, epoch));
         }
         self.followers.fetch_sub(1, Ordering::SeqCst);
     }
@@ -119,50 +187,81 @@ impl Waiting {
         flags: &[&AtomicU64],
         deadline: Deadline,
         look: &mut dyn FnMut() -> bool,
-        epoch: u64,
+        (fds, epoch): (Option<&Descriptors<'_>>, u64),
     ) {
-        let mut sleeper = self.lock();
+        let mut turn = self.lock();
         if self.epoch.load(Ordering::SeqCst) != epoch {
             return;
         }
-        if *sleeper {
+        if turn.taken {
             if let Some(left) = deadline.left(self.waiter.now()) {
-                // Whatever ends the wait, the caller looks again.
-                let _ = self.changed.wait_timeout(sleeper, left);
+                self.follow(turn, left, fds);
             }
             return;
         }
-        *sleeper = true;
-        drop(sleeper);
-        self.sleep(flags, deadline, look);
-        *self.lock() = false;
-        self.changed.notify_all();
+        turn.taken = true;
+        drop(turn);
+        self.sleep(flags, deadline, look, fds);
+        let mut turn = self.lock();
+        turn.taken = false;
+        self.call_followers(&turn);
     }
 
-    fn sleep(&self, flags: &[&AtomicU64], deadline: Deadline, look: &mut dyn FnMut() -> bool) {
+    /// Whatever ends this, the caller looks again.
+    fn follow(&self, mut turn: MutexGuard<'_, Turn>, left: Duration, fds: Option<&Descriptors<'_>>) {
+        let Some(fds) = fds else {
+            let _ = self.changed.wait_timeout(turn, left);
+            return;
+        };
+        let Ok(bell) = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK) else {
+            // The process has no descriptor left for it.
+            let _ = self.changed.wait_timeout(turn, left.min(TIMED_SLEEP_MAX));
+            return;
+        };
+        let bell = Arc::new(bell);
+        turn.bells.push(bell.clone());
+        drop(turn);
+        fds.block(&[bell.as_fd()], left);
+        self.lock().bells.retain(|other| !Arc::ptr_eq(other, &bell));
+    }
+
+    fn sleep(
+        &self,
+        flags: &[&AtomicU64],
+        deadline: Deadline,
+        look: &mut dyn FnMut() -> bool,
+        fds: Option<&Descriptors<'_>>,
+    ) {
         self.wake.drain();
         flags.iter().for_each(|flag| announce_sleep(flag));
         if !look() {
-            self.poll_until(deadline);
+            self.poll_until(deadline, fds);
         }
         flags.iter().for_each(|flag| retract_sleep(flag));
     }
 
-    fn poll_until(&self, deadline: Deadline) {
+    fn poll_until(&self, deadline: Deadline, fds: Option<&Descriptors<'_>>) {
         let Some(left) = deadline.left(self.waiter.now()) else { return };
-        let seconds = i64::try_from(left.as_secs()).unwrap_or(i64::MAX);
-        let timeout = Timespec { tv_sec: seconds, tv_nsec: i64::from(left.subsec_nanos()) };
-        let mut fds = [
-            PollFd::from_borrowed_fd(self.wake.as_fd(), PollFlags::IN),
-            PollFd::from_borrowed_fd(self.kick.as_fd(), PollFlags::IN),
-        ];
-        // An interrupted or failed poll is an early return; the caller looks again.
-        if poll(&mut fds, Some(&timeout)).is_ok() && !fds[1].revents().is_empty() {
+        let wake = [self.wake.as_fd(), self.kick.as_fd()];
+        let kicked = match fds {
+            Some(fds) => fds.block(&wake, left)[1],
+            None => {
+                let mut fds = wake.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+                // As in `Descriptors::block`.
+                poll(&mut fds, Some(&timespec(left))).is_ok() && !fds[1].revents().is_empty()
+            }
+        };
+        if kicked {
             let _ = rustix::io::read(&self.kick, &mut [0u8; 8]);
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, bool> {
-        self.sleeper.lock().expect("no panic while the lock is held")
+    fn lock(&self) -> MutexGuard<'_, Turn> {
+        self.turn.lock().expect("no panic while the lock is held")
     }
+}
+
+fn ring(bell: &OwnedFd) {
+    // A full counter has rung already.
+    let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
 }

@@ -141,7 +141,7 @@ fn add_vmmc(plan: &mut Plan, line: &Line, bench: &Bench, size: u64) {
             .asleep_us
             .iter()
             .flat_map(|&asleep_us| {
-                [(WokenBy::Notification, ""), (WokenBy::Word, "-word")].map(|(by, of)| {
+                [(WokenBy::Notification, ""), (WokenBy::Word, "-word"), (WokenBy::Any, "-any")].map(|(by, of)| {
                     let series = format!("{}{of}", line.series);
                     let key = Key { asleep_us: Some(asleep_us), ..key(&series, line.path.name(), size) };
                     (key, Vmmc::Notify { by, asleep_us })

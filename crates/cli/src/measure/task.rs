@@ -92,6 +92,8 @@ pub(crate) enum WokenBy {
     Notification,
     /// A word that changes.
     Word,
+    /// The first of a notification, a word and a descriptor: here the notification.
+    Any,
 }
 
 /// What is measured of VMMC. The pair of workers stands for the path.

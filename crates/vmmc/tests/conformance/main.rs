@@ -18,6 +18,7 @@ mod redirections;
 mod revocation;
 mod rings;
 mod threads;
+mod waiting;
 
 macro_rules! suite {
     ($kind:ident, $make:expr) => {
@@ -82,6 +83,11 @@ macro_rules! suite {
                 notifications: overflow_is_counted,
                 notifications: a_long_send_notifies_once_for_all,
                 notifications: a_wait_ends_at_its_deadline,
+                waiting: whatever_comes_first_ends_the_wait_and_is_still_there,
+                waiting: a_transfer_of_any_kind_ends_the_wait_when_it_is_over,
+                waiting: threads_that_wait_for_descriptors_and_threads_that_do_not_wake_each_other,
+                waiting: a_wait_for_several_things_refuses_what_can_never_come_and_ends_at_its_deadline,
+                waiting: when_the_node_ends_a_wait_for_several_things_ends,
                 redirections: before_arrival_nothing_is_copied,
                 redirections: after_arrival_all_is_copied,
                 redirections: after_much_has_arrived_all_of_it_is_copied,

@@ -1,5 +1,5 @@
-//! A send that wakes a blocked thread, which waits for a notification or until a word changes: from
-//! before the send to the thread running.
+//! A send that wakes a blocked thread, which waits for a notification, until a word changes, or for
+//! the first of several things: from before the send to the thread running.
 //!
 //! Invariant: the receiver has blocked in the kernel when the clock starts: the library polls for a
 //! while before it blocks, and that time is waited out on top of the time asleep.
@@ -9,9 +9,10 @@ use crate::limits::PARTNER_WAIT;
 use crate::measure::limit;
 use crate::measure::stats::Sample;
 use crate::measure::task::{Role, Task, WokenBy};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
-use vmmc::SendOptions;
+use vmmc::{SendOptions, WaitFor};
 use vmmc_host::limits::POLL_MAX_NS;
 
 /// Plays one half.
@@ -29,7 +30,7 @@ pub(super) fn measure(
             let import = attached.import(task.number, Role::Follow)?;
             let mut data = vec![1; size as usize];
             let options = match by {
-                WokenBy::Notification => SendOptions::notify(),
+                WokenBy::Notification | WokenBy::Any => SendOptions::notify(),
                 WokenBy::Word => SendOptions::default(),
             };
             let asleep = Duration::from_micros(asleep_us) + Duration::from_nanos(POLL_MAX_NS);
@@ -43,11 +44,19 @@ pub(super) fn measure(
         }
         Role::Follow => {
             let export = attached.export(task.number, Role::Follow, size)?;
+            // Nothing comes by it.
+            let (line, _other_end) = UnixStream::pair()?;
             limit::follow_sleeps(&clock, |number| {
                 let deadline = attached.session.deadline(PARTNER_WAIT);
+                let is_new = |word| word == number;
                 match by {
                     WokenBy::Notification => export.wait_notification_by(deadline).map(drop),
-                    WokenBy::Word => export.wait_word_by(0, |word| word == number, deadline).map(drop),
+                    WokenBy::Any => {
+                        let word = WaitFor::Word { export: &export, offset: 0, ready: &|_| false };
+                        let what = &mut [word, WaitFor::NotificationOf(&export), WaitFor::Readable(line.as_fd())];
+                        attached.session.wait_any_by(what, deadline).map(|_| _ = export.take_notification())
+                    }
+                    WokenBy::Word => export.wait_word_by(0, is_new, deadline).map(drop),
                 }
                 .map_err(TaskError::vmmc)
             })?;
