@@ -97,6 +97,8 @@ const ROWS: &[(&str, &[&str])] = &[
     ("vmmc_ring_take", &["AGAIN", "BUSY", "FORKED"]),
     ("vmmc_ring_wait", WAIT),
     ("vmmc_ring_wait", &["BUSY"]),
+    ("vmmc_wait_any", WAIT),
+    ("vmmc_wait_any", &["OUT_OF_BOUNDS", "MISALIGNED", "NOT_ALLOWED", "FOREIGN", "BUSY"]),
     ("vmmc_export_consume", NODE),
     ("vmmc_export_consume", &["INVALID", "OUT_OF_BOUNDS"]),
     ("vmmc_redirection_report", NODE),

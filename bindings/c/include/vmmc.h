@@ -151,6 +151,47 @@
 #define VMMC_DEFAULT_TIMEOUT -1
 
 /**
+ * For `kind` of vmmc_wait_for: a notification of `export_`, or with NULL of any export that has no
+ * handler of its own.
+ */
+#define VMMC_WAIT_NOTIFICATION 1
+
+/**
+ * For `kind`: the word of `export_` at `offset` satisfies `condition` against `operand`.
+ */
+#define VMMC_WAIT_WORD 2
+
+/**
+ * For `kind`: `ring` has a record.
+ */
+#define VMMC_WAIT_RECORD 3
+
+/**
+ * For `kind`: `transfer` is over, in whatever way.
+ */
+#define VMMC_WAIT_TRANSFER 4
+
+/**
+ * For `kind`: `redirection` is over, in whatever way.
+ */
+#define VMMC_WAIT_REDIRECTION 5
+
+/**
+ * For `kind`: `fd` is readable, has hung up, or is in error, as poll has it.
+ */
+#define VMMC_WAIT_READABLE 6
+
+/**
+ * For `kind`: `fd` is writable, has hung up, or is in error.
+ */
+#define VMMC_WAIT_WRITABLE 7
+
+/**
+ * The most things that one vmmc_wait_any() waits for.
+ */
+#define VMMC_WAIT_MAX 1024
+
+/**
  * How a call ended. vmmc_error_message() tells more.
  */
 typedef enum vmmc_status {
@@ -400,7 +441,7 @@ typedef enum vmmc_part_state {
 } vmmc_part_state;
 
 /**
- * What vmmc_export_wait_word() waits for.
+ * What vmmc_export_wait_word() and VMMC_WAIT_WORD wait for.
  */
 typedef enum vmmc_condition {
     /**
@@ -1121,6 +1162,50 @@ typedef struct vmmc_stats {
      */
     uint64_t pinned_pages;
 } vmmc_stats;
+
+/**
+ * One of the things that vmmc_wait_any() waits for. `{.kind = VMMC_WAIT_RECORD, .ring = inbox}` is
+ * a record; what a kind does not name is not looked at.
+ */
+typedef struct vmmc_wait_for {
+    /**
+     * VMMC_WAIT_NOTIFICATION, VMMC_WAIT_WORD, VMMC_WAIT_RECORD, VMMC_WAIT_TRANSFER,
+     * VMMC_WAIT_REDIRECTION, VMMC_WAIT_READABLE, VMMC_WAIT_WRITABLE.
+     */
+    uint32_t kind;
+    /**
+     * VMMC_WAIT_READABLE, VMMC_WAIT_WRITABLE: the descriptor.
+     */
+    int fd;
+    /**
+     * VMMC_WAIT_NOTIFICATION: the export, or NULL for any. VMMC_WAIT_WORD: the export.
+     */
+    const struct vmmc_export *export_;
+    /**
+     * VMMC_WAIT_RECORD: the ring.
+     */
+    const struct vmmc_ring *ring;
+    /**
+     * VMMC_WAIT_TRANSFER: the transfer.
+     */
+    const struct vmmc_transfer *transfer;
+    /**
+     * VMMC_WAIT_REDIRECTION: the redirection.
+     */
+    const struct vmmc_redirection *redirection;
+    /**
+     * VMMC_WAIT_WORD: place of the word, bytes.
+     */
+    uint64_t offset;
+    /**
+     * VMMC_WAIT_WORD: what the word is compared with.
+     */
+    uint64_t operand;
+    /**
+     * VMMC_WAIT_WORD: a vmmc_condition.
+     */
+    uint32_t condition;
+} vmmc_wait_for;
 
 #ifdef __cplusplus
 extern "C" {
@@ -2087,6 +2172,20 @@ enum vmmc_status vmmc_transfer_free(struct vmmc_transfer *transfer);
  * atomics, set-up. VMMC_DEFAULT_TIMEOUT gives them the session's again.
  */
 enum vmmc_status vmmc_thread_timeout(int64_t timeout_us);
+
+/**
+ * Waits until one of `count` things of a session is there; gives its place in `what`, from 0, the
+ * first if there are several. Takes nothing: vmmc_session_take_notification(), vmmc_ring_take(),
+ * vmmc_transfer_poll() and so on do, and find nothing if another thread was faster.
+ *
+ * Up to VMMC_WAIT_MAX things stand in the list, a ring or transfer once. Descriptors must stay open
+ * until the call returns. VMMC_BUSY: a call of another thread uses a ring or transfer of the list.
+ */
+enum vmmc_status vmmc_wait_any(const struct vmmc_session *session,
+                               const struct vmmc_wait_for *what,
+                               size_t count,
+                               int64_t timeout_us,
+                               size_t *which);
 
 #ifdef __cplusplus
 }  // extern "C"

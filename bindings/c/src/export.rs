@@ -84,7 +84,7 @@ pub enum vmmc_revocation {
     VMMC_REVOKED_BY_MOVE = 1,
 }
 
-/// What vmmc_export_wait_word() waits for.
+/// What vmmc_export_wait_word() and VMMC_WAIT_WORD wait for.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum vmmc_condition {
@@ -356,6 +356,19 @@ pub extern "C" fn vmmc_export_store(export_: *const vmmc_export, offset: u64, va
     })
 }
 
+/// Whether a word satisfies a vmmc_condition against an operand.
+pub(crate) fn condition(condition: u32) -> Result<fn(u64, u64) -> bool, Failure> {
+    Ok(match condition {
+        0 => |word, operand| word == operand,
+        1 => |word, operand| word != operand,
+        2 => |word, operand| word >= operand,
+        3 => |word, operand| word <= operand,
+        4 => |word, operand| word & operand != 0,
+        5 => |word, operand| word & operand == operand,
+        other => return Err(Failure::invalid(format!("`condition` {other} is no vmmc_condition"))),
+    })
+}
+
 /// Waits until an aligned 64-bit word satisfies a condition against `operand`; gives its value.
 /// `condition` is a vmmc_condition. Everything sent before that word by the same process is then
 /// visible. It sleeps in the kernel, and is woken by sends and atomic operations of processes of
@@ -371,15 +384,7 @@ pub unsafe extern "C" fn vmmc_export_wait_word(
     value: *mut u64,
 ) -> vmmc_status {
     let wait = || {
-        let ready: fn(u64, u64) -> bool = match condition {
-            0 => |word, operand| word == operand,
-            1 => |word, operand| word != operand,
-            2 => |word, operand| word >= operand,
-            3 => |word, operand| word <= operand,
-            4 => |word, operand| word & operand != 0,
-            5 => |word, operand| word & operand == operand,
-            other => return Err(Failure::invalid(format!("`condition` {other} is no vmmc_condition"))),
-        };
+        let ready = self::condition(condition)?;
         let object = get(export_)?;
         let export = object.open()?;
         Ok(within(timeout_us, || export.wait_word(offset, |word| ready(word, operand)))?)

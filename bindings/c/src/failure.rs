@@ -32,6 +32,10 @@ impl Failure {
         Failure::new(VMMC_BAD_HANDLE, message)
     }
 
+    pub(crate) fn is(&self, status: vmmc_status) -> bool {
+        self.status == status
+    }
+
     /// Keeps the message for the thread; gives the status.
     #[cold]
     fn keep(self) -> vmmc_status {

@@ -40,6 +40,7 @@ mod source;
 mod status;
 mod transfer;
 mod wait;
+mod wait_any;
 
 pub use binding::*;
 pub use buffer::*;
@@ -60,3 +61,4 @@ pub use source::*;
 pub use status::*;
 pub use transfer::*;
 pub use wait::*;
+pub use wait_any::*;

@@ -44,7 +44,7 @@ pub struct vmmc_part {
 }
 
 impl Object {
-    fn open(&self) -> Result<RwLockReadGuard<'_, Option<Redirection>>, Failure> {
+    pub(crate) fn open(&self) -> Result<RwLockReadGuard<'_, Option<Redirection>>, Failure> {
         Ok(self.0.read().unwrap_or_else(|poisoned| poisoned.into_inner()))
     }
 
@@ -62,7 +62,7 @@ impl Object {
     }
 }
 
-fn cancelled() -> Failure {
+pub(crate) fn cancelled() -> Failure {
     Failure::new(VMMC_BAD_HANDLE, "the redirection was cancelled")
 }
 

@@ -90,7 +90,7 @@ unsafe impl Options for vmmc_append_options {
 }
 
 impl Object {
-    fn lock(&self) -> Result<MutexGuard<'_, Ring>, Failure> {
+    pub(crate) fn lock(&self) -> Result<MutexGuard<'_, Ring>, Failure> {
         match self.ring.try_lock() {
             Ok(guard) => Ok(guard),
             Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),

@@ -23,7 +23,7 @@ handle!(vmmc_transfer, Transfer, Object, "transfer");
 
 pub(crate) struct UnderWay {
     // Goes before what it reads.
-    moving: Moving,
+    pub(crate) moving: Moving,
     users: Vec<TableUser>,
 }
 
@@ -33,7 +33,7 @@ pub(crate) enum Moving {
 }
 
 impl Object {
-    fn lock(&self) -> Result<MutexGuard<'_, UnderWay>, Failure> {
+    pub(crate) fn lock(&self) -> Result<MutexGuard<'_, UnderWay>, Failure> {
         match self.0.try_lock() {
             Ok(guard) => Ok(guard),
             Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),

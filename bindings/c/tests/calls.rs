@@ -496,3 +496,169 @@ fn many_receive_buffers_are_posted_ahead() {
         must(vmmc_session_free(session));
     }
 }
+
+/// Nothing to wait for yet: a kind, and what it names comes from the test.
+fn wait_for(kind: u32) -> vmmc_wait_for {
+    vmmc_wait_for {
+        kind,
+        fd: -1,
+        export_: null(),
+        ring: null(),
+        transfer: null(),
+        redirection: null(),
+        offset: 0,
+        operand: 0,
+        condition: 0,
+    }
+}
+
+/// The place of the first that is there, within a time.
+fn wait_any(session: *mut vmmc_session, what: &[vmmc_wait_for], timeout_us: i64) -> Result<usize, vmmc_status> {
+    let mut which = 77;
+    // SAFETY: the list and the place are ours.
+    match unsafe { vmmc_wait_any(session, what.as_ptr(), what.len(), timeout_us, &mut which) } {
+        VMMC_OK => Ok(which),
+        status => {
+            assert_eq!(which, 77, "nothing was written");
+            Err(status)
+        }
+    }
+}
+
+#[test]
+fn the_first_of_several_things_ends_a_wait() {
+    let session = attach("c-any");
+    let memory = export(session, 4096, c"a", VMMC_EXPORT_NOTIFY | VMMC_EXPORT_REDIRECTABLE);
+    let there = import(session, c"a", 0);
+    let size = size_of::<vmmc_export_options>();
+    let name = c"inbox".as_ptr();
+    let options = vmmc_export_options { size, name, rights: 0, flags: 0, access: 0, user_count: 0, users: null() };
+    let (mut ring, mut buffer, mut redirection) = (null_mut(), null_mut(), null_mut());
+    let (mine, other) = std::os::unix::net::UnixStream::pair().unwrap();
+    // SAFETY: options and places are ours.
+    unsafe {
+        must(vmmc_ring_create(session, 8_192, &options, &mut ring));
+        must(vmmc_buffer_create(session, 64, &mut buffer));
+        must(vmmc_export_redirect(memory, 1024, 64, buffer, 0, &mut redirection));
+    }
+    let inbox = import(session, c"inbox", VMMC_WRITE);
+    let fd = std::os::fd::AsRawFd::as_raw_fd(&mine);
+    let condition = vmmc_condition::VMMC_AT_LEAST as u32;
+    let what = [
+        vmmc_wait_for { fd, ..wait_for(VMMC_WAIT_READABLE) },
+        vmmc_wait_for { redirection, ..wait_for(VMMC_WAIT_REDIRECTION) },
+        vmmc_wait_for { ring, ..wait_for(VMMC_WAIT_RECORD) },
+        vmmc_wait_for { export_: memory, offset: 8, operand: 5, condition, ..wait_for(VMMC_WAIT_WORD) },
+        vmmc_wait_for { export_: memory, ..wait_for(VMMC_WAIT_NOTIFICATION) },
+        wait_for(VMMC_WAIT_NOTIFICATION),
+    ];
+    assert_eq!(wait_any(session, &what, 1000), Err(VMMC_TIMED_OUT));
+    assert!(message().contains("wait for any of 6 things"), "{}", message());
+    assert_eq!(wait_any(session, &[], 0), Err(VMMC_TIMED_OUT));
+    let size = size_of::<vmmc_send_options>();
+    let options = vmmc_send_options { size, flags: VMMC_SEND_NOTIFY, counter: 0, timeout_us: 0, word: 0 };
+    let mut sent = null_mut();
+    // SAFETY: sources, options and places are ours.
+    unsafe {
+        must(vmmc_import_send_with(there, 0, &source_of(VMMC_BYTES, b"x"), 1, &options));
+        assert_eq!(wait_any(session, &what, SECOND_US), Ok(4));
+        assert_eq!(wait_any(session, &what[5..], 0), Ok(0), "nothing was taken");
+        must(vmmc_export_store(memory, 8, 6));
+        assert_eq!(wait_any(session, &what, SECOND_US), Ok(3));
+        must(vmmc_import_append(inbox, b"please".as_ptr().cast(), 6, null()));
+        assert_eq!(wait_any(session, &what, SECOND_US), Ok(2));
+        assert_eq!(send(there, 1024, &[1; 64]), VMMC_OK);
+        assert_eq!(wait_any(session, &what, SECOND_US), Ok(1));
+        std::io::Write::write_all(&mut &other, b"hello").unwrap();
+        assert_eq!(wait_any(session, &what, SECOND_US), Ok(0));
+        assert_eq!(wait_any(session, &[vmmc_wait_for { fd, ..wait_for(VMMC_WAIT_WRITABLE) }], SECOND_US), Ok(0));
+        must(vmmc_import_post_send(there, 16, &source_of(VMMC_BYTES, b"y"), 1, null(), &mut sent));
+        let transfer = vmmc_wait_for { transfer: sent, ..wait_for(VMMC_WAIT_TRANSFER) };
+        assert_eq!(wait_any(session, &[transfer], SECOND_US), Ok(0));
+        let mut moved = 0;
+        must(vmmc_transfer_poll(sent, &mut moved));
+        assert_eq!(moved, 1);
+        assert_eq!(wait_any(session, &[what[2], transfer, transfer], 0), Err(VMMC_INVALID));
+        assert!(message().contains("place 2 stands in the list twice"), "{}", message());
+        must(vmmc_transfer_free(sent));
+        assert_eq!(wait_any(session, &[transfer], 0), Err(VMMC_BAD_HANDLE));
+    }
+    must(vmmc_redirection_free(redirection));
+    must(vmmc_buffer_free(buffer));
+    must(vmmc_ring_free(ring));
+    must(vmmc_export_free(memory));
+    must(vmmc_session_free(session));
+}
+
+#[test]
+fn a_wait_for_what_cannot_come_is_an_error() {
+    let (session, stranger) = (attach("c-any-wrong"), attach("c-any-stranger"));
+    let (quiet, foreign) = (export(session, 64, c"q", 0), export(stranger, 64, c"f", VMMC_EXPORT_NOTIFY));
+    let of = |export_: *mut vmmc_export, kind| vmmc_wait_for { export_, ..wait_for(kind) };
+    for (what, status, said) in [
+        (wait_for(0), VMMC_INVALID, "use a VMMC_WAIT constant"),
+        (wait_for(99), VMMC_INVALID, "is 99"),
+        (wait_for(VMMC_WAIT_READABLE), VMMC_INVALID, "`fd` is -1"),
+        (wait_for(VMMC_WAIT_WRITABLE), VMMC_INVALID, "give one that is open"),
+        (wait_for(VMMC_WAIT_WORD), VMMC_BAD_HANDLE, "export handle is NULL"),
+        (wait_for(VMMC_WAIT_RECORD), VMMC_BAD_HANDLE, "ring handle is NULL"),
+        (wait_for(VMMC_WAIT_TRANSFER), VMMC_BAD_HANDLE, "transfer handle is NULL"),
+        (wait_for(VMMC_WAIT_REDIRECTION), VMMC_BAD_HANDLE, "redirection handle is NULL"),
+        (of(quiet, VMMC_WAIT_NOTIFICATION), VMMC_NOT_ALLOWED, "notifications"),
+        (of(foreign, VMMC_WAIT_NOTIFICATION), VMMC_FOREIGN, "place 0"),
+        (vmmc_wait_for { condition: 9, ..of(quiet, VMMC_WAIT_WORD) }, VMMC_INVALID, "no vmmc_condition"),
+        (vmmc_wait_for { offset: 4, ..of(quiet, VMMC_WAIT_WORD) }, VMMC_MISALIGNED, ""),
+        (vmmc_wait_for { offset: 64, ..of(quiet, VMMC_WAIT_WORD) }, VMMC_OUT_OF_BOUNDS, ""),
+    ] {
+        assert_eq!(wait_any(session, &[what], 0), Err(status), "{}", message());
+        assert!(message().contains(said), "{}", message());
+    }
+    let many = vec![wait_for(VMMC_WAIT_NOTIFICATION); VMMC_WAIT_MAX + 1];
+    assert_eq!(wait_any(session, &many[1..], 0), Err(VMMC_TIMED_OUT));
+    assert_eq!(wait_any(session, &many, 0), Err(VMMC_INVALID));
+    assert!(message().contains("at most 1024"), "{}", message());
+    assert_eq!(wait_any(null_mut(), &many[1..], 0), Err(VMMC_BAD_HANDLE));
+    // What a wait uses stays in use until it ends.
+    let size = size_of::<vmmc_export_options>();
+    let name = c"r".as_ptr();
+    let options = vmmc_export_options { size, name, rights: 0, flags: 0, access: 0, user_count: 0, users: null() };
+    let mut ring = null_mut();
+    // SAFETY: options and place are ours.
+    must(unsafe { vmmc_ring_create(session, 8_192, &options, &mut ring) });
+    let there = import(session, c"r", VMMC_WRITE);
+    let (session_number, ring_number, quiet_number) = (session as usize, ring as usize, quiet as usize);
+    let waits = std::thread::spawn(move || {
+        let word = vmmc_wait_for { operand: 1, ..wait_for(VMMC_WAIT_WORD) };
+        let word = vmmc_wait_for { export_: quiet_number as *const _, ..word };
+        let record = vmmc_wait_for { ring: ring_number as *const _, ..wait_for(VMMC_WAIT_RECORD) };
+        // The looks of the other thread may be in its way.
+        loop {
+            match wait_any(session_number as *mut _, &[word, record], 10 * SECOND_US) {
+                Err(VMMC_BUSY) => std::thread::yield_now(),
+                ended => return ended,
+            }
+        }
+    });
+    // SAFETY: numbers only.
+    let mut record: vmmc_record = unsafe { std::mem::zeroed() };
+    // SAFETY: the places are ours.
+    unsafe {
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        while vmmc_ring_take(ring, &mut record) != VMMC_BUSY {
+            assert!(std::time::Instant::now() < deadline, "the wait never began");
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        let busy = [vmmc_wait_for { ring, ..wait_for(VMMC_WAIT_RECORD) }];
+        assert_eq!(wait_any(session, &busy, 0), Err(VMMC_BUSY));
+        let mut revocation = vmmc_revocation::VMMC_REVOKED_BY_GATE;
+        assert_eq!(vmmc_export_unexport(quiet, false, &mut revocation), VMMC_BUSY);
+        must(vmmc_import_append(there, null(), 0, null()));
+    }
+    assert_eq!(waits.join().unwrap(), Ok(1));
+    for memory in [quiet, foreign] {
+        must(vmmc_export_free(memory));
+    }
+    must(vmmc_ring_free(ring));
+    must(vmmc_session_free(stranger));
+    must(vmmc_session_free(session));
+}
