@@ -2178,7 +2178,7 @@ enum vmmc_status vmmc_thread_timeout(int64_t timeout_us);
  * first if there are several. Takes nothing: vmmc_session_take_notification(), vmmc_ring_take(),
  * vmmc_transfer_poll() and so on do, and find nothing if another thread was faster.
  *
- * Up to VMMC_WAIT_MAX things stand in the list, a ring or transfer once. Descriptors must stay open
+ * Up to VMMC_WAIT_MAX things stand in the list, a ring or transfer once. Leave descriptors open
  * until the call returns. VMMC_BUSY: a call of another thread uses a ring or transfer of the list.
  */
 enum vmmc_status vmmc_wait_any(const struct vmmc_session *session,

@@ -170,7 +170,7 @@ fn is_repeated(before: &[vmmc_wait_for], one: &vmmc_wait_for) -> bool {
 /// first if there are several. Takes nothing: vmmc_session_take_notification(), vmmc_ring_take(),
 /// vmmc_transfer_poll() and so on do, and find nothing if another thread was faster.
 ///
-/// Up to VMMC_WAIT_MAX things stand in the list, a ring or transfer once. Descriptors must stay open
+/// Up to VMMC_WAIT_MAX things stand in the list, a ring or transfer once. Leave descriptors open
 /// until the call returns. VMMC_BUSY: a call of another thread uses a ring or transfer of the list.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vmmc_wait_any(
