@@ -45,6 +45,30 @@ pub(crate) struct ExportOptions<'a, 'py> {
     pub(crate) share_edges: bool,
 }
 
+/// What a word must be; all that are given.
+#[derive(Clone, Copy)]
+pub(crate) struct Condition {
+    pub(crate) equal: Option<u64>,
+    pub(crate) not_equal: Option<u64>,
+    pub(crate) at_least: Option<u64>,
+    pub(crate) at_most: Option<u64>,
+    pub(crate) any_bit: Option<u64>,
+}
+
+impl Condition {
+    pub(crate) fn holds(&self, word: u64) -> bool {
+        self.equal.is_none_or(|v| word == v)
+            && self.not_equal.is_none_or(|v| word != v)
+            && self.at_least.is_none_or(|v| word >= v)
+            && self.at_most.is_none_or(|v| word <= v)
+            && self.any_bit.is_none_or(|v| word & v != 0)
+    }
+}
+
+pub(crate) fn ended() -> PyErr {
+    exception(ErrorKind::Stale, "the export has ended; export the memory anew".into())
+}
+
 pub(crate) fn rights(bits: u8) -> PyResult<Rights> {
     Rights::from_bits(bits)
         .ok_or_else(|| invalid(format!("the rights {bits:#x} have bits that mean nothing; use vmmc.Rights")))
@@ -118,14 +142,12 @@ impl Export {
         }
     }
 
-    fn lock(&self) -> RwLockReadGuard<'_, Option<vmmc::Export>> {
+    pub(crate) fn lock(&self) -> RwLockReadGuard<'_, Option<vmmc::Export>> {
         self.inner.read().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     pub(crate) fn with<R>(&self, run: impl FnOnce(&vmmc::Export) -> PyResult<R>) -> PyResult<R> {
-        let guard = self.lock();
-        let export = guard.as_ref();
-        run(export.ok_or_else(|| exception(ErrorKind::Stale, "the export has ended; export the memory anew".into()))?)
+        run(self.lock().as_ref().ok_or_else(ended)?)
     }
 
     fn end(&self, py: Python<'_>, moving: bool) -> PyResult<&'static str> {
@@ -253,14 +275,8 @@ impl Export {
         #[pyo3(from_py_with = word_or_none)] any_bit: Option<u64>,
         timeout: Option<f64>,
     ) -> PyResult<u64> {
-        let ready = |word: u64| {
-            equal.is_none_or(|v| word == v)
-                && not_equal.is_none_or(|v| word != v)
-                && at_least.is_none_or(|v| word >= v)
-                && at_most.is_none_or(|v| word <= v)
-                && any_bit.is_none_or(|v| word & v != 0)
-        };
-        self.with(|export| wait(py, timeout, || export.wait_word(offset, ready)))
+        let condition = Condition { equal, not_equal, at_least, at_most, any_bit };
+        self.with(|export| wait(py, timeout, || export.wait_word(offset, |word| condition.holds(word))))
     }
 
     /// The next notification of this export, which must be made with notify=True.

@@ -29,6 +29,7 @@ mod ring;
 mod session;
 mod source;
 mod transfer;
+mod wait_any;
 
 use pyo3::prelude::*;
 
@@ -60,6 +61,8 @@ mod _vmmc {
     use crate::source::{BufferRange, LentRange, Pinned, TableRange};
     #[pymodule_export]
     use crate::transfer::Transfer;
+    #[pymodule_export]
+    use crate::wait_any::{Word, Writable};
     use pyo3::prelude::*;
 
     #[pymodule_init]

@@ -46,10 +46,17 @@ impl Redirection {
         Redirection { inner: RwLock::new(Some(inner)), _to: to }
     }
 
-    fn with<R>(&self, run: impl FnOnce(&vmmc::Redirection) -> PyResult<R>) -> PyResult<R> {
-        let guard: RwLockReadGuard<'_, _> = self.inner.read().unwrap_or_else(|poisoned| poisoned.into_inner());
-        run(guard.as_ref().ok_or_else(|| exception(ErrorKind::Stale, "the redirection was cancelled".into()))?)
+    pub(crate) fn lock(&self) -> RwLockReadGuard<'_, Option<vmmc::Redirection>> {
+        self.inner.read().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
+
+    fn with<R>(&self, run: impl FnOnce(&vmmc::Redirection) -> PyResult<R>) -> PyResult<R> {
+        run(self.lock().as_ref().ok_or_else(cancelled)?)
+    }
+}
+
+pub(crate) fn cancelled() -> PyErr {
+    exception(ErrorKind::Stale, "the redirection was cancelled".into())
 }
 
 impl Drop for Redirection {

@@ -44,7 +44,7 @@ impl Ring {
         Ring { inner: Detached::new(Mutex::new(Some(ring))), id, name, size }
     }
 
-    fn lock(&self) -> PyResult<MutexGuard<'_, Option<vmmc::Ring>>> {
+    pub(crate) fn lock(&self) -> PyResult<MutexGuard<'_, Option<vmmc::Ring>>> {
         match self.inner.try_lock() {
             Ok(guard) => Ok(guard),
             Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
@@ -55,7 +55,7 @@ impl Ring {
     }
 }
 
-fn ended() -> PyErr {
+pub(crate) fn ended() -> PyErr {
     exception(ErrorKind::Stale, "the ring has ended; make a new one".into())
 }
 

@@ -11,6 +11,7 @@ use crate::import::{Import, ImportOptions};
 use crate::notification::{Handler, Notification, handler};
 use crate::pinned::{Lent, PinnedTable};
 use crate::ring::Ring;
+use crate::wait_any;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 use std::os::fd::AsRawFd;
@@ -205,6 +206,12 @@ impl Session {
     #[pyo3(signature = (timeout=None))]
     fn wait_notification(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Notification> {
         Ok(wait(py, timeout, || self.inner.wait_notification())?.into())
+    }
+
+    /// Waits for the first of several things; gives its place among them.
+    #[pyo3(signature = (what, timeout=None))]
+    fn wait_any(&self, what: &Bound<'_, PyAny>, timeout: Option<f64>) -> PyResult<usize> {
+        wait_any::wait_any(&self.inner, what, timeout)
     }
 
     /// A notification if one is there.

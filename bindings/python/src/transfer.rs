@@ -15,9 +15,9 @@ pub(crate) struct Transfer {
     inner: Detached<Mutex<UnderWay>>,
 }
 
-struct UnderWay {
+pub(crate) struct UnderWay {
     // Goes before what it moves.
-    moving: Moving,
+    pub(crate) moving: Moving,
     held: Held,
 }
 
@@ -32,7 +32,7 @@ impl Transfer {
         Transfer { inner: Detached::new(Mutex::new(UnderWay { moving, held })) }
     }
 
-    fn lock(&self) -> PyResult<MutexGuard<'_, UnderWay>> {
+    pub(crate) fn lock(&self) -> PyResult<MutexGuard<'_, UnderWay>> {
         match self.inner.try_lock() {
             Ok(guard) => Ok(guard),
             Err(TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),

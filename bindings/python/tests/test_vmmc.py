@@ -7,6 +7,7 @@ import gc
 import mmap
 import os
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -177,6 +178,104 @@ class Moving(Case):
         thread.join()
         with self.assertRaises(TimeoutError):
             export.wait_word(0, equal=8, timeout=0.01)
+
+
+class WaitingForSeveral(Case):
+    def test_the_first_that_is_there_ends_the_wait(self) -> None:
+        export = self.session.export(4096, name="a", notify=True, redirectable=True)
+        there = self.session.import_("a")
+        ring = self.session.ring(8192, name="inbox")
+        inbox = self.session.import_("inbox", rights=vmmc.WRITE)
+        redirection = export.redirect(1024, 64, self.session.buffer(64))
+        line, other_end = socket.socketpair()
+        self.addCleanup(line.close)
+        self.addCleanup(other_end.close)
+        what = [line, redirection, ring, vmmc.Word(export, 8, at_least=5, not_equal=7), export, self.session]
+        with self.assertRaisesRegex(TimeoutError, "wait for any of 6 things"):
+            self.session.wait_any(what, 0.01)
+        with self.assertRaises(vmmc.TimedOut):
+            self.session.wait_any([], timeout=0)
+        there.send(0, b"x", notify=True)
+        self.assertEqual(self.session.wait_any(what), 4)
+        self.assertEqual(self.session.wait_any(what[5:]), 0)
+        self.assertIsNotNone(self.session.take_notification())
+        export.store(8, 7)
+        with self.assertRaises(vmmc.TimedOut):
+            self.session.wait_any(what, 0)
+        export.store(8, 6)
+        self.assertEqual(self.session.wait_any(tuple(what)), 3)
+        inbox.append(b"please")
+        self.assertEqual(self.session.wait_any(what), 2)
+        there.send(1024, bytes(64))
+        self.assertEqual(self.session.wait_any(what), 1)
+        other_end.send(b"hello")
+        self.assertEqual(self.session.wait_any(what), 0)
+        self.assertEqual(self.session.wait_any([vmmc.Word(export, 0, equal=0), line.fileno()]), 1)
+        self.assertEqual(self.session.wait_any([vmmc.Writable(line)]), 0)
+        self.assertEqual(self.session.wait_any([vmmc.Writable(line.fileno())]), 0)
+        for transfer in there.post_send(16, b"yes"), there.post_fetch(16, bytearray(3)):
+            self.assertEqual(self.session.wait_any([transfer], PATIENCE_S), 0)
+            self.assertEqual(transfer.poll(), 3)
+        self.assertEqual(bytes(ring.take().data), b"please")
+
+    def test_threads_run_while_one_waits(self) -> None:
+        export = self.session.export(64, name="t")
+        ring = self.session.ring(8192)
+        line, other_end = socket.socketpair()
+        begins = threading.Event()
+        places: list[int] = []
+
+        def wait() -> None:
+            begins.set()
+            places.append(self.session.wait_any([ring, vmmc.Word(export, 0, equal=1), line], PATIENCE_S))
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        begins.wait(PATIENCE_S)
+        time.sleep(0.05)
+        with self.assertRaises(vmmc.Busy):
+            self.session.wait_any([ring], 0)
+        with self.assertRaises(vmmc.Busy):
+            export.unexport()
+        other_end.send(b"x")
+        thread.join(PATIENCE_S)
+        self.assertEqual(places, [2])
+        line.close()
+        other_end.close()
+
+    def test_what_cannot_be_waited_for_is_an_error(self) -> None:
+        export = self.session.export(64, name="e", notify=True)
+        there = self.session.import_("e")
+        transfer = there.post_send(0, b"x")
+        quiet = self.session.export(64)
+        ring = self.session.ring(8192)
+        ended = self.session.export(64)
+        ended.unexport()
+        other = vmmc.Node(f"py-other-{os.getpid()}", plain=True)
+        stranger = other.attach()
+        closed = socket.socket()
+        closed.close()
+        for what, kind, said in [
+            ([ring, transfer, transfer], ValueError, "place 2 stands in the list twice"),
+            ([ring, ring], ValueError, "name a ring or transfer once"),
+            ([-1], ValueError, "-1 is no descriptor"),
+            ([1 << 40], ValueError, "is no descriptor"),
+            ([vmmc.Writable(closed)], ValueError, "give one that is open"),
+            ([object()], ValueError, "type object cannot be waited for"),
+            ([export, stranger], vmmc.Foreign, "place 1"),
+            ([stranger.export(64, notify=True)], vmmc.Foreign, "place 0"),
+            ([quiet], vmmc.NotAllowed, "notifications"),
+            ([ended], vmmc.Stale, "ended"),
+            ([vmmc.Word(quiet, 4, equal=0)], vmmc.Misaligned, ""),
+            ([vmmc.Word(quiet, 64, equal=0)], vmmc.OutOfBounds, ""),
+        ]:
+            with self.subTest(said), self.assertRaisesRegex(kind, said):
+                self.session.wait_any(what, 0)
+        with self.assertRaises(vmmc.Invalid):
+            vmmc.Word(quiet, 0, equal=-1)
+        with self.assertRaises(TypeError):
+            self.session.wait_any(3)
+        stranger.leave()
 
 
 class Views(Case):
@@ -566,10 +665,14 @@ class Interrupts(Case):
         export = self.session.export(4096, name="i", notify=True, redirectable=True)
         place = self.session.buffer(64)
         redirection = export.redirect(0, 64, place)
+        line, other_end = socket.socketpair()
+        self.addCleanup(line.close)
+        self.addCleanup(other_end.close)
         waits = {
             "word": lambda: export.wait_word(128, not_equal=0, timeout=PATIENCE_S),
             "notification": lambda: export.wait_notification(PATIENCE_S),
             "any notification": lambda: self.session.wait_notification(PATIENCE_S),
+            "several things": lambda: self.session.wait_any([self.session, vmmc.Word(export, 128, equal=1), line], PATIENCE_S),
             "redirection": lambda: redirection.wait(PATIENCE_S),
             "import": lambda: self.session.import_("later", wait=PATIENCE_S),
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import mmap
+import socket
 
 import numpy
 import numpy.typing
@@ -40,6 +41,13 @@ def arrays(session: vmmc.Session, there: vmmc.Import) -> None:
     there.send(0, [buffer, buffer.range(8), lent])
     there.post_fetch(0, buffer.range(0, 8)).wait()
     export.write(0, field)
+
+
+def waits(session: vmmc.Session, export: vmmc.Export, ring: vmmc.Ring, transfer: vmmc.Transfer) -> None:
+    line, other_end = socket.socketpair()
+    place: int = session.wait_any([session, export, ring, transfer, line, other_end.fileno()], 1.0)
+    if place == session.wait_any((vmmc.Word(export, 0, at_least=place), vmmc.Writable(line)), timeout=0.0):
+        session.wait_any([ring])
 
 
 def rings(session: vmmc.Session, there: vmmc.Import) -> None:

@@ -69,6 +69,8 @@ from ._vmmc import (
     Session,
     TableRange,
     Transfer,
+    Word,
+    Writable,
     __version__,
     launch,
 )
@@ -145,6 +147,8 @@ __all__ = [
     "Unsuitable",
     "Version",
     "WRITE",
+    "Word",
+    "Writable",
     "__version__",
     "attach",
     "launch",

@@ -33,6 +33,8 @@ __all__ = [
     "Session",
     "TableRange",
     "Transfer",
+    "Word",
+    "Writable",
     "__version__",
     "attach",
     "launch",
@@ -52,6 +54,11 @@ class _HasArray(Protocol):
 _Bytes: TypeAlias = _HasBuffer | _HasArray
 _Source: TypeAlias = "_Bytes | Buffer | BufferRange | Pinned | Lent | LentRange | TableRange"
 _Target: TypeAlias = "_Bytes | Buffer | BufferRange | Pinned"
+
+class _HasDescriptor(Protocol):
+    def fileno(self) -> int: ...
+
+_Awaited: TypeAlias = "Session | Export | Ring | Transfer | Redirection | Word | Writable | int | _HasDescriptor"
 
 @final
 class Session:
@@ -145,6 +152,15 @@ class Session:
         """Runs an embedded node once."""
     def wait_notification(self, timeout: float | None = None) -> Notification:
         """The next notification of any export without a handler of its own."""
+    def wait_any(self, what: Sequence[_Awaited], timeout: float | None = None) -> int:
+        """Waits until one of several things is there; gives its place among them, the first if
+        there are several. Takes nothing: take_notification, Ring.take, Transfer.poll and so on do.
+
+        A thing is this session (a notification of any export without a handler of its own), an
+        Export (a notification of it), a vmmc.Word, a Ring (a record), a Transfer or Redirection (it
+        is over, in whatever way), a descriptor or an object with fileno() (readable), or a
+        vmmc.Writable. Leave descriptors open meanwhile.
+        """
     def take_notification(self) -> Notification | None:
         """A notification if one is there."""
     def on_notification(self, function: Callable[[Notification], object]) -> Handler:
@@ -404,6 +420,32 @@ class Transfer:
         """The bytes moved if it is done, None while it is under way."""
     def wait(self, timeout: float | None = None) -> int:
         """Waits for it; gives the bytes moved. May be called again after vmmc.TimedOut."""
+
+@final
+class Word:
+    """An aligned 64-bit word of an export that satisfies all conditions given, as something for
+    Session.wait_any to wait for.
+    """
+
+    def __new__(
+        cls,
+        export: Export,
+        offset: int,
+        *,
+        equal: int | None = None,
+        not_equal: int | None = None,
+        at_least: int | None = None,
+        at_most: int | None = None,
+        any_bit: int | None = None,
+    ) -> Word: ...
+
+@final
+class Writable:
+    """A descriptor, or an object with fileno(), that can be written to, as something for
+    Session.wait_any to wait for.
+    """
+
+    def __new__(cls, descriptor: int | _HasDescriptor) -> Writable: ...
 
 @final
 class Lent:
