@@ -64,6 +64,7 @@
 //! | move data without a copy on the way | [`Session::buffer`], [`Buffer::range`] |
 //! | move data from and to any memory without a copy on the way | [`Pinned`], [`Session::lend`], [`Session::pinned_table`], [`Session::forget`] |
 //! | not wait | [`Import::post_send`], [`Import::post_fetch`], [`Transfer`] |
+//! | go on when a transfer is over, without a thread or a wait for each | [`Continuations`] |
 //! | sleep until something comes | [`Export::wait_notification`], [`Export::wait_word`], [`Session::on_notification`], [`Session::event_fd`] |
 //! | wait for several things at once, descriptors among them | [`Session::wait_any`] |
 //! | write many places at once | [`Import::gather_send`] |
@@ -89,6 +90,7 @@ mod attach;
 mod binding;
 mod buffer;
 mod collector;
+mod continuations;
 mod control;
 mod core;
 mod engine;
@@ -130,6 +132,7 @@ mod waiting;
 pub use append::AppendOptions;
 pub use binding::{BindOptions, Binding};
 pub use buffer::{Buffer, BufferRange};
+pub use continuations::Continuations;
 pub use error::{
     AccessError, AttachError, BindError, BufferError, CallError, ExportError, ImportError, PlaceError, RedirectError,
     TransferError, UnexportError, WaitError,

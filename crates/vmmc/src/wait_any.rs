@@ -49,7 +49,8 @@ pub enum WaitFor<'a> {
     Writable(BorrowedFd<'a>),
 }
 
-/// A [`Transfer`] of any kind.
+/// A [`Transfer`] of any kind, or [`Continuations`](crate::Continuations), of which one is to be
+/// over.
 pub trait AnyTransfer: sealed::Pending {}
 
 impl<M: Memory> AnyTransfer for Transfer<'_, M> {}
@@ -142,7 +143,7 @@ fn check(core: &Core, what: &[WaitFor<'_>]) -> Result<(), WaitError> {
 }
 
 impl Core {
-    fn wait_any(&self, what: &mut [WaitFor<'_>], deadline: Deadline) -> Result<usize, End> {
+    pub(crate) fn wait_any(&self, what: &mut [WaitFor<'_>], deadline: Deadline) -> Result<usize, End> {
         let (places, fds): (Vec<usize>, Vec<PollFd<'_>>) =
             (0..).zip(&*what).filter_map(|(place, one)| Some((place, one.descriptor()?))).unzip();
         let fds = (!fds.is_empty()).then(|| Descriptors::new(fds, &self.waiting.waiter));

@@ -140,6 +140,11 @@ impl Waiting {
         }
     }
 
+    /// Deliveries so far.
+    pub(crate) fn deliveries(&self) -> u64 {
+        self.epoch.load(Ordering::SeqCst)
+    }
+
     fn call_followers(&self, turn: &Turn) {
         self.changed.notify_all();
         turn.bells.iter().for_each(|bell| ring(bell));

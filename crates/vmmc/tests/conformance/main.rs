@@ -4,6 +4,7 @@
 //! To add a kind, implement `Nodes` for it in `nodes.rs` and add one `suite!` line below.
 
 mod bindings;
+mod continuing;
 mod control;
 mod errors;
 mod gathering;
@@ -88,6 +89,10 @@ macro_rules! suite {
                 waiting: threads_that_wait_for_descriptors_and_threads_that_do_not_wake_each_other,
                 waiting: a_wait_for_several_things_refuses_what_can_never_come_and_ends_at_its_deadline,
                 waiting: when_the_node_ends_a_wait_for_several_things_ends,
+                continuing: each_runs_once_when_its_transfer_is_over_and_may_add_others,
+                continuing: a_chain_of_them_holds_no_poller_up,
+                continuing: they_are_waited_for_beside_other_things,
+                continuing: when_the_session_leaves_all_of_them_run,
                 redirections: before_arrival_nothing_is_copied,
                 redirections: after_arrival_all_is_copied,
                 redirections: after_much_has_arrived_all_of_it_is_copied,
