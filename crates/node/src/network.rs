@@ -340,9 +340,9 @@ impl<P: Port> Network<P> {
         !self.held.is_empty()
     }
 
-    pub(crate) fn counters(&self) -> Vec<(String, u64)> {
+    pub(crate) fn counters(&self) -> [(&'static str, u64); 12] {
         let c = &self.counters;
-        let all = [
+        [
             ("udp_receives", c.receives),
             ("udp_datagrams_in", c.datagrams_in),
             ("udp_bytes_in", c.bytes_in),
@@ -355,8 +355,7 @@ impl<P: Port> Network<P> {
             ("udp_held", c.held),
             ("udp_probes", c.probes),
             ("udp_hot_sockets", c.hot_sockets),
-        ];
-        all.into_iter().map(|(name, n)| (name.to_string(), n)).collect()
+        ]
     }
 
     /// Sends a datagram whose long piece is still in its memory; `at` is where the rest of it is in

@@ -18,6 +18,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 use vmmc_host::Nanos;
+use vmmc_host::control::NodeInfo;
 use vmmc_host::fork::Owner;
 use vmmc_host::wait::Direct;
 use vmmc_nic::{Ciphers, NodeName, Time};
@@ -120,7 +121,7 @@ impl Runner {
         if self.steps.control_is_due(worked, now) {
             self.steps.polls_control(now);
             self.stir(now);
-            if self.station.poll_control(now) {
+            if self.poll_control(now) {
                 worked = true;
                 self.steps.control_brought_work();
                 self.station.step(now);
@@ -172,6 +173,18 @@ impl Runner {
             }
         }
         true
+    }
+
+    /// Serves what processes ask on their control sockets. A description tells the counters of now.
+    fn poll_control(&mut self, now: Time) -> bool {
+        self.station.set_transport_counters(&self.network.counters());
+        self.station.poll_control(now)
+    }
+
+    /// Description of the node as its owner may see it, with the counters of now.
+    pub(crate) fn describe(&mut self, now: Time, details: bool) -> NodeInfo {
+        self.station.set_transport_counters(&self.network.counters());
+        self.station.describe(now, true, details)
     }
 
     /// Fresh randomness for the keys of later sessions: this node may be the copy of another, with
@@ -242,7 +255,6 @@ impl Runner {
     pub(crate) fn prepare_sleep(&mut self, now: Time) -> Option<Time> {
         self.steps.sleeps();
         let armed = self.network.arm(true);
-        self.station.set_transport_counters(self.network.counters());
         if self.station.prepare_sleep() {
             return None;
         }
@@ -262,7 +274,7 @@ impl Runner {
         loop {
             let now = now();
             let worked =
-                self.station.step(now) | self.network.transmit(&mut self.station, now) | self.station.poll_control(now);
+                self.station.step(now) | self.network.transmit(&mut self.station, now) | self.poll_control(now);
             if !worked || now.since(start) >= GOODBYE_TIME {
                 return;
             }

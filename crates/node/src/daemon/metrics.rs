@@ -65,7 +65,7 @@ impl Metrics {
     }
 
     /// Answers all who ask; says whether anybody did.
-    pub(super) fn answer(&self, describe: impl Fn() -> NodeInfo) -> bool {
+    pub(super) fn answer(&self, mut describe: impl FnMut() -> NodeInfo) -> bool {
         let mut any = false;
         while let Ok(who) = self.asked.try_recv() {
             any = true;

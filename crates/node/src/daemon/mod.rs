@@ -260,8 +260,8 @@ impl Daemon {
                 self.bell.drain();
                 worked |= self.take_connections(now);
                 if let Some(metrics) = &self.metrics {
-                    let station = &self.runner.station;
-                    worked |= metrics.answer(|| station.describe(now, true, true));
+                    let runner = &mut self.runner;
+                    worked |= metrics.answer(|| runner.describe(now, true));
                 }
                 if self.launcher.is_concerned() {
                     self.launcher.reap(&mut self.runner.station, now);
@@ -332,7 +332,7 @@ impl Daemon {
             self.log.line(line.level, line.topic, line.who, &line.text);
         }
         if self.counters.are_due(now) {
-            for (level, text) in self.counters.look(now, || self.runner.station.describe(now, true, false).counters) {
+            for (level, text) in self.counters.look(now, || self.runner.describe(now, false).counters) {
                 self.log.line(level, "counters", 0, &text);
             }
         }

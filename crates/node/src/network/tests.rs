@@ -72,7 +72,7 @@ impl World {
     }
 
     fn counter(&self, name: &str) -> u64 {
-        self.network.counters().iter().find(|(n, _)| n == name).unwrap().1
+        self.network.counters().iter().find(|(n, _)| *n == name).unwrap().1
     }
 
     /// Errors, times that something was held, datagrams that went out as far as the counters know.

@@ -96,9 +96,10 @@ impl Station {
             ("mapped_fetch_bytes", mapped.fetch_bytes),
             ("mapped_atomics", mapped.atomics),
         ];
-        let own = own.into_iter().map(|(name, n)| (name.to_string(), n));
+        let named = |(name, n): (&str, u64)| (name.to_string(), n);
+        let own = own.into_iter().map(named);
         let engine = self.engine.stats().iter().map(|(name, n)| (format!("engine_{name}"), n));
-        own.chain(engine).chain(self.transport_counters.iter().cloned()).collect()
+        own.chain(engine).chain(self.transport_counters.iter().copied().map(named)).collect()
     }
 
     /// All attached processes.

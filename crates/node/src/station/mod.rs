@@ -155,7 +155,7 @@ pub struct Station {
     notes: VecDeque<notes::Note>,
     log: logging::Logging,
     /// Counters of the transport, for [`Info`](vmmc_host::control::Call::Info).
-    transport_counters: Vec<(String, u64)>,
+    transport_counters: Vec<(&'static str, u64)>,
 }
 
 /// A connection, never again another one.
@@ -471,9 +471,11 @@ impl Station {
         self.engine.stir(fresh);
     }
 
-    /// Shows counters of the transport to processes that ask.
-    pub fn set_transport_counters(&mut self, counters: Vec<(String, u64)>) {
-        self.transport_counters = counters;
+    /// Counters of the transport as they are now, for the next [description](Self::describe).
+    #[inline]
+    pub fn set_transport_counters(&mut self, counters: &[(&'static str, u64)]) {
+        self.transport_counters.clear();
+        self.transport_counters.extend_from_slice(counters);
     }
 
     /// Whether a process has asked the node to end.
