@@ -35,16 +35,6 @@ pub struct Reply {
     pub result: Result<Answer, Refusal>,
 }
 
-/// Rights in an export: a bit set.
-pub mod rights {
-    /// May fetch from it, and map it for reading.
-    pub const READ: u8 = 1;
-    /// May send to it.
-    pub const WRITE: u8 = 2;
-    /// May run atomic operations on it.
-    pub const ATOMIC: u8 = 4;
-}
-
 /// Which users may import.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, Default)]
 pub enum Access {
@@ -96,7 +86,7 @@ pub enum Call {
         offset: u64,
         /// Bytes.
         len: u64,
-        /// Bits of [`rights`].
+        /// What importers may be given: bits of the engine's `Rights`, which it checks.
         rights: u8,
         /// Who may import.
         access: Access,
@@ -127,7 +117,7 @@ pub enum Call {
         what: What,
         /// Whose.
         owner: Owner,
-        /// Bits of [`rights`] wanted; all must be allowed.
+        /// The same bits: what is wanted, all of which must be allowed.
         rights: u8,
         /// Wait for an export that does not exist yet.
         wait: bool,
@@ -340,7 +330,7 @@ pub struct Grant {
     pub owner: u32,
     /// Bytes.
     pub len: u64,
-    /// Granted rights.
+    /// Granted rights, the same bits.
     pub rights: u8,
     /// Whether notifications are allowed.
     pub notify: bool,

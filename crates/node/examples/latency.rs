@@ -18,10 +18,10 @@ use std::time::{Duration, Instant};
 use vmmc_host::Channel;
 use vmmc_host::abi::{Op, RawCommand, flags};
 use vmmc_host::channel::node_socket_name;
-use vmmc_host::control::rights;
+use vmmc_nic::Rights;
 use vmmc_node::{Embedded, KeySource, NodeConfig};
 
-const BOTH: u8 = rights::READ | rights::WRITE;
+const BOTH: Rights = Rights::READ.union(Rights::WRITE);
 
 fn config(name: &str, sealed: bool) -> NodeConfig {
     let key = if sealed { KeySource::Given([5; 32]) } else { KeySource::Plain };
@@ -230,7 +230,7 @@ fn side(name: &str, embedded: bool, first: bool, sealed: bool, bulk: bool) {
         node: node.map(Into::into),
         what: vmmc_host::control::What::Name(theirs.into()),
         owner: Default::default(),
-        rights: if node.is_none() { rights::WRITE } else { BOTH },
+        rights: if node.is_none() { Rights::WRITE } else { BOTH }.bits(),
         wait: true,
         timeout_ms: 10_000,
     };

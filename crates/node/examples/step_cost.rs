@@ -11,7 +11,8 @@ use raw::{Raw, wait};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 use vmmc_host::abi::{Op, RawCommand, flags};
-use vmmc_host::control::{Answer, decode, rights};
+use vmmc_host::control::{Answer, decode};
+use vmmc_nic::Rights;
 use vmmc_node::{Embedded, KeySource, NodeConfig};
 
 fn cpu_ns() -> u64 {
@@ -32,7 +33,7 @@ fn main() {
     let (mut owner, mut importer) = (Raw::stepped(a.attach().unwrap()), Raw::stepped(b.attach().unwrap()));
     let memory = owner.register(8 << 20);
     owner.call(Raw::export_call(&memory, "x")).unwrap();
-    let serial = importer.ask(Raw::import_call(Some("a"), "x", rights::READ | rights::WRITE));
+    let serial = importer.ask(Raw::import_call(Some("a"), "x", Rights::READ | Rights::WRITE));
     let (bytes, _) = wait(&|| owner.pump(), || {
         importer.pump();
         importer.channel.try_receive().ok()

@@ -13,7 +13,8 @@ use common::{VMMCD, connect, nap};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::rc::Rc;
-use vmmc_host::control::{Answer, Call, NodeInfo, RefusalCode, rights};
+use vmmc_host::control::{Answer, Call, NodeInfo, RefusalCode};
+use vmmc_nic::Rights;
 use vmmc_node::{KeySource, NodeConfig};
 
 const CHOICES: [&str; 3] = ["any", "aegis-128l", "aes-256-gcm"];
@@ -87,7 +88,7 @@ fn two_daemons_seal_with_a_cipher_that_both_take_or_say_that_there_is_none() {
         let (mut near, mut far) = (Daemon::start("near", &key, ours), Daemon::start("far", &key, theirs));
         far.process.export("buffer");
         let address = far.info().listen[0].clone();
-        let imported = near.process.call(Raw::import_call(Some(&address), "buffer", rights::WRITE));
+        let imported = near.process.call(Raw::import_call(Some(&address), "buffer", Rights::WRITE));
         let (near_name, far_name) = (near.name.clone(), far.name.clone());
         let Some(cipher) = common_cipher(ours, theirs) else {
             let refusal = imported.expect_err("they have no cipher in common");

@@ -15,9 +15,10 @@ use rustix::process::Uid;
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
-use vmmc_host::control::{Answer, CONTROL_VERSION, Call, Grant, NodeEvent, Reply, Request, decode, encode, rights};
+use vmmc_host::control::{Answer, CONTROL_VERSION, Call, Grant, NodeEvent, Reply, Request, decode, encode};
 use vmmc_host::region::PAGE_BYTES;
 use vmmc_host::{Attachment, Channel};
+use vmmc_nic::Rights;
 use vmmc_node::{Embedded, KeySource, NodeConfig};
 use vmmc_stream::Bells;
 use vmmc_stream::messages::{SocketCall, SocketNews};
@@ -128,7 +129,7 @@ fn all_handed() -> Vec<Handed> {
     let mut all = of_answer(&attached, fds);
     let (mut owner, mut importer) = (Raw::stepped(node.attach().unwrap()), Raw::stepped(node.attach().unwrap()));
     owner.export("memory");
-    for wanted in [rights::READ, rights::READ | rights::WRITE] {
+    for wanted in [Rights::READ, Rights::READ | Rights::WRITE] {
         let (grant, fds) = importer.import(None, "memory", wanted);
         all.extend(of_answer(&Answer::Imported(grant), fds));
     }

@@ -12,7 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use vmmc_host::Nanos;
-use vmmc_host::control::{Answer, Reply, rights};
+use vmmc_host::control::{Answer, Reply};
+use vmmc_nic::Rights;
 use vmmc_node::{AttachError, Embedded, KeySource, NodeConfig};
 
 /// Forks; so many times that some children come while another thread has the node.
@@ -84,7 +85,7 @@ fn misuse(near: Embedded, parent: u32, attachment: vmmc_host::Attachment, import
         Ok(again) => {
             // As the message of a forked session advised.
             let mut again = Raw::stepped(again);
-            let serial = again.ask(Raw::import_call(Some("fork-far"), "x", rights::WRITE));
+            let serial = again.ask(Raw::import_call(Some("fork-far"), "x", Rights::WRITE));
             let _ = again.answer(serial);
             return 3;
         }
@@ -114,7 +115,7 @@ fn a_child_of_an_embedded_node_uses_no_key_of_its_parent() {
         let mut owner = Raw::stepped(far.attach().unwrap());
         let (_, memory) = owner.export("x");
         let mut importer = Raw::stepped(near.attach().unwrap());
-        let serial = importer.ask(Raw::import_call(Some("fork-far"), "x", rights::WRITE));
+        let serial = importer.ask(Raw::import_call(Some("fork-far"), "x", Rights::WRITE));
         let (answer, _) = wait(&|| importer.pump(), || importer.channel.try_receive().ok());
         let reply: Reply = vmmc_host::control::decode(&answer).unwrap();
         assert_eq!(reply.serial, serial);

@@ -18,9 +18,10 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 use vmmc_host::abi::{Op, RawCommand, flags};
-use vmmc_host::control::{Access, Answer, Call, Owner, RefusalCode, Reply, Request, decode, encode, rights};
+use vmmc_host::control::{Access, Answer, Call, Owner, RefusalCode, Reply, Request, decode, encode};
 use vmmc_host::wait::Deadline;
 use vmmc_host::{Protection, Region};
+use vmmc_nic::Rights;
 
 /// Mappings of each process: the kernel allows some more.
 const MAPPINGS: usize = 60_000;
@@ -136,7 +137,7 @@ fn a_user_is_not_held_responsible_for_a_region_that_another_user_may_write() {
                 *access = Access::Anyone;
             }
             owner.call(call).unwrap();
-            let (grant, _) = sender.import(None, "shared", rights::WRITE);
+            let (grant, _) = sender.import(None, "shared", Rights::WRITE);
             exported.store(true, Ordering::SeqCst);
             let mut count = 0u64;
             while !over.load(Ordering::SeqCst) {
@@ -154,7 +155,7 @@ fn a_user_is_not_held_responsible_for_a_region_that_another_user_may_write() {
         beside(&mut node, || {
             let mut importer = Raw::over(connect(0, &name).unwrap(), Rc::new(std::thread::yield_now));
             raw::wait(&nap, || exported.load(Ordering::SeqCst).then_some(()));
-            let mut call = Raw::import_call(None, "shared", rights::READ | rights::WRITE);
+            let mut call = Raw::import_call(None, "shared", Rights::READ | Rights::WRITE);
             if let Call::Import { owner, .. } = &mut call {
                 *owner = Owner::Any;
             }
@@ -187,7 +188,7 @@ fn holes_in_a_region_of_very_many_mappings_hold_nobody_up() {
         let attached = || Raw::over(connect(0, &name).unwrap(), Rc::new(std::thread::yield_now));
         let (mut owner, mut sender) = (attached(), attached());
         let (_, memory) = owner.export("holes");
-        let (grant, _) = sender.import(None, "holes", rights::WRITE);
+        let (grant, _) = sender.import(None, "holes", Rights::WRITE);
         let _mapped = Mapped::start(&memory.region.share().unwrap());
         let end = Instant::now() + hostile_time();
         let mut cookie = 0;

@@ -18,12 +18,13 @@ use std::time::{Duration, Instant};
 use vmmc_host::channel::{ChannelError, Listener, node_socket_name};
 use vmmc_host::control::{
     Access, Answer, CONTROL_VERSION, Call, Owner, PageRun, PinRun, Refusal, RefusalCode, Reply, Request, What, decode,
-    encode, rights,
+    encode,
 };
 use vmmc_host::limits::REGIONS_PER_PROCESS_MAX;
 use vmmc_host::ring::{Producer, RegionWords};
 use vmmc_host::wait::Deadline;
 use vmmc_host::{AttachArea, Channel, Protection, Region};
+use vmmc_nic::Rights;
 use vmmc_node::{KeySource, NodeConfig, RunError, Serve, StartError};
 use vmmc_stream::messages::{SERVICE, SocketCall, SocketQuestion, VERSION};
 
@@ -128,7 +129,7 @@ fn replies_that_nobody_reads_cost_a_bounded_amount_and_hold_up_nobody() {
                 let call = match at % 3 {
                     0 => Call::Info { details: true },
                     1 => Call::Ping { node: "x".repeat(60_000), timeout_ms: 1 },
-                    _ => Raw::import_call(None, "nobody", rights::READ),
+                    _ => Raw::import_call(None, "nobody", Rights::READ),
                 };
                 sent += u64::from(channel.try_send(&encode(&Request { serial: 1, call }), &[]).is_ok());
             }
@@ -180,7 +181,7 @@ fn a_user_that_takes_all_it_gets_locks_nobody_out() {
                     node,
                     what,
                     owner: Owner::default(),
-                    rights: rights::READ,
+                    rights: Rights::READ.bits(),
                     wait: true,
                     timeout_ms: 20_000,
                 };
@@ -201,7 +202,7 @@ fn a_user_that_takes_all_it_gets_locks_nobody_out() {
                         region: 0,
                         offset: 0,
                         len: 4096,
-                        rights: rights::READ,
+                        rights: Rights::READ.bits(),
                         access: Access::Anyone,
                         notify: false,
                         redirectable: true,
@@ -382,7 +383,7 @@ fn a_process_that_leaves_very_much_behind_holds_nobody_up() {
             while !over.load(Ordering::SeqCst) {
                 let phase = usize::from(going.load(Ordering::SeqCst));
                 let start = Instant::now();
-                let (grant, _) = honest.importer.import(None, &honest.name, rights::WRITE);
+                let (grant, _) = honest.importer.import(None, &honest.name, Rights::WRITE);
                 honest.importer.call(Call::Unimport { import: grant.import }).unwrap();
                 longest[phase] = longest[phase].max(start.elapsed());
             }

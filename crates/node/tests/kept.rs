@@ -11,8 +11,9 @@ use common::{LONG, Node, attach_call, beside, connect, nap};
 use rustix::fs::fstat;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
-use vmmc_host::control::{Answer, RefusalCode, Reply, Request, decode, encode, rights};
+use vmmc_host::control::{Answer, RefusalCode, Reply, Request, decode, encode};
 use vmmc_host::wait::Deadline;
+use vmmc_nic::Rights;
 
 /// More processes than one user may have at once: each is let go before the next one comes.
 const PROCESSES: usize = 200;
@@ -41,7 +42,7 @@ fn gate_tables_that_a_client_keeps_count_until_they_are_gone() {
         let mut import = || {
             let mut exporter = attached(&name);
             let _export = exporter.export("kept");
-            let (answer, mut fds) = importer.call_with(Raw::import_call(None, "kept", rights::READ), &[]);
+            let (answer, mut fds) = importer.call_with(Raw::import_call(None, "kept", Rights::READ), &[]);
             // The name is free for the next one.
             let _ = exporter.channel.try_send(&[0xff; 40], &[]);
             answer.map(|_| fds.swap_remove(1))
@@ -79,7 +80,7 @@ fn rings_of_importers_that_have_gone_are_emptied_but_for_the_last_ones() {
         let mut kept = Vec::new();
         for _ in 0..PROCESSES {
             let mut importer = attached(&name);
-            let (_, mut fds) = importer.import(None, "kept", rights::READ | rights::WRITE);
+            let (_, mut fds) = importer.import(None, "kept", Rights::READ | Rights::WRITE);
             kept.push(fds.swap_remove(4));
             // It was told of them all, and reads nothing of what they said.
             exporter.event();

@@ -13,7 +13,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use vmmc_host::Channel;
 use vmmc_host::channel::{ChannelError, Listener, listening_nodes, node_socket_name};
-use vmmc_host::control::{Answer, Call, NodeEvent, rights};
+use vmmc_host::control::{Answer, Call, NodeEvent};
+use vmmc_nic::Rights;
 use vmmc_node::{KeySource, NodeConfig, StartError, start_detached};
 
 const VMMCD: &str = env!("CARGO_BIN_EXE_vmmcd");
@@ -60,7 +61,7 @@ fn a_killed_daemon_leaves_nothing_and_the_next_takes_its_place() {
         let mut child = daemon(&config);
         let (mut a, mut b) = (attach(&config), attach(&config));
         let (_, memory) = a.export("x");
-        let (grant, mut fds) = b.import(None, "x", rights::READ | rights::WRITE);
+        let (grant, mut fds) = b.import(None, "x", Rights::READ | Rights::WRITE);
         let mapped = vmmc_host::Region::map(fds.remove(0), grant.len, vmmc_host::Protection::ReadWrite).unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
@@ -112,7 +113,7 @@ fn a_killed_process_is_gone_within_a_second() {
             node: None,
             what: vmmc_host::control::What::Name("victim".into()),
             owner: Default::default(),
-            rights: rights::READ,
+            rights: Rights::READ.bits(),
             wait: true,
             timeout_ms: LONG.as_millis() as u64,
         };

@@ -12,10 +12,11 @@ use common::wild::{HONEST, HOSTILE, as_user, can_be_others};
 use common::{Honest, Node, ask, attach_call, connect, nap};
 use std::os::fd::AsFd;
 use std::rc::Rc;
-use vmmc_host::control::{Access, Answer, Call, Refusal, RefusalCode, Reply, Request, decode, encode, rights};
+use vmmc_host::control::{Access, Answer, Call, Refusal, RefusalCode, Reply, Request, decode, encode};
 use vmmc_host::limits::EXPORTS_PER_PROCESS_MAX;
 use vmmc_host::wait::Deadline;
 use vmmc_host::{Channel, Region};
+use vmmc_nic::Rights;
 use vmmc_nic::limits::EXPORTS_MAX;
 use vmmc_node::limits::{CALLS_MAX, CALLS_WAITING_MAX, PEERS_CALLED_MAX};
 use vmmc_node::{KeySource, NodeConfig};
@@ -54,7 +55,7 @@ fn export_nameless(region: u32) -> Call {
         region,
         offset: 0,
         len: 4096,
-        rights: rights::READ,
+        rights: Rights::READ.bits(),
         access: Access::SameUser,
         notify: false,
         redirectable: false,
@@ -110,7 +111,7 @@ fn a_user_that_exports_all_it_can_leaves_exports_to_others() {
 }
 
 fn wait_for(node: Option<&str>, timeout_ms: u64) -> Call {
-    let mut call = Raw::import_call(node, "nobody", rights::READ);
+    let mut call = Raw::import_call(node, "nobody", Rights::READ);
     let Call::Import { wait, timeout_ms: until, .. } = &mut call else { unreachable!() };
     (*wait, *until) = (true, timeout_ms);
     call
@@ -156,7 +157,7 @@ fn a_user_that_waits_for_all_imports_it_can_leaves_waits_to_others() {
     as_user(HONEST, || {
         let attach = || Raw::over(connect(0, &node.name).unwrap(), Rc::new(std::thread::yield_now));
         let (mut importer, mut owner) = (attach(), attach());
-        let mut call = Raw::import_call(None, "soon", rights::READ);
+        let mut call = Raw::import_call(None, "soon", Rights::READ);
         let Call::Import { wait, .. } = &mut call else { unreachable!() };
         *wait = true;
         let serial = importer.ask(call);

@@ -14,7 +14,8 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use vmmc_host::control::{Call, What, rights};
+use vmmc_host::control::{Call, What};
+use vmmc_nic::Rights;
 
 /// A user that every distribution knows, by number.
 const NOBODY: u32 = 65_534;
@@ -34,7 +35,14 @@ fn is_known(uid: u32) -> bool {
 
 fn launch_call(name: &str) -> Call {
     let what = What::Name(format!("vmmc.launch/{NOBODY}/{name}"));
-    Call::Import { node: None, what, owner: Default::default(), rights: rights::READ, wait: true, timeout_ms: 20_000 }
+    Call::Import {
+        node: None,
+        what,
+        owner: Default::default(),
+        rights: Rights::READ.bits(),
+        wait: true,
+        timeout_ms: 20_000,
+    }
 }
 
 /// Stops the next processes of the machine, as far as the calling thread's user may, until it is

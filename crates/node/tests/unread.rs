@@ -11,7 +11,8 @@ use common::{Node, ask, attach_call, beside, connect, nap};
 use std::rc::Rc;
 use std::time::Duration;
 use vmmc_host::Channel;
-use vmmc_host::control::{Call, Request, encode, rights};
+use vmmc_host::control::{Call, Request, encode};
+use vmmc_nic::Rights;
 
 /// Descriptors that the daemon may have: so few that a user can leave as many unread soon.
 const LIMIT: u32 = 2_000;
@@ -27,7 +28,7 @@ fn deaf(name: &str, imports: usize) -> Option<Channel> {
     let channel = connect(0, name).ok()?;
     ask(&channel, attach_call(), &[]).ok()?.ok()?;
     for _ in 0..imports {
-        let call = Raw::import_call(None, "unread", rights::READ | rights::WRITE);
+        let call = Raw::import_call(None, "unread", Rights::READ | Rights::WRITE);
         // Once replies wait the node reads no further request, and then its queue is full.
         if channel.try_send(&encode(&Request { serial: 2, call }), &[]).is_err() {
             break;
@@ -88,7 +89,7 @@ fn a_process_that_reads_late_gets_all_its_answers() {
     let mut exporter = Raw::over(node.connect().unwrap(), Rc::new(std::thread::yield_now));
     let _export = exporter.export("unread");
     let mut late = Raw::over(node.connect().unwrap(), Rc::new(std::thread::yield_now));
-    let call = || Raw::import_call(None, "unread", rights::READ | rights::WRITE);
+    let call = || Raw::import_call(None, "unread", Rights::READ | Rights::WRITE);
     let asked: Vec<u64> = (0..IMPORTS).map(|_| late.ask(call())).collect();
     std::thread::sleep(Duration::from_millis(50));
     let ticks = node.daemon.ticks();

@@ -479,7 +479,8 @@ mod tests {
     fn a_supervisor_that_does_not_come_to_serve_is_ended_and_whoever_waits_is_told() {
         use crate::testing::{Raw, World};
         use std::os::unix::fs::PermissionsExt;
-        use vmmc_host::control::{Call, RefusalCode, What, rights};
+        use vmmc_host::control::{Call, RefusalCode, What};
+        use vmmc_nic::Rights;
         let program = std::env::temp_dir().join(format!("vmmc-never-{}", std::process::id()));
         std::fs::write(&program, "#!/bin/sh\nkill -STOP $$\n").unwrap();
         std::fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).unwrap();
@@ -492,7 +493,7 @@ mod tests {
             node: None,
             what: what.clone(),
             owner: Default::default(),
-            rights: rights::READ,
+            rights: Rights::READ.bits(),
             wait,
             timeout_ms: 3_600_000,
         };

@@ -9,7 +9,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use vmmc_host::Channel;
 use vmmc_host::channel::listening_nodes;
-use vmmc_host::control::{Answer, Call, NodeEvent, rights};
+use vmmc_host::control::{Answer, Call, NodeEvent};
+use vmmc_nic::Rights;
 
 struct Served {
     name: String,
@@ -74,7 +75,7 @@ fn processes_of_two_daemons_talk() {
         let b = Served::start("b", |c| c.key(key.clone()).plain_trust_users());
         let (mut owner, mut importer) = (a.attach(), b.attach());
         let (_, memory) = owner.export("x");
-        let (grant, _) = importer.import(Some(&a.address.to_string()), "x", rights::READ | rights::WRITE);
+        let (grant, _) = importer.import(Some(&a.address.to_string()), "x", Rights::READ | Rights::WRITE);
         for i in 1..=300u64 {
             importer.send(grant.import, 0, &i.to_le_bytes(), i);
             assert_eq!(importer.completion().cookie, i);
@@ -91,7 +92,7 @@ fn a_sleeping_daemon_hears_its_doorbell() {
     let a = Served::start("bell", |c| c);
     let (mut owner, mut importer) = (a.attach(), a.attach());
     let (_, memory) = owner.export("x");
-    let (grant, _) = importer.import(None, "x", rights::WRITE);
+    let (grant, _) = importer.import(None, "x", Rights::WRITE);
     for i in 1..=20u64 {
         wait(&std::thread::yield_now, || (importer.area.node_sleeping().load(Ordering::SeqCst) != 0).then_some(()));
         importer.send(grant.import, 0, &i.to_le_bytes(), i);
@@ -105,7 +106,7 @@ fn who_sleeps_for_a_word_is_woken_by_short_data() {
     let (a, b) = (Served::start("word-a", |c| c), Served::start("word-b", |c| c));
     let (mut owner, mut importer) = (a.attach(), b.attach());
     let (_, memory) = owner.export("x");
-    let (grant, _) = importer.import(Some(&a.address.to_string()), "x", rights::WRITE);
+    let (grant, _) = importer.import(Some(&a.address.to_string()), "x", Rights::WRITE);
     let is_rung = |owner: &Raw| {
         let mut fds = [PollFd::new(&owner.wake, PollFlags::IN)];
         rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() > 0
@@ -137,7 +138,7 @@ fn a_daemon_that_is_told_to_stop_tells_its_processes() {
     let a = Served::start("stop", |c| c);
     let (mut owner, mut other) = (a.attach(), a.attach());
     owner.export("x");
-    let (grant, mut fds) = other.import(None, "x", rights::READ);
+    let (grant, mut fds) = other.import(None, "x", Rights::READ);
     other.call(Call::Stop).unwrap();
     assert_eq!(owner.event().0, NodeEvent::Stopping);
     let gates = vmmc_host::GateTable::open(fds.remove(1)).unwrap();

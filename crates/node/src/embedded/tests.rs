@@ -5,8 +5,9 @@ use crate::config::KeySource;
 use crate::limits::{EXCLUSIVE_POLL_FACTOR, SHARED_POLLS};
 use crate::testing::{LONG, Raw, wait};
 use vmmc_host::abi::{ADDRESSES, Op, RawCommand, flags};
-use vmmc_host::control::{Answer, Call, PageRun, PinRun, RefusalCode, rights};
+use vmmc_host::control::{Answer, Call, PageRun, PinRun, RefusalCode};
 use vmmc_host::wait::{Deadline, Waiter};
+use vmmc_nic::Rights;
 
 fn loopback() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 0))
@@ -36,7 +37,7 @@ fn joined_by(a: &Embedded, importer: Attachment) -> (Raw, crate::testing::Regist
     let (mut owner, mut importer) = (Raw::stepped(a.attach().unwrap()), Raw::stepped(importer));
     let (_, memory) = owner.export("x");
     // The other node is stepped by its keeper, or by the owner's pump.
-    let serial = importer.ask(Raw::import_call(Some("a"), "x", rights::READ | rights::WRITE | rights::ATOMIC));
+    let serial = importer.ask(Raw::import_call(Some("a"), "x", Rights::ALL));
     let answer = wait(&|| owner.pump(), || {
         importer.pump();
         importer.channel.try_receive().ok()
@@ -52,8 +53,8 @@ fn processes_of_one_embedded_node_share_memory() {
     let node = Embedded::start(NodeConfig::new("alone").key(KeySource::Plain)).unwrap();
     let (mut a, mut b) = (Raw::stepped(node.attach().unwrap()), Raw::stepped(node.attach().unwrap()));
     let (_, memory) = a.export("x");
-    assert_eq!(b.import(None, "x", rights::READ | rights::WRITE).0.mapped, Ok(()));
-    let (grant, _) = b.import(None, "x", rights::WRITE);
+    assert_eq!(b.import(None, "x", Rights::READ | Rights::WRITE).0.mapped, Ok(()));
+    let (grant, _) = b.import(None, "x", Rights::WRITE);
     b.send(grant.import, 8, b"by engine", 1);
     assert_eq!(b.completion().status, 0);
     let mut got = [0; 9];
@@ -133,7 +134,7 @@ fn a_parked_thread_is_woken_by_a_notifier_of_the_same_node() {
     let waiter = attachment.waiter();
     let (mut a, mut b) = (Raw::stepped(attachment), Raw::stepped(node.attach().unwrap()));
     let (_, memory) = a.export("x");
-    let (_, fds) = b.import(None, "x", rights::READ | rights::WRITE);
+    let (_, fds) = b.import(None, "x", Rights::READ | Rights::WRITE);
     let bell = vmmc_host::NotifyBell::open_read_only(fds[2].try_clone().unwrap()).unwrap();
     let wake = vmmc_host::wait::WakeSender::from_fd(fds[3].try_clone().unwrap());
     let region = memory.region.clone();
@@ -160,7 +161,7 @@ fn a_parked_thread_is_woken_when_another_thread_serves_a_ring() {
     let waiter = attachment.waiter();
     let (mut a, mut b) = (Raw::stepped(attachment), Raw::stepped(node.attach().unwrap()));
     let (_, memory) = a.export("x");
-    let (grant, _) = b.import(None, "x", rights::WRITE);
+    let (grant, _) = b.import(None, "x", Rights::WRITE);
     let region = memory.region.clone();
     let start = std::time::Instant::now();
     let thread = std::thread::spawn(move || {
@@ -213,7 +214,7 @@ fn a_plain_node_believes_nobodys_user_unless_it_is_told_to() {
     let mut owner = Raw::stepped(a.attach().unwrap());
     owner.export("x");
     let mut importer = Raw::stepped(b.attach().unwrap());
-    let serial = importer.ask(Raw::import_call(Some("a"), "x", rights::READ));
+    let serial = importer.ask(Raw::import_call(Some("a"), "x", Rights::READ));
     let (answer, _) = wait(&|| owner.pump(), || {
         importer.pump();
         importer.channel.try_receive().ok()

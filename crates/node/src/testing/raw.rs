@@ -6,11 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 use vmmc_host::abi::{COMMANDS, Completion, Op, RawCommand, RawNotification, flags};
 use vmmc_host::control::{
-    Access, Answer, CONTROL_VERSION, Call, Grant, NodeEvent, Refusal, Reply, Request, What, decode, encode, rights,
+    Access, Answer, CONTROL_VERSION, Call, Grant, NodeEvent, Refusal, Reply, Request, What, decode, encode,
 };
 use vmmc_host::ring::{Consumer, Producer, RegionWords};
 use vmmc_host::wait::{Deadline, Stepper, WakeReceiver};
 use vmmc_host::{AttachArea, Channel, Nanos, NotifyBell, Region};
+use vmmc_nic::Rights;
 
 /// Longest wait of a test.
 pub(crate) const LONG: Duration = Duration::from_secs(20);
@@ -107,7 +108,7 @@ impl Raw {
             region: region.id,
             offset: 0,
             len: region.region.len_bytes(),
-            rights: rights::READ | rights::WRITE | rights::ATOMIC,
+            rights: Rights::ALL.bits(),
             access: Access::SameUser,
             notify: true,
             redirectable: false,
@@ -125,19 +126,19 @@ impl Raw {
         }
     }
 
-    pub(crate) fn import_call(node: Option<&str>, name: &str, rights: u8) -> Call {
+    pub(crate) fn import_call(node: Option<&str>, name: &str, rights: Rights) -> Call {
         let what = What::Name(name.into());
         Call::Import {
             node: node.map(Into::into),
             what,
             owner: Default::default(),
-            rights,
+            rights: rights.bits(),
             wait: false,
             timeout_ms: 5_000,
         }
     }
 
-    pub(crate) fn import(&mut self, node: Option<&str>, name: &str, rights: u8) -> (Grant, Vec<OwnedFd>) {
+    pub(crate) fn import(&mut self, node: Option<&str>, name: &str, rights: Rights) -> (Grant, Vec<OwnedFd>) {
         match self.call_with(Raw::import_call(node, name, rights), &[]) {
             (Ok(Answer::Imported(grant)), fds) => (grant, fds),
             (other, _) => panic!("no import: {other:?}"),

@@ -17,9 +17,10 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use vmmc_host::Channel;
 use vmmc_host::channel::{ChannelError, node_socket_name};
-use vmmc_host::control::{Answer, CONTROL_VERSION, Call, Refusal, Reply, Request, decode, encode, rights};
+use vmmc_host::control::{Answer, CONTROL_VERSION, Call, Refusal, Reply, Request, decode, encode};
 use vmmc_host::process::{INTERRUPT, interrupt_thread};
 use vmmc_host::wait::Deadline;
+use vmmc_nic::Rights;
 use vmmc_node::{KeySource, NodeConfig};
 use wild::{HONEST, HOSTILE, Watched, become_user};
 
@@ -119,7 +120,7 @@ impl Honest {
         let start = Instant::now();
         self.count += 1;
         // Write-only, so that the node carries it.
-        let (grant, fds) = self.importer.import(None, &self.name, rights::WRITE);
+        let (grant, fds) = self.importer.import(None, &self.name, Rights::WRITE);
         assert!(fds.is_empty());
         self.importer.send(grant.import, 0, &self.count.to_le_bytes(), self.count);
         let done = self.importer.completion();

@@ -3,6 +3,7 @@
 //! Invariant: each word that is sent is looked for before the next one, and nothing else is there.
 
 use super::*;
+use vmmc_nic::Rights;
 
 /// A process of an honest user on either node: one sends to, fetches from and counts in memory of
 /// the other.
@@ -31,7 +32,7 @@ impl Honest {
         let (mut owner, mut importer) = (owner.0.attach(owner.1), importer.0.attach(importer.1));
         let (_, memory) = owner.export(NAME);
         let ours = importer.register(64 << 10);
-        let all = rights::READ | rights::WRITE | rights::ATOMIC;
+        let all = Rights::ALL;
         let (grant, _) = importer.import(Some(&near.to_string()), NAME, all);
         Honest { _owner: owner, importer, memory, ours, import: grant.import, count: 0, longest: Duration::ZERO }
     }

@@ -6,7 +6,8 @@ use super::*;
 use std::ops::Range;
 use vmmc_nic::limits::RING_BYTES_MIN;
 use vmmc_nic::{
-    Command, ImportId, ProcessId, RECORD_HEAD_BYTES, RING_HEAD_BYTES, RING_READ_AT, RING_WRITTEN_AT, RecordHead, Source,
+    Command, ImportId, ProcessId, RECORD_HEAD_BYTES, RING_HEAD_BYTES, RING_READ_AT, RING_WRITTEN_AT, RecordHead,
+    Rights, Source,
 };
 
 /// The hostile peer's engine has no memory.
@@ -259,7 +260,7 @@ pub(crate) fn be_a_victim(victim: &mut Raw, memory: &Registered, over: &AtomicBo
             node: Some(node.clone()),
             what: What::Name(TRAP.into()),
             owner: Owner::Any,
-            rights: rights::READ | rights::WRITE | rights::ATOMIC,
+            rights: Rights::ALL.bits(),
             wait: asked % 3 == 0,
             timeout_ms: 100,
         };
@@ -335,7 +336,7 @@ fn wild_chunks_of_every_kind_in_plain_sessions_harm_no_honest_pair() {
                         region,
                         offset: within.start,
                         len: within.end - within.start,
-                        rights: if ring { rights::WRITE } else { rights },
+                        rights: if ring { Rights::WRITE.bits() } else { rights },
                         access: Access::Anyone,
                         notify: true,
                         redirectable: *name == OPEN[1],

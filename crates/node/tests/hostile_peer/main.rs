@@ -40,9 +40,9 @@ use stranger::{Datagram, HELLO, KINDS, Stranger, UNKNOWN_SESSION};
 use vmmc_host::Channel;
 use vmmc_host::abi::{Op, RawCommand, flags};
 use vmmc_host::channel::node_socket_name;
-use vmmc_host::control::{Access, Answer, Call, Owner, Refusal, Reply, Request, What, decode, encode, rights};
+use vmmc_host::control::{Access, Answer, Call, Owner, Refusal, Reply, Request, What, decode, encode};
 use vmmc_nic::{
-    AtomicOp, ClusterKey, Cookie, Dma, Engine, Event, NodeName, NodeSpec, RegionId, RegionRef, Time, fuzzing,
+    AtomicOp, ClusterKey, Cookie, Dma, Engine, Event, NodeName, NodeSpec, RegionId, RegionRef, Rights, Time, fuzzing,
 };
 use vmmc_node::{KeySource, LogLevel, NodeConfig};
 use wild::{HONEST, HOSTILE, Noise, Watched, as_user, become_user, can_be_others, hostile_time};
@@ -275,7 +275,7 @@ fn newcomer(wire: &Wire, number: u16) -> Duration {
     as_user(HONEST, || {
         let mut process = node.attach(channel);
         let start = Instant::now();
-        process.import(Some(&address(NEAR).to_string()), NAME, rights::READ);
+        process.import(Some(&address(NEAR).to_string()), NAME, Rights::READ);
         start.elapsed()
     })
 }

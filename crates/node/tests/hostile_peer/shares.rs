@@ -3,6 +3,7 @@
 //! Nobody lies here.
 
 use super::*;
+use vmmc_nic::Rights;
 
 /// A process of a user that takes all it gets.
 pub(crate) struct Taker {
@@ -117,7 +118,7 @@ fn a_user_that_takes_all_there_is_towards_a_node_leaves_enough_to_another() {
                 node: Some(address(FAR).to_string()),
                 what: What::Name(name.into()),
                 owner: Owner::Any,
-                rights: rights::READ | rights::WRITE | rights::ATOMIC,
+                rights: Rights::ALL.bits(),
                 wait,
                 timeout_ms: 120_000,
             };

@@ -8,17 +8,18 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use vmmc_host::Channel;
 use vmmc_host::abi::{Op, RawCommand, flags};
-use vmmc_host::control::{Access, Answer, Call, RefusalCode, Reply, Request, decode, encode, rights};
+use vmmc_host::control::{Access, Answer, Call, RefusalCode, Reply, Request, decode, encode};
 use vmmc_host::limits::{COMPLETION_SLOTS, EXPORTS_PER_PROCESS_MAX};
 use vmmc_host::wait::Deadline;
 use vmmc_nic::OpError;
+use vmmc_nic::Rights;
 use vmmc_stream::messages::{SocketCall, SocketNews};
 
 /// An honest pair that must go on working.
 fn honest(world: &Rc<RefCell<World>>, name: &str) -> impl FnMut() + use<> {
     let (mut a, mut b) = (Raw::attach(world, 0), Raw::attach(world, 0));
     let (_, memory) = a.export(name);
-    let (grant, _) = b.import(None, name, rights::WRITE);
+    let (grant, _) = b.import(None, name, Rights::WRITE);
     let mut count = 0u64;
     move || {
         count += 1;
@@ -38,14 +39,14 @@ fn random_words_in_the_command_ring_harm_only_their_writer() {
     let mut noise = Noise::new(5);
     let mut evil = Raw::attach(&world, 0);
     let (_, own) = evil.export("own");
-    let (grant, _) = evil.import(None, "own", rights::WRITE);
+    let (grant, _) = evil.import(None, "own", Rights::WRITE);
     let ring = evil.register(16_384);
     let call = Call::Export {
         name: Some("ring".into()),
         region: ring.id,
         offset: 0,
         len: 16_384,
-        rights: rights::WRITE,
+        rights: Rights::WRITE.bits(),
         access: Access::SameUser,
         notify: true,
         redirectable: false,
@@ -53,12 +54,12 @@ fn random_words_in_the_command_ring_harm_only_their_writer() {
         mappable: false,
     };
     assert!(matches!(evil.call(call), Ok(Answer::Exported { .. })));
-    let (ring, _) = evil.import(None, "ring", rights::WRITE);
+    let (ring, _) = evil.import(None, "ring", Rights::WRITE);
     let mut call = Raw::export_call(&own, "redirected");
     let Call::Export { redirectable, .. } = &mut call else { unreachable!() };
     *redirectable = true;
     let Ok(Answer::Exported { export: redirected }) = evil.call(call) else { panic!("no export") };
-    let (into, _) = evil.import(None, "redirected", rights::WRITE);
+    let (into, _) = evil.import(None, "redirected", Rights::WRITE);
     let mut most = 0;
     for round in 0..40 {
         for _ in 0..100 {
@@ -105,7 +106,7 @@ fn ranges_outside_of_own_regions_fail() {
     let world = World::new(1, None);
     let (mut a, mut b) = (Raw::attach(&world, 0), Raw::attach(&world, 0));
     a.export("x");
-    let (grant, _) = b.import(None, "x", rights::READ | rights::WRITE);
+    let (grant, _) = b.import(None, "x", Rights::READ | Rights::WRITE);
     let own = b.register(4096);
     for (region, offset, len) in [
         (own.id.into(), 4090, 8),
@@ -229,7 +230,7 @@ fn a_process_that_collects_no_completions_is_no_longer_served_and_loses_none() {
     let mut check = honest(&world, "honest");
     let (mut a, mut lazy) = (Raw::attach(&world, 0), Raw::attach(&world, 0));
     a.export("x");
-    let (grant, _) = lazy.import(None, "x", rights::WRITE);
+    let (grant, _) = lazy.import(None, "x", Rights::WRITE);
     let mut posted = 0;
     let end = Deadline::after(LONG);
     loop {
@@ -289,7 +290,7 @@ fn importers_that_come_and_go_do_not_fill_the_queue_of_one_that_collects_nothing
     exporter.export("x");
     for _ in 0..2 * crate::limits::OUTBOX_FDS_MAX {
         let mut importer = Raw::attach(&world, 0);
-        let (grant, _) = importer.import(None, "x", rights::READ | rights::WRITE);
+        let (grant, _) = importer.import(None, "x", Rights::READ | Rights::WRITE);
         assert!(grant.pair);
     }
     check();
@@ -305,7 +306,7 @@ fn an_export_with_very_many_imports_ends_in_turns() {
     let (mut owner, mut many) = (Raw::attach(&world, 0), Raw::attach(&world, 0));
     let (export, _memory) = owner.export("x");
     let count = 3 * crate::limits::EVENTS_PER_TURN;
-    (0..count).for_each(|_| _ = many.import(None, "x", rights::WRITE));
+    (0..count).for_each(|_| _ = many.import(None, "x", Rights::WRITE));
     owner.ask(Call::Unexport { export, moving: false });
     world.borrow_mut().step();
     assert!(world.borrow().stations[0].engine().has_events(), "all were handed out at once");

@@ -9,7 +9,8 @@ use std::cell::RefCell;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
-use vmmc_host::control::{Answer, Call, RefusalCode, rights};
+use vmmc_host::control::{Answer, Call, RefusalCode};
+use vmmc_nic::Rights;
 
 fn total(world: &Rc<RefCell<World>>, table: Table) -> u64 {
     world.borrow().stations[0].shares.total(table)
@@ -58,7 +59,7 @@ fn a_table_of_imports_that_were_given_back_is_small_or_counts() {
         (of_node as u64).max(station.engine.import_slots(id) as u64)
     };
     let held = || total(&world, Table::Imports);
-    let mut imports: Vec<u64> = (0..IMPORTS).map(|_| importer.import(None, "x", rights::READ).0.import).collect();
+    let mut imports: Vec<u64> = (0..IMPORTS).map(|_| importer.import(None, "x", Rights::READ).0.import).collect();
     assert_eq!(held(), IMPORTS);
     // The last of them keeps the table as long as it is, and so it counts; others find room in it.
     let last = imports.pop().unwrap();
@@ -66,18 +67,18 @@ fn a_table_of_imports_that_were_given_back_is_small_or_counts() {
         importer.call(Call::Unimport { import }).unwrap();
     }
     assert!(slots() >= IMPORTS && held() == IMPORTS, "{} slots, {} counted", slots(), held());
-    let again = importer.import(None, "x", rights::READ).0.import;
+    let again = importer.import(None, "x", Rights::READ).0.import;
     assert_eq!(held(), IMPORTS, "it has a slot that counts already");
     importer.call(Call::Unimport { import: last }).unwrap();
     importer.call(Call::Unimport { import: again }).unwrap();
     assert!(slots() <= 128 && held() == 0, "{} slots, {} counted", slots(), held());
     // An old id finds nothing in a slot that came again.
-    let new = importer.import(None, "x", rights::READ).0.import;
+    let new = importer.import(None, "x", Rights::READ).0.import;
     assert_eq!(importer.call(Call::Unimport { import: again }).unwrap_err().code, RefusalCode::Stale);
     assert_eq!(importer.call(Call::Unimport { import: last }).unwrap_err().code, RefusalCode::Stale);
     importer.call(Call::Unimport { import: new }).unwrap();
     // Refused ones leave nothing either.
-    importer.call(Raw::import_call(None, "not there", rights::READ)).unwrap_err();
+    importer.call(Raw::import_call(None, "not there", Rights::READ)).unwrap_err();
     assert_eq!(held(), 0);
 }
 
@@ -170,7 +171,7 @@ fn revocations_that_wait_are_looked_at_in_turns() {
             let Ok(Answer::Exported { export }) = a.call(Raw::export_call(&memory, &format!("e{at}"))) else {
                 panic!("no export")
             };
-            let (grant, _) = b.import(None, &format!("e{at}"), rights::READ);
+            let (grant, _) = b.import(None, &format!("e{at}"), Rights::READ);
             // It never leaves.
             b.area.lane(at).store(grant.import, Ordering::SeqCst);
             export

@@ -3,10 +3,9 @@
 use crate::testing::{Raw, World, address};
 use std::sync::atomic::Ordering;
 use vmmc_host::abi::{COOKIE_SEND_FAILED, Op, RawCommand, flags};
-use vmmc_host::control::{Answer, Call, NodeEvent, NotMapped, RefusalCode, rights};
+use vmmc_host::control::{Answer, Call, NodeEvent, NotMapped, RefusalCode};
 use vmmc_nic::OpError;
-
-const ALL: u8 = rights::READ | rights::WRITE | rights::ATOMIC;
+use vmmc_nic::Rights;
 
 #[test]
 fn a_send_reaches_another_node_plain_and_sealed() {
@@ -15,7 +14,7 @@ fn a_send_reaches_another_node_plain_and_sealed() {
         let (mut a, mut b) = (Raw::attach(&world, 0), Raw::attach(&world, 1));
         let (export, memory) = a.export("x");
         for node in ["10.0.0.1:4000", "n0"] {
-            let (grant, fds) = b.import(Some(node), "x", ALL);
+            let (grant, fds) = b.import(Some(node), "x", Rights::ALL);
             assert!(fds.is_empty());
             assert_eq!((grant.mapped, grant.node.as_str(), grant.export), (Err(NotMapped::OtherNode), "n0", export));
             assert_eq!(grant.sealed, key.is_some());
@@ -37,7 +36,7 @@ fn a_large_transfer_crosses_and_comes_back() {
     let (mut a, mut b) = (Raw::attach(&world, 0), Raw::attach(&world, 1));
     let memory = a.register(1 << 20);
     a.call(Raw::export_call(&memory, "big")).unwrap();
-    let (grant, _) = b.import(Some("10.0.0.1:4000"), "big", ALL);
+    let (grant, _) = b.import(Some("10.0.0.1:4000"), "big", Rights::ALL);
     let (source, back) = (b.register(1 << 20), b.register(1 << 20));
     let bytes: Vec<u8> = (0..1u32 << 20).map(|i| (i / 3) as u8).collect();
     source.region.write(0, &bytes).unwrap();
@@ -63,8 +62,8 @@ fn a_remote_importer_is_told_of_the_end() {
     let (mut a, mut b) = (Raw::attach(&world, 0), Raw::attach(&world, 1));
     let (export, memory) = a.export("x");
     a.export("y");
-    let (x, _) = b.import(Some("n0"), "x", ALL);
-    let (y, _) = b.import(Some("n0"), "y", ALL);
+    let (x, _) = b.import(Some("n0"), "x", Rights::ALL);
+    let (y, _) = b.import(Some("n0"), "y", Rights::ALL);
     a.call(Call::Unexport { export, moving: false }).unwrap();
     let broken = |import, why: OpError| NodeEvent::ImportBroken { import, status: why.code(), args: why.args() };
     assert_eq!(b.event().0, broken(x.import, OpError::Revoked));
@@ -80,7 +79,7 @@ fn a_posted_send_that_fails_is_told_with_its_import() {
     let world = World::new(2, None);
     let (mut a, mut b) = (Raw::attach(&world, 0), Raw::attach(&world, 1));
     a.export("x");
-    let (grant, _) = b.import(Some("n0"), "x", ALL);
+    let (grant, _) = b.import(Some("n0"), "x", Rights::ALL);
     let mut command = RawCommand::new(Op::Send, grant.import);
     command.flags = flags::INLINE;
     command.offset = 65_536;

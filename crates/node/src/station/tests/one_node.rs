@@ -4,20 +4,19 @@ use crate::testing::{Raw, World};
 use std::sync::atomic::Ordering;
 use vmmc_host::abi::{GateState, Op, RawCommand, RawNotification, flags, gate_word};
 use vmmc_host::area::PIN_COUNTER_NAMES;
-use vmmc_host::control::{Access, Answer, CONTROL_VERSION, Call, NodeEvent, NotMapped, RefusalCode, What, rights};
+use vmmc_host::control::{Access, Answer, CONTROL_VERSION, Call, NodeEvent, NotMapped, RefusalCode, What};
 use vmmc_host::counters::{NODE, PEER, PINNING, find};
 use vmmc_host::wait::WakeSender;
 use vmmc_host::{GateTable, PairRing, Protection, Region};
 use vmmc_nic::OpError;
-
-const ALL: u8 = rights::READ | rights::WRITE | rights::ATOMIC;
+use vmmc_nic::Rights;
 
 #[test]
 fn an_importer_maps_the_region_and_sees_an_open_gate() {
     let world = World::new(1, None);
     let (mut a, mut b) = (Raw::attach(&world, 0), Raw::attach(&world, 0));
     let (export, memory) = a.export("x");
-    let (grant, mut fds) = b.import(None, "x", ALL);
+    let (grant, mut fds) = b.import(None, "x", Rights::ALL);
     assert_eq!(
         (grant.export, grant.len, grant.mapped, grant.pair, grant.exporter),
         (export, 65536, Ok(()), true, a.id)
@@ -54,8 +53,8 @@ fn a_second_import_shares_the_ring_and_tells_the_exporter_nothing() {
     let (mut a, mut b) = (Raw::attach(&world, 0), Raw::attach(&world, 0));
     a.export("x");
     a.export("y");
-    assert!(b.import(None, "x", ALL).0.pair && b.import(None, "y", ALL).0.pair);
-    assert!(!b.import(None, "y", rights::READ).0.pair, "a reader notifies nobody");
+    assert!(b.import(None, "x", Rights::ALL).0.pair && b.import(None, "y", Rights::ALL).0.pair);
+    assert!(!b.import(None, "y", Rights::READ).0.pair, "a reader notifies nobody");
     a.event();
     a.pump();
     assert!(a.events.try_receive().is_err());
@@ -66,7 +65,7 @@ fn a_reader_cannot_write_through_what_it_gets() {
     let world = World::new(1, None);
     let (mut a, mut b) = (Raw::attach(&world, 0), Raw::attach(&world, 0));
     a.export("x");
-    let (grant, mut fds) = b.import(None, "x", rights::READ);
+    let (grant, mut fds) = b.import(None, "x", Rights::READ);
     assert_eq!(grant.mapped, Ok(()));
     assert!(Region::map(fds.remove(0), grant.len, Protection::ReadWrite).is_err());
 }
@@ -87,12 +86,12 @@ fn what_cannot_be_mapped_says_why() {
     export("private", &|_, _, mappable| *mappable = false);
     export("whole", &|_, _, _| {});
     let mut why = |name: &str, rights| b.import(None, name, rights).0.mapped.unwrap_err();
-    assert_eq!(why("part", ALL), NotMapped::SharesPages);
-    assert_eq!(why("redirectable", ALL), NotMapped::Redirectable);
-    assert_eq!(why("private", ALL), NotMapped::NotAllowed);
-    assert_eq!(why("whole", rights::WRITE), NotMapped::NoReadRight);
-    assert_eq!(why("whole", rights::READ | rights::ATOMIC), NotMapped::RightsNotExpressible);
-    assert_eq!(b.import(None, "whole", ALL).0.mapped, Ok(()));
+    assert_eq!(why("part", Rights::ALL), NotMapped::SharesPages);
+    assert_eq!(why("redirectable", Rights::ALL), NotMapped::Redirectable);
+    assert_eq!(why("private", Rights::ALL), NotMapped::NotAllowed);
+    assert_eq!(why("whole", Rights::WRITE), NotMapped::NoReadRight);
+    assert_eq!(why("whole", Rights::READ | Rights::ATOMIC), NotMapped::RightsNotExpressible);
+    assert_eq!(b.import(None, "whole", Rights::ALL).0.mapped, Ok(()));
 }
 
 #[test]
@@ -100,7 +99,7 @@ fn the_engine_serves_an_import_that_is_not_mapped() {
     let world = World::new(1, None);
     let (mut a, mut b) = (Raw::attach(&world, 0), Raw::attach(&world, 0));
     let (export, memory) = a.export("x");
-    let (grant, fds) = b.import(None, "x", rights::WRITE);
+    let (grant, fds) = b.import(None, "x", Rights::WRITE);
     assert!(fds.is_empty());
     let mut command = RawCommand::new(Op::Send, grant.import);
     command.flags = flags::INLINE | flags::COMPLETE | flags::NOTIFY | flags::COUNTER;
@@ -133,7 +132,7 @@ fn fetch_and_atomics_go_through_the_engine_too() {
     let (mut a, mut b) = (Raw::attach(&world, 0), Raw::attach(&world, 0));
     let (_, memory) = a.export("x");
     memory.region.write(0, b"fetch me").unwrap();
-    let (grant, _) = b.import(None, "x", rights::READ | rights::ATOMIC);
+    let (grant, _) = b.import(None, "x", Rights::READ | Rights::ATOMIC);
     assert_eq!(grant.mapped, Err(NotMapped::RightsNotExpressible));
     let into = b.register(4096);
     let mut fetch = RawCommand::new(Op::Fetch, grant.import);
@@ -198,10 +197,13 @@ fn refusals_name_what_was_wrong() {
         assert!(refusal.message.len() > 20, "{}", refusal.message);
         refusal.code
     };
-    assert_eq!(code(b.call(Raw::import_call(None, "nothing", 1))), RefusalCode::UnknownName);
-    assert_eq!(code(b.call(Raw::import_call(Some("nowhere"), "x", 1))), RefusalCode::UnknownNode);
-    assert_eq!(code(b.call(Raw::import_call(Some("no such name"), "x", 1))), RefusalCode::UnknownNode);
-    assert_eq!(code(b.call(Raw::import_call(None, "x", 0x80))), RefusalCode::Invalid);
+    assert_eq!(code(b.call(Raw::import_call(None, "nothing", Rights::READ))), RefusalCode::UnknownName);
+    assert_eq!(code(b.call(Raw::import_call(Some("nowhere"), "x", Rights::READ))), RefusalCode::UnknownNode);
+    assert_eq!(code(b.call(Raw::import_call(Some("no such name"), "x", Rights::READ))), RefusalCode::UnknownNode);
+    let mut unknown = Raw::import_call(None, "x", Rights::READ);
+    let Call::Import { rights, .. } = &mut unknown else { unreachable!() };
+    *rights = 0x80;
+    assert_eq!(code(b.call(unknown)), RefusalCode::Invalid);
     assert_eq!(code(a.call(Raw::export_call(&memory, "x"))), RefusalCode::NameTaken);
     assert_eq!(code(a.call(Call::ReleaseRegion { region: memory.id })), RefusalCode::Busy);
     assert_eq!(code(a.call(Call::ReleaseRegion { region: 999 })), RefusalCode::Stale);
@@ -215,14 +217,14 @@ fn refusals_name_what_was_wrong() {
     assert_eq!(code(a.call(call)), RefusalCode::OutOfBounds);
     let mut call = Raw::export_call(&memory, "reading");
     let Call::Export { rights, .. } = &mut call else { unreachable!() };
-    *rights = rights::READ;
+    *rights = Rights::READ.bits();
     a.call(call).unwrap();
-    assert_eq!(code(b.call(Raw::import_call(None, "reading", ALL))), RefusalCode::NoRight);
+    assert_eq!(code(b.call(Raw::import_call(None, "reading", Rights::ALL))), RefusalCode::NoRight);
     let mut call = Raw::export_call(&memory, "others");
     let Call::Export { access, .. } = &mut call else { unreachable!() };
     *access = Access::Users(vec![4_000_000]);
     a.call(call).unwrap();
-    assert_eq!(code(b.call(Raw::import_call(None, "others", 1))), RefusalCode::NotPermitted);
+    assert_eq!(code(b.call(Raw::import_call(None, "others", Rights::READ))), RefusalCode::NotPermitted);
 }
 
 #[test]
@@ -231,7 +233,7 @@ fn an_export_name_comes_free_when_its_process_goes() {
     let mut a = Raw::attach(&world, 0);
     a.export("x");
     let mut b = Raw::attach(&world, 0);
-    let (grant, mut fds) = b.import(None, "x", ALL);
+    let (grant, mut fds) = b.import(None, "x", Rights::ALL);
     drop(a);
     let (event, _) = b.event();
     let why = OpError::OwnerDied;
@@ -249,7 +251,7 @@ fn a_receiver_learns_that_its_notifier_has_gone() {
     let world = World::new(1, None);
     let (mut a, mut b) = (Raw::attach(&world, 0), Raw::attach(&world, 0));
     a.export("x");
-    b.import(None, "x", ALL);
+    b.import(None, "x", Rights::ALL);
     let gone = b.id;
     a.event();
     drop(b);
@@ -261,7 +263,7 @@ fn a_node_describes_itself() {
     let world = World::new(1, None);
     let (mut a, mut b) = (Raw::attach(&world, 0), Raw::attach(&world, 0));
     a.export("x");
-    b.import(None, "x", ALL);
+    b.import(None, "x", Rights::ALL);
     let Ok(Answer::Info(info)) = b.call(Call::Info { details: true }) else { panic!("no description") };
     assert_eq!((info.name.as_str(), info.processes.len()), ("n0", 2));
     assert_eq!((info.exports[0].name.as_deref(), info.imports[0].path.as_str()), (Some("x"), "mapped"));
@@ -275,7 +277,7 @@ fn every_counter_has_its_words() {
     let world = World::new(2, None);
     let (mut a, mut b) = (Raw::attach(&world, 0), Raw::attach(&world, 1));
     a.export("x");
-    b.import(Some("n0"), "x", ALL);
+    b.import(Some("n0"), "x", Rights::ALL);
     let Ok(Answer::Info(info)) = b.call(Call::Info { details: true }) else { panic!("no description") };
     let peers = info.peers.iter().flat_map(|peer| &peer.counters).map(|(name, _)| (name, PEER));
     let all: Vec<_> = info.counters.iter().map(|(name, _)| (name, NODE)).chain(peers).collect();

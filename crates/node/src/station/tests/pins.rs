@@ -5,8 +5,9 @@ use crate::testing::{Noise, Raw, World};
 use std::cell::RefCell;
 use std::rc::Rc;
 use vmmc_host::abi::{ADDRESSES, Completion, INDEX_PAGES, Op, RawCommand, flags};
-use vmmc_host::control::{Answer, Call, NodeEvent, PageRun, PinRun, RefusalCode, rights};
+use vmmc_host::control::{Answer, Call, NodeEvent, PageRun, PinRun, RefusalCode};
 use vmmc_nic::OpError;
+use vmmc_nic::Rights;
 
 const PAGE: u64 = 4096;
 /// A process's own addresses are whatever it says.
@@ -45,7 +46,7 @@ fn addresses_are_translated_page_by_page() {
     let world = World::new(1, None);
     let (mut a, mut b) = (Raw::attach(&world, 0), Raw::attach(&world, 0));
     let (_, memory) = a.export("x");
-    let (grant, _) = b.import(None, "x", rights::WRITE);
+    let (grant, _) = b.import(None, "x", Rights::WRITE);
     let (one, two) = (b.register(3 * PAGE), b.register(3 * PAGE));
     // Three pages, neither in order nor in one region.
     for (page, region, at) in [(0, &two, 2), (1, &one, 0), (2, &one, 1)] {
@@ -70,7 +71,7 @@ fn a_miss_reads_as_many_entries_as_the_node_was_told() {
             World::with(1, None, |config| config.utlb = crate::UtlbConfig { cache, prefetch, tables_max: None });
         let (mut a, mut b) = (Raw::attach(&world, 0), Raw::attach(&world, 0));
         let _export = a.export("x");
-        let (grant, _) = b.import(None, "x", rights::WRITE);
+        let (grant, _) = b.import(None, "x", Rights::WRITE);
         let region = b.register(8 * PAGE);
         // Backwards, so that no two pages are one copy.
         (0..8).for_each(|page| assert_eq!(pin(&mut b, page, 1, region.id, 7 - page as u32), Ok(Answer::Done)));
@@ -94,7 +95,7 @@ fn a_process_that_lies_about_addresses_reaches_nothing_of_others() {
     secret.region.write(0, &[0x5e; 4 * PAGE as usize]).unwrap();
     assert_eq!(pin(&mut victim, 0, 4, secret.id, 0), Ok(Answer::Done));
     let own = evil.register(2 * PAGE);
-    let (grant, _) = evil.import(None, "x", rights::READ | rights::WRITE);
+    let (grant, _) = evil.import(None, "x", Rights::READ | Rights::WRITE);
     // Regions of others, pages outside of its own, ranges that wrap or are endless.
     if own.id != secret.id {
         assert_eq!(pin(&mut evil, 0, 1, secret.id, 0), Err(RefusalCode::OutOfBounds));
@@ -123,7 +124,7 @@ fn a_released_region_leaves_the_garbage_page_behind_its_addresses() {
     let world = World::new(1, None);
     let (mut a, mut b) = (Raw::attach(&world, 0), Raw::attach(&world, 0));
     let (_, memory) = a.export("x");
-    let (grant, _) = b.import(None, "x", rights::READ | rights::WRITE);
+    let (grant, _) = b.import(None, "x", Rights::READ | Rights::WRITE);
     let own = b.register(PAGE);
     assert_eq!(pin(&mut b, 0, 1, own.id, 0), Ok(Answer::Done));
     b.call(Call::ReleaseRegion { region: own.id }).unwrap();
@@ -142,7 +143,7 @@ fn who_keeps_what_others_need_loses_it_when_the_time_is_over() {
     let world = limited(8);
     let (mut owner, mut keeper, mut other) = (Raw::attach(&world, 0), Raw::attach(&world, 0), Raw::attach(&world, 0));
     owner.export("x");
-    let (grant, _) = keeper.import(None, "x", rights::WRITE);
+    let (grant, _) = keeper.import(None, "x", Rights::WRITE);
     let (kept, wanted) = (keeper.register(8 * PAGE), other.register(2 * PAGE));
     for page in 0..4 {
         assert_eq!(pin(&mut keeper, 2 * page, 2, kept.id, 2 * page as u32), Ok(Answer::Done));
@@ -195,7 +196,7 @@ fn an_index_that_lies_is_nobodys_memory() {
     let world = World::new(1, None);
     let (mut a, mut b, mut c) = (Raw::attach(&world, 0), Raw::attach(&world, 0), Raw::attach(&world, 0));
     let (_, memory) = a.export("x");
-    let (grant, _) = b.import(None, "x", rights::WRITE);
+    let (grant, _) = b.import(None, "x", Rights::WRITE);
     let entries = u64::from(vmmc_host::limits::INDICES_MAX);
     let place = |index: u64, count: u32, region: u32| Call::Pin {
         unpin: Vec::new(),
@@ -423,7 +424,7 @@ fn commands_that_name_very_many_pages_take_the_turn_of_as_many_others() {
     let world = World::new(1, None);
     let (mut a, mut b) = (Raw::attach(&world, 0), Raw::attach(&world, 0));
     a.export("x");
-    let (grant, _) = b.import(None, "x", rights::WRITE);
+    let (grant, _) = b.import(None, "x", Rights::WRITE);
     let memory = b.register(u64::from(PAGES) * PAGE);
     assert_eq!(pin(&mut b, 0, PAGES, memory.id, 0), Ok(Answer::Done));
     // More than the export has, which is seen after the pages.

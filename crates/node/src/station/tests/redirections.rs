@@ -4,10 +4,9 @@ use crate::limits::REDIRECTING_PER_PROCESS_MAX;
 use crate::testing::{Raw, Registered, World};
 use std::sync::atomic::Ordering;
 use vmmc_host::abi::{COOKIE_REDIRECT, Completion, Op, RawCommand, RedirectDone, flags};
-use vmmc_host::control::{Answer, Call, RefusalCode, rights};
+use vmmc_host::control::{Answer, Call, RefusalCode};
 use vmmc_nic::RedirectError;
-
-const ALL: u8 = rights::READ | rights::WRITE | rights::ATOMIC;
+use vmmc_nic::Rights;
 
 /// A redirectable export of all of a region.
 fn export(a: &mut Raw, memory: &Registered, name: &str) -> u64 {
@@ -30,7 +29,7 @@ fn redirection_reports_what_went_where() {
     let (mut a, mut b) = (Raw::attach(&world, 0), Raw::attach(&world, 0));
     let (memory, other) = (a.register(4096), a.register(4096));
     let export = export(&mut a, &memory, "r");
-    let (grant, _) = b.import(None, "r", ALL);
+    let (grant, _) = b.import(None, "r", Rights::ALL);
     b.send(grant.import, 0, b"early", 1);
     b.completion();
     a.redirect(export, (0, 10), (other.id, 64), 33);
@@ -76,7 +75,7 @@ fn more_redirections_end_than_there_is_room_for_and_each_is_told() {
     let count = vmmc_nic::limits::REDIRECTS_PER_EXPORT_MAX as u64;
     let (memory, other) = (a.register(16 * count), a.register(16 * count));
     let export = export(&mut a, &memory, "r");
-    let (grant, _) = b.import(None, "r", ALL);
+    let (grant, _) = b.import(None, "r", Rights::ALL);
     for at in 0..count {
         a.redirect(export, (16 * at, 16), (other.id, 16 * at), at);
         assert_eq!(a.completion(), Completion { cookie: at, ..Completion::default() });
@@ -145,7 +144,7 @@ fn few_that_wait_for_their_copies_keep_further_commands_of_their_process_waiting
     let (mut other, mut a, mut b) = (Raw::attach(&world, 0), Raw::attach(&world, 0), Raw::attach(&world, 0));
     let source = b.register(64 * MIB);
     let mut arrive = |name: &str, len: u64| {
-        let (grant, _) = b.import(None, name, ALL);
+        let (grant, _) = b.import(None, name, Rights::ALL);
         let mut send = RawCommand::new(Op::Send, grant.import);
         (send.flags, send.cookie, send.region, send.len) = (flags::COMPLETE, 1, u64::from(source.id), len);
         b.post(&send, &[]);

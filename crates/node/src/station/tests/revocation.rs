@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use vmmc_host::GateTable;
 use vmmc_host::abi::{GateState, gate_state};
 use vmmc_host::area::{enter_lane, leave_lane};
-use vmmc_host::control::{Answer, Call, NodeEvent, RefusalCode, rights};
+use vmmc_host::control::{Answer, Call, NodeEvent, RefusalCode};
 use vmmc_nic::OpError;
+use vmmc_nic::Rights;
 
-const BOTH: u8 = rights::READ | rights::WRITE;
+const BOTH: Rights = Rights::READ.union(Rights::WRITE);
 
 /// A gate for those who look at none.
 static GATE: AtomicU64 = AtomicU64::new(0);
@@ -103,7 +104,7 @@ fn the_engine_deposits_nothing_after_an_unexport() {
     let world = World::new(1, None);
     let (mut a, mut b) = (Raw::attach(&world, 0), Raw::attach(&world, 0));
     let (export, memory) = a.export("x");
-    let (grant, _) = b.import(None, "x", rights::WRITE);
+    let (grant, _) = b.import(None, "x", Rights::WRITE);
     a.call(Call::Unexport { export, moving: false }).unwrap();
     b.send(grant.import, 0, b"late", 4);
     assert_eq!(b.completion().status, OpError::Revoked.code());

@@ -2,7 +2,8 @@
 
 use crate::testing::{Raw, World};
 use std::sync::atomic::Ordering;
-use vmmc_host::control::{Answer, Call, rights};
+use vmmc_host::control::{Answer, Call};
+use vmmc_nic::Rights;
 
 #[test]
 fn a_node_carries_what_is_promised() {
@@ -14,7 +15,7 @@ fn a_node_carries_what_is_promised() {
     }
     let mut last = 0;
     for i in 0..10_000 {
-        let (grant, _) = processes[1 + i % 63].import(None, &format!("e{}", i % 1_000), rights::READ | rights::WRITE);
+        let (grant, _) = processes[1 + i % 63].import(None, &format!("e{}", i % 1_000), Rights::READ | Rights::WRITE);
         assert_eq!(grant.mapped, Ok(()));
         last = grant.export;
     }
@@ -23,7 +24,7 @@ fn a_node_carries_what_is_promised() {
     assert!(!info.exports.is_empty() && !info.imports.is_empty(), "cut, not left out");
     // An engine transfer still works in the crowd, and so does the end of an export with all its
     // importers.
-    let (grant, _) = processes[63].import(None, "e7", rights::WRITE);
+    let (grant, _) = processes[63].import(None, "e7", Rights::WRITE);
     processes[63].send(grant.import, 8, &[1; 8], 1);
     assert_eq!(processes[63].completion().status, 0);
     assert_eq!(memory.region.word(8).unwrap().load(Ordering::SeqCst), u64::from_ne_bytes([1; 8]));
