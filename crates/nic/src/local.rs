@@ -9,12 +9,12 @@ use crate::limits::{APPEND_BYTES_MAX, INLINE_BYTES_MAX, LOCAL_PIECE_BYTES, LOCAL
 use crate::ranges::Ranges;
 use crate::rights::Rights;
 use crate::slab::Key;
-use crate::tables::{Appended, Incoming, OpData, Tables, Target};
+use crate::tables::{Appended, Appender, Export, Incoming, OpData, Tables, Target};
 
 /// An operation that has not ended. Its export may vanish at any time, so it is looked up anew.
 pub(crate) struct LocalOp {
     pub(crate) import: ImportId,
-    pub(crate) export: Key,
+    pub(crate) export: Key<Export>,
     pub(crate) offset: u64,
     pub(crate) cookie: Option<Cookie>,
     pub(crate) kind: LocalKind,
@@ -101,16 +101,9 @@ impl LocalOp {
                 let mut bytes = [0; APPEND_BYTES_MAX];
                 let bytes = &mut bytes[..len as usize];
                 gather(process, data, 0, bytes, tables, dma);
-                let were = tables.import_mut(process, self.import.to_u64()).map_or(0, |import| import.refusals);
-                let from = self.sender(process);
-                let record = Appended { from, word, notify, refusals: (refusals, were), data: bytes };
-                let result = tables.append(&target, &record, dma);
-                if let (Err(OpError::RingFull { .. }), true) = (result, refusals == were) {
-                    if let Some(import) = tables.import_mut(process, self.import.to_u64()) {
-                        import.refusals = import.refusals.wrapping_add(1);
-                    }
-                }
-                result.map(|()| Progress::Done(len))
+                let record = Appended { from: self.sender(process), word, notify, refusals, data: bytes };
+                let by = Appender::Import(process, self.import.into());
+                tables.append(&target, by, &record, dma).map(|()| Progress::Done(len))
             }
             LocalKind::Fetch { region, to, len } => {
                 let piece = (len - self.done).min(LOCAL_PIECE_BYTES);
@@ -270,7 +263,7 @@ impl Tables {
             return;
         }
         self.stats.notifications += 1;
-        let export = ExportId::from_u64(target.export);
+        let export = ExportId::from(target.export);
         let process = target.memory.process;
         self.events.push_back(Event::Notification { process, export, offset, len, last_word, word, from });
     }

@@ -13,6 +13,7 @@ use crate::ids::NodeName;
 use crate::limits::{HELLO_RETRY_FIRST, PATH_PROBES_GOOD, PATHS_MAX};
 use crate::session::Session;
 use crate::slab::Key;
+use crate::tables::Wait;
 use crate::time::Time;
 use crate::wire::packet::SessionRef;
 
@@ -68,7 +69,7 @@ pub(crate) struct Peer {
     pub(crate) session: Option<Box<Session>>,
     pub(crate) attempt: Option<Attempt>,
     /// Imports and pings that wait for a session.
-    pub(crate) waiting: BTreeSet<Key>,
+    pub(crate) waiting: BTreeSet<Key<Wait>>,
     pub(crate) in_ready: bool,
     /// When its timer in the heap fires.
     pub(crate) armed: Time,

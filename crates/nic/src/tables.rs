@@ -65,8 +65,20 @@ pub(crate) struct Export {
     pub(crate) notify: bool,
     pub(crate) redirector: Option<Box<Redirector>>,
     pub(crate) ring: Option<Box<Ring>>,
-    pub(crate) grants: Vec<Key>,
-    pub(crate) local_importers: Vec<(ProcessId, Key)>,
+    pub(crate) grants: Vec<Key<Grant>>,
+    pub(crate) local_importers: Vec<(ProcessId, Key<Import>)>,
+}
+
+impl From<ExportId> for Key<Export> {
+    fn from(id: ExportId) -> Key<Export> {
+        Key::from_u64(id.to_u64())
+    }
+}
+
+impl From<Key<Export>> for ExportId {
+    fn from(key: Key<Export>) -> ExportId {
+        ExportId::from_u64(key.to_u64())
+    }
 }
 
 /// Permission of a remote importer. Everything a deposit needs is here.
@@ -74,7 +86,7 @@ pub(crate) struct Export {
 pub(crate) struct Grant {
     pub(crate) via: Via,
     pub(crate) handle: Handle,
-    pub(crate) export: Key,
+    pub(crate) export: Key<Export>,
     pub(crate) target: Target,
     pub(crate) rights: Rights,
     pub(crate) position: usize,
@@ -90,7 +102,7 @@ pub(crate) struct Grant {
 /// Checked destination of deposits.
 #[derive(Clone, Copy)]
 pub(crate) struct Target {
-    pub(crate) export: Key,
+    pub(crate) export: Key<Export>,
     pub(crate) memory: RegionRef,
     pub(crate) base: u64,
     pub(crate) len: u64,
@@ -113,7 +125,7 @@ pub(crate) enum Arrivals {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Lead {
     /// Not answered yet; the key of the wait.
-    Pending(Key),
+    Pending(Key<Wait>),
     Local {
         position: usize,
     },
@@ -135,6 +147,18 @@ pub(crate) struct Import {
     pub(crate) refusals: u32,
 }
 
+impl From<ImportId> for Key<Import> {
+    fn from(id: ImportId) -> Key<Import> {
+        Key::from_u64(id.to_u64())
+    }
+}
+
+impl From<Key<Import>> for ImportId {
+    fn from(key: Key<Import>) -> ImportId {
+        ImportId::from_u64(key.to_u64())
+    }
+}
+
 /// Something that waits for a node or an export.
 pub(crate) struct Wait {
     pub(crate) what: WaitFor,
@@ -145,7 +169,7 @@ pub(crate) struct Wait {
 }
 
 pub(crate) enum WaitFor {
-    Import { process: ProcessId, import: Key, spec: ImportSpec },
+    Import { process: ProcessId, import: Key<Import>, spec: ImportSpec },
     Ping { by: crate::event::PingBy, node: crate::rights::NodeSpec, sent: Time },
 }
 
@@ -174,7 +198,7 @@ impl WaitAt {
 /// Imports of this node that are to be broken.
 pub(crate) struct Breaking {
     pub(crate) why: OpError,
-    pub(crate) importers: Vec<(ProcessId, Key)>,
+    pub(crate) importers: Vec<(ProcessId, Key<Import>)>,
 }
 
 #[derive(Default)]
@@ -182,7 +206,7 @@ pub(crate) struct Tables {
     pub(crate) processes: Vec<Option<Process>>,
     pub(crate) exports: Slab<Export>,
     /// The exports of each name, one of a user, by user.
-    pub(crate) names: BTreeMap<String, Vec<(u32, Key)>>,
+    pub(crate) names: BTreeMap<String, Vec<(u32, Key<Export>)>>,
     pub(crate) grants: Slab<Grant>,
     /// How many of them the users of each peer have.
     pub(crate) granted: BTreeMap<(u16, u32), usize>,
@@ -217,7 +241,7 @@ impl Tables {
         self.processes.get_mut(id.slot())?.as_mut().filter(|process| process.id == id)
     }
 
-    pub(crate) fn import_mut(&mut self, process: ProcessId, import: Key) -> Option<&mut Import> {
+    pub(crate) fn import_mut(&mut self, process: ProcessId, import: Key<Import>) -> Option<&mut Import> {
         self.process_mut(process)?.imports.get_mut(import)
     }
 
@@ -255,18 +279,18 @@ impl Tables {
     }
 
     /// Ends an import with an event, once.
-    pub(crate) fn break_import(&mut self, process: ProcessId, import: Key, why: OpError) {
+    pub(crate) fn break_import(&mut self, process: ProcessId, import: Key<Import>, why: OpError) {
         let Some(entry) = self.import_mut(process, import) else { return };
         if entry.broken.is_none() {
             entry.broken = Some(why);
-            let import = ImportId::from_u64(import);
+            let import = ImportId::from(import);
             self.events.push_back(Event::ImportBroken { process, import, why });
         }
     }
 
     /// Ends the imports of an export that has ended: some now, and the others when all events are
     /// taken. Whoever uses one of those meanwhile finds no export.
-    pub(crate) fn break_imports(&mut self, mut importers: Vec<(ProcessId, Key)>, why: OpError) {
+    pub(crate) fn break_imports(&mut self, mut importers: Vec<(ProcessId, Key<Import>)>, why: OpError) {
         let now = importers.split_off(importers.len().saturating_sub(BREAKS_PER_TURN));
         for (process, import) in now {
             self.break_import(process, import, why);
@@ -289,7 +313,7 @@ impl Tables {
         }
     }
 
-    pub(crate) fn target(&self, key: Key) -> Option<Target> {
+    pub(crate) fn target(&self, key: Key<Export>) -> Option<Target> {
         let export = self.exports.get(key)?;
         Some(Target {
             export: key,
@@ -305,7 +329,7 @@ impl Tables {
         })
     }
 
-    pub(crate) fn add_grant(&mut self, mut grant: Grant) -> Key {
+    pub(crate) fn add_grant(&mut self, mut grant: Grant) -> Key<Grant> {
         let export = grant.export;
         grant.position = self.exports.get(export).map_or(0, |export| export.grants.len());
         *self.granted.entry((grant.via.peer, grant.uid)).or_default() += 1;
@@ -316,7 +340,19 @@ impl Tables {
         key
     }
 
-    pub(crate) fn remove_grant(&mut self, key: Key) -> Option<Grant> {
+    /// The grant that the peer of a session names, if that session was given it.
+    #[inline]
+    pub(crate) fn grant(&self, via: Via, claimed: u64) -> Option<&Grant> {
+        self.grants.get(Key::from_u64(claimed)).filter(|grant| grant.via == via)
+    }
+
+    /// The same, to be changed.
+    #[inline]
+    pub(crate) fn grant_mut(&mut self, via: Via, claimed: u64) -> Option<&mut Grant> {
+        self.grants.get_mut(Key::from_u64(claimed)).filter(|grant| grant.via == via)
+    }
+
+    pub(crate) fn remove_grant(&mut self, key: Key<Grant>) -> Option<Grant> {
         let grant = self.take_grant(key)?;
         if let Some(export) = self.exports.get_mut(grant.export) {
             export.grants.swap_remove(grant.position);
@@ -330,7 +366,7 @@ impl Tables {
     }
 
     /// Takes a grant from the table; its export's list goes as a whole.
-    pub(crate) fn take_grant(&mut self, key: Key) -> Option<Grant> {
+    pub(crate) fn take_grant(&mut self, key: Key<Grant>) -> Option<Grant> {
         let grant = self.grants.remove(key)?;
         let holder = (grant.via.peer, grant.uid);
         if let Some(count) = self.granted.get_mut(&holder) {
@@ -343,7 +379,7 @@ impl Tables {
     }
 
     /// Takes a local import off its export's list.
-    pub(crate) fn unlink_local(&mut self, export: Key, position: usize) {
+    pub(crate) fn unlink_local(&mut self, export: Key<Export>, position: usize) {
         let Some(export) = self.exports.get_mut(export) else { return };
         export.local_importers.swap_remove(position);
         if let Some(&(process, import)) = export.local_importers.get(position) {
@@ -354,13 +390,13 @@ impl Tables {
     }
 
     /// Which export a request of `uid` names.
-    pub(crate) fn find_export(&self, what: &ImportTarget, uid: u32, owner: Owner) -> Option<Key> {
+    pub(crate) fn find_export(&self, what: &ImportTarget, uid: u32, owner: Owner) -> Option<Key<Export>> {
         let name = match what {
             ImportTarget::Name(name) => name,
             ImportTarget::Id(id) => {
-                let owned = self.exports.get(id.to_u64())?.owner_uid;
+                let owned = self.exports.get(Key::from(*id))?.owner_uid;
                 let taken = owner == Owner::OwnOrRoot || owner.takes(uid, owned);
-                return taken.then_some(id.to_u64());
+                return taken.then_some(Key::from(*id));
             }
         };
         let all = self.names.get(name)?;
@@ -377,7 +413,7 @@ impl Tables {
     pub(crate) fn why_missing(&self, what: &ImportTarget, uid: u32) -> ImportError {
         let found = match what {
             ImportTarget::Name(name) => self.admitting(name, uid),
-            ImportTarget::Id(id) => Some(id.to_u64()).filter(|key| self.admits(*key, uid)),
+            ImportTarget::Id(id) => Some(Key::from(*id)).filter(|key| self.admits(*key, uid)),
         };
         match (found.and_then(|key| self.exports.get(key)), what) {
             (Some(export), _) => ImportError::OtherOwner { owner: export.owner_uid },
@@ -387,11 +423,11 @@ impl Tables {
     }
 
     /// An export of this name that this user may import.
-    fn admitting(&self, name: &str, uid: u32) -> Option<Key> {
+    fn admitting(&self, name: &str, uid: u32) -> Option<Key<Export>> {
         self.names.get(name)?.iter().map(|(_, key)| *key).find(|key| self.admits(*key, uid))
     }
 
-    fn admits(&self, key: Key, uid: u32) -> bool {
+    fn admits(&self, key: Key<Export>, uid: u32) -> bool {
         self.exports.get(key).is_some_and(|export| export.access.admits(uid, export.owner_uid))
     }
 
@@ -401,7 +437,7 @@ impl Tables {
     }
 
     /// Gives a name, which its user does not have yet, to an export.
-    pub(crate) fn add_name(&mut self, name: &str, uid: u32, key: Key) {
+    pub(crate) fn add_name(&mut self, name: &str, uid: u32, key: Key<Export>) {
         let all = self.names.entry(name.to_string()).or_default();
         let at = all.partition_point(|(owner, _)| *owner < uid);
         all.insert(at, (uid, key));
@@ -443,7 +479,7 @@ impl Tables {
         self.stats.bytes_redirected += pieces.redirected_bytes;
         if !pieces.done.is_empty() {
             self.redirects_ended(owner, pieces.done.len());
-            let export = ExportId::from_u64(target.export);
+            let export = ExportId::from(target.export);
             for (cookie, report) in pieces.done {
                 self.events.push_back(Event::RedirectDone { process: owner, export, cookie, report });
             }
@@ -475,24 +511,52 @@ pub(crate) struct Appended<'a> {
     pub(crate) from: Sender,
     pub(crate) word: u64,
     pub(crate) notify: bool,
-    /// How many refusals its sender knows of, and how many there were.
-    pub(crate) refusals: (u32, u32),
+    /// How many refusals its sender knows of.
+    pub(crate) refusals: u32,
     pub(crate) data: &'a [u8],
 }
 
+/// Through what a record comes, which counts its refusals.
+#[derive(Clone, Copy)]
+pub(crate) enum Appender {
+    Import(ProcessId, Key<Import>),
+    Grant(Key<Grant>),
+}
+
 impl Tables {
+    fn refusals(&mut self, of: Appender) -> Option<&mut u32> {
+        match of {
+            Appender::Import(process, import) => Some(&mut self.import_mut(process, import)?.refusals),
+            Appender::Grant(grant) => Some(&mut self.grants.get_mut(grant)?.refusals),
+        }
+    }
+
     /// Puts a record into a ring, unless one of its sender was refused that the sender does not
-    /// know of: then it would overtake that one. Whoever gets [`OpError::RingFull`] for a record
-    /// that is not such a one counts a refusal.
-    pub(crate) fn append(&mut self, target: &Target, record: &Appended<'_>, dma: &mut dyn Dma) -> Result<(), OpError> {
+    /// know of: then it would overtake that one. A record that is not such a one and finds no room
+    /// counts as a refusal.
+    pub(crate) fn append(
+        &mut self,
+        target: &Target,
+        by: Appender,
+        record: &Appended<'_>,
+        dma: &mut dyn Dma,
+    ) -> Result<(), OpError> {
+        let were = self.refusals(by).map_or(0, |count| *count);
         let ring = self.exports.get_mut(target.export).and_then(|export| export.ring.as_deref_mut());
         let Some(ring) = ring else { return Err(OpError::NotAppendable) };
         let head = RecordHead { len: record.data.len() as u32, from: record.from, word: record.word };
-        let (known, were) = record.refusals;
-        if known != were {
+        if record.refusals != were {
             return Err(ring.refuse(target, head.record_bytes(), dma));
         }
-        let offset = ring.append(target, head, record.data, dma)?;
+        let offset = match ring.append(target, head, record.data, dma) {
+            Ok(offset) => offset,
+            Err(why) => {
+                if let (OpError::RingFull { .. }, Some(count)) = (why, self.refusals(by)) {
+                    *count = count.wrapping_add(1);
+                }
+                return Err(why);
+            }
+        };
         self.stats.bytes_deposited += record.data.len() as u64;
         if record.notify {
             let (tail, len) = (crate::local::tail_of(record.data), record.data.len() as u64);
@@ -604,7 +668,7 @@ impl InlinePool {
 
 impl Tables {
     /// Whether a process of `uid` may import `key` with `rights`.
-    pub(crate) fn permit(&self, key: Key, uid: u32, rights: Rights) -> Result<(), ImportError> {
+    pub(crate) fn permit(&self, key: Key<Export>, uid: u32, rights: Rights) -> Result<(), ImportError> {
         let export = self.exports.get(key).ok_or(ImportError::NoSuchExport)?;
         if !export.access.admits(uid, export.owner_uid) {
             return Err(ImportError::NotPermitted { uid });
@@ -619,7 +683,7 @@ impl Tables {
     }
 
     /// As [`permit`](Self::permit), for a process of another node, whose user is that node's word.
-    pub(crate) fn permit_remote(&self, key: Key, uid: u32, rights: Rights) -> Result<(), ImportError> {
+    pub(crate) fn permit_remote(&self, key: Key<Export>, uid: u32, rights: Rights) -> Result<(), ImportError> {
         let for_anyone = self.exports.get(key).is_some_and(|export| export.access == crate::rights::Access::Anyone);
         if !self.trusts_users && !for_anyone {
             return Err(ImportError::NobodyVouches);
@@ -628,7 +692,7 @@ impl Tables {
     }
 
     /// Answers a waiting import with an error; the import never existed for its process.
-    pub(crate) fn end_import_wait(&mut self, wait: Key, why: ImportError) {
+    pub(crate) fn end_import_wait(&mut self, wait: Key<Wait>, why: ImportError) {
         let Some(Wait { what: WaitFor::Import { process, import, .. }, cookie, .. }) = self.waits.remove(wait) else {
             return;
         };
@@ -666,7 +730,8 @@ mod tests {
             ring: false,
             refusals: 0,
         };
-        let keys: Vec<Key> = (0..count).map(|_| tables.process_mut(id).expect("there").imports.insert(new())).collect();
+        let keys: Vec<Key<Import>> =
+            (0..count).map(|_| tables.process_mut(id).expect("there").imports.insert(new())).collect();
         tables.break_imports(keys.iter().map(|key| (id, *key)).collect(), OpError::Revoked);
         assert_eq!(tables.events.len(), BREAKS_PER_TURN);
         // One of the others was given back meanwhile.
@@ -674,7 +739,7 @@ mod tests {
         let mut told = Vec::new();
         while !(tables.events.is_empty() && tables.breaking.is_empty()) {
             while let Some(Event::ImportBroken { import, .. }) = tables.events.pop_front() {
-                told.push(import.to_u64());
+                told.push(Key::from(import));
             }
             tables.go_on_breaking();
             assert!(tables.events.len() <= BREAKS_PER_TURN);

@@ -8,25 +8,25 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::rights::{Owner, ROOT, Rights};
 use crate::slab::Key;
-use crate::tables::Via;
+use crate::tables::{Via, Wait};
 use crate::wire::chunk::Handle;
 
 /// One that waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Waiter {
-    Local(Key),
+    Local(Key<Wait>),
     Remote { via: Via, handle: Handle, uid: u32, rights: Rights },
 }
 
 /// Which waiter: a wait of this node, or an import of another one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum WaiterKey {
-    Local(Key),
+    Local(Key<Wait>),
     Remote { peer: u16, serial: u64, process: u32, import: u64 },
 }
 
 impl WaiterKey {
-    const FIRST: WaiterKey = WaiterKey::Local(0);
+    const FIRST: WaiterKey = WaiterKey::Local(Key::NONE);
     const LAST: WaiterKey = WaiterKey::Remote { peer: u16::MAX, serial: u64::MAX, process: u32::MAX, import: u64::MAX };
 
     pub(crate) fn remote(via: Via, handle: Handle) -> WaiterKey {
@@ -163,6 +163,10 @@ mod tests {
 
     const VIA: Via = Via { peer: 3, serial: 9 };
 
+    fn local(wait: u64) -> Waiter {
+        Waiter::Local(Key::from_u64(wait))
+    }
+
     fn remote(import: u64, uid: u32) -> Waiter {
         Waiter::Remote { via: VIA, handle: Handle { process: 1, import }, uid, rights: Rights::READ }
     }
@@ -174,7 +178,7 @@ mod tests {
         for exporter in users {
             let (mut waiters, mut wanted, mut all) = (Waiters::default(), Vec::new(), 0);
             for (owner, uid) in choices.into_iter().flat_map(|owner| users.map(|uid| (owner, uid))) {
-                for waiter in [Waiter::Local(all), remote(all, uid)] {
+                for waiter in [local(all), remote(all, uid)] {
                     assert_eq!(waiters.add("x".into(), Takes::of(owner, uid), waiter), None);
                     if owner.takes(uid, exporter) {
                         wanted.push(waiter.key());
@@ -195,7 +199,7 @@ mod tests {
     fn an_export_looks_at_none_that_wait_for_others() {
         let mut waiters = Waiters::default();
         for at in 0..8_000 {
-            waiters.add("x".into(), Takes::of(Owner::User(7), 7), Waiter::Local(at));
+            waiters.add("x".into(), Takes::of(Owner::User(7), 7), local(at));
             waiters.add("x".into(), Takes::of(Owner::OwnOrRoot, 7), remote(at, 7));
         }
         waiters.add("x".into(), Takes::of(Owner::OwnOrRoot, 1), remote(9_000, 1));
@@ -209,13 +213,13 @@ mod tests {
     #[test]
     fn a_waiter_that_goes_leaves_nothing_behind() {
         let mut waiters = Waiters::default();
-        waiters.add("x".into(), Takes::Anybodys, Waiter::Local(1));
+        waiters.add("x".into(), Takes::Anybodys, local(1));
         waiters.add("x".into(), Takes::Users(5), remote(2, 5));
         // It asks once more, for another user's.
         assert_eq!(waiters.add("x".into(), Takes::Users(6), remote(2, 5)), Some(remote(2, 5)));
         waiters.add("x".into(), Takes::Users(5), remote(3, 5));
-        assert_eq!(waiters.remove("x", WaiterKey::Local(1)), Some(Waiter::Local(1)));
-        assert_eq!(waiters.remove("x", WaiterKey::Local(1)), None);
+        assert_eq!(waiters.remove("x", local(1).key()), Some(local(1)));
+        assert_eq!(waiters.remove("x", local(1).key()), None);
         assert_eq!(waiters.take("x", 5), [remote(3, 5)]);
         waiters.drop_session(VIA);
         assert_eq!((waiters.names(), waiters.take("x", 6)), (0, Vec::new()));

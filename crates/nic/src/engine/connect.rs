@@ -10,7 +10,7 @@ use crate::ids::NodeName;
 use crate::limits::{HELLO_RETRY_MAX, PACKET_BYTES_MAX, PACKET_BYTES_MIN, PATH_MTUS_MAX, PEERS_MAX};
 use crate::peer::{Attempt, Peer};
 use crate::slab::Key;
-use crate::tables::{Lead, Via, WaitAt, WaitFor};
+use crate::tables::{Grant, Lead, Via, Wait, WaitAt, WaitFor};
 use crate::time::Time;
 
 impl Engine {
@@ -237,7 +237,7 @@ impl Engine {
     }
 
     /// Answers whatever waits under `key` with an error.
-    pub(super) fn fail_wait(&mut self, key: Key, why: ImportError) {
+    pub(super) fn fail_wait(&mut self, key: Key<Wait>, why: ImportError) {
         match self.tables.waits.get(key).map(|wait| &wait.what) {
             Some(WaitFor::Import { .. }) => self.tables.end_import_wait(key, why),
             Some(WaitFor::Ping { by, .. }) => {
@@ -286,7 +286,7 @@ impl Engine {
     }
 
     /// Asks for what a wait waits for through a session, when its turn comes.
-    pub(super) fn ask(&mut self, now: Time, key: Key, via: Via) {
+    pub(super) fn ask(&mut self, now: Time, key: Key<Wait>, via: Via) {
         let Some(wait) = self.tables.waits.get_mut(key) else { return };
         let by = match &mut wait.what {
             WaitFor::Ping { by: PingBy::Driver(uid), sent, .. } => {
@@ -371,7 +371,7 @@ impl Engine {
         for (process, import) in broken {
             self.tables.break_import(process, import, why);
         }
-        let lost: Vec<Key> =
+        let lost: Vec<Key<Grant>> =
             self.tables.grants.iter().filter(|(_, grant)| grant.via == via).map(|(key, _)| key).collect();
         for key in lost {
             self.tables.remove_grant(key);
@@ -381,7 +381,7 @@ impl Engine {
 
     /// Requests without an answer go to the next session, when there is one, or fail.
     fn move_unanswered(&mut self, index: u16, via: Via, why: OpError, again: bool) {
-        let unanswered: Vec<Key> =
+        let unanswered: Vec<Key<Wait>> =
             self.tables.waits.iter().filter(|(_, wait)| wait.at.is_through(via)).map(|(key, _)| key).collect();
         let after_ms = match why {
             OpError::NodeUnreachable { after_ms } => after_ms,

@@ -59,12 +59,12 @@ impl Engine {
         self.now = now;
         let Some(entry) = self.tables.process_mut(process) else { return };
         let local = entry.imports.iter().filter(|(_, import)| matches!(import.lead, Lead::Local { .. }));
-        let local: Vec<Key> = local.map(|(key, _)| key).collect();
+        let local: Vec<Key<Import>> = local.map(|(key, _)| key).collect();
         for key in local {
             self.release_import(process, key);
         }
         let owned = self.tables.exports.iter().filter(|(_, export)| export.owner == process);
-        let owned: Vec<Key> = owned.map(|(key, _)| key).collect();
+        let owned: Vec<Key<Export>> = owned.map(|(key, _)| key).collect();
         for export in owned {
             self.revoke(export, OpError::OwnerDied);
         }
@@ -94,7 +94,7 @@ impl Engine {
             self.tables.waits.iter().filter(
                 |(_, wait)| matches!(wait.what, WaitFor::Ping { by: PingBy::Process(by), .. } if by == process),
             );
-        let pings: Vec<Key> = pings.map(|(key, _)| key).collect();
+        let pings: Vec<Key<Wait>> = pings.map(|(key, _)| key).collect();
         for key in pings {
             self.tables.waits.remove(key);
         }
@@ -139,7 +139,7 @@ impl Engine {
             self.tables.add_name(&name, uid, key);
             self.answer_waiters(&name, uid, key);
         }
-        Ok(ExportId::from_u64(key))
+        Ok(key.into())
     }
 
     fn check_export(&self, uid: u32, spec: &ExportSpec) -> Result<(), ExportError> {
@@ -175,7 +175,7 @@ impl Engine {
         Ok(())
     }
 
-    fn answer_waiters(&mut self, name: &str, uid: u32, key: Key) {
+    fn answer_waiters(&mut self, name: &str, uid: u32, key: Key<Export>) {
         for waiter in self.tables.waiters.take(name, uid) {
             match waiter {
                 Waiter::Local(wait) => self.grant_local(wait, key),
@@ -197,7 +197,7 @@ impl Engine {
     /// [`UnexportError`].
     pub fn unexport(&mut self, now: Time, process: ProcessId, export: ExportId) -> Result<(), UnexportError> {
         self.now = now;
-        let key = export.to_u64();
+        let key = export.into();
         match self.tables.exports.get(key) {
             Some(entry) if entry.owner == process => {
                 self.revoke(key, OpError::Revoked);
@@ -207,7 +207,7 @@ impl Engine {
         }
     }
 
-    fn revoke(&mut self, key: Key, why: OpError) {
+    fn revoke(&mut self, key: Key<Export>, why: OpError) {
         let Some(export) = self.tables.exports.remove(key) else { return };
         if let Some(name) = &export.name {
             self.tables.remove_name(name, export.owner_uid);
@@ -266,7 +266,7 @@ impl Engine {
             export: ExportId { slot: 0, generation: 0 },
             len: 0,
             rights,
-            lead: Lead::Pending(0),
+            lead: Lead::Pending(Key::NONE),
             broken: None,
             ring: false,
             refusals: 0,
@@ -282,7 +282,7 @@ impl Engine {
             Some(node) => self.wait_for_node(now, wait, &node),
         }
         self.watch_deadline(wait);
-        Ok(ImportId::from_u64(import))
+        Ok(import.into())
     }
 
     fn is_self(&self, node: &NodeSpec) -> bool {
@@ -292,7 +292,7 @@ impl Engine {
         }
     }
 
-    fn watch_deadline(&mut self, wait: Key) {
+    fn watch_deadline(&mut self, wait: Key<Wait>) {
         let Some(entry) = self.tables.waits.get(wait) else { return };
         self.deadlines.push(Reverse((entry.deadline, wait)));
         // Answered waits leave their deadline behind; too many of those are swept out.
@@ -302,7 +302,7 @@ impl Engine {
         }
     }
 
-    fn import_here(&mut self, wait: Key) {
+    fn import_here(&mut self, wait: Key<Wait>) {
         let Some(Wait { what: WaitFor::Import { process, spec, .. }, .. }) = self.tables.waits.get(wait) else {
             return;
         };
@@ -321,7 +321,7 @@ impl Engine {
         }
     }
 
-    fn grant_local(&mut self, wait: Key, key: Key) {
+    fn grant_local(&mut self, wait: Key<Wait>, key: Key<Export>) {
         let Some(Wait { what: WaitFor::Import { process, import, spec }, cookie, .. }) = self.tables.waits.get(wait)
         else {
             return;
@@ -336,8 +336,8 @@ impl Engine {
         let position = export.local_importers.len();
         export.local_importers.push((process, import));
         let grant = ImportGrant {
-            import: ImportId::from_u64(import),
-            export: ExportId::from_u64(key),
+            import: import.into(),
+            export: key.into(),
             owner: export.owner_uid,
             len: export.len,
             rights,
@@ -355,7 +355,7 @@ impl Engine {
     }
 
     /// Waits for a session with the node, or asks at once when there is one.
-    fn wait_for_node(&mut self, now: Time, wait: Key, node: &NodeSpec) {
+    fn wait_for_node(&mut self, now: Time, wait: Key<Wait>, node: &NodeSpec) {
         let found = match node {
             NodeSpec::Name(name) => self.peer_named(name),
             NodeSpec::Addr(addr) => {
@@ -392,13 +392,13 @@ impl Engine {
         }
     }
 
-    fn set_at(&mut self, wait: Key, at: WaitAt) {
+    fn set_at(&mut self, wait: Key<Wait>, at: WaitAt) {
         if let Some(entry) = self.tables.waits.get_mut(wait) {
             entry.at = at;
         }
     }
 
-    fn wait_for_peer(&mut self, now: Time, wait: Key, index: u16) {
+    fn wait_for_peer(&mut self, now: Time, wait: Key<Wait>, index: u16) {
         let Some(peer) = self.peer_mut(index) else { return };
         if let Some(session) = peer.session.as_deref() {
             let via = session.via;
@@ -413,17 +413,17 @@ impl Engine {
     /// its answer is then `Cancelled`.
     pub fn cancel_import(&mut self, now: Time, process: ProcessId, import: ImportId) {
         self.now = now;
-        if let Some(Lead::Pending(wait)) = self.tables.import_mut(process, import.to_u64()).map(|import| import.lead) {
+        if let Some(Lead::Pending(wait)) = self.tables.import_mut(process, import.into()).map(|import| import.lead) {
             self.withdraw(wait, ImportError::Cancelled);
         }
     }
 
     /// Ends a wait before its answer: the other node and the lists that name it are told.
-    pub(super) fn withdraw(&mut self, key: Key, why: ImportError) {
+    pub(super) fn withdraw(&mut self, key: Key<Wait>, why: ImportError) {
         let Some(wait) = self.tables.waits.get(key) else { return };
         let at = wait.at;
         if let WaitFor::Import { process, import, spec } = &wait.what {
-            let handle = Handle { process: process.0, import: *import };
+            let handle = Handle { process: process.0, import: import.to_u64() };
             match (at, &spec.what) {
                 // Others are answered at once.
                 (WaitAt::Answer(via), what @ ImportTarget::Name(_)) if spec.wait => {
@@ -466,7 +466,7 @@ impl Engine {
     /// [`UnimportError`].
     pub fn unimport(&mut self, now: Time, process: ProcessId, import: ImportId) -> Result<(), UnimportError> {
         self.now = now;
-        let key = import.to_u64();
+        let key = import.into();
         match self.tables.import_mut(process, key).map(|import| import.lead) {
             None | Some(Lead::Pending(_)) => Err(UnimportError::StaleImport { import }),
             Some(_) => {
@@ -476,12 +476,12 @@ impl Engine {
         }
     }
 
-    fn release_import(&mut self, process: ProcessId, key: Key) {
+    fn release_import(&mut self, process: ProcessId, key: Key<Import>) {
         let Some(entry) = self.tables.import_mut(process, key) else { return };
         let (lead, export, broken) = (entry.lead, entry.export, entry.broken.is_some());
         match lead {
             Lead::Pending(wait) => return self.withdraw(wait, ImportError::Cancelled),
-            Lead::Local { position } if !broken => self.tables.unlink_local(export.to_u64(), position),
+            Lead::Local { position } if !broken => self.tables.unlink_local(export.into(), position),
             Lead::Local { .. } => {}
             Lead::Remote { via, grant } => {
                 if let Some(process) = self.tables.process_mut(process) {
@@ -497,10 +497,10 @@ impl Engine {
     }
 
     /// Tells the exporter, behind everything the process has queued through this import.
-    fn give_back(&mut self, process: ProcessId, via: crate::tables::Via, import: Key, grant: u64) {
+    fn give_back(&mut self, process: ProcessId, via: crate::tables::Via, import: Key<Import>, grant: u64) {
         if let Some(session) = self.session_mut(via) {
             session.imports -= 1;
-            session.give_back(process, ImportId::from_u64(import), grant);
+            session.give_back(process, import.into(), grant);
         }
         self.wake(via.peer);
         self.arm(via.peer);

@@ -31,7 +31,7 @@ use crate::rng::Rng;
 use crate::session::Session;
 use crate::slab::Key;
 use crate::stats::Stats;
-use crate::tables::{Tables, Via};
+use crate::tables::{Tables, Via, Wait};
 use crate::time::Time;
 
 use deferred::Deferred;
@@ -65,9 +65,9 @@ pub struct Engine {
     /// Peers that may have something to send.
     ready: VecDeque<u16>,
     timers: BinaryHeap<Reverse<(Time, u16)>>,
-    deadlines: BinaryHeap<Reverse<(Time, Key)>>,
+    deadlines: BinaryHeap<Reverse<(Time, Key<Wait>)>>,
     /// Imports and pings that wait for a node of a certain name.
-    name_waits: BTreeSet<Key>,
+    name_waits: BTreeSet<Key<Wait>>,
     hello_limit: Limiter,
     /// To addresses of known peers.
     hint_limit: Limiter,

@@ -1,7 +1,7 @@
 //! Looking in from outside; nothing here changes anything.
 
 use super::Engine;
-use crate::ids::{ExportId, ImportId, ProcessId};
+use crate::ids::{ExportId, ProcessId};
 use crate::peer::Peer;
 use crate::stats::{ExportInfo, ImportInfo, PathInfo, PeerInfo, PeerState, ProcessInfo};
 use crate::tables::Lead;
@@ -110,13 +110,13 @@ impl Engine {
 
     /// Name of an export of this node.
     pub fn name_of(&self, export: ExportId) -> Option<&str> {
-        self.tables.exports.get(export.to_u64())?.name.as_deref()
+        self.tables.exports.get(export.into())?.name.as_deref()
     }
 
     /// All exports of this node.
     pub fn exports(&self) -> impl Iterator<Item = ExportInfo> + '_ {
         self.tables.exports.iter().map(|(key, export)| ExportInfo {
-            export: ExportId::from_u64(key),
+            export: key.into(),
             process: export.owner,
             uid: export.owner_uid,
             name: export.name.clone(),
@@ -149,7 +149,7 @@ impl Engine {
                 };
                 Some(ImportInfo {
                     process: process.id,
-                    import: ImportId::from_u64(key),
+                    import: key.into(),
                     export: import.export,
                     node,
                     len: import.len,

@@ -14,6 +14,7 @@ use crate::local::{LocalKind, LocalOp, Progress, has_right, in_bounds};
 use crate::ranges::{self, Ranges};
 use crate::rights::Rights;
 use crate::session::{Op, OpKind};
+use crate::slab::Key;
 use crate::tables::{Import, Lead, OpData, Tables, Via};
 use crate::time::Time;
 use crate::wire::chunk::{ATOMIC_REQUEST_BYTES, FETCH_REQUEST_BYTES, WRITE_BYTES};
@@ -33,7 +34,7 @@ impl Engine {
             return Err(Busy { queued: PROCESS_OPS_MAX as u64 });
         }
         let import = command.import();
-        let lead = match entry.imports.get(import.to_u64()) {
+        let lead = match entry.imports.get(import.into()) {
             Some(entry) => check(entry, &command).map(|()| entry.lead),
             None => Err(OpError::StaleImport),
         };
@@ -80,7 +81,7 @@ impl Engine {
         self.count_deferred();
         let entry = self.tables.process(process)?;
         let import = command.import();
-        let record = entry.imports.get(import.to_u64()).filter(|record| check(record, &command).is_ok())?;
+        let record = entry.imports.get(import.into()).filter(|record| check(record, &command).is_ok())?;
         let Lead::Remote { via, grant } = record.lead else { return None };
         let peer = self.peers[usize::from(via.peer)].as_mut()?;
         let to = peer.paths[peer.current].addr;
@@ -151,7 +152,7 @@ impl Engine {
             return Err(Busy { queued: waiting as u64 });
         }
         let (import, cookie) = (command.import(), command.cookie());
-        let export = self.tables.import_mut(process, import.to_u64()).map_or(0, |import| import.export.to_u64());
+        let export = self.tables.import_mut(process, import.into()).map_or(Key::NONE, |import| import.export.into());
         let ranges = take_ranges(process, &command, &mut self.tables)?;
         let Some((offset, len, kind)) = op_kind(process, &command, &mut self.tables) else {
             self.tables.ranges_ended(process, ranges.as_ref().map_or(0, |ranges| ranges.count()));

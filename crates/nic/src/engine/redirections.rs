@@ -101,7 +101,7 @@ impl Engine {
     /// As for [`cancel_redirect`](Self::cancel_redirect).
     pub fn redirect_report(&self, process: ProcessId, at: RedirectAt) -> Result<RedirectReport, RedirectError> {
         let RedirectAt { export, offset, cookie } = at;
-        let entry = self.tables.exports.get(export.to_u64()).filter(|entry| entry.owner == process);
+        let entry = self.tables.exports.get(export.into()).filter(|entry| entry.owner == process);
         let redirector = entry.ok_or(RedirectError::NoSuchExport { export })?.redirector.as_deref();
         let report = redirector.ok_or(RedirectError::NotRedirectable { export })?.report(offset, cookie);
         report.ok_or(RedirectError::NoSuchRedirect { offset })
@@ -131,12 +131,12 @@ impl Engine {
 
     /// Which ranges of a redirectable export hold data that was neither consumed nor redirected.
     pub fn arrived(&self, process: ProcessId, export: ExportId) -> Option<&[ByteRange]> {
-        let entry = self.tables.exports.get(export.to_u64()).filter(|entry| entry.owner == process)?;
+        let entry = self.tables.exports.get(export.into()).filter(|entry| entry.owner == process)?;
         Some(entry.redirector.as_deref()?.arrived())
     }
 
     fn own_export(&mut self, process: ProcessId, export: ExportId) -> Result<&mut Export, RedirectError> {
-        let entry = self.tables.exports.get_mut(export.to_u64()).filter(|entry| entry.owner == process);
+        let entry = self.tables.exports.get_mut(export.into()).filter(|entry| entry.owner == process);
         entry.ok_or(RedirectError::NoSuchExport { export })
     }
 

@@ -1,7 +1,7 @@
 //! Acknowledgements that come in: what has arrived, what is lost, how fast to go on.
 
-use super::Session;
 use super::tx::{Body, State};
+use super::{Op, Served, Session};
 use crate::limits::WINDOW_MIN_PACKETS;
 use crate::slab::Key;
 use crate::tables::Tables;
@@ -122,7 +122,7 @@ impl Session {
         }
     }
 
-    fn op_chunk_delivered(&mut self, key: Key, completes: bool, tables: &mut Tables) {
+    fn op_chunk_delivered(&mut self, key: Key<Op>, completes: bool, tables: &mut Tables) {
         let Some(op) = self.ops.get_mut(key) else { return };
         op.chunks -= 1;
         if op.chunks > 0 || op.queued {
@@ -136,7 +136,7 @@ impl Session {
         }
     }
 
-    pub(super) fn release_served(&mut self, key: Key) {
+    pub(super) fn release_served(&mut self, key: Key<Served>) {
         if self.served.get(key).is_some_and(|entry| entry.chunks == 0 && !entry.queued) {
             self.served.remove(key);
         }

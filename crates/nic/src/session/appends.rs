@@ -5,7 +5,7 @@
 
 use super::transmit::{Runs, Taken};
 use super::tx::Body;
-use super::{OpKind, Session};
+use super::{Op, OpKind, Session};
 use crate::command::Dma;
 use crate::crypto::SEAL_BYTES_MAX;
 use crate::error::OpError;
@@ -14,7 +14,7 @@ use crate::limits::{ACK_RANGES_MAX, APPEND_BYTES_MAX, PACKET_BYTES_MIN};
 use crate::local::has_right;
 use crate::rights::Rights;
 use crate::slab::Key;
-use crate::tables::{Appended, OpData, Tables};
+use crate::tables::{Appended, Appender, OpData, Tables};
 use crate::wire::Writer;
 use crate::wire::chunk::{APPEND_BYTES, AppendHead, Chunk};
 use crate::wire::frame::{SEQ_BYTES, ack_bytes};
@@ -32,7 +32,7 @@ impl Session {
     pub(super) fn take_append(
         &mut self,
         turn: u16,
-        key: Key,
+        key: Key<Op>,
         packet: u64,
         runs: &mut Runs,
         out: &mut Writer<'_>,
@@ -59,7 +59,7 @@ impl Session {
     /// The record as a chunk, be it for the first time or again.
     pub(super) fn encode_append(
         &mut self,
-        key: Key,
+        key: Key<Op>,
         ack_now: bool,
         out: &mut Writer<'_>,
         tables: &Tables,
@@ -96,17 +96,10 @@ impl Session {
     }
 
     fn append(&self, head: &AppendHead, data: &[u8], tables: &mut Tables, dma: &mut dyn Dma) -> Result<(), OpError> {
-        let grant = tables.grants.get(head.grant).filter(|grant| grant.via == self.via).ok_or(OpError::Revoked)?;
+        let grant = tables.grant(self.via, head.grant).ok_or(OpError::Revoked)?;
         has_right(grant.rights, Rights::WRITE)?;
-        let (target, refusals) = (grant.target, (head.refusals, grant.refusals));
-        let from = self.sender(grant.handle);
-        let record = Appended { from, word: head.word, notify: head.notify, refusals, data };
-        let result = tables.append(&target, &record, dma);
-        if let (Err(OpError::RingFull { .. }), true) = (result, refusals.0 == refusals.1) {
-            if let Some(grant) = tables.grants.get_mut(head.grant) {
-                grant.refusals = grant.refusals.wrapping_add(1);
-            }
-        }
-        result
+        let (target, from) = (grant.target, self.sender(grant.handle));
+        let record = Appended { from, word: head.word, notify: head.notify, refusals: head.refusals, data };
+        tables.append(&target, Appender::Grant(Key::from_u64(head.grant)), &record, dma)
     }
 }

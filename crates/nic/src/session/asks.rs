@@ -12,7 +12,7 @@ use super::tx::Body;
 use super::{ASKS_TURN, Session};
 use crate::limits::{ASKED_PER_PEER_MAX, share_allows};
 use crate::slab::Key;
-use crate::tables::{Tables, WaitAt, WaitFor};
+use crate::tables::{Tables, Wait, WaitAt, WaitFor};
 use crate::wire::Writer;
 use crate::wire::chunk::{CONTROL_BYTES_MAX, Chunk, Handle};
 
@@ -33,7 +33,7 @@ impl Asked {
 #[derive(Default)]
 pub(crate) struct Asks {
     /// Waits whose turn is to come, by user.
-    queue: VecDeque<(u32, VecDeque<Key>)>,
+    queue: VecDeque<(u32, VecDeque<Key<Wait>>)>,
     /// In the round robin.
     pub(super) active: bool,
     /// Sent and not answered, and whose they are.
@@ -42,7 +42,7 @@ pub(crate) struct Asks {
 }
 
 impl Asks {
-    fn push(&mut self, uid: u32, wait: Key) {
+    fn push(&mut self, uid: u32, wait: Key<Wait>) {
         match self.queue.iter_mut().find(|(of, _)| *of == uid) {
             Some((_, waits)) => waits.push_back(wait),
             None => self.queue.push_back((uid, VecDeque::from([wait]))),
@@ -50,7 +50,7 @@ impl Asks {
     }
 
     /// A wait has ended before its turn came.
-    pub(crate) fn withdraw(&mut self, uid: u32, wait: Key) {
+    pub(crate) fn withdraw(&mut self, uid: u32, wait: Key<Wait>) {
         let Some(index) = self.queue.iter().position(|(of, _)| *of == uid) else { return };
         let waits = &mut self.queue[index].1;
         if let Some(at) = waits.iter().position(|key| *key == wait) {
@@ -84,7 +84,7 @@ impl Asks {
 
     /// Whether the next user in turn may send its first one. If none may, what is here waits for an
     /// answer.
-    fn next(&mut self) -> Option<(u32, Key)> {
+    fn next(&mut self) -> Option<(u32, Key<Wait>)> {
         for _ in 0..self.queue.len() {
             let (uid, waits) = self.queue.front()?;
             if let Some(wait) = waits.front().filter(|_| self.may_send(*uid)) {
@@ -112,7 +112,7 @@ impl Asks {
 
 impl Session {
     /// Asks for what a wait of this user waits for, when its turn comes.
-    pub(crate) fn ask(&mut self, uid: u32, wait: Key) {
+    pub(crate) fn ask(&mut self, uid: u32, wait: Key<Wait>) {
         self.asks.push(uid, wait);
         self.activate_asks();
     }
@@ -147,11 +147,11 @@ impl Session {
         };
         let asked = match &wait.what {
             WaitFor::Ping { .. } => {
-                Chunk::Echo { token: key }.write(&mut encoded);
-                Asked::Echo { token: key }
+                Chunk::Echo { token: key.to_u64() }.write(&mut encoded);
+                Asked::Echo { token: key.to_u64() }
             }
             WaitFor::Import { process, import, spec } => {
-                let handle = Handle { process: process.0, import: *import };
+                let handle = Handle { process: process.0, import: import.to_u64() };
                 let (rights, owner, wait, what) = (spec.rights, spec.owner, spec.wait, spec.what.clone());
                 // The driver vouches for the user id of its process.
                 Chunk::ImportRequest { handle, uid, rights, owner, wait, what }.write(&mut encoded);
@@ -178,29 +178,29 @@ mod tests {
 
     #[test]
     fn a_user_has_half_of_what_a_peer_may_be_asked_for_until_it_answers() {
-        let (mut asks, mut sent) = (Asks::default(), 0);
-        (0..ASKED_PER_PEER_MAX as u64).for_each(|wait| asks.push(1, wait));
+        let (mut asks, mut sent) = (Asks::default(), 0u64);
+        (0..ASKED_PER_PEER_MAX as u64).for_each(|wait| asks.push(1, Key::from_u64(wait)));
         let send = |asks: &mut Asks| {
-            let (uid, token) = asks.next()?;
+            let (uid, wait) = asks.next()?;
             asks.pop();
-            asks.note_sent(Asked::Echo { token }, uid);
+            asks.note_sent(Asked::Echo { token: wait.to_u64() }, uid);
             Some(uid)
         };
         while let Some(uid) = send(&mut asks) {
             assert_eq!(uid, 1);
             sent += 1;
         }
-        assert!((ASKED_PER_PEER_MAX / 2 - 1..=ASKED_PER_PEER_MAX / 2).contains(&sent), "{sent}");
-        asks.push(2, 1 << 40);
+        assert!((ASKED_PER_PEER_MAX / 2 - 1..=ASKED_PER_PEER_MAX / 2).contains(&(sent as usize)), "{sent}");
+        asks.push(2, Key::from_u64(1 << 40));
         assert_eq!(send(&mut asks), Some(2), "another one does not wait behind it");
         // A wait that ends before its turn leaves nothing; an answer makes room for the next.
-        asks.withdraw(1, sent as u64);
+        asks.withdraw(1, Key::from_u64(sent));
         asks.note_answer(Asked::Echo { token: 0 });
         asks.note_answer(Asked::Echo { token: 0 });
         asks.note_answer(Asked::Echo { token: 1 });
-        assert_eq!(asks.next(), Some((1, sent as u64 + 1)));
+        assert_eq!(asks.next(), Some((1, Key::from_u64(sent + 1))));
         for wait in 0..ASKED_PER_PEER_MAX as u64 {
-            asks.withdraw(1, wait);
+            asks.withdraw(1, Key::from_u64(wait));
         }
         assert!(asks.queue.is_empty() && asks.next().is_none());
     }

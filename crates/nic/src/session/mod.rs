@@ -123,7 +123,7 @@ pub(crate) struct Served {
 /// Operations of one process that wait for their turn.
 #[derive(Default)]
 struct Queue {
-    ops: VecDeque<Key>,
+    ops: VecDeque<Key<Op>>,
     active: bool,
     /// Fetches and atomics of it without an answer.
     requests: usize,
@@ -214,7 +214,7 @@ pub(crate) struct Session {
     pub(crate) queued_ops: usize,
     served: Slab<Served>,
     /// By process of the other side, so that those take turns too.
-    served_queue: VecDeque<(u32, VecDeque<Key>)>,
+    served_queue: VecDeque<(u32, VecDeque<Key<Served>>)>,
     served_active: bool,
     pub(crate) asks: Asks,
     /// Fetches and atomics without an answer.
@@ -417,7 +417,7 @@ impl Session {
     }
 
     /// Tells the process how the operation ended. It stays in the table while chunks name it.
-    pub(crate) fn end_op(&mut self, key: Key, result: Result<u64, OpError>, tables: &mut Tables) {
+    pub(crate) fn end_op(&mut self, key: Key<Op>, result: Result<u64, OpError>, tables: &mut Tables) {
         let Some(op) = self.ops.get_mut(key) else { return };
         if !op.ended {
             op.ended = true;
@@ -452,7 +452,7 @@ impl Session {
     }
 
     /// Forgets an ended operation that nothing names any more.
-    fn release_op(&mut self, key: Key, tables: &mut Tables) {
+    fn release_op(&mut self, key: Key<Op>, tables: &mut Tables) {
         let Some(op) = self.ops.get(key) else { return };
         if !op.ended || op.queued || op.chunks > 0 {
             return;
@@ -483,7 +483,7 @@ impl Session {
                 self.release_op(key, tables);
             }
         }
-        let keys: Vec<Key> = self.ops.iter().filter(|(_, op)| op.process == process).map(|(key, _)| key).collect();
+        let keys: Vec<Key<Op>> = self.ops.iter().filter(|(_, op)| op.process == process).map(|(key, _)| key).collect();
         for key in keys {
             self.end_op(key, Err(OpError::Cancelled), tables);
         }

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::Session;
+use super::{Op, Session};
 use crate::command::Dma;
 use crate::error::OpError;
 use crate::event::Sender;
@@ -239,12 +239,12 @@ impl Session {
             Chunk::Nop { ack_now } => self.rx.ack_now |= ack_now,
             Chunk::Abort { grant } => self.skip_rest(grant, tables),
             Chunk::FetchData { ticket, offset, last, data } => {
-                self.fetched(ticket, offset, last, data, tables, dma);
+                self.fetched(Key::from_u64(ticket), offset, last, data, tables, dma);
             }
             Chunk::FetchFail { ticket, why } | Chunk::AtomicFail { ticket, why } => {
-                self.end_op_sent(ticket, Err(why), tables);
+                self.end_op_sent(Key::from_u64(ticket), Err(why), tables);
             }
-            Chunk::AtomicReply { ticket, old } => self.end_op_sent(ticket, Ok(old), tables),
+            Chunk::AtomicReply { ticket, old } => self.end_op_sent(Key::from_u64(ticket), Ok(old), tables),
             Chunk::Error { seq, why } => self.op_failed(seq, why, tables),
             Chunk::EchoReply { token } => self.echoed(now, token, tables),
             // Who was told that nobody takes messages sends none.
@@ -260,7 +260,7 @@ impl Session {
     fn take_write(&mut self, seq: u64, head: &WriteHead, data: &[u8], tables: &mut Tables, dma: &mut dyn Dma) {
         self.rx.ack_now |= head.ack_now;
         let mut target = Err(OpError::Revoked);
-        if let Some(grant) = tables.grants.get_mut(head.grant).filter(|grant| grant.via == self.via) {
+        if let Some(grant) = tables.grant_mut(self.via, head.grant) {
             grant.skip &= !head.first;
             if grant.skip {
                 return;
@@ -282,8 +282,8 @@ impl Session {
     }
 
     /// The rest of the send under way on this grant is void.
-    fn skip_rest(&self, grant: Key, tables: &mut Tables) {
-        if let Some(grant) = tables.grants.get_mut(grant).filter(|grant| grant.via == self.via) {
+    fn skip_rest(&self, grant: u64, tables: &mut Tables) {
+        if let Some(grant) = tables.grant_mut(self.via, grant) {
             grant.skip = true;
         }
     }
@@ -294,7 +294,15 @@ impl Session {
         self.rx.ack_now = true;
     }
 
-    fn fetched(&mut self, ticket: Key, offset: u64, last: bool, data: &[u8], tables: &mut Tables, dma: &mut dyn Dma) {
+    fn fetched(
+        &mut self,
+        ticket: Key<Op>,
+        offset: u64,
+        last: bool,
+        data: &[u8],
+        tables: &mut Tables,
+        dma: &mut dyn Dma,
+    ) {
         let Some(op) = self.ops.get_mut(ticket).filter(|op| !op.ended && !op.queued) else { return };
         let super::OpKind::Fetch { region, to } = op.kind else { return };
         let len = data.len() as u64;
@@ -314,7 +322,7 @@ impl Session {
     }
 
     /// Ends an operation by the peer's word, which must be about one that was sent.
-    fn end_op_sent(&mut self, key: Key, result: Result<u64, OpError>, tables: &mut Tables) {
+    fn end_op_sent(&mut self, key: Key<Op>, result: Result<u64, OpError>, tables: &mut Tables) {
         let answered =
             |op: &&super::Op| !op.queued && matches!(op.kind, super::OpKind::Fetch { .. } | super::OpKind::Atomic(_));
         if self.ops.get(key).filter(answered).is_some() {

@@ -10,7 +10,7 @@ use crate::limits::{GRANTS_MAX, REMOTE_WAITS_PER_PEER_MAX, SERVED_REQUESTS_MAX, 
 use crate::local::{aligned, has_right, in_bounds};
 use crate::rights::{Exporter, ImportGrant, ImportTarget, Owner, Rights};
 use crate::slab::Key;
-use crate::tables::{Arrivals, Grant, Lead, Tables, Wait, WaitAt, WaitFor};
+use crate::tables::{Arrivals, Export, Grant, Lead, Tables, Wait, WaitAt, WaitFor};
 use crate::time::Time;
 use crate::waiters::{Takes, Waiter, WaiterKey};
 use crate::wire::chunk::{Chunk, Handle};
@@ -57,8 +57,8 @@ impl Session {
             }
             Chunk::ImportCancel { handle, what } => self.import_cancelled(handle, &what, tables),
             Chunk::Unimport { grant } => {
-                if tables.grants.get(grant).is_some_and(|grant| grant.via == self.via) {
-                    tables.remove_grant(grant);
+                if tables.grant(self.via, grant).is_some() {
+                    tables.remove_grant(Key::from_u64(grant));
                     self.grants -= 1;
                 }
             }
@@ -70,8 +70,8 @@ impl Session {
         }
     }
 
-    fn check_fetch(&self, grant: Key, offset: u64, len: u64, tables: &Tables) -> Result<u32, OpError> {
-        let grant = tables.grants.get(grant).filter(|grant| grant.via == self.via).ok_or(OpError::Revoked)?;
+    fn check_fetch(&self, grant: u64, offset: u64, len: u64, tables: &Tables) -> Result<u32, OpError> {
+        let grant = tables.grant(self.via, grant).ok_or(OpError::Revoked)?;
         has_right(grant.rights, Rights::READ)?;
         in_bounds(offset, len, grant.target.len)?;
         if self.served.len() >= SERVED_MAX {
@@ -82,13 +82,13 @@ impl Session {
 
     fn change(
         &self,
-        grant: Key,
+        grant: u64,
         offset: u64,
         op: AtomicOp,
         tables: &Tables,
         dma: &mut dyn Dma,
     ) -> Result<u64, OpError> {
-        let grant = tables.grants.get(grant).filter(|grant| grant.via == self.via).ok_or(OpError::Revoked)?;
+        let grant = tables.grant(self.via, grant).ok_or(OpError::Revoked)?;
         has_right(grant.rights, Rights::ATOMIC)?;
         in_bounds(offset, 8, grant.target.len)?;
         aligned(grant.target.base + offset)?;
@@ -125,15 +125,22 @@ impl Session {
     }
 
     /// Grants or refuses an import of an export that exists.
-    pub(crate) fn answer_import(&mut self, key: Key, handle: Handle, uid: u32, rights: Rights, tables: &mut Tables) {
+    pub(crate) fn answer_import(
+        &mut self,
+        key: Key<Export>,
+        handle: Handle,
+        uid: u32,
+        rights: Rights,
+        tables: &mut Tables,
+    ) {
         match self.grant(key, handle, uid, rights, tables) {
             Ok(grant) => {
                 let target = tables.target(key).expect("the export was found by the caller");
                 let owner = tables.exports.get(key).map_or(u32::MAX, |export| export.owner_uid);
                 self.answer(&Chunk::ImportGrant {
                     handle,
-                    grant,
-                    export: ExportId::from_u64(key),
+                    grant: grant.to_u64(),
+                    export: key.into(),
                     owner,
                     len: target.len,
                     rights,
@@ -150,12 +157,12 @@ impl Session {
 
     fn grant(
         &mut self,
-        key: Key,
+        key: Key<Export>,
         handle: Handle,
         uid: u32,
         rights: Rights,
         tables: &mut Tables,
-    ) -> Result<Key, ImportError> {
+    ) -> Result<Key<Grant>, ImportError> {
         tables.permit_remote(key, uid, rights)?;
         let own = tables.granted.get(&(self.via.peer, uid)).copied().unwrap_or(0);
         if !share_allows(own, tables.grants.len(), GRANTS_MAX) {
@@ -185,7 +192,7 @@ impl Session {
         };
         let cookie = tables.waits.remove(wait).expect("an import that is pending has its wait").cookie;
         let via = self.via;
-        let import = tables.import_mut(process, handle.import).expect("it is pending");
+        let import = tables.import_mut(process, Key::from_u64(handle.import)).expect("it is pending");
         import.export = answer.export;
         import.len = answer.len;
         import.rights = answer.rights;
@@ -214,9 +221,9 @@ impl Session {
     }
 
     /// The wait of an import that this session was asked for.
-    fn pending(&self, process: ProcessId, handle: Handle, tables: &mut Tables) -> Option<Key> {
+    fn pending(&self, process: ProcessId, handle: Handle, tables: &mut Tables) -> Option<Key<Wait>> {
         let via = self.via;
-        let Lead::Pending(wait) = tables.import_mut(process, handle.import)?.lead else { return None };
+        let Lead::Pending(wait) = tables.import_mut(process, Key::from_u64(handle.import))?.lead else { return None };
         let asked = tables.waits.get(wait)?.at == WaitAt::Answer(via);
         asked.then_some(wait)
     }
@@ -232,24 +239,25 @@ impl Session {
     }
 
     /// An echo of this side was answered.
-    pub(super) fn echoed(&mut self, now: Time, token: Key, tables: &mut Tables) {
+    pub(super) fn echoed(&mut self, now: Time, token: u64, tables: &mut Tables) {
         self.answered(Asked::Echo { token });
-        let Some(Wait { what: WaitFor::Ping { by, sent, .. }, at, .. }) = tables.waits.get(token) else { return };
+        let key = Key::from_u64(token);
+        let Some(Wait { what: WaitFor::Ping { by, sent, .. }, at, .. }) = tables.waits.get(key) else { return };
         if *at != WaitAt::Answer(self.via) {
             return;
         }
         let (by, rtt) = (*by, now.since(*sent));
-        let cookie = tables.waits.remove(token).expect("it was just found").cookie;
+        let cookie = tables.waits.remove(key).expect("it was just found").cookie;
         tables.events.push_back(Event::Pong { by, cookie, result: Ok(rtt) });
     }
 
     fn revoked(&mut self, handle: Handle, why: OpError, tables: &mut Tables) {
         let (process, via) = (ProcessId(handle.process), self.via);
         let ours = tables
-            .import_mut(process, handle.import)
+            .import_mut(process, Key::from_u64(handle.import))
             .is_some_and(|import| matches!(import.lead, Lead::Remote { via: at, .. } if at == via));
         if ours {
-            tables.break_import(process, handle.import, why);
+            tables.break_import(process, Key::from_u64(handle.import), why);
         }
     }
 }

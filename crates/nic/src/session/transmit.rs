@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use super::tx::{Body, Cause, Run, SentPacket, State};
-use super::{ASKS_TURN, Op, OpKind, SERVED_TURN, Session};
+use super::{ASKS_TURN, Op, OpKind, SERVED_TURN, Served, Session};
 use crate::command::Dma;
 use crate::engine::Lent;
 use crate::error::OpError;
@@ -233,14 +233,14 @@ impl Session {
     /// Writes a packet with one fetch or atomic operation, and gives its length;
     /// [`note_request`](Self::note_request) is to follow.
     #[inline]
-    pub(crate) fn write_request(&mut self, now: Time, op: Op, buf: &mut [u8]) -> (usize, Key) {
+    pub(crate) fn write_request(&mut self, now: Time, op: Op, buf: &mut [u8]) -> (usize, Key<Op>) {
         let key = self.ops.insert(Op { chunks: 1, queued: false, ..op });
         (self.write_chunk(now, buf, |session, out| session.encode_request(key, out)), key)
     }
 
     /// Remembers the request of the packet last written.
     #[inline]
-    pub(crate) fn note_request(&mut self, now: Time, op: Key) {
+    pub(crate) fn note_request(&mut self, now: Time, op: Key<Op>) {
         let found = self.ops.get(op).expect("it was just written");
         let (process, fetches) = (found.process, matches!(found.kind, OpKind::Fetch { .. }));
         let (body, bytes) = match fetches {
@@ -368,7 +368,7 @@ impl Session {
     #[inline]
     fn encode_write(
         &mut self,
-        key: Key,
+        key: Key<Op>,
         part: u64,
         len: u32,
         last: bool,
@@ -425,16 +425,18 @@ impl Session {
         }
     }
 
-    fn encode_request(&self, key: Key, out: &mut Writer<'_>) {
+    fn encode_request(&self, key: Key<Op>, out: &mut Writer<'_>) {
         let Some(op) = self.ops.get(key).filter(|op| !op.ended) else {
             return Chunk::Nop { ack_now: false }.write(out);
         };
         match op.kind {
             OpKind::Fetch { .. } => {
-                Chunk::FetchRequest { ticket: key, grant: op.grant, offset: op.offset, len: op.len }.write(out);
+                Chunk::FetchRequest { ticket: key.to_u64(), grant: op.grant, offset: op.offset, len: op.len }
+                    .write(out);
             }
             OpKind::Atomic(change) => {
-                Chunk::AtomicRequest { ticket: key, grant: op.grant, offset: op.offset, op: change }.write(out);
+                Chunk::AtomicRequest { ticket: key.to_u64(), grant: op.grant, offset: op.offset, op: change }
+                    .write(out);
             }
             OpKind::GiveBack => Chunk::Unimport { grant: op.grant }.write(out),
             _ => Chunk::Nop { ack_now: true }.write(out),
@@ -444,7 +446,7 @@ impl Session {
     #[allow(clippy::too_many_arguments)] // the fields of one chunk
     fn encode_fetch_data(
         &mut self,
-        key: Key,
+        key: Key<Served>,
         part: u64,
         len: u32,
         last: bool,
@@ -464,14 +466,13 @@ impl Session {
     }
 
     /// The memory a fetch reads, while the export is there.
-    fn served_target(&self, key: Key, tables: &Tables) -> Option<Target> {
+    fn served_target(&self, key: Key<Served>, tables: &Tables) -> Option<Target> {
         let served = self.served.get(key)?;
-        let grant = tables.grants.get(served.grant).filter(|grant| grant.via == self.via)?;
-        Some(grant.target)
+        Some(tables.grant(self.via, served.grant)?.target)
     }
 
     /// Tells the requester, once.
-    fn fail_served(&mut self, key: Key) {
+    fn fail_served(&mut self, key: Key<Served>) {
         let Some(served) = self.served.get_mut(key).filter(|served| !served.failed) else { return };
         served.failed = true;
         let ticket = served.ticket;
@@ -600,7 +601,7 @@ impl Session {
         }
     }
 
-    fn take_request(&mut self, turn: u16, key: Key, packet: u64, runs: &mut Runs, out: &mut Writer<'_>) -> Taken {
+    fn take_request(&mut self, turn: u16, key: Key<Op>, packet: u64, runs: &mut Runs, out: &mut Writer<'_>) -> Taken {
         let op = self.ops.get(key).expect("the caller found it");
         let process = op.process;
         let (bytes, body, counts) = match op.kind {
@@ -626,7 +627,7 @@ impl Session {
         Taken::Chunk
     }
 
-    pub(super) fn leave_queue(&mut self, turn: u16, key: Key) {
+    pub(super) fn leave_queue(&mut self, turn: u16, key: Key<Op>) {
         self.queues[usize::from(turn)].ops.pop_front();
         self.queued_ops -= 1;
         if let Some(op) = self.ops.get_mut(key) {
@@ -671,7 +672,7 @@ impl Session {
         Taken::Chunk
     }
 
-    fn leave_served(&mut self, key: Key) {
+    fn leave_served(&mut self, key: Key<Served>) {
         if let Some((process, mut rest)) = self.served_queue.pop_front() {
             rest.pop_front();
             if !rest.is_empty() {
@@ -686,7 +687,7 @@ impl Session {
 
     /// Queues the answer to a fetch of a process of the other side.
     pub(super) fn serve(&mut self, process: u32, ticket: u64, grant: u64, offset: u64, len: u64) {
-        let key = self.served.insert(super::Served {
+        let key = self.served.insert(Served {
             ticket,
             grant,
             offset,

@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 
+use super::{Op, Served};
 use crate::limits::{ANSWERS_MAX, MESSAGES_KEPT_BYTES_MAX, REORDER_PACKETS, RUNS_PER_PACKET_MAX};
 use crate::slab::Key;
 use crate::time::Time;
@@ -36,30 +37,30 @@ pub(crate) enum Cause {
 /// What a chunk is made from each time it is sent: data is gathered anew, never kept.
 pub(crate) enum Body {
     Write {
-        op: Key,
+        op: Key<Op>,
         part: u64,
         len: u32,
         last: bool,
         ack_now: bool,
     },
     Append {
-        op: Key,
+        op: Key<Op>,
         ack_now: bool,
     },
     FetchRequest {
-        op: Key,
+        op: Key<Op>,
     },
     AtomicRequest {
-        op: Key,
+        op: Key<Op>,
     },
     Flush {
-        op: Key,
+        op: Key<Op>,
     },
     GiveBack {
-        op: Key,
+        op: Key<Op>,
     },
     FetchData {
-        served: Key,
+        served: Key<Served>,
         part: u64,
         len: u32,
         last: bool,
