@@ -312,15 +312,16 @@ impl Daemon {
         let about = &self.runner.station;
         let seal = if about.is_plain() { "plain" } else { "encrypted" };
         let runs = if self.config.launcher.is_some() { "starts processes for jobs" } else { "starts no processes" };
+        let listen: Vec<String> = self.runner.addresses().iter().map(ToString::to_string).collect();
+        let listen = if listen.is_empty() { "no address".into() } else { listen.join(", ") };
         let text = format!(
-            "starts: node {:?} of user {}, to other nodes {:?}, process {}, release {}, serves {}, listens on {}, {seal}, {runs}",
+            "starts: node {:?} of user {}, to other nodes {:?}, process {}, release {}, serves {}, listens on {listen}, {seal}, {runs}",
             self.config.name,
             rustix::process::geteuid().as_raw(),
             about.name().as_str(),
             std::process::id(),
             env!("CARGO_PKG_VERSION"),
             self.config.serve,
-            self.runner.addresses().iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
         );
         self.log.own(LogLevel::Info, &text);
     }
