@@ -93,6 +93,7 @@ mod collector;
 mod continuations;
 mod control;
 mod core;
+mod endpoint;
 mod engine;
 mod error;
 mod explain;
@@ -133,9 +134,10 @@ pub use append::AppendOptions;
 pub use binding::{BindOptions, Binding};
 pub use buffer::{Buffer, BufferRange};
 pub use continuations::Continuations;
+pub use endpoint::{Connection, ConnectionBuilder, Endpoint, EndpointBuilder, EndpointCounts, Frame, Message};
 pub use error::{
-    AccessError, AttachError, BindError, BufferError, CallError, ExportError, ImportError, PlaceError, RedirectError,
-    TransferError, UnexportError, WaitError,
+    AccessError, AttachError, BindError, BufferError, CallError, ConnectError, ExportError, ImportError, MessageError,
+    PlaceError, RedirectError, TransferError, UnexportError, WaitError,
 };
 pub use explain::{Explanation, Path};
 pub use export::{Export, ExportBuilder, Revocation};
