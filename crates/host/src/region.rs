@@ -443,6 +443,12 @@ impl Region {
         Ok(self.0.protection == Protection::ReadWrite && !sealed)
     }
 
+    /// Whether it is shared memory, and no file of a file system with a disk.
+    pub(crate) fn is_memfd(&self) -> Result<bool, RegionError> {
+        // Only shared memory takes seals.
+        Ok(rustix::fs::fcntl_get_seals(fd_of(&self.0.fd())?).is_ok())
+    }
+
     /// Whether it is a clone of the other.
     pub(crate) fn is_same(&self, other: &Region) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
