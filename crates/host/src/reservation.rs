@@ -172,7 +172,9 @@ pub enum ReservationError {
         offset: u64,
     },
     /// A window where there is memory.
-    #[error("the page at byte {offset} of the reservation has memory already; release it before a window is opened there")]
+    #[error(
+        "the page at byte {offset} of the reservation has memory already; release it before a window is opened there"
+    )]
     Filled {
         /// First byte of the first such page.
         offset: u64,

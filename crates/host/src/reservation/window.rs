@@ -87,7 +87,9 @@ impl Window {
             rustix::mm::madvise(base.cast(), bytes, Advice::LinuxDontFork).map_err(|errno| ("madvise", errno))?;
         }
         descriptor.register(base as usize, bytes, &[Mode::Missing, Mode::Minor, Mode::WriteProtect])?;
-        window.set_rights(0..window.pages.len(), MprotectFlags::READ | MprotectFlags::WRITE).map_err(|e| ("mprotect", e))?;
+        window
+            .set_rights(0..window.pages.len(), MprotectFlags::READ | MprotectFlags::WRITE)
+            .map_err(|e| ("mprotect", e))?;
         Ok(window)
     }
 
