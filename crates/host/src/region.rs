@@ -206,6 +206,12 @@ impl Region {
         reserve_pages(fd_of(&self.0.fd())?, offset, len)
     }
 
+    /// Has memory for a part, which it may have already, as a page fault would take it: without a
+    /// question of what remains available.
+    pub(crate) fn allocate(&self, offset: u64, len: u64) -> Result<(), RegionError> {
+        reserve_pages(fd_of(&self.0.fd())?, offset, len)
+    }
+
     /// Gives the memory of a part back, which reads as zeros from here on and must be reserved
     /// before it is used again.
     pub fn release(&self, offset: u64, len: u64) {

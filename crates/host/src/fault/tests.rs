@@ -13,6 +13,8 @@ use std::sync::mpsc;
 use std::time::Instant;
 
 const PAGE: u64 = PAGE_BYTES as u64;
+/// Longest wait for another thread.
+const WAIT_MAX: Duration = Duration::from_secs(10);
 /// Names the case that a child is to run.
 const CASE: &str = "VMMC_TEST_FAULT_CASE";
 
@@ -34,6 +36,15 @@ fn said(output: &Output) -> String {
 
 fn pair(pages: u64) -> (Reservation, Region) {
     (Reservation::new(pages * PAGE).unwrap(), Region::create(pages * PAGE).unwrap())
+}
+
+/// Waits until something is so.
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + WAIT_MAX;
+    while !is_so() {
+        assert!(Instant::now() < end, "never: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// The ways that there are here.
@@ -453,17 +464,14 @@ fn the_thread_ends_with_the_last_range_and_comes_again() {
     };
     let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     let descriptors_before = descriptors();
-    let until = Instant::now() + Duration::from_secs(10);
     for _ in 0..3 {
         let (place, memory) = pair(2);
         let registration = register(way, &place, 0..2 * PAGE, &memory, lazily(&place, &memory)).unwrap();
         place.load(PAGE).unwrap();
-        assert_eq!(there(), threads.len());
+        // A thread that has just been started has its name a moment later.
+        until("the threads are there", || there() == threads.len());
         drop(registration);
-        while there() > 0 {
-            assert!(Instant::now() < until, "the thread is there yet");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        until("the threads are gone", || there() == 0);
         let users = if way == Way::Signal { 2 } else { 1 };
         assert_eq!(memory.users(), users, "the handler is gone, a filled range of the reservation is not");
         drop((place, memory));

@@ -207,7 +207,7 @@ impl Window {
         let (mut at, len) = self.span(&pages);
         let end = at + len;
         let mut tries = 0;
-        let mut reserved = None;
+        let mut allocated = None;
         while at < end {
             let (done, result) = self.descriptor.present(at, end - at, is_read_only);
             at += done;
@@ -221,9 +221,9 @@ impl Window {
                     at += PAGE_BYTES;
                 }
                 // The region has no memory there.
-                Err(Errno::FAULT) if reserved != Some(at) => {
-                    reserved = Some(at);
-                    self.reserve(at, end)?;
+                Err(Errno::FAULT) if allocated != Some(at) => {
+                    allocated = Some(at);
+                    self.allocate(at, end)?;
                 }
                 // It came as far as it could, or the page tables were being changed.
                 Err(Errno::AGAIN | Errno::INTR) if tries < WINDOW_TRIES_MAX => std::thread::yield_now(),
@@ -233,10 +233,10 @@ impl Window {
         Ok(())
     }
 
-    fn reserve(&self, at: usize, end: usize) -> Result<(), RegionError> {
+    fn allocate(&self, at: usize, end: usize) -> Result<(), RegionError> {
         let offset = self.region_offset + (at - self.base as usize) as u64;
         // The last page of a region may be cut.
-        self.region.reserve(offset, ((end - at) as u64).min(self.region.len_bytes() - offset))
+        self.region.allocate(offset, ((end - at) as u64).min(self.region.len_bytes() - offset))
     }
 
     /// Takes pages out of the page table.

@@ -8,8 +8,6 @@ use crate::limits::FAULTS_WAITING_MAX;
 use crate::pin::{PinError, PinSpace};
 use std::sync::atomic::AtomicBool;
 
-const WAIT_MAX: Duration = Duration::from_secs(10);
-
 /// A process-wide answer to whether windows can be opened; says so if not.
 fn is_skipped() -> bool {
     ways().len() == 1
@@ -17,15 +15,6 @@ fn is_skipped() -> bool {
 
 fn faults() -> Faults {
     Faults::get().unwrap()
-}
-
-/// Waits until something is so.
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let end = Instant::now() + WAIT_MAX;
-    while !is_so() {
-        assert!(Instant::now() < end, "never: {what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
 }
 
 /// Mappings of the kernel's that lie in the reservation.
