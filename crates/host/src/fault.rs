@@ -168,7 +168,9 @@ pub enum FaultError {
     )]
     Replaced,
     /// No userfaultfd.
-    #[error("this process may not use userfaultfd ({why}), which page faults do without: they are served by signals")]
+    #[error(
+        "this process may not use userfaultfd ({why}); allow it (a container's seccomp profile, perhaps), or register the range without a window: its page faults are served by signals"
+    )]
     NoUserfaultfd {
         /// What the kernel said.
         why: String,

@@ -15,6 +15,10 @@
 //! The region that fills a range is the second view of it: a model copies through the region while
 //! the program may not look yet, and opens the range when the bytes are there.
 //!
+//! A range can be a window on one region, whose pages are shown by a userfaultfd and not by mappings
+//! of their own (`reservation/window.rs`, opened by
+//! [`Faults::register_window`](crate::fault::Faults::register_window)). The calls are the same.
+//!
 //! Invariants: every address of a reservation belongs to it from its making to its drop, so nothing
 //! of the process is ever replaced by a fill. A filled range keeps its region alive. The bytes are
 //! never a slice. A failed call leaves access and memory as they were. Neighbouring pages of the
@@ -208,7 +212,7 @@ pub enum ReservationError {
 /// last one unmaps it.
 ///
 /// Offsets and lengths of pages are bytes and multiples of [`PAGE_BYTES`]. A forked child inherits
-/// the mappings as they are, and with them the memory that fills them.
+/// the mappings as they are, and with them the memory that fills them; windows it does not inherit.
 #[derive(Clone)]
 pub struct Reservation(Arc<Place>);
 
@@ -329,10 +333,14 @@ impl Reservation {
     /// Pages that [`Region::move_pages`] moves, or [`Region::cut_off`] replaces, stay here as they
     /// were.
     ///
+    /// Pages of a window are shown: the region has to be the one that it was opened on, at the same
+    /// place. The region gets memory where it has none.
+    ///
     /// # Errors
     /// [`ReservationError::Pages`], [`ReservationError::RegionPages`],
     /// [`ReservationError::ReadOnly`], [`ReservationError::Ranges`],
-    /// [`ReservationError::Mappings`].
+    /// [`ReservationError::Mappings`]; of windows [`ReservationError::Edge`],
+    /// [`ReservationError::OtherMemory`], [`ReservationError::Forked`].
     pub fn fill(
         &self,
         offset: u64,
@@ -369,7 +377,8 @@ impl Reservation {
     /// # Errors
     /// [`ReservationError::NoMemory`] if one of them has none; [`ReservationError::Pages`],
     /// [`ReservationError::ReadOnly`], [`ReservationError::Ranges`],
-    /// [`ReservationError::Mappings`].
+    /// [`ReservationError::Mappings`]; of windows [`ReservationError::Edge`],
+    /// [`ReservationError::Forked`].
     pub fn protect(&self, offset: u64, len: u64, access: Access) -> Result<(), ReservationError> {
         let range = self.pages(offset, len)?;
         let mut table = self.table();
@@ -424,11 +433,12 @@ impl Reservation {
         unsafe { rustix::mm::mprotect(self.0.base.add(offset as usize).cast(), len as usize, flags) }
     }
 
-    /// Takes the memory away again: no access, and the region is let go. What the region holds
-    /// beyond this view is its users' matter: see [`Region::release`].
+    /// Takes the memory away again: no access, and the region is let go, except by a window.
+    /// What the region holds beyond this view is its users' matter: see [`Region::release`].
     ///
     /// # Errors
-    /// [`ReservationError::Pages`], [`ReservationError::Ranges`], [`ReservationError::Mappings`].
+    /// [`ReservationError::Pages`], [`ReservationError::Ranges`], [`ReservationError::Mappings`]; of
+    /// windows [`ReservationError::Edge`], [`ReservationError::Forked`].
     pub fn release(&self, offset: u64, len: u64) -> Result<(), ReservationError> {
         let range = self.pages(offset, len)?;
         let mut table = self.table();

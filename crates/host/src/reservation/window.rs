@@ -26,6 +26,7 @@ use crate::limits::WINDOW_TRIES_MAX;
 use crate::region::{PAGE_BYTES, Region, RegionError, Span};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
+use std::alloc::Layout;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -76,7 +77,7 @@ impl Window {
             region_offset,
             descriptor: descriptor.clone(),
             pid: std::process::id(),
-            pages: vec![ABSENT; bytes / PAGE_BYTES],
+            pages: absent(bytes / PAGE_BYTES).ok_or(("malloc", Errno::NOMEM))?,
         };
         // Without access at first: whoever touches a page before it is registered would get it.
         // SAFETY: the caller vouches for the addresses.
@@ -258,3 +259,15 @@ impl Window {
         (self.base as usize + pages.start * PAGE_BYTES, pages.len() * PAGE_BYTES)
     }
 }
+
+/// A table of absent pages, which has memory where it is written; none: there are no addresses for
+/// it.
+fn absent(pages: usize) -> Option<Vec<u8>> {
+    let layout = Layout::array::<u8>(pages).ok()?;
+    // SAFETY: a window has a page at least, so the layout is not empty.
+    let table = unsafe { std::alloc::alloc_zeroed(layout) };
+    // SAFETY: the global allocator gave so many bytes of this layout, and all are zero.
+    (!table.is_null()).then(|| unsafe { Vec::from_raw_parts(table, pages, pages) })
+}
+
+const _: () = assert!(ABSENT == 0, "zeroed memory is a table of absent pages");
