@@ -33,7 +33,8 @@
 //! Invariants: a range has one owner. In the signal handler nothing locks or allocates: it finds
 //! the range in a table of atomics (`fault/table.rs`), and waits on a futex with a deadline. A
 //! fault that is not ours, or that nobody answers, ends as it would have without us. A forked child
-//! has no owner, and is told. A thread lives as long as there are registrations of its way.
+//! has no owner, and what it touches too early is a SIGSEGV; the signal handler says why. A thread
+//! lives as long as there are registrations of its way.
 //!
 //! By signal, protection is that of the mappings: for those the kernel raises SIGSEGV whatever is
 //! registered with a userfaultfd, which reports pages that are missing where access is allowed. So

@@ -230,6 +230,15 @@ struct Inside {
     windows: BTreeMap<u64, Window>,
 }
 
+/// Pages of a window.
+struct Part<'a> {
+    window: &'a mut Window,
+    /// First byte of the window.
+    at: u64,
+    /// Counted from there.
+    pages: Range<usize>,
+}
+
 impl Inside {
     /// The window that a byte lies in, and its first byte.
     fn window_at(&self, offset: u64) -> Option<(u64, &Window)> {
@@ -237,9 +246,8 @@ impl Inside {
         (offset - at < window.len() as u64).then_some((*at, window))
     }
 
-    /// The window that a range lies in, its first byte, and the pages of it; none: no window is
-    /// there.
-    fn window(&mut self, range: &Range<u64>) -> Result<Option<(u64, &mut Window, Range<usize>)>, ReservationError> {
+    /// The pages of a window that a range is made of; none: no window is there.
+    fn window(&mut self, range: &Range<u64>) -> Result<Option<Part<'_>>, ReservationError> {
         let Some((at, window)) = self.windows.range_mut(..range.end).next_back() else { return Ok(None) };
         let end = at + window.len() as u64;
         if end <= range.start {
@@ -249,8 +257,7 @@ impl Inside {
             return Err(ReservationError::Edge { offset: range.start, len: range.end - range.start });
         }
         let page = |offset| ((offset - at) / PAGE) as usize;
-        let pages = page(range.start)..page(range.end);
-        Ok(Some((*at, window, pages)))
+        Ok(Some(Part { window, at: *at, pages: page(range.start)..page(range.end) }))
     }
 }
 
@@ -358,7 +365,7 @@ impl Reservation {
             return Err(ReservationError::ReadOnly { offset });
         }
         let mut table = self.table();
-        if let Some((at, window, pages)) = table.window(&range)? {
+        if let Some(Part { window, at, pages }) = table.window(&range)? {
             if !window.shows(offset - at, region, region_offset) {
                 return Err(ReservationError::OtherMemory { offset });
             }
@@ -382,7 +389,7 @@ impl Reservation {
     pub fn protect(&self, offset: u64, len: u64, access: Access) -> Result<(), ReservationError> {
         let range = self.pages(offset, len)?;
         let mut table = self.table();
-        if let Some((at, window, pages)) = table.window(&range)? {
+        if let Some(Part { window, at, pages }) = table.window(&range)? {
             if let Some(page) = window.first_absent(&pages) {
                 return Err(ReservationError::NoMemory { offset: at + page as u64 * PAGE });
             }
@@ -442,7 +449,7 @@ impl Reservation {
     pub fn release(&self, offset: u64, len: u64) -> Result<(), ReservationError> {
         let range = self.pages(offset, len)?;
         let mut table = self.table();
-        if let Some((_, window, pages)) = table.window(&range)? {
+        if let Some(Part { window, pages, .. }) = table.window(&range)? {
             return window.set(pages, None);
         }
         self.change(&mut table.pieces, range, None, |at| {
@@ -521,8 +528,8 @@ impl Reservation {
             return Err(ReservationError::RegionPages { offset: region_offset, len, size });
         }
         let mut table = self.table();
-        if let Some((at, _)) = table.window(&range)?.map(|(at, window, _)| (at, window.len())) {
-            return Err(ReservationError::Filled { offset: at.max(range.start) });
+        if table.window(&range)?.is_some() {
+            return Err(ReservationError::Filled { offset: range.start });
         }
         if let Some(offset) = table.pieces.first_filled(&range) {
             return Err(ReservationError::Filled { offset });
@@ -566,7 +573,7 @@ impl Reservation {
     pub(crate) fn refuse(&self, offset: u64, is_store: bool) -> Result<(), ReservationError> {
         let page = offset / PAGE * PAGE;
         match self.table().window(&(page..page + PAGE))? {
-            Some((_, window, pages)) => {
+            Some(Part { window, pages, .. }) => {
                 window.refuse(pages.start, is_store).map_err(|errno| refused("mprotect", errno))
             }
             None => Ok(()),

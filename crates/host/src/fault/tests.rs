@@ -15,12 +15,17 @@ use std::time::Instant;
 const PAGE: u64 = PAGE_BYTES as u64;
 /// Longest wait for another thread.
 const WAIT_MAX: Duration = Duration::from_secs(10);
+/// Longest life of a child.
+const CHILD_SECONDS_MAX: u32 = 60;
 /// Names the case that a child is to run.
 const CASE: &str = "VMMC_TEST_FAULT_CASE";
 
-/// The case that this process is to run, if it is such a child.
+/// The case that this process is to run, if it is such a child. One that hangs ends by SIGALRM.
 fn case() -> Option<String> {
-    std::env::var(CASE).ok()
+    let case = std::env::var(CASE).ok()?;
+    // SAFETY: the call sets a timer of this process, and nothing else.
+    unsafe { libc::alarm(CHILD_SECONDS_MAX) };
+    Some(case)
 }
 
 /// Runs one test of this file alone in a process of its own, with a case.

@@ -74,11 +74,12 @@ impl Userfaults {
             return Err(FaultError::NoWindows { what });
         }
         let (descriptor, kernel_faults) = Descriptor::open_widest(feature::WINDOWS).map_err(refused)?;
-        let system = |call, why: &dyn std::fmt::Display| FaultError::System { call, why: why.to_string() };
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|errno| FaultError::System { call: "eventfd", why: errno.to_string() })?;
         let userfaults = Arc::new(Userfaults {
             descriptor: Arc::new(descriptor),
             kernel_faults,
-            bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|e| system("eventfd", &e))?,
+            bell,
             is_over: AtomicBool::new(false),
             asking: AtomicI32::new(0),
             waiting: Mutex::new(Waiting {
@@ -89,17 +90,18 @@ impl Userfaults {
             }),
             work: Condvar::new(),
         });
-        let threads: [(&str, fn(&Userfaults)); 2] =
-            [("vmmc-windows", Userfaults::ask), ("vmmc-deadlines", Userfaults::keep_deadlines)];
-        for (name, run) in threads {
-            let theirs = userfaults.clone();
-            let started = std::thread::Builder::new().name(name.into()).spawn(move || run(&theirs));
-            if let Err(e) = started {
-                userfaults.stop();
-                return Err(system("pthread_create", &e));
-            }
+        let started = userfaults.spawn("vmmc-windows", Userfaults::ask);
+        let started = started.and_then(|()| userfaults.spawn("vmmc-deadlines", Userfaults::keep_deadlines));
+        if started.is_err() {
+            userfaults.stop();
         }
-        Ok(userfaults)
+        started.map(|()| userfaults)
+    }
+
+    fn spawn(self: &Arc<Self>, name: &str, run: fn(&Userfaults)) -> Result<(), FaultError> {
+        let theirs = self.clone();
+        let started = std::thread::Builder::new().name(name.into()).spawn(move || run(&theirs));
+        started.map(drop).map_err(|e| FaultError::System { call: "pthread_create", why: e.to_string() })
     }
 
     pub(super) fn descriptor(&self) -> &Arc<Descriptor> {

@@ -8,7 +8,8 @@
 //! A window is one mapping from its opening to its close, whatever its pages allow: absent pages,
 //! and present ones without access, are simply not in the page table, and pages for reading are
 //! marked there. A page whose fault was refused is the exception: it is closed by its mapping, so
-//! that its toucher gets SIGSEGV, until it is filled, protected or released anew.
+//! that its toucher gets SIGSEGV, until it is filled, protected or released anew. `UFFDIO_POISON`
+//! would split no mapping, but raises SIGBUS, and closes the page for its readers too.
 //!
 //! Invariants: the table of the window is the truth, and the page table a cache of it that lags
 //! behind in one direction: it never allows what the table does not. So taking a page out of it is
