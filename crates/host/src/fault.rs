@@ -134,8 +134,8 @@ pub enum Answer {
     /// The page can be touched; the thread tries again. If it cannot, the thread faults again and
     /// the handler is asked again, without an end.
     Served,
-    /// The access is an error of the program, which gets its SIGSEGV. The page of a window is closed
-    /// by this: such an access is a SIGSEGV from here on, without a question, until the page is
+    /// The access is an error of the program, which gets its SIGSEGV. This closes the page of a
+    /// window: such an access is a SIGSEGV from here on, without a question, until the page is
     /// filled, protected or released anew.
     Refused,
 }
@@ -186,7 +186,7 @@ pub enum FaultError {
     },
     /// Memory that no window can be opened on.
     #[error(
-        "no window can be opened on this region, for {why}; use one that this process made for writing (Region::create), or register the range without a window"
+        "no window can be opened on this region, for {why}; use shared memory that this process made and writes, or register the range without a window"
     )]
     Unfit {
         /// What is in the way.
@@ -415,8 +415,8 @@ impl Faults {
         self.register_window_within(place, range, region, region_offset, FAULT_ANSWER_TIME, handler)
     }
 
-    /// The same with another deadline for each answer, which begins when the fault is read: at once,
-    /// or, while a handler runs, within [`FAULT_TICK`](crate::limits::FAULT_TICK).
+    /// The same with another deadline for each answer, which begins when the fault is read: at
+    /// once, or, while a handler runs, within [`FAULT_TICK`](crate::limits::FAULT_TICK).
     ///
     /// # Errors
     /// As for [`register_window`](Self::register_window).

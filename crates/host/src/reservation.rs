@@ -15,8 +15,8 @@
 //! The region that fills a range is the second view of it: a model copies through the region while
 //! the program may not look yet, and opens the range when the bytes are there.
 //!
-//! A range can be a window on one region, whose pages are shown by a userfaultfd and not by mappings
-//! of their own (`reservation/window.rs`, opened by
+//! A range can be a window on one region, whose pages are shown by a userfaultfd and not by
+//! mappings of their own (`reservation/window.rs`, opened by
 //! [`Faults::register_window`](crate::fault::Faults::register_window)). The calls are the same.
 //!
 //! Invariants: every address of a reservation belongs to it from its making to its drop, so nothing
@@ -444,8 +444,8 @@ impl Reservation {
     /// What the region holds beyond this view is its users' matter: see [`Region::release`].
     ///
     /// # Errors
-    /// [`ReservationError::Pages`], [`ReservationError::Ranges`], [`ReservationError::Mappings`]; of
-    /// windows [`ReservationError::Edge`], [`ReservationError::Forked`].
+    /// [`ReservationError::Pages`], [`ReservationError::Ranges`], [`ReservationError::Mappings`];
+    /// of windows [`ReservationError::Edge`], [`ReservationError::Forked`].
     pub fn release(&self, offset: u64, len: u64) -> Result<(), ReservationError> {
         let range = self.pages(offset, len)?;
         let mut table = self.table();

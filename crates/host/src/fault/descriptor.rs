@@ -6,7 +6,9 @@
 //! make them. A descriptor belongs to the process that opened it: in a forked child it would change
 //! the parent's memory, so nobody uses it there. Pins have a descriptor of their own
 //! (`pin/watch.rs`): who asks for events of munmap stops every munmap of what is registered with
-//! it, and is told "again" while any of them is under way, which is how pins learn of it. Source: userfaultfd(2), ioctl_userfaultfd(2).
+//! it, and is told "again" while any of them is under way, which is how pins learn of it.
+//!
+//! Source: userfaultfd(2), ioctl_userfaultfd(2).
 
 use crate::region::PAGE_BYTES;
 use rustix::io::Errno;

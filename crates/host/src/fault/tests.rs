@@ -221,6 +221,19 @@ fn threads_that_want_the_same_pages_all_get_them() {
     ways().into_iter().for_each(many_threads);
 }
 
+#[test]
+fn who_is_served_without_a_page_asks_again() {
+    for way in ways() {
+        let (place, memory) = pair(1);
+        let (mut asked, mut serve) = (0, lazily(&place, &memory));
+        let _registration = register(way, &place, 0..PAGE, &memory, move |fault| {
+            asked += 1;
+            if asked % 4 == 0 { serve(fault) } else { Answer::Served }
+        });
+        assert_eq!((place.load(0), place.store(0, 1)), (Ok(0), Ok(())));
+    }
+}
+
 fn many_threads(way: Way) {
     let (place, memory) = pair(256);
     (0..256).for_each(|page| memory.word(page * PAGE).unwrap().store(page + 1, Ordering::Release));
@@ -390,6 +403,8 @@ fn who_gets_no_answer_or_a_refusal_gets_its_signal() {
         std::thread::sleep(Duration::from_millis(50));
         let _ = other.load(0);
     }
+    // Long enough for whoever checks deadlines to rest.
+    std::thread::sleep(Duration::from_millis(300));
     let _ = place.load(PAGE);
     if is_store {
         let _ = place.store(PAGE, 1);

@@ -244,8 +244,8 @@ impl Window {
     /// Takes pages out of the page table.
     fn hide(&self, pages: Range<usize>) -> Result<(), Errno> {
         let (at, len) = self.span(&pages);
-        // SAFETY: the pages are of the reservation, as `open` was promised, and of a shared mapping,
-        // so their bytes stay in the file: who touches one next waits for its owner.
+        // SAFETY: the pages are of the reservation, as `open` was promised, and of a shared
+        // mapping, so their bytes stay in the file: who touches one next waits for its owner.
         unsafe { rustix::mm::madvise(at as *mut _, len, Advice::LinuxDontNeed) }
     }
 
