@@ -51,7 +51,9 @@ pub enum PinError {
     #[error("this process is a fork of one that pinned memory; start the program anew instead")]
     Forked,
     /// The range is not ordinary private memory.
-    #[error("{address:#x} is in a mapping that is {what}; only private, writable, anonymous memory is pinned")]
+    #[error(
+        "{address:#x} is in a mapping that is {what}; only private, writable, anonymous memory is pinned: send this by a copy, or register the region that it is of, if any"
+    )]
     Unsuitable {
         /// Where.
         address: usize,

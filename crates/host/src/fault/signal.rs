@@ -68,7 +68,7 @@ pub(super) fn this_thread_answers(does: bool) {
     ANSWERING.store(if does { thread_id() } else { 0 }, Ordering::SeqCst);
 }
 
-fn thread_id() -> i32 {
+pub(super) fn thread_id() -> i32 {
     // SAFETY: the call takes nothing and cannot fail.
     unsafe { libc::syscall(libc::SYS_gettid) as i32 }
 }
@@ -117,6 +117,10 @@ unsafe fn is_served(info: &siginfo_t, context: *const c_void) -> bool {
     }
     if process_id() != OWNER.load(Ordering::Relaxed) {
         explain(address, "this process is a fork of the one that serves it");
+        return false;
+    }
+    // It was refused there, and the page closed.
+    if RANGES.is_window(range) {
         return false;
     }
     let thread = thread_id();
@@ -227,8 +231,17 @@ unsafe fn end_by(signal: c_int, info: *mut siginfo_t) {
     }
 }
 
+/// Ends the process by SIGSEGV, from whatever thread.
+pub(super) fn end_process() {
+    // SAFETY: the default is always a valid disposition, and the signal goes to this process.
+    unsafe {
+        libc::signal(libc::SIGSEGV, libc::SIG_DFL);
+        libc::kill(libc::getpid(), libc::SIGSEGV);
+    }
+}
+
 /// Says on standard error why a page fault of a served range ends as an error.
-fn explain(address: usize, why: &str) {
+pub(super) fn explain(address: usize, why: &str) {
     let mut line = [0u8; 160];
     let mut used = 0;
     let mut digits = [0u8; 16];

@@ -9,7 +9,7 @@
 //! The descriptor is made for user mode only, which needs no privilege; no page fault is ever asked
 //! for, since the watched pages are reserved and locked.
 
-use crate::fault::descriptor::{Descriptor, Mode, feature};
+use crate::fault::descriptor::{Descriptor, MESSAGE_BYTES, Mode, feature};
 use crate::region::RegionError;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
@@ -17,8 +17,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::limits::{WATCH_EVENTS_MAX, WATCH_SETTLE_TIME};
-
-const MESSAGE_BYTES: usize = 32;
 
 /// What happened to a range of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +60,7 @@ impl Watch {
 
     /// Watches a range of shared pages.
     pub(super) fn add(&self, start: usize, len: usize) -> Result<(), RegionError> {
-        self.fd.register(start, len, Mode::Missing).map_err(failed)
+        self.fd.register(start, len, &[Mode::Missing]).map_err(failed)
     }
 
     /// No longer watches a range: changes of it are ours.
