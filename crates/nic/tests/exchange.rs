@@ -130,7 +130,7 @@ fn a_request_goes_past_the_queues_while_nothing_stands_before_it() {
             asked += 1;
             assert!(asked < 10_000, "there is no bound");
         }
-        assert_eq!(asked - 10, limits::SERVED_REQUESTS_MAX as u64 / 2);
+        assert_eq!(asked - 10, limits::INBOUND_REQUESTS_MAX as u64 / 2);
         assert!(s.world.post(0, s.sender, fetch(asked, 0)).is_ok());
         for cookie in 10..=asked {
             assert_eq!(s.world.completion(0, cookie), Ok(8), "request {cookie} of {asked}");

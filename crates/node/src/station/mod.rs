@@ -434,8 +434,8 @@ impl Station {
 
     /// Whether the engine has something to tell or to send.
     #[inline]
-    pub(crate) fn has_news(&self) -> bool {
-        self.engine.has_news()
+    pub(crate) fn has_pending_work(&self) -> bool {
+        self.engine.has_pending_work()
     }
 
     /// The region that a packet lends from, until [`end_of_loan`](Self::end_of_loan); none if it is
