@@ -56,7 +56,7 @@ pub const CLOSE_BEGUN: Duration = Duration::from_millis(1);
 /// Time after which a close is interrupted, and then again after twice as long: a thousand times
 /// what one takes that waits for nothing, so that whoever makes it wait holds up some hundred
 /// others of its own in a second, and no fewer.
-pub const CLOSE_PATIENCE: Duration = Duration::from_millis(2);
+pub const CLOSE_TIME_LIMIT: Duration = Duration::from_millis(2);
 /// Memory of one region, bytes, that the thread that serves everybody gives back to the kernel
 /// itself: some 30 us. More is given back by the threads that close.
 pub const CLOSED_AT_ONCE_BYTES: u64 = 1 << 20;
@@ -291,8 +291,8 @@ pub const BUDGET_BYTES_MAX: usize = 8 << 20;
 /// Runs of datagrams that wait for room in a socket: the one that found none, and the one that was
 /// gathered behind it.
 pub const HELD_RUNS_MAX: usize = 2;
-/// Sends in a row to one address after which a socket of its own is opened for it.
-pub const HOT_SENDS: u32 = 256;
+/// Sends in a row to one address after which a socket is connected to it.
+pub const CONNECT_SENDS: u32 = 256;
 /// Empty polls of the other sockets after which they are polled only now and then.
 pub const OTHERS_BUSY_POLLS: u32 = 16;
 /// So often then: each poll costs a system call, and what comes there waits for at most so many.
@@ -330,11 +330,11 @@ pub const CONTROL_FREQUENT_POLLS: u32 = 32;
 pub const EXCLUSIVE_POLL_FACTOR: u32 = 2;
 /// Polls of the network without that factor after a thread was turned away: some milliseconds.
 pub const SHARED_POLLS: u32 = 1 << 12;
-/// Time for which the keeper of an embedded node leaves it to callers that step it.
-pub const KEEPER_NAP: Duration = Duration::from_millis(1);
+/// Time for which the background poller of an embedded node leaves it to callers that step it.
+pub const POLLER_SLEEP: Duration = Duration::from_millis(1);
 /// Longest such time, while callers step it again and again: shorter than the shortest
 /// retransmission timer of a peer, which would fire needlessly when they stop.
-pub const KEEPER_NAP_MAX: Duration = Duration::from_millis(4);
+pub const POLLER_SLEEP_MAX: Duration = Duration::from_millis(4);
 /// Longest sleep of anything, so that a lost timer is late and not forgotten.
 pub const SLEEP_MAX: Duration = Duration::from_secs(60);
 

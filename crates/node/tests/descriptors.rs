@@ -123,7 +123,7 @@ fn of_event(event: &NodeEvent, fds: Vec<OwnedFd>) -> Vec<Handed> {
 
 /// All descriptors that clients of a node get, in the course of everything that brings some.
 fn all_handed() -> Vec<Handed> {
-    let config = NodeConfig { keeper: false, ..NodeConfig::new("descriptors").key(KeySource::Plain) };
+    let config = NodeConfig { poller: false, ..NodeConfig::new("descriptors").key(KeySource::Plain) };
     let node = Embedded::start(config).unwrap();
     let (attached, fds) = call(&node.attach().unwrap(), &Call::Attach { version: CONTROL_VERSION }, &[]);
     let mut all = of_answer(&attached, fds);

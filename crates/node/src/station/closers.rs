@@ -9,7 +9,7 @@
 //!
 //! ```text
 //!  dropped ──▶ queue of its user ──▶ one of CLOSERS_MAX threads: close ──▶ its share is given back
-//!       (of files, sockets, memory)               └── longer than CLOSE_PATIENCE: the keeper interrupts it
+//!       (of files, sockets, memory)               └── longer than CLOSE_TIME_LIMIT: the watchdog interrupts it
 //! ```
 //!
 //! Memory waits for nobody, but takes time: the kernel gets the pages of a file back with its last
@@ -22,7 +22,7 @@
 
 use super::shares::Holdings;
 use crate::limits::{
-    CLOSE_BEGUN, CLOSE_PATIENCE, CLOSED_AT_ONCE_BYTES, CLOSER_IDLE, CLOSERS_KEPT, CLOSERS_MAX, SOCKET_CLOSERS_MAX,
+    CLOSE_BEGUN, CLOSE_TIME_LIMIT, CLOSED_AT_ONCE_BYTES, CLOSER_IDLE, CLOSERS_KEPT, CLOSERS_MAX, SOCKET_CLOSERS_MAX,
     UNCLOSED_ALL_MAX, UNCLOSED_MAX,
 };
 use rustix::fs::{OFlags, fcntl_get_seals, fstat, readlink};
@@ -182,7 +182,7 @@ struct State {
     gifts: HashMap<u32, usize>,
     /// What can be given back, by user.
     closed: HashMap<u32, Holdings>,
-    keeper_sleeps: bool,
+    watchdog_sleeps: bool,
     /// A process is being made: nothing is closed meanwhile.
     paused: bool,
     over: bool,
@@ -259,7 +259,7 @@ impl Closers {
         self.0.lock().kept = CLOSERS_KEPT;
         (0..CLOSERS_KEPT).for_each(|_| self.0.spawn(&mut self.0.lock()));
         let shared = self.0.clone();
-        let _ = std::thread::Builder::new().name("vmmc-keeper".into()).spawn(move || shared.keep());
+        let _ = std::thread::Builder::new().name("vmmc-watchdog".into()).spawn(move || shared.watch());
     }
 
     /// Has a socket to a client closed by a thread, whenever it is dropped.
@@ -396,7 +396,7 @@ impl Shared {
         }
         if self.inline {
             while !unclosed.close() {
-                self.give_back(&mut self.lock(), lane.uid, &mut unclosed.held);
+                self.return_holdings(&mut self.lock(), lane.uid, &mut unclosed.held);
             }
             return self.closed(&mut self.lock(), lane, unclosed);
         }
@@ -442,7 +442,7 @@ impl Shared {
                 let memory = (lane.of == Of::Memory).then_some(lane.uid);
                 state.busy.push(Busy { thread, since: Instant::now(), interrupts: 0, memory });
                 self.call_hands(&mut state);
-                if std::mem::take(&mut state.keeper_sleeps) {
+                if std::mem::take(&mut state.watchdog_sleeps) {
                     self.alarm.notify_one();
                 }
                 drop(state);
@@ -452,7 +452,7 @@ impl Shared {
                 if is_closed {
                     self.closed(&mut state, lane, unclosed);
                 } else {
-                    self.give_back(&mut state, lane.uid, &mut unclosed.held);
+                    self.return_holdings(&mut state, lane.uid, &mut unclosed.held);
                     state.put_back(lane, unclosed);
                 }
                 continue;
@@ -471,7 +471,7 @@ impl Shared {
         state.threads -= 1;
     }
 
-    fn give_back(&self, state: &mut State, uid: u32, held: &mut Holdings) {
+    fn return_holdings(&self, state: &mut State, uid: u32, held: &mut Holdings) {
         state.closed.entry(uid).or_default().add(&std::mem::take(held));
         self.any_closed.store(true, Ordering::Relaxed);
     }
@@ -496,7 +496,7 @@ impl Shared {
         if unclosed.gift {
             self.ungift(state, lane.uid);
         }
-        self.give_back(state, lane.uid, &mut unclosed.held);
+        self.return_holdings(state, lane.uid, &mut unclosed.held);
         if lane.of != Of::Memory {
             self.unclosed.fetch_sub(1, Ordering::Relaxed);
         }
@@ -504,23 +504,23 @@ impl Shared {
 
     /// The thread that interrupts the others. What waits in the kernel for a socket's peer ends so;
     /// what cannot be interrupted keeps its thread, and its user's other files, until it is done.
-    fn keep(self: Arc<Self>) {
+    fn watch(self: Arc<Self>) {
         let mut state = self.lock();
         while !state.over || !state.busy.is_empty() {
             let now = Instant::now();
             for busy in state.busy.iter_mut().filter(|busy| busy.memory.is_none()) {
-                let patience = CLOSE_PATIENCE * (1 << busy.interrupts.min(9));
-                if now.duration_since(busy.since) >= patience {
+                let limit = CLOSE_TIME_LIMIT * (1 << busy.interrupts.min(9));
+                if now.duration_since(busy.since) >= limit {
                     busy.interrupts += 1;
                     interrupt_thread(busy.thread);
                 }
             }
             if state.busy.is_empty() {
-                state.keeper_sleeps = true;
+                state.watchdog_sleeps = true;
                 state = self.alarm.wait(state).unwrap_or_else(|e| e.into_inner());
             } else {
                 self.call_hands(&mut state);
-                state = self.alarm.wait_timeout(state, CLOSE_PATIENCE).unwrap_or_else(|e| e.into_inner()).0;
+                state = self.alarm.wait_timeout(state, CLOSE_TIME_LIMIT).unwrap_or_else(|e| e.into_inner()).0;
             }
         }
     }
