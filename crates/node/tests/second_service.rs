@@ -61,7 +61,7 @@ impl Service for Tally {
     fn ask(&self, _: &dyn Node, _: &[u8]) -> Result<Vec<u8>, Misbehaved> {
         Ok(self.sum.to_le_bytes().to_vec())
     }
-    fn last_words(
+    fn last_message(
         &mut self,
         node: &mut dyn Node,
         client: Client,

@@ -5,7 +5,7 @@
 //!  request ──free──▶ Granted
 //!     │ └── requester above its share ──▶ EvictOwn (its own policy chooses)
 //!     └── somebody above its share ──▶ Wait;  poll: Ask{process, pages, deadline}
-//!            given_back ──▶ poll: Grant          deadline passed ──▶ poll: Revoke (the driver unpins; engine entries become garbage)
+//!            released ──▶ poll: Grant          deadline passed ──▶ poll: Revoke (the driver unpins; engine entries become garbage)
 //! ```
 //!
 //! Invariants: granted pages never exceed the total; a process is asked by one ask at a time and
@@ -228,7 +228,7 @@ impl Budget {
     }
 
     /// A process unpinned pages, asked or not.
-    pub fn given_back(&mut self, process: Process, pages: usize, now_us: u64) {
+    pub fn released(&mut self, process: Process, pages: usize, now_us: u64) {
         let Some(holding) = self.holdings.get_mut(&process) else { return };
         assert!(pages <= holding.granted, "process {process:?} gave back {pages} of {} pages", holding.granted);
         holding.granted -= pages;
@@ -274,7 +274,7 @@ impl Budget {
         let late = self.holdings.iter_mut().find(|(_, h)| h.asked > 0 && h.deadline_us <= now_us);
         let (process, pages) = late.map(|(process, h)| (*process, std::mem::take(&mut h.asked)))?;
         // The driver unpins at once and is not asked to confirm.
-        self.given_back(process, pages, now_us);
+        self.released(process, pages, now_us);
         Some(BudgetAction::Revoke { process, pages })
     }
 

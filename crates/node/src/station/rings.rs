@@ -133,7 +133,7 @@ fn serve_ring(
             Err(why) => fail(process, &raw, why),
         }
     }
-    process.quiet = if taken > 0 { 0 } else { process.quiet.saturating_add(1) };
+    process.empty_polls = if taken > 0 { 0 } else { process.empty_polls.saturating_add(1) };
     process.commands_taken += taken as u64;
     process.wake_if_due();
     taken
