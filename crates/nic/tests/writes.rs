@@ -146,7 +146,7 @@ fn a_gather_send_fills_its_ranges_and_nothing_else_and_notifies_once_for_all() {
             bytes[..tail.len()].copy_from_slice(tail);
             assert_eq!(last_word, u64::from_le_bytes(bytes));
             assert!(s.world.bytes(1, s.target) == wanted, "{here} {round}");
-            s.world.settle();
+            s.world.run_to_quiescence();
             assert!(!s.world.nodes[1].events.iter().any(|event| matches!(event, Event::Notification { .. })));
         }
     });
@@ -166,7 +166,7 @@ fn a_gather_send_with_a_wrong_range_moves_nothing() {
         let many = vec![(0, 1); GATHER_RANGES_MAX + 1];
         let refused = s.gather(&many, &vec![1; GATHER_RANGES_MAX + 1], None);
         assert_eq!(refused, Err(OpError::BadRanges { ranges: max + 1, max }));
-        s.world.settle();
+        s.world.run_to_quiescence();
         assert!(s.world.bytes(1, s.target).iter().all(|byte| *byte == 0));
         assert!(!s.world.nodes[1].events.iter().any(|event| matches!(event, Event::Notification { .. })));
     });

@@ -104,7 +104,7 @@ impl Cluster {
             self.memory.free(region);
         }
         self.model.end_proc(proc, false);
-        self.settle(node);
+        self.run_to_quiescence(node);
     }
 
     fn do_export(&mut self, proc: ProcKey) {
@@ -197,7 +197,7 @@ impl Cluster {
             self.judge.note(&self.model, format_args!("{proc} on node {node} exports {key}: {text:?}"));
         }
         // Only now: an import that waits for the name is granted by this very call.
-        self.settle(node);
+        self.run_to_quiescence(node);
         result.is_ok()
     }
 
@@ -233,7 +233,7 @@ impl Cluster {
             self.fail("honest-errors", format!("unexport of {} gave {result:?}", live[i]));
         }
         self.model.end_export(live[i], ExportEnd::Withdrawn);
-        self.settle(node);
+        self.run_to_quiescence(node);
     }
 
     pub(crate) fn do_import(&mut self, proc: ProcKey) {
@@ -350,7 +350,7 @@ impl Cluster {
                 if result != Some(Ok(())) {
                     self.fail("honest-errors", format!("unimport of {key} gave {result:?}"));
                 }
-                self.settle(node);
+                self.run_to_quiescence(node);
             }
             _ => {}
         }
