@@ -21,7 +21,7 @@ use vmmc_host::{Attachment, Channel};
 use vmmc_nic::Rights;
 use vmmc_node::{Embedded, KeySource, NodeConfig};
 use vmmc_stream::Bells;
-use vmmc_stream::messages::{SocketCall, SocketNews};
+use vmmc_stream::messages::{SocketCall, SocketEvent};
 
 /// Users that own nothing here.
 const ONE_USER: u32 = 54_321;
@@ -80,7 +80,7 @@ fn of_answer(answer: &Answer, fds: Vec<OwnedFd>) -> Vec<Handed> {
         Answer::Imported(Grant { mapped: Ok(()), .. }) => {
             name("`Imported` to read", ["region", "gate table", "bell", "wake sender"], fds)
         }
-        Answer::Service { .. } => of_socket_news(&SocketNews::of(answer).unwrap(), fds),
+        Answer::Service { .. } => of_socket_news(&SocketEvent::of(answer).unwrap(), fds),
         Answer::Imported(_)
         | Answer::Done
         | Answer::Region { .. }
@@ -94,19 +94,19 @@ fn of_answer(answer: &Answer, fds: Vec<OwnedFd>) -> Vec<Handed> {
     }
 }
 
-fn of_socket_news(news: &SocketNews, fds: Vec<OwnedFd>) -> Vec<Handed> {
+fn of_socket_news(news: &SocketEvent, fds: Vec<OwnedFd>) -> Vec<Handed> {
     match news {
-        SocketNews::Peer { process: NODE } => name("sockets: `Peer`", ["bells of the node"], fds),
-        SocketNews::PeerBell { process: NODE, .. } => name("sockets: `PeerBell`", ["eventfd of the node"], fds),
-        SocketNews::Peer { .. } => name("sockets: `Peer`", ["bells of a peer"], fds),
-        SocketNews::PeerBell { .. } => name("sockets: `PeerBell`", ["eventfd of a peer"], fds),
-        SocketNews::Slab { .. } => name("sockets: `Slab`", ["slab"], fds),
-        SocketNews::Matched { .. }
-        | SocketNews::Refused { .. }
-        | SocketNews::Adopted { .. }
-        | SocketNews::Attached { .. }
-        | SocketNews::SlabGone { .. }
-        | SocketNews::PeerGone { .. } => name("news about sockets", [], fds),
+        SocketEvent::Peer { process: NODE } => name("sockets: `Peer`", ["bells of the node"], fds),
+        SocketEvent::PeerBell { process: NODE, .. } => name("sockets: `PeerBell`", ["eventfd of the node"], fds),
+        SocketEvent::Peer { .. } => name("sockets: `Peer`", ["bells of a peer"], fds),
+        SocketEvent::PeerBell { .. } => name("sockets: `PeerBell`", ["eventfd of a peer"], fds),
+        SocketEvent::Slab { .. } => name("sockets: `Slab`", ["slab"], fds),
+        SocketEvent::Matched { .. }
+        | SocketEvent::Refused { .. }
+        | SocketEvent::Adopted { .. }
+        | SocketEvent::Attached { .. }
+        | SocketEvent::SlabGone { .. }
+        | SocketEvent::PeerGone { .. } => name("news about sockets", [], fds),
     }
 }
 
@@ -200,9 +200,9 @@ fn until_matched(client: &Channel, pump: &dyn Fn()) -> Vec<Handed> {
     let mut all = Vec::new();
     loop {
         let (answer, fds) = hear(client, pump);
-        let Some(news) = SocketNews::of(&answer) else { panic!("{answer:?}") };
-        assert!(!matches!(news, SocketNews::Refused { .. }), "{news:?}");
-        let matched = matches!(news, SocketNews::Matched { .. });
+        let Some(news) = SocketEvent::of(&answer) else { panic!("{answer:?}") };
+        assert!(!matches!(news, SocketEvent::Refused { .. }), "{news:?}");
+        let matched = matches!(news, SocketEvent::Matched { .. });
         all.extend(of_answer(&answer, fds));
         if matched {
             return all;

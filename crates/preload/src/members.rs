@@ -168,7 +168,7 @@ impl Members {
     pub(crate) fn may_come_unheard(&self) -> bool {
         self.unheard.iter().any(|(token, _)| {
             let tcp = CONNECTIONS.pin(self.all[*token as usize].connection);
-            tcp.is_some_and(|tcp| tcp.connection().is_some_and(|connection| !connection.is_heard_by_kernel()))
+            tcp.is_some_and(|tcp| tcp.connection().is_some_and(|connection| !connection.is_reported_by_kernel()))
         })
     }
 

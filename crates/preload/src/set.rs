@@ -650,7 +650,7 @@ fn wait_in(set: &Set, request: &Request<'_>, limit: Limit) -> c_int {
         ready.disarm();
         set.sleepers.fetch_sub(1, SeqCst);
         if slept == Ok(0) && own::context().has_between() {
-            own::context().look_after_node();
+            own::context().check_node();
         }
         if slept == Ok(0) {
             set.with(Members::look_at_full);

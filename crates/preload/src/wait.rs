@@ -261,7 +261,7 @@ fn with_bell(
             let kept = errno::Kept::now();
             bell.disarm();
             if n == 0 && between {
-                own::context().look_after_node();
+                own::context().check_node();
             }
             drop(kept);
         }

@@ -13,7 +13,7 @@ use vmmc_host::limits::{COMPLETION_SLOTS, EXPORTS_PER_PROCESS_MAX};
 use vmmc_host::wait::Deadline;
 use vmmc_nic::OpError;
 use vmmc_nic::Rights;
-use vmmc_stream::messages::{SocketCall, SocketNews};
+use vmmc_stream::messages::{SocketCall, SocketEvent};
 
 /// An honest pair that must go on working.
 fn honest(world: &Rc<RefCell<World>>, name: &str) -> impl FnMut() + use<> {
@@ -406,7 +406,7 @@ fn connected(world: &Rc<RefCell<World>>, pump: &dyn Fn()) -> Option<[(Channel, V
     Some(clients.map(|client| {
         let said = std::iter::from_fn(|| client.try_receive().ok()).filter_map(|(bytes, fds)| {
             match decode::<Reply>(&bytes).unwrap().result {
-                Ok(answer) => Some((SocketNews::of(&answer)?, fds)),
+                Ok(answer) => Some((SocketEvent::of(&answer)?, fds)),
                 Err(_) => None,
             }
         });
@@ -421,7 +421,7 @@ fn figure(world: &Rc<RefCell<World>>, name: &str) -> u64 {
     figures.iter().find(|figure| figure.name == name).expect("there is such a figure").value
 }
 
-type Said = (SocketNews, Vec<std::os::fd::OwnedFd>);
+type Said = (SocketEvent, Vec<std::os::fd::OwnedFd>);
 
 fn say(client: &Channel, call: SocketCall, fds: &[std::os::fd::BorrowedFd<'_>]) {
     client.try_send(&encode(&Request { serial: 1, call: call.to_call() }), fds).unwrap();
@@ -450,13 +450,13 @@ fn a_slab_that_a_client_keeps_counts_until_it_is_gone() {
     assert_eq!((before, slabs()), (u64::from(vmmc_sockets_service::limits::SOCKET_SLAB_SLOTS_MIN), 1));
     for (client, said) in [(&near, &said), (&far, &of_far)] {
         let end = said.iter().find_map(|(news, _)| match news {
-            SocketNews::Matched { end, .. } => Some(*end),
+            SocketEvent::Matched { end, .. } => Some(*end),
             _ => None,
         });
         say(client, SocketCall::Release { end: end.unwrap() }, &[]);
         one.pump();
     }
-    let kept = said.into_iter().find(|(news, _)| matches!(news, SocketNews::Slab { .. })).unwrap().1;
+    let kept = said.into_iter().find(|(news, _)| matches!(news, SocketEvent::Slab { .. })).unwrap().1;
     drop((far, of_far));
     wait(&|| one.pump(), || (slabs() == 0).then_some(()));
     (0..100).for_each(|_| one.pump());
