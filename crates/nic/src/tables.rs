@@ -736,17 +736,17 @@ mod tests {
         assert_eq!(tables.events.len(), BREAKS_PER_TURN);
         // One of the others was given back meanwhile.
         tables.process_mut(id).expect("there").imports.remove(keys[0]);
-        let mut told = Vec::new();
+        let mut broken = Vec::new();
         while !(tables.events.is_empty() && tables.breaking.is_empty()) {
             while let Some(Event::ImportBroken { import, .. }) = tables.events.pop_front() {
-                told.push(Key::from(import));
+                broken.push(Key::from(import));
             }
             tables.go_on_breaking();
             assert!(tables.events.len() <= BREAKS_PER_TURN);
         }
-        told.sort_unstable();
+        broken.sort_unstable();
         let mut wanted = keys[1..].to_vec();
         wanted.sort_unstable();
-        assert_eq!(told, wanted);
+        assert_eq!(broken, wanted);
     }
 }

@@ -258,8 +258,8 @@ impl Cluster {
             _ => offered,
         };
         let wait = self.rng.chance(400);
-        let patience_ns = self.rng.pick(&[100_000, 10_000_000, 1_000_000_000, 8_000_000_000]);
-        self.import(proc, node, wanted, rights, wait, patience_ns);
+        let wait_limit_ns = self.rng.pick(&[100_000, 10_000_000, 1_000_000_000, 8_000_000_000]);
+        self.import(proc, node, wanted, rights, wait, wait_limit_ns);
     }
 
     pub(crate) fn import(
@@ -269,11 +269,11 @@ impl Cluster {
         wanted: Wanted,
         rights: Rights,
         wait: bool,
-        patience_ns: u64,
+        wait_limit_ns: u64,
     ) -> ImportKey {
         let (importer_node, pid) = (self.model.procs[proc].node, self.model.procs[proc].pid);
         let asked_at_ns = self.model.now_ns;
-        let deadline_ns = asked_at_ns + patience_ns;
+        let deadline_ns = asked_at_ns + wait_limit_ns;
         let what = match &wanted {
             Wanted::Name(name) => ImportTarget::Name(name.clone()),
             Wanted::Id(id) => ImportTarget::Id(*id),

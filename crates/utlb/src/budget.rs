@@ -111,7 +111,7 @@ pub struct Budget {
     total: usize,
     free: usize,
     // How long a process has to give memory back.
-    patience_us: u64,
+    reclaim_us: u64,
     holdings: BTreeMap<Process, Holding>,
     // Processes of each user.
     users: BTreeMap<u32, usize>,
@@ -120,12 +120,12 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// `total` pages; a process that is asked has `patience_us` to give them back.
-    pub fn new(total: usize, patience_us: u64) -> Budget {
+    /// `total` pages; a process that is asked has `reclaim_us` to give them back.
+    pub fn new(total: usize, reclaim_us: u64) -> Budget {
         Budget {
             total,
             free: total,
-            patience_us,
+            reclaim_us,
             holdings: BTreeMap::new(),
             users: BTreeMap::new(),
             waiting: VecDeque::new(),
@@ -219,7 +219,7 @@ impl Budget {
                 break;
             };
             let pages = lack.min(above);
-            let deadline_us = now_us.saturating_add(self.patience_us);
+            let deadline_us = now_us.saturating_add(self.reclaim_us);
             let holding = self.holdings.get_mut(&process).expect("just seen");
             (holding.asked, holding.deadline_us) = (pages, deadline_us);
             lack -= pages;

@@ -82,8 +82,8 @@ impl Engine {
     }
 
     pub(super) fn mtu_of(&self, addr: SocketAddr) -> usize {
-        let told = self.path_mtus.iter().find(|(at, _)| *at == addr);
-        told.map_or(self.config.path_mtu_bytes, |(_, bytes)| *bytes)
+        let known = self.path_mtus.iter().find(|(at, _)| *at == addr);
+        known.map_or(self.config.path_mtu_bytes, |(_, bytes)| *bytes)
     }
 
     pub(super) fn peer_at(&self, addr: SocketAddr) -> Option<u16> {

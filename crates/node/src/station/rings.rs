@@ -95,8 +95,8 @@ fn serve_ring(
     now: Time,
     mark: &Mark,
 ) -> usize {
-    let told = !process.overflows() || process.drain_overflow();
-    if !told || process.stalled_at == Some(progress) || desk.redirecting.is_full(process.id) {
+    let drained = !process.overflows() || process.drain_overflow();
+    if !drained || process.stalled_at == Some(progress) || desk.redirecting.is_full(process.id) {
         process.wake_if_due();
         return 0;
     }

@@ -107,7 +107,7 @@ pub fn run(seed: u64) -> Result<Totals, String> {
         world.totals.steps += 1;
         world.step().map_err(|why| format!("step {}: {why}", world.totals.steps))?;
     }
-    world.settle()?;
+    world.run_until_quiet()?;
     world.totals.runs = 1;
     Ok(world.totals)
 }
@@ -747,7 +747,7 @@ impl World {
     }
 
     /// Everything that was sent arrives if both go on.
-    fn settle(&mut self) -> Result<(), String> {
+    fn run_until_quiet(&mut self) -> Result<(), String> {
         self.totals.sent_bytes = self.sides.iter().map(|s| s.sent).sum();
         for _ in 0..SETTLE_ROUNDS {
             for e in 0..2 {

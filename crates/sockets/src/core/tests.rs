@@ -140,7 +140,7 @@ impl World {
     }
 
     /// Everything that was sent arrives if both go on.
-    fn settle(&mut self) {
+    fn run_until_quiet(&mut self) {
         self.attach(0);
         self.attach(1);
         for _ in 0..10_000 {
@@ -174,7 +174,7 @@ fn run(pins: bool) -> [u64; 3] {
             for _ in 0..world.rng.below(600) + 50 {
                 world.step(pins);
             }
-            world.settle();
+            world.run_until_quiet();
             [world.moves[0], world.moves[1], world.large]
         });
         match result {
@@ -211,7 +211,7 @@ fn a_sender_that_died_before_it_announced_the_boundary_is_finished_by_its_siblin
     for _ in 0..20 {
         world.send(0);
     }
-    world.settle();
+    world.run_until_quiet();
     assert_eq!(world.ends[0].core.outgoing().announced(), Epoch { number: 1, pending: false });
 }
 
@@ -248,7 +248,7 @@ fn a_sender_that_died_while_it_copied_is_finished_by_its_sibling() {
         while world.ends[0].core.outgoing().announced().pending || world.ends[0].core.outgoing().announced().in_ring() {
             world.send(0);
         }
-        world.settle();
+        world.run_until_quiet();
         assert!(!world.ends[1].core.incoming().reads_ring(), "{copied}");
     }
 }
@@ -264,8 +264,8 @@ fn a_sender_that_died_while_it_copied_and_has_no_sibling_has_ended_behind_the_ri
     }
     let mut buffer = [0; 1];
     let core = &world.ends[1].core;
-    let heard = core.receive(ME, &socket(&world.wires, 1), &mut [IoSliceMut::new(&mut buffer)], true).0;
-    assert_eq!(heard, Receiving::Done(0));
+    let received = core.receive(ME, &socket(&world.wires, 1), &mut [IoSliceMut::new(&mut buffer)], true).0;
+    assert_eq!(received, Receiving::Done(0));
 }
 
 #[test]
@@ -293,11 +293,11 @@ fn a_sender_that_died_while_it_copied_and_whose_sibling_ends_the_direction_is_no
             world.receive(1);
         }
         let core = &world.ends[1].core;
-        let heard = core.receive(ME, &socket(&world.wires, 1), &mut [IoSliceMut::new(&mut [0; 1])], true).0;
-        assert_eq!(heard, Receiving::Done(0), "{copied}");
+        let received = core.receive(ME, &socket(&world.wires, 1), &mut [IoSliceMut::new(&mut [0; 1])], true).0;
+        assert_eq!(received, Receiving::Done(0), "{copied}");
         assert!(!world.wires[0].holds_bytes(), "{copied}: a close would be a reset");
         assert!(wakeup.receiver, "{copied}: who sleeps for the ring");
-        world.settle();
+        world.run_until_quiet();
     }
 }
 
@@ -320,7 +320,7 @@ fn copies_that_a_dead_receiver_has_read_away_are_not_read_away_again() {
             assert_eq!(kernel.receive_now(&mut [IoSliceMut::new(&mut vec![0; read])], true), Ok(read));
         }
         world.send(0);
-        world.settle();
+        world.run_until_quiet();
     }
 }
 
@@ -415,7 +415,7 @@ fn a_death_is_believed_only_when_the_kernel_says_so() {
             world.receive(e);
         }
     }
-    world.settle();
+    world.run_until_quiet();
     assert!(world.ends[1].core.incoming().reads_ring());
     let words = world.slot.words();
     words.ends[0].dead.store(1, Ordering::SeqCst);

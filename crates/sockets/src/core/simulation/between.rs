@@ -107,7 +107,7 @@ pub fn run(seed: u64) -> Result<Totals, String> {
     for step in 0..steps {
         world.step().map_err(|why| format!("step {step}: {why}"))?;
     }
-    world.settle()?;
+    world.run_until_quiet()?;
     world.totals.runs = 1;
     Ok(world.totals)
 }
@@ -612,7 +612,7 @@ impl World {
         side.waits_for_room &= !side.core.may_be_writable();
     }
 
-    fn settle(&mut self) -> Result<(), String> {
+    fn run_until_quiet(&mut self) -> Result<(), String> {
         for e in [0, 1] {
             if !self.lost {
                 self.attach(e);
@@ -640,7 +640,7 @@ impl World {
                 self.hand_over(e)?;
                 self.receive(e)?;
             }
-            if self.is_settled(0) && self.is_settled(1) {
+            if self.is_quiet(0) && self.is_quiet(1) {
                 return Ok(());
             }
         }
@@ -664,7 +664,7 @@ impl World {
         Err(format!("hung: {}; {}; lost {}", state(&self.sides[0]), state(&self.sides[1]), self.lost))
     }
 
-    fn is_settled(&self, e: usize) -> bool {
+    fn is_quiet(&self, e: usize) -> bool {
         let (here, there) = (&self.sides[e], &self.sides[1 - e]);
         let waits = here.waits_for_room && !there.over && !self.lost;
         // A death over bytes that were asked back ends the stream there.
