@@ -152,14 +152,14 @@ pub(crate) struct SocketPolls {
     /// Receives in a row that brought all they asked for.
     full: u32,
     /// Polls of the connected socket since the others brought something.
-    quiet_others: u32,
+    others_empty_polls: u32,
     /// Polls of the connected socket that brought something.
     connected: u32,
 }
 
 impl SocketPolls {
     pub(crate) fn new() -> SocketPolls {
-        SocketPolls { batch: 1, full: 0, quiet_others: 0, connected: 0 }
+        SocketPolls { batch: 1, full: 0, others_empty_polls: 0, connected: 0 }
     }
 
     /// How many datagrams to ask for.
@@ -189,14 +189,14 @@ impl SocketPolls {
     /// The connected socket brought nothing in `polls` polls; says whether the others are polled.
     #[inline]
     pub(crate) fn others_are_due(&mut self, polls: u32) -> bool {
-        let before = self.quiet_others;
-        self.quiet_others = before.wrapping_add(polls);
-        before < OTHERS_BUSY_POLLS || before / OTHERS_POLL_EVERY != self.quiet_others / OTHERS_POLL_EVERY
+        let before = self.others_empty_polls;
+        self.others_empty_polls = before.wrapping_add(polls);
+        before < OTHERS_BUSY_POLLS || before / OTHERS_POLL_EVERY != self.others_empty_polls / OTHERS_POLL_EVERY
     }
 
     /// They were, and brought something.
     pub(crate) fn others_brought(&mut self) {
-        self.quiet_others = 0;
+        self.others_empty_polls = 0;
     }
 }
 
@@ -412,7 +412,7 @@ mod tests {
     #[test]
     fn sockets_that_bring_nothing_are_polled_now_and_then_for_ever() {
         for start in [0, 1_000, u32::MAX - 100] {
-            let mut polls = SocketPolls { quiet_others: start, ..SocketPolls::new() };
+            let mut polls = SocketPolls { others_empty_polls: start, ..SocketPolls::new() };
             let (mut made, mut tries) = (0, 0);
             while made < 1_000 {
                 let mut since = 0;
@@ -422,7 +422,7 @@ mod tests {
                     if polls.others_are_due(some) {
                         break;
                     }
-                    assert!(since < OTHERS_POLL_EVERY + 7, "{since} empty polls, at {}", polls.quiet_others);
+                    assert!(since < OTHERS_POLL_EVERY + 7, "{since} empty polls, at {}", polls.others_empty_polls);
                 }
                 made += since;
             }

@@ -332,7 +332,7 @@ impl Pins {
     pub(crate) fn give_back(&self, core: &Core, pages: u64) {
         let Stage::Used(state) = &mut *self.lock() else { return };
         let mut given = Vec::new();
-        state.pinning.give_back(usize::try_from(pages).unwrap_or(usize::MAX), &mut given);
+        state.pinning.evict(usize::try_from(pages).unwrap_or(usize::MAX), &mut given);
         state.publish(core);
         let given: Vec<Page> = given.into_iter().map(|unpin| unpin.page).collect();
         for part in page_runs(given).chunks(RUNS_PER_CALL) {
@@ -497,7 +497,7 @@ impl State {
                 Ok(0) => return Ok(()),
                 Ok(evict) => {
                     let mut given: Vec<Unpin> = Vec::new();
-                    self.pinning.give_back(evict as usize, &mut given);
+                    self.pinning.evict(evict as usize, &mut given);
                     if given.is_empty() {
                         return Err(None);
                     }

@@ -17,7 +17,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use vmmc::RefusalCode;
-use vmmc_job::limits::LAUNCH_LOOK;
+use vmmc_job::limits::LAUNCH_POLL;
 use vmmc_job::{Exit, JobEvent, Launch, LaunchError, Launched, LinkError};
 
 /// Bytes read from standard input at once.
@@ -195,7 +195,7 @@ impl Watch {
         if self.stdin.is_some_and(|rank| self.job.input_room(rank) > 0) {
             fds.push(PollFd::from_borrowed_fd(stdin.as_fd(), PollFlags::IN));
         }
-        let nap = Timespec { tv_sec: 0, tv_nsec: i64::from(LAUNCH_LOOK.subsec_nanos()) };
+        let nap = Timespec { tv_sec: 0, tv_nsec: i64::from(LAUNCH_POLL.subsec_nanos()) };
         // An interrupted poll is a short one.
         let _ = poll(&mut fds, Some(&nap));
         Ok(())
