@@ -70,6 +70,7 @@ trait Continued<'a>: Pending {
 }
 
 struct Continuation<'a, M: Memory, F> {
+    // Goes before what its memory may belong to.
     transfer: Transfer<'a, M>,
     then: F,
 }
@@ -81,7 +82,8 @@ impl<'a> Continuations<'a> {
     }
 
     /// `then` runs when the transfer is over: with this list, to which it may add; with the result,
-    /// bytes moved; and with the memory of a fetch, `()` for a send. It should not wait.
+    /// bytes moved; and with the memory of a fetch, `()` for a send. It should not wait. Where it
+    /// does not run, it is dropped after the transfer, so it may hold what the transfer uses.
     ///
     /// # Errors
     /// [`WaitError::OtherSession`], and the transfer is dropped: nothing of it would be heard here.
@@ -90,12 +92,17 @@ impl<'a> Continuations<'a> {
         M: Memory + 'a,
         F: FnOnce(&mut Continuations<'a>, Result<u64, TransferError>, M) + 'a,
     {
-        if !transfer.is_of(self.session()) {
+        if !self.takes(&transfer) {
             return Err(WaitError::OtherSession { place: self.all.len() });
         }
         self.all.push(Box::new(Continuation { transfer, then }));
         self.has_new = true;
         Ok(())
+    }
+
+    /// Whether [`add`](Self::add) takes this transfer: it is of the session of the list.
+    pub fn takes<M: Memory>(&self, transfer: &Transfer<'_, M>) -> bool {
+        transfer.is_of(self.session())
     }
 
     /// How many transfers are not over, or have not been found so.
@@ -118,7 +125,8 @@ impl<'a> Continuations<'a> {
         }
         let gone = self.look();
         let (mut at, mut end, mut ran) = (0, self.all.len(), 0);
-        while at < end {
+        // A continuation that calls this itself leaves fewer.
+        while at < end.min(self.all.len()) {
             if self.all[at].is_over_now(gone) {
                 self.all.remove(at).go_on(self);
                 (end, ran) = (end - 1, ran + 1);
