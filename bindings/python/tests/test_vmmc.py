@@ -355,10 +355,12 @@ class Continuing(Case):
             every.run()
         self.assertEqual((called, len(every)), ([0, 1], 2))
         # What is left is there for a wait for several things, behind what stands before it.
+        start = time.monotonic()
         self.assertEqual(self.session.wait_any([self.session, every]), 1)
         word = vmmc.Word(self.export, 8, equal=0)
         self.assertEqual(self.session.wait_any([word, every]), 0)
         self.assertEqual(self.session.wait_any([every, word]), 0)
+        self.assertLess(time.monotonic() - start, PATIENCE_S / 2)
         with self.assertRaisesRegex(KeyError, "2"):
             every.wait()
         self.assertEqual((every.wait(), called, len(every)), (1, [0, 1, 2, 3], 0))
@@ -457,18 +459,60 @@ class Continuing(Case):
         self.assertEqual((every.run(), ran, len(every)), (1, [7, 7, 2], 0))
 
     def test_what_was_not_called_goes_with_its_list(self) -> None:
-        class Token:
-            pass
+        class Follower:
+            """The list holds it, and it holds the list."""
 
-        token = Token()
-        gone = weakref.ref(token)
+            def __init__(self, every: vmmc.Continuations) -> None:
+                self.every = every
+
+            def follow(self, _: vmmc.Transfer) -> None:
+                raise AssertionError("it was not over")
+
         every = self.session.continuations()
-        # The function holds the list, which holds the function.
-        every.add(self.there.post_fetch(0, bytearray(1 << 20)), lambda _, token=token: every.run())
-        del every, token
+        follower = Follower(every)
+        gone = weakref.ref(follower)
+        every.add(self.there.post_fetch(0, bytearray(1 << 20)), follower.follow)
+        del every, follower
         gc.collect()
         self.assertIsNone(gone())
         self.assertEqual(self.there.fetch(0, 2), bytes(2))
+
+    def test_what_was_found_before_is_not_waited_for(self) -> None:
+        # Of a node that nobody steps, so that a fetch stays under way.
+        listen = ["127.0.0.1:0"]
+        far = vmmc.Node(f"py-far-{os.getpid()}", listen=listen, plain=True)
+        near = vmmc.Node(f"py-near-{os.getpid()}", listen=listen, peers=far.addresses, plain=True)
+        owner, session = far.attach(), near.attach(timeout=PATIENCE_S)
+        owned, local = owner.export(64, name="far", access="anyone"), session.export(64, name="near")
+        here = session.import_("near")
+        opened = threading.Event()
+
+        def step() -> None:
+            while not opened.is_set():
+                owner.step()
+
+        thread = threading.Thread(target=step)
+        thread.start()
+        there = session.import_("far", node=owner.node)
+        opened.set()
+        thread.join(PATIENCE_S)
+        every = session.continuations()
+
+        def fail(_: vmmc.Transfer) -> None:
+            raise KeyError
+
+        called: list[vmmc.Transfer] = []
+        for function in fail, called.append:
+            every.add(here.post_send(0, b"x"), function)
+        every.add(there.post_fetch(0, bytearray(8)), called.append)
+        with self.assertRaises(KeyError):
+            every.run()
+        self.assertEqual((every.wait(0), len(called), len(every)), (1, 1, 1))
+        with self.assertRaises(vmmc.TimedOut):
+            every.wait(0)
+        session.leave()
+        owner.leave()
+        self.assertEqual((owned.read(0, 1), local.read(0, 1)), (b"\0", b"x"))
 
 
 class Views(Case):
