@@ -24,7 +24,8 @@ use vmmc_host::Deadline;
 /// are.
 ///
 /// ```
-/// # let node = vmmc_node::Embedded::start(vmmc_node::NodeConfig::new("doc-continue").key(vmmc_node::KeySource::Plain))?;
+/// # use vmmc_node::{Embedded, KeySource, NodeConfig};
+/// # let node = Embedded::start(NodeConfig::new("doc-continue").key(KeySource::Plain))?;
 /// # let session = vmmc::Session::over(node.attach()?)?;
 /// use vmmc::{Continuations, SendOptions};
 /// let export = session.export(4096).name("table").create()?;
@@ -38,7 +39,8 @@ use vmmc_host::Deadline;
 ///     result.expect("the table is there");
 ///     let place = u64::from_le_bytes(place.try_into().expect("eight bytes"));
 ///     let next = import.post_fetch(place * 8, vec![0; 8]).expect("there is room");
-///     all.add(next, |_, result, _| found.set(result.expect("it is there"))).expect("of this session");
+///     let got = |_: &mut _, result: Result<u64, _>, _| found.set(result.expect("it is there"));
+///     all.add(next, got).expect("of this session");
 /// })?;
 /// while !all.is_empty() {
 ///     all.wait()?;
