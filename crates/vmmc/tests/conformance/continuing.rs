@@ -72,12 +72,17 @@ pub(crate) fn one_that_runs_the_others_itself_leaves_none_of_them_out(nodes: &dy
     let j = join(nodes, Place::Mapped, 64);
     let ran = &Cell::new(0);
     let mut all = Continuations::new(&j.user);
-    let post = || j.import.post_send(0, &[1; 8], SendOptions::default()).unwrap();
-    all.add(post(), |all, _, ()| ran.set(ran.get() + all.run())).unwrap();
+    let import = &j.import;
+    let post = move || import.post_send(0, &[1; 8], SendOptions::default()).unwrap();
+    let runs = move |all: &mut Continuations<'_>, _: Result<u64, TransferError>, ()| {
+        all.add(post(), |_, _, ()| ()).unwrap();
+        ran.set(all.run());
+    };
+    all.add(post(), runs).unwrap();
     for _ in 0..3 {
         all.add(post(), |_, _, ()| ()).unwrap();
     }
-    assert_eq!((all.run(), ran.get(), all.len()), (1, 3, 0));
+    assert_eq!((all.run(), ran.get(), all.len()), (1, 4, 0));
 }
 
 pub(crate) fn they_are_waited_for_beside_other_things(nodes: &dyn Nodes) {
