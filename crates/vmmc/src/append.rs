@@ -44,7 +44,8 @@ impl Import {
     /// piece.
     ///
     /// ```
-    /// # let node = vmmc_node::Embedded::start(vmmc_node::NodeConfig::new("doc-append").key(vmmc_node::KeySource::Plain))?;
+    /// # use vmmc_node::{Embedded, KeySource, NodeConfig};
+    /// # let node = Embedded::start(NodeConfig::new("doc-append").key(KeySource::Plain))?;
     /// # let session = vmmc::Session::over(node.attach()?)?;
     /// use vmmc::{AppendOptions, Rights};
     /// let mut ring = session.ring(64 << 10).name("requests").create()?;

@@ -38,7 +38,8 @@ use vmmc_nic::{ExportId, ImportId, OpError, Rights};
 /// next call on the import, at the latest by [`flush`](Import::flush).
 ///
 /// ```
-/// # let node = vmmc_node::Embedded::start(vmmc_node::NodeConfig::new("doc-import").key(vmmc_node::KeySource::Plain))?;
+/// # use vmmc_node::{Embedded, KeySource, NodeConfig};
+/// # let node = Embedded::start(NodeConfig::new("doc-import").key(KeySource::Plain))?;
 /// # let session = vmmc::Session::over(node.attach()?)?;
 /// use vmmc::{Rights, SendOptions};
 /// let export = session.export(4096).name("queue").create()?;
@@ -467,7 +468,8 @@ impl Import {
     /// [`TransferError`].
     ///
     /// ```
-    /// # let node = vmmc_node::Embedded::start(vmmc_node::NodeConfig::new("doc-fetch-add").key(vmmc_node::KeySource::Plain))?;
+    /// # use vmmc_node::{Embedded, KeySource, NodeConfig};
+    /// # let node = Embedded::start(NodeConfig::new("doc-fetch-add").key(KeySource::Plain))?;
     /// # let session = vmmc::Session::over(node.attach()?)?;
     /// use vmmc::{Rights, TransferError};
     /// let export = session.export(4096).name("tickets").create()?;

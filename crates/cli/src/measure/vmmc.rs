@@ -92,6 +92,7 @@ impl Attached {
             }
             Vmmc::Bandwidth => flow::measure(self, task, side),
             Vmmc::Fetch => once::fetch(self, task),
+            Vmmc::Fetches { by } => once::fetches(self, task, *by),
             Vmmc::Atomic { op } => once::atomic(self, task, *op),
             Vmmc::Import => once::import(self, task),
             Vmmc::Append { by } => many::append(self, task, *by),
