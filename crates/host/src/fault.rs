@@ -392,7 +392,8 @@ impl Faults {
     /// let (place, memory) = (Reservation::new(1 << 30)?, Region::create(1 << 20)?);
     /// let (mine, behind) = (place.clone(), memory.clone());
     /// // The second page of the reservation shows the first one of the region.
-    /// let window = Faults::get()?.register_window(&place, 4096..4096 + (1 << 20), &memory, 0, move |fault| {
+    /// let range = 4096..4096 + (1 << 20);
+    /// let window = Faults::get()?.register_window(&place, range, &memory, 0, move |fault| {
     ///     let page = fault.page();
     ///     match mine.fill(page, &behind, page - 4096, 4096, Access::ReadWrite) {
     ///         Ok(()) => Answer::Served,
