@@ -19,7 +19,6 @@
 use crate::config::NodeConfig;
 use crate::daemon::RunError;
 use crate::limits::{AWAKE_TIME, POLLER_SLEEP, POLLER_SLEEP_MAX, SLEEP_MAX};
-use crate::polling::Contention;
 use crate::runner::{Runner, now, sleep};
 use crate::station::{ConnectionId, StationError};
 use rustix::event::{EventfdFlags, eventfd};
@@ -81,8 +80,6 @@ struct Shared {
     parked: AtomicUsize,
     sleepers: Mutex<Sleepers>,
     has_poller: bool,
-    /// Whether other threads want the node that one of them has.
-    contention: Contention,
     stop: AtomicBool,
     /// Whether the poller sleeps until a timer that a step of a caller may have made too late.
     poller_asleep: AtomicBool,
@@ -118,7 +115,6 @@ impl Embedded {
             parked: AtomicUsize::new(0),
             sleepers: Mutex::default(),
             has_poller: config.poller,
-            contention: Contention::default(),
             stop: AtomicBool::new(false),
             poller_asleep: AtomicBool::new(false),
             poller_wake_fd: bell.map_err(|e| RunError::system("eventfd", e))?,
@@ -192,7 +188,7 @@ impl Stepper for CoreStepper {
 
     fn step_again(&self, times: u32) -> bool {
         self.with_runner(|shared, runner| {
-            let came = runner.poll_network(shared.contention.polls(times));
+            let came = runner.poll_network(times);
             shared.publish(runner, came);
             came
         })
@@ -207,10 +203,7 @@ impl Stepper for CoreStepper {
         if !shared.owner.is_here() {
             return false;
         }
-        let Ok(mut runner) = shared.runner.try_lock() else {
-            shared.contention.turned_away();
-            return false;
-        };
+        let Ok(mut runner) = shared.runner.try_lock() else { return false };
         // Sleeping threads may have to be woken for what this leads to: that is for a step.
         let asleep = shared.parked.load(Ordering::Relaxed) > 0 || shared.poller_asleep.load(Ordering::Relaxed);
         !asleep && runner.try_send_inline(self.connection, what)
@@ -228,7 +221,6 @@ impl CoreStepper {
         let worked = match shared.runner.try_lock() {
             Ok(mut runner) => run(shared, &mut runner),
             Err(TryLockError::WouldBlock) => {
-                shared.contention.turned_away();
                 std::thread::yield_now();
                 false
             }

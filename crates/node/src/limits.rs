@@ -325,11 +325,6 @@ pub const CONTROL_POLL_FIRST: u32 = 4;
 pub const CONTROL_FREQUENT_STEPS: u32 = 2;
 /// Empty polls after which they are not.
 pub const CONTROL_FREQUENT_POLLS: u32 = 32;
-/// Factor by which a thread polls the network more often in a row if no other thread wants the
-/// node: the less often a whole step comes between two polls, the sooner something is found.
-pub const EXCLUSIVE_POLL_FACTOR: u32 = 2;
-/// Polls of the network without that factor after a thread was turned away: some milliseconds.
-pub const SHARED_POLLS: u32 = 1 << 12;
 /// Time for which the background poller of an embedded node leaves it to callers that step it.
 pub const POLLER_SLEEP: Duration = Duration::from_millis(1);
 /// Longest such time, while callers step it again and again: shorter than the shortest

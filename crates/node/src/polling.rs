@@ -4,7 +4,6 @@
 //!   step by step   Steps         control sockets: rarely while there is work, soon after it ends;
 //!                                sockets out of the epoll set while nobody sleeps
 //!   by receive     SocketPolls   one datagram or a batch; the sockets beside the connected one
-//!   by caller      Contention    how long one thread keeps the node from the others
 //! ```
 //!
 //! Invariant: no source is given up: whatever came before, each is polled again after a bounded
@@ -13,10 +12,9 @@
 
 use crate::limits::{
     BATCHED_BYTES_MAX, CONTROL_FREQUENT_POLLS, CONTROL_FREQUENT_STEPS, CONTROL_POLL_EVERY, CONTROL_POLL_FIRST,
-    CONTROL_POLL_STEPS, DISARM_STEPS, EXCLUSIVE_POLL_FACTOR, OTHERS_BUSY_POLLS, OTHERS_POLL_AFTER, OTHERS_POLL_EVERY,
-    RECEIVE_BATCH, SHARED_POLLS, SINGLE_RECEIVES,
+    CONTROL_POLL_STEPS, DISARM_STEPS, OTHERS_BUSY_POLLS, OTHERS_POLL_AFTER, OTHERS_POLL_EVERY, RECEIVE_BATCH,
+    SINGLE_RECEIVES,
 };
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use vmmc_nic::Time;
 
@@ -204,36 +202,6 @@ impl SocketPolls {
 /// their place before the next evicts them from the cache; more while a batch of short ones fills.
 fn next_batch(asked: usize, came: usize, bytes: u64) -> usize {
     if came < asked || bytes > came as u64 * BATCHED_BYTES_MAX { 1 } else { (asked * 2).min(RECEIVE_BATCH) }
-}
-
-/// Whether other threads want a node that one of them has.
-#[derive(Default)]
-pub(crate) struct Contention {
-    /// Polls of the network that are still short, because a thread was turned away.
-    shared_polls: AtomicU32,
-}
-
-impl Contention {
-    /// How often a thread may poll the network in a row while it has the node, which it could hand
-    /// to another after `times`: more often if it is alone.
-    #[inline]
-    pub(crate) fn polls(&self, times: u32) -> u32 {
-        // Changed by whoever has the node; another thread may set it meanwhile, and is turned away
-        // again should that be lost.
-        match self.shared_polls.load(Ordering::Relaxed) {
-            0 => times * EXCLUSIVE_POLL_FACTOR,
-            left => {
-                self.shared_polls.store(left - 1, Ordering::Relaxed);
-                times
-            }
-        }
-    }
-
-    /// A thread found that another one has the node.
-    #[cold]
-    pub(crate) fn turned_away(&self) {
-        self.shared_polls.store(SHARED_POLLS, Ordering::Relaxed);
-    }
 }
 
 #[cfg(test)]
@@ -428,15 +396,5 @@ mod tests {
             }
             assert!(tries > 200, "they are not polled each time: {tries}");
         }
-    }
-
-    #[test]
-    fn polls_are_short_for_a_while_after_a_thread_was_turned_away() {
-        let contention = Contention::default();
-        assert_eq!(contention.polls(7), 7 * EXCLUSIVE_POLL_FACTOR);
-        contention.turned_away();
-        contention.turned_away();
-        assert!((0..SHARED_POLLS).all(|_| contention.polls(7) == 7));
-        assert_eq!(contention.polls(7), 7 * EXCLUSIVE_POLL_FACTOR);
     }
 }

@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::config::KeySource;
-use crate::limits::{EXCLUSIVE_POLL_FACTOR, SHARED_POLLS};
 use crate::testing::{LONG, Raw, wait};
 use vmmc_host::abi::{ADDRESSES, Op, RawCommand, flags};
 use vmmc_host::control::{Answer, Call, PageRun, PinRun, RefusalCode};
@@ -349,23 +348,4 @@ fn the_poller_sleeps_while_somebody_else_holds_the_node() {
     drop(busy);
     assert_eq!(kept, None, "who holds it may step");
     assert!(Nanos::monotonic().since(start) >= POLLER_SLEEP, "it would ask again and again");
-}
-
-#[test]
-fn polls_of_a_node_are_short_after_a_thread_was_turned_away() {
-    let node = Embedded::start(NodeConfig::new("alone").key(KeySource::Plain)).unwrap();
-    let shared = &node.0.shared;
-    let connection = shared.lock().station.accept(now(), Channel::pair().unwrap().0).unwrap();
-    let stepper = CoreStepper { core: node.0.clone(), connection };
-    let send = Direct::Send { import: 0, offset: 0, data: b"a word" };
-    let ways: [(&str, &dyn Fn() -> bool); 2] =
-        [("a step", &|| stepper.step()), ("a send", &|| stepper.try_send_inline(&send))];
-    for (what, way) in ways {
-        assert_eq!(shared.contention.polls(7), 7 * EXCLUSIVE_POLL_FACTOR);
-        let held = shared.lock();
-        assert!(!way(), "{what} of a node that another has");
-        drop(held);
-        (0..SHARED_POLLS).for_each(|poll| assert_eq!(shared.contention.polls(7), 7, "{what}, poll {poll}"));
-    }
-    assert_eq!(shared.contention.polls(7), 7 * EXCLUSIVE_POLL_FACTOR);
 }
