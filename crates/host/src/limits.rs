@@ -265,7 +265,7 @@ pub const UDP_BATCH: usize = 16;
 pub const WATCH_EVENTS_MAX: usize = 65_536;
 /// Longest wait for another thread's munmap of pinned memory to come to its end. It needs one
 /// wake-up of our thread.
-pub const WATCH_SETTLE_TIME: Duration = Duration::from_secs(2);
+pub const WATCH_DRAIN_TIME: Duration = Duration::from_secs(2);
 /// Longest wait of `fork` for the child's copies of pinned pages: some gigabytes. A child that is
 /// killed meanwhile ends it at once.
 pub const FORK_COPY_TIME: Duration = Duration::from_secs(10);

@@ -112,7 +112,7 @@ impl Import {
 impl Shared {
     fn post_append(&self, data: &[u8], options: AppendOptions, limit: &Limit<'_>) -> Result<Ticket, TransferError> {
         self.check_append(data.len())?;
-        self.check_trouble()?;
+        self.check_deferred()?;
         self.core.hot.trace(Trace::Send, data.as_ptr() as usize, data.len() as u64);
         let known = self.refusals.load(Ordering::Acquire);
         let mut command = RawCommand::new(Op::Append, self.id);

@@ -125,7 +125,7 @@ impl<'a> Continuations<'a> {
         if !self.may_advance() && !self.starved {
             return 0;
         }
-        let gone = self.look();
+        let gone = self.begin_pass();
         let (mut at, mut end, mut ran) = (0, self.all.len(), 0);
         // A continuation that calls this itself leaves fewer.
         while at < end.min(self.all.len()) {
@@ -140,8 +140,8 @@ impl<'a> Continuations<'a> {
         ran
     }
 
-    /// A look at all of them begins; says whether nothing more will come.
-    fn look(&mut self) -> bool {
+    /// A pass over all of them begins; says whether nothing more will come.
+    fn begin_pass(&mut self) -> bool {
         (self.has_new, self.seen) = (false, self.core.waiting.deliveries());
         self.core.usable().is_err()
     }
@@ -222,7 +222,7 @@ impl Pending for Continuations<'_> {
     }
 
     fn is_over(&mut self) -> bool {
-        let gone = self.look();
+        let gone = self.begin_pass();
         self.has_new = self.all.iter_mut().any(|one| one.is_over_now(gone));
         self.note_starved();
         self.has_new

@@ -117,7 +117,7 @@ impl Shared {
         limit: &Limit<'_>,
         posted: bool,
     ) -> Result<Option<Ticket>, TransferError> {
-        self.check_trouble()?;
+        self.check_deferred()?;
         let bytes = bytes_of(pieces);
         for (_, data) in pieces {
             self.core.hot.trace(Trace::Send, data.as_ptr() as usize, data.len() as u64);

@@ -319,7 +319,7 @@ impl Session {
     /// send from [`Pinned`](crate::Pinned) memory. Nothing is pinned before it is used.
     pub fn lend<'a>(&self, memory: &'a [u8]) -> Lent<'a> {
         if let Ok(space) = PinSpace::of_process() {
-            space.hear();
+            space.synchronize();
         }
         Lent(memory)
     }

@@ -19,7 +19,7 @@ const SEGV_MAPERR: c_int = 1;
 /// Of `si_code`: no right to it.
 const SEGV_ACCERR: c_int = 2;
 /// Time between two looks for room for a request, ns: all of them wait for other answers.
-const NAP_NS: u64 = 50_000;
+const SLEEP_NS: u64 = 50_000;
 
 /// What was installed before.
 static FORMER: OnceLock<libc::sigaction> = OnceLock::new();
@@ -136,7 +136,7 @@ unsafe fn is_served(info: &siginfo_t, context: *const c_void) -> bool {
                 explain(address, "too many threads wait for answers to page faults");
                 return false;
             }
-            None => nap(),
+            None => timed_sleep(),
         }
     };
     // The thread may have looked for the last time before there was a request.
@@ -157,8 +157,8 @@ unsafe fn is_served(info: &siginfo_t, context: *const c_void) -> bool {
     }
 }
 
-fn nap() {
-    let time = libc::timespec { tv_sec: 0, tv_nsec: NAP_NS as libc::c_long };
+fn timed_sleep() {
+    let time = libc::timespec { tv_sec: 0, tv_nsec: SLEEP_NS as libc::c_long };
     // SAFETY: the time lives as long as the call; nobody wants to know what is left of it.
     unsafe { libc::nanosleep(&time, std::ptr::null_mut()) };
 }

@@ -83,7 +83,7 @@ pub(crate) fn run(node: &str, export: &str, kept: bool) -> Result<(), Failure> {
     let _ = rustix::thread::set_name(c"vmmc");
     let signals = Signals::catch()?;
     let session = Session::builder().node(node).start_node(false).attach()?;
-    let link = meet(&session, export).map_err(Failure::new)?;
+    let link = connect_launcher(&session, export).map_err(Failure::new)?;
     let mut supervisor = Supervisor {
         session,
         node: node.to_string(),
@@ -100,7 +100,7 @@ pub(crate) fn run(node: &str, export: &str, kept: bool) -> Result<(), Failure> {
 }
 
 /// Waits for the launcher to say where it is, and answers.
-fn meet(session: &Session, export: &str) -> Result<Link, LinkError> {
+fn connect_launcher(session: &Session, export: &str) -> Result<Link, LinkError> {
     let mut link = Link::listen(session, export)?;
     let start = Instant::now();
     let mut look_at = start + SUPERVISOR_LOOK;
@@ -189,7 +189,7 @@ impl Supervisor {
             }
             if self.is_over() {
                 self.link.send(&Report::Done);
-                self.say_last_words();
+                self.send_last_reports();
                 return Ok(());
             }
             self.sleep();
@@ -335,7 +335,7 @@ impl Supervisor {
         let _ = poll(&mut fds, Some(&timeout));
     }
 
-    fn say_last_words(&mut self) {
+    fn send_last_reports(&mut self) {
         let end = Instant::now() + SUPERVISOR_LAST_WORDS;
         while self.link.pump().is_ok() && self.link.waiting_bytes() > 0 && self.link.broken().is_none() {
             if Instant::now() >= end {

@@ -48,7 +48,7 @@ impl Tables {
             }
         }
         self.view.write(&self.table);
-        self.listeners.retain(|_, listener| tell(listener, number));
+        self.listeners.retain(|_, listener| notify(listener, number));
     }
 
     /// What the ranks have asked for, as far as it concerns the launcher.
@@ -71,7 +71,7 @@ impl Tables {
     fn listen(&mut self, session: &Session, rank: u32) {
         let opened = session.import(&member_name(&self.job, rank, CHANGES_NAME)).open();
         // One that has ended meanwhile wants no news.
-        if let Some(listener) = opened.ok().filter(|listener| tell(listener, self.view.number)) {
+        if let Some(listener) = opened.ok().filter(|listener| notify(listener, self.view.number)) {
             self.listeners.insert(rank, listener);
         }
     }
@@ -88,7 +88,7 @@ impl Tables {
 }
 
 /// Says that there is a new view; whether the rank is there to hear it.
-fn tell(listener: &Import, view: u64) -> bool {
+fn notify(listener: &Import, view: u64) -> bool {
     let options = SendOptions { notify: Some(0), timeout: Some(JOB_CHANGE_TIME), ..SendOptions::default() };
     listener.send_with(0, &view.to_le_bytes(), options).is_ok()
 }

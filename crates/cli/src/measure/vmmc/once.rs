@@ -3,7 +3,7 @@
 //! Invariant: the follower keeps its export, and its node running, until the leader says that it is
 //! done.
 
-use super::{Attached, TaskError, name, settle};
+use super::{Attached, TaskError, flush_last, name};
 use crate::limits::{PARTNER_WAIT, SAMPLES_MAX, SAMPLES_MIN};
 use crate::measure::ping::{time_calls, timed};
 use crate::measure::stats::Sample;
@@ -114,7 +114,7 @@ pub(super) fn one_sided(
             let import = attached.import(task.number, Role::Follow)?;
             let sample = measure(&import);
             import.send(DONE, &1u64.to_le_bytes()).map_err(TaskError::vmmc)?;
-            settle(&import);
+            flush_last(&import);
             sample.map(Some)
         }
     }
