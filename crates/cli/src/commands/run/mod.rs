@@ -143,7 +143,7 @@ impl Watch {
             }
             JobEvent::Started { rank, pid } if self.verbose => {
                 let node = self.job.node_of(rank).unwrap_or_default().to_string();
-                note(&format!("rank {rank} runs on node {node} as process {pid}"));
+                say(&format!("rank {rank} runs on node {node} as process {pid}"));
             }
             JobEvent::NotStarted { rank, why, found } => {
                 let code = if found { CANNOT_EXECUTE } else { NOT_FOUND };
@@ -153,8 +153,8 @@ impl Watch {
             JobEvent::NodeLost { node, ranks, why } => {
                 self.fail(LOST, format!("node {node} is lost, with {} ranks: {why}", ranks.len()));
             }
-            JobEvent::Left { rank } if self.verbose => note(&format!("rank {rank} has left the job")),
-            JobEvent::Joined { ranks } if self.verbose => note(&format!("ranks {ranks:?} have joined the job")),
+            JobEvent::Left { rank } if self.verbose => say(&format!("rank {rank} has left the job")),
+            JobEvent::Joined { ranks } if self.verbose => say(&format!("ranks {ranks:?} have joined the job")),
             _ => {}
         }
         Ok(())
@@ -163,7 +163,7 @@ impl Watch {
     fn exited(&mut self, rank: u32, exit: Exit) {
         let left = self.job.state_of(rank) == Some(vmmc_job::MemberState::Left);
         if self.verbose {
-            note(&format!("rank {rank} {exit}"));
+            say(&format!("rank {rank} {exit}"));
         }
         if exit.is_success() || left {
             return;
@@ -181,7 +181,7 @@ impl Watch {
     fn fail(&mut self, code: u8, text: String) {
         match &self.failure {
             None => self.failure = Some(Failure::Rank { code, text }),
-            Some(_) if self.verbose => note(&text),
+            Some(_) if self.verbose => say(&text),
             Some(_) => {}
         }
     }
@@ -225,7 +225,7 @@ impl Watch {
     }
 }
 
-fn note(text: &str) {
+fn say(text: &str) {
     // Whoever reads our standard error may have gone; the job goes on.
     let line = format!("vmmc run: {}\n", vmmc_host::text::printable(text));
     let _ = std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes());
